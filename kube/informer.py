@@ -15,7 +15,7 @@ from typing import Final, Generic, TypeVar
 import structlog
 
 from kube.client import KubeClient
-from kube.errors import Gone, KubeDecodeError, KubeError
+from kube.errors import Gone, KubeDecodeError, KubeError, NotFound
 from kube.kinds import Kind
 from kube.objects import ObjectKey, ObjectMeta, Raw, identity
 from kube.retry import RetryPolicy
@@ -25,6 +25,7 @@ T = TypeVar("T")
 
 _log = structlog.get_logger()
 _QUICK_S: Final = 1.0  # an attempt that ends sooner counts as failed
+_UNSERVED_PAUSE_S: Final = 5.0  # between two questions whether an optional kind is served now
 _LIMITS: Final = WatchLimits()
 _BACKOFF: Final = RetryPolicy(first_pause_s=0.5, longest_pause_s=30.0)
 
@@ -71,6 +72,8 @@ class Informer(Generic[T]):
         label_selector: as in ``kubectl -l``.
         field_selector: as in ``kubectl --field-selector``.
         on_change: called for every change; what it raises ends :meth:`run`.
+        optional: the API server may not serve this kind, now or later, as a custom resource whose
+            definition is not installed. The copy is then empty, and synced.
         limits: of each watch.
         backoff: pauses between attempts while the API server does not answer.
         monotonic: seconds of a clock that never goes back.
@@ -86,6 +89,7 @@ class Informer(Generic[T]):
         label_selector: str | None = None,
         field_selector: str | None = None,
         on_change: Callable[[Change[T]], None] | None = None,
+        optional: bool = False,
         limits: WatchLimits = _LIMITS,
         backoff: RetryPolicy = _BACKOFF,
         monotonic: Callable[[], float] = time.monotonic,
@@ -99,6 +103,7 @@ class Informer(Generic[T]):
         )
         self._decode = decode
         self._on_change = on_change
+        self._optional = optional
         self._limits = limits
         self._backoff = backoff
         self._monotonic = monotonic
@@ -107,6 +112,7 @@ class Informer(Generic[T]):
         self._version: str | None = None
         self._synced = asyncio.Event()
         self._contact_at = -math.inf
+        self._served: bool | None = None
         self.dropped = 0
 
     # -- state ---------------------------------------------------------------------------------
@@ -115,6 +121,11 @@ class Informer(Generic[T]):
     def synced(self) -> bool:
         """Whether the first list has been read; stays True through an outage."""
         return self._synced.is_set()
+
+    @property
+    def served(self) -> bool:
+        """Whether the API server served this kind the last time that we asked; True before."""
+        return self._served is not False
 
     async def wait_synced(self) -> None:
         """Wait for the first list; limit the wait with ``asyncio.timeout``."""
@@ -159,6 +170,13 @@ class Informer(Generic[T]):
                 self._version = None
                 _log.info("watch_expired", kind=self._selected.kind.plural, error=str(gone))
                 error = gone
+            except NotFound as missing:
+                if self._optional:
+                    self._empty(missing)
+                    await asyncio.sleep(min(_UNSERVED_PAUSE_S, self._backoff.longest_pause_s))
+                    continue
+                _log.warning("watch_failed", kind=self._selected.kind.plural, error=str(missing))
+                error = missing
             except KubeError as problem:
                 if isinstance(problem, KubeDecodeError):
                     # A watch from the same version would send the same line again.
@@ -203,10 +221,27 @@ class Informer(Generic[T]):
         for key in [key for key in self._held if key not in seen]:
             self._remove(key)
         self._version = version
+        self._note_served()
         if not self._synced.is_set():
             self._synced.set()
             _log.info("informer_synced", kind=selected.kind.plural, objects=len(self._held))
         return version
+
+    def _empty(self, missing: NotFound) -> None:
+        """Drop everything: without its kind there is no object."""
+        if self._served is not False:
+            _log.warning("kind_not_served", kind=self._selected.kind.plural, error=str(missing))
+        self._served = False
+        self._version = None
+        self._contact_at = self._monotonic()
+        for key in list(self._held):
+            self._remove(key)
+        self._synced.set()
+
+    def _note_served(self) -> None:
+        if self._served is False:
+            _log.info("kind_served_again", kind=self._selected.kind.plural)
+        self._served = True
 
     def _read_page(self, items: Sequence[Raw], seen: set[ObjectKey]) -> None:
         for raw in items:

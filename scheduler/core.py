@@ -14,6 +14,7 @@ from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import NoPlacement, Placement
 from fracgpu.placement.placement import MAX_SCORE
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
+from fracgpu.placement.reserved import denied_cards, place_reserved
 from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod_index import BoundPodIndex
 from fracgpu.state.ledger import Ledger
@@ -85,11 +86,15 @@ class SchedulerCore:
 
         None if the pod requests no card, or the node is not known.
         """
-        node_info = self.ledger.node(node, now=self._clock.now())
+        now = self._clock.now()
+        node_info = self.ledger.node(node, now=now)
         if pod.need is None or node_info is None:
             return None
+        held = place_reserved(self.ledger, pod, strategy=self._strategy(), now=now, nodes=(node,))
+        if held is not None:
+            return held.placement
         return choose_cards(
-            node_info,
+            node_info.with_cordoned(denied_cards(self.ledger, pod, now=now)),
             pod.need,
             pod_requests(pod.record.containers),
             strategy=self._strategy(),

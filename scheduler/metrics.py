@@ -1,12 +1,14 @@
 """Metrics of the scheduler extender."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from fracgpu import names
+from fracgpu.state.reservation_index import ReservationState
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
@@ -126,6 +128,23 @@ class SchedulerMetrics:
             ["annotation"],
             registry=registry,
         )
+        self._reservations = Gauge(
+            "fracgpu_scheduler_reservations",
+            "Reservations of Moves by state; an unreadable Move keeps its whole target.",
+            ["state"],
+            registry=registry,
+        )
+        self._given_up = Counter(
+            "fracgpu_scheduler_reservations_given_up_total",
+            "Bindings elsewhere of pods for which a Move held a card.",
+            registry=registry,
+        )
+        self._moves_served = Gauge(
+            "fracgpu_scheduler_moves_served",
+            "0 while the API server serves no Moves (moves.fracgpu.io), so that nothing is "
+            "reserved.",
+            registry=registry,
+        )
         self._audits = Counter(
             "fracgpu_scheduler_audits_total",
             "Comparisons of the cache with a rebuild from scratch.",
@@ -164,6 +183,9 @@ class SchedulerMetrics:
     def marked(self) -> None:
         self._marks.inc()
 
+    def gave_up_reservation(self) -> None:
+        self._given_up.inc()
+
     def unreadable(self, annotation: str, objects: int) -> None:
         self._unreadable.labels(annotation).set(objects)
 
@@ -173,8 +195,21 @@ class SchedulerMetrics:
         assumed: Callable[[], int],
         leads: Callable[[], bool],
         config_valid: Callable[[], bool],
+        moves_served: Callable[[], bool],
+        reservations: Callable[[], Mapping[ReservationState, int]],
     ) -> None:
         """Call these at each scrape."""
+        self._moves_served.set_function(moves_served)
+        for state in ReservationState:
+            self._reservations.labels(state.value).set_function(
+                partial(_count_of, reservations, state)
+            )
         self._assumed.set_function(assumed)
         self._leads.set_function(leads)
         self._config_valid.set_function(config_valid)
+
+
+def _count_of(
+    reservations: Callable[[], Mapping[ReservationState, int]], state: ReservationState
+) -> int:
+    return reservations()[state]

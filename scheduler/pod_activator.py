@@ -1,8 +1,9 @@
-"""Makes kube-scheduler retry pods that fit because a cordon or an assumption has expired.
+"""Makes kube-scheduler retry pods that fit because something that closed a card is over.
 
-kube-scheduler retries a pod that an extender refused only after an event in the cluster, or after
-five minutes. The expiry of a cordon or an assumption writes no object, so there is no event. So
-pending pods that fit on the affected nodes are marked, which is an event.
+kube-scheduler retries a pod that an extender rejected only after an event of an object that it
+watches, or after five minutes. The expiry of a cordon or an assumption writes no object, and it
+does not watch Moves, whose reservations end. So pending pods that fit on the affected nodes are
+marked, which is an event.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -28,10 +29,10 @@ _AT_ONCE: Final = 50  # pods checked in one tick; the others follow in the next
 
 
 class PodActivator:
-    """Marks pods that fit after a cordon or an assumption has expired.
+    """Marks pods that fit after a cordon, an assumption or a reservation has ended.
 
     Args:
-        ledger: has the cordons and assumptions.
+        ledger: has the cordons, assumptions and reservations.
         fit_index: where each need fits.
         pods: returns the informer's pods.
         find: returns one of them by namespace and name, if it is still pending.
@@ -89,7 +90,7 @@ class PodActivator:
         return marked
 
     def _what_is_closed(self, now: datetime) -> Mapping[object, str]:
-        """Return each cordon and assumption that holds now, with its node."""
+        """Return whatever closes a card now, with its node."""
         closed: dict[object, str] = {
             (name, uuid): name
             for name, node in self._ledger.nodes.items()
@@ -98,6 +99,12 @@ class PodActivator:
         }
         for uid, assumed in self._ledger.assumed.items():
             closed[uid] = assumed.allocation.node
+        for move, claims in self._ledger.reservations.claims.items():
+            reservation, denial = claims.reservation, claims.denial
+            if reservation is not None and reservation.until > now:
+                closed[move, reservation.node, reservation.card] = reservation.node
+            if denial is not None and denial.until > now:
+                closed[move, denial.node, denial.card] = denial.node
         return closed
 
     async def _wake(self, pod: PodInfo) -> bool:

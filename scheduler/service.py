@@ -14,7 +14,7 @@ from kube.access import connect
 from kube.client import KubeClient
 from kube.events import EventRecorder
 from kube.informer import Informer
-from kube.kinds import NODES, PDBS, PODS
+from kube.kinds import MOVES, NODES, PDBS, PODS
 from kube.leader_election import LeaderElector
 from process.clock import Clock, SystemClock
 from process.lifecycle import Running, Service
@@ -23,7 +23,12 @@ from process.telemetry import ReadyGate, Registry, TelemetryServer, new_registry
 from process.tls import ServingTls
 from scheduler.cache.assumptions import Assumptions, AssumptionTimeouts
 from scheduler.cache.comparer import CacheComparer
-from scheduler.cache.event_handlers import decode_any_pod, decode_node, pending_only
+from scheduler.cache.event_handlers import (
+    decode_any_pod,
+    decode_claims,
+    decode_node,
+    pending_only,
+)
 from scheduler.cache.pod_marker import PodMarker
 from scheduler.core import SchedulerCore
 from scheduler.extender.bind import Binder
@@ -109,6 +114,13 @@ def _wire(
         on_change=core.handlers.pod_changed,
     )
     budgets = Informer(client, PDBS, decode=decode_budget)
+    moves = Informer(
+        client,
+        MOVES,
+        decode=decode_claims,
+        on_change=core.handlers.move_changed,
+        optional=True,
+    )
     election = LeaderElector(
         client,
         clock,
@@ -121,6 +133,7 @@ def _wire(
         "nodes": leader_gate.follow("nodes", nodes),
         "pods": leader_gate.follow("pods", pods),
         "budgets": leader_gate.follow("budgets", budgets),
+        "moves": leader_gate.follow("moves", moves),
         "config": leader_gate.follow("config", config),
         "refused config": refused.run,
         "election": leader_gate.run,
@@ -179,6 +192,7 @@ def _wire(
         core.matrix,
         nodes=lambda: nodes.items().values(),
         pods=lambda: pods.items().values(),
+        moves=lambda: moves.items().values(),
         clock=clock,
         on_drift=metrics.compared,
         on_overcommitted=metrics.overcommitted,
@@ -188,6 +202,8 @@ def _wire(
         assumed=lambda: len(ledger.assumed),
         leads=lambda: leader_gate.leads,
         config_valid=lambda: not config.problem,
+        moves_served=lambda: moves.served,
+        reservations=lambda: ledger.reservations.states(now=clock.now()),
     )
     learn = partial(WorkloadLearner(core.least_waste).run, clock, every_s=_LEARN_S)
     return Running(

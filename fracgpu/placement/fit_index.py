@@ -188,7 +188,7 @@ class FitResult:
         answer = place(node_info, self._need, strategy=self._strategy)
         if isinstance(answer, Placement):
             return FITS, answer.score
-        return _verdict_of(answer), 0.0
+        return verdict_of(answer), 0.0
 
 
 class FitIndex:
@@ -285,7 +285,8 @@ def _unfit_verdicts(reason: NDArray[np.int8]) -> IntArray:
     return verdict
 
 
-def _verdict_of(answer: NoPlacement) -> int:
+def verdict_of(answer: NoPlacement) -> int:
+    """Return the verdict of a node on which a pod does not fit."""
     counted = Counter(answer.refusals.values())
     whole = 0 if answer.whole is None else _WHOLE.index(answer.whole)
     verdict = whole + (max(answer.cards, len(answer.refusals)) << _WHOLE_BITS)

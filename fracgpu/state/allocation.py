@@ -42,6 +42,7 @@ class PodRecord:
         live: not Succeeded or Failed. A terminating pod is live until it is gone, because its
             processes still hold the card's memory.
         assignment: None when there is none or it could not be read; then *problem* says why.
+        move: the name of the Move whose reservation the pod consumed; empty if it consumed none.
     """
 
     uid: str
@@ -54,6 +55,7 @@ class PodRecord:
     containers: tuple[ContainerSpec, ...] = ()
     assignment: Assignment | None = None
     problem: str = ""
+    move: str = ""
 
     @property
     def key(self) -> str:

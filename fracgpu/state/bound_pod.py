@@ -70,6 +70,7 @@ class BoundPod:
 class _Annotations(msgspec.Struct, gc=False):
     assignment: str | None = msgspec.field(name="fracgpu.io/assignment", default=None)
     model: str = msgspec.field(name="fracgpu.io/model", default="")
+    move: str = msgspec.field(name="fracgpu.io/move", default="")
 
 
 class _Meta(msgspec.Struct, rename="camel"):
@@ -139,7 +140,10 @@ def decode_bound_pod(body: bytes) -> BoundPod | None:
     if live:
         try:
             holds = PodAllocation(
-                pod_uid=uid, node=node, by_card=_card_allocations(meta, containers)
+                pod_uid=uid,
+                node=node,
+                by_card=_card_allocations(meta, containers),
+                move=meta.annotations.move if meta.annotations else "",
             )
         except WireError as error:
             # The limits then bound what it may hold; they were not decoded above.

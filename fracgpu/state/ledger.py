@@ -1,22 +1,30 @@
-"""Who holds what: a fold over observed pods and nodes and over assumptions of our own."""
+"""Who holds what: a fold over observed pods, nodes and Moves and over assumptions of our own."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
 
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.state.allocation import Allocation, Assignment, Phase, PodRecord, allocations_by_card
+from fracgpu.state.move_object import MoveObject
+from fracgpu.state.reservation import MoveClaims, claims_of
+from fracgpu.state.reservation_index import ReservationIndex
 from fracgpu.state.snapshot import NodeInfo, PodAllocation, Snapshot, allocation_of, build_node_info
 from fracgpu.units import Mib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumption:
-    """A placement whose Binding is under way; it lapses unless an observation confirms it."""
+    """A placement whose Binding is under way; it lapses unless an observation confirms it.
+
+    Attributes:
+        move: the name of the Move whose reservation it consumes; empty if it consumes none.
+    """
 
     allocation: Allocation
     until: datetime
+    move: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +37,7 @@ class _FoldedNode:
 
 
 class Ledger:
-    """Folds pods, nodes and assumptions into what is held of each card.
+    """Folds pods, nodes, Moves and assumptions into what is held of each card.
 
     An observation of a pod always wins over an assumption about it, and a pod holds its cards until
     it is terminal or gone, not until its deletion timestamp. A node is folded from its pods on
@@ -42,6 +50,7 @@ class Ledger:
         self._assumed: dict[str, Assumption] = {}
         self._on_node: dict[str, set[str]] = {}
         self._assumed_on: dict[str, set[str]] = {}
+        self._reservations = ReservationIndex()
         self._folded: dict[str, _FoldedNode] = {}
         self._dirty: set[str] = set()
         self._ends: dict[str, datetime] = {}
@@ -61,6 +70,18 @@ class Ledger:
         """Record a pod as the API server shows it now."""
         self.observe(allocation_of(pod))
 
+    def set_move(self, move: MoveObject) -> None:
+        """Record a Move as the API server shows it now: what it reserves, and whom it denies."""
+        self.set_claims(claims_of(move))
+
+    def set_claims(self, claims: MoveClaims) -> None:
+        """Record what a Move claims now."""
+        self._touch_all(self._reservations.put(claims))
+
+    def remove_move(self, name: str) -> None:
+        """Record that a Move is gone, and with it all that it claimed."""
+        self._touch_all(self._reservations.remove(name))
+
     def observe(self, pod: PodAllocation) -> None:
         """Record what a pod holds now: nothing if it is not bound, not ours, or has ended."""
         before = self._observed.get(pod.pod_uid)
@@ -73,6 +94,7 @@ class Ledger:
             self._observed[pod.pod_uid] = pod
             self._on_node.setdefault(pod.node, set()).add(pod.pod_uid)
             self._touch(pod.node)
+            self._consume(pod.move, pod.pod_uid)
 
     def remove_pod(self, uid: str) -> None:
         """Record that a pod is gone."""
@@ -80,22 +102,31 @@ class Ledger:
         self.forget(uid)
 
     def assume(
-        self, pod: PodRecord, *, node: str, assignment: Assignment, until: datetime
+        self,
+        pod: PodRecord,
+        *,
+        node: str,
+        assignment: Assignment,
+        until: datetime,
+        move: str = "",
     ) -> Assumption:
         """Count a placement before its Binding is confirmed, and return the assumption.
 
-        A pod that has been observed as bound is not counted a second time.
+        A pod that has been observed as bound is not counted a second time. With *move* the
+        placement consumes the reservation of that Move.
         """
         holds = allocations_by_card(assignment, pod.containers)
         assumption = Assumption(
             allocation=Allocation(pod_uid=pod.uid, node=node, phase=Phase.ASSUMED, by_card=holds),
             until=until,
+            move=move,
         )
         if pod.uid not in self._observed:
             self.forget(pod.uid)
             self._assumed[pod.uid] = assumption
             self._assumed_on.setdefault(node, set()).add(pod.uid)
             self._touch(node)
+            self._consume(move, pod.uid, until=until)
         return assumption
 
     def forget(self, uid: str) -> None:
@@ -105,6 +136,7 @@ class Ledger:
             node = assumption.allocation.node
             _discard(self._assumed_on, node, uid)
             self._touch(node)
+            self._release(assumption.move, uid)
 
     def lapse(self, *, now: datetime) -> tuple[str, ...]:
         """Drop expired assumptions, and return the UIDs of their pods."""
@@ -127,6 +159,11 @@ class Ledger:
     def nodes(self) -> Mapping[str, NodeCards]:
         """The nodes by name, read only."""
         return MappingProxyType(self._nodes)
+
+    @property
+    def reservations(self) -> ReservationIndex:
+        """What Moves claim; change it only by the methods of the ledger."""
+        return self._reservations
 
     def pods_on(self, node: str) -> frozenset[str]:
         """Return the UIDs of pods that hold something on a node, observed or assumed."""
@@ -159,6 +196,9 @@ class Ledger:
             node = self._nodes.get(name)
             if node is None:
                 return None
+            end = self._ends.get(name)
+            if end is not None and end <= now:  # take_changed has not reported it yet
+                self._dirty.add(name)
             folded = self._fold(node, now=now)
             self._folded[name] = folded
             if folded.until is not None:
@@ -189,8 +229,15 @@ class Ledger:
             if assumption.until > now:
                 allocation = assumption.allocation
                 pods.append(PodAllocation(pod_uid=uid, node=name, by_card=allocation.by_card))
+        ends += self._reservations.changes_on(name)
         heat = node.known_heat(now=now)
-        info = build_node_info(node, pods, cordoned=node.cordoned(now=now), heat=heat)
+        info = build_node_info(
+            node,
+            pods,
+            cordoned=node.cordoned(now=now),
+            heat=heat,
+            reservations=self._reservations.on_node(name, now=now),
+        )
         return _FoldedNode(info, now, min((end for end in ends if end > now), default=None))
 
     def snapshot(self, *, now: datetime) -> Snapshot:
@@ -222,6 +269,19 @@ class Ledger:
         if allocation is not None:
             _discard(self._on_node, allocation.node, uid)
             self._touch(allocation.node)
+            self._release(allocation.move, uid)
+
+    def _consume(self, move: str, uid: str, *, until: datetime | None = None) -> None:
+        if move:
+            self._touch_all(self._reservations.consume(move, pod_uid=uid, until=until))
+
+    def _release(self, move: str, uid: str) -> None:
+        if move:
+            self._touch_all(self._reservations.release(move, pod_uid=uid))
+
+    def _touch_all(self, nodes: Iterable[str]) -> None:
+        for node in nodes:
+            self._touch(node)
 
     def _touch(self, node: str) -> None:
         self._folded.pop(node, None)

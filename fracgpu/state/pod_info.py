@@ -163,6 +163,7 @@ def decode_pod_info(body: bytes) -> PodInfo:
             containers=containers,
             assignment=assignment,
             problem=problem,
+            move=annotations.get(names.MOVE, ""),
         ),
         need=need,
         need_problem=need_problem,

@@ -1,12 +1,20 @@
 """What a Move keeps on cards: its target for the replacement, and its source from the owner."""
 
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
 
-from fracgpu.cards.card import CardUuid
+import msgspec
+
+from fracgpu.cards.card import FULL_CORES, CardUuid
+from fracgpu.errors import WireError
 from fracgpu.state.allocation import CardAllocation
-from fracgpu.state.move_object import RESERVING, MoveObject, MovePhase
-from fracgpu.units import Mib
+from fracgpu.state.move_object import KIND, RESERVING, MoveObject, MovePhase, decode_move
+from fracgpu.units import MAX_MIB, Mib
+
+_MAX_SLOTS: Final = 1024  # containers of one pod; far more than a card can have slots
+_WHOLE_CARD: Final = CardAllocation(mib=MAX_MIB, cores=FULL_CORES)
+_NEVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,14 +26,16 @@ class Reservation:
 
     Attributes:
         move: the name of the Move.
-        owner_uid: the controller's.
+        owner_uid: the controller's; empty if the Move cannot be read, and then no pod consumes it.
         pod_uid: the pod that is moved; it never consumes its own reservation.
+        pod: that pod as ``namespace/name``, for people.
         until: when the reservation lapses.
     """
 
     move: str
     owner_uid: str
     pod_uid: str
+    pod: str = ""
     node: str
     card: CardUuid
     allocation: CardAllocation
@@ -43,8 +53,26 @@ class SourceDenial:
     until: datetime
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveClaims:
+    """What one Move keeps, all in all.
+
+    Attributes:
+        move: the name of the Move.
+        problem: why the Move cannot be read; else empty.
+    """
+
+    move: str
+    reservation: Reservation | None = None
+    denial: SourceDenial | None = None
+    problem: str = ""
+
+
 def reservation_of(move: MoveObject) -> Reservation | None:
-    """Return what a Move reserves; None if its phase reserves nothing (any more)."""
+    """Return what a Move reserves; None if its phase reserves nothing (any more).
+
+    An amount that no card has counts as the whole card.
+    """
     if move.status.phase not in RESERVING:
         return None
     spec = move.spec
@@ -52,12 +80,15 @@ def reservation_of(move: MoveObject) -> Reservation | None:
         move=move.name,
         owner_uid=spec.owner.uid,
         pod_uid=spec.pod.uid,
+        pod=f"{spec.pod.namespace}/{spec.pod.name}",
         node=spec.target.node,
         card=CardUuid(spec.target.card),
-        allocation=CardAllocation(
+        allocation=_WHOLE_CARD
+        if _amount_problem(move)
+        else CardAllocation(
             mib=Mib(spec.request.mib), cores=spec.request.cores, slots=spec.request.slots
         ),
-        until=move.reserved_until,
+        until=_in_utc(move.reserved_until),
     )
 
 
@@ -71,5 +102,91 @@ def source_denial_of(move: MoveObject) -> SourceDenial | None:
         owner_uid=spec.owner.uid,
         node=spec.source.node,
         card=CardUuid(spec.source.card),
-        until=spec.source_denied_until,
+        until=_in_utc(spec.source_denied_until),
     )
+
+
+def claims_of(move: MoveObject) -> MoveClaims:
+    """Return what a Move keeps."""
+    return MoveClaims(
+        move=move.name,
+        reservation=reservation_of(move),
+        denial=source_denial_of(move),
+        problem=_amount_problem(move),
+    )
+
+
+def read_claims(body: bytes) -> MoveClaims:
+    """Return what the Move keeps that *body* holds.
+
+    A Move that cannot be read, such as one of a later version, keeps its whole target for as long
+    as it may be under way: unknown is never free. If it does not name a target, it keeps nothing.
+
+    Raises:
+        WireError: *body* is no object with a name.
+    """
+    try:
+        return claims_of(decode_move(body))
+    except WireError as error:
+        return _unreadable(body, str(error))
+
+
+def _unreadable(body: bytes, problem: str) -> MoveClaims:
+    try:
+        found = msgspec.json.decode(body)
+    except msgspec.MsgspecError as error:
+        raise WireError(what=KIND, message=str(error)) from error
+    name = _text(found, "metadata", "name")
+    if not name:
+        raise WireError(what=KIND, message="no metadata.name")
+    claims = MoveClaims(move=name, problem=problem)
+    phase = _text(found, "status", "phase")
+    if phase in _PHASES and MovePhase(phase) not in RESERVING:
+        return claims
+    node, card = _text(found, "spec", "target", "node"), _text(found, "spec", "target", "card")
+    if not (node and card):
+        return claims
+    until = _text(found, "status", "reservedUntil") or _text(found, "spec", "reservedUntil")
+    reservation = Reservation(
+        move=name,
+        owner_uid="",
+        pod_uid="",
+        node=node,
+        card=CardUuid(card),
+        allocation=_WHOLE_CARD,
+        until=_time(until),
+    )
+    return replace(claims, reservation=reservation)
+
+
+_PHASES: Final = frozenset(phase.value for phase in MovePhase)
+
+
+def _text(found: Any, *path: str) -> str:
+    for key in path:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, str) else ""
+
+
+def _time(text: str) -> datetime:
+    try:
+        return _in_utc(datetime.fromisoformat(text))
+    except ValueError:
+        return _NEVER
+
+
+def _in_utc(moment: datetime) -> datetime:
+    # The API server accepts a date-time without a time zone.
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _amount_problem(move: MoveObject) -> str:
+    request = move.spec.request
+    for field, value, most in (
+        ("mib", request.mib, MAX_MIB),
+        ("cores", request.cores, FULL_CORES),
+        ("slots", request.slots, _MAX_SLOTS),
+    ):
+        if not 0 <= value <= most:
+            return f"spec.request.{field} is {value}; want 0 to {most}"
+    return ""

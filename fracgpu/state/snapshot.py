@@ -1,12 +1,13 @@
 """Every card and what is held on it at one moment: immutable; what-if questions make copies."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, Protocol
 
 from fracgpu.cards.card import Card, CardUuid, NodeCards
 from fracgpu.state.allocation import CardAllocation, PodRecord, allocations_by_card, most_by_limits
+from fracgpu.state.reservation import Reservation
 from fracgpu.units import Mib
 
 _NO_HEAT: Final[Mapping[CardUuid, float]] = MappingProxyType({})
@@ -14,9 +15,12 @@ _NO_HEAT: Final[Mapping[CardUuid, float]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardInfo:
-    """One card and what pods hold on it (requested, not measured).
+    """One card and what is held on it (requested, not measured), by pods and by Moves.
 
     Attributes:
+        held_mib: what pods hold and Moves reserve; cores and slots likewise.
+        reserved_mib: what Moves reserve of that.
+        moves: names of the Moves that reserve something.
         foreign_mib: what processes outside any known pod hold; it is not free either.
         unplaced_mib: what pods of the node with an unreadable assignment may hold: it may be on
             any of the node's cards, so it is counted on each of them.
@@ -28,6 +32,8 @@ class CardInfo:
     held_cores: int = 0
     held_slots: int = 0
     pods: frozenset[str] = frozenset()
+    reserved_mib: Mib = Mib(0)
+    moves: frozenset[str] = frozenset()
     cordoned: bool = False
     foreign_mib: Mib = Mib(0)
     unplaced_mib: Mib = Mib(0)
@@ -60,6 +66,17 @@ class CardInfo:
             held_cores=self.held_cores - allocation.cores,
             held_slots=self.held_slots - allocation.slots,
             pods=self.pods - {pod_uid},
+        )
+
+    def without_reservation(self, reservation: Reservation) -> "CardInfo":
+        allocation = reservation.allocation
+        return replace(
+            self,
+            held_mib=Mib(self.held_mib - allocation.mib),
+            held_cores=self.held_cores - allocation.cores,
+            held_slots=self.held_slots - allocation.slots,
+            reserved_mib=Mib(self.reserved_mib - allocation.mib),
+            moves=self.moves - {reservation.move},
         )
 
 
@@ -97,6 +114,24 @@ class NodeInfo:
                 cards[uuid] = cards[uuid].without_allocation(allocation, pod_uid=pod_uid)
         return replace(self, cards=MappingProxyType(cards))
 
+    def without_reservation(self, reservation: Reservation) -> "NodeInfo":
+        """Return the node as the pod sees it that *reservation* is for."""
+        card_info = self.cards.get(reservation.card)
+        if card_info is None or reservation.move not in card_info.moves:
+            return self
+        free = card_info.without_reservation(reservation)
+        return replace(self, cards=MappingProxyType({**self.cards, reservation.card: free}))
+
+    def with_cordoned(self, cards: Container[CardUuid]) -> "NodeInfo":
+        """Return the node as a pod sees it that is kept off *cards*."""
+        if not any(uuid in cards for uuid in self.cards):
+            return self
+        changed = {
+            uuid: replace(card_info, cordoned=True) if uuid in cards else card_info
+            for uuid, card_info in self.cards.items()
+        }
+        return replace(self, cards=MappingProxyType(changed))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodAllocation:
@@ -104,12 +139,14 @@ class PodAllocation:
 
     Attributes:
         unplaced: the most it may hold of each card, if its assignment cannot be read.
+        move: the name of the Move whose reservation it consumed; empty if it consumed none.
     """
 
     pod_uid: str
     node: str
     by_card: Mapping[CardUuid, CardAllocation]
     unplaced: CardAllocation | None = None
+    move: str = ""
 
     @property
     def holds_anything(self) -> bool:
@@ -126,7 +163,9 @@ def allocation_of(pod: PodRecord) -> PodAllocation:
         return PodAllocation(pod_uid=pod.uid, node=pod.node, by_card={})
     holds = allocations_by_card(pod.assignment or {}, pod.containers)
     unplaced = most_by_limits(pod.containers) if pod.problem else None
-    return PodAllocation(pod_uid=pod.uid, node=pod.node, by_card=holds, unplaced=unplaced)
+    return PodAllocation(
+        pod_uid=pod.uid, node=pod.node, by_card=holds, unplaced=unplaced, move=pod.move
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,8 +213,9 @@ def build_node_info(
     *,
     cordoned: frozenset[CardUuid],
     heat: Mapping[CardUuid, float] = _NO_HEAT,
+    reservations: Iterable[Reservation] = (),
 ) -> NodeInfo:
-    """Return *node* with what *pods* hold of each of its cards.
+    """Return *node* with what *pods* hold and *reservations* keep of each of its cards.
 
     Allocations of cards that the node no longer has are dropped: there is nothing left to count
     them on. A pod whose assignment cannot be read counts on every card, up to the whole card.
@@ -183,6 +223,7 @@ def build_node_info(
     Args:
         node: the node and its cards.
         pods: what its pods hold.
+        reservations: those that hold now and are not consumed.
         cordoned: the cards that are cordoned now.
         heat: the heat that is known now, 0..1.
     """
@@ -198,6 +239,14 @@ def build_node_info(
             mib, cores, slots = held.get(uuid, (0, 0, 0))
             held[uuid] = (mib + allocation.mib, cores + allocation.cores, slots + allocation.slots)
             holders.setdefault(uuid, []).append(pod.pod_uid)
+    reserved: dict[CardUuid, int] = {}
+    moves: dict[CardUuid, list[str]] = {}
+    for reservation in reservations:
+        uuid, allocation = reservation.card, reservation.allocation
+        mib, cores, slots = held.get(uuid, (0, 0, 0))
+        held[uuid] = (mib + allocation.mib, cores + allocation.cores, slots + allocation.slots)
+        reserved[uuid] = reserved.get(uuid, 0) + allocation.mib
+        moves.setdefault(uuid, []).append(reservation.move)
     cards = {}
     for card in sorted(node.cards, key=lambda card: (card.index, card.uuid)):
         mib, cores, slots = held.get(card.uuid, (0, 0, 0))
@@ -207,6 +256,8 @@ def build_node_info(
             held_cores=cores + unplaced_cores,
             held_slots=slots + unplaced_slots,
             pods=frozenset(holders.get(card.uuid, ())),
+            reserved_mib=Mib(reserved.get(card.uuid, 0)),
+            moves=frozenset(moves.get(card.uuid, ())),
             cordoned=card.uuid in cordoned,
             foreign_mib=node.foreign.get(card.uuid, Mib(0)),
             unplaced_mib=Mib(min(unplaced_mib, card.capacity_mib)),

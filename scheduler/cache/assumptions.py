@@ -69,6 +69,7 @@ class _Watched:
     record: PodRecord
     node: str
     assignment: Assignment
+    move: str
     since_s: float
 
 
@@ -93,11 +94,17 @@ class Assumptions:
         self._on_lapse = on_lapse
         self._watched: dict[str, _Watched] = {}
 
-    def count(self, record: PodRecord, *, node: str, assignment: Assignment) -> None:
-        """Assume a placement, before its Binding is written."""
+    def count(
+        self, record: PodRecord, *, node: str, assignment: Assignment, move: str = ""
+    ) -> None:
+        """Assume a placement, before its Binding is written; *move* is what the Binding names."""
         self._put(
             _Watched(
-                record=record, node=node, assignment=assignment, since_s=self._clock.monotonic()
+                record=record,
+                node=node,
+                assignment=assignment,
+                move=move,
+                since_s=self._clock.monotonic(),
             )
         )
 
@@ -107,7 +114,7 @@ class Assumptions:
         It is not added to the ledger as an observed pod: older watch events may still arrive.
         """
         if record.live and record.node and record.assignment is not None:
-            self.count(record, node=record.node, assignment=record.assignment)
+            self.count(record, node=record.node, assignment=record.assignment, move=record.move)
 
     def forget(self, uid: str) -> None:
         """Drop an assumption that has proved wrong."""
@@ -204,7 +211,11 @@ class Assumptions:
     def _put(self, watched: _Watched) -> None:
         until = self._clock.now() + timedelta(seconds=self._times.lapse_s)
         self._ledger.assume(
-            watched.record, node=watched.node, assignment=watched.assignment, until=until
+            watched.record,
+            node=watched.node,
+            assignment=watched.assignment,
+            until=until,
+            move=watched.move,
         )
         self._watched[watched.record.uid] = watched
 

@@ -15,6 +15,7 @@ from fracgpu.cards.card import NodeCards
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.ledger import Ledger
+from fracgpu.state.reservation import MoveClaims, Reservation
 from fracgpu.state.snapshot import NodeInfo, PodAllocation, build_node_info
 from process.clock import Clock
 from scheduler.cache.event_handlers import AnyPod
@@ -32,6 +33,7 @@ class CacheComparer:
         matrix: the node matrix that requests are answered from.
         nodes: returns the informer's nodes.
         pods: returns the informer's pods.
+        moves: returns what the informer's Moves claim.
         clock: the time at which cordons and assumptions are evaluated.
         on_drift: called after each comparison with the number of nodes that differ.
         on_overcommitted: called after each comparison with the number of overcommitted cards.
@@ -45,6 +47,7 @@ class CacheComparer:
         *,
         nodes: Callable[[], Iterable[NodeCards]],
         pods: Callable[[], Iterable[AnyPod]],
+        moves: Callable[[], Iterable[MoveClaims]] = tuple,
         clock: Clock,
         on_drift: Callable[[int], None],
         on_overcommitted: Callable[[int], None] = lambda _: None,
@@ -54,6 +57,7 @@ class CacheComparer:
         self._matrix = matrix
         self._nodes = nodes
         self._pods = pods
+        self._moves = moves
         self._clock = clock
         self._on_drift = on_drift
         self._on_overcommitted = on_overcommitted
@@ -70,7 +74,9 @@ class CacheComparer:
         self._matrix.refresh(now=self._clock.now())
         moment = self._matrix.now
         nodes = {node.node: node for node in self._nodes()}
-        holds = _by_node(self._pods())
+        pods = tuple(self._pods())
+        holds = _by_node(pods)
+        reserved = self._reserved(pods)
         names = sorted({*nodes, *self._ledger.nodes, *self._matrix.rows})
         differ: list[str] = []
         overcommitted = 0
@@ -78,7 +84,8 @@ class CacheComparer:
             if at % _NODES_AT_ONCE == _NODES_AT_ONCE - 1:
                 await self._clock.sleep(0)
                 self._matrix.refresh(now=self._clock.now())
-            if self._is_untouched(name, moment) and not self._agrees(name, nodes.get(name), holds):
+            untouched = self._is_untouched(name, moment)
+            if untouched and not self._agrees(name, nodes.get(name), holds, reserved):
                 differ.append(name)
                 log.error("ledger_drifted", node=name)
             overcommitted += self._overcommitted(name)
@@ -90,7 +97,11 @@ class CacheComparer:
         """Log the overcommitted cards of a node, and return their number."""
         node_info = self._ledger.node(name, now=self._clock.now())
         over = (
-            [card for card in node_info.cards.values() if card.held_mib > card.card.capacity_mib]
+            [
+                card
+                for card in node_info.cards.values()
+                if card.held_mib - card.reserved_mib > card.card.capacity_mib
+            ]
             if node_info
             else []
         )
@@ -99,7 +110,7 @@ class CacheComparer:
                 "card_overbooked",
                 node=name,
                 card=card.card.uuid,
-                held_mib=card.held_mib,
+                held_mib=card.held_mib - card.reserved_mib,
                 capacity_mib=card.card.capacity_mib,
                 pods=sorted(card.pods),
             )
@@ -110,8 +121,21 @@ class CacheComparer:
         row = self._matrix.rows.get(name)
         return row is None or bool(self._matrix.changed[row] <= moment)
 
+    def _reserved(self, pods: Iterable[AnyPod]) -> Mapping[str, list[Reservation]]:
+        """Return the reservations by node that no bound pod has consumed."""
+        consumed = {pod.allocation.move for pod in pods if isinstance(pod, BoundPod) and pod.live}
+        found: dict[str, list[Reservation]] = {}
+        for claims in self._moves():
+            if claims.reservation is not None and claims.move not in consumed:
+                found.setdefault(claims.reservation.node, []).append(claims.reservation)
+        return found
+
     def _agrees(
-        self, name: str, node: NodeCards | None, holds: Mapping[str, list[PodAllocation]]
+        self,
+        name: str,
+        node: NodeCards | None,
+        holds: Mapping[str, list[PodAllocation]],
+        reserved: Mapping[str, list[Reservation]],
     ) -> bool:
         now = self._clock.now()
         cached = self._ledger.node(name, now=now)
@@ -124,8 +148,18 @@ class CacheComparer:
             if assumed.allocation.node == name and assumed.until > now:
                 by_card = assumed.allocation.by_card
                 here.append(PodAllocation(pod_uid=uid, node=name, by_card=by_card))
-        heat = node.known_heat(now=now)
-        folded = build_node_info(node, here, cordoned=node.cordoned(now=now), heat=heat)
+        assumed_moves = {one.move for one in self._ledger.assumed.values() if one.until > now}
+        folded = build_node_info(
+            node,
+            here,
+            cordoned=node.cordoned(now=now),
+            heat=node.known_heat(now=now),
+            reservations=[
+                one
+                for one in reserved.get(name, ())
+                if one.until > now and one.move not in assumed_moves
+            ],
+        )
         return cached == folded and shown == folded and self._shows(row, folded)
 
     def _shows(self, row: int | None, folded: NodeInfo) -> bool:

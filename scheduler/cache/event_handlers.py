@@ -12,6 +12,7 @@ from fracgpu.state.bound_pod_index import BoundPodIndex
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
+from fracgpu.state.reservation import MoveClaims, read_claims
 from kube.informer import Change, ChangeType
 from scheduler.cache.change_signal import ChangeSignal
 
@@ -53,6 +54,18 @@ def decode_node(body: bytes) -> NodeCards:
     """
     try:
         return read_node(body)
+    except WireError as error:
+        raise ValueError(str(error)) from error
+
+
+def decode_claims(body: bytes) -> MoveClaims:
+    """Decode what a Move claims.
+
+    Raises:
+        ValueError: the body is no Move.
+    """
+    try:
+        return read_claims(body)
     except WireError as error:
         raise ValueError(str(error)) from error
 
@@ -120,6 +133,23 @@ class ClusterEventHandlers:
             self._ledger.remove_node(change.key.name)
         else:
             self._ledger.set_node(change.object)
+        self._changes.notify()
+
+    def move_changed(self, change: Change[MoveClaims]) -> None:
+        """Record what a Move reserves; one that cannot be read keeps its whole target."""
+        gone = change.type is ChangeType.DELETED
+        claims = change.object
+        if gone:
+            self._ledger.remove_move(claims.move)
+        else:
+            self._ledger.set_claims(claims)
+            if claims.problem:
+                log.error(
+                    "move_unreadable",
+                    move=claims.move,
+                    problem=claims.problem,
+                    counts_as="full" if claims.reservation else "nothing",
+                )
         self._changes.notify()
 
     def _note(self, annotation: str, uid: str, *, of: str, problem: str) -> None:

@@ -1,7 +1,8 @@
 """Bind: choose the cards, assume them, and write node and cards in one Binding.
 
 The API server stores both or neither. A 409 means that the pod has changed, so it is read and
-checked again; a write without an answer is left to :mod:`scheduler.cache.assumptions`. Each
+checked again; a write without an answer is left to :mod:`scheduler.cache.assumptions`. A pod for
+which a Move holds a card of the node gets just that card, and the name of the Move. Each
 Binding has the term of our leadership, which an admission policy compares with the Lease; an API
 server that has not seen our term yet denies it, and the Binding is sent again.
 """
@@ -17,6 +18,7 @@ from fracgpu import names
 from fracgpu.k8s.resources import pod_requests
 from fracgpu.placement.card_choice import NO_CHOOSERS, Choosers, choose_cards
 from fracgpu.placement.outcome import NoPlacement
+from fracgpu.placement.reserved import denied_cards, place_reserved, reservations_for
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import Assignment
 from fracgpu.state.assignment import write_assignment
@@ -51,6 +53,14 @@ class BindRefusal:
 
     reason: str
     outcome: BindOutcome = BindOutcome.REFUSED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chosen:
+    """The cards of a pod, and the Move whose reservation they consume, if any."""
+
+    assignment: Assignment
+    move: str = ""
 
 
 class _NotLeading(Exception):  # noqa: N818 - an answer, not a mistake
@@ -171,15 +181,17 @@ class Binder:
         return BindRefusal(reason=reason) if reason else None
 
     async def _try(self, pod: PodInfo, args: BindingArgs) -> BindRefusal | _Conflicted | None:
-        assignment: Assignment | None = None
+        chosen: _Chosen | None = None
         if pod.need is not None:
             choice = self._choose(pod, pod.need, args)
             if isinstance(choice, BindRefusal):
                 return choice
-            assignment = choice
+            chosen = choice
             # There must be no await since the choice, or another bind could choose the same MiB.
-            self._assumptions.count(pod.record, node=args.node, assignment=assignment)
-        return await self._write(pod, args, assignment)
+            self._assumptions.count(
+                pod.record, node=args.node, assignment=chosen.assignment, move=chosen.move
+            )
+        return await self._write(pod, args, chosen)
 
     async def _known(self, args: BindingArgs) -> PodInfo | BindRefusal:
         """Return the pod, once no earlier Binding of it can take effect any more."""
@@ -195,12 +207,21 @@ class Binder:
             return await self._read(args)
         return found
 
-    def _choose(self, pod: PodInfo, need: PodNeed, args: BindingArgs) -> Assignment | BindRefusal:
-        node_info = self._ledger.node(args.node, now=self._clock.now())
+    def _choose(self, pod: PodInfo, need: PodNeed, args: BindingArgs) -> _Chosen | BindRefusal:
+        now = self._clock.now()
+        held = place_reserved(
+            self._ledger, pod, strategy=self._strategy(), now=now, nodes=(args.node,)
+        )
+        if held is not None:
+            return _Chosen(
+                assignment=held.placement.assignment,
+                move=held.reservation.move,
+            )
+        node_info = self._ledger.node(args.node, now=now)
         if node_info is None:
             return BindRefusal(reason=f"node {args.node} is not known to the extender")
         answer = choose_cards(
-            node_info,
+            node_info.with_cordoned(denied_cards(self._ledger, pod, now=now)),
             need,
             pod_requests(pod.record.containers),
             strategy=self._strategy(),
@@ -208,13 +229,28 @@ class Binder:
         )
         if isinstance(answer, NoPlacement):
             return BindRefusal(reason=f"no room on node {args.node} any more: {answer.text}")
-        return answer.assignment
+        self._give_up(pod, args)
+        return _Chosen(assignment=answer.assignment)
+
+    def _give_up(self, pod: PodInfo, args: BindingArgs) -> None:
+        """Tell of what is held for a pod that goes elsewhere; the rebalancer ends the move."""
+        for reservation in reservations_for(self._ledger, pod, now=self._clock.now()):
+            self._metrics.gave_up_reservation()
+            log.warning(
+                "reservation_given_up",
+                pod=args.pod,
+                node=args.node,
+                move=reservation.move,
+                reserved_node=reservation.node,
+                reserved_card=reservation.card,
+            )
 
     async def _write(
-        self, pod: PodInfo, args: BindingArgs, assignment: Assignment | None
+        self, pod: PodInfo, args: BindingArgs, chosen: _Chosen | None
     ) -> BindRefusal | _Conflicted | None:
-        written = None if assignment is None else write_assignment(assignment)
-        binding = _binding(pod, args, written, term=self._term())
+        written = None if chosen is None else write_assignment(chosen.assignment)
+        move = "" if chosen is None else chosen.move
+        binding = _binding(pod, args, written, term=self._term(), move=move)
         try:
             async with asyncio.timeout(self._limit_s):
                 await self._send(binding, args)
@@ -236,7 +272,14 @@ class Binder:
             fenced = _is_of_another_term(error)
             outcome = BindOutcome.FENCED if fenced else BindOutcome.FAILED
             return BindRefusal(reason=str(error), outcome=outcome)
-        log.info("pod_bound", pod=args.pod, uid=args.uid, node=args.node, assignment=written)
+        log.info(
+            "pod_bound",
+            pod=args.pod,
+            uid=args.uid,
+            node=args.node,
+            assignment=written,
+            **({"move": move} if move else {}),
+        )
         return None
 
     async def _send(self, binding: Mapping[str, Any], args: BindingArgs) -> None:
@@ -285,7 +328,7 @@ def _is_of_another_term(error: KubeError) -> bool:
 
 
 def _binding(
-    pod: PodInfo, args: BindingArgs, written: str | None, *, term: str
+    pod: PodInfo, args: BindingArgs, written: str | None, *, term: str, move: str
 ) -> Mapping[str, Any]:
     """Return the Binding; its UID and resourceVersion are preconditions on the pod.
 
@@ -295,6 +338,8 @@ def _binding(
     if written is not None:
         metadata["resourceVersion"] = pod.record.resource_version
         metadata["annotations"] = {names.ASSIGNMENT: written, names.TERM: term}
+        if move:
+            metadata["annotations"][names.MOVE] = move
         metadata["labels"] = {names.ASSIGNED_LABEL: "true"}
     target = {"apiVersion": "v1", "kind": "Node", "name": args.node}
     return {"metadata": metadata, "target": target}

@@ -1,7 +1,7 @@
 """Filter and prioritize: both read the same cluster state, and change nothing."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import compress
 from typing import Final, Protocol
 
@@ -9,17 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.k8s.resources import HostResources, pod_requests
-from fracgpu.placement.fit_index import FITS, FitIndex, Obstacle, refusal
+from fracgpu.placement.fit_index import FITS, FitIndex, Obstacle, refusal, verdict_of
 from fracgpu.placement.node_matrix import IntArray
 from fracgpu.placement.outcome import NoPlacement
 from fracgpu.placement.placement import MAX_SCORE, place
+from fracgpu.placement.reserved import denied_cards, place_reserved
 from fracgpu.request.need import PodNeed, Strategy
+from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
 from scheduler.extender.api import ExtenderArgs, FilterResult
 
 # The best node gets all ten points and every other at most these. So the scores of kube-scheduler's
 # plugins do not outweigh the difference, and kube-scheduler breaks no tie at random.
 _RUNNER_UP: Final = 7
+
+_RESERVED: Final = "node(s) without the card that is reserved for this pod (it is being moved)"
 
 
 class NodeScorer(Protocol):
@@ -66,10 +70,15 @@ class Extender:
             return FilterResult(unresolvable=dict.fromkeys(names, pod.need_problem))
         if pod.need is None:
             return FilterResult(passed=names)
+        reserved = self._reserved_node(pod, names)
+        if reserved:
+            others = (name for name in names if name != reserved)
+            return FilterResult(passed=(reserved,), failed=dict.fromkeys(others, _RESERVED))
         answers = self._fit_index.evaluate(
             pod.need, strategy=self._strategy(), now=self._clock.now()
         )
         verdict = answers.verdict[self._fit_index.matrix.rows_of(names)]
+        self._deny_cards(pod, pod.need, names, verdict)
         own = self._own_node(pod.record.uid, pod.need)
         if own in names:
             verdict[names.index(own)] = FITS
@@ -91,6 +100,32 @@ class Extender:
             (failed if why[code][1] else unresolvable)[names[at]] = text
         passed = tuple(compress(names, fits.tolist()))
         return FilterResult(passed=passed, failed=failed, unresolvable=unresolvable)
+
+    def _reserved_node(self, pod: PodInfo, names: Sequence[str]) -> str:
+        """Return the candidate on which a Move holds a card for the pod; empty if there is none.
+
+        A reservation on a node that is no candidate, or on a card that cannot take the pod any
+        more, is given up: the pod is placed like any other.
+        """
+        held = place_reserved(
+            self._ledger, pod, strategy=self._strategy(), now=self._clock.now(), nodes=names
+        )
+        return "" if held is None else held.reservation.node
+
+    def _deny_cards(
+        self, pod: PodInfo, need: PodNeed, names: Sequence[str], verdict: IntArray
+    ) -> None:
+        """Change, in place, the verdicts of candidates with cards that Moves keep the pod off."""
+        now = self._clock.now()
+        denied = denied_cards(self._ledger, pod, now=now)
+        for node in set(denied.values()).intersection(names):
+            at = names.index(node)
+            node_info = self._ledger.node(node, now=now)
+            if verdict[at] != FITS or node_info is None:
+                continue
+            answer = place(node_info.with_cordoned(denied), need, strategy=self._strategy())
+            if isinstance(answer, NoPlacement):
+                verdict[at] = verdict_of(answer)
 
     def _own_node(self, uid: str, need: PodNeed) -> str:
         """Return the node where the pod itself is assumed and would fit; empty if there is none.
@@ -119,10 +154,13 @@ class Extender:
         strategy = self._strategy()
         answers = self._fit_index.evaluate(pod.need, strategy=strategy, now=self._clock.now())
         rows = self._fit_index.matrix.rows_of(names)
-        fitting = np.flatnonzero(answers.verdict[rows] == FITS)
+        verdict = answers.verdict[rows]
+        self._deny_cards(pod, pod.need, names, verdict)
+        fitting = np.flatnonzero(verdict == FITS)
         scores = np.zeros(len(names), np.int64)
-        own = self._own_node(pod.record.uid, pod.need)
-        if own in names:  # its earlier Binding may have taken effect there
+        # Where a card is reserved for it, or where its earlier Binding may have taken effect.
+        own = self._reserved_node(pod, names) or self._own_node(pod.record.uid, pod.need)
+        if own in names:
             scores[names.index(own)] = MAX_SCORE
             return scores
         if not len(fitting):

@@ -8,6 +8,7 @@ from fracgpu.errors import WireError
 from fracgpu.k8s.disruption_budget import BudgetedPod, PodDisruptionBudget, read_budget
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
 from fracgpu.placement.preemption import PotentialVictim, PreemptionTarget, Victims, choose_victims
+from fracgpu.placement.reserved import denied_cards
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.bound_pod_index import BoundPodIndex
@@ -34,6 +35,8 @@ def decode_budget(body: bytes) -> PodDisruptionBudget:
 
 class Preemptor:
     """Chooses victims; kube-scheduler evicts them.
+
+    What a Move reserves has no pod, so that no victim frees it.
 
     Args:
         ledger: who holds what.
@@ -74,9 +77,11 @@ class Preemptor:
     def _on_node(
         self, pod: PodInfo, need: PodNeed, node: str, proposed: frozenset[str]
     ) -> Victims | None:
-        node_info = self._ledger.node_but(node, pod.record.uid, now=self._clock.now())
+        now = self._clock.now()
+        node_info = self._ledger.node_but(node, pod.record.uid, now=now)
         if node_info is None:
             return None
+        node_info = node_info.with_cordoned(denied_cards(self._ledger, pod, now=now))
         here = self._here(node, proposed)
         going = [other for other in here if other.terminating]
         potential_victims = [

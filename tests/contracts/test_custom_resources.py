@@ -15,6 +15,14 @@ from simulator.demo.service_accounts import deployed
 from tests.support.moves import move_body, move_of, status_body
 from tests.support.waiting import until
 
+A_BENEFICIARY = {
+    "namespace": "team-a",
+    "name": "large",
+    "uid": "uid-large",
+    "cards": ["GPU-source"],
+    "heldUntil": "2026-01-01T12:10:00Z",
+}
+
 
 @pytest.fixture
 async def name(client: KubeClient, namespace: str) -> str:
@@ -201,6 +209,18 @@ async def test_unknown_fields_are_dropped(client: KubeClient, name: str) -> None
         ("target.node", "n" * 254, "spec.target.node", "FieldValueTooLong"),
         ("reservedUntil", "tomorrow", "spec.reservedUntil", "FieldValueTypeInvalid"),
         ("pod", "web-1", "spec.pod", "FieldValueTypeInvalid"),
+        (
+            "beneficiary",
+            A_BENEFICIARY | {"cards": []},
+            "spec.beneficiary.cards",
+            "FieldValueInvalid",
+        ),
+        (
+            "beneficiary",
+            A_BENEFICIARY | {"cards": ["GPU-a", ""]},
+            "spec.beneficiary.cards[1]",
+            "FieldValueInvalid",
+        ),
     ],
 )
 async def test_a_move_that_is_none_is_invalid_and_the_field_is_named(

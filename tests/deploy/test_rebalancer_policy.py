@@ -111,4 +111,10 @@ def test_its_roles_allow_evictions_of_pods_and_no_write_to_the_configuration() -
         ("coordination.k8s.io", "leases", (), "create"),
         ("coordination.k8s.io", "leases", ("fracgpu-rebalancer",), "patch"),
         ("coordination.k8s.io", "leases", ("fracgpu-rebalancer",), "update"),
+        ("fracgpu.io", "moves", (), "create"),
+        ("fracgpu.io", "moves", (), "delete"),
+        ("fracgpu.io", "moves", (), "patch"),
+        ("fracgpu.io", "moves", (), "update"),
+        ("fracgpu.io", "moves/status", (), "patch"),
+        ("fracgpu.io", "moves/status", (), "update"),
     ]

@@ -57,9 +57,20 @@ async def test_pods_that_kubelet_refused_are_cleaned_up_when_an_owner_replaces_t
 
         await until(gone, what="the pod with an owner is gone", limit_s=60)
         assert uids[1] in await node.pods()
-        events = [decode_object(raw) for raw in (await node.client.list(EVENTS)).items]
-        (told,) = [event for event in events if event["reason"] == "RefusedPodRemoved"]
-        assert told["involvedObject"]["uid"] == uids[0]
+        events: list[str] = []
+
+        async def reported() -> bool:
+            found = [decode_object(raw) for raw in (await node.client.list(EVENTS)).items]
+            events[:] = [
+                event["involvedObject"]["uid"]
+                for event in found
+                if event["reason"] == "RefusedPodRemoved"
+            ]
+            return bool(events)
+
+        # The agent writes the Event after the deletion that the test has just seen.
+        await until(reported, what="the removal is reported", limit_s=60)
+        assert events == [uids[0]]
 
 
 async def test_one_container_more_than_a_card_takes_does_not_start_on_it() -> None:

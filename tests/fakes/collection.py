@@ -26,6 +26,8 @@ class Collection:
     Attributes:
         down: answer everything with 503.
         forbidden: answer everything with 403.
+        unserved: answer everything with 404, as for a kind that does not exist.
+        refusals: how many requests were answered so.
         lists: how many lists were asked for.
         watches: from which version each watch was asked for.
     """
@@ -33,6 +35,8 @@ class Collection:
     def __init__(self) -> None:
         self.down = False
         self.forbidden = False
+        self.unserved = False
+        self.refusals = 0
         self.how_gone = HowGone.BY_EVENT
         self.lists = 0
         self.watches: list[str] = []
@@ -103,6 +107,9 @@ class Collection:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         if self.down:
             return status(503, "ServiceUnavailable")
+        if self.unserved:
+            self.refusals += 1
+            return web.Response(status=404, text="404 page not found")
         if self.forbidden:
             return status(403, "Forbidden")
         assert request.path == "/api/v1/configmaps", request.path

@@ -366,3 +366,56 @@ async def test_the_copy_cannot_be_written_to() -> None:
     async with following("a") as rig:
         with pytest.raises(TypeError):
             rig.informer.items()["x"] = "y"  # type: ignore[index]
+
+
+@asynccontextmanager
+async def following_an_optional_kind() -> AsyncIterator[tuple[Collection, Informer[str]]]:
+    """Follow a collection of a kind that the API server does not serve yet."""
+    async with a_collection() as (collection, url), connect_to(url) as client:
+        collection.unserved = True
+        informer = Informer(
+            client.with_retry(FAST), CONFIGMAPS, decode=value_of, optional=True, backoff=FAST
+        )
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(informer.run(), name="informer")
+            async with asyncio.timeout(10):
+                await informer.wait_synced()
+            yield collection, informer
+            running.cancel()
+
+
+async def test_an_optional_kind_that_is_not_served_is_empty_and_followed_once_it_is() -> None:
+    async with following_an_optional_kind() as (collection, informer):
+        assert not informer.served
+        assert dict(informer.items()) == {}
+        collection.put("a", "x")
+
+        collection.unserved = False
+
+        await until_true(lambda: bool(informer.items()), what="the object of a kind served now")
+        assert informer.served
+
+
+async def test_an_optional_kind_that_is_served_no_more_has_no_objects() -> None:
+    async with following_an_optional_kind() as (collection, informer):
+        collection.put("a", "x")
+        collection.unserved = False
+        await until_true(lambda: bool(informer.items()), what="the object of a kind served now")
+
+        collection.unserved = True
+        collection.cut()
+
+        await until_true(lambda: not informer.items(), what="nothing is left")
+        assert not informer.served
+        assert informer.synced
+
+
+async def test_a_kind_that_is_not_optional_and_not_served_is_never_synced() -> None:
+    async with a_collection() as (collection, url), connect_to(url) as client:
+        collection.unserved = True
+        informer = Informer(client.with_retry(FAST), CONFIGMAPS, decode=value_of, backoff=FAST)
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(informer.run(), name="informer")
+            await until_true(lambda: collection.refusals > 3, what="several attempts")
+            assert not informer.synced
+            running.cancel()

@@ -18,8 +18,10 @@ from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod_index import BoundPodIndex
 from fracgpu.state.ledger import Ledger
+from fracgpu.state.move_object import MoveObject
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
+from fracgpu.state.reservation import MoveClaims, claims_of
 from kube.errors import Conflict, Forbidden, Invalid, NotFound, Unavailable
 from kube.informer import Change, ChangeType
 from kube.kinds import PODS, Kind
@@ -292,6 +294,18 @@ class Harness:
                 object=pod,
             )
         )
+
+    def see_move(self, move: MoveObject | None = None, *, gone: str = "") -> None:
+        """Let the informer of Moves see one, or that the one named *gone* is gone."""
+        claims = MoveClaims(move=gone) if move is None else claims_of(move)
+        change = Change(
+            type=ChangeType.DELETED if gone else ChangeType.MODIFIED,
+            key=ObjectKey("", claims.move),
+            uid=claims.move,
+            resource_version="1",
+            object=claims,
+        )
+        self.handlers.move_changed(change)
 
     def copy_of(self, name: str = "p") -> Json:
         """Return a copy of the pod in the API server, to be changed and written back."""

@@ -2,6 +2,7 @@
 
 from prometheus_client import CollectorRegistry
 
+from fracgpu.state.reservation_index import ReservationState
 from scheduler.metrics import BindOutcome, RequestOutcome, SchedulerMetrics, Verb
 
 
@@ -33,13 +34,23 @@ def test_states_are_read_at_each_scrape() -> None:
     registry = CollectorRegistry()
     metrics = SchedulerMetrics(registry)
     assumed = 3
-    metrics.watch(assumed=lambda: assumed, leads=lambda: True, config_valid=lambda: True)
+    metrics.watch(
+        assumed=lambda: assumed,
+        leads=lambda: True,
+        config_valid=lambda: True,
+        moves_served=lambda: False,
+        reservations=lambda: dict.fromkeys(ReservationState, 2),
+    )
     assert registry.get_sample_value("fracgpu_scheduler_assumptions") == 3
 
     assumed = 4
     assert registry.get_sample_value("fracgpu_scheduler_assumptions") == 4
     assert registry.get_sample_value("fracgpu_scheduler_leads") == 1
     assert registry.get_sample_value("fracgpu_scheduler_config_valid") == 1
+    assert registry.get_sample_value("fracgpu_scheduler_moves_served") == 0
+    for state in ("held", "consumed", "lapsed", "unreadable"):
+        labels = {"state": state}
+        assert registry.get_sample_value("fracgpu_scheduler_reservations", labels) == 2
 
 
 def test_lapses_and_refused_edits_are_counted() -> None:

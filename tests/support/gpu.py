@@ -60,9 +60,13 @@ def a_gpu_pod(
     cards: int = 1,
     annotations: Mapping[str, str] | None = None,
     namespace: str = "default",
+    owner: str = "",
     **spec: Any,
 ) -> Json:
-    """Return an admitted pod of one container that gets *mib* on each of *cards* cards."""
+    """Return an admitted pod of one container that gets *mib* on each of *cards* cards.
+
+    With *owner* it is controlled by the ReplicaSet of that UID.
+    """
     amounts = {names.GPU_MEM: str(mib * cards), names.GPU_SLOT: str(cards)}
     written = {names.MEMORY: f"{mib}Mi", names.CARDS: str(cards), **(annotations or {})}
     container = {
@@ -70,10 +74,14 @@ def a_gpu_pod(
         "image": "registry.example/train:1",
         "resources": {"limits": amounts, "requests": amounts},
     }
+    metadata: Json = {"name": name, "namespace": namespace, "annotations": written}
+    if owner:
+        reference = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": owner, "uid": owner}
+        metadata["ownerReferences"] = [reference | {"controller": True}]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "namespace": namespace, "annotations": written},
+        "metadata": metadata,
         "spec": {
             "schedulerName": names.SCHEDULER_NAME,
             "containers": [container],

@@ -112,7 +112,7 @@ def _items(schema: Json, path: str, value: list[Any]) -> Iterator[StatusCause]:
     least, most = schema.get("minItems", 0), schema.get("maxItems")
     if len(value) < least:
         words = f"{path} in body should have at least {least} items"
-        yield _fault(path, "Invalid", f"Invalid value: {encode(value).decode()}: {words}")
+        yield _fault(path, "Invalid", f"Invalid value: {len(value)}: {words}")
     if most is not None and len(value) > most:
         words = f"Too many: {len(value)}: must have at most {most} items"
         yield _fault(path, "TooMany", words)

@@ -8,7 +8,7 @@ import pytest
 from fracgpu.cards.card import CardUuid
 from fracgpu.errors import WireError
 from fracgpu.k8s.resources import HostResources
-from fracgpu.names import ASSIGNMENT, MODEL
+from fracgpu.names import ASSIGNMENT, MODEL, MOVE
 from fracgpu.state.allocation import CardAllocation, allocations_by_card
 from fracgpu.state.bound_pod import decode_bound_pod
 from fracgpu.state.pod_info import decode_pod_info
@@ -117,3 +117,24 @@ def test_the_models_that_it_accepts_are_known(written: str, read: tuple[str, ...
 
     assert found is not None
     assert found.models == read
+
+
+def test_the_move_whose_reservation_it_consumed_is_known_even_if_its_assignment_is_not() -> None:
+    for assignment in ('{"train":[{"card":"GPU-a","mib":1000}]}', "nonsense"):
+        pod = bound()
+        pod["metadata"]["annotations"] |= {MOVE: "move-1", ASSIGNMENT: assignment}
+        body = json.dumps(pod).encode()
+
+        found = decode_bound_pod(body)
+
+        assert found is not None
+        assert found.allocation.move == "move-1"
+        assert found.allocation == allocation_of(decode_pod_info(body).record)
+
+
+def test_a_pod_that_was_not_moved_costs_no_memory_for_it() -> None:
+    one, other = (decode_bound_pod(json.dumps(bound()).encode()) for _ in range(2))
+
+    assert one is not None
+    assert other is not None
+    assert one.allocation.move is other.allocation.move

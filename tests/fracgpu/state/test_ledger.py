@@ -177,6 +177,18 @@ NODES = tuple(
 )
 
 
+def test_a_node_that_was_read_after_a_lapse_still_counts_as_changed() -> None:
+    ledger = a_ledger(cordons=(Cordon(card=CardUuid("GPU-a"), until=LATER, reason="hot"),))
+    ledger.node("n", now=NOON)
+    assume(ledger, "p", 1000, until=LATER + timedelta(minutes=1))
+    ledger.node("n", now=NOON)
+    ledger.take_changed(now=NOON)
+
+    ledger.node("n", now=LATER)
+
+    assert ledger.take_changed(now=LATER) == {"n"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
     """A Binding the API server has taken."""

@@ -2,14 +2,16 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.placement.node_matrix import NodeMatrix
-from fracgpu.state.allocation import CardAllocation
+from fracgpu.state.allocation import CardAllocation, PodRecord
 from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.ledger import Ledger
+from fracgpu.state.reservation import MoveClaims, claims_of
 from fracgpu.state.snapshot import PodAllocation
 from fracgpu.units import Mib
 from scheduler.cache.comparer import CacheComparer
@@ -17,6 +19,7 @@ from scheduler.cache.event_handlers import AnyPod
 from tests.fakes.clock import VirtualClock
 from tests.scheduler.harness import Harness
 from tests.support.gpu import some_cards
+from tests.support.moves import move_of
 
 
 class CachedNodes:
@@ -32,6 +35,7 @@ class CachedNodes:
             self.ledger.set_node(node)
         for pod in self.pods:
             self.ledger.observe(pod.allocation)
+        self.moves: list[MoveClaims] = []
         self.drifts: list[int] = []
         self.overcommitted: list[int] = []
 
@@ -53,6 +57,7 @@ class CachedNodes:
             self.matrix,
             nodes=lambda: self.nodes,
             pods=self._listed,
+            moves=lambda: self.moves,
             clock=self.clock,
             on_drift=self.drifts.append,
             on_overcommitted=self.overcommitted.append,
@@ -128,3 +133,30 @@ async def test_assumptions_are_part_of_the_fold() -> None:
 
     assert cluster.ledger.assumed
     assert await comparer.once() == ()
+
+
+async def test_reservations_are_part_of_the_fold_and_overcommit_nothing() -> None:
+    cached = CachedNodes()
+    until = cached.clock.now() + timedelta(minutes=1)
+    for number in (1, 2, 3):
+        move = move_of(
+            f"m{number}",
+            target=(f"n{number}", f"GPU-n{number}-0"),
+            mib=24_000,
+            reserved_until=until,
+        )
+        cached.ledger.set_move(move)
+        cached.moves.append(claims_of(move))
+    carrying = replace(cached.a_pod(2, 1000).allocation, move="m2")
+    cached.pods[2] = replace(cached.pods[2], allocation=carrying)
+    cached.ledger.observe(carrying)
+    assumed = PodRecord(uid="new", namespace="ns", name="new")
+    cached.ledger.assume(assumed, node="n3", assignment={}, until=until, move="m3")
+
+    assert await cached.compare() == ()
+    assert cached.overcommitted == [0]
+
+    del cached.moves[0]
+    assert await cached.compare() == ("n1",)
+    await cached.clock.advance(60)
+    assert await cached.compare() == ()

@@ -1,16 +1,19 @@
 """Watch events update the ledger."""
 
 import json
+from datetime import timedelta
 
 import pytest
+from structlog.testing import capture_logs
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.names import ASSIGNMENT
 from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey
-from scheduler.cache.event_handlers import decode_node, decode_pod
+from scheduler.cache.event_handlers import decode_claims, decode_node, decode_pod
 from tests.scheduler.harness import Harness
 from tests.support.gpu import a_gpu_pod, a_sharing_node
+from tests.support.moves import move_of
 
 
 def test_pods_and_nodes_are_read() -> None:
@@ -63,3 +66,40 @@ def test_each_change_is_news_after_the_ledger_has_it() -> None:
     cluster.add_node("m", decode_node(json.dumps(a_sharing_node("m")).encode()).cards)
 
     assert heard == [(pod.record.uid, False), ("", False), ("", True)]
+
+
+def test_a_move_is_counted_until_it_is_deleted() -> None:
+    cluster = Harness("n", "m")
+    until = cluster.clock.now() + timedelta(minutes=1)
+    seen = cluster.changes.count
+
+    cluster.see_move(move_of(target=("m", "GPU-m-0"), mib=8000, reserved_until=until))
+    assert cluster.held("GPU-m-0") == 8000
+    cluster.see_move(gone="move-1")
+    assert cluster.held("GPU-m-0") == 0
+    assert cluster.changes.count == seen + 2
+
+
+def test_a_move_that_cannot_be_read_is_logged_and_counts_as_full() -> None:
+    cluster = Harness()
+    body = {"metadata": {"name": "odd"}, "spec": {"target": {"node": "n", "card": "GPU-n-0"}}}
+    claims = decode_claims(json.dumps(body).encode())
+    change = Change(
+        type=ChangeType.ADDED,
+        key=ObjectKey("", "odd"),
+        uid="u",
+        resource_version="1",
+        object=claims,
+    )
+
+    with capture_logs() as logs:
+        cluster.handlers.move_changed(change)
+
+    assert cluster.held("GPU-n-0") >= 24_000
+    (entry,) = logs
+    assert (entry["event"], entry["move"], entry["counts_as"]) == ("move_unreadable", "odd", "full")
+
+
+def test_what_has_no_name_is_no_move() -> None:
+    with pytest.raises(ValueError, match=r"metadata\.name"):
+        decode_claims(b"{}")

@@ -1,0 +1,88 @@
+"""The card that a Move has reserved for a pod, and the cards that Moves keep the pod off."""
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from fracgpu.cards.card import CardUuid
+from fracgpu.k8s.container import ContainerSpec
+from fracgpu.placement.outcome import Placement
+from fracgpu.placement.placement import place
+from fracgpu.request.need import PodNeed, Strategy
+from fracgpu.state.allocation import CardAllocation, Slice, allocations_by_card
+from fracgpu.state.ledger import Ledger
+from fracgpu.state.pod_info import PodInfo
+from fracgpu.state.reservation import Reservation
+
+_ANY_CARD: Final = CardUuid("")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservedPlacement:
+    """A placement on the card that *reservation* holds for the pod."""
+
+    reservation: Reservation
+    placement: Placement
+
+
+def reservations_for(ledger: Ledger, pod: PodInfo, *, now: datetime) -> Sequence[Reservation]:
+    """Return what is held for a pod: for its controller, and for just what it requests."""
+    if pod.owner is None or pod.need is None:
+        return ()
+    found = ledger.reservations.for_pod(pod.owner[2], pod.record.uid, now=now)
+    if not found:
+        return ()
+    wanted = _on_one_card(pod.need)
+    return [one for one in found if one.allocation == wanted]
+
+
+def place_reserved(
+    ledger: Ledger, pod: PodInfo, *, strategy: Strategy, now: datetime, nodes: Container[str]
+) -> ReservedPlacement | None:
+    """Return the placement of a pod on a card that is held for it.
+
+    None if nothing is held for it, or if no such card can take it any more.
+
+    Args:
+        ledger: who holds what, and what Moves claim.
+        pod: the pod to place.
+        strategy: the cluster's default.
+        now: the time.
+        nodes: the nodes that the pod may go to.
+    """
+    for reservation in reservations_for(ledger, pod, now=now):
+        if reservation.node not in nodes:
+            continue
+        placement = _take(ledger, pod, reservation, strategy=strategy, now=now)
+        if placement is not None:
+            return ReservedPlacement(reservation=reservation, placement=placement)
+    return None
+
+
+def denied_cards(ledger: Ledger, pod: PodInfo, *, now: datetime) -> Mapping[CardUuid, str]:
+    """Return the cards that Moves keep a pod off, and the node of each."""
+    return {} if pod.owner is None else ledger.reservations.denied(pod.owner[2], now=now)
+
+
+def _take(
+    ledger: Ledger, pod: PodInfo, reservation: Reservation, *, strategy: Strategy, now: datetime
+) -> Placement | None:
+    node_info = ledger.node_but(reservation.node, pod.record.uid, now=now)
+    if node_info is None or pod.need is None:
+        return None
+    opened = node_info.without_reservation(reservation)
+    others = frozenset(opened.cards) - {reservation.card}
+    answer = place(opened, pod.need, strategy=strategy, exclude=others)
+    return answer if isinstance(answer, Placement) else None
+
+
+def _on_one_card(need: PodNeed) -> CardAllocation | None:
+    """Return what a need takes if all of it is on one card; None if it asks for several."""
+    if any(container.cards != 1 for container in need.containers):
+        return None
+    specs = [ContainerSpec(name=one.name, kind=one.kind) for one in need.containers]
+    assignment = {
+        one.name: (Slice(card=_ANY_CARD, mib=one.mib, cores=one.cores),) for one in need.containers
+    }
+    return allocations_by_card(assignment, specs).get(_ANY_CARD)

@@ -1,0 +1,385 @@
+"""A card that a Move holds: nobody else gets it, and the pod that it is for gets just it."""
+
+import json
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from fracgpu import names
+from fracgpu.placement.placement import MAX_SCORE
+from fracgpu.request.need import Strategy
+from fracgpu.state.move_object import MoveObject, MovePhase
+from fracgpu.state.pod_info import decode_pod_info
+from kube.informer import Change, ChangeType
+from kube.objects import ObjectKey
+from scheduler.cache.event_handlers import decode_claims
+from scheduler.extender.api import PreemptionArgs
+from tests.fakes.clock import NOON
+from tests.scheduler.harness import Harness, refusal, silence
+from tests.support.gpu import a_gpu_pod
+from tests.support.moves import move_of
+
+UNTIL = NOON + timedelta(minutes=10)
+OWNER = "uid-web"
+STRATEGIES = pytest.mark.parametrize("strategy", Strategy)
+
+
+def a_move(name: str = "move-1", **changes: Any) -> MoveObject:
+    """Return a Move of 8,000 MiB from GPU-n-0 to GPU-m-1, for the next pod of OWNER."""
+    wanted: dict[str, Any] = {
+        "source": ("n", "GPU-n-0"),
+        "target": ("m", "GPU-m-1"),
+        "mib": 8000,
+        "owner_uid": OWNER,
+        "reserved_until": UNTIL,
+        "source_denied_until": UNTIL,
+    }
+    return move_of(name, **(wanted | changes))
+
+
+def a_cluster(*nodes: str, strategy: Strategy = Strategy.PACK) -> Harness:
+    cluster = Harness(*(nodes or ("n", "m")))
+    cluster.strategy = strategy
+    return cluster
+
+
+def cards_of(cluster: Harness, name: str = "p") -> dict[str, Any]:
+    """Return the cards and annotations of the pod's Binding."""
+    uid = cluster.api.pods[name]["metadata"]["uid"]
+    (binding,) = [one for one in cluster.api.bindings if one["metadata"]["uid"] == uid]
+    annotations: dict[str, Any] = binding["metadata"]["annotations"]
+    return annotations
+
+
+def card(cluster: Harness, name: str = "p") -> str:
+    found: str = json.loads(cards_of(cluster, name)[names.ASSIGNMENT])["train"][0]["card"]
+    return found
+
+
+@STRATEGIES
+async def test_the_pod_that_it_is_for_gets_just_that_node_and_card(strategy: Strategy) -> None:
+    cluster = a_cluster("n", "m", "o", strategy=strategy)
+    cluster.see_move(a_move())
+    cluster.create("p", mib=8000, owner=OWNER)
+
+    result = cluster.extender.filter(cluster.asking("p", "n", "m", "o"))
+
+    assert result.passed == ("m",)
+    assert set(result.failed) == {"n", "o"}
+    scores = cluster.extender.prioritize(cluster.asking("p", "n", "m", "o")).tolist()
+    assert scores == [0, MAX_SCORE, 0]
+    assert await cluster.bind("p", node="m") == ""
+    assert card(cluster) == "GPU-m-1"
+    assert cards_of(cluster)[names.MOVE] == "move-1"
+
+
+@STRATEGIES
+async def test_nobody_else_gets_the_reserved_memory(strategy: Strategy) -> None:
+    cluster = a_cluster("m", strategy=strategy)
+    cluster.see_move(a_move())
+    for number in range(8):
+        cluster.create(f"other-{number}", mib=8000)
+        await cluster.bind(f"other-{number}", node="m")
+
+    assert cluster.held("GPU-m-0") == 24_000
+    assert cluster.held("GPU-m-1") == 24_000
+    cluster.create("p", mib=8000, owner=OWNER)
+    assert await cluster.bind("p", node="m") == ""
+    assert card(cluster) == "GPU-m-1"
+
+
+async def test_a_reservation_is_counted_once_from_the_binding_on() -> None:
+    cluster = a_cluster()
+    cluster.see_move(a_move())
+    assert cluster.held("GPU-m-1") == 8000
+    cluster.create("p", mib=8000, owner=OWNER)
+
+    await cluster.bind("p", node="m")
+    assert cluster.held("GPU-m-1") == 8000
+    cluster.see("p")
+    assert cluster.held("GPU-m-1") == 8000
+    assert cluster.ledger.assumed == {}
+    cluster.see_move(a_move(phase=MovePhase.DONE))
+    assert cluster.held("GPU-m-1") == 8000
+    cluster.delete("p")
+    assert cluster.held("GPU-m-1") == 0
+
+
+async def test_if_the_replacement_goes_the_next_one_gets_the_card() -> None:
+    cluster = a_cluster()
+    cluster.see_move(a_move())
+    cluster.create("p", mib=8000, owner=OWNER)
+    await cluster.bind("p", node="m")
+    cluster.see("p")
+    cluster.delete("p")
+
+    assert cluster.held("GPU-m-1") == 8000
+    cluster.create("q", mib=8000, owner=OWNER)
+    assert cluster.extender.filter(cluster.asking("q", "n", "m")).passed == ("m",)
+
+
+async def test_a_second_pod_of_the_controller_is_placed_like_any_other() -> None:
+    cluster = a_cluster()
+    cluster.see_move(a_move())
+    for name in ("p", "q"):
+        cluster.create(name, mib=8000, owner=OWNER)
+    await cluster.bind("p", node="m")
+
+    assert cluster.extender.filter(cluster.asking("q", "n", "m")).passed == ("n", "m")
+    await cluster.bind("q", node="n")
+    assert names.MOVE not in cards_of(cluster, "q")
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        {"mib": 8000, "owner": "other"},
+        {"mib": 8000},
+        {"mib": 4000, "owner": OWNER},
+        {"mib": 8000, "cards": 2, "owner": OWNER},
+        {"mib": 8000, "owner": OWNER, "annotations": {names.CORES: "10"}},
+    ],
+    ids=["another owner", "no owner", "another size", "two cards", "with compute"],
+)
+async def test_it_is_for_the_same_controller_and_the_same_request_alone(
+    pod: dict[str, Any],
+) -> None:
+    cluster = a_cluster()
+    cluster.see_move(a_move(source=("x", "GPU-x")))
+    cluster.create("p", **pod)
+
+    assert cluster.extender.filter(cluster.asking("p", "n", "m")).passed == ("n", "m")
+    assert await cluster.bind("p", node="m") == ""
+    assert names.MOVE not in cards_of(cluster)
+
+
+async def test_the_moved_pod_itself_never_takes_the_reservation() -> None:
+    cluster = a_cluster()
+    pod = cluster.create("p", mib=8000, owner=OWNER)
+    cluster.see_move(a_move(pod=("default", "p", pod.record.uid), source=("x", "GPU-x")))
+
+    assert cluster.extender.filter(cluster.asking("p", "n", "m")).passed == ("n", "m")
+
+
+async def test_a_target_that_is_no_candidate_is_given_up_and_the_source_stays_denied() -> None:
+    cluster = a_cluster()
+    cluster.see_move(a_move())
+    cluster.create("p", mib=8000, owner=OWNER)
+
+    assert cluster.extender.filter(cluster.asking("p", "n")).passed == ("n",)
+    assert await cluster.bind("p", node="n") == ""
+
+    assert card(cluster) == "GPU-n-1"
+    assert names.MOVE not in cards_of(cluster)
+    assert cluster.held("GPU-m-1") == 8000
+    assert cluster.count("fracgpu_scheduler_reservations_given_up_total") == 1
+
+
+async def test_a_card_that_cannot_take_the_pod_any_more_is_given_up() -> None:
+    cluster = a_cluster()
+    cluster.create("other", mib=20_000)
+    await cluster.bind("other", node="m")
+    taken = card(cluster, "other")
+    cluster.see_move(a_move(target=("m", taken)))
+    cluster.create("p", mib=8000, owner=OWNER)
+
+    assert cluster.extender.filter(cluster.asking("p", "n", "m")).passed == ("n", "m")
+    assert await cluster.bind("p", node="m") == ""
+    assert card(cluster) != taken
+
+
+@pytest.mark.parametrize("why", ["cordoned", "unschedulable", "gone"])
+async def test_a_target_out_of_service_is_given_up(why: str) -> None:
+    cluster = a_cluster()
+    cluster.see_move(a_move(target=("m", "GPU-m-1") if why != "gone" else ("gone", "GPU-gone")))
+    if why == "cordoned":
+        entry = {"GPU-m-1": {"until": UNTIL.isoformat(), "reason": "hot"}}
+        cluster.annotate_node({"cordons": json.dumps(entry)}, node="m")
+    cluster.create("p", mib=8000, owner=OWNER)
+    candidates = ("n",) if why == "unschedulable" else ("n", "m")
+
+    assert cluster.extender.filter(cluster.asking("p", *candidates)).passed == candidates
+    assert await cluster.bind("p", node="n") == ""
+    assert card(cluster) == "GPU-n-1"
+
+
+@STRATEGIES
+async def test_a_controllers_pods_are_kept_off_the_card_that_they_left(strategy: Strategy) -> None:
+    cluster = a_cluster("n", strategy=strategy)
+    cluster.see_move(a_move(phase=MovePhase.DONE))
+    for number in range(3):
+        cluster.create(f"p{number}", mib=8000, owner=OWNER)
+        assert await cluster.bind(f"p{number}") == ""
+
+    assert cluster.held("GPU-n-0") == 0
+    cluster.create("last", mib=8000, owner=OWNER)
+    assert cluster.extender.filter(cluster.asking("last")).passed == ()
+    assert cluster.extender.prioritize(cluster.asking("last")).tolist() == [0]
+    assert "no room on node n any more" in await cluster.bind("last")
+    cluster.create("another", mib=8000)
+    assert await cluster.bind("another") == ""
+    await cluster.clock.advance(601)
+    assert cluster.extender.filter(cluster.asking("last")).passed == ("n",)
+
+
+async def test_a_reservation_lapses_by_its_own_time() -> None:
+    cluster = a_cluster("m")
+    cluster.see_move(a_move(mib=24_000))
+    cluster.see_move(a_move("move-2", target=("m", "GPU-m-0"), mib=24_000))
+    cluster.create("other", mib=8000)
+    assert cluster.extender.filter(cluster.asking("other", "m")).passed == ()
+
+    await cluster.clock.advance(600)
+
+    assert cluster.extender.filter(cluster.asking("other", "m")).passed == ("m",)
+
+
+async def test_pods_that_waited_for_a_reserved_card_are_retried_when_it_is_released() -> None:
+    cluster = Harness("m", cards=1)
+    cluster.see_move(a_move(target=("m", "GPU-m-0"), mib=24_000))
+    cluster.create("other", mib=8000)
+    await cluster.waker.once()
+    assert cluster.api.patches == []
+
+    cluster.see_move(gone="move-1")
+    await cluster.waker.once()
+
+    assert cluster.api.patches == ["other"]
+
+
+async def test_a_refused_binding_leaves_the_reservation() -> None:
+    cluster = a_cluster()
+    cluster.see_move(a_move())
+    cluster.create("p", mib=8000, owner=OWNER)
+    cluster.api.bind_raises = refusal()
+
+    assert await cluster.bind("p", node="m")
+
+    assert cluster.held("GPU-m-1") == 8000
+    assert cluster.extender.filter(cluster.asking("p", "n", "m")).passed == ("m",)
+
+
+async def test_a_binding_without_an_answer_keeps_the_card_for_its_pod() -> None:
+    cluster = a_cluster()
+    cluster.see_move(a_move())
+    for name in ("p", "q"):
+        cluster.create(name, mib=8000, owner=OWNER)
+    cluster.api.bind_raises = silence()
+
+    await cluster.bind("p", node="m")
+
+    assert cluster.held("GPU-m-1") == 8000
+    assert cluster.extender.filter(cluster.asking("p", "n", "m")).passed == ("m",)
+    assert cluster.extender.filter(cluster.asking("q", "n", "m")).passed == ("n", "m")
+    cluster.api.bind_raises = None
+    assert await cluster.bind("p", node="m") == ""
+    assert card_of_last(cluster) == "GPU-m-1"
+
+
+def card_of_last(cluster: Harness) -> str:
+    annotations = cluster.api.bindings[-1]["metadata"]["annotations"]
+    found: str = json.loads(annotations[names.ASSIGNMENT])["train"][0]["card"]
+    return found
+
+
+async def test_a_reservation_is_not_preempted() -> None:
+    cluster = Harness("m", cards=1)
+    cluster.see_move(a_move(target=("m", "GPU-m-0"), mib=16_000))
+    pod = a_gpu_pod("low", mib=8000, priority=0)
+    pod["spec"]["nodeName"] = "m"
+    slices = '{"train":[{"card":"GPU-m-0","mib":8000}]}'
+    pod["metadata"]["annotations"][names.ASSIGNMENT] = slices
+    cluster.api.put(pod)
+    uid = cluster.see("low", ChangeType.ADDED).record.uid
+
+    def victims(mib: int) -> set[str]:
+        body = json.dumps(a_gpu_pod("high", mib=mib, priority=10)).encode()
+        args = PreemptionArgs(pod=decode_pod_info(body), proposed={"m": frozenset({uid})})
+        return {one for found in cluster.preemptor.preempt(args).values() for one in found.uids}
+
+    assert victims(8000) == {uid}
+    assert victims(8001) == set()
+
+
+async def test_a_card_is_not_preempted_for_a_controller_that_is_kept_off_it() -> None:
+    cluster = Harness("n", cards=1)
+    cluster.see_move(a_move(phase=MovePhase.DONE))
+    pod = a_gpu_pod("low", mib=24_000, priority=0)
+    pod["spec"]["nodeName"] = "n"
+    slices = '{"train":[{"card":"GPU-n-0","mib":24000}]}'
+    pod["metadata"]["annotations"][names.ASSIGNMENT] = slices
+    cluster.api.put(pod)
+    uid = cluster.see("low", ChangeType.ADDED).record.uid
+
+    def asked(owner: str) -> PreemptionArgs:
+        body = json.dumps(a_gpu_pod("high", mib=8000, priority=10, owner=owner)).encode()
+        return PreemptionArgs(pod=decode_pod_info(body), proposed={"n": frozenset({uid})})
+
+    assert cluster.preemptor.preempt(asked("other"))
+    assert cluster.preemptor.preempt(asked(OWNER)) == {}
+
+
+def see_raw(cluster: Harness, body: dict[str, Any]) -> None:
+    claims = decode_claims(json.dumps(body).encode())
+    key = ObjectKey("", claims.move)
+    cluster.handlers.move_changed(
+        Change(type=ChangeType.ADDED, key=key, uid="u", resource_version="1", object=claims)
+    )
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"target": {"node": "m", "card": "GPU-m-0"}},
+        {"target": {"node": "m", "card": "GPU-m-0"}, "request": {"mib": -5000}},
+        {"target": {"node": "m", "card": "GPU-m-0"}, "request": {"mib": 10**40}},
+    ],
+)
+async def test_an_unreadable_move_keeps_its_whole_target_and_no_other_card(
+    spec: dict[str, Any],
+) -> None:
+    cluster = a_cluster("m")
+    see_raw(cluster, {"metadata": {"name": "odd"}, "spec": spec})
+    for number in range(3):
+        cluster.create(f"p{number}", mib=8000)
+        assert await cluster.bind(f"p{number}", node="m") == ""
+        assert card(cluster, f"p{number}") == "GPU-m-1"
+
+    cluster.create("last", mib=8000)
+    assert cluster.extender.filter(cluster.asking("last", "m")).passed == ()
+    cluster.see_move(gone="odd")
+    assert cluster.extender.filter(cluster.asking("last", "m")).passed == ("m",)
+
+
+async def test_moves_that_name_no_known_node_or_card_change_nothing() -> None:
+    cluster = a_cluster()
+    cluster.see_move(a_move("a", target=("nowhere", "GPU-m-1")))
+    cluster.see_move(a_move("b", target=("m", "GPU-unknown")))
+    cluster.see_move(a_move("c", target=("m" * 253, "G" * 128), source=("x" * 253, "G" * 128)))
+    see_raw(cluster, {"metadata": {"name": "d"}, "spec": {"target": {"node": [], "card": {}}}})
+    cluster.create("p", mib=24_000)
+
+    assert cluster.extender.filter(cluster.asking("p", "n", "m")).passed == ("n", "m")
+    assert cluster.held("GPU-m-1") == cluster.held("GPU-m-0") == 0
+
+
+async def test_thousands_of_moves_do_not_keep_others_waiting() -> None:
+    cluster = a_cluster()
+    for number in range(5000):
+        cluster.see_move(a_move(f"m{number}", mib=1, source=(f"s{number}", f"GPU-s{number}")))
+    cluster.create("other", mib=8000)
+    cluster.create("own", mib=8000, owner=OWNER)
+    began_s = time.process_time()
+
+    for _ in range(100):
+        assert cluster.extender.filter(cluster.asking("other", "n", "m")).passed == ("n", "m")
+    others_s = time.process_time() - began_s
+    for _ in range(10):
+        assert cluster.extender.filter(cluster.asking("own", "n", "m")).passed == ("n", "m")
+    own_s = time.process_time() - began_s - others_s
+
+    # Some milliseconds of CPU for each request; the bound is generous for a busy machine.
+    assert others_s < 100 * 0.02
+    assert own_s < 10 * 0.1
