@@ -42,7 +42,9 @@ TERM: Final = "fracgpu.io/term"
 MOVE: Final = "fracgpu.io/move"
 # The Move that replaces this pod; the rebalancer writes it when it releases the pod from its owner.
 MOVED_BY: Final = "fracgpu.io/moved-by"
-RESERVED_KEYS: Final = (GRANTED, ASSIGNMENT, WIRED, TERM, MOVE, MOVED_BY)
+# When the pod is going to be moved (UTC, RFC 3339), so that it can get ready; the rebalancer writes it.
+NOTICE: Final = "fracgpu.io/move-notice"
+RESERVED_KEYS: Final = (GRANTED, ASSIGNMENT, WIRED, TERM, MOVE, MOVED_BY, NOTICE)
 
 # Node annotations: the agent's inventory, and the cards that the rebalancer has cordoned.
 NODE_CARDS: Final = "fracgpu.io/cards"

@@ -73,6 +73,9 @@ ENDPOINT_SLICES: Final = Kind(
     "discovery.k8s.io/v1", "endpointslices", "EndpointSlice", namespaced=True
 )
 LEASES: Final = Kind("coordination.k8s.io/v1", "leases", "Lease", namespaced=True)
+REPLICATION_CONTROLLERS: Final = Kind(
+    "v1", "replicationcontrollers", "ReplicationController", namespaced=True
+)
 DEPLOYMENTS: Final = Kind("apps/v1", "deployments", "Deployment", namespaced=True)
 REPLICASETS: Final = Kind("apps/v1", "replicasets", "ReplicaSet", namespaced=True)
 STATEFULSETS: Final = Kind("apps/v1", "statefulsets", "StatefulSet", namespaced=True)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -13,24 +13,30 @@ from fracgpu.disruption.breakers import NO_OUTAGES, OpenBreaker, effective_mode,
 from fracgpu.disruption.cordons import cards_to_cordon
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardHeat, Heat, blindness
-from fracgpu.disruption.move import Move, Plan
+from fracgpu.disruption.move import ENDED, Move, PastMove, Plan
 from fracgpu.disruption.planner import advance_all, plan_moves
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.request.need import Strategy
+from fracgpu.state.move_object import MovePhase
 from kube.errors import KubeError
 from process.clock import Clock, wait_at_most
 from rebalancer.cluster_cache import ClusterCache
 from rebalancer.config import policy_hash
 from rebalancer.cycle_metrics import CycleMetrics
 from rebalancer.event_reporter import EventReporter
+from rebalancer.moves.conversion import spec_of
 from rebalancer.moves.cordons import Cordons, DesiredCordons
-from rebalancer.moves.executor import MoveExecutor, StepContext
-from rebalancer.moves.record import ENDED, plan_record
+from rebalancer.moves.executor import MoveExecutor
+from rebalancer.moves.janitor import Janitor
+from rebalancer.moves.record import MoveRecord, new_record
+from rebalancer.moves.steps import StepContext
 from rebalancer.moves.store import MoveStore, MovesUnreadable
 from rebalancer.policy_trial import PolicyTrial
 from rebalancer.usage.measured import Measured
 
 log = structlog.get_logger()
+
+_RECOMMENDED_FOR: Final = timedelta(hours=1)  # then it is recommended again
 
 
 class UsageSource(Protocol):
@@ -69,6 +75,7 @@ class ControllerParts:
     changed: asyncio.Event
     store: MoveStore
     executor: MoveExecutor
+    janitor: Janitor
     cordons: Cordons
     reporter: EventReporter
     metrics: CycleMetrics
@@ -127,6 +134,7 @@ class Controller:
         parts = self._parts
         await parts.store.load()
         now = parts.clock.now()
+        await parts.janitor.sweep(parts.cache.placed_pods.values(), now=now)
 
         cards = parts.cache.cards()
         with parts.metrics.queries(parts.clock):
@@ -164,7 +172,7 @@ class Controller:
         *nodes* has the node of each measured card, even if the node was deleted meanwhile.
         """
         before = self._heat
-        past = [record.past() for record in self._parts.store.records]
+        past = self._past()
         self._heat = advance_all(before, measured.usage, past, policy=policy, now=now)
         for card, card_heat in sorted(self._heat.items()):
             was_hot = card in before and before[card].heat is Heat.HOT
@@ -181,7 +189,7 @@ class Controller:
             usage=measured.usage,
             heat=self._heat,
             pods=parts.cache.placed_pods,
-            past=[record.past() for record in parts.store.records],
+            past=self._past(),
             taints=parts.cache.taints,
             strategy=parts.placement.value,
             scheduler_name=parts.scheduler_name,
@@ -211,13 +219,39 @@ class Controller:
         """Persist a new move; the next cycle continues it, once the source is cordoned."""
         parts, now = self._parts, context.now
         dry_run = mode is not Mode.ACTIVE
-        record = plan_record(move, policy=policy_hash(context.policy), dry_run=dry_run, now=now)
+        spec = spec_of(
+            move,
+            context.state,
+            policy=context.policy,
+            config_hash=policy_hash(context.policy),
+            now=now,
+            holds=not dry_run,
+        )
+        if mode is Mode.RECOMMEND:
+            await self._recommend(new_record(spec, now=now, phase=MovePhase.RECOMMENDED))
+            return
+        record = new_record(spec, now=now, dry_run=dry_run)
         if dry_run:
             await parts.reporter.planned(record)
             await parts.executor.dry_run(record, context)
             return
-        await parts.store.put(record, now=now)
-        await parts.reporter.planned(record)
+        await parts.reporter.planned(await parts.store.put(record))
+
+    async def _recommend(self, record: MoveRecord) -> None:
+        """Show people a move, unless it is shown already."""
+        shown = any(
+            other.phase is MovePhase.RECOMMENDED
+            and other.spec.pod == record.spec.pod
+            and record.planned_at - other.planned_at < _RECOMMENDED_FOR
+            for other in self._parts.store.records
+        )
+        if not shown:
+            stored = await self._parts.store.put(record)
+            await self._parts.reporter.planned(replace(stored, dry_run=True))
+
+    def _past(self) -> list[PastMove]:
+        """Return what was begun, as budgets count it."""
+        return [record.past() for record in self._parts.store.records if _is_begun(record)]
 
     async def _cordon(
         self, state: DisruptionState, policy: RebalancerPolicy, *, now: datetime
@@ -270,3 +304,7 @@ class Controller:
             log.warning("moving_suspended", why=trouble, detail=detail)
         elif before and not trouble:
             log.info("moving_resumed", was=before)
+
+
+def _is_begun(record: MoveRecord) -> bool:
+    return record.phase is not MovePhase.RECOMMENDED

@@ -11,13 +11,14 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.breakers import OpenBreaker
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardReading, unrelievable
+from fracgpu.disruption.move import Ending
 from fracgpu.disruption.policy import RebalancerPolicy
 from kube.events import EventLevel, Regarding
 from kube.kinds import CONFIGMAPS, NODES, PODS
 from rebalancer.hindsight import Hindsight
 from rebalancer.metrics import RebalancerMetrics, move_labels
 from rebalancer.moves.evictor import EvictionResult
-from rebalancer.moves.record import Ending, MoveRecord
+from rebalancer.moves.record import MoveRecord
 
 log = structlog.get_logger()
 
@@ -129,6 +130,29 @@ class EventReporter:
         self._metrics.evictions.labels(result.outcome.value).inc()
         _log_answer("eviction_answered", record, result)
 
+    async def noticed(self, record: MoveRecord, *, policy: RebalancerPolicy) -> None:
+        """Tell the pod, in an Event, when it is going to be disturbed."""
+        at = record.phase_since + timedelta(seconds=policy.notice_s)
+        note = f"it is moved off card {record.spec.source.display} at {at:%H:%M:%S} UTC"
+        await self._tell(record, "MoveNoticed", note)
+
+    async def surge_started(self, record: MoveRecord) -> None:
+        """Report that the pod was released, so that its ReplicaSet makes the replacement."""
+        log.info("surge_started", move=record.id, pod=record.move.pod)
+        note = f"its ReplicaSet makes a replacement, for card {record.spec.target.display}"
+        await self._tell(record, "SurgeStarted", note)
+
+    async def replacement_ready(self, record: MoveRecord) -> None:
+        """Report that the replacement is Ready beside the pod."""
+        log.info("replacement_ready", move=record.id, replacement=record.replacement)
+        await self._tell(record, "ReplacementReady", f"{record.replacement} is Ready in its place")
+
+    async def rolled_back(self, record: MoveRecord) -> None:
+        """Report that a surge was undone: the pod has its label back."""
+        log.warning("surge_rolled_back", move=record.id, pod=record.move.pod, why=record.detail)
+        note = f"it stays, and goes back to its ReplicaSet: {record.detail}"
+        await self._tell(record, "MoveRolledBack", note, level=EventLevel.WARNING)
+
     async def evicted(self, record: MoveRecord) -> None:
         log.info("pod_evicted", move=record.id, pod=record.move.pod, card=record.move.source)
         await self._tell(record, "Evicted", f"evicted to relieve card {record.move.source}")
@@ -168,7 +192,7 @@ class EventReporter:
     async def ended(self, record: MoveRecord) -> None:
         ending = record.ending
         assert ending is not None, "a record that ended without an ending"  # noqa: S101
-        mode = "dryRun" if record.dry_run else "evict"
+        mode = "dryRun" if record.dry_run else record.mode.value.lower()
         self._metrics.moves.labels(*move_labels(mode, ending)).inc()
         log.info(
             "move_ended",
@@ -182,12 +206,14 @@ class EventReporter:
             await self._tell(record, "MoveIneffective", record.detail, level=EventLevel.WARNING)
         elif ending is Ending.LOST:
             self._metrics.lost_pods.inc()
+        elif ending is Ending.MISPLACED:
+            self._metrics.misplaced.inc()
         if ending not in (Ending.RELIEVED, Ending.USELESS, Ending.UNVERIFIED, Ending.DRY_RUN):
             note = f"{ending.value}: {record.detail}"
             await self._tell(record, "MoveAborted", note, level=EventLevel.WARNING)
 
     def left_phase(self, record: MoveRecord, *, now: datetime) -> None:
-        self._metrics.phase_s.labels(record.phase.value).observe(
+        self._metrics.phase_s.labels(record.phase.name.lower()).observe(
             record.age(now=now).total_seconds()
         )
 

@@ -7,12 +7,12 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from fracgpu.disruption.breakers import Breaker
 from fracgpu.disruption.heat import Heat, ReadingQuality
-from fracgpu.disruption.move import HoldReason
+from fracgpu.disruption.move import Ending, HoldReason
 from fracgpu.disruption.policy import Mode
+from fracgpu.state.move_object import MovePhase
 from process.telemetry import Registry
 from rebalancer.hindsight import SourceFate, TargetFate
 from rebalancer.moves.evictor import EvictionOutcome
-from rebalancer.moves.record import Ending, MovePhase
 from rebalancer.usage.prometheus import QueryError
 
 _PREFIX: Final = "fracgpu_rebalancer_"
@@ -127,7 +127,7 @@ class RebalancerMetrics:
             (self.moves, (move_labels(mode, ending) for mode in MOVE_MODES for ending in Ending)),
             (self.dry_run_outcomes, ((s.value, t.value) for s in SourceFate for t in TargetFate)),
             (self.blind, ((reason,) for reason in BLIND_REASONS)),
-            (self.phase_s, ((phase.value,) for phase in MovePhase)),
+            (self.phase_s, ((phase.name.lower(),) for phase in MovePhase)),
             (self.evictions, outcomes),
             (self.dry_runs, outcomes),
             (self.query_errors, ((error.value,) for error in QueryError)),

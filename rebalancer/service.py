@@ -29,7 +29,9 @@ from rebalancer.metrics import RebalancerMetrics
 from rebalancer.moves.cordons import Cordons
 from rebalancer.moves.evictor import Evictor
 from rebalancer.moves.executor import MoveExecutor
-from rebalancer.moves.record import MoveRecord
+from rebalancer.moves.janitor import Janitor
+from rebalancer.moves.observer import Observer
+from rebalancer.moves.side_effects import SideEffects
 from rebalancer.moves.store import MoveStore
 from rebalancer.policy_trial import PolicyTrial
 from rebalancer.settings import RebalancerSettings
@@ -118,12 +120,9 @@ def running(
         default=DEFAULT,
     )
     metrics.watch_config(lambda: not (config.problem or placement.problem))
-    store = MoveStore(client, namespace=settings.namespace, guard=guard)
+    store = MoveStore(client, guard=guard)
     events = EventRecorder(client, COMPONENT, clock, instance=identity)
     reporter = EventReporter(events, metrics, namespace=settings.namespace, hindsight=hindsight)
-
-    async def persist(record: MoveRecord) -> None:
-        await store.put(record, now=clock.now())
 
     controller = Controller(
         ControllerParts(
@@ -133,7 +132,13 @@ def running(
             placement=placement,
             changed=changed,
             store=store,
-            executor=MoveExecutor(Evictor(client, guard=guard), reporter, persist),
+            executor=MoveExecutor(
+                Observer(client),
+                SideEffects(client, Evictor(client, guard=guard), guard=guard),
+                reporter,
+                store.put,
+            ),
+            janitor=Janitor(client, store, guard=guard),
             cordons=Cordons(client, guard=guard),
             reporter=reporter,
             metrics=cycle_metrics,

@@ -1,125 +1,195 @@
-"""The record of a move: its phases, the allowed transitions, and its JSON.
+"""The record of one move: its object in the API server, with what is read from it.
 
 A record is written before the step that it announces, so that after a crash it shows what may have
-happened: a ``planned`` move has evicted no pod; an ``evicting`` one may have.
+happened: a planned move has disturbed nobody; an evicting one may have evicted its pod.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from enum import Enum
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.move import Ending as PastEnding
-from fracgpu.disruption.move import Move, PastMove
-from kube.objects import decode, encode
+from fracgpu.disruption.move import DISTURBING, ENDED, UNDER_WAY, Ending, Move, PastMove
+from fracgpu.state.move_object import (
+    MoveMeta,
+    MoveMode,
+    MoveObject,
+    MovePhase,
+    MoveSpec,
+    MoveStatus,
+    Replacement,
+    Transition,
+)
+from fracgpu.units import Mib
 
-KEPT: Final = timedelta(hours=25)  # the longest budget covers a day
-_MOST: Final = 1000  # records of some 700 bytes; a ConfigMap holds 1 MiB
-_VERSION: Final = 1
+KEPT: Final = timedelta(days=7)  # the longest budget covers a day; people look back a week
+MOST_KEPT: Final = 1000  # objects of some 2 KiB
+_MOST_TRANSITIONS: Final = 32  # maxItems in the schema
+_LONGEST_MESSAGE: Final = 1024  # maxLength in the schema
 
-
-class MovePhase(Enum):
-    """The phase of a move."""
-
-    PLANNED = "planned"  # the source is cordoned; no pod was evicted
-    EVICTING = "evicting"  # the pod may have been evicted
-    EVICTED = "evicted"  # the pod was evicted; its replacement is not ready yet
-    VERIFYING = "verifying"  # the replacement is ready; did the source cool down?
-    DONE = "done"
-    ABORTED = "aborted"
-
-
-NEXT: Final[Mapping[MovePhase, frozenset[MovePhase]]] = {
-    MovePhase.PLANNED: frozenset({MovePhase.EVICTING, MovePhase.DONE, MovePhase.ABORTED}),
-    MovePhase.EVICTING: frozenset({MovePhase.EVICTED, MovePhase.ABORTED}),
+NEXT: Final[dict[MovePhase, frozenset[MovePhase]]] = {
+    MovePhase.RECOMMENDED: frozenset(),
+    MovePhase.PLANNED: frozenset({MovePhase.RESERVED, MovePhase.DONE, MovePhase.ABORTED}),
+    MovePhase.RESERVED: frozenset({MovePhase.NOTICED, MovePhase.ABORTED}),
+    MovePhase.NOTICED: frozenset({MovePhase.SURGING, MovePhase.EVICTING, MovePhase.ABORTED}),
+    MovePhase.SURGING: frozenset(
+        {
+            MovePhase.REPLACEMENT_READY,
+            MovePhase.EVICTED,  # the pod ended by itself
+            MovePhase.ROLLING_BACK,
+            MovePhase.ABORTED,
+        }
+    ),
+    MovePhase.REPLACEMENT_READY: frozenset(
+        {
+            MovePhase.EVICTING,
+            MovePhase.SURGING,  # the replacement is not Ready any more
+            MovePhase.EVICTED,
+            MovePhase.ROLLING_BACK,
+        }
+    ),
+    MovePhase.EVICTING: frozenset(
+        {MovePhase.EVICTED, MovePhase.SURGING, MovePhase.ROLLING_BACK, MovePhase.ABORTED}
+    ),
     MovePhase.EVICTED: frozenset({MovePhase.VERIFYING, MovePhase.ABORTED}),
     MovePhase.VERIFYING: frozenset({MovePhase.DONE}),
+    MovePhase.ROLLING_BACK: frozenset({MovePhase.ABORTED}),
     MovePhase.DONE: frozenset(),
     MovePhase.ABORTED: frozenset(),
 }
-UNDER_WAY: Final = frozenset({MovePhase.PLANNED, MovePhase.EVICTING, MovePhase.EVICTED})
-ENDED: Final = frozenset({MovePhase.DONE, MovePhase.ABORTED})
-
-
-class Ending(Enum):
-    """How a move ended; also a metric label."""
-
-    RELIEVED = "relieved"
-    USELESS = "useless"  # carried out, and the source stayed as busy as before
-    UNVERIFIED = "unverified"  # carried out, and the source could not be measured afterwards
-    DRY_RUN = "dry_run"
-    OUTDATED = "outdated"  # checked again, the move was not right any more
-    EXPIRED = "expired"  # the eviction did not begin in time
-    PAUSED = "paused"  # the mode was changed
-    REFUSED = "refused"  # the API server does not allow this eviction
-    BLOCKED = "blocked"  # a disruption budget did not allow it in time
-    OTHER_POD = "other_pod"  # the name belongs to another pod now
-    LOST = "lost"  # no replacement became ready in time
-
-
-_PAST_ENDINGS: Final = {ending.value: ending for ending in PastEnding}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveRecord:
-    """One move, as it is persisted.
+    """One move.
 
     Attributes:
-        id: unique, for people and logs.
-        phase_since: when the phase began.
-        policy: hash of the policy under which it was planned.
-        siblings: UIDs of the owner's pods when the eviction began; a pod that is none of them is
-            the replacement. Removed once that is known: an owner may have a thousand pods, and
-            the records of a day must fit into one ConfigMap.
-        failures: number of evictions refused so far.
-        retry_at: not before this time.
-        landed: the card of the replacement.
+        object: the Move; its metadata is the name alone until it is created.
+        dry_run: the move is only rehearsed, and its object never created.
     """
 
-    id: str
-    move: Move
-    phase: MovePhase
-    planned_at: datetime
-    phase_since: datetime
-    policy: str
+    object: MoveObject
     dry_run: bool = False
-    siblings: tuple[str, ...] = ()
-    failures: int = 0
-    retry_at: datetime | None = None
-    landed: CardUuid | None = None
-    replacement: str = ""
-    ending: Ending | None = None
-    detail: str = ""
 
-    def to(self, phase: MovePhase, *, now: datetime) -> "MoveRecord":
-        """Return the record in the next phase; a transition not in the table is a bug."""
-        assert phase in NEXT[self.phase], f"{self.phase.value} -> {phase.value}"  # noqa: S101
-        siblings = self.siblings if phase is MovePhase.EVICTED else ()
-        return replace(
-            self, phase=phase, phase_since=now, siblings=siblings, failures=0, retry_at=None
+    @property
+    def id(self) -> str:
+        """The name of the Move."""
+        return self.object.name
+
+    @property
+    def spec(self) -> MoveSpec:
+        return self.object.spec
+
+    @property
+    def status(self) -> MoveStatus:
+        return self.object.status
+
+    @property
+    def move(self) -> Move:
+        return move_of(self.spec)
+
+    @property
+    def mode(self) -> MoveMode:
+        return self.spec.mode
+
+    @property
+    def phase(self) -> MovePhase:
+        return self.status.phase
+
+    @property
+    def planned_at(self) -> datetime:
+        """When the move was planned, by the clock of the rebalancer."""
+        first = next(iter(self.status.transitions), None)
+        created = self.object.metadata.creation_timestamp
+        return first.at if first else created or self.spec.reserved_until
+
+    @property
+    def phase_since(self) -> datetime:
+        return self.status.phase_since or self.planned_at
+
+    @property
+    def policy(self) -> str:
+        """The hash of the policy under which the move was planned."""
+        return self.spec.config_hash
+
+    @property
+    def attempts(self) -> int:
+        """How often the eviction was refused so far."""
+        return self.status.attempts
+
+    @property
+    def retry_at(self) -> datetime | None:
+        """When a step may be tried again; None at once."""
+        return self.status.retry_at
+
+    @property
+    def replacement(self) -> str:
+        """``namespace/name`` of the replacement; empty until it is known."""
+        found = self.status.replacement
+        return f"{self.spec.pod.namespace}/{found.name}" if found else ""
+
+    @property
+    def landed(self) -> CardUuid | None:
+        """The card that the replacement got, if it is known."""
+        found = self.status.replacement
+        return CardUuid(found.card) if found and found.card else None
+
+    @property
+    def ending(self) -> Ending | None:
+        """How the move ended, or will have ended once it is rolled back."""
+        return Ending(self.status.result) if self.status.result else None
+
+    @property
+    def detail(self) -> str:
+        """What the move waits for, or why it ended."""
+        return self.status.message
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether a step was announced that the pod's users could notice."""
+        return any(passed.phase in DISTURBING for passed in self.status.transitions)
+
+    def first_in(self, phase: MovePhase) -> datetime | None:
+        """Return when a phase was entered for the first time."""
+        return next(
+            (passed.at for passed in self.status.transitions if passed.phase is phase), None
         )
-
-    def ended(self, ending: Ending, *, now: datetime, detail: str = "") -> "MoveRecord":
-        """Return the record with its final phase, by *ending*."""
-        carried_out = self.phase is MovePhase.VERIFYING or ending is Ending.DRY_RUN
-        last = self.to(MovePhase.DONE if carried_out else MovePhase.ABORTED, now=now)
-        return replace(last, ending=ending, detail=detail)
 
     def age(self, *, now: datetime) -> timedelta:
         """Return how long the phase has lasted."""
         return now - self.phase_since
 
-    @property
-    def disturbed(self) -> bool:
-        """Whether the pod was evicted, or may have been."""
-        if self.phase is MovePhase.ABORTED:
-            return self.ending is Ending.LOST
-        return not self.dry_run and self.phase is not MovePhase.PLANNED
+    def with_status(self, **changes: Any) -> "MoveRecord":
+        """Return the record with parts of its status changed."""
+        if "message" in changes:
+            changes["message"] = changes["message"][:_LONGEST_MESSAGE]
+        status = msgspec.structs.replace(self.status, **changes)
+        return replace(self, object=msgspec.structs.replace(self.object, status=status))
+
+    def to(
+        self, phase: MovePhase, *, now: datetime, message: str = "", **changes: Any
+    ) -> "MoveRecord":
+        """Return the record in the next phase; a transition not in the table is a bug."""
+        assert phase in NEXT[self.phase], f"{self.phase.value} -> {phase.value}"  # noqa: S101
+        passed = Transition(phase=phase, at=now, message=message[:_LONGEST_MESSAGE])
+        return self.with_status(
+            **{"attempts": 0, "retry_at": None, "message": message, **changes},
+            phase=phase,
+            phase_since=now,
+            transitions=_shortened((*self.status.transitions, passed)),
+        )
+
+    def ended(self, ending: Ending, *, now: datetime, detail: str = "") -> "MoveRecord":
+        """Return the record with its final phase, by *ending*."""
+        carried_out = self.phase is MovePhase.VERIFYING or ending is Ending.DRY_RUN
+        last = MovePhase.DONE if carried_out else MovePhase.ABORTED
+        return self.to(last, now=now, message=detail, result=ending.value)
 
     def past(self) -> PastMove:
-        """Return the move as the budgets count it."""
+        """Return the move as budgets and breakers count it."""
         return PastMove(
             move=self.move,
             started_at=self.planned_at,
@@ -127,50 +197,79 @@ class MoveRecord:
             ended_at=self.phase_since if self.phase in ENDED else None,
             useless=self.ending is Ending.USELESS,
             landed=self.landed,
+            id=self.id,
+            mode=self.mode,
+            phase=self.phase,
+            ending=self.ending if self.phase in ENDED else None,
             disturbed=self.disturbed,
-            ending=_PAST_ENDINGS.get(self.ending.value) if self.ending else None,
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _StoredMoves:
-    version: int
-    moves: tuple[MoveRecord, ...] = ()
+def a_replacement(
+    name: str, uid: str, *, node: str = "", card: CardUuid | None = None
+) -> Replacement:
+    """Return the status's part on the pod that took the place of the moved one."""
+    return Replacement(name=name, uid=uid, node=node, card=card or "")
 
 
-def plan_record(move: Move, *, policy: str, dry_run: bool, now: datetime) -> MoveRecord:
-    """Return the first record of a move."""
-    return MoveRecord(
-        id=f"{move.pod_uid[:8]}-{now:%Y%m%dT%H%M%S}",
-        move=move,
-        phase=MovePhase.PLANNED,
-        planned_at=now,
-        phase_since=now,
-        policy=policy,
-        dry_run=dry_run,
+def move_of(spec: MoveSpec) -> Move:
+    """Return the decision in a spec."""
+    return Move(
+        pod_uid=spec.pod.uid,
+        namespace=spec.pod.namespace,
+        name=spec.pod.name,
+        owner_uid=spec.owner.uid,
+        source=CardUuid(spec.source.card),
+        source_node=spec.source.node,
+        target=CardUuid(spec.target.card),
+        target_node=spec.target.node,
+        mib=Mib(spec.request.mib),
+        cores=spec.request.cores,
+        busy_ratio=spec.reason.busy_ratio,
+        level_ratio=spec.reason.level_ratio,
+        gain_points=spec.reason.gain_points,
+        method=spec.method,
+        mode=spec.mode,
+        plan=spec.plan,
     )
 
 
-def kept(records: Sequence[MoveRecord], *, now: datetime) -> tuple[MoveRecord, ...]:
-    """Return the records that a budget still counts, the newest thousand at most, in order."""
-    young = [
-        record for record in records if record.phase not in ENDED or now - record.phase_since < KEPT
+def new_record(
+    spec: MoveSpec,
+    *,
+    now: datetime,
+    dry_run: bool = False,
+    phase: MovePhase = MovePhase.PLANNED,
+) -> MoveRecord:
+    """Return the first record of a move: planned, or only recommended."""
+    name = f"{now:%Y%m%d-%H%M%S}-{spec.pod.uid[:8].lower()}"
+    first = Transition(phase=phase, at=now)
+    status = MoveStatus(phase=phase, phase_since=now, transitions=(first,))
+    return MoveRecord(
+        object=MoveObject(metadata=MoveMeta(name=name), spec=spec, status=status), dry_run=dry_run
+    )
+
+
+def outlived(records: Sequence[MoveRecord], *, now: datetime) -> list[MoveRecord]:
+    """Return the ended moves to forget: those older than a week, and the oldest beyond 1000."""
+    ended = sorted(
+        (record for record in records if record.phase in ENDED),
+        key=lambda record: (record.phase_since, record.id),
+    )
+    surplus = max(0, len(records) - MOST_KEPT)
+    return [
+        record
+        for place, record in enumerate(ended)
+        if place < surplus or now - record.phase_since >= KEPT
     ]
-    return tuple(young[-_MOST:])
 
 
-def read_records(text: str) -> tuple[MoveRecord, ...]:
-    """Parse what :func:`write_records` wrote.
+def _shortened(transitions: tuple[Transition, ...]) -> tuple[Transition, ...]:
+    """Return the first transitions and the last, as many as an object may have.
 
-    Raises:
-        ValueError: the text is not such JSON.
+    A replacement that becomes Ready and unready again and again passes the same phases each time.
     """
-    stored = decode(text.encode(), _StoredMoves)
-    if stored.version != _VERSION:
-        raise ValueError(f"version {stored.version}; want {_VERSION}")
-    return stored.moves
-
-
-def write_records(records: Sequence[MoveRecord]) -> str:
-    """Return records as JSON."""
-    return encode(_StoredMoves(version=_VERSION, moves=tuple(records))).decode()
+    if len(transitions) <= _MOST_TRANSITIONS:
+        return transitions
+    half = _MOST_TRANSITIONS // 2
+    return (*transitions[:half], *transitions[-half:])

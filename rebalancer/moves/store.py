@@ -1,84 +1,106 @@
-"""Stores move records in a ConfigMap, with its resourceVersion as an optimistic lock."""
+"""Keeps the records of moves as Moves in the API server, each locked by its resourceVersion."""
 
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
+from fracgpu.errors import WireError
+from fracgpu.state.move_object import decode_move
 from kube.client import KubeClient
 from kube.errors import NotFound
-from kube.kinds import CONFIGMAPS
-from rebalancer.moves.record import MoveRecord, kept, read_records, write_records
+from kube.kinds import CUSTOM_RESOURCE_DEFINITIONS, MOVES
+from kube.objects import encode, identity
+from rebalancer.moves.conversion import object_of, record_of, with_metadata_of
+from rebalancer.moves.record import MoveRecord
 
-NAME: Final = "fracgpu-rebalancer-state"
-_KEY: Final = "moves"
+_DEFINITION: Final = f"{CUSTOM_RESOURCE_DEFINITIONS.kind} moves.fracgpu.io"
 
 
 class MovesUnreadable(Exception):  # noqa: N818 - says what it is
-    """The ConfigMap cannot be parsed, so past moves are unknown."""
+    """A Move cannot be parsed, or none can be read, so past moves are unknown."""
 
 
 class MoveStore:
-    """The persisted move records; read by :meth:`load`, then written through.
+    """The Moves; read by :meth:`load`, then written through.
+
+    Only the leader writes Moves, and reads them all at the start of each cycle: a Move that
+    somebody deleted is then forgotten.
 
     Args:
         client: reaches the API server.
-        namespace: of the ConfigMap.
         guard: raises where this process must not write any more.
     """
 
-    def __init__(self, client: KubeClient, *, namespace: str, guard: Callable[[], None]) -> None:
+    def __init__(self, client: KubeClient, *, guard: Callable[[], None]) -> None:
         self._client = client
         self._guard = guard
-        self._namespace = namespace
-        self._object: dict[str, Any] | None = None
-        self._records: tuple[MoveRecord, ...] = ()
+        self._records: dict[str, MoveRecord] = {}
 
     @property
     def records(self) -> tuple[MoveRecord, ...]:
-        """The persisted records, oldest first."""
-        return self._records
+        """The records, oldest first."""
+        return tuple(
+            sorted(self._records.values(), key=lambda record: (record.planned_at, record.id))
+        )
 
     async def load(self) -> None:
-        """Read the records again.
+        """Read all Moves.
 
         Raises:
-            Unreadable: somebody wrote something else there.
+            MovesUnreadable: a Move of another version, or there is no such resource.
             KubeError: the API server did not answer.
         """
         try:
-            found = await self._client.get_object(CONFIGMAPS, NAME, namespace=self._namespace)
-        except NotFound:
-            self._object, self._records = None, ()
-            return
-        text = (found.get("data") or {}).get(_KEY)
-        try:
-            self._records = read_records(text) if text else ()
-        except ValueError as error:
-            where = f"ConfigMap {self._namespace}/{NAME}, key {_KEY}"
-            raise MovesUnreadable(
-                f"{where}: {error}; delete it to forget all past moves"
-            ) from error
-        self._object = found
+            listed = await self._client.list(MOVES)
+        except NotFound as error:
+            raise MovesUnreadable(f"{_DEFINITION} is not installed: {error}") from error
+        found = [_readable(bytes(raw)) for raw in listed.items]
+        self._records = {record.id: record for record in found}
 
-    async def put(self, record: MoveRecord, *, now: datetime) -> None:
-        """Add a record, or replace the one with its id; when this returns it is persisted.
+    async def put(self, record: MoveRecord) -> MoveRecord:
+        """Create a Move, or replace its status; when this returns it is persisted.
+
+        Returns:
+            The record with the resourceVersion that the next write needs.
 
         Raises:
-            Conflict: the ConfigMap changed since it was read; load again.
+            Conflict: the Move changed since it was read, or its name is taken; load again.
+            NotFound: the Move was deleted meanwhile; load again.
             KubeError: the outcome is unknown; load again.
         """
-        others = [other for other in self._records if other.id != record.id]
-        await self._write(kept([*others, record], now=now))
-
-    async def _write(self, records: Sequence[MoveRecord]) -> None:
+        known = self._records.get(record.id)
+        if known is None:
+            self._guard()
+            created = await self._client.create(MOVES, object_of(record))
+            # A new object has no status: the API server drops it.
+            known = self._keep(record, created)
         self._guard()
-        data = {_KEY: write_records(records)}
-        if self._object is None:
-            body: dict[str, Any] = {
-                "metadata": {"name": NAME, "namespace": self._namespace},
-                "data": data,
-            }
-            self._object = await self._client.create(CONFIGMAPS, body)
-        else:
-            self._object = await self._client.replace(CONFIGMAPS, {**self._object, "data": data})
-        self._records = tuple(records)
+        stored = await self._client.replace(
+            MOVES, object_of(with_metadata_of(record, known.object)), subresource="status"
+        )
+        return self._keep(record, stored)
+
+    async def forget(self, record: MoveRecord) -> None:
+        """Delete a Move; one that is gone already is no error.
+
+        Raises:
+            KubeError: the outcome is unknown; load again.
+        """
+        self._guard()
+        uid = record.object.metadata.uid or None
+        with suppress(NotFound):
+            await self._client.delete(MOVES, record.id, uid=uid)
+        self._records.pop(record.id, None)
+
+    def _keep(self, record: MoveRecord, stored: dict[str, Any]) -> MoveRecord:
+        kept = with_metadata_of(record, decode_move(encode(stored)))
+        self._records[kept.id] = kept
+        return kept
+
+
+def _readable(body: bytes) -> MoveRecord:
+    try:
+        return record_of(body)
+    except WireError as error:
+        name = identity(body).name
+        raise MovesUnreadable(f"Move {name}: {error}; delete it to forget it") from error

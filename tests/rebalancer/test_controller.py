@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import structlog
 
-from fracgpu import names
 from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.move import Ending
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.request.need import Strategy
+from fracgpu.state.move_object import MovePhase
 from kube.client import KubeClient
-from kube.kinds import CONFIGMAPS, NODES, PODS
-from rebalancer.moves.record import Ending, MovePhase
+from kube.kinds import CUSTOM_RESOURCE_DEFINITIONS, NODES, PODS
 from rebalancer.usage.measured import Measured
 from simulator.apiserver.server import ApiServer
 from tests.support.gpu import a_sharing_node, register
@@ -138,18 +138,15 @@ async def test_nothing_moves_during_the_grace_after_start(kube: KubeClient) -> N
     assert len(rig.store.records) == 1
 
 
-async def test_an_unreadable_record_of_moves_stops_everything(kube: KubeClient) -> None:
+async def test_without_the_definition_of_moves_nothing_is_moved(kube: KubeClient) -> None:
+    """What is not known of past moves is not taken for none."""
     await make_cluster(kube)
-    body = {
-        "metadata": {"name": "fracgpu-rebalancer-state", "namespace": names.SYSTEM_NAMESPACE},
-        "data": {"moves": "?"},
-    }
-    await kube.create(CONFIGMAPS, body)
+    await kube.delete(CUSTOM_RESOURCE_DEFINITIONS, "moves.fracgpu.io")
     async with a_rig(kube) as rig:
         for _ in range(5):
             await rig.tick()
 
-        assert rig.loop.suspended.startswith("the record of past moves is unreadable: ConfigMap")
+        assert rig.loop.suspended.startswith("the record of past moves is unreadable: Custom")
         assert await all_are_there(kube)
 
 

@@ -6,22 +6,24 @@ from datetime import timedelta
 from prometheus_client import CollectorRegistry
 
 from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.move import Ending
+from fracgpu.state.move_object import MovePhase
 from kube.events import EventLevel, Regarding
 from rebalancer.event_reporter import EventReporter
 from rebalancer.metrics import RebalancerMetrics, move_labels
 from rebalancer.moves.evictor import EvictionOutcome, EvictionResult
-from rebalancer.moves.record import Ending, MovePhase, plan_record
+from rebalancer.moves.record import a_replacement
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
     ACTIVE,
     COOL_CARD,
     HOT_CARD,
     a_disruption_state,
-    a_move,
     a_reading,
 )
+from tests.support.records import a_record
 
-RECORD = plan_record(a_move(), policy="abc", dry_run=False, now=NOON)
+RECORD = a_record()
 
 
 @dataclass
@@ -79,15 +81,16 @@ async def test_a_plan_says_will_and_a_dry_run_would() -> None:
 
 async def test_a_completed_move_counts_the_gap_and_where_it_landed() -> None:
     reporter, written, registry = a_journal()
-    evicted = replace(RECORD, phase=MovePhase.EVICTED)
-    there = replace(
-        evicted.to(MovePhase.VERIFYING, now=NOON + timedelta(seconds=8)),
-        landed=COOL_CARD,
-        replacement="ml/pod-y",
+    evicted = a_record(MovePhase.EVICTED)
+    there = evicted.to(
+        MovePhase.VERIFYING,
+        now=NOON + timedelta(seconds=8),
+        replacement=a_replacement("pod-y", "uid-y", node="n2", card=COOL_CARD),
     )
 
     await reporter.completed(there, evicted, a_disruption_state(), policy=ACTIVE)
-    elsewhere = replace(there, landed=CardUuid("GPU-other"))
+    other = a_replacement("pod-y", "uid-y", node="n3", card=CardUuid("GPU-other"))
+    elsewhere = there.with_status(replacement=other)
     await reporter.completed(elsewhere, evicted, a_disruption_state(), policy=ACTIVE)
 
     assert written.events[0][2] == "ml/pod-y runs on card GPU-cool instead of GPU-hot"
@@ -102,10 +105,10 @@ async def test_each_ending_is_counted_and_only_bad_news_is_an_event() -> None:
     for ending in Ending:
         verifying = (Ending.RELIEVED, Ending.USELESS, Ending.UNVERIFIED)
         phase = MovePhase.VERIFYING if ending in verifying else MovePhase.PLANNED
-        await reporter.ended(replace(RECORD, phase=phase).ended(ending, now=NOON, detail="why"))
+        await reporter.ended(a_record(phase).ended(ending, now=NOON, detail="why"))
 
     for ending in Ending:
-        labels = dict(zip(("mode", "result", "reason"), move_labels("evict", ending), strict=True))
+        labels = dict(zip(("mode", "result", "reason"), move_labels("surge", ending), strict=True))
         assert registry.get_sample_value("fracgpu_rebalancer_moves_total", labels) == 1
     told = {(reason, note) for _, reason, note, _ in written.events}
     quiet = {Ending.RELIEVED, Ending.UNVERIFIED, Ending.DRY_RUN, Ending.USELESS}
@@ -114,6 +117,7 @@ async def test_each_ending_is_counted_and_only_bad_news_is_an_event() -> None:
     }
     assert {level for *_, level in written.events} == {EventLevel.WARNING}
     assert registry.get_sample_value("fracgpu_rebalancer_lost_pods_total") == 1
+    assert registry.get_sample_value("fracgpu_rebalancer_misplaced_total") == 1
     assert registry.get_sample_value("fracgpu_rebalancer_ineffective_moves_total") == 1
 
 
@@ -145,3 +149,22 @@ def test_answers_and_phases_are_counted() -> None:
     assert value("fracgpu_rebalancer_rehearsals_total", {"code": "allowed"}) == 1
     assert value("fracgpu_rebalancer_relief_points_total") == 25
     assert value("fracgpu_rebalancer_move_phase_seconds_sum", {"phase": "planned"}) == 9
+
+
+async def test_each_step_of_a_surge_is_told_on_the_pod() -> None:
+    reporter, written, _ = a_journal()
+    there = a_replacement("pod-y", "uid-y", node="n2", card=COOL_CARD)
+    record = a_record(MovePhase.SURGING, replacement=there, message="node n2 is cordoned")
+
+    await reporter.noticed(record, policy=replace(ACTIVE, notice_s=90))
+    await reporter.surge_started(record)
+    await reporter.replacement_ready(record)
+    await reporter.rolled_back(record)
+
+    assert [(reason, note) for _, reason, note, _ in written.events] == [
+        ("MoveNoticed", "it is moved off card n1/0 at 12:01:30 UTC"),
+        ("SurgeStarted", "its ReplicaSet makes a replacement, for card n2/0"),
+        ("ReplacementReady", "ml/pod-y is Ready in its place"),
+        ("MoveRolledBack", "it stays, and goes back to its ReplicaSet: node n2 is cordoned"),
+    ]
+    assert {where for where, *_ in written.events} == {"Pod ml/pod-x"}

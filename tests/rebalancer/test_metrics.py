@@ -7,10 +7,9 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from fracgpu.disruption.heat import Heat, ReadingQuality
-from fracgpu.disruption.move import HoldReason
+from fracgpu.disruption.move import Ending, HoldReason
 from fracgpu.disruption.policy import Mode
 from rebalancer.metrics import RebalancerMetrics, move_labels
-from rebalancer.moves.record import Ending
 from rebalancer.usage.prometheus import QueryError
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "metrics.md"

@@ -13,9 +13,10 @@ import yaml
 from aiohttp import ClientSession
 
 from fracgpu import names
+from fracgpu.state.move_object import decode_move
 from kube.client import KubeClient
 from kube.errors import NotFound
-from kube.kinds import CONFIGMAPS, LEASES, PODS
+from kube.kinds import CONFIGMAPS, LEASES, MOVES, PODS
 from process.clock import SystemClock
 from process.lifecycle import run_until_stopped
 from process.telemetry import HttpServer
@@ -131,7 +132,7 @@ def is_leaving(kube: KubeClient, *pods: str) -> Callable[[], Any]:
 async def test_it_follows_its_configuration_and_moves_a_pod_off_a_hot_card(
     api: ApiServer, kube: KubeClient, tmp_path: Path
 ) -> None:
-    await make_cluster(kube)
+    await make_cluster(kube, annotations={names.REBALANCE: "evict"})
     pods = {
         name: (await kube.get_object(PODS, name, namespace=NAMESPACE))["metadata"]["uid"]
         for name in ("pod-a", "pod-b")
@@ -163,7 +164,10 @@ async def test_it_follows_its_configuration_and_moves_a_pod_off_a_hot_card(
 
             # kubelet, ReplicaSet and scheduler
             await end_pod(kube, gone)
-            await add_pod(kube, "pod-c", card=COOL_CARD, node="n2")
+            (move,) = (await kube.list(MOVES)).items
+            await add_pod(
+                kube, "pod-c", card=COOL_CARD, node="n2", move=decode_move(bytes(move)).name
+            )
             del load.pods[pods[gone]]
             load.cards |= {HOT_CARD: 47, COOL_CARD: 52}
             await until(

@@ -15,13 +15,15 @@ from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.request.need import Strategy
 from fracgpu.state.allocation import Slice
 from fracgpu.state.assignment import write_assignment
+from fracgpu.state.move_object import decode_move
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import decode_pod_info
+from fracgpu.state.reservation import reservation_of
 from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.errors import AlreadyExists
 from kube.events import EventRecorder
-from kube.kinds import EVENTS, NAMESPACES, NODES, PDBS, PODS
+from kube.kinds import EVENTS, MOVES, NAMESPACES, NODES, PDBS, PODS, REPLICASETS
 from kube.objects import decode_object
 from rebalancer.cluster_cache import ClusterCache
 from rebalancer.controller import Controller, ControllerParts
@@ -32,10 +34,14 @@ from rebalancer.metrics import RebalancerMetrics
 from rebalancer.moves.cordons import Cordons
 from rebalancer.moves.evictor import Evictor
 from rebalancer.moves.executor import MoveExecutor
+from rebalancer.moves.janitor import Janitor
+from rebalancer.moves.observer import Observer
 from rebalancer.moves.record import MoveRecord
+from rebalancer.moves.side_effects import SideEffects
 from rebalancer.moves.store import MoveStore
 from rebalancer.usage.measured import Measured
 from rebalancer.usage.prometheus import QueryError
+from simulator.demo.definitions import install_definitions
 from tests.fakes.clock import VirtualClock
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register
 from tests.support.rebalancing import (
@@ -49,28 +55,60 @@ from tests.support.rebalancing import (
 from tests.support.waiting import until
 
 NAMESPACE: Final = "ml"
-OWNER: Final = {
-    "apiVersion": "apps/v1",
-    "kind": "ReplicaSet",
-    "name": "web",
-    "uid": "owner-1",
-    "controller": True,
-}
+OWNER: Final = "web"
+HASH: Final = "5d4f8c7b9"
+LABELS: Final = {"app": "web", "pod-template-hash": HASH}
 
 
 def a_card(uuid: str, index: int = 0) -> Card:
     return Card(uuid=CardUuid(uuid), index=index, model="A30", total_mib=Mib(CARD_MIB))
 
 
-async def make_cluster(kube: KubeClient) -> None:
-    """Create two nodes of one card each; pods pod-a and pod-b of one owner are on the hot one."""
+async def make_cluster(
+    kube: KubeClient, *, annotations: Mapping[str, str] | None = None, pods: int = 2
+) -> None:
+    """Create two nodes of one card each; pods pod-a and pod-b of one owner are on the hot one.
+
+    The owner is a ReplicaSet as a Deployment makes it. Without *annotations* its pods are moved by
+    a surge.
+    """
+    await install_definitions(kube)
     for namespace in (NAMESPACE, names.SYSTEM_NAMESPACE):
         with suppress(AlreadyExists):
             await kube.create(NAMESPACES, {"metadata": {"name": namespace}})
     await register(kube, a_sharing_node("n1", cards=[a_card(HOT_CARD)]))
     await register(kube, a_sharing_node("n2", cards=[a_card(COOL_CARD)]))
-    for name in ("pod-a", "pod-b"):
-        await add_pod(kube, name)
+    await kube.create(REPLICASETS, a_replicaset(pods, annotations=annotations))
+    for name in ("pod-a", "pod-b", "pod-c")[:pods]:
+        await add_pod(kube, name, annotations=annotations)
+    await set_owner_ready(kube, pods)
+
+
+def a_replicaset(replicas: int, *, annotations: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return a ReplicaSet as a Deployment makes it."""
+    template = a_gpu_pod("template", mib=4000, namespace=NAMESPACE, annotations=annotations)
+    metadata = {"labels": LABELS, "annotations": template["metadata"]["annotations"]}
+    return {
+        "metadata": {"name": OWNER, "namespace": NAMESPACE, "labels": LABELS},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": LABELS},
+            "template": {"metadata": metadata, "spec": template["spec"]},
+        },
+    }
+
+
+async def set_owner_ready(kube: KubeClient, ready: int) -> None:
+    """Write the ReplicaSet's status, as its controller does."""
+    owner = await kube.get_object(REPLICASETS, OWNER, namespace=NAMESPACE)
+    status = {
+        "replicas": owner["spec"]["replicas"],
+        "readyReplicas": ready,
+        "observedGeneration": owner["metadata"].get("generation", 1),
+    }
+    await kube.patch(
+        REPLICASETS, OWNER, {"status": status}, namespace=NAMESPACE, subresource="status"
+    )
 
 
 async def add_pod(  # noqa: PLR0913 - the facts that tests vary
@@ -83,21 +121,73 @@ async def add_pod(  # noqa: PLR0913 - the facts that tests vary
     ready: bool = True,
     annotations: Mapping[str, str] | None = None,
     labels: Mapping[str, str] | None = None,
+    move: str = "",
 ) -> str:
-    """Create a pod that runs on a card; returns its UID."""
-    assignment = write_assignment({"train": (Slice(card=card, mib=Mib(mib)),)})
+    """Create a pod that runs on a card; returns its UID.
+
+    *move* names the Move whose reservation it consumed, as the Binding does.
+    """
+    owner = await kube.get_object(REPLICASETS, OWNER, namespace=NAMESPACE)
+    reference = {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "name": OWNER,
+        "uid": owner["metadata"]["uid"],
+        "controller": True,
+    }
+    written = {names.ASSIGNMENT: _assignment(card, mib), **(annotations or {})}
     body = a_gpu_pod(
         name,
         mib=mib,
         namespace=NAMESPACE,
-        annotations={names.ASSIGNMENT: assignment, **(annotations or {})},
+        annotations=written | ({names.MOVE: move} if move else {}),
         nodeName=node,
     )
-    body["metadata"] |= {"ownerReferences": [OWNER], "labels": dict(labels or {"app": "web"})}
+    body["metadata"] |= {"ownerReferences": [reference], "labels": dict(labels or LABELS)}
     created = await kube.create(PODS, body)
     await set_ready(kube, name, ready=ready)
     uid: str = created["metadata"]["uid"]
     return uid
+
+
+def _assignment(card: CardUuid, mib: int) -> str:
+    return write_assignment({"train": (Slice(card=card, mib=Mib(mib)),)})
+
+
+async def schedule(
+    kube: KubeClient, *, card: CardUuid | None = None, node: str = "n2", ready: bool = True
+) -> list[str]:
+    """Bind every pending pod, as scheduler and extender do, and let it run; returns their names.
+
+    The first pod of the controller that a Move reserves a card for gets that card, and the name of
+    the Move; with *card* nobody honours reservations.
+    """
+    bound = []
+    moves = [decode_move(bytes(raw)) for raw in (await kube.list(MOVES)).items]
+    pods = [decode_pod_info(bytes(raw)) for raw in (await kube.list(PODS)).items]
+    used = {pod.annotations.get(names.MOVE) for pod in pods}
+    for pod in pods:
+        if pod.record.node or pod.record.terminating or not pod.owner:
+            continue
+        wanted = [
+            found
+            for found in map(reservation_of, moves)
+            if found and found.owner_uid == pod.owner[2] and found.move not in used
+        ]
+        annotations = {names.ASSIGNMENT: _assignment(card or COOL_CARD, 4000)}
+        where = node
+        if wanted and card is None:
+            where = wanted[0].node
+            annotations = {
+                names.ASSIGNMENT: _assignment(wanted[0].card, 4000),
+                names.MOVE: wanted[0].move,
+            }
+            used.add(wanted[0].move)
+        binding = {"metadata": {"annotations": annotations}, "target": {"name": where}}
+        await kube.bind(binding, namespace=NAMESPACE, name=pod.record.name)
+        await set_ready(kube, pod.record.name, ready=ready)
+        bound.append(pod.record.name)
+    return bound
 
 
 async def set_ready(kube: KubeClient, name: str, *, ready: bool) -> None:
@@ -188,7 +278,7 @@ class Rig:
         self.may_write = True
         self.placement = Placement()
         self.cache = ClusterCache(kube)
-        self.store = MoveStore(kube, namespace=names.SYSTEM_NAMESPACE, guard=self._guard)
+        self.store = MoveStore(kube, guard=self._guard)
         self.evictor = evictor(kube, guard=self._guard)
         self.changed = asyncio.Event()
         recorder = EventRecorder(kube, "rebalancer", clock)
@@ -196,7 +286,12 @@ class Rig:
         reporter = EventReporter(
             recorder, self.metrics, namespace=names.SYSTEM_NAMESPACE, hindsight=hindsight
         )
-        self.executor = MoveExecutor(self.evictor, reporter, self._persist)
+        self.executor = MoveExecutor(
+            Observer(kube),
+            SideEffects(kube, self.evictor, guard=self._guard),
+            reporter,
+            self.store.put,
+        )
         self.loop = Controller(
             ControllerParts(
                 cache=self.cache,
@@ -206,6 +301,7 @@ class Rig:
                 changed=self.changed,
                 store=self.store,
                 executor=self.executor,
+                janitor=Janitor(kube, self.store, guard=self._guard),
                 cordons=Cordons(kube, guard=self._guard),
                 reporter=reporter,
                 metrics=CycleMetrics(self.metrics, hindsight),
@@ -217,9 +313,6 @@ class Rig:
     def _guard(self) -> None:
         if not self.may_write:
             raise PermissionError("not the leader")
-
-    async def _persist(self, record: MoveRecord) -> None:
-        await self.store.put(record, now=self.clock.now())
 
     async def tick(self, seconds: float = 15) -> None:
         """Let time pass and the informers catch up, and run one cycle."""

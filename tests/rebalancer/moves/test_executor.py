@@ -1,17 +1,19 @@
-"""A move from plan to verification against an API server, also across crashes."""
+"""A move by eviction, from plan to verification against an API server, also across crashes."""
 
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-from fracgpu.disruption.move import Move
+from fracgpu import names
+from fracgpu.disruption.move import Ending, Move
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
+from fracgpu.state.move_object import MovePhase
 from kube.client import KubeClient
 from kube.kinds import NODES, PODS
 from rebalancer.moves.evictor import EvictionResult, Evictor
 from rebalancer.moves.executor import under_way
-from rebalancer.moves.record import Ending, MovePhase
+from rebalancer.moves.record import MoveRecord
 from tests.fakes.clock import VirtualClock
 from tests.support.moving import (
     NAMESPACE,
@@ -23,9 +25,12 @@ from tests.support.moving import (
     end_pod,
     events,
     make_cluster,
+    set_owner_ready,
     set_ready,
 )
 from tests.support.rebalancing import COOL_CARD, HOT_CARD, a_reading
+
+EVICT = {names.REBALANCE: "evict"}
 
 
 async def terminating(kube: KubeClient, name: str = "pod-a") -> bool:
@@ -33,16 +38,32 @@ async def terminating(kube: KubeClient, name: str = "pod-a") -> bool:
     return "deletionTimestamp" in pod["metadata"]
 
 
+def begin(planned: MoveRecord, clock: VirtualClock) -> MoveRecord:
+    """Return the record as it is when the eviction may have happened."""
+    for phase in (MovePhase.RESERVED, MovePhase.NOTICED, MovePhase.EVICTING):
+        planned = planned.to(phase, now=clock.now())
+    return planned
+
+
 async def replace_pod(rig: Rig, *, ready: bool = True) -> None:
     """Do what kubelet, ReplicaSet and scheduler do after the eviction of pod-a."""
     await end_pod(rig.kube, "pod-a")
-    await add_pod(rig.kube, "pod-c", card=COOL_CARD, node="n2", ready=ready)
+    move = rig.store.records[-1].id
+    await add_pod(
+        rig.kube,
+        "pod-c",
+        card=COOL_CARD,
+        node="n2",
+        ready=ready,
+        annotations=EVICT,
+        move=move,
+    )
 
 
-async def test_a_move_runs_from_plan_to_proof(kube: KubeClient) -> None:
-    await make_cluster(kube)
+async def test_a_move_runs_from_plan_to_proof(kube: KubeClient, clock: VirtualClock) -> None:
+    await make_cluster(kube, annotations=EVICT)
     await add_budget(kube, allowed=1)
-    async with a_rig(kube) as rig:
+    async with a_rig(kube, clock=clock) as rig:
         planned = await rig.tick_until_planned()
         assert planned.phase is MovePhase.PLANNED
         assert (planned.move.pod, planned.move.target) == ("ml/pod-a", COOL_CARD)
@@ -80,9 +101,11 @@ async def test_a_move_runs_from_plan_to_proof(kube: KubeClient) -> None:
     assert await events(kube) == ["HotCardDetected", "MovePlanned", "Evicted", "MoveCompleted"]
 
 
-async def test_no_eviction_before_the_cordon_is_visible(kube: KubeClient) -> None:
-    await make_cluster(kube)
-    async with a_rig(kube) as rig:
+async def test_no_eviction_before_the_cordon_is_visible(
+    kube: KubeClient, clock: VirtualClock
+) -> None:
+    await make_cluster(kube, annotations=EVICT)
+    async with a_rig(kube, clock=clock) as rig:
         await rig.tick_until_planned()
         await kube.patch(
             NODES,
@@ -99,10 +122,12 @@ async def test_no_eviction_before_the_cordon_is_visible(kube: KubeClient) -> Non
         assert rig.record().phase is MovePhase.EVICTED
 
 
-async def test_a_budget_that_allows_nothing_ends_the_plan_undisturbed(kube: KubeClient) -> None:
-    await make_cluster(kube)
+async def test_a_budget_that_allows_nothing_ends_the_plan_undisturbed(
+    kube: KubeClient, clock: VirtualClock
+) -> None:
+    await make_cluster(kube, annotations=EVICT)
     await add_budget(kube, allowed=0)
-    async with a_rig(kube) as rig:
+    async with a_rig(kube, clock=clock) as rig:
         await rig.tick_until_planned()
         await rig.tick()
         assert rig.record().phase is MovePhase.PLANNED
@@ -119,11 +144,13 @@ async def test_a_budget_that_allows_nothing_ends_the_plan_undisturbed(kube: Kube
     assert (await events(kube))[-1] == "MoveAborted"
 
 
-async def test_two_budgets_over_one_pod_refuse_it_for_good(kube: KubeClient) -> None:
-    await make_cluster(kube)
+async def test_two_budgets_over_one_pod_refuse_it_for_good(
+    kube: KubeClient, clock: VirtualClock
+) -> None:
+    await make_cluster(kube, annotations=EVICT)
     await add_budget(kube, allowed=1)
     await add_budget(kube, allowed=1, name="another")
-    async with a_rig(kube) as rig:
+    async with a_rig(kube, clock=clock) as rig:
         await rig.tick_until_planned()
         await rig.tick()
 
@@ -131,9 +158,11 @@ async def test_two_budgets_over_one_pod_refuse_it_for_good(kube: KubeClient) -> 
         assert not await terminating(kube)
 
 
-async def test_a_plan_that_is_not_right_any_more_is_dropped(kube: KubeClient) -> None:
-    await make_cluster(kube)
-    async with a_rig(kube) as rig:
+async def test_a_plan_that_is_not_right_any_more_is_dropped(
+    kube: KubeClient, clock: VirtualClock
+) -> None:
+    await make_cluster(kube, annotations=EVICT)
+    async with a_rig(kube, clock=clock) as rig:
         await rig.tick_until_planned()
         rig.usage.readings[HOT_CARD] = a_reading(0.3)
 
@@ -144,9 +173,9 @@ async def test_a_plan_that_is_not_right_any_more_is_dropped(kube: KubeClient) ->
         assert not await terminating(kube)
 
 
-async def test_a_plan_waits_while_the_cycle_is_blind(kube: KubeClient) -> None:
-    await make_cluster(kube)
-    async with a_rig(kube) as rig:
+async def test_a_plan_waits_while_the_cycle_is_blind(kube: KubeClient, clock: VirtualClock) -> None:
+    await make_cluster(kube, annotations=EVICT)
+    async with a_rig(kube, clock=clock) as rig:
         await rig.tick_until_planned()
         rig.usage.trouble = "unreachable: refused"
         await rig.tick()
@@ -160,9 +189,11 @@ async def test_a_plan_waits_while_the_cycle_is_blind(kube: KubeClient) -> None:
 
 
 @pytest.mark.parametrize("mode", [Mode.OFF, Mode.DRY_RUN])
-async def test_switching_off_stops_a_plan(kube: KubeClient, mode: Mode) -> None:
-    await make_cluster(kube)
-    async with a_rig(kube) as rig:
+async def test_switching_off_stops_a_plan(
+    kube: KubeClient, clock: VirtualClock, mode: Mode
+) -> None:
+    await make_cluster(kube, annotations=EVICT)
+    async with a_rig(kube, clock=clock) as rig:
         await rig.tick_until_planned()
         rig.config.value = replace(rig.config.value, mode=mode)
 
@@ -172,9 +203,11 @@ async def test_switching_off_stops_a_plan(kube: KubeClient, mode: Mode) -> None:
         assert not await terminating(kube)
 
 
-async def test_switching_off_does_not_forget_a_pod_that_is_evicted(kube: KubeClient) -> None:
-    await make_cluster(kube)
-    async with a_rig(kube) as rig:
+async def test_switching_off_does_not_forget_a_pod_that_is_evicted(
+    kube: KubeClient, clock: VirtualClock
+) -> None:
+    await make_cluster(kube, annotations=EVICT)
+    async with a_rig(kube, clock=clock) as rig:
         await rig.tick_until_planned()
         await rig.tick()
         rig.config.value = replace(rig.config.value, mode=Mode.OFF)
@@ -185,13 +218,16 @@ async def test_switching_off_does_not_forget_a_pod_that_is_evicted(kube: KubeCli
         assert rig.record().phase is MovePhase.VERIFYING
 
 
-async def test_a_pod_without_a_replacement_is_counted_as_lost(kube: KubeClient) -> None:
-    await make_cluster(kube)
+async def test_a_pod_without_a_replacement_is_counted_as_lost(
+    kube: KubeClient, clock: VirtualClock
+) -> None:
+    await make_cluster(kube, annotations=EVICT)
     policy = RebalancerPolicy(mode=Mode.ACTIVE, startup_grace_s=0, replacement_ttl_s=30)
-    async with a_rig(kube, policy=policy) as rig:
+    async with a_rig(kube, policy=policy, clock=clock) as rig:
         await rig.tick_until_planned()
         await rig.tick()
         await end_pod(kube, "pod-a")
+        await set_owner_ready(kube, 1)
         for _ in range(3):
             await rig.tick()
 
@@ -199,9 +235,28 @@ async def test_a_pod_without_a_replacement_is_counted_as_lost(kube: KubeClient) 
         assert rig.figure("lost_pods_total") == 1
 
 
-async def test_a_move_that_changed_nothing_is_useless(kube: KubeClient) -> None:
-    await make_cluster(kube)
-    async with a_rig(kube) as rig:
+async def test_a_pod_that_its_owner_does_not_miss_is_not_lost(
+    kube: KubeClient, clock: VirtualClock
+) -> None:
+    """Somebody scaled the owner down meanwhile: nobody will ever see a replacement."""
+    await make_cluster(kube, annotations=EVICT)
+    policy = RebalancerPolicy(mode=Mode.ACTIVE, startup_grace_s=0, replacement_ttl_s=30)
+    async with a_rig(kube, policy=policy, clock=clock) as rig:
+        await rig.tick_until_planned()
+        await rig.tick()
+        await end_pod(kube, "pod-a")
+        for _ in range(3):
+            await rig.tick()
+
+        assert rig.record().ending is Ending.SCALED_DOWN
+        assert rig.figure("lost_pods_total") == 0
+
+
+async def test_a_move_that_changed_nothing_is_useless(
+    kube: KubeClient, clock: VirtualClock
+) -> None:
+    await make_cluster(kube, annotations=EVICT)
+    async with a_rig(kube, clock=clock) as rig:
         await rig.tick_until_planned()
         await rig.tick()
         await replace_pod(rig)
@@ -214,10 +269,10 @@ async def test_a_move_that_changed_nothing_is_useless(kube: KubeClient) -> None:
 
 
 async def test_a_move_whose_source_is_not_measured_afterwards_is_unverified(
-    kube: KubeClient,
+    kube: KubeClient, clock: VirtualClock
 ) -> None:
-    await make_cluster(kube)
-    async with a_rig(kube) as rig:
+    await make_cluster(kube, annotations=EVICT)
+    async with a_rig(kube, clock=clock) as rig:
         await rig.tick_until_planned()
         await rig.tick()
         await replace_pod(rig)
@@ -228,9 +283,11 @@ async def test_a_move_whose_source_is_not_measured_afterwards_is_unverified(
         assert rig.record().ending is Ending.UNVERIFIED
 
 
-async def test_a_replacement_elsewhere_is_accepted_and_counted(kube: KubeClient) -> None:
-    await make_cluster(kube)
-    async with a_rig(kube) as rig:
+async def test_a_replacement_elsewhere_is_accepted_and_counted(
+    kube: KubeClient, clock: VirtualClock
+) -> None:
+    await make_cluster(kube, annotations=EVICT)
+    async with a_rig(kube, clock=clock) as rig:
         await rig.tick_until_planned()
         await rig.tick()
         await end_pod(kube, "pod-a")
@@ -243,10 +300,10 @@ async def test_a_replacement_elsewhere_is_accepted_and_counted(kube: KubeClient)
 
 
 async def test_a_stateful_pod_that_came_back_under_its_name_is_the_replacement(
-    kube: KubeClient,
+    kube: KubeClient, clock: VirtualClock
 ) -> None:
-    await make_cluster(kube)
-    async with a_rig(kube) as rig:
+    await make_cluster(kube, annotations=EVICT)
+    async with a_rig(kube, clock=clock) as rig:
         await rig.tick_until_planned()
         await rig.tick()
         await end_pod(kube, "pod-a")
@@ -261,9 +318,8 @@ async def test_a_stateful_pod_that_came_back_under_its_name_is_the_replacement(
 # -- crashes ---------------------------------------------------------------------------------------
 
 
-async def test_a_crash_after_the_plan_is_resumed(kube: KubeClient) -> None:
-    await make_cluster(kube)
-    clock = VirtualClock()
+async def test_a_crash_after_the_plan_is_resumed(kube: KubeClient, clock: VirtualClock) -> None:
+    await make_cluster(kube, annotations=EVICT)
     async with a_rig(kube, clock=clock) as rig:
         await rig.tick_until_planned()
 
@@ -274,16 +330,13 @@ async def test_a_crash_after_the_plan_is_resumed(kube: KubeClient) -> None:
         assert await terminating(kube)
 
 
-async def test_a_crash_between_recorded_and_evicted_evicts_once(kube: KubeClient) -> None:
-    await make_cluster(kube)
-    clock = VirtualClock()
+async def test_a_crash_between_recorded_and_evicted_evicts_once(
+    kube: KubeClient, clock: VirtualClock
+) -> None:
+    await make_cluster(kube, annotations=EVICT)
     async with a_rig(kube, clock=clock) as rig:
         planned = await rig.tick_until_planned()
-        begun = replace(
-            planned.to(MovePhase.EVICTING, now=clock.now()),
-            siblings=tuple(rig.cache.placed_pods),
-        )
-        await rig.store.put(begun, now=clock.now())  # and here the process dies
+        await rig.store.put(begin(planned, clock))  # and here the process dies
     assert not await terminating(kube)
 
     async with a_rig(kube, clock=clock) as second:
@@ -296,7 +349,9 @@ async def test_a_crash_between_recorded_and_evicted_evicts_once(kube: KubeClient
         assert second.record().phase is MovePhase.VERIFYING
 
 
-async def test_what_may_happen_is_on_record_before_it_can_happen(kube: KubeClient) -> None:
+async def test_what_may_happen_is_on_record_before_it_can_happen(
+    kube: KubeClient, clock: VirtualClock
+) -> None:
     """The process dies during the eviction: the next one must see that."""
 
     class DeadError(Exception):
@@ -306,23 +361,23 @@ async def test_what_may_happen_is_on_record_before_it_can_happen(kube: KubeClien
         async def evict(self, move: Move) -> EvictionResult:
             raise DeadError
 
-    await make_cluster(kube)
-    async with a_rig(kube, evictor=Dying) as rig:
+    await make_cluster(kube, annotations=EVICT)
+    async with a_rig(kube, clock=clock, evictor=Dying) as rig:
         await rig.tick_until_planned()
         with pytest.raises(DeadError):
             await rig.tick()
         await rig.store.load()
 
         assert rig.record().phase is MovePhase.EVICTING
-        assert len(rig.record().siblings) == 2
 
 
-async def test_switching_off_stops_an_eviction_that_has_not_happened(kube: KubeClient) -> None:
-    await make_cluster(kube)
-    async with a_rig(kube) as rig:
+async def test_switching_off_stops_an_eviction_that_has_not_happened(
+    kube: KubeClient, clock: VirtualClock
+) -> None:
+    await make_cluster(kube, annotations=EVICT)
+    async with a_rig(kube, clock=clock) as rig:
         planned = await rig.tick_until_planned()
-        begun = planned.to(MovePhase.EVICTING, now=rig.clock.now())
-        await rig.store.put(begun, now=rig.clock.now())
+        await rig.store.put(begin(planned, clock))
         rig.config.value = replace(rig.config.value, mode=Mode.OFF)
 
         await rig.tick()
@@ -331,33 +386,28 @@ async def test_switching_off_stops_an_eviction_that_has_not_happened(kube: KubeC
         assert not await terminating(kube)
 
 
-async def test_a_crash_between_evicted_and_recorded_evicts_nobody_else(kube: KubeClient) -> None:
-    await make_cluster(kube)
-    clock = VirtualClock()
+async def test_a_crash_between_evicted_and_recorded_evicts_nobody_else(
+    kube: KubeClient, clock: VirtualClock
+) -> None:
+    await make_cluster(kube, annotations=EVICT)
     async with a_rig(kube, clock=clock) as rig:
         planned = await rig.tick_until_planned()
-        begun = replace(
-            planned.to(MovePhase.EVICTING, now=clock.now()),
-            siblings=tuple(rig.cache.placed_pods),
-        )
-        await rig.store.put(begun, now=clock.now())
+        begun = await rig.store.put(begin(planned, clock))
         await rig.evictor.evict(begun.move)  # and here the process dies
         await end_pod(kube, "pod-a")
-        await add_pod(kube, "pod-a", card=COOL_CARD, node="n2")
+        await add_pod(kube, "pod-a", card=COOL_CARD, node="n2", move=begun.id)
 
     async with a_rig(kube, clock=clock) as second:
         await second.tick()
-        assert second.record().phase is MovePhase.EVICTED
-        assert second.figure("evictions_total", code="allowed") == 0
-        assert not await terminating(kube)
-        await second.tick()
 
         assert second.record().phase is MovePhase.VERIFYING
+        assert second.record().replacement == "ml/pod-a"
+        assert second.figure("evictions_total", code="allowed") == 0
+        assert not await terminating(kube)
 
 
-async def test_budgets_survive_a_crash(kube: KubeClient) -> None:
-    await make_cluster(kube)
-    clock = VirtualClock()
+async def test_budgets_survive_a_crash(kube: KubeClient, clock: VirtualClock) -> None:
+    await make_cluster(kube, annotations=EVICT)
     async with a_rig(kube, clock=clock) as rig:
         await rig.tick_until_planned()
         await rig.tick()
@@ -374,18 +424,17 @@ async def test_budgets_survive_a_crash(kube: KubeClient) -> None:
 
 
 async def test_an_eviction_blocked_half_way_is_tried_again_later_and_given_up_in_the_end(
-    kube: KubeClient,
+    kube: KubeClient, clock: VirtualClock
 ) -> None:
-    await make_cluster(kube)
-    async with a_rig(kube) as rig:
+    await make_cluster(kube, annotations=EVICT)
+    async with a_rig(kube, clock=clock) as rig:
         planned = await rig.tick_until_planned()
         await add_budget(kube, allowed=0)
-        begun = planned.to(MovePhase.EVICTING, now=rig.clock.now())
-        await rig.store.put(begun, now=rig.clock.now())
+        await rig.store.put(begin(planned, clock))
 
         await rig.tick()
         assert rig.record().phase is MovePhase.EVICTING
-        assert rig.record().failures == 1
+        assert rig.record().attempts == 1
         retry_at = rig.record().retry_at
         assert retry_at is not None
         assert retry_at - rig.clock.now() >= timedelta(seconds=5)
@@ -399,9 +448,11 @@ async def test_an_eviction_blocked_half_way_is_tried_again_later_and_given_up_in
         assert under_way(rig.store.records) == []
 
 
-async def test_whoever_is_not_the_leader_any_more_evicts_nobody(kube: KubeClient) -> None:
-    await make_cluster(kube)
-    async with a_rig(kube) as rig:
+async def test_whoever_is_not_the_leader_any_more_evicts_nobody(
+    kube: KubeClient, clock: VirtualClock
+) -> None:
+    await make_cluster(kube, annotations=EVICT)
+    async with a_rig(kube, clock=clock) as rig:
         await rig.tick_until_planned()
         rig.may_write = False
 

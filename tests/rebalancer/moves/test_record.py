@@ -1,6 +1,5 @@
-"""Records of moves: allowed transitions, what budgets count, and JSON round trips."""
+"""Records of moves: allowed transitions, what budgets count, and how long they are kept."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -8,26 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fracgpu.cards.card import CardUuid
-from rebalancer.moves.record import (
-    ENDED,
-    NEXT,
-    UNDER_WAY,
-    Ending,
-    MovePhase,
-    MoveRecord,
-    kept,
-    plan_record,
-    read_records,
-    write_records,
-)
+from fracgpu.disruption.move import ENDED, UNDER_WAY, Ending
+from fracgpu.state.move_object import MoveMode, MovePhase
+from rebalancer.moves.record import NEXT, MoveRecord, a_replacement, outlived
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import a_move
+from tests.support.records import a_record
 
-
-def a_record(phase: MovePhase = MovePhase.PLANNED, **changes: object) -> MoveRecord:
-    record = plan_record(a_move(), policy="abc", dry_run=False, now=NOON)
-    changed: MoveRecord = replace(record, phase=phase, **changes)  # type: ignore[arg-type]  # as given
-    return changed
+THERE = a_replacement("pod-y", "uid-y", node="n2", card=CardUuid("GPU-x"))
 
 
 def test_every_phase_has_its_row_and_the_last_ones_lead_nowhere() -> None:
@@ -37,29 +24,21 @@ def test_every_phase_has_its_row_and_the_last_ones_lead_nowhere() -> None:
 
 
 def test_an_illegal_step_is_our_own_mistake() -> None:
-    with pytest.raises(AssertionError, match="planned -> evicted"):
+    with pytest.raises(AssertionError, match="Planned -> Evicted"):
         a_record().to(MovePhase.EVICTED, now=NOON)
 
 
 def test_a_step_begins_a_phase_afresh() -> None:
     later = NOON + timedelta(minutes=1)
-    stuck = a_record(MovePhase.EVICTING, failures=3, retry_at=later)
+    stuck = a_record(MovePhase.EVICTING, attempts=3, retry_at=later, message="blocked")
 
     went_on = stuck.to(MovePhase.EVICTED, now=later)
 
-    assert (went_on.failures, went_on.retry_at, went_on.phase_since) == (0, None, later)
+    assert (went_on.attempts, went_on.retry_at, went_on.phase_since) == (0, None, later)
+    assert went_on.detail == ""
     assert went_on.planned_at == NOON
-
-
-def test_the_records_of_a_day_of_moves_off_large_owners_fit_into_a_config_map() -> None:
-    siblings = tuple(f"00000000-0000-0000-0000-{number:012}" for number in range(1000))
-    gone = a_record(MovePhase.EVICTING, siblings=siblings).to(MovePhase.EVICTED, now=NOON)
-    assert gone.siblings == siblings
-
-    lost = gone.ended(Ending.LOST, now=NOON)
-    there = gone.to(MovePhase.VERIFYING, now=NOON)
-
-    assert len(write_records([lost, there] * 72)) < 1 << 20
+    assert went_on.first_in(MovePhase.EVICTED) == later
+    assert went_on.first_in(MovePhase.VERIFYING) is None
 
 
 @pytest.mark.parametrize(
@@ -67,6 +46,8 @@ def test_the_records_of_a_day_of_moves_off_large_owners_fit_into_a_config_map() 
     [
         (MovePhase.PLANNED, Ending.OUTDATED, MovePhase.ABORTED),
         (MovePhase.PLANNED, Ending.DRY_RUN, MovePhase.DONE),
+        (MovePhase.NOTICED, Ending.EXPIRED, MovePhase.ABORTED),
+        (MovePhase.ROLLING_BACK, Ending.NOT_READY, MovePhase.ABORTED),
         (MovePhase.EVICTING, Ending.BLOCKED, MovePhase.ABORTED),
         (MovePhase.EVICTED, Ending.LOST, MovePhase.ABORTED),
         (MovePhase.VERIFYING, Ending.RELIEVED, MovePhase.DONE),
@@ -80,49 +61,65 @@ def test_a_move_ends_as_done_or_aborted(phase: MovePhase, ending: Ending, last: 
 
 
 @pytest.mark.parametrize("phase", MovePhase)
-def test_budgets_see_what_is_under_way_and_what_was_useless(phase: MovePhase) -> None:
-    past = a_record(phase, ending=Ending.USELESS, landed=CardUuid("GPU-x")).past()
+def test_budgets_see_what_is_under_way_what_was_useless_and_whom_it_disturbed(
+    phase: MovePhase,
+) -> None:
+    past = a_record(phase, result=Ending.USELESS.value, replacement=THERE).past()
 
     assert past.under_way is (phase in UNDER_WAY)
     assert (past.ended_at is not None) is (phase in ENDED)
     assert past.useless
     assert past.landed == "GPU-x"
+    assert past.disturbed is (phase in (MovePhase.SURGING, MovePhase.EVICTING))
+    assert (past.phase, past.mode) == (phase, MoveMode.SURGE)
+    assert (past.ending is not None) is (phase in ENDED)
 
 
-@given(
-    st.lists(
-        st.builds(
-            a_record,
-            st.sampled_from(MovePhase),
-            siblings=st.lists(st.text(max_size=5), max_size=3).map(tuple),
-            failures=st.integers(0, 9),
-            retry_at=st.none() | st.just(NOON),
-            ending=st.none() | st.sampled_from(Ending),
-            detail=st.text(max_size=20),
-            dry_run=st.booleans(),
-        ),
-        max_size=5,
-    )
-)
-def test_records_survive_json(records: list[MoveRecord]) -> None:
-    assert read_records(write_records(records)) == tuple(records)
+def test_whom_a_move_disturbed_stays_known_after_its_end() -> None:
+    evicting = a_record(MovePhase.EVICTING)
+
+    assert evicting.ended(Ending.BLOCKED, now=NOON).past().disturbed
+    assert not a_record().ended(Ending.EXPIRED, now=NOON).past().disturbed
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "[]", "{}", '{"version": 2, "moves": []}', '{"version": 1, "moves": [{"id": "x"}]}'],
-)
-def test_what_is_no_list_of_records_is_refused(text: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - two kinds of it
-        read_records(text)
+def test_a_move_without_a_status_is_planned_since_it_was_created() -> None:
+    """The process died between the two writes."""
+    record = a_record(created=NOON).with_status(phase_since=None, transitions=())
+
+    assert (record.phase, record.planned_at, record.phase_since) == (MovePhase.PLANNED, NOON, NOON)
 
 
-def test_a_day_is_remembered_and_what_is_not_over_for_ever() -> None:
-    def ended(hours: float) -> MoveRecord:
-        return a_record(MovePhase.DONE, phase_since=NOON - timedelta(hours=hours), id=f"{hours}")
+def test_a_replacement_that_is_ready_by_turns_does_not_make_the_object_grow() -> None:
+    record = a_record(MovePhase.SURGING)
+    for _ in range(100):
+        record = record.to(MovePhase.REPLACEMENT_READY, now=NOON)
+        record = record.to(MovePhase.SURGING, now=NOON + timedelta(hours=1))
 
-    old = a_record(MovePhase.EVICTED, phase_since=NOON - timedelta(days=9))
+    assert len(record.status.transitions) == 32
+    assert record.first_in(MovePhase.SURGING) == NOON
+    assert record.disturbed
 
-    assert kept([ended(26), ended(24), old], now=NOON) == (ended(24), old)
-    assert len(kept([ended(1)] * 1500, now=NOON)) == 1000
-    assert len(write_records([ended(1)] * 1000)) < 1_000_000  # a ConfigMap's limit is 1 MiB
+
+@given(st.text(max_size=3000))
+def test_a_message_is_no_longer_than_the_schema_allows(text: str) -> None:
+    record = a_record().ended(Ending.REFUSED, now=NOON, detail=text)
+
+    assert record.detail == text[:1024]
+    assert record.with_status(message=text).detail == text[:1024]
+
+
+def test_the_name_of_a_move_sorts_by_time_and_says_which_pod() -> None:
+    assert a_record(move=a_move(pod_uid="0B7F9C21-77")).id == "20260105-120000-0b7f9c21"
+
+
+def test_a_week_is_kept_a_thousand_at_most_and_what_is_not_over_for_ever() -> None:
+    def ended(days: float, uid: str = "u") -> MoveRecord:
+        when = NOON - timedelta(days=days)
+        return a_record(MovePhase.DONE, move=a_move(pod_uid=uid), now=when, phase_since=when)
+
+    old = a_record(MovePhase.EVICTED, now=NOON - timedelta(days=9))
+
+    assert outlived([ended(8), ended(6), old], now=NOON) == [ended(8)]
+    many = [ended(1 + number / 10_000, f"{number:08}") for number in range(1003)]
+    forgotten = outlived([*many, old], now=NOON)
+    assert forgotten == [many[1002], many[1001], many[1000], many[999]]

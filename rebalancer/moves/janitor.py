@@ -1,0 +1,134 @@
+"""Puts right what a move left behind: pods that no ReplicaSet owns, stale notices, old Moves."""
+
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import structlog
+
+from fracgpu import names
+from fracgpu.disruption.move import UNDER_WAY
+from fracgpu.errors import WireError
+from fracgpu.state.cluster_state import PlacedPod
+from fracgpu.state.pod_info import decode_pod_info
+from kube.client import KubeClient, PatchType
+from kube.errors import KubeError, NotFound
+from kube.kinds import PODS
+from rebalancer.moves.facts import (
+    HASH_LABEL,
+    OwnerFacts,
+    VictimFacts,
+    original_value,
+)
+from rebalancer.moves.observer import orphans_of, victim_of
+from rebalancer.moves.owners import Owners
+from rebalancer.moves.record import MoveRecord, outlived
+from rebalancer.moves.store import MoveStore
+
+log = structlog.get_logger()
+
+_EVERY: Final = timedelta(minutes=1)
+_MARKS: Final = (names.MOVED_BY, names.NOTICE)
+
+
+class Janitor:
+    """Looks for leftovers when its process begins to lead, and every minute after that.
+
+    Args:
+        client: reaches the API server.
+        store: has the Moves.
+        guard: raises where this process must not write any more.
+    """
+
+    def __init__(self, client: KubeClient, store: MoveStore, *, guard: Callable[[], None]) -> None:
+        self._client = client
+        self._store = store
+        self._guard = guard
+        self._owners = Owners(client)
+        self._swept_at: datetime | None = None
+
+    async def sweep(self, pods: Iterable[PlacedPod], *, now: datetime) -> None:
+        """Put right what no move takes care of any more, unless that was done a moment ago.
+
+        A pod that cannot be put right now is left to the next sweep.
+        """
+        if self._swept_at is not None and now - self._swept_at < _EVERY:
+            return
+        self._swept_at = now
+        for record in outlived(self._store.records, now=now):
+            await self._store.forget(record)
+        pods = list(pods)
+        for pod in leftovers(pods, self._store.records):
+            try:
+                await self._put_right(pod, pods)
+            except KubeError as error:
+                log.warning("leftover_stays", pod=pod.info.record.key, error=str(error))
+
+    async def _put_right(self, pod: PlacedPod, pods: Iterable[PlacedPod]) -> None:
+        record = pod.info.record
+        try:
+            body = await self._client.get(PODS, record.name, namespace=record.namespace)
+            info = decode_pod_info(body)
+        except (NotFound, WireError):
+            return
+        victim = victim_of(info, uid=record.uid)
+        if not victim.there:
+            return
+        marks = [mark for mark in _MARKS if mark in info.annotations]
+        owner = OwnerFacts(there=True)
+        if victim.released:
+            value = original_value(victim.hash_label)
+            owner = await self._owners.with_hash(value, namespace=record.namespace)
+            orphaned = bool(orphans_of(pods, record.namespace, hash_value=value))
+            if to_evict(owner, orphaned=orphaned):
+                await self._evict(pod)
+                return
+        self._guard()
+        await self._client.patch(
+            PODS,
+            record.name,
+            _cleared(victim, marks, uid=record.uid),
+            namespace=record.namespace,
+            how=PatchType.JSON,
+        )
+        log.info("leftover_restored", pod=record.key, was_released=victim.released)
+
+    async def _evict(self, pod: PlacedPod) -> None:
+        record = pod.info.record
+        self._guard()
+        await self._client.evict(namespace=record.namespace, name=record.name, uid=record.uid)
+        log.info("leftover_evicted", pod=record.key)
+
+
+def leftovers(pods: Iterable[PlacedPod], records: Iterable[MoveRecord]) -> list[PlacedPod]:
+    """Return the pods that carry the marks of a move although none is under way for them."""
+    moved = {record.spec.pod.uid for record in records if record.phase in UNDER_WAY}
+    return [
+        pod
+        for pod in pods
+        if pod.uid not in moved and any(mark in pod.info.annotations for mark in _MARKS)
+    ]
+
+
+def to_evict(owner: OwnerFacts, *, orphaned: bool) -> bool:
+    """Report whether a released pod has to go; otherwise it gets its label back.
+
+    It goes if its ReplicaSet has all its pods without it. Without the ReplicaSet it goes too,
+    unless the ReplicaSet left its other pods behind.
+    """
+    return owner.satisfied if owner.there else not orphaned
+
+
+def _cleared(victim: VictimFacts, marks: Iterable[str], *, uid: str) -> list[dict[str, Any]]:
+    """Return the JSON patch that takes the marks off a pod and gives it its label back."""
+    patch: list[dict[str, Any]] = [
+        {"op": "test", "path": "/metadata/uid", "value": uid},
+        {"op": "test", "path": "/metadata/resourceVersion", "value": victim.version},
+    ]
+    if victim.released:
+        value = original_value(victim.hash_label)
+        patch.append({"op": "replace", "path": f"/metadata/labels/{HASH_LABEL}", "value": value})
+    return patch + [
+        {"op": "remove", "path": f"/metadata/annotations/{mark.replace('/', '~1')}"}
+        for mark in marks
+    ]

@@ -1,0 +1,168 @@
+"""What a move does to pods: dry runs, the notice, the label that releases a pod, the eviction."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, timedelta
+from typing import Any, Final
+
+from fracgpu import names
+from fracgpu.state.move_object import MoveMode
+from kube.client import KubeClient, PatchType
+from kube.errors import Conflict, Invalid, KubeError
+from kube.kinds import PODS, SERVICES
+from kube.objects import decode_object
+from rebalancer.moves.evictor import EvictionOutcome, EvictionResult, Evictor, judge
+from rebalancer.moves.facts import (
+    DELETION_COST,
+    HASH_LABEL,
+    LOWEST_COST,
+    MoveFacts,
+    VictimFacts,
+    original_value,
+    released_value,
+)
+from rebalancer.moves.record import MoveRecord
+from rebalancer.moves.steps import Action, StepContext
+
+_DONE: Final = EvictionResult(outcome=EvictionOutcome.ALLOWED)
+
+
+class SideEffects:
+    """Performs the actions of moves; every one of them may be repeated.
+
+    Args:
+        client: reaches the API server.
+        evictor: evicts pods.
+        guard: raises where this process must not write any more.
+    """
+
+    def __init__(self, client: KubeClient, evictor: Evictor, *, guard: Callable[[], None]) -> None:
+        self._client = client
+        self._evictor = evictor
+        self._guard = guard
+
+    async def perform(
+        self, action: Action, record: MoveRecord, facts: MoveFacts, context: StepContext
+    ) -> EvictionResult:
+        """Perform an action once, and return what the API server answered."""
+        victim = facts.victim
+        match action:
+            case Action.PREFLIGHT:
+                return await self._preflight(record, victim)
+            case Action.NOTICE:
+                return await self._notice(record, context)
+            case Action.RELEASE:
+                return await self._patch(record, _release(record, victim))
+            case Action.EVICT:
+                return await self._evictor.evict(record.move)
+            case Action.DEMOTE:
+                return await self._demote(record, facts)
+            case Action.RESTORE:
+                return await self._patch(record, _restore(record, victim))
+
+    async def _preflight(self, record: MoveRecord, victim: VictimFacts) -> EvictionResult:
+        if record.mode is MoveMode.SURGE:
+            refusal = await self._selecting_service(record)
+            if refusal is not None:
+                return refusal
+            released = await self._patch(record, _release(record, victim), dry_run=True)
+            if released.outcome is not EvictionOutcome.ALLOWED:
+                return released
+        return await self._evictor.dry_run(record.move)
+
+    async def _selecting_service(self, record: MoveRecord) -> EvictionResult | None:
+        """Return why the pod may not lose its label: a Service selects it by that."""
+        try:
+            listed = await self._client.list(SERVICES, namespace=record.spec.pod.namespace)
+        except KubeError as error:
+            return judge_write(error)
+        for raw in listed.items:
+            service = decode_object(bytes(raw))
+            if HASH_LABEL in (service.get("spec", {}).get("selector") or {}):
+                name = service["metadata"]["name"]
+                detail = f"Service {name} selects its pods by the label {HASH_LABEL}"
+                return EvictionResult(outcome=EvictionOutcome.REFUSED, detail=detail)
+        return None
+
+    async def _notice(self, record: MoveRecord, context: StepContext) -> EvictionResult:
+        at = record.phase_since + timedelta(seconds=context.policy.notice_s)
+        pod = record.spec.pod
+        notice = f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        metadata = {"uid": pod.uid, "annotations": {names.NOTICE: notice}}
+        return await self._merge(pod.namespace, pod.name, metadata)
+
+    async def _demote(self, record: MoveRecord, facts: MoveFacts) -> EvictionResult:
+        found = facts.replacement
+        if found is None:
+            return _DONE
+        metadata = {"uid": found.uid, "annotations": {DELETION_COST: LOWEST_COST}}
+        return await self._merge(record.spec.pod.namespace, found.name, metadata)
+
+    async def _merge(self, namespace: str, name: str, metadata: dict[str, Any]) -> EvictionResult:
+        self._guard()
+        try:
+            await self._client.patch(PODS, name, {"metadata": metadata}, namespace=namespace)
+        except KubeError as error:
+            return judge_write(error)
+        return _DONE
+
+    async def _patch(
+        self, record: MoveRecord, operations: Sequence[dict[str, Any]], *, dry_run: bool = False
+    ) -> EvictionResult:
+        self._guard()
+        pod = record.spec.pod
+        try:
+            await self._client.patch(
+                PODS,
+                pod.name,
+                operations,
+                namespace=pod.namespace,
+                how=PatchType.JSON,
+                dry_run=dry_run,
+            )
+        except KubeError as error:
+            return judge_write(error)
+        return _DONE
+
+
+def judge_write(error: KubeError) -> EvictionResult:
+    """Return what an error of a patch means: with a precondition that fails, the pod is read anew.
+
+    A JSON patch whose ``test`` fails is answered with 422.
+    """
+    if isinstance(error, (Conflict, Invalid)):
+        return EvictionResult(outcome=EvictionOutcome.UNCLEAR, detail=str(error), code=error.status)
+    return judge(error)
+
+
+def _test(record: MoveRecord, victim: VictimFacts) -> list[dict[str, Any]]:
+    return [
+        {"op": "test", "path": "/metadata/uid", "value": record.spec.pod.uid},
+        {"op": "test", "path": "/metadata/resourceVersion", "value": victim.version},
+    ]
+
+
+def _release(record: MoveRecord, victim: VictimFacts) -> list[dict[str, Any]]:
+    return [
+        *_test(record, victim),
+        {"op": "replace", "path": _LABEL, "value": released_value(victim.hash_label)},
+        {"op": "add", "path": _MOVED_BY, "value": record.id},
+    ]
+
+
+def _restore(record: MoveRecord, victim: VictimFacts) -> list[dict[str, Any]]:
+    original = record.status.released_hash or original_value(victim.hash_label)
+    marked = [{"op": "remove", "path": _MOVED_BY}] if victim.moved_by else []
+    return [
+        *_test(record, victim),
+        {"op": "replace", "path": _LABEL, "value": original},
+        *marked,
+    ]
+
+
+def _pointer(key: str) -> str:
+    """Return a key as one token of a JSON pointer (RFC 6901)."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+_LABEL: Final = f"/metadata/labels/{_pointer(HASH_LABEL)}"
+_MOVED_BY: Final = f"/metadata/annotations/{_pointer(names.MOVED_BY)}"
