@@ -12,11 +12,22 @@ from tests.support.policies import ADMIN, DEPLOY, REBALANCER, Sender, refusals
 Json = dict[str, Any]
 
 NODES, RECORDS = "fracgpu-rebalancer-nodes", "fracgpu-rebalancer-records"
+PODS = "fracgpu-rebalancer-pods"
 ONLY_CORDONS = "The FracGPU rebalancer may change only the annotation fracgpu.io/cordons of a node."
-ONLY_OWN = (
-    "The FracGPU rebalancer may create only its own record and its own Lease, "
-    "fracgpu-rebalancer-state and fracgpu-rebalancer."
+ONLY_OWN = "The FracGPU rebalancer may create only its own Lease, fracgpu-rebalancer."
+ONLY_MOVES = (
+    "The FracGPU rebalancer may change only the label pod-template-hash of a pod, its deletion "
+    "cost, and the annotations fracgpu.io/moved-by and fracgpu.io/move-notice."
 )
+POD: Json = {
+    "metadata": {
+        "name": "web-1",
+        "namespace": "ml",
+        "labels": {"app": "web", "pod-template-hash": "5d4f8c"},
+        "annotations": {"fracgpu.io/assignment": "{}", "example.com/a": "b"},
+    },
+    "spec": {"nodeName": "n1"},
+}
 NODE: Json = {
     "metadata": {
         "name": "n1",
@@ -74,21 +85,67 @@ def test_it_creates_no_node() -> None:
 @pytest.mark.parametrize(
     ("resource", "name", "said"),
     [
-        ("configmaps", "fracgpu-rebalancer-state", []),
-        ("configmaps", "fracgpu-config", [ONLY_OWN]),
-        ("configmaps", "fracgpu-policies", [ONLY_OWN]),
-        ("configmaps", "fracgpu-rebalancer", [ONLY_OWN]),
         ("leases", "fracgpu-rebalancer", []),
         ("leases", "fracgpu-scheduler", [ONLY_OWN]),
         ("leases", "", [ONLY_OWN]),
     ],
 )
-def test_it_creates_its_own_records_alone(resource: str, name: str, said: list[str]) -> None:
+def test_it_creates_its_own_lease_alone(resource: str, name: str, said: list[str]) -> None:
     metadata = {"name": name} if name else {"generateName": "fracgpu-rebalancer"}
     new = {"metadata": {**metadata, "namespace": "fracgpu-system"}}
 
     assert refusals(RECORDS, new, sender=REBALANCER, resource=resource) == said
     assert refusals(RECORDS, new, sender=Sender(username="x"), resource=resource) == []
+
+
+def pod(
+    *, labels: dict[str, str | None] | None = None, notes: dict[str, str | None] | None = None
+) -> Json:
+    """Return the pod with some labels and annotations changed, or removed where they are None."""
+    new = copy.deepcopy(POD)
+    for part, changes in (("labels", labels), ("annotations", notes)):
+        merged = {**new["metadata"][part], **(changes or {})}
+        new["metadata"][part] = {key: value for key, value in merged.items() if value is not None}
+    return new
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        pod(labels={"pod-template-hash": "5d4f8c.moved"}, notes={names.MOVED_BY: "m"}),
+        pod(notes={names.NOTICE: "2026-01-05T12:00:00Z"}),
+        pod(notes={"controller.kubernetes.io/pod-deletion-cost": "-2147483648"}),
+    ],
+)
+def test_of_a_pod_it_changes_what_a_move_needs(new: Json) -> None:
+    assert refusals(PODS, new, old=POD, sender=REBALANCER) == []
+    assert refusals(PODS, POD, old=new, sender=REBALANCER) == []
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        pod(labels={"app": "other"}),
+        pod(labels={"pod-template-hash": None}),
+        pod(labels={"new": "label"}),
+        pod(notes={names.ASSIGNMENT: '{"train": []}'}),
+        pod(notes={names.ASSIGNMENT: None}),
+        pod(notes={names.MOVE: "m"}),
+        pod(notes={"example.com/a": None}),
+        POD | {"spec": {"nodeName": "n2"}},
+        POD | {"metadata": POD["metadata"] | {"finalizers": ["example.com/f"]}},
+        POD | {"metadata": POD["metadata"] | {"ownerReferences": [{"uid": "x"}]}},
+    ],
+)
+def test_of_a_pod_it_changes_nothing_else(new: Json) -> None:
+    assert refusals(PODS, new, old=POD, sender=REBALANCER) == [ONLY_MOVES]
+    assert refusals(PODS, new, old=POD, sender=ADMIN) == []
+
+
+def test_a_pod_without_the_hash_does_not_get_one() -> None:
+    bare = pod(labels={"pod-template-hash": None})
+
+    assert refusals(PODS, POD, old=bare, sender=REBALANCER) == [ONLY_MOVES]
 
 
 def test_its_roles_allow_evictions_of_pods_and_no_write_to_the_configuration() -> None:
@@ -103,18 +160,14 @@ def test_its_roles_allow_evictions_of_pods_and_no_write_to_the_configuration() -
     ]
 
     assert sorted(rules) == [
-        ("", "configmaps", (), "create"),
-        ("", "configmaps", ("fracgpu-rebalancer-state",), "update"),
         ("", "events", (), "create"),
         ("", "nodes", (), "patch"),
+        ("", "pods", (), "patch"),
         ("", "pods/eviction", (), "create"),
         ("coordination.k8s.io", "leases", (), "create"),
         ("coordination.k8s.io", "leases", ("fracgpu-rebalancer",), "patch"),
         ("coordination.k8s.io", "leases", ("fracgpu-rebalancer",), "update"),
         ("fracgpu.io", "moves", (), "create"),
         ("fracgpu.io", "moves", (), "delete"),
-        ("fracgpu.io", "moves", (), "patch"),
-        ("fracgpu.io", "moves", (), "update"),
-        ("fracgpu.io", "moves/status", (), "patch"),
         ("fracgpu.io", "moves/status", (), "update"),
     ]

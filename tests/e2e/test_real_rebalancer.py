@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from fracgpu import names
+from fracgpu.disruption.move import Ending
+from fracgpu.state.move_object import MovePhase
 from kube.access import connect
 from kube.client import KubeClient
 from kube.errors import Conflict
 from kube.kinds import PODS
 from rebalancer.moves.evictor import EvictionOutcome, Evictor, judge
-from rebalancer.moves.record import Ending, MovePhase
 from tests.support.moving import (
     NAMESPACE,
     a_rig,
@@ -34,7 +36,7 @@ async def real(tmp_path: Path) -> AsyncIterator[KubeClient]:
 
 
 async def test_a_whole_move_with_its_budget_and_its_record(real: KubeClient) -> None:
-    await make_cluster(real)
+    await make_cluster(real, annotations={names.REBALANCE: "evict"})
     await add_budget(real, allowed=0)
     async with a_rig(real) as rig:
         planned = await rig.tick_until_planned()
@@ -50,7 +52,7 @@ async def test_a_whole_move_with_its_budget_and_its_record(real: KubeClient) -> 
 
         await end_pod(real, "pod-a")
         assert (await rig.evictor.evict(planned.move)).outcome is EvictionOutcome.GONE
-        await add_pod(real, "pod-a", card=COOL_CARD, node="n2")
+        await add_pod(real, "pod-a", card=COOL_CARD, node="n2", move=planned.id)
         assert (await rig.evictor.evict(planned.move)).outcome is EvictionOutcome.OTHER_POD
         # The server checks the budget first, then the precondition.
         await add_budget(real, allowed=1)
@@ -69,7 +71,7 @@ async def test_a_whole_move_with_its_budget_and_its_record(real: KubeClient) -> 
 
 
 async def test_two_budgets_over_one_pod_are_told_from_a_failing_server(real: KubeClient) -> None:
-    await make_cluster(real)
+    await make_cluster(real, annotations={names.REBALANCE: "evict"})
     await add_budget(real, allowed=1)
     await add_budget(real, allowed=1, name="another")
     async with a_rig(real) as rig:
