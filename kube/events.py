@@ -11,7 +11,8 @@ from typing import Any, Final, Protocol
 import structlog
 
 from kube.client import KubeClient
-from kube.errors import KubeError
+from kube.errors import KubeError, NotFound
+from kube.event_correlator import EventCorrelator
 from kube.kinds import EVENTS, Kind
 from kube.leader_election import micro_time
 
@@ -56,21 +57,34 @@ class Regarding:
 class EventRecorder:
     """Writes events in the name of one component.
 
+    Without a *correlator* each call writes an object; with one, an event that was written already
+    is counted up, and of too many about one object the last are dropped. That needs the right to
+    patch events.
+
     Args:
         client: of the API server.
         component: shown as FROM, e.g. ``"fracgpu-scheduler"``.
         clock: for time stamps.
         instance: which replica, e.g. the pod's name.
+        correlator: remembers what was written.
     """
 
     def __init__(
-        self, client: KubeClient, component: str, clock: WallClock, *, instance: str = ""
+        self,
+        client: KubeClient,
+        component: str,
+        clock: WallClock,
+        *,
+        instance: str = "",
+        correlator: EventCorrelator | None = None,
     ) -> None:
         self._client = client
         self._component = component
         self._clock = clock
         self._instance = instance or component
+        self._correlator = correlator
         self.failed = 0
+        self.dropped = 0
 
     async def emit(
         self,
@@ -85,7 +99,10 @@ class EventRecorder:
         namespace = regarding.namespace or "default"
         body = self._body(regarding, reason=reason, note=note, level=level)
         try:
-            await self._client.create(EVENTS, body, namespace=namespace)
+            if self._correlator is None:
+                await self._client.create(EVENTS, body, namespace=namespace)
+            else:
+                await self._correlated(self._correlator, regarding, body, namespace=namespace)
         except KubeError as error:
             self.failed += 1
             _log.warning(
@@ -94,6 +111,34 @@ class EventRecorder:
                 object=f"{namespace}/{regarding.name}",
                 error=str(error),
             )
+
+    async def _correlated(
+        self,
+        correlator: EventCorrelator,
+        regarding: Regarding,
+        body: Mapping[str, Any],
+        *,
+        namespace: str,
+    ) -> None:
+        now = self._clock.now()
+        event = (regarding, body["reason"], body["message"], body["type"])
+        if not correlator.admits((regarding, body["type"]), now=now):
+            self.dropped += 1
+            _log.debug("event_dropped", reason=body["reason"], object=regarding.name)
+            return
+        same = correlator.same(event, now=now)
+        if same is not None:
+            changes = {"count": same.count + 1, "lastTimestamp": body["lastTimestamp"]}
+            try:
+                await self._client.patch(EVENTS, same.name, changes, namespace=same.namespace)
+            except NotFound:
+                correlator.forget(event)
+            else:
+                correlator.counted(event, now=now)
+                return
+        created = await self._client.create(EVENTS, body, namespace=namespace)
+        name = created["metadata"]["name"]
+        correlator.written(event, namespace=namespace, name=name, now=now)
 
     def _body(
         self, regarding: Regarding, *, reason: str, note: str, level: EventLevel

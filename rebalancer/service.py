@@ -14,6 +14,7 @@ from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.request.need import Strategy
 from kube.access import connect
 from kube.client import KubeClient
+from kube.event_correlator import EventCorrelator
 from kube.events import EventRecorder
 from kube.leader_election import LeaderElector, LeaseLost
 from process.clock import Clock, SystemClock
@@ -121,7 +122,9 @@ def running(
     )
     metrics.watch_config(lambda: not (config.problem or placement.problem))
     store = MoveStore(client, guard=guard)
-    events = EventRecorder(client, COMPONENT, clock, instance=identity)
+    events = EventRecorder(
+        client, COMPONENT, clock, instance=identity, correlator=EventCorrelator()
+    )
     reporter = EventReporter(events, metrics, namespace=settings.namespace, hindsight=hindsight)
 
     controller = Controller(

@@ -7,6 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kube.client import KubeClient
+from kube.event_correlator import EventCorrelator
 from kube.events import EventLevel, EventRecorder, Regarding
 from kube.kinds import EVENTS, LEASES, NODES, PODS
 from kube.leader_election import LeaderElector, LeaseDurations
@@ -80,6 +81,20 @@ async def test_events_of_the_recorder_are_accepted(
     (event,) = await events_about(client, namespace, "a")
     assert (event["type"], event["reason"], event["count"]) == ("Warning", "Moved", 1)
     assert len(await events_about(client, "default", node["metadata"]["name"])) == 1
+
+
+async def test_an_event_that_is_repeated_is_one_object_with_a_count(
+    client: KubeClient, namespace: str
+) -> None:
+    recorder = EventRecorder(client, "fracgpu-test", SystemClock(), correlator=EventCorrelator())
+    pod = Regarding(kind=PODS, name="a", namespace=namespace, uid="u")
+
+    for _ in range(3):
+        await recorder.emit(pod, reason="Moved", note="off a hot card")
+
+    (event,) = await events_about(client, namespace, "a")
+    assert event["count"] == 3
+    assert recorder.failed == 0
 
 
 async def events_about(client: KubeClient, namespace: str, name: str) -> list[dict[str, Any]]:

@@ -161,6 +161,7 @@ def test_its_roles_allow_evictions_of_pods_and_no_write_to_the_configuration() -
 
     assert sorted(rules) == [
         ("", "events", (), "create"),
+        ("", "events", (), "patch"),
         ("", "nodes", (), "patch"),
         ("", "pods", (), "patch"),
         ("", "pods/eviction", (), "create"),

@@ -3,9 +3,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from aiohttp import web
 from structlog.testing import capture_logs
 
 from kube.access import connect_to
+from kube.event_correlator import EventCorrelator
 from kube.events import EventLevel, EventRecorder, Regarding
 from kube.kinds import NODES, PODS
 from tests.fakes.clock import VirtualClock
@@ -22,9 +24,14 @@ POD = Regarding(kind=PODS, namespace="ml", name="a", uid="u")
 
 
 @asynccontextmanager
-async def recording(handler: Handler) -> AsyncIterator[tuple[EventRecorder, ScriptedServer]]:
+async def recording(
+    handler: Handler, *, correlator: EventCorrelator | None = None
+) -> AsyncIterator[tuple[EventRecorder, ScriptedServer]]:
     async with a_server(handler) as server, connect_to(server.url) as client:
-        yield EventRecorder(client, "fracgpu-test", VirtualClock(), instance="pod-1"), server
+        recorder = EventRecorder(
+            client, "fracgpu-test", VirtualClock(), instance="pod-1", correlator=correlator
+        )
+        yield recorder, server
 
 
 def sent(server: ScriptedServer) -> dict[str, Any]:
@@ -94,3 +101,38 @@ async def test_an_event_that_cannot_be_written_is_logged_and_counted_not_raised(
         "Moved",
     )
     assert "no events for you" in line["error"]
+
+
+async def test_a_repeated_event_is_counted_up_and_written_anew_once_it_has_expired() -> None:
+    expired = False
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        if request.method == "PATCH" and expired:
+            return status_answer(404, "NotFound", "it expired")
+        return json_answer({"metadata": {"name": "a.1"}})
+
+    async with recording(handle, correlator=EventCorrelator()) as (recorder, server):
+        await recorder.emit(POD, reason="Moved", note="off a hot card")
+        await recorder.emit(POD, reason="Moved", note="off a hot card")
+        await recorder.emit(POD, reason="Moved", note="off another card")
+        expired = True
+        await recorder.emit(POD, reason="Moved", note="off a hot card")
+
+    assert [heard.method for heard in server.heard] == ["POST", "PATCH", "POST", "PATCH", "POST"]
+    assert server.heard[1].path == "/api/v1/namespaces/ml/events/a.1"
+    assert json.loads(server.heard[1].body) == {
+        "count": 2,
+        "lastTimestamp": "2026-01-05T12:00:00Z",
+    }
+    assert recorder.failed == 0
+
+
+async def test_too_many_events_about_one_object_are_dropped() -> None:
+    answer = answering(json_answer({"metadata": {"name": "a.1"}}))
+    async with recording(answer, correlator=EventCorrelator()) as (recorder, server):
+        for number in range(30):
+            await recorder.emit(POD, reason="Moved", note=f"for the {number}th time")
+        await recorder.emit(POD, reason="Lost", note="no replacement", level=EventLevel.WARNING)
+
+    assert len(server.heard) == 26
+    assert recorder.dropped == 5
