@@ -24,7 +24,7 @@ from prometheus_api_client.exceptions import PrometheusApiClientException
 from prometheus_api_client.prometheus_connect import PrometheusConnect
 from requests.adapters import HTTPAdapter
 from urllib3.exceptions import HTTPError, ReadTimeoutError
-from urllib3.util import Retry
+from urllib3.util import Retry, Timeout
 
 from rebalancer.usage.credentials import (
     DIR_FLAG,
@@ -293,7 +293,9 @@ class _Adapter(HTTPAdapter):
 
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:  # type: ignore[override]  # as the base, its options unnamed
         deadline_s = time.monotonic() + self._limit_s
-        response = super().send(request, **{**options, "timeout": self._limit_s})
+        # One limit for the connection and the head of the answer together.
+        timeout = Timeout(total=self._limit_s)
+        response = super().send(request, **{**options, "timeout": timeout})
         body = self._read(response, deadline_s)
         response.raw = _Body(body)
         _check_status(response, body)

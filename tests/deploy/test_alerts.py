@@ -73,6 +73,7 @@ BLIND = 'fracgpu_rebalancer_blind{instance="%s",reason="%s"}'
 LOST = 'fracgpu_rebalancer_lost_pods_total{instance="r"}'
 LEADER = 'fracgpu_rebalancer_leader{instance="%s"}'
 VALID = 'fracgpu_rebalancer_config_valid{instance="%s"}'
+BREAKER = 'fracgpu_rebalancer_breaker_open{instance="r",name="%s"}'
 HOT = 'fracgpu_rebalancer_hot_cards{instance="r",relievable="%s"}'
 AWAITED = 'fracgpu_certs_awaited_restarts{instance="c"}'
 
@@ -138,6 +139,13 @@ AWAITED = 'fracgpu_certs_awaited_restarts{instance="c"}'
             {LEADER % "a": 1, LEADER % "b": 1},
             6,
             {"severity": "warning"},
+        ),
+        ("FracGPURebalancerBreakerOpen", {BREAKER % "blind": 0}, 60, None),
+        (
+            "FracGPURebalancerBreakerOpen",
+            {BREAKER % "blind": 0, BREAKER % "lost_pod": 1},
+            1,
+            {"name": "lost_pod", "severity": "warning"},
         ),
         ("FracGPUHotCardsStay", {HOT % "false": 3, HOT % "true": 0}, 600, None),
         ("FracGPUHotCardsStay", {HOT % "true": 1}, 121, {"severity": "warning"}),
