@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from fracgpu.cards.card import CardUuid
+from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.disruption.breakers import NO_OUTAGES, OpenBreaker, effective_mode, open_breakers
 from fracgpu.disruption.cordons import cards_to_cordon
 from fracgpu.disruption.disruption_state import DisruptionState
@@ -179,7 +179,11 @@ class Controller:
             reading = measured.usage[card].reading
             if card_heat.heat is Heat.HOT and not was_hot and reading is not None:
                 await self._parts.reporter.hot_card(
-                    card, node=nodes[card], reading=reading, policy=policy
+                    card,
+                    node=nodes[card],
+                    display=_display(self._parts.cache.nodes.get(nodes[card]), card),
+                    reading=reading,
+                    policy=policy,
                 )
 
     def _disruption_state(self, measured: Measured, *, now: datetime) -> DisruptionState:
@@ -308,3 +312,9 @@ class Controller:
 
 def _is_begun(record: MoveRecord) -> bool:
     return record.phase is not MovePhase.RECOMMENDED
+
+
+def _display(node: NodeCards | None, card: CardUuid) -> str:
+    """Return the card's node and index; its UUID if the node is gone."""
+    found = (known for known in node.cards if known.uuid == card) if node else ()
+    return next((f"{node.node}/{known.index}" for known in found), card)

@@ -1,4 +1,8 @@
-"""Reports what happens to a move: a log line, a metric, and Events on the objects concerned."""
+"""Reports what happens to a move: a log line, a metric, and Events on the objects concerned.
+
+An Event about a move is written on the pod, on its controller and on the node that it leaves, so
+each note names the pod, and its cards as ``node/index``.
+"""
 
 from collections.abc import Awaitable
 from datetime import datetime, timedelta
@@ -14,7 +18,7 @@ from fracgpu.disruption.heat import CardReading, unrelievable
 from fracgpu.disruption.move import Ending
 from fracgpu.disruption.policy import RebalancerPolicy
 from kube.events import EventLevel, Regarding
-from kube.kinds import CONFIGMAPS, NODES, PODS
+from kube.kinds import CONFIGMAPS, NODES, PODS, Kind
 from rebalancer.hindsight import Hindsight
 from rebalancer.metrics import RebalancerMetrics, move_labels
 from rebalancer.moves.evictor import EvictionResult
@@ -82,9 +86,18 @@ class EventReporter:
         )
 
     async def hot_card(
-        self, card: CardUuid, *, node: str, reading: CardReading, policy: RebalancerPolicy
+        self,
+        card: CardUuid,
+        *,
+        node: str,
+        display: str,
+        reading: CardReading,
+        policy: RebalancerPolicy,
     ) -> None:
-        """Report that a card became hot, and whether moving a pod could help at all."""
+        """Report that a card became hot, and whether moving a pod could help at all.
+
+        *display* is the card's ``node/index``.
+        """
         why = unrelievable(reading, policy)
         level = reading.level_ratio
         log.warning(
@@ -94,11 +107,10 @@ class EventReporter:
             busy_ratio=round(level, 3),
             unrelievable=why.value if why else None,
         )
-        note = f"card {card} is busy {level:.0%} of the time"
+        note = f"card {display} ({card}) is busy {level:.0%} of the time"
         note += f"; no pod is moved off it: {why.value}" if why else ""
-        regarding = Regarding(kind=NODES, name=node)
         await self._events.emit(
-            regarding, reason="HotCardDetected", note=note, level=EventLevel.WARNING
+            _node(node), reason="HotCardDetected", note=note, level=EventLevel.WARNING
         )
 
     async def planned(self, record: MoveRecord) -> None:
@@ -115,10 +127,10 @@ class EventReporter:
         )
         if record.dry_run:
             self._hindsight.remember(move, planned_at=record.planned_at)
-        would = "would move" if record.dry_run else "will move"
+        would = "would" if record.dry_run else "will"
         note = (
-            f"{would} it off card {move.source}, which is busy {move.level_ratio:.0%} of the time; "
-            f"card {move.target} on {move.target_node} has room"
+            f"pod {move.pod} {would} be moved off card {record.spec.source.display}, which is busy "
+            f"{move.level_ratio:.0%} of the time; card {record.spec.target.display} has room"
         )
         await self._tell(record, "MovePlanned", note)
 
@@ -133,29 +145,36 @@ class EventReporter:
     async def noticed(self, record: MoveRecord, *, policy: RebalancerPolicy) -> None:
         """Tell the pod, in an Event, when it is going to be disturbed."""
         at = record.phase_since + timedelta(seconds=policy.notice_s)
-        note = f"it is moved off card {record.spec.source.display} at {at:%H:%M:%S} UTC"
+        note = f"{_leaving(record)} at {at:%H:%M:%S} UTC"
         await self._tell(record, "MoveNoticed", note)
 
     async def surge_started(self, record: MoveRecord) -> None:
         """Report that the pod was released, so that its ReplicaSet makes the replacement."""
         log.info("surge_started", move=record.id, pod=record.move.pod)
-        note = f"its ReplicaSet makes a replacement, for card {record.spec.target.display}"
+        target = record.spec.target.display
+        note = f"{_leaving(record)}: its ReplicaSet makes a replacement, for card {target}"
         await self._tell(record, "SurgeStarted", note)
 
     async def replacement_ready(self, record: MoveRecord) -> None:
         """Report that the replacement is Ready beside the pod."""
         log.info("replacement_ready", move=record.id, replacement=record.replacement)
-        await self._tell(record, "ReplacementReady", f"{record.replacement} is Ready in its place")
+        note = f"{record.replacement} is Ready on card {_landed(record)}; {_leaving(record)}"
+        await self._tell(record, "ReplacementReady", note)
 
     async def rolled_back(self, record: MoveRecord) -> None:
         """Report that a surge was undone: the pod has its label back."""
+        self._metrics.reverts.inc()
         log.warning("surge_rolled_back", move=record.id, pod=record.move.pod, why=record.detail)
-        note = f"it stays, and goes back to its ReplicaSet: {record.detail}"
-        await self._tell(record, "MoveRolledBack", note, level=EventLevel.WARNING)
+        note = (
+            f"pod {record.move.pod} stays on card {record.spec.source.display}, and goes back to "
+            f"its ReplicaSet: {record.detail}"
+        )
+        await self._tell(record, "RolledBack", note, level=EventLevel.WARNING)
 
     async def evicted(self, record: MoveRecord) -> None:
         log.info("pod_evicted", move=record.id, pod=record.move.pod, card=record.move.source)
-        await self._tell(record, "Evicted", f"evicted to relieve card {record.move.source}")
+        note = f"pod {record.move.pod} was evicted to relieve card {record.spec.source.display}"
+        await self._tell(record, "Evicted", note)
 
     async def completed(
         self,
@@ -183,7 +202,10 @@ class EventReporter:
             target=move.target,
             landed=record.landed,
         )
-        note = f"{record.replacement} runs on card {record.landed} instead of {move.source}"
+        note = (
+            f"{record.replacement} runs on card {_landed(record)} in the place of pod {move.pod}, "
+            f"which was on card {record.spec.source.display}"
+        )
         await self._tell(record, "MoveCompleted", note)
 
     def verified(self, *, relief_ratio: float) -> None:
@@ -203,13 +225,14 @@ class EventReporter:
         )
         if ending is Ending.USELESS:
             self._metrics.useless.inc()
-            await self._tell(record, "MoveIneffective", record.detail, level=EventLevel.WARNING)
+            note = f"{_move(record)} relieved nothing: {record.detail}"
+            await self._tell(record, "MoveIneffective", note, level=EventLevel.WARNING)
         elif ending is Ending.LOST:
             self._metrics.lost_pods.inc()
         elif ending is Ending.MISPLACED:
             self._metrics.misplaced.inc()
         if ending not in (Ending.RELIEVED, Ending.USELESS, Ending.UNVERIFIED, Ending.DRY_RUN):
-            note = f"{ending.value}: {record.detail}"
+            note = f"{_move(record)} was given up ({ending.value}): {record.detail}"
             await self._tell(record, "MoveAborted", note, level=EventLevel.WARNING)
 
     def left_phase(self, record: MoveRecord, *, now: datetime) -> None:
@@ -225,9 +248,40 @@ class EventReporter:
         *,
         level: EventLevel = EventLevel.NORMAL,
     ) -> None:
-        move = record.move
-        pod = Regarding(kind=PODS, name=move.name, namespace=move.namespace, uid=move.pod_uid)
-        await self._events.emit(pod, reason=reason, note=note, level=level)
+        for regarding in _concerned(record):
+            await self._events.emit(regarding, reason=reason, note=note, level=level)
+
+
+def _concerned(record: MoveRecord) -> tuple[Regarding, ...]:
+    """Return the pod, its controller and the node that the pod leaves."""
+    pod, owner = record.spec.pod, record.spec.owner
+    kind = Kind(owner.api_version, plural="", kind=owner.kind, namespaced=True)  # never a path
+    return (
+        Regarding(kind=PODS, name=pod.name, namespace=pod.namespace, uid=pod.uid),
+        Regarding(kind=kind, name=owner.name, namespace=pod.namespace, uid=owner.uid),
+        _node(record.spec.source.node),
+    )
+
+
+def _node(name: str) -> Regarding:
+    # By kubelet's custom the UID is the name; "kubectl describe node" searches by it.
+    return Regarding(kind=NODES, name=name, uid=name)
+
+
+def _leaving(record: MoveRecord) -> str:
+    return f"pod {record.move.pod} is moved off card {record.spec.source.display}"
+
+
+def _move(record: MoveRecord) -> str:
+    return f"moving pod {record.move.pod} off card {record.spec.source.display}"
+
+
+def _landed(record: MoveRecord) -> str:
+    """Return the card of the replacement: its node and index if it is one of the Move's."""
+    for card in (record.spec.target, record.spec.source):
+        if record.landed == card.card:
+            return card.display
+    return record.landed or "unknown"
 
 
 def _returned(record: MoveRecord, state: DisruptionState, *, within: timedelta) -> bool:

@@ -3,11 +3,12 @@
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
+import msgspec
 from prometheus_client import CollectorRegistry
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.move import Ending
-from fracgpu.state.move_object import MovePhase
+from fracgpu.state.move_object import MovePhase, OwnerReference
 from kube.events import EventLevel, Regarding
 from rebalancer.event_reporter import EventReporter
 from rebalancer.metrics import RebalancerMetrics, move_labels
@@ -31,6 +32,11 @@ class Written:
     """Stands in for the recorder of Events."""
 
     events: list[tuple[str, str, str, EventLevel]] = field(default_factory=list)
+    regarding: list[Regarding] = field(default_factory=list)
+
+    def notes(self) -> list[str]:
+        """Return each note once, in order."""
+        return list(dict.fromkeys(note for _, _, note, _ in self.events))
 
     async def emit(
         self,
@@ -42,6 +48,7 @@ class Written:
     ) -> None:
         where = f"{regarding.kind.kind} {regarding.namespace}/{regarding.name}"
         self.events.append((where, reason, note, level))
+        self.regarding.append(regarding)
 
 
 def a_journal() -> tuple[EventReporter, Written, CollectorRegistry]:
@@ -53,13 +60,13 @@ async def test_a_hot_card_is_told_on_its_node_with_the_reason_not_to_move() -> N
     reporter, written, _ = a_journal()
     relievable = a_reading(0.9, pods={"a": 0.45, "b": 0.45})
 
-    await reporter.hot_card(HOT_CARD, node="n1", reading=relievable, policy=ACTIVE)
-    await reporter.hot_card(HOT_CARD, node="n1", reading=a_reading(0.9), policy=ACTIVE)
+    for reading in (relievable, a_reading(0.9)):
+        await reporter.hot_card(HOT_CARD, node="n1", display="n1/0", reading=reading, policy=ACTIVE)
 
     assert written.events[0] == (
         "Node /n1",
         "HotCardDetected",
-        "card GPU-hot is busy 90% of the time",
+        "card n1/0 (GPU-hot) is busy 90% of the time",
         EventLevel.WARNING,
     )
     assert written.events[1][2].endswith("its pods account for too little of its use")
@@ -74,9 +81,30 @@ async def test_a_plan_says_will_and_a_dry_run_would() -> None:
     where, reason, note, _ = written.events[0]
     assert (where, reason) == ("Pod ml/pod-x", "MovePlanned")
     assert note == (
-        "will move it off card GPU-hot, which is busy 90% of the time; card GPU-cool on n2 has room"
+        "pod ml/pod-x will be moved off card n1/0, which is busy 90% of the time; "
+        "card n2/0 has room"
     )
-    assert written.events[1][2].startswith("would move it off card GPU-hot")
+    assert written.notes()[1].startswith("pod ml/pod-x would be moved off card n1/0")
+
+
+async def test_an_event_about_a_move_is_on_the_pod_its_controller_and_the_node_it_leaves() -> None:
+    reporter, written, _ = a_journal()
+    owner = OwnerReference(api_version="apps/v1", kind="ReplicaSet", name="web-1", uid="rs")
+    spec = msgspec.structs.replace(RECORD.spec, owner=owner)
+    record = replace(RECORD, object=msgspec.structs.replace(RECORD.object, spec=spec))
+
+    await reporter.evicted(record)
+
+    assert {(where, reason) for where, reason, *_ in written.events} == {
+        ("Pod ml/pod-x", "Evicted"),
+        ("ReplicaSet ml/web-1", "Evicted"),
+        ("Node /n1", "Evicted"),
+    }
+    assert written.notes() == ["pod ml/pod-x was evicted to relieve card n1/0"]
+    references = [regarding.reference() for regarding in written.regarding]
+    assert references[1]["apiVersion"] == "apps/v1"
+    # "kubectl describe node" finds the Events whose UID is the name of the node.
+    assert references[2] == {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n1"}
 
 
 async def test_a_completed_move_counts_the_gap_and_where_it_landed() -> None:
@@ -93,7 +121,10 @@ async def test_a_completed_move_counts_the_gap_and_where_it_landed() -> None:
     elsewhere = there.with_status(replacement=other)
     await reporter.completed(elsewhere, evicted, a_disruption_state(), policy=ACTIVE)
 
-    assert written.events[0][2] == "ml/pod-y runs on card GPU-cool instead of GPU-hot"
+    assert written.notes() == [
+        "ml/pod-y runs on card n2/0 in the place of pod ml/pod-x, which was on card n1/0",
+        "ml/pod-y runs on card GPU-other in the place of pod ml/pod-x, which was on card n1/0",
+    ]
     value = registry.get_sample_value
     assert value("fracgpu_rebalancer_pod_unavailable_seconds_sum") == 16
     assert value("fracgpu_rebalancer_misplaced_total") == 1
@@ -112,8 +143,11 @@ async def test_each_ending_is_counted_and_only_bad_news_is_an_event() -> None:
         assert registry.get_sample_value("fracgpu_rebalancer_moves_total", labels) == 1
     told = {(reason, note) for _, reason, note, _ in written.events}
     quiet = {Ending.RELIEVED, Ending.UNVERIFIED, Ending.DRY_RUN, Ending.USELESS}
-    assert told == {("MoveIneffective", "why")} | {
-        ("MoveAborted", f"{ending.value}: why") for ending in Ending if ending not in quiet
+    move = "moving pod ml/pod-x off card n1/0"
+    assert told == {("MoveIneffective", f"{move} relieved nothing: why")} | {
+        ("MoveAborted", f"{move} was given up ({ending.value}): why")
+        for ending in Ending
+        if ending not in quiet
     }
     assert {level for *_, level in written.events} == {EventLevel.WARNING}
     assert registry.get_sample_value("fracgpu_rebalancer_lost_pods_total") == 1
@@ -152,7 +186,7 @@ def test_answers_and_phases_are_counted() -> None:
 
 
 async def test_each_step_of_a_surge_is_told_on_the_pod() -> None:
-    reporter, written, _ = a_journal()
+    reporter, written, registry = a_journal()
     there = a_replacement("pod-y", "uid-y", node="n2", card=COOL_CARD)
     record = a_record(MovePhase.SURGING, replacement=there, message="node n2 is cordoned")
 
@@ -161,10 +195,17 @@ async def test_each_step_of_a_surge_is_told_on_the_pod() -> None:
     await reporter.replacement_ready(record)
     await reporter.rolled_back(record)
 
-    assert [(reason, note) for _, reason, note, _ in written.events] == [
-        ("MoveNoticed", "it is moved off card n1/0 at 12:01:30 UTC"),
-        ("SurgeStarted", "its ReplicaSet makes a replacement, for card n2/0"),
-        ("ReplacementReady", "ml/pod-y is Ready in its place"),
-        ("MoveRolledBack", "it stays, and goes back to its ReplicaSet: node n2 is cordoned"),
+    moved = "pod ml/pod-x is moved off card n1/0"
+    on_pod = [
+        (reason, note) for where, reason, note, _ in written.events if where == "Pod ml/pod-x"
     ]
-    assert {where for where, *_ in written.events} == {"Pod ml/pod-x"}
+    assert on_pod == [
+        ("MoveNoticed", f"{moved} at 12:01:30 UTC"),
+        ("SurgeStarted", f"{moved}: its ReplicaSet makes a replacement, for card n2/0"),
+        ("ReplacementReady", f"ml/pod-y is Ready on card n2/0; {moved}"),
+        (
+            "RolledBack",
+            "pod ml/pod-x stays on card n1/0, and goes back to its ReplicaSet: node n2 is cordoned",
+        ),
+    ]
+    assert registry.get_sample_value("fracgpu_rebalancer_reverts_total") == 1

@@ -224,14 +224,17 @@ async def add_budget(kube: KubeClient, *, allowed: int, name: str = "web") -> No
 
 
 async def events(kube: KubeClient) -> list[str]:
-    """Return the reasons of all Events of the rebalancer so far, oldest first."""
-    found = []
+    """Return the reasons of all Events of the rebalancer so far, oldest first.
+
+    What is told on several objects counts once.
+    """
+    found = set()
     for namespace in ("default", NAMESPACE, names.SYSTEM_NAMESPACE):
         for raw in (await kube.list(EVENTS, namespace=namespace)).items:
             event = decode_object(bytes(raw))
             if event["source"].get("component", "").endswith("rebalancer"):
-                found.append((event["eventTime"], event["reason"]))
-    return [reason for _, reason in sorted(found)]
+                found.add((event["eventTime"], event["reason"], event["message"]))
+    return [reason for _, reason, _ in sorted(found)]
 
 
 @dataclass
