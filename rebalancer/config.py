@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
+from enum import Enum
 from typing import Any, Final, TypeVar
 from zoneinfo import ZoneInfo
 
@@ -12,13 +13,14 @@ from component.config_keys import REBALANCER
 from component.config_watcher import strict_mapping
 from fracgpu.disruption.aggressiveness import DEFAULT_LEVEL, LEVELS, policy_at
 from fracgpu.disruption.change_freeze import ChangeFreeze, parse_duration, parse_schedule
-from fracgpu.disruption.policy import Mode, RebalancerPolicy, Tunable, tunables
+from fracgpu.disruption.policy import MakeRoom, Mode, RebalancerPolicy, Tunable, tunables
 from fracgpu.errors import shorten
 from fracgpu.spelling import unknown_keys
 
 KEY: Final = REBALANCER
 
 _T = TypeVar("_T")
+_E = TypeVar("_E", bound=Enum)
 
 _MOST_SHOWN: Final = 60
 _MOST_FREEZES: Final = 20
@@ -78,8 +80,11 @@ def reference() -> str:
     default = RebalancerPolicy()
     lines = ["| key | meaning | default | range |", "|---|---|---|---|"]
     modes = ", ".join(f"`{mode.value}`" for mode in Mode)
+    choices = ", ".join(f"`{choice.value}`" for choice in MakeRoom)
     lines += [
         f"| `mode` | how far the rebalancer may go | `{default.mode.value}` | {modes} |",
+        f"| `makeRoom` | how far it may go for a pod that waits | `{default.make_room.value}` | "
+        f"{choices} |",
         "| `paused` | begin no move; those under way are finished | false | true, false |",
         "| `aggressiveness` | sets all values that are not set here "
         f"| {default.aggressiveness} | {LEVELS[0]} to {LEVELS[-1]} |",
@@ -104,11 +109,19 @@ def reference() -> str:
 
 
 def _mode(value: object) -> Mode:
-    for mode in Mode:
+    return _choice(value, Mode)
+
+
+def _make_room(value: object) -> MakeRoom:
+    return _choice(value, MakeRoom)
+
+
+def _choice(value: object, choices: type[_E]) -> _E:
+    for choice in choices:
         # YAML 1.1 reads a bare `off` as False.
-        if value == mode.value or (value is False and mode is Mode.OFF):
-            return mode
-    wanted = ", ".join(mode.value for mode in Mode)
+        if value == choice.value or (value is False and choice.value == "off"):
+            return choice
+    wanted = ", ".join(choice.value for choice in choices)
     raise ValueError(f"{_shown(value)}; want one of {wanted}")
 
 
@@ -199,6 +212,7 @@ def _shown(value: object) -> str:
 # was there and what was wanted.
 _READERS: Final[Mapping[str, tuple[str, Callable[[object], object]]]] = {
     "mode": ("mode", _mode),
+    "makeRoom": ("make_room", _make_room),
     "paused": ("paused", _flag),
     "aggressiveness": ("aggressiveness", _level),
     "changeFreezes": ("change_freezes", _freezes),

@@ -7,7 +7,7 @@ from typing import Final
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.heat import Unrelievable
-from fracgpu.state.move_object import MoveMode, MovePhase
+from fracgpu.state.move_object import Beneficiary, MoveMode, MovePhase
 from fracgpu.units import Mib
 
 ENDED: Final = frozenset({MovePhase.RECOMMENDED, MovePhase.DONE, MovePhase.ABORTED})
@@ -66,6 +66,13 @@ class HoldReason(Enum):
     NO_TARGET = "no cool card has room for it"
     NO_GAIN = "moving it costs more than it relieves"
     OUTSCORED = "moving another pod off the card relieves more"
+    # one waiting pod
+    SEVERAL_CONTAINERS = "several of its containers ask for cards"
+    ROOM_KEPT = "cards are being freed, or kept, for it"
+    ROOM_TRIED = "cards were freed for it a short while ago, and it did not start"
+    NO_ROOM = "no few moves would make room for it"
+    PLAN_BUDGET = "the moves that would make room for it are more than the budgets allow now"
+    NOT_WAITING = "it does not wait any more"
 
     @property
     def label(self) -> str:
@@ -132,6 +139,8 @@ class Move:
         method: the name of the method that planned it.
         mode: whether the replacement is Ready before the pod is evicted.
         plan: what the moves of one plan have in common; empty if the plan is this one move.
+        beneficiary: the waiting pod for which cards are freed; None if there is none.
+        only_recommended: it is shown to people and not made, whatever the mode.
     """
 
     pod_uid: str
@@ -150,6 +159,8 @@ class Move:
     method: str = "hot-card"
     mode: MoveMode = MoveMode.SURGE
     plan: str = ""
+    beneficiary: Beneficiary | None = None
+    only_recommended: bool = False
 
     @property
     def pod(self) -> str:

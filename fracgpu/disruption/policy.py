@@ -20,6 +20,14 @@ class Mode(Enum):
     OFF = "off"  # decide nothing
 
 
+class MakeRoom(Enum):
+    """How far the rebalancer may go for a pod that waits; never farther than its mode."""
+
+    ACTIVE = "active"  # move pods
+    RECOMMEND = "recommend"  # show the moves to people
+    OFF = "off"  # plan nothing, except in a dry run, which shows what there would be
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tunable:
     """One value: its field, what it means, its default and the range it must lie in.
@@ -59,6 +67,7 @@ class RebalancerPolicy:
     aggressiveness: int = 3
     change_freezes: tuple[ChangeFreeze, ...] = ()
     reset_breakers_at: datetime | None = None
+    make_room: MakeRoom = MakeRoom.OFF
 
     tick_s: float = _tuned(15, "pause between two cycles", low=1, high=300)
     startup_grace_s: float = _tuned(
@@ -160,6 +169,15 @@ class RebalancerPolicy:
         "how long the rebalancer may be blind; then it must see as long again",
         low=30,
         high=86400,
+    )
+
+    # Room for pods that wait.
+    make_room_after_s: float = _tuned(
+        300, "how long a pod must have been unschedulable before room is made", low=0, high=86400
+    )
+    make_room_moves: int = _tuned(3, "moves that make room for one pod", low=1, high=3)
+    make_room_hold_s: float = _tuned(
+        1800, "how long freed cards are kept for the pod, from the plan on", low=60, high=7200
     )
 
     # How long each step may take.

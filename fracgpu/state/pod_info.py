@@ -33,6 +33,10 @@ class PodInfo:
         waiting: container → kubelet's message on why it has not started; absent without a message.
         container_ids: container → the runtime's id, without the ``containerd://`` prefix.
         reason: why the pod is in its phase (``status.reason``); empty if kubelet gives none.
+        unschedulable_since: since when kube-scheduler has found no node for it; None if it has not
+            tried (the pod is gated), or found one. The API server keeps the time while the
+            condition stays False, so a pod that was gated first has waited less than it says.
+        nominated_node: where kube-scheduler makes room for it by preemption; usually empty.
     """
 
     record: PodRecord
@@ -52,6 +56,8 @@ class PodInfo:
     container_ids: Mapping[str, str] = field(default_factory=dict)
     reason: str = ""
     created_at: datetime | None = None
+    unschedulable_since: datetime | None = None
+    nominated_node: str = ""
 
 
 # What we read of Kubernetes objects; unknown fields are skipped unread.
@@ -94,9 +100,11 @@ class _PodSpec(msgspec.Struct, rename="camel"):
     priority: int | None = None
 
 
-class _Condition(msgspec.Struct):
+class _Condition(msgspec.Struct, rename="camel"):
     type: str = ""
     status: str = ""
+    reason: str = ""
+    last_transition_time: datetime | None = None
 
 
 class _Waiting(msgspec.Struct):
@@ -117,6 +125,7 @@ class _PodStatus(msgspec.Struct, rename="camel"):
     phase: str = ""
     reason: str = ""
     start_time: datetime | None = None
+    nominated_node_name: str = ""
     conditions: list[_Condition] | None = None
     init_container_statuses: list[_ContainerStatus] | None = None
     container_statuses: list[_ContainerStatus] | None = None
@@ -181,6 +190,22 @@ def decode_pod_info(body: bytes) -> PodInfo:
         container_ids=_container_ids(status),
         reason=status.reason,
         created_at=meta.creation_timestamp,
+        unschedulable_since=_unschedulable_since(status.conditions or ()),
+        nominated_node=status.nominated_node_name,
+    )
+
+
+def _unschedulable_since(conditions: Sequence[_Condition]) -> datetime | None:
+    # Sources: PodReasonUnschedulable and PodReasonSchedulingGated in core/v1's types.go.
+    return next(
+        (
+            condition.last_transition_time
+            for condition in conditions
+            if condition.type == "PodScheduled"
+            and condition.status == "False"
+            and condition.reason == "Unschedulable"
+        ),
+        None,
     )
 
 

@@ -34,7 +34,14 @@ def test_every_default_can_be_written_down() -> None:
     written = {camel(tunable.name): tunable.default for tunable in tunables()}
 
     assert parse_policy(yaml.safe_dump(written)) == RebalancerPolicy()
-    others = {"mode", "paused", "aggressiveness", "change_freezes", "reset_breakers_at"}
+    others = {
+        "mode",
+        "make_room",
+        "paused",
+        "aggressiveness",
+        "change_freezes",
+        "reset_breakers_at",
+    }
     assert {tunable.name for tunable in tunables()} == {
         field.name for field in fields(RebalancerPolicy)
     } - others

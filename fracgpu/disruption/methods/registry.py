@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from fracgpu.disruption.methods import hot_card
+from fracgpu.disruption.methods import hot_card, make_room
 from fracgpu.disruption.methods.method import Method
 
-METHODS: Final[tuple[Method, ...]] = (hot_card,)
+METHODS: Final[tuple[Method, ...]] = (hot_card, make_room)

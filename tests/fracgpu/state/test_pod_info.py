@@ -146,6 +146,31 @@ def test_what_the_rebalancer_looks_at_is_read() -> None:
     assert view.node_selector == {"disk": "ssd"}
 
 
+@pytest.mark.parametrize(
+    ("status", "reason", "since"),
+    [
+        ("False", "Unschedulable", datetime(2026, 1, 5, 12, tzinfo=UTC)),
+        ("False", "SchedulingGated", None),
+        ("True", "", None),
+    ],
+)
+def test_a_pod_waits_since_kube_scheduler_found_no_node_for_it(
+    status: str, reason: str, since: datetime | None
+) -> None:
+    pod = a_gpu_pod("p")
+    condition = {
+        "type": "PodScheduled",
+        "status": status,
+        "reason": reason,
+        "lastTransitionTime": "2026-01-05T12:00:00Z",
+    }
+    pod["status"] = {"conditions": [condition], "nominatedNodeName": "n1"}
+
+    view = read(pod)
+
+    assert (view.unschedulable_since, view.nominated_node) == (since, "n1")
+
+
 def test_an_init_container_that_always_restarts_is_a_sidecar() -> None:
     specs = container_specs(
         [("proxy", "Always", {}, {}), ("load", None, {}, {})], [("serve", {}, {})]

@@ -1,0 +1,278 @@
+"""What a plan that makes room has to prove, asked of the disruption state.
+
+Whether a pod may be moved is said by `evictability`; whether a pod fits on a node by the code that
+places real pods. A target is measured and stays cool, as for every move.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.disruption_state import DisruptionState, budgets_of
+from fracgpu.disruption.evictability import why_not_evictable
+from fracgpu.disruption.heat import Heat, MeasuredPodUse
+from fracgpu.disruption.move import PastMove
+from fracgpu.disruption.move_mode import mode_of
+from fracgpu.disruption.policy import RebalancerPolicy
+from fracgpu.disruption.room.card_table import CardTable, Flags
+from fracgpu.disruption.room.search import MovablePod, PlannedMove
+from fracgpu.placement.outcome import Placement
+from fracgpu.placement.placement import SCORING, place
+from fracgpu.state.cluster_state import PlacedPod
+from fracgpu.state.move_object import MoveMode, MovePhase
+
+_BASE_COST: Final = 5.0
+_NO_SURGE_COST: Final = 10.0  # the old pod ends before the new one is ready
+_PRIORITY_COST: Final = 5.0
+_COST_PER_10_GIB: Final = 1.0  # reloading takes as long as the memory is large
+
+_UNKNOWN: Final = 2.0  # busier than any card: unknown is never cool
+
+
+class RoomContext:
+    """What the plans of one cycle have in common.
+
+    Args:
+        state: the input of the plan.
+        policy: the limits.
+        now: the moment.
+    """
+
+    def __init__(self, state: DisruptionState, *, policy: RebalancerPolicy, now: datetime) -> None:
+        self.state = state
+        self.policy = policy
+        self.now = now
+        self.table = CardTable(state.snapshot.nodes)
+        self.held = held_for(state.past, now=now)
+        self.being_moved = frozenset(
+            past_move.move.pod_uid for past_move in state.past if past_move.under_way
+        )
+        self._refused: dict[str, bool] = {}
+        self._allowed: dict[int, tuple[PlacedPod, Flags]] = {}
+        readings = [state.reading(uuid) for uuid in self.table.uuids]
+        self.level = _ratios([one.level_ratio if one else _UNKNOWN for one in readings])
+        self.forecast = _ratios([one.forecast_ratio if one else _UNKNOWN for one in readings])
+        self.measured_free_mib = np.array(
+            [one.free_mib if one else 0 for one in readings], np.int64
+        )
+        self.targets = self._targets()
+
+    def evictable(self, candidate: PlacedPod) -> bool:
+        """Report whether a pod may be moved at all."""
+        found = self._refused.get(candidate.uid)
+        if found is None:
+            reason = why_not_evictable(self.state, candidate, policy=self.policy, now=self.now)
+            found = self._refused[candidate.uid] = reason is None
+        return found
+
+    def allowed(self, candidate: PlacedPod) -> Flags:
+        """Return on which nodes of the table a pod may run."""
+        constraints = candidate.scheduling_constraints
+        found = self._allowed.get(id(constraints))
+        if found is None:
+            nodes, taints = self.state.snapshot.nodes, self.state.taints
+            flags = np.array(
+                [
+                    constraints.allows(nodes[name].node.labels, taints.get(name, ()))
+                    for name in self.table.nodes
+                ],
+                np.bool_,
+            )
+            # The pod is kept so that its constraints' id is not given to others.
+            found = self._allowed[id(constraints)] = (candidate, flags)
+        return found[1]
+
+    def use(self, candidate: PlacedPod, card: CardUuid) -> MeasuredPodUse | None:
+        """Return a pod's use of its card; what the whole card does, if the pod is not measured."""
+        reading = self.state.reading(card)
+        if reading is None:
+            return None
+        whole = MeasuredPodUse(busy_ratio=reading.level_ratio, high_ratio=reading.level_ratio)
+        return reading.pods.get(candidate.uid, whole)
+
+    def _targets(self) -> Flags:
+        """Return which cards may be the target of some move now."""
+        state, policy = self.state, self.policy
+        cool = self.table.flags(
+            [uuid for uuid, found in state.heat.items() if found.heat is Heat.COOL]
+        )
+        budgets = budgets_of(state, policy=policy, now=self.now)
+        sources = {past_move.move.source for past_move in state.past if past_move.under_way}
+        closed = self.table.flags({*self.held, *sources, *budgets.closed_targets()})
+        busy = np.array([budgets.node_is_busy(name) for name in self.table.nodes], np.bool_)
+        return cool & self.table.open & ~closed & ~busy[self.table.node]
+
+
+def held_for(past: Sequence[PastMove], *, now: datetime) -> dict[CardUuid, str]:
+    """Return the cards that moves keep for waiting pods, with the UID of the pod."""
+    return {
+        CardUuid(card): past_move.move.beneficiary.uid
+        for past_move in past
+        if holds_cards(past_move, now=now) and past_move.move.beneficiary is not None
+        for card in past_move.move.beneficiary.cards
+    }
+
+
+def holds_cards(past_move: PastMove, *, now: datetime) -> bool:
+    """Report whether a move keeps cards for its beneficiary: as `fracgpu.state.card_hold` says."""
+    beneficiary = past_move.move.beneficiary
+    if beneficiary is None:
+        return False
+    if past_move.phase in (MovePhase.ROLLING_BACK, MovePhase.ABORTED):
+        return False
+    if past_move.phase is MovePhase.RECOMMENDED:
+        return past_move.under_way  # planned in this very cycle, to be shown
+    return past_move.under_way or now < beneficiary.held_until
+
+
+@lru_cache(maxsize=1)
+def _shared(asked: "_Asked") -> RoomContext:
+    return RoomContext(asked.state, policy=asked.policy, now=asked.now)
+
+
+class _Asked:
+    """The arguments of a context, equal if they are the very same objects."""
+
+    def __init__(self, state: DisruptionState, policy: RebalancerPolicy, now: datetime) -> None:
+        self.state, self.policy, self.now = state, policy, now
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, _Asked)
+            and self.state is other.state
+            and self.policy is other.policy
+            and self.now == other.now
+        )
+
+    def __hash__(self) -> int:
+        return hash((id(self.state), id(self.policy)))
+
+
+def room_context(state: DisruptionState, *, policy: RebalancerPolicy, now: datetime) -> RoomContext:
+    """Return the context of a cycle; it is built once for all waiting pods."""
+    return _shared(_Asked(state, policy, now))
+
+
+class StateProver:
+    """Proves the parts of a plan for one waiting pod.
+
+    Args:
+        context: of the cycle.
+        waiting: the pod that gets in.
+        excluded: UIDs of pods that stay where they are.
+    """
+
+    def __init__(
+        self, context: RoomContext, waiting: PlacedPod, *, excluded: frozenset[str] = frozenset()
+    ) -> None:
+        self._context = context
+        self._waiting = waiting
+        self._excluded = excluded
+
+    def movable(self, card: CardUuid) -> Sequence[MovablePod]:
+        context = self._context
+        snapshot = context.state.snapshot
+        node = context.table.nodes[int(context.table.node[context.table.index[card]])]
+        found = []
+        for uid in sorted(snapshot.nodes[node].cards[card].pods - self._excluded):
+            candidate = context.state.pods.get(uid)
+            if (
+                candidate is None
+                or uid in context.being_moved
+                # Who is more important is not disturbed for who is less.
+                or candidate.info.priority > self._waiting.info.priority
+                or context.use(candidate, card) is None
+                or not context.evictable(candidate)
+            ):
+                continue
+            allocation = snapshot.pods[uid].by_card[card]
+            cost = _cost(candidate, allocation.mib)
+            found.append(MovablePod(uid=uid, card=card, allocation=allocation, cost=cost))
+        return sorted(found, key=lambda pod: (pod.cost, pod.uid))
+
+    def fits(self, node: str, cards: Sequence[CardUuid], moved: Sequence[MovablePod]) -> bool:
+        state, waiting = self._context.state, self._waiting
+        need = waiting.info.need
+        row = self._context.table.nodes.index(node)
+        if need is None or not self._context.allowed(waiting)[row]:
+            return False
+        info = state.snapshot.nodes[node]
+        for pod in moved:
+            info = info.without_allocations({pod.card: pod.allocation}, pod_uid=pod.uid)
+        others = frozenset(info.cards) - frozenset(cards)
+        answer = place(info, need, strategy=state.strategy, exclude=others)
+        return isinstance(answer, Placement)
+
+    def target(
+        self, pod: MovablePod, before: Sequence[PlannedMove], keep_off: frozenset[CardUuid]
+    ) -> tuple[str, CardUuid] | None:
+        state, table = self._context.state, self._context.table
+        candidate = state.pods[pod.uid]
+        need = candidate.info.need
+        if need is None:
+            return None
+        # One card takes one pod of a plan: the budgets let a card be a target once in a while.
+        closed = keep_off | {move.card for move in before}
+        for number in self._ranked(pod, candidate, closed):
+            node, card = table.nodes[int(table.node[number])], table.uuids[number]
+            info = state.snapshot.nodes[node]
+            others = frozenset(info.cards) - {card}
+            answer = place(info, need, strategy=state.strategy, exclude=others)
+            if isinstance(answer, Placement):
+                return node, card
+        return None
+
+    def _ranked(
+        self, pod: MovablePod, candidate: PlacedPod, closed: frozenset[CardUuid]
+    ) -> Iterator[int]:
+        """Yield the cards that may be the target, in the order of the pod's strategy."""
+        context, policy = self._context, self._context.policy
+        table, state = context.table, context.state
+        need, use = candidate.info.need, context.use(candidate, pod.card)
+        assert need is not None, "a pod that may be moved has a need"
+        assert use is not None, "a pod that may be moved is on a measured card"
+        source = state.snapshot.nodes[candidate.info.record.node].cards[pod.card].card
+        fitting = (
+            context.targets
+            & context.allowed(candidate)[table.node]
+            & table.is_model(source.model)
+            & ~table.flags(closed | self._left(candidate))
+            & (table.free_mib >= pod.allocation.mib)
+            & (table.free_cores >= pod.allocation.cores)
+            & (table.free_slots >= pod.allocation.slots)
+            & (context.forecast + use.busy_ratio <= policy.ceiling_ratio)
+            & (context.level + use.high_ratio <= policy.hot_ratio)
+            & (context.measured_free_mib >= pod.allocation.mib + policy.free_margin_mib)
+        )
+        numbers = np.flatnonzero(fitting)
+        left = (table.free_mib - pod.allocation.mib) / np.maximum(table.capacity_mib, 1)
+        score = SCORING[need.strategy or state.strategy].score(left, table.heat)[numbers]
+        yield from numbers[np.argsort(-score, kind="stable")].tolist()
+
+    def _left(self, candidate: PlacedPod) -> frozenset[CardUuid]:
+        """Return the cards that the pod's owner left so lately that it does not return."""
+        lately = timedelta(seconds=self._context.policy.return_cooldown_s)
+        return frozenset(
+            past_move.move.source
+            for past_move in self._context.state.past
+            if past_move.move.owner_uid == candidate.owner_uid
+            and self._context.now - past_move.started_at < lately
+        )
+
+
+def _cost(candidate: PlacedPod, mib: int) -> float:
+    return (
+        _BASE_COST
+        + (0.0 if mode_of(candidate.info) is MoveMode.SURGE else _NO_SURGE_COST)
+        + (_PRIORITY_COST if candidate.info.priority > 0 else 0.0)
+        + _COST_PER_10_GIB * mib / (10 * 1024)
+    )
+
+
+def _ratios(values: list[float]) -> NDArray[np.float64]:
+    return np.array(values, np.float64)

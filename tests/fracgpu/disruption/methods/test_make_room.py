@@ -1,0 +1,347 @@
+"""The method for a pod that waits: few moves, proven as a whole, that free the cards it needs."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from fracgpu.disruption.disruption_state import DisruptionState
+from fracgpu.disruption.heat import Heat
+from fracgpu.disruption.methods import make_room
+from fracgpu.disruption.move import HeldBack, HoldReason, Move, Plan
+from fracgpu.disruption.planner import plan_moves, validate_move
+from fracgpu.disruption.policy import MakeRoom, Mode, RebalancerPolicy
+from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
+from fracgpu.state.move_object import MoveMode, MovePhase
+from tests.fakes.clock import NOON
+from tests.support.making_room import a_cluster, a_small_pod, a_waiting_pod, begun
+from tests.support.rebalancing import ACTIVE, a_reading
+
+MAKE_ROOM = replace(
+    ACTIVE,
+    make_room=MakeRoom.ACTIVE,
+    max_in_flight=3,
+    max_in_flight_per_node=3,
+    max_per_namespace_per_hour=10,
+)
+METHODS = (make_room,)
+# Each card has room for a share, none for a whole card.
+FRAGMENTED = {"n1": {"a0": 4000}, "n2": {"b0": 8000}, "n3": {"c0": 9000}}
+
+
+def plan(state: DisruptionState, policy: RebalancerPolicy = MAKE_ROOM) -> Plan:
+    return plan_moves(state, policy=policy, now=NOON, methods=METHODS)
+
+
+def validate(
+    state: DisruptionState, move: Move, policy: RebalancerPolicy = MAKE_ROOM
+) -> HeldBack | None:
+    return validate_move(state, move, policy=policy, now=NOON, methods=METHODS)
+
+
+def reasons(found: Plan) -> list[HoldReason]:
+    return [held.reason for held in found.held]
+
+
+def ends(found: Plan) -> list[tuple[str, str, str]]:
+    return [(move.pod_uid, move.source, move.target) for move in found.moves]
+
+
+def subjects(*waiting: Any, policy: RebalancerPolicy = MAKE_ROOM) -> list[str]:
+    state = a_cluster(FRAGMENTED, *waiting)
+    return list(make_room.subjects(state, policy=policy, now=NOON))
+
+
+# Who waits
+
+
+def test_the_most_important_pod_that_waits_longest_comes_first() -> None:
+    late = NOON - timedelta(minutes=20)
+    pods = (
+        a_waiting_pod("late", unschedulable_since=late),
+        a_waiting_pod("early"),
+        a_waiting_pod("important", unschedulable_since=late, priority=5),
+    )
+    assert subjects(*pods) == ["important", "early", "late"]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        pytest.param({"unschedulable_since": None}, id="gated, or not tried yet"),
+        pytest.param({"unschedulable_since": NOON - timedelta(minutes=2)}, id="lately"),
+        pytest.param({"nominated_node": "n1"}, id="preemption makes room"),
+        pytest.param({"scheduler_name": "other"}, id="another scheduler's"),
+        pytest.param({"node": "n1"}, id="bound"),
+        pytest.param({"need": None}, id="needs no card"),
+    ],
+)
+def test_a_pod_that_does_not_wait_for_room_is_no_subject(facts: dict[str, Any]) -> None:
+    assert subjects(a_waiting_pod(**facts)) == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "make", "planned"),
+    [
+        (Mode.ACTIVE, MakeRoom.OFF, False),
+        (Mode.ACTIVE, MakeRoom.RECOMMEND, True),
+        (Mode.ACTIVE, MakeRoom.ACTIVE, True),
+        (Mode.DRY_RUN, MakeRoom.OFF, True),  # to show what there would be
+        (Mode.OFF, MakeRoom.ACTIVE, False),
+    ],
+)
+def test_off_plans_nothing_but_what_a_dry_run_shows(
+    mode: Mode, make: MakeRoom, planned: bool
+) -> None:
+    policy = replace(MAKE_ROOM, mode=mode, make_room=make)
+    moves = plan(a_cluster(FRAGMENTED, a_waiting_pod()), policy).moves
+    assert bool(moves) == planned
+    assert [move.only_recommended for move in moves] == [make is MakeRoom.RECOMMEND] * planned
+
+
+def test_off_is_the_default() -> None:
+    assert RebalancerPolicy().make_room is MakeRoom.OFF
+
+
+# The plan
+
+
+def test_a_whole_card_pod_on_scattered_room_gets_the_card_that_is_cheapest_to_free() -> None:
+    (move,) = plan(a_cluster(FRAGMENTED, a_waiting_pod())).moves
+
+    # Packed: the fullest card that has room.
+    assert (move.pod_uid, move.source, move.target) == ("p-a0", "a0", "c0")
+    assert (move.method, move.plan, move.mode) == (
+        "make-room",
+        "make-room-big",
+        MoveMode.EVICT,
+    )
+    kept = move.beneficiary
+    assert kept is not None
+    assert (kept.namespace, kept.name, kept.uid, kept.cards) == ("ml", "big", "big", ("a0",))
+    assert kept.held_until == NOON + timedelta(seconds=MAKE_ROOM.make_room_hold_s)
+
+
+def test_a_pod_of_several_cards_gets_them_on_one_node_and_the_idle_ones_are_kept_too() -> None:
+    held = {"n1": {"a0": 4000, "a1": 0, "a2": 20_000}, "n2": {"b0": 8000}, "n3": {"c0": 9000}}
+    (move,) = plan(a_cluster(held, a_waiting_pod(cards=2))).moves
+
+    assert (move.source, move.source_node) == ("a0", "n1")
+    assert move.beneficiary is not None
+    assert set(move.beneficiary.cards) == {"a0", "a1"}
+
+
+def test_a_share_gets_room_by_the_one_pod_that_is_enough() -> None:
+    # Two pods of 10,000 leave 4,000 on each card; the waiting one needs 12,000 on one.
+    pods = [
+        a_small_pod(f"p-{card}{number}", card, node=node, mib=10_000 - number * 4000)
+        for node, card in (("n1", "a0"), ("n2", "b0"), ("n3", "c0"))
+        for number in (0, 1)
+    ]
+    held = {"n1": {"a0": 0}, "n2": {"b0": 0}, "n3": {"c0": 0}}
+    state = a_cluster(held, pods=[*pods, a_waiting_pod(mib=12_000)])
+
+    (move,) = plan(state).moves
+
+    assert move.mib == 6000
+    assert move.source != move.target
+
+
+def test_three_moves_make_room_and_four_do_not() -> None:
+    targets = {f"t{n}": {f"t{n}0": 12_000} for n in range(4)}
+    three = {"n1": {"a0": 5000, "a1": 5000, "a2": 5000, "a3": 0}, **targets}
+    four = {"n1": {"a0": 5000, "a1": 5000, "a2": 5000, "a3": 5000}, **targets}
+
+    found = plan(a_cluster(three, a_waiting_pod(cards=4)))
+    assert len(found.moves) == 3
+    assert len({move.target for move in found.moves}) == 3
+    assert {move.plan for move in found.moves} == {"make-room-big"}
+
+    refused = plan(a_cluster(four, a_waiting_pod(cards=4)))
+    assert refused.moves == ()
+    assert reasons(refused) == [HoldReason.NO_ROOM]
+
+
+def test_too_little_memory_in_all_is_not_scattered_room() -> None:
+    full = {"n1": {"a0": 14_000}, "n2": {"b0": 14_000}}
+    assert reasons(plan(a_cluster(full, a_waiting_pod()))) == [HoldReason.NO_ROOM]
+
+
+def test_a_pod_that_fits_already_is_not_helped_by_moves() -> None:
+    free = {"n1": {"a0": 4000}, "n2": {"b0": 0}}
+    assert plan(a_cluster(free, a_waiting_pod())).moves == ()
+
+
+@pytest.mark.parametrize("heat", [heat for heat in Heat if heat is not Heat.COOL])
+def test_no_pod_is_moved_to_a_card_that_is_not_cool(heat: Heat) -> None:
+    held = {"n1": {"a0": 4000}, "n2": {"b0": 8000}}
+    assert plan(a_cluster(held, a_waiting_pod())).moves
+    assert plan(a_cluster(held, a_waiting_pod(), heat={"b0": heat, "a0": heat})).moves == ()
+
+
+def test_no_pod_is_moved_where_it_would_heat_the_card_or_nobody_measures() -> None:
+    held = {"n1": {"a0": 4000}, "n2": {"b0": 8000}}
+    for reading in (a_reading(0.55), None):
+        readings = {"b0": reading, "a0": reading or a_reading(0.1)}
+        found = plan(a_cluster(held, a_waiting_pod(), readings=readings))
+        assert found.moves == ()
+
+
+def test_a_pod_is_not_moved_for_a_less_important_one() -> None:
+    pods = [
+        a_small_pod("p-a0", "a0", node="n1", priority=10),
+        a_small_pod("p-b0", "b0", node="n2", priority=10),
+    ]
+    held = {"n1": {"a0": 0}, "n2": {"b0": 0}}
+
+    def planned(priority: int) -> int:
+        waiting = a_waiting_pod(priority=priority)
+        return len(plan(a_cluster(held, pods=[*pods, waiting])).moves)
+
+    assert [planned(9), planned(10)] == [0, 1]
+
+
+def test_a_pod_that_may_not_be_moved_stays_and_another_card_is_freed() -> None:
+    held = dict(FRAGMENTED, n1={"a0": 0})
+    young = a_small_pod("young", "a0", node="n1", started_at=NOON)
+    state = a_cluster(held, young, a_waiting_pod())
+    assert ends(plan(state)) == [("p-b0", "b0", "c0")]
+
+
+def test_a_pod_with_rules_that_nobody_evaluates_gets_no_room() -> None:
+    waiting = a_waiting_pod(rules=SchedulingConstraints(unjudged=("hostPath",)))
+    assert reasons(plan(a_cluster(FRAGMENTED, waiting))) == [HoldReason.UNJUDGED]
+
+
+# Budgets
+
+
+@pytest.mark.parametrize("room", [1, 2])
+def test_the_budgets_must_have_room_for_the_whole_plan(room: int) -> None:
+    held = {"n1": {"a0": 4000, "a1": 4000}, "n2": {"b0": 9000}, "n3": {"c0": 9000}}
+    state = a_cluster(held, a_waiting_pod(cards=2))
+    found = plan(state, replace(MAKE_ROOM, max_per_hour=room))
+    assert len(found.moves) == (2 if room == 2 else 0)
+    assert room == 2 or reasons(found) == [HoldReason.PLAN_BUDGET]
+
+
+TWO_MOVES = {"n1": {"a0": 4000, "a1": 5000}, "n2": {"b0": 9000}, "n3": {"c0": 9000}}
+
+
+def test_a_plan_that_was_begun_goes_on_with_the_cards_that_are_kept() -> None:
+    waiting = a_waiting_pod(cards=2)
+    state = a_cluster(TWO_MOVES, waiting)
+    (first,) = plan(state, replace(MAKE_ROOM, max_in_flight=1)).moves
+
+    under_way = replace(state, past=(begun(first),))
+    assert plan(under_way, replace(MAKE_ROOM, max_in_flight=1)).moves == ()
+    (second,) = plan(under_way, replace(MAKE_ROOM, max_in_flight=2)).moves
+
+    assert {first.source, second.source} == {"a0", "a1"}
+    assert first.target != second.target
+    assert second.plan == first.plan
+    assert second.beneficiary == first.beneficiary
+    both = replace(state, past=(begun(first), begun(second)))
+    assert reasons(plan(both)) == [HoldReason.ROOM_KEPT]
+
+
+def test_moves_off_one_node_follow_each_other_as_the_budgets_say() -> None:
+    state = a_cluster(TWO_MOVES, a_waiting_pod(cards=2))
+    policy = replace(MAKE_ROOM, max_in_flight_per_node=1)
+    (first,) = plan(state, policy).moves
+
+    under_way = replace(state, past=(begun(first),))
+    assert reasons(plan(under_way, policy)) == [HoldReason.NODE_BUSY]
+    gone = {uid: pod for uid, pod in state.pods.items() if uid != first.pod_uid}
+    done = replace(
+        state,
+        pods=gone,
+        snapshot=state.snapshot.without(first.pod_uid),
+        past=(begun(first, phase=MovePhase.VERIFYING),),
+    )
+    (second,) = plan(done, policy).moves
+    assert {first.source, second.source} == {"a0", "a1"}
+
+
+def test_a_begun_plan_comes_before_a_more_important_pod() -> None:
+    state = a_cluster(TWO_MOVES, a_waiting_pod(cards=2))
+    (first,) = plan(state, replace(MAKE_ROOM, max_in_flight=1)).moves
+    important = a_waiting_pod("important", priority=9)
+    later = replace(state, pods={**state.pods, "important": important}, past=(begun(first),))
+    assert list(make_room.subjects(later, policy=MAKE_ROOM, now=NOON)) == ["big", "important"]
+
+
+def test_kept_cards_are_nobody_elses_room_and_no_target() -> None:
+    # With a0 kept for the first pod, the only plan for another frees b0 or c0.
+    state = a_cluster(FRAGMENTED, a_waiting_pod())
+    (first,) = plan(state).moves
+    gone = {uid: pod for uid, pod in state.pods.items() if uid != "p-a0"}
+    other = a_waiting_pod("other")
+    later = replace(
+        state,
+        snapshot=state.snapshot.without("p-a0"),
+        pods={**gone, "other": other},
+        past=(begun(first, minutes_ago=11, phase=MovePhase.DONE),),
+    )
+    assert ends(plan(later)) == [("p-b0", "b0", "c0")]
+
+
+def test_no_second_plan_is_made_for_a_pod_whose_room_did_not_help() -> None:
+    state = a_cluster(FRAGMENTED, a_waiting_pod())
+    (move,) = plan(state).moves
+    beneficiary = move.beneficiary
+    assert beneficiary is not None
+
+    def at(minutes_ago: float) -> Plan:
+        past = begun(move, minutes_ago=minutes_ago, phase=MovePhase.DONE)
+        until = past.started_at + timedelta(seconds=MAKE_ROOM.make_room_hold_s)
+        kept = replace(past.move, beneficiary=structs.replace(beneficiary, held_until=until))
+        return plan(replace(state, past=(replace(past, move=kept),)))
+
+    assert reasons(at(29)) == [HoldReason.ROOM_KEPT]
+    assert reasons(at(31)) == [HoldReason.ROOM_TRIED]
+    assert at(61).moves
+
+
+# Looked at again before the first step
+
+
+def test_a_move_is_right_while_the_pod_waits_and_the_plan_still_holds() -> None:
+    state = a_cluster(TWO_MOVES, a_waiting_pod(cards=2))
+    first, second = plan(state).moves
+    assert validate(state, first) is None
+    assert validate(replace(state, past=(begun(first),)), second) is None
+
+
+def test_a_move_is_wrong_once_its_pod_does_not_wait_any_more() -> None:
+    state = a_cluster(FRAGMENTED, a_waiting_pod())
+    (move,) = plan(state).moves
+    started = {**state.pods, "big": a_waiting_pod(node="n9")}
+    gone = {uid: pod for uid, pod in state.pods.items() if uid != "big"}
+    for pods in (started, gone):
+        refused = validate(replace(state, pods=pods), move)
+        assert refused is not None
+        assert refused.reason is HoldReason.NOT_WAITING
+
+
+def test_a_move_is_wrong_once_the_room_it_would_make_is_not_enough() -> None:
+    state = a_cluster(FRAGMENTED, a_waiting_pod())
+    (move,) = plan(state).moves
+    joined = a_cluster(
+        FRAGMENTED, a_waiting_pod(), a_small_pod("new", "a0", node="n1", started_at=NOON)
+    )
+    refused = validate(joined, move)
+    assert refused is not None
+    assert refused.reason is HoldReason.NO_ROOM
+
+
+def test_a_move_is_wrong_once_its_own_pod_may_not_be_moved() -> None:
+    state = a_cluster(FRAGMENTED, a_waiting_pod())
+    (move,) = plan(state).moves
+    pod = state.pods["p-a0"]
+    unready = replace(pod, info=replace(pod.info, ready=False))
+    refused = validate(replace(state, pods={**state.pods, "p-a0": unready}), move)
+    assert refused is not None
+    assert refused.reason is HoldReason.NOT_READY

@@ -1,0 +1,166 @@
+"""What a plan has to prove, one part at a time."""
+
+from dataclasses import replace
+from datetime import timedelta
+from time import process_time
+from typing import Any
+
+import pytest
+
+from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.disruption_state import DisruptionState
+from fracgpu.disruption.methods import make_room
+from fracgpu.disruption.move import HoldReason
+from fracgpu.disruption.planner import plan_moves
+from fracgpu.disruption.policy import MakeRoom
+from fracgpu.disruption.room.prover import StateProver, held_for, holds_cards, room_context
+from fracgpu.k8s.node_affinity import NodeExpression, NodeRules
+from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
+from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
+from fracgpu.state.cluster_state import PlacedPod
+from fracgpu.state.move_object import MovePhase
+from fracgpu.units import Mib
+from tests.fakes.clock import NOON
+from tests.support.making_room import a_cluster, a_small_pod, a_waiting_pod, begun
+from tests.support.moves import a_beneficiary
+from tests.support.rebalancing import ACTIVE, CARD_MIB, a_move, a_past_move, a_reading
+
+HELD = {"n1": {"a0": 4000}, "n2": {"b0": 8000, "b1": 2000}}
+
+
+def prover(state: DisruptionState, waiting: PlacedPod | None = None, **policy: Any) -> StateProver:
+    context = room_context(state, policy=replace(ACTIVE, **policy), now=NOON)
+    return StateProver(context, waiting or a_waiting_pod())
+
+
+def target_of(state: DisruptionState, card: str = "a0", **policy: Any) -> str | None:
+    asked = prover(state, **policy)
+    (pod,) = asked.movable(CardUuid(card))
+    found = asked.target(pod, (), frozenset({CardUuid(card)}))
+    return found[1] if found else None
+
+
+def test_the_target_is_the_one_that_the_clusters_strategy_prefers() -> None:
+    state = a_cluster(HELD)
+    assert target_of(state) == "b0"
+    assert target_of(replace(state, strategy=Strategy.SPREAD)) == "b1"
+
+
+def test_the_pods_own_strategy_comes_first() -> None:
+    spread = PodNeed(
+        containers=(ContainerNeed(name="main", mib=Mib(4000)),), strategy=Strategy.SPREAD
+    )
+    pod = a_small_pod("p", "a0", node="n1", need=spread)
+    state = a_cluster({"n1": {"a0": 0}, "n2": HELD["n2"]}, pod)
+    assert target_of(state) == "b1"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"readings": {"b0": a_reading(0.55)}}, id="it would be busier than allowed"),
+        pytest.param({"readings": {"b0": None}}, id="it is not measured"),
+        pytest.param(
+            {"readings": {"b0": replace(a_reading(0.1), free_mib=Mib(4100))}},
+            id="it has less free memory than the ledger says",
+        ),
+    ],
+)
+def test_a_card_that_would_not_stay_cool_is_no_target(change: dict[str, Any]) -> None:
+    assert target_of(a_cluster(HELD, **change)) == "b1"
+
+
+def test_a_pod_that_is_not_measured_counts_with_all_that_its_card_does() -> None:
+    busy = {"a0": a_reading(0.55)}
+    assert target_of(a_cluster(HELD, readings=busy)) is None
+    measured = {"a0": a_reading(0.55, pods={"p-a0": 0.1})}
+    assert target_of(a_cluster(HELD, readings=measured)) == "b0"
+
+
+def test_a_card_that_the_owner_left_or_that_has_just_been_a_target_is_none() -> None:
+    left = a_past_move(minutes_ago=30, source=CardUuid("b0"), owner_uid="owner-p-a0")
+    joined = a_past_move(minutes_ago=5, target=CardUuid("b1"))
+    roomy: dict[str, Any] = {
+        "owner_cooldown_s": 60,
+        "max_per_owner_per_hour": 9,
+        "max_per_namespace_per_hour": 9,
+    }
+    assert target_of(a_cluster(HELD, past=[left]), **roomy) == "b1"
+    assert target_of(a_cluster(HELD, past=[left, joined]), **roomy) is None
+
+
+def test_a_card_of_another_model_is_no_target() -> None:
+    state = a_cluster(HELD)
+    info = state.snapshot.nodes["n2"]
+    cards = {
+        uuid: replace(it, card=replace(it.card, model="L4")) for uuid, it in info.cards.items()
+    }
+    nodes = {**state.snapshot.nodes, "n2": replace(info, cards=cards)}
+    assert target_of(replace(state, snapshot=replace(state.snapshot, nodes=nodes))) is None
+
+
+def test_a_node_that_the_pod_may_not_run_on_is_no_target() -> None:
+    elsewhere = NodeExpression(key="zone", operator="In", values=("far",))
+    nowhere = SchedulingConstraints(node=NodeRules(selector=(elsewhere,)))
+    pod = a_small_pod("p", "a0", node="n1", rules=nowhere)
+    assert target_of(a_cluster({"n1": {"a0": 0}, "n2": HELD["n2"]}, pod)) is None
+
+
+def test_the_waiting_pod_fits_only_on_the_cards_that_are_meant_for_it() -> None:
+    state = a_cluster({"n1": {"a0": 4000, "a1": 0}})
+    asked = prover(state)
+    (pod,) = asked.movable(CardUuid("a0"))
+    assert asked.fits("n1", [CardUuid("a1")], ())
+    assert not asked.fits("n1", [CardUuid("a0")], ())
+    assert asked.fits("n1", [CardUuid("a0")], (pod,))
+
+
+def test_a_pod_that_is_on_its_way_is_not_moved_again() -> None:
+    on_its_way = a_past_move(minutes_ago=1, under_way=True, pod_uid="p-a0", owner_uid="other")
+    assert prover(a_cluster(HELD, past=[on_its_way])).movable(CardUuid("a0")) == []
+
+
+@pytest.mark.parametrize("phase", MovePhase)
+def test_cards_are_kept_while_the_hold_of_the_move_says_so(phase: MovePhase) -> None:
+    soon = a_beneficiary("a0", held_until=NOON + timedelta(minutes=1))
+    past = begun(a_move(beneficiary=soon), phase=phase)
+    kept = phase not in (MovePhase.RECOMMENDED, MovePhase.ROLLING_BACK, MovePhase.ABORTED)
+    assert holds_cards(past, now=NOON) == kept
+    assert held_for([past], now=NOON) == ({"a0": "uid-big"} if kept else {})
+    assert not holds_cards(begun(a_move(), phase=phase), now=NOON)
+
+
+def test_a_hold_lapses_once_the_move_has_ended() -> None:
+    ended = a_beneficiary("a0", held_until=NOON)
+    assert not holds_cards(begun(a_move(beneficiary=ended), phase=MovePhase.DONE), now=NOON)
+    assert holds_cards(begun(a_move(beneficiary=ended), phase=MovePhase.EVICTING), now=NOON)
+
+
+def test_the_context_is_built_once_for_one_state() -> None:
+    state = a_cluster(HELD)
+    first = room_context(state, policy=ACTIVE, now=NOON)
+    assert room_context(state, policy=ACTIVE, now=NOON) is first
+    assert room_context(replace(state), policy=ACTIVE, now=NOON) is not first
+
+
+def test_fifty_waiting_pods_cost_little_on_a_thousand_nodes() -> None:
+    nodes = {f"n{row}": {f"n{row}-{column}": 0 for column in range(8)} for row in range(1000)}
+    pods = [
+        a_small_pod(f"{card}-{number}", card, node=node, mib=6600)
+        for node, cards in nodes.items()
+        for card in cards
+        for number in range(3)
+    ]
+    waiting = [
+        a_waiting_pod(f"w{number}", cards=(1, 2, 4, 8)[number % 4], mib=CARD_MIB)
+        for number in range(50)
+    ]
+    state = a_cluster(nodes, pods=[*pods, *waiting])
+    policy = replace(ACTIVE, make_room=MakeRoom.ACTIVE)
+
+    began = process_time()
+    found = plan_moves(state, policy=policy, now=NOON, methods=(make_room,))
+    spent_s = process_time() - began
+
+    assert [held.reason for held in found.held] == [HoldReason.NO_ROOM] * 50
+    assert spent_s < 10  # 1 s unloaded; looking at every pod of every card took minutes
