@@ -1,12 +1,13 @@
 """The fleet as it fills: the product's own ledger and fit index, with CPU and host memory."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
 import numpy as np
 
-from fracgpu.cards.card import NodeCards
+from fracgpu.cards.card import CardUuid, Cordon, NodeCards
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.k8s.resources import NO_HOST_RESOURCES
 from fracgpu.placement.fit_index import FITS, FitIndex, FitResult
@@ -21,6 +22,7 @@ from simulator.replay.workload import ReplayPod
 
 NOW: Final = datetime(2000, 1, 1, tzinfo=UTC)  # nothing here depends on the time
 _PLENTY: Final = 2**62
+_NEVER: Final = NOW.replace(year=9999)
 
 
 class FleetState:
@@ -41,6 +43,7 @@ class FleetState:
         # The node matrix sorts nodes by name; here they are preferred in the given order.
         self.rows: IntArray = self.matrix.rows_of([node.node for node in nodes])
         self.names = [node.node for node in nodes]
+        self._nodes = tuple(nodes)
         # A node without CPU and memory figures is never short of them.
         self.cpu_milli = np.array([_room(node, node.host.cpu_milli) for node in nodes], np.int64)
         self.memory_mib = np.array([_room(node, node.host.memory_mib) for node in nodes], np.int64)
@@ -73,8 +76,8 @@ class FleetState:
             raise LookupError(f"{self.names[place]} is not in the ledger; no node leaves a replay")
         return node_info
 
-    def take(self, pod: ReplayPod, place: int, assignment: Assignment) -> None:
-        """Place a pod on a node's cards permanently.
+    def take(self, pod: ReplayPod, place: int, assignment: Assignment) -> str:
+        """Place a pod on a node's cards, and return the UID by which it is released.
 
         Raises:
             ValueError: a policy chose cards, CPU or memory without enough room.
@@ -97,6 +100,23 @@ class FleetState:
         over = [uuid for uuid in holds if self.node_info(place).cards[uuid].free_mib < 0]
         if over:
             raise ValueError(f"{pod.name} was put on card {over[0]}, which has no room for it")
+        return bound.pod_uid
+
+    def release(self, pod: ReplayPod, place: int, uid: str) -> None:
+        """Free what a pod took."""
+        self.cpu_milli[place] += pod.host.cpu_milli
+        self.memory_mib[place] += pod.host.memory_mib
+        held = self._ledger.observed.get(uid)
+        if held is not None:
+            self.used_mib -= sum(card_slice.mib for card_slice in held.by_card.values())
+        self._ledger.remove_pod(uid)
+        self.bound_pods.remove(uid)
+
+    def close(self, place: int, cards: frozenset[CardUuid]) -> None:
+        """Keep new slices off these cards of a node, and off no other of it."""
+        node = self._nodes[place]
+        cordons = tuple(Cordon(card=card, until=_NEVER, reason="kept") for card in sorted(cards))
+        self._ledger.set_node(replace(node, cordons=cordons))
 
 
 def _room(node: NodeCards, amount: int) -> int:
