@@ -23,6 +23,7 @@ from process.clock import Clock, wait_at_most
 from rebalancer.cluster_cache import ClusterCache
 from rebalancer.config import policy_hash
 from rebalancer.cycle_metrics import CycleMetrics
+from rebalancer.disruption_inputs import DisruptionInputs, disruption_state
 from rebalancer.event_reporter import EventReporter
 from rebalancer.moves.conversion import spec_of
 from rebalancer.moves.cordons import Cordons, DesiredCordons
@@ -188,17 +189,15 @@ class Controller:
 
     def _disruption_state(self, measured: Measured, *, now: datetime) -> DisruptionState:
         parts = self._parts
-        return DisruptionState(
-            snapshot=parts.cache.snapshot(now=now),
-            usage=measured.usage,
+        inputs = DisruptionInputs(
+            measured=measured,
             heat=self._heat,
-            pods=parts.cache.placed_pods,
             past=self._past(),
-            taints=parts.cache.taints,
             strategy=parts.placement.value,
             scheduler_name=parts.scheduler_name,
             leading_since=self._leading_since or now,
         )
+        return disruption_state(parts.cache, inputs, now=now)
 
     async def _mode(
         self,

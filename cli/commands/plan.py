@@ -1,0 +1,154 @@
+"""``fracgpu plan``: what the rebalancer would do now, and for each hot card why not more.
+
+It reads the cluster and Prometheus with the rebalancer's own code and changes nothing. Exit code 0:
+done; 1: Prometheus or the API server gave no usable answer, or the ConfigMap has a mistake; 2:
+wrong arguments.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from cli.cluster import add_cluster_flags, with_cluster
+from cli.main import CALLED_WRONG, DONE, FAILED
+from cli.plan_report import PlanReport, report_json, report_on
+from cli.printers.live import open_console, show_lines
+from cli.printers.plan_lines import plan_lines
+from cli.rebalancing import (
+    ClusterSettings,
+    ReadingFailed,
+    add_prometheus_flags,
+    open_prometheus,
+    read_cluster,
+    read_policy_file,
+    read_settings,
+)
+from fracgpu import names
+from fracgpu.disruption.breakers import open_breakers
+from fracgpu.disruption.move import PastMove
+from kube.client import KubeClient
+from process import logs
+from rebalancer.disruption_inputs import DisruptionInputs, disruption_state
+from rebalancer.moves.store import MoveStore, MovesUnreadable
+from rebalancer.usage.measured import Querier
+from rebalancer.usage.past import look_back, server_time
+from rebalancer.usage.prometheus import QueryFailed
+
+_LONG_LEADING: Final = timedelta(days=1)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Show the plan; return the exit code."""
+    try:
+        options = _parser().parse_args(argv)
+    except SystemExit as end:  # argparse has printed its help or what is wrong
+        return DONE if not end.code else CALLED_WRONG
+    return with_cluster("plan", options.kubeconfig, lambda client: _plan(client, options))
+
+
+async def _plan(client: KubeClient, options: argparse.Namespace) -> int:
+    logs.configure(level="error", json=False)
+    try:
+        settings = await read_settings(client, namespace=options.namespace)
+        if options.config is not None:
+            settings = ClusterSettings(
+                policy=read_policy_file(options.config),
+                strategy=settings.strategy,
+                source=str(options.config),
+            )
+        async with open_prometheus(options) as prometheus:
+            report = await read_report(
+                client,
+                prometheus,
+                settings,
+                namespace=options.namespace,
+                scheduler_name=options.scheduler_name,
+            )
+    except (ReadingFailed, QueryFailed, MovesUnreadable) as error:
+        print(f"fracgpu plan: {error}", file=sys.stderr)
+        return FAILED
+    if options.json:
+        print(json.dumps(report_json(report), indent=2))
+    else:
+        show_lines(open_console(), plan_lines(report))
+    return DONE
+
+
+async def read_report(
+    client: KubeClient,
+    prometheus: Querier,
+    settings: ClusterSettings,
+    *,
+    namespace: str,
+    scheduler_name: str,
+) -> PlanReport:
+    """Read everything once and return what the rebalancer would do.
+
+    Raises:
+        ReadingFailed: the cluster could not be listed.
+        QueryFailed: Prometheus gave no answer that can be used.
+        MovesUnreadable: what past moves there were is unknown.
+    """
+    policy = settings.policy
+    cache = await read_cluster(client)
+    past = await _past_moves(client, namespace=namespace)
+    now = await server_time(prometheus)
+    measured, heat = await look_back(
+        prometheus, cache.cards(), _looks(policy.hold_cycles, policy.tick_s, now), past=past,
+        policy=policy,
+    )  # fmt: skip
+    if measured.trouble:
+        raise ReadingFailed(f"Prometheus: {measured.trouble}")
+    inputs = DisruptionInputs(
+        measured=measured,
+        heat=heat,
+        past=past,
+        strategy=settings.strategy,
+        scheduler_name=scheduler_name,
+        leading_since=now - _LONG_LEADING,
+    )
+    state = disruption_state(cache, inputs, now=now)
+    breakers = open_breakers(past, policy=policy, now=now)
+    return report_on(state, policy=policy, breakers=breakers, now=now)
+
+
+def _looks(hold_cycles: int, tick_s: float, now: datetime) -> list[datetime]:
+    """Return as many cycles as a card needs to become hot, the last one now."""
+    count = hold_cycles + 3
+    return [now - timedelta(seconds=tick_s * ago) for ago in reversed(range(count))]
+
+
+async def _past_moves(client: KubeClient, *, namespace: str) -> list[PastMove]:
+    def never() -> None:
+        raise AssertionError("a plan writes nothing")
+
+    store = MoveStore(client, namespace=namespace, guard=never)
+    await store.load()
+    return [record.past() for record in store.records]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fracgpu plan",
+        description="What the rebalancer would do now: for each hot card the move, and for every "
+        "other pod its score or the first rule that holds it back. Changes nothing.",
+    )
+    add_prometheus_flags(parser)
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="a candidate for the ConfigMap's key rebalancer, to be used instead",
+    )
+    parser.add_argument(
+        "--namespace", "-n", default=names.SYSTEM_NAMESPACE, help="of the ConfigMap"
+    )
+    parser.add_argument(
+        "--scheduler-name", default=names.SCHEDULER_NAME, help="the scheduler whose pods may move"
+    )
+    add_cluster_flags(parser)
+    return parser

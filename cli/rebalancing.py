@@ -1,0 +1,128 @@
+"""What the rebalancer knows, read once with its own code: its policy, its moves and Prometheus."""
+
+import argparse
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from component.placement_config import DEFAULT, parse_strategy
+from component.placement_config import KEY as PLACEMENT_KEY
+from fracgpu import names
+from fracgpu.disruption.policy import RebalancerPolicy
+from fracgpu.request.need import Strategy
+from kube.client import KubeClient
+from kube.errors import NotFound
+from kube.kinds import CONFIGMAPS
+from kube.objects import decode_object
+from rebalancer.cluster_cache import ClusterCache
+from rebalancer.config import KEY, parse_policy
+from rebalancer.usage.credentials import CredentialFiles
+from rebalancer.usage.prometheus import Prometheus
+
+_SYNC_LIMIT_S: Final = 60.0
+_MIB: Final = 1024 * 1024
+
+
+class ReadingFailed(Exception):  # noqa: N818 - says what happened
+    """Something that is needed cannot be read; the message says what and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSettings:
+    """What the ConfigMap says to the rebalancer.
+
+    Attributes:
+        source: where the policy comes from, for people.
+    """
+
+    policy: RebalancerPolicy
+    strategy: Strategy
+    source: str
+
+
+def add_prometheus_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of the rebalancer by which a command reaches Prometheus."""
+    parser.add_argument(
+        "--prometheus-url",
+        required=True,
+        help="where Prometheus answers, e.g. http://localhost:9090 (kubectl port-forward)",
+    )
+    parser.add_argument(
+        "--prometheus-credentials-dir",
+        type=Path,
+        help="a folder with token, or username and password; headers; ca.crt; tls.crt and tls.key",
+    )
+    parser.add_argument("--prometheus-token-file", type=Path, help="file with a bearer token")
+    parser.add_argument("--prometheus-ca-file", type=Path, help="CA of Prometheus' certificate")
+    parser.add_argument(
+        "--query-timeout-s", type=float, default=30.0, help="longest wait for an answer (30)"
+    )
+
+
+def open_prometheus(options: argparse.Namespace) -> Prometheus:
+    """Return a client by the flags of :func:`add_prometheus_flags`."""
+    return Prometheus(
+        options.prometheus_url,
+        limit_s=options.query_timeout_s,
+        limit_bytes=256 * _MIB,
+        credentials=CredentialFiles(
+            folder=options.prometheus_credentials_dir,
+            token_file=options.prometheus_token_file,
+            ca_file=options.prometheus_ca_file,
+        ),
+    )
+
+
+def read_policy_file(path: Path) -> RebalancerPolicy:
+    """Return the policy in a file: the text of the ConfigMap's key ``rebalancer``.
+
+    Raises:
+        ReadingFailed: there is no such file, or the text has mistakes.
+    """
+    try:
+        return parse_policy(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ReadingFailed(f"--config {path}: {error}") from error
+
+
+async def read_settings(client: KubeClient, *, namespace: str) -> ClusterSettings:
+    """Return what the ConfigMap says; without it, the defaults.
+
+    Raises:
+        ReadingFailed: a key cannot be parsed; the rebalancer goes on with the last good one, which
+            is not known here.
+    """
+    where = f"ConfigMap {namespace}/{names.CONFIG_MAP}"
+    try:
+        body = await client.get(CONFIGMAPS, names.CONFIG_MAP, namespace=namespace)
+    except NotFound:
+        source = f"the defaults, because there is no {where}"
+        return ClusterSettings(policy=RebalancerPolicy(), strategy=DEFAULT, source=source)
+    data: dict[str, str] = decode_object(body).get("data") or {}
+    try:
+        policy = parse_policy(data[KEY]) if KEY in data else RebalancerPolicy()
+        strategy = parse_strategy(data[PLACEMENT_KEY]) if PLACEMENT_KEY in data else DEFAULT
+    except ValueError as error:
+        raise ReadingFailed(f"{where}: {error}; try another policy with --config") from error
+    return ClusterSettings(policy=policy, strategy=strategy, source=where)
+
+
+async def read_cluster(client: KubeClient) -> ClusterCache:
+    """List the cluster into the rebalancer's own cache, and stop following it.
+
+    Raises:
+        ReadingFailed: not everything could be listed within a minute.
+    """
+    cache = ClusterCache(client)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(run(), name=name) for name, run in cache.tasks().items()]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SYNC_LIMIT_S):
+                await cache.wait_synced()
+        for task in tasks:
+            task.cancel()
+    if not cache.synced:
+        raise ReadingFailed(f"the API server did not list everything within {_SYNC_LIMIT_S:g} s")
+    return cache

@@ -1,0 +1,157 @@
+"""``fracgpu plan`` against a live API server and a real Prometheus with an hour of data."""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.commands.plan import main
+from cli.main import CALLED_WRONG, DONE, FAILED
+from fracgpu import names
+from fracgpu.cards.card import CardUuid
+from kube.client import KubeClient
+from kube.kinds import CONFIGMAPS, PODS
+from kube.objects import decode_object
+from process.clock import SystemClock
+from simulator.apiserver.server import ApiServer
+from simulator.envtest.prometheus import RealPrometheus
+from tests.cli.live_cluster import call
+from tests.support.backfill import Past, steady, write_blocks
+from tests.support.moving import NAMESPACE, make_cluster
+from tests.support.rebalancing import COOL_CARD, HOT_CARD
+
+TARGET = {"job": "fracgpu", "instance": "10.0.0.1:9400"}
+
+
+def a_card(uuid: CardUuid, busy: float) -> list[Past]:
+    labels = {"UUID": uuid, "pod": "", **TARGET}
+    return [
+        Past(name="DCGM_FI_DEV_GPU_UTIL", labels=labels, points=steady(busy)),
+        Past(name="DCGM_FI_DEV_FB_FREE", labels=labels, points=steady(16_000)),
+    ]
+
+
+def a_pod(uuid: CardUuid, uid: str, busy: float) -> Past:
+    labels = {"UUID": uuid, "pod_uid": uid, **TARGET}
+    return Past(name="fracgpu_pod_sm_util", labels=labels, points=steady(busy))
+
+
+@asynccontextmanager
+async def a_past_hour(
+    folder: Path, kube: KubeClient, *, cool: float = 1
+) -> AsyncIterator[RealPrometheus]:
+    """Run a Prometheus in which one card was hot for an hour, by two pods."""
+    pods = [decode_object(bytes(raw)) for raw in (await kube.list(PODS, namespace=NAMESPACE)).items]
+    uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
+    series = [
+        *a_card(HOT_CARD, 95),
+        *a_card(COOL_CARD, cool),
+        a_pod(HOT_CARD, uids["pod-a"], 35),
+        a_pod(HOT_CARD, uids["pod-b"], 55),
+    ]
+    write_blocks(folder / "data", series, end_s=SystemClock().now().timestamp() + 30)
+    async with RealPrometheus.start(folder, {}) as prometheus:
+        yield prometheus
+
+
+async def configure(kube: KubeClient, **keys: str) -> None:
+    body = {
+        "metadata": {"name": names.CONFIG_MAP, "namespace": names.SYSTEM_NAMESPACE},
+        "data": keys,
+    }
+    await kube.create(CONFIGMAPS, body)
+
+
+async def test_every_pod_of_a_hot_card_has_its_move_or_the_rule_that_holds_it(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await make_cluster(kube)
+    before = (await kube.list(PODS)).resource_version
+    async with a_past_hour(tmp_path / "prom", kube) as prometheus:
+        capsys.readouterr()
+        code = await call(main, api, tmp_path, "--prometheus-url", prometheus.url)
+
+    out = capsys.readouterr().out
+    assert code == DONE, out
+    lines = out.splitlines()
+    assert lines[0].startswith("mode dryRun (moves are only reported), aggressiveness 3; 100%")
+    assert "n1/0  A30  busy 95%, hot" in lines
+    (move,) = [line for line in lines if line.startswith("  move ")]
+    (stay,) = [line for line in lines if line.startswith("  stay ")]
+    assert {move.split()[1], stay.split()[1]} == {"ml/pod-a", "ml/pod-b"}
+    assert "-> n2/0 (gain " in move
+    assert "moving another pod off the card relieves more" in stay
+    assert (await kube.list(PODS)).resource_version == before  # nothing was written
+
+
+async def test_what_blocks_everything_is_named_and_what_would_happen_without_it(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await make_cluster(kube)
+    await configure(kube, rebalancer="mode: active\npaused: true", placement="strategy: pack")
+    async with a_past_hour(tmp_path / "prom", kube) as prometheus:
+        capsys.readouterr()
+        code = await call(main, api, tmp_path, "--prometheus-url", prometheus.url, "-o", "json")
+        answer: Mapping[str, Any] = json.loads(capsys.readouterr().out)
+        text = await call(main, api, tmp_path, "--prometheus-url", prometheus.url)
+
+    assert (code, text) == (DONE, DONE)
+    assert (answer["mode"], answer["trustedRatio"]) == ("active", 1.0)
+    assert [held["reason"] for held in answer["blocked"]] == ["paused"]
+    assert answer["moves"] == []
+    (card,) = answer["hotCards"]
+    assert (card["name"], card["blockedBy"], len(card["moves"])) == ("n1/0", "paused", 1)
+    assert card["moves"][0]["to"] == "n2/0"
+    assert "not now: the rebalancer is paused; without that:" in capsys.readouterr().out
+
+
+async def test_a_candidate_file_is_used_instead_of_the_configmap(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await make_cluster(kube)
+    await configure(kube, rebalancer="hotRatio: 0.97")
+    candidate = tmp_path / "candidate.yaml"
+    candidate.write_text("minPodBusyRatio: 0.5")
+    async with a_past_hour(tmp_path / "prom", kube) as prometheus:
+        capsys.readouterr()
+        words = ("--prometheus-url", prometheus.url)
+        assert await call(main, api, tmp_path, *words) == DONE
+        assert "no card is hot" in capsys.readouterr().out
+        assert await call(main, api, tmp_path, *words, "--config", str(candidate)) == DONE
+        out = capsys.readouterr().out
+        assert "stay ml/pod-a: it uses too little to matter" in out
+        assert "move ml/pod-b" in out
+        candidate.write_text("hotRatio: 80")
+        assert await call(main, api, tmp_path, *words, "--config", str(candidate)) == FAILED
+        assert "hotRatio is 80; want a number from 0.2 to 1" in capsys.readouterr().err
+
+
+async def test_a_configmap_with_a_mistake_is_named_and_nothing_is_guessed(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await make_cluster(kube)
+    await configure(kube, rebalancer="hotRatios: 1")
+
+    assert await call(main, api, tmp_path, "--prometheus-url", "http://127.0.0.1:9") == FAILED
+
+    err = capsys.readouterr().err
+    assert "ConfigMap fracgpu-system/fracgpu-config: hotRatios is not a key here" in err
+
+
+async def test_without_an_answer_of_prometheus_it_says_so(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await make_cluster(kube)
+
+    assert await call(main, api, tmp_path, "--prometheus-url", "http://127.0.0.1:9") == FAILED
+
+    assert "fracgpu plan: unreachable: " in capsys.readouterr().err
+
+
+def test_wrong_arguments_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == CALLED_WRONG
+    assert "--prometheus-url" in capsys.readouterr().err
+    assert main(["--help"]) == DONE
