@@ -6,7 +6,7 @@ from cli.plan_report import report_json, report_on
 from cli.printers.plan_lines import plan_lines
 from fracgpu.disruption.breakers import OpenBreaker, open_breakers
 from fracgpu.disruption.disruption_state import DisruptionState
-from fracgpu.disruption.heat import Heat
+from fracgpu.disruption.heat import CardReading, Heat
 from fracgpu.disruption.move import Ending, HoldReason
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from tests.fakes.clock import NOON
@@ -66,9 +66,12 @@ def test_an_open_breaker_is_shown_with_the_mode_that_it_leaves() -> None:
 
 
 def test_a_card_that_no_pod_can_leave_says_so_itself() -> None:
-    readings = {HOT_CARD: a_reading(0.95, pods={"pod-a": 0.95}), COOL_CARD: a_reading(0.05)}
+    readings: dict[str, CardReading | None] = {
+        HOT_CARD: a_reading(0.95, pods={"pod-a": 0.95}),
+        COOL_CARD: a_reading(0.05),
+    }
 
-    lines = text_of(a_disruption_state(readings=dict(readings)))
+    lines = text_of(a_disruption_state(readings=readings))
 
     assert lines[-1] == f"  stay no pod: {HoldReason.ONE_POD_ALONE.value}"
 
