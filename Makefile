@@ -14,9 +14,10 @@ TRACE ?= ../shared/usage-trace/gentd26_dev.csv.gz
 JUDGED ?= none naive k-like benchmarks.judged_rebalancer:Policy
 JUDGE_OPTIONS ?=
 PYTEST ?=
+IMAGES ?=
 
 .PHONY: help setup demo test check lint types imports format hooks e2e test-pythons bench bench-rebalancer fuzz \
-	lock proto clean
+	lock proto chart images clean
 
 ##@ Start here
 
@@ -88,6 +89,12 @@ lock: $(READY) ## pin the newest allowed versions
 proto: setup ## generate deviceplugin/proto from our .proto files
 	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. \
 		deviceplugin/proto/cri.proto deviceplugin/proto/deviceplugin.proto deviceplugin/proto/podresources.proto
+
+chart: setup ## write charts/fracgpu, the Helm chart, from deploy/ and overlays/
+	$(BIN)/python -m tools.helm_chart
+
+images: setup ## list the images that a cluster pulls (options: IMAGES="--kubernetes 1.33.5")
+	@$(BIN)/python -m tools.helm_chart.images $(IMAGES)
 
 clean: ## remove what the other targets made
 	rm -rf .venv .venv-3.* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,374 @@
+"""charts/fracgpu: the same objects as deploy/, for every value and overlay that says the same."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from tests.deploy.test_certificates import built
+from tests.support.helm import (
+    CHART,
+    OPERATOR,
+    ROOT,
+    by_key,
+    helm,
+    rendered,
+    template,
+)
+
+Json = dict[str, Any]
+WITH_NAMESPACE: Final = {"namespace": {"create": True}}
+
+# What an overlay changes, said in values.
+SAME: Final[Mapping[str, Json]] = {
+    "deploy": {},
+    "overlays/cert-manager": {"certificates": {"mode": "cert-manager"}},
+    "overlays/cluster-scheduler": {"scheduler": {"mode": "cluster"}},
+    "overlays/cluster-scheduler/prepare": {"scheduler": {"mode": "prepare"}},
+    "overlays/gke": {"platform": "gke"},
+    "overlays/k3s": {"platform": "k3s"},
+    "overlays/nvidia-runtime-class": {"deviceplugin": {"runtimeClassName": "nvidia"}},
+    "overlays/openshift": {"platform": "openshift"},
+    "overlays/prometheus-operator": {"prometheus": {"operator": {"enabled": "always"}}},
+    "overlays/simulated-cards": {"simulatedCards": {"enabled": True}},
+}
+OVERLAYS: Final = sorted(
+    str(path.parent.relative_to(ROOT)) for path in ROOT.glob("overlays/**/kustomization.yaml")
+)
+
+
+def comparable(objects: tuple[Json, ...]) -> dict[str, Json]:
+    """Return objects by key; of our settings their meaning, since comments are not rendered."""
+    found = by_key(objects)
+    data = found["ConfigMap fracgpu-system/fracgpu-config"]["data"]
+    for key, text in data.items():
+        data[key] = yaml.safe_load(text)
+    return found
+
+
+def test_every_overlay_has_values_that_say_the_same() -> None:
+    assert sorted(SAME) == ["deploy", *OVERLAYS]
+
+
+@pytest.mark.parametrize("folder", SAME)
+def test_the_chart_renders_the_objects_of_kustomize(folder: str) -> None:
+    theirs = comparable(built(folder))
+    ours = comparable(rendered({**WITH_NAMESPACE, **SAME[folder]}))
+
+    assert sorted(ours) == sorted(theirs)
+    for key, body in theirs.items():
+        assert ours[key] == body
+
+
+def test_overlays_that_are_combined_are_values_that_are_combined(tmp_path: Path) -> None:
+    folder = ROOT / "build" / f"overlay-{tmp_path.name}"
+    components = (
+        "cert-manager",
+        "cluster-scheduler/files",
+        "cluster-scheduler/switch",
+        "platforms/openshift",
+        "prometheus-operator",
+    )
+    folder.mkdir(parents=True)
+    try:
+        (folder / "kustomization.yaml").write_text(
+            yaml.safe_dump(
+                {
+                    "apiVersion": "kustomize.config.k8s.io/v1beta1",
+                    "kind": "Kustomization",
+                    "resources": ["../../overlays/simulated-cards"],
+                    "components": [f"../../deploy/{name}" for name in components],
+                }
+            )
+        )
+        theirs = comparable(built(str(folder.relative_to(ROOT))))
+    finally:
+        (folder / "kustomization.yaml").unlink()
+        folder.rmdir()
+
+    ours = comparable(
+        rendered(
+            {
+                **WITH_NAMESPACE,
+                "certificates": {"mode": "cert-manager"},
+                "platform": "openshift",
+                "prometheus": {"operator": {"enabled": "always"}},
+                "scheduler": {"mode": "cluster"},
+                "simulatedCards": {"enabled": True},
+            }
+        )
+    )
+
+    assert ours == theirs
+
+
+def test_helm_install_leaves_the_namespace_to_create_namespace() -> None:
+    without = {key for key in by_key(rendered()) if key.startswith("Namespace ")}
+
+    assert without == set()
+
+
+def test_a_cluster_with_the_prometheus_operator_is_watched_without_a_word() -> None:
+    kinds = {body["kind"] for body in rendered(serves=[OPERATOR])}
+
+    assert {"PodMonitor", "PrometheusRule"} <= kinds
+    assert not {"PodMonitor", "PrometheusRule"} & {body["kind"] for body in rendered()}
+
+
+def images(*args: Any, **more: Any) -> set[str]:
+    return {
+        container["image"]
+        for body in rendered(*args, **more)
+        if body["kind"] in ("Deployment", "DaemonSet")
+        for container in body["spec"]["template"]["spec"]["containers"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("version", "tag"),
+    [("1.30.14", "v1.30.14"), ("v1.33.5-gke.1080000", "v1.33.5"), ("v1.34.1+k3s1", "v1.34.1")],
+)
+def test_kube_scheduler_is_of_the_clusters_version(version: str, tag: str) -> None:
+    assert f"registry.k8s.io/kube-scheduler:{tag}" in images(version=version)
+
+
+def test_a_mirror_holds_every_image_and_a_digest_pins_ours() -> None:
+    digest = f"sha256:{'a' * 64}"
+
+    found = images(
+        {
+            "imageRegistry": "mirror.example.com/gpu/",
+            "image": {"tag": "1.2.3", "digest": digest},
+            "imagePullSecrets": [{"name": "mirror"}],
+        }
+    )
+
+    assert found == {
+        f"mirror.example.com/gpu/fracgpu:1.2.3@{digest}",
+        "mirror.example.com/gpu/kube-scheduler:v1.36.2",
+    }
+
+
+def deployment(name: str, values: Json) -> Json:
+    found = by_key(rendered(values))
+    spec: Json = found[f"Deployment fracgpu-system/{name}"]["spec"]
+    return spec
+
+
+def test_every_pod_gets_the_pull_secrets() -> None:
+    secrets = [{"name": "mirror"}]
+    values = {"imagePullSecrets": secrets, "scheduler": {"mode": "prepare"}}
+
+    specs = [
+        body["spec"]["template"]["spec"]
+        for body in rendered(values)
+        if body["kind"] in ("Deployment", "DaemonSet")
+    ]
+
+    assert len(specs) == 6
+    assert [spec["imagePullSecrets"] for spec in specs] == [secrets] * 6
+
+
+def test_what_users_set_reaches_the_pods() -> None:
+    values = {
+        "webhook": {
+            "replicas": 3,
+            "nodeSelector": {"pool": "system"},
+            "tolerations": [{"key": "system", "operator": "Exists"}],
+            "resources": {"requests": {"cpu": "1"}},
+            "podLabels": {"team": "ml"},
+            "podAnnotations": {"note": "x"},
+            "extraArgs": ["--log-level=debug"],
+            "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy"}],
+            "affinity": {"nodeAffinity": {}},
+            "priorityClassName": "mine",
+        }
+    }
+
+    spec = deployment("fracgpu-webhook", values)
+
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    assert spec["replicas"] == 3
+    assert pod["nodeSelector"] == {"pool": "system"}
+    assert pod["tolerations"] == [{"key": "system", "operator": "Exists"}]
+    assert pod["affinity"] == {"nodeAffinity": {}}
+    assert pod["priorityClassName"] == "mine"
+    assert container["resources"]["requests"]["cpu"] == "1"
+    assert container["args"][-1] == "--log-level=debug"
+    assert container["env"] == [{"name": "HTTPS_PROXY", "value": "http://proxy"}]
+    assert spec["template"]["metadata"]["labels"] == {
+        "app.kubernetes.io/name": "fracgpu-webhook",
+        "team": "ml",
+    }
+    assert spec["template"]["metadata"]["annotations"]["note"] == "x"
+
+
+def test_the_rebalancer_gets_the_url_and_the_credentials_of_prometheus() -> None:
+    url = "https://prometheus.example.com/api"
+
+    values = {"prometheus": {"url": url, "credentialsSecret": "mine"}}
+    pod = deployment("fracgpu-rebalancer", values)["template"]["spec"]
+
+    (container,) = pod["containers"]
+    assert {"name": "FRACGPU_REBALANCER_PROMETHEUS_URL", "value": url} in container["env"]
+    assert "mine" in {volume.get("secret", {}).get("secretName") for volume in pod["volumes"]}
+
+
+def test_another_namespace_may_scrape() -> None:
+    policies = [body for body in rendered({"prometheus": {"namespace": "observability"}})
+                if body["kind"] == "NetworkPolicy"]  # fmt: skip
+
+    assert "observability" in str(policies)
+    assert "'monitoring'" not in str(policies)
+
+
+def test_settings_reach_the_configmaps() -> None:
+    values = {
+        "config": {"rebalancer": {"mode": "active"}, "admission": {"dialects": ["kai"]}},
+        "policies": {"devices": "deny"},
+    }
+
+    found = by_key(rendered(values))
+
+    data = found["ConfigMap fracgpu-system/fracgpu-config"]["data"]
+    assert yaml.safe_load(data["rebalancer"])["mode"] == "active"
+    assert yaml.safe_load(data["admission"])["dialects"] == ["kai"]
+    assert found["ConfigMap fracgpu-system/fracgpu-policies"]["data"]["devices"] == "deny"
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ({"networkPolicies": {"enabled": False}}, "NetworkPolicy"),
+        ({"podDisruptionBudgets": {"enabled": False}}, "PodDisruptionBudget"),
+        ({"crds": {"install": False}}, "CustomResourceDefinition"),
+    ],
+)
+def test_what_is_switched_off_is_not_there(values: Json, kind: str) -> None:
+    assert kind in {body["kind"] for body in rendered()}
+    assert kind not in {body["kind"] for body in rendered(values)}
+
+
+def test_an_issuer_of_ones_own_signs_and_none_of_ours_is_made() -> None:
+    issuer = {"kind": "ClusterIssuer", "name": "corporate"}
+
+    objects = rendered({"certificates": {"mode": "cert-manager", "issuer": issuer}})
+
+    certificates = [body for body in objects if body["kind"] == "Certificate"]
+    assert [body["spec"]["issuerRef"] for body in certificates] == [issuer] * 3
+    assert not [body for body in objects if body["kind"] == "Issuer"]
+
+
+def test_kept_crds_stay_when_the_release_goes() -> None:
+    (crd,) = [body for body in rendered({"crds": {"keep": True}})
+              if body["kind"] == "CustomResourceDefinition"]  # fmt: skip
+
+    assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"webhook": {"replicas": "three"}}, "/webhook/replicas"),
+        ({"webhook": {"replica": 3}}, "replica"),
+        ({"platform": "azure"}, "/platform"),
+        ({"scheduler": {"mode": "both"}}, "/scheduler/mode"),
+        ({"image": {"digest": "sha256:abc"}}, "/image/digest"),
+        ({"prometheus": {"url": "prometheus:9090"}}, "/prometheus/url"),
+        ({"prometheus": {"credentialsSecret": ""}}, "/prometheus/credentialsSecret"),
+        ({"webhook": {"podLabels": {"app.kubernetes.io/name": "x"}}}, "app.kubernetes.io/name"),
+        ({"webhook": {"resources": {"limit": {}}}}, "limit"),
+        ({"deviceplugin": {"kubeletFolder": "var"}}, "/deviceplugin/kubeletFolder"),
+        ({"certificates": {"issuer": {"name": "x"}}}, "certificates.issuer needs kind and name"),
+        (
+            {"certificates": {"issuer": {"kind": "Issuer", "name": "x"}}},
+            "certificates.mode is own",
+        ),
+    ],
+)
+def test_a_bad_value_is_refused_and_named(values: Json, said: str) -> None:
+    done = template(values)
+
+    assert not done.ok
+    assert said in done.error
+
+
+def test_another_namespace_than_ours_is_refused() -> None:
+    done = helm("template", "fracgpu", str(CHART), "--namespace=gpu")
+
+    assert not done.ok
+    assert "install with --namespace fracgpu-system" in done.error
+
+
+def test_kubernetes_before_1_30_is_refused() -> None:
+    done = template(version="1.29.9")
+
+    assert not done.ok
+    assert ">=1.30.0" in done.error
+
+
+HOSTILE: Final = 'x"}}\n---\nkind: ClusterRoleBinding # {{ fail "no" }} \\ \' : &a *b ${X}'
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"image": {"repository": HOSTILE}},
+        {"webhook": {"priorityClassName": HOSTILE}},
+        {"webhook": {"extraArgs": [HOSTILE]}},
+        {"webhook": {"nodeSelector": {HOSTILE: HOSTILE}}},
+        {"prometheus": {"namespace": HOSTILE}},
+        {"prometheus": {"credentialsSecret": HOSTILE}},
+        {"deviceplugin": {"runtimeClassName": HOSTILE}},
+        {"policies": {"devices": HOSTILE}},
+        {"config": {"admission": {"defaultModel": HOSTILE}}},
+        {"simulatedCards": {"enabled": True, "cards": HOSTILE}},
+        {"certificates": {"mode": "cert-manager", "issuer": {"kind": "I", "name": HOSTILE}}},
+    ],
+    ids=lambda values: json.dumps(values)[:40],
+)
+def test_no_value_adds_an_object_or_ends_its_own_field(values: Json) -> None:
+    expected = sorted(
+        (body["kind"], body["metadata"].get("namespace", ""))
+        for body in rendered(_harmless(values))
+    )
+
+    found = sorted(
+        (body["kind"], body["metadata"].get("namespace", "")) for body in rendered(values)
+    )
+
+    assert found == expected
+
+
+def _harmless(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key.replace(HOSTILE, "x"): _harmless(inner) for key, inner in value.items()}
+        case list():
+            return [_harmless(inner) for inner in value]
+        case str():
+            return value.replace(HOSTILE, "x")
+        case _:
+            return value
+
+
+def test_a_render_is_the_same_every_time() -> None:
+    assert template().out == template().out
+
+
+def test_no_bundle_is_rendered_that_the_certificates_role_writes() -> None:
+    """An empty one would be put back at each upgrade, or shown as a difference for ever."""
+    assert "caBundle" not in template().out
+
+
+@pytest.mark.parametrize("values", [{}, *SAME.values()], ids=str)
+def test_helm_lint_finds_nothing(values: Json) -> None:
+    done = helm("lint", str(CHART), "--namespace=fracgpu-system", values=values)
+
+    assert done.ok, done.out
+    assert "[WARNING]" not in done.out
+    assert "[ERROR]" not in done.out
