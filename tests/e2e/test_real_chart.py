@@ -1,0 +1,210 @@
+"""The chart on a real API server: what it accepts; install, upgrade, uninstall as documented."""
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from fracgpu import names
+from kube.access import connect
+from kube.client import KubeClient
+from kube.kinds import (
+    CONFIGMAPS,
+    DAEMONSETS,
+    DEPLOYMENTS,
+    MUTATING_WEBHOOKS,
+    NAMESPACES,
+    NODES,
+    SERVICE_ACCOUNTS,
+    VALIDATING_WEBHOOKS,
+)
+from kube.objects import decode_object
+from simulator.demo.service_accounts import token_of, write_kubeconfig
+from simulator.envtest.control_plane import ControlPlane
+from tests.deploy.test_chart import SAME, WITH_NAMESPACE
+from tests.e2e.test_real_uninstall import NO_SHARE, end_with_the_label, settled
+from tests.support.documented import documented, run
+from tests.support.helm import CHART, SYSTEM, helm_or_skip, rendered
+from tests.support.installed import certs_flags
+from tests.support.kubectl import Kubectl
+from tests.support.node import Node, a_node
+from tests.support.real_apiserver import real_api_server
+from tests.support.roles import running_roles
+from tests.support.snapshot import differences, snapshot
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
+
+Json = dict[str, Any]
+GUIDE: Final = "docs/install.md"
+# Served by programs that are not part of Kubernetes.
+FOREIGN: Final = ("cert-manager.io/", "monitoring.coreos.com/")
+
+
+async def test_a_real_api_server_accepts_every_object_of_every_preset(tmp_path: Path) -> None:
+    helm_or_skip()
+    async with real_api_server(tmp_path) as api:
+        kubectl = Kubectl.find(api.kubeconfig(tmp_path / "kubeconfig"))
+        # A dry run creates no namespace for the other objects.
+        await kubectl("create", "namespace", SYSTEM)
+        for values in SAME.values():
+            ours = [
+                body
+                for body in rendered({**WITH_NAMESPACE, **values})
+                if not body["apiVersion"].startswith(FOREIGN)
+            ]
+            listed = {"apiVersion": "v1", "kind": "List", "items": ours}
+
+            said = await kubectl(
+                *("apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-"),
+                stdin=listed,
+            )
+
+            assert len(said.splitlines()) == len(ours), values
+
+
+async def bundles(client: KubeClient) -> set[str]:
+    """Return the CA bundles in our webhook configurations."""
+    return {
+        webhook["clientConfig"].get("caBundle", "")
+        for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
+        for webhook in (await client.get_object(kind, "fracgpu-webhook"))["webhooks"]
+    }
+
+
+async def pod_templates(client: KubeClient) -> dict[str, Json]:
+    """Return the pod template of each workload of ours: its pods run on until that changes."""
+    found = {}
+    for kind, workloads in (
+        (DEPLOYMENTS, ("webhook", "certs", "scheduler", "rebalancer")),
+        (DAEMONSETS, ("deviceplugin",)),
+    ):
+        for name in workloads:
+            body = await client.get_object(kind, f"fracgpu-{name}", namespace=SYSTEM)
+            found[name] = body["spec"]["template"]
+    return found
+
+
+def next_chart(folder: Path) -> Path:
+    """Return a chart of a next version, whose CustomResourceDefinition has changed."""
+    chart = shutil.copytree(CHART, folder / "next")
+    crd = chart / "templates" / "crds-moves.yaml"
+    text = crd.read_text()
+    assert "name: Age" in text
+    crd.write_text(text.replace("name: Age", "name: Since"))
+    return chart
+
+
+async def wait_for_controllers(client: KubeClient) -> None:
+    """Wait until the cluster's own controllers have made what each namespace has from them."""
+
+    async def made() -> bool:
+        spaces = {
+            decode_object(raw)["metadata"]["name"] for raw in (await client.list(NAMESPACES)).items
+        }
+        for kind, name in ((CONFIGMAPS, "kube-root-ca.crt"), (SERVICE_ACCOUNTS, "default")):
+            objects = [decode_object(raw)["metadata"] for raw in (await client.list(kind)).items]
+            if {body["namespace"] for body in objects if body["name"] == name} < spaces:
+                return False
+        return "kube-node-lease" in spaces
+
+    await until(made, what="each namespace has its account and certificate", limit_s=60)
+
+
+async def install(client: KubeClient, admin: Path, node: Node, server: ControlPlane) -> None:
+    """Follow the guide, and run the agent of the node that it labels."""
+    helm, label = documented(GUIDE, "helm-install")
+    said = await run(helm, kubeconfig=admin)
+    assert "kubectl label node NAME fracgpu.io/share=true" in said
+    assert "pod-security.kubernetes.io/enforce=privileged" in said
+    await run(label, kubeconfig=admin, words={"NAME": node.name})
+    token = await token_of(client, "deviceplugin", node=node.name)
+    write_kubeconfig(node.kubeconfig, server=server.url, token=token, ca_file=server.ca_file)
+    node.start_agent()
+    await node.wait_counted()
+
+
+async def certify(client: KubeClient, server: ControlPlane, folder: Path) -> None:
+    """Run the certificates role until every webhook configuration has its bundle."""
+    own = write_kubeconfig(
+        folder / "certs.kubeconfig",
+        server=server.url,
+        token=await token_of(client, "certs"),
+        ca_file=server.ca_file,
+    )
+    flags = {"certs": await certs_flags(client)}
+    async with running_roles(flags, kubeconfig=own, log_dir=folder):
+
+        async def trusted() -> bool:
+            return "" not in await bundles(client)
+
+        await until(trusted, what="the certificates role fills the bundles", limit_s=90)
+
+
+async def check_next_version(client: KubeClient, kubectl: Kubectl, folder: Path) -> None:
+    """Upgrade to a chart of a next version with other values, and look for each of them."""
+    (upgrade,) = documented(GUIDE, "helm-upgrade")
+    later = upgrade.replace("charts/fracgpu", str(next_chart(folder)))
+    values = "--set=webhook.replicas=3,image.tag=9.9.9,config.rebalancer.mode=active"
+
+    await run(f"{later} {values}", kubeconfig=kubectl.kubeconfig)
+
+    webhook = await client.get_object(DEPLOYMENTS, "fracgpu-webhook", namespace=SYSTEM)
+    (container,) = webhook["spec"]["template"]["spec"]["containers"]
+    assert webhook["spec"]["replicas"] == 3
+    assert container["image"] == "registry.example.com/team/fracgpu:9.9.9"
+    config = await client.get_object(CONFIGMAPS, names.CONFIG_MAP, namespace=SYSTEM)
+    assert "mode: active" in config["data"]["rebalancer"]
+    assert "name: Since" in await kubectl("get", "crd", "moves.fracgpu.io", "-o", "yaml")
+
+
+async def uninstall_as_documented(admin: Path, node: Node) -> None:
+    unlabel, *rest = documented(GUIDE, "helm-uninstall")
+    async with asyncio.TaskGroup() as group:
+        group.create_task(end_with_the_label(node))
+        await run(unlabel, kubeconfig=admin)
+    # No scheduler runs here: the DaemonSet controller passes over pods that have no node yet.
+    agents = ("-l", "app.kubernetes.io/name=fracgpu-deviceplugin")
+    await Kubectl.find(admin)("-n", SYSTEM, "delete", "pods", *agents)
+    for command in rest:
+        await run(command, kubeconfig=admin)
+
+
+async def test_installed_upgraded_and_uninstalled_as_documented_the_cluster_is_as_before(
+    tmp_path: Path,
+) -> None:
+    helm_or_skip()
+    async with real_api_server(tmp_path) as api:
+        admin = api.kubeconfig(tmp_path / "kubeconfig")
+        kubectl = Kubectl.find(admin)
+        await api.start_controller_manager()
+        async with (
+            connect(str(admin)) as client,
+            a_node(client, tmp_path / "agent.kubeconfig", agent=False) as node,
+        ):
+            await wait_for_controllers(client)
+            await client.patch(NODES, node.name, NO_SHARE)
+            before = await settled(client)
+            await install(client, admin, node, api)
+            await certify(client, api, tmp_path)
+            # As the certificates role does after a new authority.
+            await kubectl("-n", SYSTEM, "rollout", "restart", "deployment/fracgpu-scheduler")
+            trust, running = await bundles(client), await pod_templates(client)
+            assert "restartedAt" in json.dumps(running["scheduler"])
+
+            (upgrade,) = documented(GUIDE, "helm-upgrade")
+            await run(upgrade, kubeconfig=admin)
+            assert await pod_templates(client) == running
+            assert await bundles(client) == trust
+
+            await check_next_version(client, kubectl, tmp_path)
+            assert await bundles(client) == trust
+            assert differences(before, await snapshot(client)) != []
+
+            await uninstall_as_documented(admin, node)
+            left = differences(before, await settled(client))
+            # kubelet keeps the slots of a device plugin that has gone for five minutes.
+            assert [key for key in left if names.GPU_SLOT not in key] == []
