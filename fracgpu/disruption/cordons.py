@@ -6,6 +6,7 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.disruption_state import DisruptionState, card_level
 from fracgpu.disruption.heat import (
     CardHeat,
+    CardReading,
     Heat,
 )
 from fracgpu.disruption.policy import RebalancerPolicy
@@ -16,17 +17,16 @@ def cards_to_cordon(
 ) -> frozenset[CardUuid]:
     """Return the cards that should take no new slice for now.
 
-    These are hot cards, cards that a pod is being moved off, and cards just relieved. The cordon of
-    a card that is no longer measured is left to lapse. At most the allowed share of all cards is
-    returned, or a cluster that is hot throughout would reject every new pod; sources of moves come
-    first.
+    These are hot cards, cards that a pod is being moved off, cards just relieved, and cards that
+    need to be replaced. The cordon of a card that is no longer measured is left to lapse. At most
+    the allowed share of all cards is returned, or a cluster that is hot throughout would reject
+    every new pod; sources of moves come first.
     """
     sources = {past_move.move.source for past_move in state.past if past_move.under_way}
     wanted = [
         uuid
         for uuid, card_heat in state.heat.items()
-        if uuid in sources
-        or (state.reading(uuid) and _is_to_cordon(card_heat, policy=policy, now=now))
+        if uuid in sources or _is_to_cordon(card_heat, state.reading(uuid), policy=policy, now=now)
     ]
     ranked = sorted(
         {*wanted, *sources},
@@ -36,7 +36,13 @@ def cards_to_cordon(
     return frozenset(ranked[:limit])
 
 
-def _is_to_cordon(heat: CardHeat, *, policy: RebalancerPolicy, now: datetime) -> bool:
+def _is_to_cordon(
+    heat: CardHeat, reading: CardReading | None, *, policy: RebalancerPolicy, now: datetime
+) -> bool:
+    if reading is None:
+        return False
+    if reading.broken:
+        return True
     if heat.heat is Heat.SETTLING:
         return now - heat.since < timedelta(seconds=policy.settle_s)
     return heat.heat in (Heat.HOT, Heat.RELIEVING)

@@ -10,7 +10,7 @@ cool     the short window is hot                    warming
 warming  both windows are hot, and stay so          hot
 warming  the short window is not hot any more       cool
 hot      a pod is being moved off it                relieving
-hot      the load went away by itself               settling
+hot      it is calm, or neither window is hot       settling
 reliev.  the move ended, well or not                settling
 settling calm for long enough                       cool
 settling long enough, and both windows hot again    hot
@@ -61,6 +61,11 @@ class CardReading:
         slow_hot_ratio: the same for the long window.
         forecast_ratio: the load to expect if the card becomes a target.
         free_mib: measured free memory, not capacity less allocations.
+        latest_ratio: the newest sample.
+        active_ratio: share of the short window in which the multiprocessors, or else the engines,
+            had work; None where that is not measured. A busy card merely has a kernel running.
+        repeating: nothing that its exporter says has changed in the last few scrapes.
+        broken: the card needs to be replaced: it takes no pod, and moving one would not help.
         pods: by pod UID.
     """
 
@@ -70,6 +75,10 @@ class CardReading:
     slow_hot_ratio: float
     forecast_ratio: float
     free_mib: Mib
+    latest_ratio: float
+    active_ratio: float | None = None
+    repeating: bool = False
+    broken: bool = False
     pods: Mapping[str, MeasuredPodUse] = field(default_factory=dict)
 
 
@@ -132,10 +141,19 @@ class CardHeat:
 
 def is_hot_now(reading: CardReading, policy: RebalancerPolicy) -> bool:
     """Report whether both windows are hot now."""
-    return (
-        reading.fast_hot_ratio >= policy.fast_hot_ratio
-        and reading.slow_hot_ratio >= policy.slow_hot_ratio
-    )
+    return _fast_is_hot(reading, policy) and _slow_is_hot(reading, policy)
+
+
+def _fast_is_hot(reading: CardReading, policy: RebalancerPolicy) -> bool:
+    return _is_active(reading, policy) and reading.fast_hot_ratio >= policy.fast_hot_ratio
+
+
+def _slow_is_hot(reading: CardReading, policy: RebalancerPolicy) -> bool:
+    return _is_active(reading, policy) and reading.slow_hot_ratio >= policy.slow_hot_ratio
+
+
+def _is_active(reading: CardReading, policy: RebalancerPolicy) -> bool:
+    return reading.active_ratio is None or reading.active_ratio >= policy.min_active_ratio
 
 
 def advance(
@@ -161,14 +179,14 @@ def advance(
     )
     match heat.heat:
         case Heat.COOL:
-            fast = reading.fast_hot_ratio >= policy.fast_hot_ratio
-            return heat.to(Heat.WARMING, now=now) if fast else heat
+            return heat.to(Heat.WARMING, now=now) if _fast_is_hot(reading, policy) else heat
         case Heat.WARMING:
             return _from_warming(heat, reading, policy=policy, now=now)
         case Heat.HOT:
             if relieving:
                 return heat.to(Heat.RELIEVING, now=now)
-            return heat.to(Heat.SETTLING, now=now) if calm else heat
+            over = calm or not (_fast_is_hot(reading, policy) or _slow_is_hot(reading, policy))
+            return heat.to(Heat.SETTLING, now=now) if over else heat
         case Heat.RELIEVING:
             return heat if relieving else heat.to(Heat.SETTLING, now=now)
         case Heat.SETTLING:
@@ -182,9 +200,7 @@ def _from_warming(
 ) -> CardHeat:
     if heat.agreed > policy.hold_cycles:
         return heat.to(Heat.HOT, now=now)
-    if reading.fast_hot_ratio < policy.fast_hot_ratio:
-        return heat.to(Heat.COOL, now=now)
-    return heat
+    return heat if _fast_is_hot(reading, policy) else heat.to(Heat.COOL, now=now)
 
 
 def _from_settling(heat: CardHeat, *, policy: RebalancerPolicy, now: datetime) -> CardHeat:

@@ -33,6 +33,9 @@ class HoldReason(Enum):
     ONE_POD_ALONE = Unrelievable.ONE_POD_ALONE.value
     NOT_ATTRIBUTED = Unrelievable.NOT_ATTRIBUTED.value
     NO_USEFUL_POD = Unrelievable.NO_USEFUL_POD.value
+    BROKEN = "the card needs to be replaced; no pod is placed there, and none is moved off"
+    REPEATING = "nothing that its exporter says has changed lately"
+    CALM_NOW = "the hot card is not busy at this moment"
     CARD_COOLDOWN = "a pod was moved off this card a short while ago"
     NODE_BUSY = "as many moves of this node as allowed are under way"
     # one pod

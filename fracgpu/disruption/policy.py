@@ -89,6 +89,13 @@ class RebalancerPolicy:
         0.6, "share of the long window's samples that must be hot", low=0.1, high=1
     )
     forecast_window_s: float = _tuned(3600, "what a target's forecast looks at", low=10, high=86400)
+    min_active_ratio: float = _tuned(
+        0.5,
+        "share of the short window with work on the multiprocessors, where that is measured, below "
+        "which a busy card is not hot",
+        low=0,
+        high=1,
+    )
     hold_cycles: int = _tuned(
         1, "more cycles that both windows must agree before a card is hot", low=0, high=20
     )

@@ -7,6 +7,8 @@ from fracgpu.disruption.heat import CardReading
 from fracgpu.disruption.policy import RebalancerPolicy
 
 NEEDED_RELIEF: Final = 0.5  # share of the pod's use by which the source must be less busy
+# Above this a card is busy all the time: its pods may lack any amount, and it does not show.
+SATURATED: Final = 0.98
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +16,8 @@ class Verification:
     """What the cards show some time after a move.
 
     Attributes:
-        relieved: the move helped; None if a card is not measured, so that nobody knows.
+        relieved: the move helped; None if nobody knows, because a card is not measured, or because
+            the source was saturated and still is: its other pods take what the pod left them.
         relief_ratio: by how much of its time the source is less busy; negative if it is busier.
         detail: the figures, for people.
     """
@@ -47,6 +50,8 @@ def verify(
     relief = before_ratio - source.level_ratio
     detail = f"the source went from {before_ratio:.0%} to {source.level_ratio:.0%} busy"
     detail += f", the replacement's card is {target.level_ratio:.0%} busy"
-    cooled = relief >= NEEDED_RELIEF * pod_ratio
     stays_cool = target.level_ratio < policy.hot_ratio
+    if before_ratio >= SATURATED and source.level_ratio >= SATURATED and stays_cool:
+        return Verification(relieved=None, relief_ratio=relief, detail=f"{detail}: saturated still")
+    cooled = relief >= NEEDED_RELIEF * pod_ratio
     return Verification(relieved=cooled and stays_cool, relief_ratio=relief, detail=detail)

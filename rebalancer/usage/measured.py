@@ -1,6 +1,6 @@
 """Turns Prometheus series into card usage; missing, old or impossible values are not trusted."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -60,6 +60,13 @@ class _Answers:
     forecast_mean: Mapping[str, float]
     forecast_quantile: Mapping[str, float]
     free_mib: Mapping[str, float]
+    latest: Mapping[str, float]
+    busy_changes: Mapping[str, float]
+    power_changes: Mapping[str, float]
+    sm_active: Mapping[str, float]
+    engine_active: Mapping[str, float]
+    remap_failed: Mapping[str, float]
+    repeating: frozenset[str]
     pod_mean: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     pod_high: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
@@ -106,6 +113,7 @@ class MeasuredUsage:
         self._asked_at_s = at_s
         if before_s is not None and at_s <= before_s:
             raise QueryFailed(QueryError.FROZEN, f"time() was {before_s:.3f} and is {at_s:.3f}")
+        latest = await self._by_card(promql.BUSY, at_s)
         return _Answers(
             at_s=at_s,
             age_s=await self._by_card(promql.AGE, at_s),
@@ -119,6 +127,17 @@ class MeasuredUsage:
             forecast_mean=await self._by_card(promql.forecast_mean(policy), at_s),
             forecast_quantile=await self._by_card(promql.forecast_quantile(policy), at_s),
             free_mib=await self._by_card(promql.FREE_MIB, at_s),
+            latest=latest,
+            busy_changes=await self._by_card(promql.busy_changes(policy), at_s),
+            power_changes=await self._by_card(promql.power_changes(policy), at_s),
+            sm_active=await self._by_card(promql.sm_active(policy), at_s),
+            engine_active=await self._by_card(promql.engine_active(policy), at_s),
+            remap_failed=await self._by_card(promql.REMAP_FAILED, at_s),
+            repeating=_repeating(
+                latest,
+                await self._prometheus.query(promql.lately_busy_changes(policy), at_s=at_s),
+                await self._prometheus.query(promql.lately_power_changes(policy), at_s=at_s),
+            ),
             pod_mean=await self._by_pod(promql.pod_mean(policy), at_s),
             pod_high=await self._by_pod(promql.pod_high(policy), at_s),
         )
@@ -140,7 +159,7 @@ class MeasuredUsage:
 
 
 def _judge(uuid: CardUuid, answers: _Answers, policy: RebalancerPolicy) -> CardUsage:
-    for judge in (_age_fault, _coverage_fault, _value_fault):
+    for judge in (_age_fault, _coverage_fault, _value_fault, _flat_fault):
         fault = judge(uuid, answers, policy)
         if fault is not None:
             trust, why = fault
@@ -183,6 +202,7 @@ def _value_fault(uuid: CardUuid, answers: _Answers, _: RebalancerPolicy) -> _Fau
         (answers.forecast_mean, _PERCENT),
         (answers.forecast_quantile, _PERCENT),
         (answers.free_mib, float(MAX_MIB)),
+        (answers.latest, _PERCENT),
     )
     values = [(found.get(uuid), most) for found, most in bounds]
     if any(value is None for value, _most in values):
@@ -190,6 +210,60 @@ def _value_fault(uuid: CardUuid, answers: _Answers, _: RebalancerPolicy) -> _Fau
     if not all(is_sane(value or 0.0, low=-_SLACK, high=most + _SLACK) for value, most in values):
         return ReadingQuality.UNKNOWN, "a value of a card cannot be true"
     return None
+
+
+def _flat_fault(uuid: CardUuid, answers: _Answers, _: RebalancerPolicy) -> _Fault | None:
+    """Find an exporter that is scraped well and repeats an old reading.
+
+    A load that is the same to the last digit throughout the short window is none that was measured
+    anew; except that an idle card reads 0, and a saturated one 100 %. Power that is measured varies
+    even then.
+    """
+    if answers.busy_changes.get(uuid, 0.0) or answers.power_changes.get(uuid, 0.0):
+        return None
+    level, has_power = answers.level[uuid], uuid in answers.power_changes
+    if level <= _SLACK or (level >= _PERCENT - _SLACK and not has_power):
+        return None
+    return ReadingQuality.STALE, "an exporter repeats one value under load"
+
+
+def _repeating(
+    latest: Mapping[str, float], busy: Sequence[Sample], power: Sequence[Sample]
+) -> frozenset[str]:
+    """Return the cards of scrape targets of which no card has changed lately, though some should.
+
+    Args:
+        latest: the newest sample of each card, per cent.
+        busy: how often each card's busy share changed in the last scrapes.
+        power: how often its power draw did.
+    """
+    cards: dict[tuple[str, str], set[str]] = {}
+    changing: set[tuple[str, str]] = set()
+    for sample in (*busy, *power):
+        target = sample.labels.get("job", ""), sample.labels.get("instance", "")
+        cards.setdefault(target, set()).add(sample.labels.get("UUID", ""))
+        if sample.value > 0:
+            changing.add(target)
+    measured_power = {sample.labels.get("UUID") for sample in power}
+    return frozenset(
+        uuid
+        for target, of_target in cards.items()
+        if target not in changing
+        and any(0 < latest.get(it, 0.0) < _PERCENT or it in measured_power for it in of_target)
+        for uuid in of_target
+    )
+
+
+def _second_signal(uuid: CardUuid, answers: _Answers) -> float | None:
+    """Return how much of the card is really active, 0..1; None where that is not measured.
+
+    After some driver errors a profiling metric stays at 0 although the card is busy
+    (NVIDIA/dcgm-exporter#662), so 0 says nothing.
+    """
+    found = (series.get(uuid) for series in (answers.sm_active, answers.engine_active))
+    return next(
+        (value for value in found if value and is_sane(value, low=0, high=1 + _SLACK)), None
+    )
 
 
 def _reading(uuid: CardUuid, answers: _Answers) -> CardReading:
@@ -207,6 +281,10 @@ def _reading(uuid: CardUuid, answers: _Answers) -> CardReading:
         slow_hot_ratio=answers.slow_hot[uuid],
         forecast_ratio=_ratio(max(answers.forecast_mean[uuid], answers.forecast_quantile[uuid])),
         free_mib=Mib(int(answers.free_mib[uuid])),
+        latest_ratio=_ratio(answers.latest[uuid]),
+        active_ratio=_second_signal(uuid, answers),
+        repeating=uuid in answers.repeating,
+        broken=answers.remap_failed.get(uuid, 0.0) > 0,
         pods=pods,
     )
 

@@ -15,6 +15,16 @@ from fracgpu.disruption.policy import RebalancerPolicy
 _PERCENT: Final = "DCGM_FI_DEV_GPU_UTIL"
 _RATIO: Final = "DCGM_FI_DEV_GPU_UTIL_RATIO"
 
+# Names of the same metric, the classic one first and then that of dcgm-exporter 4.9.
+_UTIL: Final = (_PERCENT, _RATIO)
+_POWER: Final = ("DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_BOARD_POWER_WATTS")
+_SM_ACTIVE: Final = ("DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_PROF_SM_UTIL_RATIO")
+_ENGINE_ACTIVE: Final = ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO")
+_REMAP_FAILED: Final = ("DCGM_FI_DEV_ROW_REMAP_FAILURE", "DCGM_FI_DEV_ROW_REMAP_FAILED")
+
+# How many scrapes an exporter may repeat before the rebalancer waits for a change.
+_REPEATS: Final = 3
+
 # Per cent of a card's time, for both conventions.
 BUSY: Final = f"max by (UUID) ({_PERCENT} or 100 * {_RATIO})"
 
@@ -32,6 +42,9 @@ COLLECT_AGE: Final = (
 
 # Measured free MiB of each card.
 FREE_MIB: Final = "min by (UUID) (DCGM_FI_DEV_FB_FREE or DCGM_FI_DEV_FB_FREE_BYTES / 1048576)"
+
+# 1 for each card that failed to remap a memory row: it needs to be replaced.
+REMAP_FAILED: Final = f"max by (UUID) ({_REMAP_FAILED[0]} or {_REMAP_FAILED[1]})"
 
 # The server's clock: all other queries of a cycle are evaluated at this time.
 SERVER_TIME: Final = "time()"
@@ -89,6 +102,53 @@ def forecast_mean(policy: RebalancerPolicy) -> str:
 def forecast_quantile(policy: RebalancerPolicy) -> str:
     """Return the query for the upper quartile of each card's per cent over the long window."""
     return f"quantile_over_time(0.75, ({BUSY})[{_range(policy.slow_window_s, policy)}])"
+
+
+def busy_changes(policy: RebalancerPolicy) -> str:
+    """Return the query for how often each card's busy share changed in the short window."""
+    return f"max by (UUID) ({_changes(_UTIL, policy.fast_window_s)})"
+
+
+def power_changes(policy: RebalancerPolicy) -> str:
+    """Return the query for how often each card's power draw changed in the short window."""
+    return f"max by (UUID) ({_changes(_POWER, policy.fast_window_s)})"
+
+
+def lately_busy_changes(policy: RebalancerPolicy) -> str:
+    """Return the query for how often each card's busy share changed in the last scrapes.
+
+    By scrape target as well, since an exporter that stops reading stops for all of its cards.
+    """
+    window_s = _REPEATS * policy.scrape_interval_s
+    return f"max by (UUID, job, instance) ({_changes(_UTIL, window_s)})"
+
+
+def lately_power_changes(policy: RebalancerPolicy) -> str:
+    """Return the query for how often each card's power draw changed in the last scrapes."""
+    window_s = _REPEATS * policy.scrape_interval_s
+    return f"max by (UUID, job, instance) ({_changes(_POWER, window_s)})"
+
+
+def sm_active(policy: RebalancerPolicy) -> str:
+    """Return the query for the share of SM cycles with work, 0..1, mean over the short window."""
+    return _still_reported(_SM_ACTIVE, policy)
+
+
+def engine_active(policy: RebalancerPolicy) -> str:
+    """Return the query for the share of time with an engine busy, mean over the short window."""
+    return _still_reported(_ENGINE_ACTIVE, policy)
+
+
+def _changes(names: tuple[str, str], window_s: float) -> str:
+    window = _seconds(window_s)
+    return f"changes({names[0]}[{window}]) or changes({names[1]}[{window}])"
+
+
+def _still_reported(names: tuple[str, str], policy: RebalancerPolicy) -> str:
+    """Return the query for a mean of the short window, of cards that still have the series."""
+    window = _seconds(policy.fast_window_s)
+    mean = " or ".join(f"avg_over_time({name}[{window}])" for name in names)
+    return f"max by (UUID) ({mean}) and max by (UUID) ({names[0]} or {names[1]})"
 
 
 def pod_mean(policy: RebalancerPolicy) -> str:

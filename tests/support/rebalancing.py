@@ -45,6 +45,7 @@ def a_reading(level: float = 0.1, *, pods: Mapping[str, float] | None = None) ->
         slow_hot_ratio=hot,
         forecast_ratio=level,
         free_mib=Mib(CARD_MIB),
+        latest_ratio=level,
         pods={
             uid: MeasuredPodUse(busy_ratio=busy, high_ratio=busy)
             for uid, busy in (pods or {}).items()

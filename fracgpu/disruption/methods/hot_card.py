@@ -8,10 +8,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from fracgpu.cards.card import CardUuid
+from fracgpu.cards.card import CardUuid, Health
 from fracgpu.disruption.disruption_state import DisruptionState, budgets_of, card_level
 from fracgpu.disruption.evictability import why_not_evictable
 from fracgpu.disruption.heat import (
+    CardReading,
     Heat,
     MeasuredPodUse,
     unrelievable,
@@ -106,6 +107,9 @@ def why_outdated(
         return HeldBack(
             subject=move.source, reason=HoldReason.NO_GAIN, detail="the card cooled down"
         )
+    doubt = _doubt(state, move.source, reading, policy)
+    if doubt is not None:
+        return HeldBack(subject=move.source, reason=doubt)
     pod = state.pods.get(move.pod_uid)
     card_info = state.snapshot.card(move.source)
     if pod is None or card_info is None or move.pod_uid not in card_info.pods:
@@ -120,12 +124,29 @@ def _card_refusal(
     reading = state.reading(card)
     if reading is None:
         return HeldBack(subject=card, reason=HoldReason.NOT_MEASURED)
+    doubt = _doubt(state, card, reading, policy)
+    if doubt is not None:
+        return HeldBack(subject=card, reason=doubt)
     why = unrelievable(reading, policy)
     if why is not None:
         return HeldBack(subject=card, reason=HoldReason[why.name])
     budgets = budgets_of(state, policy=policy, now=now)
     reason = budgets.of_source(card, node=state.node_of(card))
     return HeldBack(subject=card, reason=reason) if reason else None
+
+
+def _doubt(
+    state: DisruptionState, card: CardUuid, reading: CardReading, policy: RebalancerPolicy
+) -> HoldReason | None:
+    """Return why no pod should be disturbed at this moment although the card is hot, or None."""
+    info = state.snapshot.card(card)
+    if reading.broken or (info is not None and info.card.health is not Health.HEALTHY):
+        return HoldReason.BROKEN
+    if reading.repeating:
+        return HoldReason.REPEATING
+    if reading.latest_ratio < policy.clear_ratio:
+        return HoldReason.CALM_NOW
+    return None
 
 
 def best_move(
@@ -247,6 +268,8 @@ def _cool_enough(
 ) -> bool:
     heat, reading = state.heat.get(card), state.reading(card)
     if heat is None or heat.heat is not Heat.COOL or reading is None:
+        return False
+    if reading.repeating or reading.broken:
         return False
     coming = sum(
         past_move.move.busy_ratio

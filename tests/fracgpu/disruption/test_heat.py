@@ -48,6 +48,10 @@ def after(
 HOT, CALM = a_reading(0.95), a_reading(0.2)
 LUKEWARM = a_reading(0.7)
 FAST_ONLY = replace(HOT, slow_hot_ratio=0.1)
+SLOW_ONLY = replace(LUKEWARM, fast_hot_ratio=0.1, slow_hot_ratio=0.9)
+# A kernel is always running, and most multiprocessors have nothing to do.
+BUSY_WITH_LITTLE = replace(HOT, active_ratio=0.3)
+BUSY_WITH_MUCH = replace(HOT, active_ratio=0.6)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +64,11 @@ FAST_ONLY = replace(HOT, slow_hot_ratio=0.1)
         ("the short window alone never makes it hot", [FAST_ONLY] * 20, Heat.COOL, Heat.WARMING),
         ("a spike passes", [HOT, CALM], Heat.COOL, Heat.COOL),
         ("doubt breaks the row", [HOT, None, HOT], Heat.COOL, Heat.WARMING),
-        ("hot stays hot between the lines", [LUKEWARM], Heat.HOT, Heat.HOT),
+        ("hot stays hot while one window says so", [SLOW_ONLY], Heat.HOT, Heat.HOT),
+        ("hot settles when neither window says so", [LUKEWARM], Heat.HOT, Heat.SETTLING),
+        ("busy without work is not hot", [BUSY_WITH_LITTLE] * 9, Heat.COOL, Heat.COOL),
+        ("busy with work is hot", [BUSY_WITH_MUCH] * 2, Heat.COOL, Heat.HOT),
+        ("hot without work settles", [BUSY_WITH_LITTLE], Heat.HOT, Heat.SETTLING),
         ("hot settles below the clear line", [CALM], Heat.HOT, Heat.SETTLING),
         ("settling goes on", [CALM] * 10, Heat.SETTLING, Heat.SETTLING),
         ("a lukewarm card is never settled", [LUKEWARM] * 100, Heat.SETTLING, Heat.SETTLING),

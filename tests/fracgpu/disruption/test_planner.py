@@ -8,7 +8,7 @@ import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
-from fracgpu.cards.card import CardUuid, NodeCards
+from fracgpu.cards.card import CardUuid, Health, NodeCards
 from fracgpu.disruption.change_freeze import ChangeFreeze, parse_schedule
 from fracgpu.disruption.cordons import cards_to_cordon
 from fracgpu.disruption.disruption_state import DisruptionState
@@ -41,6 +41,14 @@ def reasons(found: Plan) -> set[HoldReason]:
     return {held.reason for held in found.held}
 
 
+BUSY = a_reading(0.9, pods={"pod-a": 0.45, "pod-b": 0.45})
+IDLE = a_reading(0.05)
+FAILING = replace(
+    a_node("n1", HOT_CARD),
+    cards=(replace(a_node("n1", HOT_CARD).cards[0], health=Health.UNHEALTHY),),
+)
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -53,6 +61,12 @@ def reasons(found: Plan) -> set[HoldReason]:
             {"readings": {HOT_CARD: a_reading(0.99, pods={"pod-a": 0.9, "pod-b": 0.05})}},
             HoldReason.NO_USEFUL_POD,
         ),
+        ({"readings": {HOT_CARD: replace(BUSY, repeating=True)}}, HoldReason.REPEATING),
+        ({"readings": {HOT_CARD: replace(BUSY, broken=True)}}, HoldReason.BROKEN),
+        ({"readings": {HOT_CARD: replace(BUSY, latest_ratio=0.0)}}, HoldReason.CALM_NOW),
+        ({"nodes": [FAILING, a_node("n2", COOL_CARD)]}, HoldReason.BROKEN),
+        ({"readings": {COOL_CARD: replace(IDLE, repeating=True)}}, HoldReason.NO_TARGET),
+        ({"readings": {COOL_CARD: replace(IDLE, broken=True)}}, HoldReason.NO_TARGET),
         ({"readings": {COOL_CARD: None}}, HoldReason.BLIND),
         ({"readings": {HOT_CARD: None}, "heat": {HOT_CARD: Heat.HOT}}, HoldReason.BLIND),
         ({"leading_since": NOON - timedelta(minutes=9)}, HoldReason.STARTING),
@@ -173,6 +187,14 @@ def test_new_slices_are_kept_off_hot_and_just_relieved_cards(
     assert (HOT_CARD in cards_to_cordon(state, policy=ACTIVE, now=NOON)) is cordoned
 
 
+def test_a_card_that_needs_to_be_replaced_takes_no_new_slice_however_cool_it_is() -> None:
+    state = a_disruption_state(readings={COOL_CARD: replace(IDLE, broken=True)})
+
+    assert cards_to_cordon(state, policy=ACTIVE, now=NOON) == {HOT_CARD}
+    loose = replace(ACTIVE, max_cordoned_ratio=1)
+    assert cards_to_cordon(state, policy=loose, now=NOON) == {HOT_CARD, COOL_CARD}
+
+
 def test_a_hot_card_that_is_not_measured_any_more_is_left_to_its_lapsing_cordon() -> None:
     state = a_disruption_state(readings={HOT_CARD: None}, heat={HOT_CARD: Heat.HOT})
     moving = replace(state, past=[a_past_move(source=HOT_CARD, under_way=True)])
@@ -207,6 +229,8 @@ def test_a_card_has_no_heat_before_its_first_trusted_reading() -> None:
         ({}, None),
         ({"readings": {HOT_CARD: None}}, HoldReason.NOT_MEASURED),
         ({"readings": {HOT_CARD: a_reading(0.6)}}, HoldReason.NO_GAIN),
+        ({"readings": {HOT_CARD: replace(BUSY, repeating=True)}}, HoldReason.REPEATING),
+        ({"readings": {HOT_CARD: replace(BUSY, latest_ratio=0.6)}}, HoldReason.CALM_NOW),
         ({"pods": [a_placed_pod("pod-b")]}, HoldReason.NOT_KNOWN),
         ({"heat": {COOL_CARD: Heat.HOT}}, HoldReason.NO_TARGET),
         (

@@ -36,3 +36,20 @@ def test_without_a_trusted_reading_at_both_ends_nobody_knows() -> None:
     assert unmeasured_source.detail == "the source is not measured"
     assert unmeasured_target.relieved is None
     assert unmeasured_target.detail == "the replacement's card is not measured"
+
+
+def test_a_source_that_is_saturated_before_and_after_shows_nothing() -> None:
+    def saturated(source: float, target: float) -> bool | None:
+        return verify(
+            before_ratio=1.0,
+            pod_ratio=0.3,
+            source=a_reading(source),
+            target=a_reading(target),
+            policy=ACTIVE,
+        ).relieved
+
+    # Its other pods lacked more than the one that left had used: they have it now.
+    assert saturated(1.0, 0.5) is None
+    assert saturated(0.97, 0.5) is False
+    assert saturated(0.85, 0.5) is True
+    assert saturated(1.0, 0.9) is False

@@ -21,19 +21,48 @@ from tests.support.waiting import until
 
 POLICY: Final = RebalancerPolicy()
 UTIL, RATIO = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_UTIL_RATIO"
+POWER, POWER_4_9 = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_BOARD_POWER_WATTS"
+SM_ACTIVE, ENGINE_ACTIVE = "DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_ACTIVE"
 FREE, FREE_BYTES = "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_FREE_BYTES"
 POD = "fracgpu_pod_sm_util"
 TARGET = {"job": "fracgpu", "instance": "10.0.0.1:9400"}
 FROZEN = {"job": "fracgpu", "instance": "10.0.0.2:9400"}
 
 
-def card(uuid: str, points: Mapping[float, float], *, free: bool = True) -> list[Past]:
+def card(
+    uuid: str,
+    points: Mapping[float, float],
+    *,
+    free: bool = True,
+    watts: Mapping[float, float] | None = None,
+    **more: Mapping[float, float],
+) -> list[Past]:
     """Return the device series of one card, as our exporter writes them."""
     labels = {"UUID": uuid, "pod": "", **TARGET}
-    lines = [Past(name=UTIL, labels=labels, points=points)]
+    lines = [
+        Past(name=UTIL, labels=labels, points=points),
+        Past(name=POWER, labels=labels, points=varying(points) if watts is None else watts),
+        *(Past(name=name, labels=labels, points=series) for name, series in more.items()),
+    ]
     if free:
         lines.append(Past(name=FREE, labels=labels, points=dict.fromkeys(points, 16000.0)))
-    return lines
+    return [line for line in lines if line.points]
+
+
+def stopped_lately(uuid: str) -> list[Past]:
+    """Return the series of a card, alone behind its exporter, that stopped a minute ago."""
+    labels = {"UUID": uuid, "pod": "", "job": "dcgm", "instance": "10.0.0.3:9400"}
+    until_then = {ago: 40 + n % 3 for n, ago in enumerate(steady(0))}
+    points = {ago: until_then[ago] if ago > 60 else 42.0 for ago in until_then}
+    return [
+        Past(name=UTIL, labels=labels, points=points),
+        Past(name=FREE, labels=labels, points=steady(16000)),
+    ]
+
+
+def varying(points: Mapping[float, float]) -> dict[float, float]:
+    """Return a power draw that is never the same twice in a row."""
+    return {ago: 200 + n % 7 / 10 for n, ago in enumerate(points)}
 
 
 def spiky(*, every_s: float, for_s: float) -> dict[float, float]:
@@ -62,12 +91,30 @@ def an_hour(end_s: float) -> list[Past]:
         *card("GPU-nan", {**steady(10), **steady(math.nan, since_s=60)}),
         *card("GPU-wild", {**steady(10), between_steps(end_s): 25500.0}),
         *card("GPU-no-memory", steady(10), free=False),
+        # exporters that repeat themselves, and say nothing of it
+        *card("GPU-flat", steady(42), watts={}),
+        *card("GPU-flat-watts", steady(42), watts=steady(250)),
+        *card("GPU-saturated-flat", steady(100), watts=steady(300)),
+        *card("GPU-saturated", steady(100), watts={}),
+        *card("GPU-idle", steady(0), watts=steady(50)),
+        *stopped_lately("GPU-repeats"),
+        # busy, with little work on the multiprocessors; and the same where the metric is stuck
+        *card("GPU-resident", steady(95), **{SM_ACTIVE: steady(0.2)}),
+        *card("GPU-stuck", steady(95), **{SM_ACTIVE: steady(0), ENGINE_ACTIVE: steady(0.9)}),
+        *card("GPU-was-known", steady(95), **{SM_ACTIVE: steady(0.2, until_s=420)}),
+        *card("GPU-broken", steady(95), DCGM_FI_DEV_ROW_REMAP_FAILURE=steady(1)),
         # dcgm-exporter 4.9: ratios and bytes under other names
         Past(name=RATIO, labels={"UUID": "GPU-ratio", **TARGET}, points=steady(0.9)),
         Past(name=FREE_BYTES, labels={"UUID": "GPU-ratio", **TARGET}, points=steady(2.0**34)),
+        Past(name=POWER_4_9, labels={"UUID": "GPU-ratio", **TARGET}, points=varying(steady(0))),
         # honorLabels: false: the line of the card got the exporter's own pod name
         Past(name=UTIL, labels={"UUID": "GPU-relabelled", "pod": "exporter-x"}, points=steady(85)),
         Past(name=FREE, labels={"UUID": "GPU-relabelled", "pod": "exporter-x"}, points=steady(1)),
+        Past(
+            name=POWER,
+            labels={"UUID": "GPU-relabelled", "pod": "exporter-x"},
+            points=varying(steady(0)),
+        ),
         # an exporter that is scraped well and serves the same old reading
         Past(name=UTIL, labels={"UUID": "GPU-frozen", **FROZEN}, points=steady(10)),
         Past(name=FREE, labels={"UUID": "GPU-frozen", **FROZEN}, points=steady(16000)),
@@ -95,6 +142,8 @@ ALL: Final = tuple(
     for name in (
         *("hot", "cool", "spiky", "heating", "gone", "late", "young", "gappy", "nan", "wild"),
         *("no-memory", "ratio", "relabelled", "frozen", "never-seen"),
+        *("flat", "flat-watts", "saturated-flat", "saturated", "idle", "repeats"),
+        *("resident", "stuck", "was-known", "broken"),
     )
 )
 
@@ -131,6 +180,17 @@ async def test_an_hour_of_a_real_prometheus_is_judged_card_by_card(measured: Mea
         "nan": ReadingQuality.UNKNOWN,
         "wild": ReadingQuality.UNKNOWN,
         "never-seen": ReadingQuality.UNKNOWN,
+        # What is the same to the last digit for ten minutes under load was not measured anew.
+        "flat": ReadingQuality.STALE,
+        "flat-watts": ReadingQuality.STALE,
+        "saturated-flat": ReadingQuality.STALE,
+        "saturated": ReadingQuality.OK,
+        "idle": ReadingQuality.OK,
+        "repeats": ReadingQuality.OK,
+        "resident": ReadingQuality.OK,
+        "stuck": ReadingQuality.OK,
+        "was-known": ReadingQuality.OK,
+        "broken": ReadingQuality.OK,
     }
     assert measured.trouble == ""
     assert measured.age_s is not None
@@ -159,6 +219,18 @@ def _check_readings(measured: Measured) -> None:
     assert ratio.free_mib == Mib(16384)
     assert relabelled.level_ratio == pytest.approx(0.85)
 
+    active = {
+        uuid.removeprefix("GPU-"): reading.active_ratio
+        for uuid, reading in readings.items()
+        if reading is not None and reading.active_ratio is not None
+    }
+    # At 0 under load the metric is stuck; and one that ended says nothing of now.
+    assert active == {"resident": pytest.approx(0.2), "stuck": pytest.approx(0.9)}
+    broken = {uuid for uuid, reading in readings.items() if reading and reading.broken}
+    assert broken == {"GPU-broken"}
+    repeating = {uuid for uuid, reading in readings.items() if reading and reading.repeating}
+    assert repeating == {"GPU-repeats"}
+
     assert set(hot.pods) == {"uid-a", "uid-b"}
     assert hot.pods["uid-a"].busy_ratio == pytest.approx(0.5)
     # Containers add up: 40 and 5 over the long window, at most as much at the peaks.
@@ -175,7 +247,7 @@ SHORT: Final = RebalancerPolicy(
 def page(now_s: float, *, busy: float = 95) -> str:
     labels = 'UUID="GPU-a",pod=""'
     return (
-        f"{UTIL}{{{labels}}} {busy}\n{FREE}{{{labels}}} 16000\n"
+        f"{UTIL}{{{labels}}} {busy + now_s % 1}\n{FREE}{{{labels}}} 16000\n"
         f"fracgpu_collect_timestamp_seconds {now_s}\n"
     )
 

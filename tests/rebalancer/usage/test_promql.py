@@ -18,13 +18,16 @@ def questions(policy: RebalancerPolicy) -> dict[str, str]:
     made = (
         *(promql.samples, promql.peak, promql.level, promql.slow_level, promql.fast_hot),
         *(promql.slow_hot, promql.forecast_mean, promql.forecast_quantile),
-        *(promql.pod_mean, promql.pod_high),
+        *(promql.pod_mean, promql.pod_high, promql.busy_changes, promql.power_changes),
+        *(promql.lately_busy_changes, promql.lately_power_changes),
+        *(promql.sm_active, promql.engine_active),
     )
     fixed = {
         "busy": promql.BUSY,
         "age": promql.AGE,
         "collect_age": promql.COLLECT_AGE,
         "free": promql.FREE_MIB,
+        "remap_failed": promql.REMAP_FAILED,
     }
     return fixed | {query.__name__: query(policy) for query in made}
 
@@ -59,10 +62,17 @@ def test_windows_and_steps_follow_the_policy() -> None:
 
 
 def test_every_question_about_a_card_speaks_both_dialects() -> None:
-    of_pods = {"pod_mean", "pod_high", "free"}
+    of_pods = {"pod_mean", "pod_high"}
+    names = {
+        "free": ("FB_FREE ", "FB_FREE_BYTES"),
+        "power_changes": ("POWER_USAGE", "BOARD_POWER_WATTS"),
+        "lately_power_changes": ("POWER_USAGE", "BOARD_POWER_WATTS"),
+        "sm_active": ("SM_ACTIVE", "SM_UTIL_RATIO"),
+        "engine_active": ("GR_ENGINE_ACTIVE", "GR_ENGINE_UTIL_RATIO"),
+        "remap_failed": ("ROW_REMAP_FAILURE", "ROW_REMAP_FAILED"),
+    }
 
     for name, text in questions(SHORT).items():
         if name not in of_pods:
-            assert "DCGM_FI_DEV_GPU_UTIL" in text, name
-            assert "DCGM_FI_DEV_GPU_UTIL_RATIO" in text, name
-    assert "DCGM_FI_DEV_FB_FREE_BYTES" in promql.FREE_MIB
+            for metric in names.get(name, ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_UTIL_RATIO")):
+                assert metric in text, name
