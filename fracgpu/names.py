@@ -40,7 +40,8 @@ WIRED: Final = "fracgpu.io/wired"
 TERM: Final = "fracgpu.io/term"
 # The Move whose reservation the pod consumed; the Binding writes it with the assignment.
 MOVE: Final = "fracgpu.io/move"
-# The Move that replaces this pod; the rebalancer writes it when it releases the pod from its owner.
+# The Move that replaces this pod; the rebalancer writes it when it releases the pod from its
+# owner.
 MOVED_BY: Final = "fracgpu.io/moved-by"
 # When the pod is going to be moved (UTC, RFC 3339), so that it can get ready; the rebalancer writes it.
 NOTICE: Final = "fracgpu.io/move-notice"

@@ -315,5 +315,8 @@ def _is_begun(record: MoveRecord) -> bool:
 
 def _display(node: NodeCards | None, card: CardUuid) -> str:
     """Return the card's node and index; its UUID if the node is gone."""
-    found = (known for known in node.cards if known.uuid == card) if node else ()
-    return next((f"{node.node}/{known.index}" for known in found), card)
+    if node is None:
+        return card
+    return next(
+        (f"{node.node}/{known.index}" for known in node.cards if known.uuid == card), str(card)
+    )

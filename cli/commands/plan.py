@@ -65,7 +65,6 @@ async def _plan(client: KubeClient, options: argparse.Namespace) -> int:
                 client,
                 prometheus,
                 settings,
-                namespace=options.namespace,
                 scheduler_name=options.scheduler_name,
             )
     except (ReadingFailed, QueryFailed, MovesUnreadable) as error:
@@ -83,7 +82,6 @@ async def read_report(
     prometheus: Querier,
     settings: ClusterSettings,
     *,
-    namespace: str,
     scheduler_name: str,
 ) -> PlanReport:
     """Read everything once and return what the rebalancer would do.
@@ -95,7 +93,7 @@ async def read_report(
     """
     policy = settings.policy
     cache = await read_cluster(client)
-    past = await _past_moves(client, namespace=namespace)
+    past = await _past_moves(client)
     now = await server_time(prometheus)
     measured, heat = await look_back(
         prometheus, cache.cards(), _looks(policy.hold_cycles, policy.tick_s, now), past=past,
@@ -122,11 +120,11 @@ def _looks(hold_cycles: int, tick_s: float, now: datetime) -> list[datetime]:
     return [now - timedelta(seconds=tick_s * ago) for ago in reversed(range(count))]
 
 
-async def _past_moves(client: KubeClient, *, namespace: str) -> list[PastMove]:
+async def _past_moves(client: KubeClient) -> list[PastMove]:
     def never() -> None:
         raise AssertionError("a plan writes nothing")
 
-    store = MoveStore(client, namespace=namespace, guard=never)
+    store = MoveStore(client, guard=never)
     await store.load()
     return [record.past() for record in store.records]
 
