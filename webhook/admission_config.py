@@ -51,6 +51,7 @@ class AdmissionConfig:
     Attributes:
         scheduler_name: the scheduler set on pods with a grant; empty leaves their own.
         agent_users: who may write ``fracgpu.io/wired``.
+        rebalancer_users: who may write ``fracgpu.io/moved-by`` and ``fracgpu.io/move-notice``.
         card_classes: which card class a share is a share of, and whether pods may wait for one.
         void_others: whether containers without a grant, in pods with one, are shown no card.
         label_reserved_mib: MiB subtracted from each card that is known only from node labels.
@@ -61,6 +62,7 @@ class AdmissionConfig:
 
     scheduler_name: str = names.SCHEDULER_NAME
     agent_users: frozenset[str] = frozenset()
+    rebalancer_users: frozenset[str] = frozenset()
     card_classes: ClassRule = field(default_factory=ClassRule)
     void_others: bool = True
     label_reserved_mib: Mib = Mib(0)

@@ -39,7 +39,9 @@ def build(settings: WebhookSettings) -> Service:
     ready_gate = ReadyGate()
     clock = SystemClock()
     base = AdmissionConfig(
-        scheduler_name=settings.scheduler_name, agent_users=frozenset(settings.agent_users)
+        scheduler_name=settings.scheduler_name,
+        agent_users=frozenset(settings.agent_users),
+        rebalancer_users=frozenset(settings.rebalancer_users),
     )
 
     @asynccontextmanager

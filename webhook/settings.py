@@ -8,6 +8,7 @@ from process.settings import ProcessSettings, setting
 from process.sockets import ANY_ADDRESS
 
 _AGENT: Final = f"system:serviceaccount:{SYSTEM_NAMESPACE}:fracgpu-deviceplugin"
+_REBALANCER: Final = f"system:serviceaccount:{SYSTEM_NAMESPACE}:fracgpu-rebalancer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,10 @@ class WebhookSettings(ProcessSettings):
     )
     agent_users: tuple[str, ...] = setting(
         (_AGENT,), "users that may write fracgpu.io/wired on pods: the node agent"
+    )
+    rebalancer_users: tuple[str, ...] = setting(
+        (_REBALANCER,),
+        "users that may write fracgpu.io/moved-by and fracgpu.io/move-notice: the rebalancer",
     )
 
     def __post_init__(self) -> None:

@@ -23,6 +23,19 @@ Json = dict[str, Any]
 
 ASSIGNMENT, GRANTED, WIRED = "fracgpu.io/assignment", "fracgpu.io/granted", "fracgpu.io/wired"
 TERM = "fracgpu.io/term"
+MOVE, MOVED_BY, NOTICE = "fracgpu.io/move", "fracgpu.io/moved-by", "fracgpu.io/move-notice"
+ONLY_BINDING_MOVE = (
+    "The annotation fracgpu.io/move comes only with the pod's Binding; nobody may set, change or "
+    "remove it."
+)
+TOGETHER = (
+    "A Binding carries fracgpu.io/term and fracgpu.io/move only together with "
+    "fracgpu.io/assignment."
+)
+ONLY_REBALANCER = (
+    "The annotations fracgpu.io/moved-by and fracgpu.io/move-notice are written only by the "
+    "FracGPU rebalancer's service account."
+)
 ONLY_SCHEDULER = (
     "The annotation fracgpu.io/term is written only by the FracGPU scheduler's service account."
 )
@@ -42,8 +55,9 @@ OWN_PODS = (
     "which node that is."
 )
 TEMPLATE = (
-    "The annotations fracgpu.io/assignment, fracgpu.io/granted, fracgpu.io/wired and "
-    "fracgpu.io/term are written only by FracGPU on each pod; leave them out of the pod template."
+    "The annotations fracgpu.io/assignment, fracgpu.io/granted, fracgpu.io/wired, fracgpu.io/term, "
+    "fracgpu.io/move, fracgpu.io/moved-by and fracgpu.io/move-notice are written only by FracGPU "
+    "on each pod; leave them out of the pod template."
 )
 
 
@@ -53,7 +67,7 @@ def a_pod(notes: Json | None = None, *, node: str = "", namespace: str = "ml", *
     return {"metadata": metadata, "spec": body}
 
 
-STORED = {ASSIGNMENT: "{}", GRANTED: "1 card", WIRED: "{}", "app": "x"}
+STORED = {ASSIGNMENT: "{}", GRANTED: "1 card", WIRED: "{}", MOVE: "m", "app": "x"}
 
 
 def test_every_policy_is_bound_denies_or_says_that_it_warns_and_fails_closed() -> None:
@@ -104,6 +118,9 @@ def test_the_subresources_that_carry_a_pods_annotations_are_looked_at_but_not_it
         ({ASSIGNMENT: "{}"}, [ONLY_BINDING]),
         ({WIRED: "{}"}, [ONLY_AGENT]),
         ({ASSIGNMENT: "", WIRED: ""}, [ONLY_BINDING, ONLY_AGENT]),
+        ({MOVE: "m"}, [ONLY_BINDING_MOVE]),
+        ({MOVED_BY: "m"}, [ONLY_REBALANCER]),
+        ({NOTICE: "now", MOVED_BY: ""}, [ONLY_REBALANCER]),
     ],
 )
 @pytest.mark.parametrize(
@@ -136,6 +153,8 @@ def test_where_the_webhook_does_not_look_nobody_can_have_been_granted_anything(
         ({GRANTED: None}, [ONLY_WEBHOOK]),
         ({WIRED: '{"c":["GPU-x"]}'}, [ONLY_AGENT]),
         ({WIRED: None}, [ONLY_AGENT]),
+        ({MOVE: "another"}, [ONLY_BINDING_MOVE]),
+        ({MOVE: None}, [ONLY_BINDING_MOVE]),
     ],
 )
 @pytest.mark.parametrize(
@@ -265,19 +284,40 @@ def test_only_our_scheduler_binds_with_an_assignment_and_any_other_without() -> 
         "A Binding that carries fracgpu.io/assignment comes only from the FracGPU scheduler's "
         "service account."
     ]
-    assert refusals("fracgpu-bindings", a_binding({TERM: "l/1"}), sender=SCHEDULER) == [
-        "A Binding carries fracgpu.io/term only together with fracgpu.io/assignment."
-    ]
+    assert refusals("fracgpu-bindings", a_binding({TERM: "l/1"}), sender=SCHEDULER) == [TOGETHER]
     for wrong in ("", "yes"):
         order = a_binding({ASSIGNMENT: "{}"}, assigned=wrong)
         assert refusals("fracgpu-bindings", order, sender=SCHEDULER) == [
             "A Binding that carries fracgpu.io/assignment has the label fracgpu.io/assigned=true."
         ]
-    for key in (GRANTED, WIRED):
+    for key in (GRANTED, WIRED, MOVED_BY, NOTICE):
         assert refusals("fracgpu-bindings", a_binding({key: "x"}), sender=SCHEDULER) == [
-            "A Binding must not carry fracgpu.io/granted or fracgpu.io/wired: the "
-            "scheduler does not write them."
+            "A Binding must not carry fracgpu.io/granted, fracgpu.io/wired, fracgpu.io/moved-by or "
+            "fracgpu.io/move-notice: the scheduler does not write them."
         ]
+
+
+def test_a_binding_names_the_move_whose_reservation_it_takes_only_with_its_cards() -> None:
+    whole = a_binding({ASSIGNMENT: "{}", TERM: "l/1", MOVE: "m"}, assigned="true")
+
+    assert refusals("fracgpu-bindings", whole, sender=SCHEDULER) == []
+    assert refusals("fracgpu-bindings", whole, sender=REBALANCER) == [
+        "A Binding that carries fracgpu.io/assignment comes only from the FracGPU scheduler's "
+        "service account."
+    ]
+    assert refusals("fracgpu-bindings", a_binding({MOVE: "m"}), sender=SCHEDULER) == [TOGETHER]
+
+
+def test_the_rebalancer_alone_says_on_a_pod_that_it_is_moved() -> None:
+    old = a_pod(STORED)
+    for key in (MOVED_BY, NOTICE):
+        new = a_pod({**STORED, key: "m"})
+        assert refusals("fracgpu-pods", new, old=old, sender=REBALANCER) == []
+        assert refusals("fracgpu-pods", old, old=new, sender=REBALANCER) == []
+        for sender in (ADMIN, SCHEDULER, kubelet_of("n1")):
+            assert refusals("fracgpu-pods", new, old=old, sender=sender) == [ONLY_REBALANCER]
+            assert refusals("fracgpu-pods", old, old=new, sender=sender) == [ONLY_REBALANCER]
+            assert refusals("fracgpu-pods", new, old=new, sender=sender) == []
 
 
 def a_workload(notes: Json | None) -> Json:
@@ -295,7 +335,7 @@ TEMPLATED = [("fracgpu-workloads", a_workload), ("fracgpu-cronjobs", a_cron_job)
 
 @pytest.mark.parametrize(("name", "make"), TEMPLATED, ids=lambda value: str(value)[:17])
 def test_no_pod_template_carries_what_only_we_write(name: str, make: Any) -> None:
-    for key in (ASSIGNMENT, GRANTED, WIRED, TERM):
+    for key in (ASSIGNMENT, GRANTED, WIRED, TERM, MOVE, MOVED_BY, NOTICE):
         assert refusals(name, make({key: "x"})) == [TEMPLATE]
         assert refusals(name, make({key: "x"}), old=make({"app": "x"})) == [TEMPLATE]
         assert refusals(name, make({key: "y"}), old=make({key: "x"})) == [TEMPLATE]

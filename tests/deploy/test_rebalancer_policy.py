@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from fracgpu import names
-from tests.support.policies import ADMIN, DEPLOY, REBALANCER, Sender, refusals
+from tests.support.policies import ADMIN, DEPLOY, REBALANCER, Sender, policy, refusals
 
 Json = dict[str, Any]
 
@@ -146,6 +146,22 @@ def test_a_pod_without_the_hash_does_not_get_one() -> None:
     bare = pod(labels={"pod-template-hash": None})
 
     assert refusals(PODS, POD, old=bare, sender=REBALANCER) == [ONLY_MOVES]
+
+
+def test_a_move_is_written_by_the_rebalancer_alone_and_deleted_by_whom_rbac_allows() -> None:
+    said = [
+        "A Move is created and changed only by the FracGPU rebalancer's service account; delete it "
+        "to release what it reserves."
+    ]
+    move = {"metadata": {"name": "m"}, "spec": {}}
+
+    for sender in (ADMIN, Sender(username="x")):
+        assert refusals("fracgpu-moves", move, sender=sender) == said
+        assert refusals("fracgpu-moves", move, old=move, sender=sender) == said
+    assert refusals("fracgpu-moves", move, sender=REBALANCER) == []
+    (rule,) = policy("fracgpu-moves")["matchConstraints"]["resourceRules"]
+    assert rule["operations"] == ["CREATE", "UPDATE"]
+    assert rule["resources"] == ["moves", "moves/*"]
 
 
 def test_its_roles_allow_evictions_of_pods_and_no_write_to_the_configuration() -> None:

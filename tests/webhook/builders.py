@@ -20,7 +20,10 @@ from webhook.admission_config import AdmissionConfig
 Json = dict[str, Any]
 
 AGENT: Final = "system:serviceaccount:fracgpu-system:fracgpu-deviceplugin"
-RULES: Final = AdmissionConfig(agent_users=frozenset({AGENT}))
+REBALANCER: Final = "system:serviceaccount:fracgpu-system:fracgpu-rebalancer"
+RULES: Final = AdmissionConfig(
+    agent_users=frozenset({AGENT}), rebalancer_users=frozenset({REBALANCER})
+)
 
 # The H100s are freer. 24000 is an amount that the API server writes as "24k".
 A30S: Final = CardClass(

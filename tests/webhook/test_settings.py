@@ -1,7 +1,7 @@
 import pytest
 
 from process.settings import SettingsError, load
-from tests.webhook.builders import AGENT
+from tests.webhook.builders import AGENT, REBALANCER
 from webhook.settings import WebhookSettings
 
 
@@ -11,6 +11,7 @@ def test_the_webhook_starts_without_a_single_flag() -> None:
     assert (settings.listen_port, settings.tls_secret) == (8443, "fracgpu-webhook-tls")
     assert (settings.namespace, settings.scheduler_name) == ("fracgpu-system", "fracgpu-scheduler")
     assert settings.agent_users == (AGENT,)
+    assert settings.rebalancer_users == (REBALANCER,)
 
 
 def test_an_empty_scheduler_name_is_a_choice() -> None:

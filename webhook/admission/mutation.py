@@ -51,6 +51,7 @@ from webhook.admission_config import AdmissionConfig
 
 _DEFAULT_SCHEDULERS: Final = ("", "default-scheduler")
 
+_WRITTEN_LATER: Final = tuple(key for key in names.RESERVED_KEYS if key != names.GRANTED)
 _MOST_GRANTED: Final = 120  # characters of a grant that an error quotes
 
 NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -214,7 +215,7 @@ def _dialect(origin: str) -> str:
 
 
 def _refuse_reserved_keys(pod: Pod) -> None:
-    for key in (names.ASSIGNMENT, names.WIRED, names.TERM):
+    for key in _WRITTEN_LATER:
         if key in pod.annotations:
             raise RequestError(
                 field=key,

@@ -26,11 +26,7 @@ def admit_update(old: Pod, new: Pod, *, user: str, config: AdmissionConfig) -> A
     for a stored pod: so those changes are made again.
     """
     try:
-        for key in (names.ASSIGNMENT, names.GRANTED, names.TERM):
-            _refuse_change(old, new, key, wanted="no change: only FracGPU writes it")
-        if user not in config.agent_users:
-            wanted = "no change: only the node agent writes it"
-            _refuse_change(old, new, names.WIRED, wanted=wanted)
+        _refuse_forgery(old, new, user=user, config=config)
         for key in _FIXED_KEYS:
             wanted = "no change: a pod's request cannot change after creation"
             _refuse_change(old, new, key, wanted=wanted, hint="create a new pod")
@@ -47,6 +43,16 @@ def admit_update(old: Pod, new: Pod, *, user: str, config: AdmissionConfig) -> A
         return Allowed()
     dialect = granted.data.dialect or OURS
     return Patched(edits=edits, granted=granted.words, dialect=dialect)
+
+
+def _refuse_forgery(old: Pod, new: Pod, *, user: str, config: AdmissionConfig) -> None:
+    for keys, writer, may_write in (
+        ((names.ASSIGNMENT, names.GRANTED, names.TERM, names.MOVE), "FracGPU", False),
+        ((names.WIRED,), "the node agent", user in config.agent_users),
+        ((names.MOVED_BY, names.NOTICE), "the rebalancer", user in config.rebalancer_users),
+    ):
+        for key in () if may_write else keys:
+            _refuse_change(old, new, key, wanted=f"no change: only {writer} writes it")
 
 
 def _put_back(new: Pod, granted: GrantNote) -> tuple[Edit, ...]:

@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
+from fracgpu import names
 from tests.webhook.admission.test_mutation import required
 from tests.webhook.builders import (
+    AGENT,
+    REBALANCER,
     Json,
     a_container,
     a_pod,
@@ -14,7 +17,7 @@ from tests.webhook.builders import (
     judged_change,
     stored,
 )
-from webhook.admission.verdict import Allowed, Patched
+from webhook.admission.verdict import Allowed, Denied, Patched
 
 ZONE = {"key": "zone", "operator": "In", "values": ["a"]}
 OWN_AFFINITY = required([{"matchExpressions": [ZONE]}])
@@ -81,3 +84,26 @@ def test_another_scheduler_than_the_one_it_named_is_left_to_the_api_server(sched
     changed["spec"]["schedulerName"] = scheduler
 
     assert judged_change(once, changed) == Allowed()
+
+
+def with_note(key: str, text: str) -> Json:
+    pod = a_pod(fraction="0.5")
+    pod["metadata"]["annotations"][key] = text
+    return pod
+
+
+@pytest.mark.parametrize("user", [REBALANCER, AGENT, "admin"])
+@pytest.mark.parametrize("key", [names.MOVE, names.MOVED_BY, names.NOTICE])
+def test_what_is_said_of_a_move_on_a_pod_is_changed_by_the_rebalancer_or_by_nobody(
+    key: str, user: str
+) -> None:
+    plain, noted = a_pod(fraction="0.5"), with_note(key, "m")
+    allowed = user == REBALANCER and key != names.MOVE
+
+    for old, new in ((plain, noted), (noted, plain), (noted, with_note(key, "other"))):
+        outcome = judged_change(old, new, user=user)
+        assert isinstance(outcome, Allowed) == allowed
+        if isinstance(outcome, Denied):
+            assert outcome.message.startswith(key)
+            assert "want no change" in outcome.message
+    assert isinstance(judged_change(noted, with_note(key, "m"), user=user), Allowed)

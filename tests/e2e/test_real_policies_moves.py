@@ -1,0 +1,131 @@
+"""Moves on a real kube-apiserver with the policies and permissions of deploy/."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from fracgpu import names
+from fracgpu.state.move_object import MoveStatus, decode_move
+from kube.client import PatchType
+from kube.errors import Forbidden, NotFound
+from kube.kinds import MOVES, MUTATING_WEBHOOKS, PODS, VALIDATING_WEBHOOKS
+from tests.support.moves import move_body, move_of, status_body
+from tests.support.policed import Harness, a_pod, annotated, is_refused, policed_harness, refusal
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+ONLY_REBALANCER = "is created and changed only by the FracGPU rebalancer's service account"
+
+
+@pytest.fixture
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
+    async with policed_harness(tmp_path) as harness:
+        for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):  # the policies are enough
+            await harness.admin.delete(kind, "fracgpu-webhook")
+        await until(lambda: in_force(harness), what="the policy of Moves in force", limit_s=60)
+        yield harness
+
+
+async def in_force(harness: Harness) -> bool:
+    probe = a_pod("probe", notes={names.MOVE: "m"})
+    if not await is_refused(harness.admin.create(PODS, probe, namespace="default", dry_run=True)):
+        return False
+    try:
+        await harness.admin.create(MOVES, move_body(move_of("probe")), dry_run=True)
+    except NotFound:  # the definition is not established yet
+        return False
+    except Forbidden as error:
+        return ONLY_REBALANCER in str(error)
+    return False
+
+
+async def test_a_move_is_written_by_the_rebalancer_alone_and_read_by_the_scheduler(
+    harness: Harness,
+) -> None:
+    admin, rebalancer = harness.admin, await harness.as_account("fracgpu-rebalancer")
+    scheduler = await harness.as_account("fracgpu-scheduler")
+    body = move_body(move_of())
+    assert ONLY_REBALANCER in await refusal(admin.create(MOVES, body))
+    with pytest.raises(Forbidden, match="cannot create resource"):
+        await scheduler.create(MOVES, body)
+
+    made = await rebalancer.create(MOVES, body)
+    stored = await rebalancer.replace(
+        MOVES, made | {"status": {"phase": "Reserved"}}, subresource="status"
+    )
+
+    reserved = status_body(MoveStatus()) | {"status": {"phase": "Done"}}
+    for request in (
+        admin.patch(MOVES, "move-1", reserved, subresource="status"),
+        admin.patch(MOVES, "move-1", {"metadata": {"labels": {"x": "1"}}}),
+        admin.replace(MOVES, stored | {"status": {"phase": "Done"}}, subresource="status"),
+    ):
+        assert ONLY_REBALANCER in await refusal(request)
+    for request in (
+        scheduler.patch(MOVES, "move-1", reserved, subresource="status"),
+        scheduler.delete(MOVES, "move-1"),
+    ):
+        with pytest.raises(Forbidden, match="cannot"):
+            await request
+    assert [decode_move(item).name for item in (await scheduler.list(MOVES)).items] == ["move-1"]
+    await check_the_table(harness)
+    await admin.delete(MOVES, "move-1")  # the administrator's way to release what it reserves
+    await rebalancer.create(MOVES, body)
+    await rebalancer.delete(MOVES, "move-1")
+
+
+async def check_the_table(harness: Harness) -> None:
+    head, row = (await harness.kubectl("get", "moves")).splitlines()
+
+    assert head.split() == ["NAME", "NAMESPACE", "POD", "FROM", "TO", "PHASE", "RESULT", "REASON",
+                            "AGE"]  # fmt: skip
+    assert row.split()[:6] == ["move-1", "team-a", "web-1", "node-1/0", "node-2/0", "Reserved"]
+    assert "MESSAGE" in await harness.kubectl("get", "moves", "-o", "wide")
+
+
+async def test_on_a_pod_only_the_rebalancer_says_that_it_is_moved_and_nothing_else(
+    harness: Harness,
+) -> None:
+    admin, rebalancer = harness.admin, await harness.as_account("fracgpu-rebalancer")
+    scheduler = await harness.as_account("fracgpu-scheduler")
+    pod = a_pod("p")
+    pod["metadata"]["labels"] = {"app": "web", "pod-template-hash": "abc"}
+    said = await refusal(
+        admin.create(PODS, a_pod("x", notes={names.MOVE: "m"}), namespace="default")
+    )
+    assert "comes only with the pod's Binding" in said
+    await admin.create(PODS, pod, namespace="default")
+
+    for key in (names.MOVED_BY, names.NOTICE):
+        note = annotated(key, "move-1")
+        said = await refusal(admin.patch(PODS, "p", note, namespace="default"))
+        assert "written only by the FracGPU rebalancer's service account" in said
+        await rebalancer.patch(PODS, "p", note, namespace="default")
+    release = [
+        {"op": "test", "path": "/metadata/labels/pod-template-hash", "value": "abc"},
+        {"op": "replace", "path": "/metadata/labels/pod-template-hash", "value": "abc.moved"},
+    ]
+    await rebalancer.patch(PODS, "p", release, namespace="default", how=PatchType.JSON)
+    await rebalancer.patch(
+        *(PODS, "p", annotated("controller.kubernetes.io/pod-deletion-cost", "-5")),
+        namespace="default",
+    )
+    for patch in (
+        annotated("app", "x"),
+        {"metadata": {"labels": {"app": "other"}}},
+        {"spec": {"containers": [{"name": "c", "image": "evil"}]}},
+    ):
+        request = rebalancer.patch(PODS, "p", patch, namespace="default", how=PatchType.STRATEGIC)
+        said = await refusal(request)
+        assert "may change only the label pod-template-hash" in said, json.dumps(patch)
+    said = await refusal(
+        rebalancer.patch(PODS, "p", annotated(names.MOVE, "move-1"), namespace="default")
+    )
+    assert "comes only with the pod's Binding" in said
+    with pytest.raises(Forbidden):
+        await scheduler.patch(
+            *(PODS, "p", annotated(names.MOVE, "m")), namespace="default", subresource="status"
+        )
