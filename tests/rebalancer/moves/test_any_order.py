@@ -1,0 +1,362 @@
+"""Whatever happens in whatever order: no gap without a Ready pod, an end, and no orphan.
+
+A model of the cluster answers the executor: a ReplicaSet that releases, adopts, creates and deletes
+as kube-controller-manager does, and an API server that may apply a write and lose the answer. The
+process may die at every write.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fracgpu.cards.card import CardUuid, Cordon
+from fracgpu.disruption.move import ENDED
+from fracgpu.disruption.policy import Mode, RebalancerPolicy
+from fracgpu.state.move_object import MoveMode, MovePhase
+from rebalancer.moves.evictor import EvictionOutcome, EvictionResult
+from rebalancer.moves.executor import MoveExecutor
+from rebalancer.moves.facts import (
+    MoveFacts,
+    OwnerFacts,
+    ReplacementFacts,
+    VictimFacts,
+    original_value,
+    released_value,
+)
+from rebalancer.moves.record import MoveRecord
+from rebalancer.moves.steps import Action, StepContext
+from tests.fakes.clock import NOON
+from tests.support.rebalancing import (
+    COOL_CARD,
+    HOT_CARD,
+    a_disruption_state,
+    a_move,
+    a_node,
+    a_placed_pod,
+    a_reading,
+)
+from tests.support.records import a_record
+
+HASH, OWNER_UID = "5d4f8c", "owner-1"
+POLICY = RebalancerPolicy(mode=Mode.ACTIVE, startup_grace_s=0, owner_cooldown_s=1)
+PODS = (
+    a_placed_pod("pod-a", labels={"pod-template-hash": HASH}),
+    a_placed_pod("pod-b", labels={"pod-template-hash": HASH}),
+)
+BUSY = {"pod-a": 0.45, "pod-b": 0.45}
+CORDONED = replace(
+    a_node("n1", HOT_CARD),
+    cordons=(Cordon(card=HOT_CARD, until=NOON + timedelta(days=9), reason="hot"),),
+)
+
+
+class Died(Exception):  # noqa: N818 - what happened to the process
+    """The process ended between two of its steps."""
+
+
+@dataclass
+class Model:
+    """The cluster, as far as one move concerns it, and what went wrong in it."""
+
+    mode: MoveMode
+    now: datetime = NOON
+    policy: RebalancerPolicy = POLICY
+    label: str = HASH
+    owned: bool = True
+    there: bool = True
+    moved_by: str = ""
+    version: int = 1
+    owner: bool = True
+    current: bool = True
+    desired: int = 2
+    siblings: int = 1
+    failure: str = ""
+    target_problem: str = ""
+    replacement: ReplacementFacts | None = None
+    made: int = 0
+    stored: MoveRecord | None = None
+    dies_at: int = -1
+    outcome: EvictionOutcome = EvictionOutcome.ALLOWED
+    applied: bool = True
+    violations: list[str] = field(default_factory=list)
+
+    # -- what the executor needs ---------------------------------------------------------------
+
+    async def observe(self, record: MoveRecord, context: StepContext) -> MoveFacts:
+        del record, context
+        victim = VictimFacts(
+            there=self.there,
+            why_gone="" if self.there else "there is no such pod",
+            running=True,
+            controller_uid=OWNER_UID if self.owned and self.owner else "",
+            hash_label=self.label,
+            moved_by=self.moved_by,
+            version=str(self.version),
+        )
+        owner = OwnerFacts(
+            there=self.owner,
+            observed=True,
+            desired=self.desired,
+            ready=self.ready(),
+            current=self.current,
+            failure=self.failure,
+            selects_by=HASH if self.mode is MoveMode.SURGE else "",
+        )
+        return MoveFacts(
+            victim=victim,
+            owner=owner,
+            replacement=self.replacement,
+            target_problem=self.target_problem,
+        )
+
+    async def perform(
+        self, action: Action, record: MoveRecord, facts: MoveFacts, context: StepContext
+    ) -> EvictionResult:
+        del context
+        self.die_maybe()
+        outcome, applied = self.outcome, self.applied
+        self.outcome, self.applied = EvictionOutcome.ALLOWED, True
+        if outcome is EvictionOutcome.ALLOWED or (outcome is EvictionOutcome.UNCLEAR and applied):
+            self.apply(action, record, facts)
+        self.die_maybe()
+        return EvictionResult(outcome=outcome, detail=outcome.value)
+
+    async def persist(self, record: MoveRecord) -> MoveRecord:
+        self.die_maybe()
+        self.stored = record
+        self.die_maybe()
+        return record
+
+    # -- what happens --------------------------------------------------------------------------
+
+    def die_maybe(self) -> None:
+        self.dies_at -= 1
+        if self.dies_at == 0:
+            raise Died
+
+    def apply(self, action: Action, record: MoveRecord, facts: MoveFacts) -> None:
+        if action in (Action.RELEASE, Action.RESTORE) and facts.victim.version != str(self.version):
+            return
+        match action:
+            case Action.RELEASE if self.there:
+                self.announced(record, MovePhase.SURGING)
+                self.label, self.moved_by = released_value(self.label), record.id
+                self.version += 1
+            case Action.RESTORE if self.there:
+                self.label, self.moved_by = original_value(self.label), ""
+                self.version += 1
+            case Action.EVICT if self.there:
+                self.evict(record)
+            case Action.DEMOTE if self.replacement is not None:
+                self.replacement = replace(self.replacement, demoted=True)
+            case _:
+                pass
+
+    def evict(self, record: MoveRecord) -> None:
+        self.announced(record, MovePhase.EVICTING, MovePhase.ROLLING_BACK)
+        surge = self.mode is MoveMode.SURGE and self.owner
+        if surge and not (self.replacement is not None and self.replacement.ready):
+            self.violations.append("evicted without a Ready replacement")
+        self.there = False
+
+    def announced(self, record: MoveRecord, *phases: MovePhase) -> None:
+        if self.stored is None or self.stored.phase not in phases or record.id != self.stored.id:
+            self.violations.append("not on record before it was done")
+
+    def ready(self) -> int:
+        replaced = self.replacement is not None and self.replacement.ready
+        mine = self.there and self.owned and self.label == HASH
+        return self.siblings + replaced + mine
+
+    def controllers(self) -> None:
+        """Do what the controllers of Kubernetes would do now."""
+        if not self.owner:
+            self.replacement, self.siblings = None, 0  # the garbage collector
+            self.there = self.there and not self.owned
+            return
+        if self.there:
+            self.owned = self.label == HASH
+        counted = self.siblings + (self.replacement is not None) + (self.there and self.owned)
+        if counted < self.desired and not self.failure:
+            if self.replacement is None:
+                self.made += 1
+                self.replacement = ReplacementFacts(name=f"r{self.made}", uid=f"r{self.made}")
+            else:
+                self.siblings += 1
+        elif counted > self.desired:
+            self.delete_one()
+
+    def delete_one(self) -> None:
+        found = self.replacement
+        if found is not None and (not found.ready or found.demoted):
+            self.replacement = None
+        elif self.siblings:
+            self.siblings -= 1
+        elif self.there and self.owned:
+            self.there = False
+        else:
+            self.replacement = None
+
+    def happen(self, what: str, value: Any) -> None:
+        found = self.replacement
+        match what:
+            case "controllers":
+                self.controllers()
+            case "replacement" if found is not None:
+                changes = value(found)
+                self.replacement = replace(found, **changes)
+            case "set":
+                for name, changed in value.items():
+                    setattr(self, name, changed)
+            case _:
+                pass
+
+    async def tick(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+        if self.stored is None or self.stored.phase in ENDED:
+            return
+        state = a_disruption_state(
+            pods=PODS,
+            past=[self.stored.past()],
+            readings={HOT_CARD: a_reading(0.9, pods=BUSY), COOL_CARD: a_reading(0.05)},
+        )
+        context = StepContext(
+            state=state,
+            nodes={"n1": CORDONED, "n2": a_node("n2", COOL_CARD)},
+            policy=self.policy,
+            now=self.now,
+        )
+        executor = MoveExecutor(self, self, Silent(), self.persist, jitter=lambda: 0.5)
+        try:
+            await executor.step(self.stored, context)
+        except Died:
+            self.dies_at = -1
+
+
+class Silent:
+    """Reports nothing."""
+
+    def dry_run_answered(self, *_: Any) -> None: ...
+    def asked(self, *_: Any) -> None: ...
+    def verified(self, **_: Any) -> None: ...
+    def left_phase(self, *_: Any, **__: Any) -> None: ...
+    async def noticed(self, *_: Any, **__: Any) -> None: ...
+    async def surge_started(self, *_: Any) -> None: ...
+    async def replacement_ready(self, *_: Any) -> None: ...
+    async def evicted(self, *_: Any) -> None: ...
+    async def rolled_back(self, *_: Any) -> None: ...
+    async def completed(self, *_: Any, **__: Any) -> None: ...
+    async def ended(self, *_: Any) -> None: ...
+
+
+def bound(card: CardUuid | None) -> Callable[[ReplacementFacts], dict[str, Any]]:
+    def change(found: ReplacementFacts) -> dict[str, Any]:
+        first = {"node": "n2", "card": card, "by_reservation": card == COOL_CARD}
+        return {} if found.node else first
+
+    return change
+
+
+def becomes(*, ready: bool) -> Callable[[ReplacementFacts], dict[str, Any]]:
+    return lambda found: {"ready": ready} if found.node else {}
+
+
+def is_stuck(_: ReplacementFacts) -> dict[str, Any]:
+    return {"stuck": "its image cannot be pulled", "ready": False}
+
+
+def said(what: str, *values: Any) -> st.SearchStrategy[tuple[str, Any]]:
+    return st.tuples(st.just(what), st.sampled_from(values))
+
+
+ANSWERS = st.builds(
+    lambda outcome, applied: ("set", {"outcome": outcome, "applied": applied}),
+    st.sampled_from(EvictionOutcome),
+    st.booleans(),
+)
+DEATHS = st.integers(1, 12).map(lambda writes: ("set", {"dies_at": writes}))
+EVENTS = st.one_of(
+    said("tick", 15.0),
+    said("tick", 1.0, 15.0, 61.0, 700.0),
+    said("controllers", None),
+    said("replacement", bound(COOL_CARD), becomes(ready=True)),
+    said("replacement", becomes(ready=False), is_stuck),
+    said("replacement", bound(HOT_CARD), bound(CardUuid("GPU-other")), bound(None)),
+    ANSWERS,
+    DEATHS,
+    said("set", {"desired": 1}, {"desired": 3}, {"current": False}, {"owner": False}),
+    said("set", {"failure": "exceeded quota"}, {"failure": ""}, {"there": False}),
+    said("set", {"target_problem": "node n2 is cordoned"}, {"target_problem": ""}),
+    said("set", *({"policy": replace(POLICY, mode=mode)} for mode in Mode)),
+)
+CALM = {"outcome": EvictionOutcome.ALLOWED, "applied": True, "failure": "", "dies_at": -1}
+
+
+REPLACED = (
+    ("tick", 15.0),
+    ("controllers", None),
+    ("replacement", bound(COOL_CARD)),
+    ("replacement", becomes(ready=True)),
+    ("tick", 15.0),
+)
+BLOCKED = (
+    *REPLACED,
+    ("set", {"outcome": EvictionOutcome.BLOCKED}),
+    ("tick", 31.0),
+)
+
+
+async def run(
+    mode: MoveMode, events: Sequence[tuple[str, Any]], before: Sequence[tuple[str, Any]] = ()
+) -> Model:
+    model = Model(mode)
+    move = a_move(pod_uid="pod-a", name="pod-a", owner_uid=OWNER_UID, mode=mode, gain_points=20.0)
+    model.stored = a_record(move=move)
+    for what, value in (*before, ("tick", 15.0), *events):
+        if what == "tick":
+            await model.tick(value)
+        else:
+            model.happen(what, value)
+    model.happen("set", CALM)  # from here on nothing unexpected happens any more
+    for _ in range(24):
+        model.controllers()
+        model.happen("replacement", bound(COOL_CARD))
+        model.happen("replacement", becomes(ready=True))
+        await model.tick(151)
+    model.controllers()
+    return model
+
+
+@settings(max_examples=400)
+@given(
+    st.sampled_from(MoveMode),
+    st.lists(EVENTS, max_size=30),
+    st.lists(EVENTS, max_size=3) | st.sampled_from([REPLACED, BLOCKED]),
+)
+def test_every_move_ends_without_a_gap_and_without_an_orphan(
+    mode: MoveMode, events: list[tuple[str, Any]], before: Sequence[tuple[str, Any]]
+) -> None:
+    model = asyncio.run(run(mode, events, before))
+
+    assert model.stored is not None
+    assert model.stored.phase in ENDED
+    assert model.violations == []
+    # Either the pod is gone, or it belongs to its controller and nothing marks it.
+    assert not model.there or (model.owned and model.label == HASH and not model.moved_by)
+    assert not model.owner or model.ready() >= min(model.desired, 2)
+
+
+def test_the_model_lets_an_undisturbed_move_succeed() -> None:
+    surge = asyncio.run(run(MoveMode.SURGE, []))
+    evict = asyncio.run(run(MoveMode.EVICT, []))
+
+    for model in (surge, evict):
+        assert model.stored is not None
+        assert model.stored.phase is MovePhase.DONE
+        assert not model.there
+        assert model.replacement is not None
