@@ -30,7 +30,7 @@ from rebalancer.moves.cordons import Cordons, DesiredCordons
 from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.janitor import Janitor
 from rebalancer.moves.record import MoveRecord, new_record
-from rebalancer.moves.steps import StepContext
+from rebalancer.moves.steps.step import StepContext
 from rebalancer.moves.store import MoveStore, MovesUnreadable
 from rebalancer.policy_trial import PolicyTrial
 from rebalancer.usage.measured import Measured

@@ -143,7 +143,7 @@ class EventReporter:
         _log_answer("eviction_answered", record, result)
 
     async def noticed(self, record: MoveRecord, *, policy: RebalancerPolicy) -> None:
-        """Tell the pod, in an Event, when it is going to be disturbed."""
+        """Report to the pod, in an Event, when it is going to be disturbed."""
         at = record.phase_since + timedelta(seconds=policy.notice_s)
         note = f"{_leaving(record)} at {at:%H:%M:%S} UTC"
         await self._tell(record, "MoveNoticed", note)

@@ -17,19 +17,25 @@ from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.move import ENDED, UNDER_WAY, Ending
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.state.move_object import MovePhase
-from rebalancer.moves.evicting import evict_answered, evicted, evicting, verification, verifying
 from rebalancer.moves.evictor import EvictionOutcome, EvictionResult
-from rebalancer.moves.facts import MoveFacts
-from rebalancer.moves.preparing import (
+from rebalancer.moves.record import MoveRecord
+from rebalancer.moves.steps.evicting import (
+    evict_answered,
+    evicted,
+    evicting,
+    verification,
+    verifying,
+)
+from rebalancer.moves.steps.facts import MoveFacts
+from rebalancer.moves.steps.preparing import (
     notice_answered,
     noticed,
     planned,
     preflight_answered,
     reserved,
 )
-from rebalancer.moves.record import MoveRecord
-from rebalancer.moves.steps import Action, Do, Enter, Step, StepContext, Wait
-from rebalancer.moves.surging import (
+from rebalancer.moves.steps.step import Action, Do, Enter, Step, StepContext, Wait
+from rebalancer.moves.steps.surging import (
     demote_answered,
     release_answered,
     replacement_ready,

@@ -14,15 +14,15 @@ from fracgpu.state.pod_info import decode_pod_info
 from kube.client import KubeClient, PatchType
 from kube.errors import KubeError, NotFound
 from kube.kinds import PODS
-from rebalancer.moves.facts import (
+from rebalancer.moves.observer import orphans_of, victim_of
+from rebalancer.moves.owners import Owners
+from rebalancer.moves.record import MoveRecord, outlived
+from rebalancer.moves.steps.facts import (
     HASH_LABEL,
     OwnerFacts,
     VictimFacts,
     original_value,
 )
-from rebalancer.moves.observer import orphans_of, victim_of
-from rebalancer.moves.owners import Owners
-from rebalancer.moves.record import MoveRecord, outlived
 from rebalancer.moves.store import MoveStore
 
 log = structlog.get_logger()

@@ -18,7 +18,9 @@ from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.client import KubeClient
 from kube.errors import NotFound
 from kube.kinds import NODES, PODS
-from rebalancer.moves.facts import (
+from rebalancer.moves.owners import Owners
+from rebalancer.moves.record import MoveRecord
+from rebalancer.moves.steps.facts import (
     DELETION_COST,
     HASH_LABEL,
     LOWEST_COST,
@@ -28,9 +30,7 @@ from rebalancer.moves.facts import (
     VictimFacts,
     original_value,
 )
-from rebalancer.moves.owners import Owners
-from rebalancer.moves.record import MoveRecord
-from rebalancer.moves.steps import StepContext
+from rebalancer.moves.steps.step import StepContext
 
 # With these reasons time alone does not start a container.
 # Source: kubernetes pkg/kubelet/images/types.go, pkg/kubelet/kuberuntime/kuberuntime_container.go.

@@ -15,7 +15,7 @@ from kube.kinds import (
     Kind,
 )
 from kube.objects import decode_object
-from rebalancer.moves.facts import HASH_LABEL, OwnerFacts
+from rebalancer.moves.steps.facts import HASH_LABEL, OwnerFacts
 
 _Object = Mapping[str, Any]
 

@@ -11,7 +11,8 @@ from kube.errors import Conflict, Invalid, KubeError
 from kube.kinds import PODS, SERVICES
 from kube.objects import decode_object
 from rebalancer.moves.evictor import EvictionOutcome, EvictionResult, Evictor, judge
-from rebalancer.moves.facts import (
+from rebalancer.moves.record import MoveRecord
+from rebalancer.moves.steps.facts import (
     DELETION_COST,
     HASH_LABEL,
     LOWEST_COST,
@@ -20,8 +21,7 @@ from rebalancer.moves.facts import (
     original_value,
     released_value,
 )
-from rebalancer.moves.record import MoveRecord
-from rebalancer.moves.steps import Action, StepContext
+from rebalancer.moves.steps.step import Action, StepContext
 
 _DONE: Final = EvictionResult(outcome=EvictionOutcome.ALLOWED)
 

@@ -20,7 +20,8 @@ from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.state.move_object import MoveMode, MovePhase
 from rebalancer.moves.evictor import EvictionOutcome, EvictionResult
 from rebalancer.moves.executor import MoveExecutor
-from rebalancer.moves.facts import (
+from rebalancer.moves.record import MoveRecord
+from rebalancer.moves.steps.facts import (
     MoveFacts,
     OwnerFacts,
     ReplacementFacts,
@@ -28,8 +29,7 @@ from rebalancer.moves.facts import (
     original_value,
     released_value,
 )
-from rebalancer.moves.record import MoveRecord
-from rebalancer.moves.steps import Action, StepContext
+from rebalancer.moves.steps.step import Action, StepContext
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
     COOL_CARD,
@@ -312,7 +312,7 @@ BLOCKED = (
 
 
 def begun(events: Sequence[tuple[str, Any]]) -> Sequence[tuple[str, Any]]:
-    """Return events after which the move has begun: it would expire if nothing happened for long."""
+    """Return events after which the move has begun: a plan would expire before long."""
     return (*events, ("tick", 15.0))
 
 

@@ -16,9 +16,9 @@ from fracgpu.disruption.heat import Heat
 from fracgpu.disruption.move import Ending
 from fracgpu.state.move_object import MovePhase
 from rebalancer.moves.evictor import EvictionOutcome, EvictionResult
-from rebalancer.moves.facts import MoveFacts, ReplacementFacts
 from rebalancer.moves.record import MoveRecord, a_replacement
-from rebalancer.moves.steps import Action, Do, Enter, Step, StepContext, Wait, end, why_stopped
+from rebalancer.moves.steps.facts import MoveFacts, ReplacementFacts
+from rebalancer.moves.steps.step import Action, Do, Enter, Step, StepContext, Wait, end, why_stopped
 
 # Longer than watch events take; only then is a replacement that is not seen known not to exist.
 _SEEN_WITHIN: Final = timedelta(seconds=60)

@@ -17,10 +17,10 @@ from fracgpu.disruption.move import Ending
 from fracgpu.disruption.verification import Verification, verify
 from fracgpu.state.move_object import MoveMode, MovePhase
 from rebalancer.moves.evictor import EvictionOutcome, EvictionResult
-from rebalancer.moves.facts import MoveFacts
 from rebalancer.moves.record import MoveRecord
-from rebalancer.moves.steps import Action, Do, Enter, Step, StepContext, Wait, end, why_stopped
-from rebalancer.moves.surging import noted, roll_back, still_replaced
+from rebalancer.moves.steps.facts import MoveFacts
+from rebalancer.moves.steps.step import Action, Do, Enter, Step, StepContext, Wait, end, why_stopped
+from rebalancer.moves.steps.surging import noted, roll_back, still_replaced
 
 _FIRST_PAUSE_S: Final = 10.0
 _LONGEST_PAUSE_S: Final = 60.0

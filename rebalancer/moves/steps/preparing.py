@@ -19,9 +19,9 @@ from fracgpu.disruption.move import Ending
 from fracgpu.disruption.planner import validate_move
 from fracgpu.state.move_object import MoveMode, MovePhase
 from rebalancer.moves.evictor import EvictionOutcome, EvictionResult
-from rebalancer.moves.facts import MoveFacts
 from rebalancer.moves.record import MoveRecord
-from rebalancer.moves.steps import Action, Do, Enter, Step, StepContext, Wait, end, why_stopped
+from rebalancer.moves.steps.facts import MoveFacts
+from rebalancer.moves.steps.step import Action, Do, Enter, Step, StepContext, Wait, end, why_stopped
 
 _FOR_NOW: Final = (EvictionOutcome.BLOCKED, EvictionOutcome.BUSY, EvictionOutcome.UNCLEAR)
 

@@ -13,7 +13,7 @@ from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.state.move_object import MovePhase
 from kube.client import KubeClient
 from kube.kinds import NODES, PDBS, PODS, REPLICASETS, SERVICES, VALIDATING_WEBHOOKS
-from rebalancer.moves.facts import DELETION_COST
+from rebalancer.moves.steps.facts import DELETION_COST
 from tests.fakes.clock import VirtualClock
 from tests.support.gpu import a_sharing_node, register
 from tests.support.moving import (
