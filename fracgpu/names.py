@@ -43,7 +43,7 @@ MOVE: Final = "fracgpu.io/move"
 # The Move that replaces this pod; the rebalancer writes it when it releases the pod from its
 # owner.
 MOVED_BY: Final = "fracgpu.io/moved-by"
-# When the pod is going to be moved (UTC, RFC 3339), so that it can prepare. The rebalancer writes it.
+# When the pod is going to be moved (UTC, RFC 3339), so that it can prepare; by the rebalancer.
 NOTICE: Final = "fracgpu.io/move-notice"
 RESERVED_KEYS: Final = (GRANTED, ASSIGNMENT, WIRED, TERM, MOVE, MOVED_BY, NOTICE)
 
