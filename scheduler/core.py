@@ -14,7 +14,7 @@ from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import NoPlacement, Placement
 from fracgpu.placement.placement import MAX_SCORE
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
-from fracgpu.placement.reserved import denied_cards, place_reserved
+from fracgpu.placement.reserved import denied_cards, place_kept, place_reserved
 from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod_index import BoundPodIndex
 from fracgpu.state.ledger import Ledger
@@ -93,6 +93,9 @@ class SchedulerCore:
         held = place_reserved(self.ledger, pod, strategy=self._strategy(), now=now, nodes=(node,))
         if held is not None:
             return held.placement
+        kept = place_kept(self.ledger, pod, strategy=self._strategy(), now=now, nodes=(node,))
+        if kept is not None:
+            return kept.placement
         return choose_cards(
             node_info.with_cordoned(denied_cards(self.ledger, pod, now=now)),
             pod.need,

@@ -105,6 +105,9 @@ class PodActivator:
                 closed[move, reservation.node, reservation.card] = reservation.node
             if denial is not None and denial.until > now:
                 closed[move, denial.node, denial.card] = denial.node
+            hold = claims.hold
+            if hold is not None and hold.until > now and hold.pod_uid not in self._ledger.observed:
+                closed[move, hold.node] = hold.node
         return closed
 
     async def _wake(self, pod: PodInfo) -> bool:

@@ -167,7 +167,9 @@ class NodeMatrix:
             if card_info.card.health is not Health.HEALTHY:
                 self.state[row, column] = UNHEALTHY
             else:
-                self.state[row, column] = CORDONED if card_info.cordoned else USABLE
+                self.state[row, column] = (
+                    CORDONED if card_info.cordoned or card_info.kept_for else USABLE
+                )
         self._touch(row)
 
     def _drop(self, name: str) -> None:

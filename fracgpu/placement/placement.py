@@ -120,7 +120,7 @@ def _usable_cards(
     for uuid, card_info in node_info.cards.items():
         if card_info.card.health is not Health.HEALTHY:
             refusals[uuid] = FitReason.UNHEALTHY
-        elif card_info.cordoned or uuid in exclude:
+        elif card_info.cordoned or card_info.kept_for or uuid in exclude:
             refusals[uuid] = FitReason.CORDONED
         elif not model_allowed(card_info.card.model, globs=need.models):
             refusals[uuid] = FitReason.WRONG_MODEL

@@ -11,6 +11,7 @@ from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import CardAllocation, Slice, allocations_by_card
+from fracgpu.state.card_hold import CardHold
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.reservation import Reservation
@@ -23,6 +24,14 @@ class ReservedPlacement:
     """A placement on the card that *reservation* holds for the pod."""
 
     reservation: Reservation
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptPlacement:
+    """A placement on cards that *hold* keeps for the pod."""
+
+    hold: CardHold
     placement: Placement
 
 
@@ -57,6 +66,25 @@ def place_reserved(
         placement = _take(ledger, pod, reservation, strategy=strategy, now=now)
         if placement is not None:
             return ReservedPlacement(reservation=reservation, placement=placement)
+    return None
+
+
+def place_kept(
+    ledger: Ledger, pod: PodInfo, *, strategy: Strategy, now: datetime, nodes: Container[str]
+) -> KeptPlacement | None:
+    """Return the placement of a waiting pod on the cards that Moves keep for it.
+
+    None if none are kept, or if it does not fit on them: pods may have to leave them still.
+    """
+    for hold in ledger.reservations.holds_for(pod.record.uid):
+        node_info = ledger.node_but(hold.node, pod.record.uid, now=now)
+        if hold.node not in nodes or hold.until <= now or node_info is None or pod.need is None:
+            continue
+        others = frozenset(node_info.cards) - hold.cards
+        opened = node_info.opened_for(pod.record.uid)
+        answer = place(opened, pod.need, strategy=strategy, exclude=others)
+        if isinstance(answer, Placement):
+            return KeptPlacement(hold=hold, placement=answer)
     return None
 
 

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.state.allocation import Allocation, Assignment, Phase, PodRecord, allocations_by_card
+from fracgpu.state.card_hold import held_cards
 from fracgpu.state.move_object import MoveObject
 from fracgpu.state.reservation import MoveClaims, claims_of
 from fracgpu.state.reservation_index import ReservationIndex
@@ -95,6 +96,7 @@ class Ledger:
             self._on_node.setdefault(pod.node, set()).add(pod.pod_uid)
             self._touch(pod.node)
             self._consume(pod.move, pod.pod_uid)
+            self._touch_kept(pod.pod_uid)
 
     def remove_pod(self, uid: str) -> None:
         """Record that a pod is gone."""
@@ -127,6 +129,7 @@ class Ledger:
             self._assumed_on.setdefault(node, set()).add(pod.uid)
             self._touch(node)
             self._consume(move, pod.uid, until=until)
+            self._touch_kept(pod.uid)
         return assumption
 
     def forget(self, uid: str) -> None:
@@ -137,6 +140,7 @@ class Ledger:
             _discard(self._assumed_on, node, uid)
             self._touch(node)
             self._release(assumption.move, uid)
+            self._touch_kept(uid)
 
     def lapse(self, *, now: datetime) -> tuple[str, ...]:
         """Drop expired assumptions, and return the UIDs of their pods."""
@@ -230,6 +234,9 @@ class Ledger:
                 allocation = assumption.allocation
                 pods.append(PodAllocation(pod_uid=uid, node=name, by_card=allocation.by_card))
         ends += self._reservations.changes_on(name)
+        holds = self._reservations.holds_on(name)
+        placed = [hold.pod_uid for hold in holds if self._is_placed(hold.pod_uid, now=now)]
+        ends += [self._assumed[uid].until for uid in placed if uid in self._assumed]
         heat = node.known_heat(now=now)
         info = build_node_info(
             node,
@@ -237,6 +244,7 @@ class Ledger:
             cordoned=node.cordoned(now=now),
             heat=heat,
             reservations=self._reservations.on_node(name, now=now),
+            kept=held_cards(holds, placed=placed, now=now),
         )
         return _FoldedNode(info, now, min((end for end in ends if end > now), default=None))
 
@@ -270,6 +278,15 @@ class Ledger:
             _discard(self._on_node, allocation.node, uid)
             self._touch(allocation.node)
             self._release(allocation.move, uid)
+            self._touch_kept(uid)
+
+    def _is_placed(self, uid: str, *, now: datetime) -> bool:
+        assumption = self._assumed.get(uid)
+        return uid in self._observed or (assumption is not None and assumption.until > now)
+
+    def _touch_kept(self, uid: str) -> None:
+        """Fold the nodes again on which cards are kept for a pod: whether it is placed changes."""
+        self._touch_all(hold.node for hold in self._reservations.holds_for(uid))
 
     def _consume(self, move: str, uid: str, *, until: datetime | None = None) -> None:
         if move:

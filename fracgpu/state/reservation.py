@@ -9,6 +9,7 @@ import msgspec
 from fracgpu.cards.card import FULL_CORES, CardUuid
 from fracgpu.errors import WireError
 from fracgpu.state.allocation import CardAllocation
+from fracgpu.state.card_hold import CardHold, hold_of
 from fracgpu.state.move_object import KIND, RESERVING, MoveObject, MovePhase, decode_move
 from fracgpu.units import MAX_MIB, Mib
 
@@ -65,6 +66,7 @@ class MoveClaims:
     move: str
     reservation: Reservation | None = None
     denial: SourceDenial | None = None
+    hold: CardHold | None = None
     problem: str = ""
 
 
@@ -112,6 +114,7 @@ def claims_of(move: MoveObject) -> MoveClaims:
         move=move.name,
         reservation=reservation_of(move),
         denial=source_denial_of(move),
+        hold=hold_of(move),
         problem=_amount_problem(move),
     )
 

@@ -1,13 +1,14 @@
 """The claims of all Moves, and which pods have consumed a reservation."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
 from fracgpu.cards.card import CardUuid
+from fracgpu.state.card_hold import CardHold
 from fracgpu.state.reservation import MoveClaims, Reservation
 
 # A controller's pods are kept off so many cards at most: each costs a search of its node.
@@ -36,6 +37,8 @@ class ReservationIndex:
         self._on_node: dict[str, set[str]] = {}
         self._of_owner: dict[str, set[str]] = {}
         self._denied_to: dict[str, set[str]] = {}
+        self._holds_on: dict[str, set[str]] = {}
+        self._holds_for: dict[str, set[str]] = {}
         self._consumers: dict[str, dict[str, datetime | None]] = {}
 
     def put(self, claims: MoveClaims) -> frozenset[str]:
@@ -44,29 +47,34 @@ class ReservationIndex:
             return frozenset()
         before = self.remove(claims.move)
         self._claims[claims.move] = claims
-        reservation, denial = claims.reservation, claims.denial
+        reservation, denial, hold = claims.reservation, claims.denial, claims.hold
+        if hold is not None:
+            self._holds_on.setdefault(hold.node, set()).add(claims.move)
+            self._holds_for.setdefault(hold.pod_uid, set()).add(claims.move)
         if reservation is not None:
             self._on_node.setdefault(reservation.node, set()).add(claims.move)
             if reservation.owner_uid:
                 self._of_owner.setdefault(reservation.owner_uid, set()).add(claims.move)
         if denial is not None and denial.owner_uid:
             self._denied_to.setdefault(denial.owner_uid, set()).add(claims.move)
-        return before if reservation is None else before | {reservation.node}
+        return before | _nodes_of(claims)
 
     def remove(self, move: str) -> frozenset[str]:
         """Drop what a Move claims; an unknown one changes nothing."""
         claims = self._claims.pop(move, None)
         if claims is None:
             return frozenset()
-        reservation, denial = claims.reservation, claims.denial
+        reservation, denial, hold = claims.reservation, claims.denial, claims.hold
         if denial is not None and denial.owner_uid:
             _discard(self._denied_to, denial.owner_uid, move)
-        if reservation is None:
-            return frozenset()
-        if reservation.owner_uid:
-            _discard(self._of_owner, reservation.owner_uid, move)
-        _discard(self._on_node, reservation.node, move)
-        return frozenset((reservation.node,))
+        if hold is not None:
+            _discard(self._holds_on, hold.node, move)
+            _discard(self._holds_for, hold.pod_uid, move)
+        if reservation is not None:
+            if reservation.owner_uid:
+                _discard(self._of_owner, reservation.owner_uid, move)
+            _discard(self._on_node, reservation.node, move)
+        return _nodes_of(claims)
 
     def consume(self, move: str, *, pod_uid: str, until: datetime | None = None) -> frozenset[str]:
         """Record that a pod carries the name of a Move, which may not be known yet.
@@ -104,7 +112,20 @@ class ReservationIndex:
             reservation = self._claims[move].reservation
             found += () if reservation is None else (reservation.until,)
             found += (until for until in self._consumers.get(move, {}).values() if until)
+        found += (hold.until for hold in self.holds_on(node))
         return found
+
+    def holds_on(self, node: str) -> Sequence[CardHold]:
+        """Return what Moves keep on a node for waiting pods, lapsed or not."""
+        return self._holds_of(self._holds_on.get(node, ()))
+
+    def holds_for(self, pod_uid: str) -> Sequence[CardHold]:
+        """Return what Moves keep for a waiting pod, lapsed or not."""
+        return self._holds_of(self._holds_for.get(pod_uid, ()))
+
+    def _holds_of(self, moves: Iterable[str]) -> Sequence[CardHold]:
+        found = (self._claims[move].hold for move in sorted(moves))
+        return [hold for hold in found if hold is not None]
 
     def for_pod(self, owner_uid: str, pod_uid: str, *, now: datetime) -> Sequence[Reservation]:
         """Return what a pod of a controller may consume now, the first to lapse first.
@@ -168,6 +189,11 @@ class ReservationIndex:
         if claims is None or claims.reservation is None:
             return frozenset()
         return frozenset((claims.reservation.node,))
+
+
+def _nodes_of(claims: MoveClaims) -> frozenset[str]:
+    parts = (claims.reservation, claims.hold)
+    return frozenset(part.node for part in parts if part is not None)
 
 
 def _discard(groups: dict[str, set[str]], key: str, item: str) -> None:

@@ -7,9 +7,11 @@ from typing import Final, Protocol
 
 from fracgpu.cards.card import Card, CardUuid, NodeCards
 from fracgpu.state.allocation import CardAllocation, PodRecord, allocations_by_card, most_by_limits
+from fracgpu.state.card_hold import CardHold
 from fracgpu.state.reservation import Reservation
 from fracgpu.units import Mib
 
+_NONE_KEPT: Final[Mapping[CardUuid, CardHold]] = MappingProxyType({})
 _NO_HEAT: Final[Mapping[CardUuid, float]] = MappingProxyType({})
 
 
@@ -21,6 +23,7 @@ class CardInfo:
         held_mib: what pods hold and Moves reserve; cores and slots likewise.
         reserved_mib: what Moves reserve of that.
         moves: names of the Moves that reserve something.
+        kept_for: the UID of the one pod from which the card takes slices now; empty for any pod.
         foreign_mib: what processes outside any known pod hold; it is not free either.
         unplaced_mib: what pods of the node with an unreadable assignment may hold: it may be on
             any of the node's cards, so it is counted on each of them.
@@ -34,6 +37,7 @@ class CardInfo:
     pods: frozenset[str] = frozenset()
     reserved_mib: Mib = Mib(0)
     moves: frozenset[str] = frozenset()
+    kept_for: str = ""
     cordoned: bool = False
     foreign_mib: Mib = Mib(0)
     unplaced_mib: Mib = Mib(0)
@@ -121,6 +125,16 @@ class NodeInfo:
             return self
         free = card_info.without_reservation(reservation)
         return replace(self, cards=MappingProxyType({**self.cards, reservation.card: free}))
+
+    def opened_for(self, pod_uid: str) -> "NodeInfo":
+        """Return the node as a pod sees it for which cards of it are kept."""
+        if not any(card_info.kept_for == pod_uid for card_info in self.cards.values()):
+            return self
+        changed = {
+            uuid: replace(card_info, kept_for="") if card_info.kept_for == pod_uid else card_info
+            for uuid, card_info in self.cards.items()
+        }
+        return replace(self, cards=MappingProxyType(changed))
 
     def with_cordoned(self, cards: Container[CardUuid]) -> "NodeInfo":
         """Return the node as a pod sees it that is kept off *cards*."""
@@ -214,6 +228,7 @@ def build_node_info(
     cordoned: frozenset[CardUuid],
     heat: Mapping[CardUuid, float] = _NO_HEAT,
     reservations: Iterable[Reservation] = (),
+    kept: Mapping[CardUuid, CardHold] = _NONE_KEPT,
 ) -> NodeInfo:
     """Return *node* with what *pods* hold and *reservations* keep of each of its cards.
 
@@ -226,6 +241,7 @@ def build_node_info(
         reservations: those that hold now and are not consumed.
         cordoned: the cards that are cordoned now.
         heat: the heat that is known now, 0..1.
+        kept: the cards that are kept for waiting pods now.
     """
     unplaced_mib = unplaced_cores = unplaced_slots = 0
     held: dict[CardUuid, tuple[int, int, int]] = {}
@@ -258,6 +274,7 @@ def build_node_info(
             pods=frozenset(holders.get(card.uuid, ())),
             reserved_mib=Mib(reserved.get(card.uuid, 0)),
             moves=frozenset(moves.get(card.uuid, ())),
+            kept_for=kept[card.uuid].pod_uid if card.uuid in kept else "",
             cordoned=card.uuid in cordoned,
             foreign_mib=node.foreign.get(card.uuid, Mib(0)),
             unplaced_mib=Mib(min(unplaced_mib, card.capacity_mib)),

@@ -7,13 +7,15 @@ overcommitted card, whoever bound its pods.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from typing import Final
 
 import structlog
 
-from fracgpu.cards.card import NodeCards
+from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.state.bound_pod import BoundPod
+from fracgpu.state.card_hold import CardHold, held_cards
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.reservation import MoveClaims, Reservation
 from fracgpu.state.snapshot import NodeInfo, PodAllocation, build_node_info
@@ -159,8 +161,23 @@ class CacheComparer:
                 for one in reserved.get(name, ())
                 if one.until > now and one.move not in assumed_moves
             ],
+            kept=self._kept(name, now=now),
         )
         return cached == folded and shown == folded and self._shows(row, folded)
+
+    def _kept(self, name: str, *, now: datetime) -> Mapping[CardUuid, CardHold]:
+        """Return the cards of a node that Moves keep for pods that no node has yet."""
+        holds = (claims.hold for claims in self._moves())
+        here = [hold for hold in holds if hold is not None and hold.node == name]
+        if not here:
+            return {}
+        bound = [
+            pod.uid
+            for pod in self._pods()
+            if isinstance(pod, BoundPod) and pod.allocation.holds_anything
+        ]
+        assumed = [uid for uid, one in self._ledger.assumed.items() if one.until > now]
+        return held_cards(here, placed=[*bound, *assumed], now=now)
 
     def _shows(self, row: int | None, folded: NodeInfo) -> bool:
         free = [card_info.free_mib for card_info in folded.cards.values()]

@@ -18,7 +18,7 @@ from fracgpu import names
 from fracgpu.k8s.resources import pod_requests
 from fracgpu.placement.card_choice import NO_CHOOSERS, Choosers, choose_cards
 from fracgpu.placement.outcome import NoPlacement
-from fracgpu.placement.reserved import denied_cards, place_reserved, reservations_for
+from fracgpu.placement.reserved import denied_cards, place_kept, place_reserved, reservations_for
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import Assignment
 from fracgpu.state.assignment import write_assignment
@@ -217,6 +217,9 @@ class Binder:
                 assignment=held.placement.assignment,
                 move=held.reservation.move,
             )
+        kept = place_kept(self._ledger, pod, strategy=self._strategy(), now=now, nodes=(args.node,))
+        if kept is not None:
+            return _Chosen(assignment=kept.placement.assignment)
         node_info = self._ledger.node(args.node, now=now)
         if node_info is None:
             return BindRefusal(reason=f"node {args.node} is not known to the extender")

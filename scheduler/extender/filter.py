@@ -13,7 +13,7 @@ from fracgpu.placement.fit_index import FITS, FitIndex, Obstacle, refusal, verdi
 from fracgpu.placement.node_matrix import IntArray
 from fracgpu.placement.outcome import NoPlacement
 from fracgpu.placement.placement import MAX_SCORE, place
-from fracgpu.placement.reserved import denied_cards, place_reserved
+from fracgpu.placement.reserved import denied_cards, place_kept, place_reserved
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
@@ -110,7 +110,12 @@ class Extender:
         held = place_reserved(
             self._ledger, pod, strategy=self._strategy(), now=self._clock.now(), nodes=names
         )
-        return "" if held is None else held.reservation.node
+        if held is not None:
+            return held.reservation.node
+        kept = place_kept(
+            self._ledger, pod, strategy=self._strategy(), now=self._clock.now(), nodes=names
+        )
+        return "" if kept is None else kept.hold.node
 
     def _deny_cards(
         self, pod: PodInfo, need: PodNeed, names: Sequence[str], verdict: IntArray

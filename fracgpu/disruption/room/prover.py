@@ -201,7 +201,7 @@ class StateProver:
         row = self._context.table.nodes.index(node)
         if need is None or not self._context.allowed(waiting)[row]:
             return False
-        info = state.snapshot.nodes[node]
+        info = state.snapshot.nodes[node].opened_for(waiting.uid)
         for pod in moved:
             info = info.without_allocations({pod.card: pod.allocation}, pod_uid=pod.uid)
         others = frozenset(info.cards) - frozenset(cards)

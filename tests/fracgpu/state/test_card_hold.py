@@ -1,15 +1,24 @@
 """Whose slices a card takes that a Move frees, phase by phase."""
 
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
+from fracgpu.cards.card import CardUuid
+from fracgpu.state.allocation import Slice
 from fracgpu.state.card_hold import CardHold, held_cards, hold_of
+from fracgpu.state.ledger import Ledger
 from fracgpu.state.move_object import RESERVING, MovePhase
+from fracgpu.state.reservation import claims_of
+from fracgpu.units import Mib
+from tests.support.core import a_record
 from tests.support.moves import RESERVED_UNTIL, a_beneficiary, move_of
+from tests.support.rebalancing import a_node
 
 _BEFORE = RESERVED_UNTIL - timedelta(seconds=1)
+_SLICE = Slice(card=CardUuid("GPU-x"), mib=Mib(1000))
 _NO_ROOM = {MovePhase.RECOMMENDED, MovePhase.ROLLING_BACK, MovePhase.ABORTED}
 
 
@@ -63,3 +72,56 @@ def test_a_hold_ends_with_its_time_or_when_its_pod_is_placed_anywhere() -> None:
     assert not held_cards([hold], now=RESERVED_UNTIL)
     assert not held_cards([hold], placed=["uid-big"], now=_BEFORE)
     assert held_cards([hold], placed=["another"], now=_BEFORE)
+
+
+def test_a_hold_is_part_of_what_a_move_claims_and_closes_cards_in_the_ledger() -> None:
+    ledger = Ledger()
+    ledger.set_node(a_node("node-1", "GPU-source", "GPU-idle", "GPU-other"))
+    move = move_of(beneficiary=a_beneficiary("GPU-source", "GPU-idle"))
+
+    def kept() -> dict[str, str]:
+        info = ledger.node("node-1", now=_BEFORE)
+        assert info is not None
+        return {uuid: card.kept_for for uuid, card in info.cards.items() if card.kept_for}
+
+    assert kept() == {}
+    ledger.set_move(move)
+    assert claims_of(move).hold == hold_of(move)
+    assert kept() == {"GPU-source": "uid-big", "GPU-idle": "uid-big"}
+    assert "node-1" in ledger.take_changed(now=_BEFORE)
+
+    bound = replace(a_record("uid-big"), node="elsewhere", assignment={"main": (_SLICE,)})
+    ledger.set_pod(bound)
+    assert kept() == {}
+    assert "node-1" in ledger.take_changed(now=_BEFORE)
+    ledger.remove_pod("uid-big")
+    assert len(kept()) == 2
+    ledger.remove_move(move.name)
+    assert kept() == {}
+
+
+def test_a_hold_and_an_assumption_lapse_in_the_ledger_by_themselves() -> None:
+    ledger = Ledger()
+    ledger.set_node(a_node("node-1", "GPU-source"))
+    ledger.set_move(move_of(phase=MovePhase.DONE, beneficiary=a_beneficiary()))
+    until = _BEFORE - timedelta(minutes=1)
+    ledger.assume(a_record("uid-big"), node="node-2", assignment={"main": (_SLICE,)}, until=until)
+
+    def kept(moment: datetime) -> bool:
+        info = ledger.node("node-1", now=moment)
+        assert info is not None
+        return bool(info.cards[CardUuid("GPU-source")].kept_for)
+
+    assert not kept(until - timedelta(seconds=1))
+    assert kept(until)
+    assert not kept(RESERVED_UNTIL)
+
+
+def test_a_node_is_opened_only_for_the_pod_that_cards_are_kept_for() -> None:
+    ledger = Ledger()
+    ledger.set_node(a_node("node-1", "GPU-source"))
+    ledger.set_move(move_of(beneficiary=a_beneficiary()))
+    info = ledger.node("node-1", now=_BEFORE)
+    assert info is not None
+    assert info.opened_for("another") is info
+    assert not info.opened_for("uid-big").cards[CardUuid("GPU-source")].kept_for

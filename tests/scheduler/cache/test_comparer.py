@@ -11,15 +11,16 @@ from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.state.allocation import CardAllocation, PodRecord
 from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.ledger import Ledger
+from fracgpu.state.move_object import MovePhase
 from fracgpu.state.reservation import MoveClaims, claims_of
 from fracgpu.state.snapshot import PodAllocation
 from fracgpu.units import Mib
 from scheduler.cache.comparer import CacheComparer
 from scheduler.cache.event_handlers import AnyPod
-from tests.fakes.clock import VirtualClock
+from tests.fakes.clock import NOON, VirtualClock
 from tests.scheduler.harness import Harness
 from tests.support.gpu import some_cards
-from tests.support.moves import move_of
+from tests.support.moves import a_beneficiary, move_of
 
 
 class CachedNodes:
@@ -64,6 +65,23 @@ class CachedNodes:
             every_s=60,
         )
         return await comparer.once()
+
+
+async def test_cards_that_are_kept_for_a_pod_agree_until_it_is_bound() -> None:
+    cached = CachedNodes()
+    kept = a_beneficiary("GPU-n3-0", uid="u5", held_until=NOON + timedelta(hours=1))
+    move = move_of(
+        source=("n3", "GPU-n3-0"), target=("n4", "GPU-n4-0"), phase=MovePhase.DONE, beneficiary=kept
+    )
+    bound = cached.pods.pop(5)
+    cached.ledger.remove_pod("u5")
+    cached.ledger.set_move(move)
+    assert await cached.compare() == ("n3",)  # it does not know of the Move
+    cached.moves = [claims_of(move)]
+    assert await cached.compare() == ()
+    cached.pods.insert(5, bound)
+    cached.ledger.observe(bound.allocation)
+    assert await cached.compare() == ()
 
 
 async def test_a_card_promised_beyond_its_memory_is_counted_and_named_whoever_bound_its_pods(
