@@ -23,7 +23,8 @@ from fracgpu.disruption.planner import advance_all, plan_moves, validate_move
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.disruption.verification import verify
 from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
-from fracgpu.state.cluster_state import PlacedPod
+from fracgpu.placement.snapshot_index import SnapshotIndex
+from fracgpu.state.cluster_state import PlacedPod, scheduling_by_cards, settled_workloads
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.move_object import MoveMode
 from fracgpu.state.pod_info import decode_pod_info
@@ -93,6 +94,7 @@ class Policy:
         self._moves: dict[str, Move] = {}
         self._ended: dict[str, PastMove] = {}
         self._ledger = Ledger()
+        self._index = SnapshotIndex()
         self._pods: dict[str, PlacedPod] = {}
         self._cordoned: frozenset[CardUuid] = frozenset()
 
@@ -122,6 +124,9 @@ class Policy:
             usage=usage,
             heat=self._heat,
             pods=dict(self._pods),
+            scheduling=scheduling_by_cards(self._ledger.nodes.values(), self._pods.values()),
+            workloads=settled_workloads(self._pods.values()),
+            index=self._index,
             past=past,
             scheduler_name=names.SCHEDULER_NAME,
             leading_since=_EPOCH,

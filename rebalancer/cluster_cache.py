@@ -1,14 +1,31 @@
-"""Pods and nodes, kept current by informers, and the ledger of who holds what."""
+"""The cluster as informers show it: cards and who holds them, all pods, and what guards them."""
 
+import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
+
+import structlog
 
 from fracgpu.cards.card import CardUuid, NodeCards
-from fracgpu.k8s.node_affinity import Taint, taints_of
+from fracgpu.k8s.disruption_budget import read_budget
+from fracgpu.k8s.scheduling.cluster import SchedulingCluster
 from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
+from fracgpu.k8s.scheduling.objects import (
+    ScheduledPod,
+    SchedulingNode,
+    read_namespace_labels,
+    read_scheduled_pod,
+    read_scheduling_node,
+)
+from fracgpu.k8s.scheduling.volumes import Storage, read_claim, read_volume
+from fracgpu.k8s.workloads.quota import read_quota
+from fracgpu.k8s.workloads.service_selector import read_service_selector
+from fracgpu.k8s.workloads.workload import read_deployment, read_replicaset, read_statefulset
+from fracgpu.k8s.workloads.workload_state import ByNamespace, WorkloadState
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.node_info import read_node
@@ -16,13 +33,56 @@ from fracgpu.state.pod_info import decode_pod_info
 from fracgpu.state.snapshot import Snapshot
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
-from kube.kinds import NODES, PODS
+from kube.kinds import (
+    DEPLOYMENTS,
+    NAMESPACES,
+    NODES,
+    PDBS,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    PODS,
+    REPLICASETS,
+    RESOURCE_QUOTAS,
+    SERVICES,
+    STATEFULSETS,
+    Kind,
+)
+
+log = structlog.get_logger()
+
+_GUARDS_WAIT_S: Final = 10.0
+
+# What a decision needs besides pods and nodes, and how one object of each kind is read.
+_GUARDS: Final[Mapping[Kind, Callable[[bytes], Any]]] = {
+    NAMESPACES: read_namespace_labels,
+    PDBS: read_budget,
+    RESOURCE_QUOTAS: read_quota,
+    SERVICES: read_service_selector,
+    REPLICASETS: read_replicaset,
+    DEPLOYMENTS: read_deployment,
+    STATEFULSETS: read_statefulset,
+    PERSISTENT_VOLUME_CLAIMS: read_claim,
+    PERSISTENT_VOLUMES: read_volume,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pod:
+    """What is kept of a pod.
+
+    Attributes:
+        scheduled: how it counts for others; None if it has no node or has ended.
+        placed: all about it; None unless it is live and holds or asks for a share of a card.
+    """
+
+    scheduled: ScheduledPod | None
+    placed: PlacedPod | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Node:
     cards: NodeCards
-    taints: tuple[Taint, ...]
+    scheduling: SchedulingNode
 
 
 class ClusterCache:
@@ -31,18 +91,35 @@ class ClusterCache:
     def __init__(self, client: KubeClient) -> None:
         self._ledger = Ledger()
         self._placed_pods: dict[str, PlacedPod] = {}
+        self._scheduled: dict[str, ScheduledPod] = {}
         self._nodes: dict[str, _Node] = {}
-        self._pod_informer = Informer(client, PODS, decode=_read_placed_pod, on_change=self._pod)
+        self._scheduling: SchedulingCluster | None = None
+        self._pod_informer = Informer(client, PODS, decode=_read_pod, on_change=self._pod)
         self._node_informer = Informer(client, NODES, decode=_read_node, on_change=self._node)
+        self._guards: dict[Kind, Informer[Any]] = {
+            kind: Informer(client, kind, decode=read, on_change=self._guard)
+            for kind, read in _GUARDS.items()
+        }
 
     def tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
         """Return the loops that keep the cache current."""
-        return {"pods": self._pod_informer.run, "nodes": self._node_informer.run}
+        guards = {kind.plural: informer.run for kind, informer in self._guards.items()}
+        return {"pods": self._pod_informer.run, "nodes": self._node_informer.run, **guards}
 
     async def wait_synced(self) -> None:
-        """Wait until pods and nodes have been listed once."""
+        """Wait until pods and nodes have been listed once, and a while for what guards pods.
+
+        A kind that cannot be listed, for want of permission or of an answer, must not keep moves
+        under way from going on. No new one begins before it is known; see `workloads`.
+        """
         await self._pod_informer.wait_synced()
         await self._node_informer.wait_synced()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_GUARDS_WAIT_S):
+                for informer in self._guards.values():
+                    await informer.wait_synced()
+        if self.unknown:
+            log.error("guards_not_known", kinds=self.unknown, effect="no pod is moved")
 
     @property
     def synced(self) -> bool:
@@ -51,10 +128,6 @@ class ClusterCache:
     @property
     def nodes(self) -> Mapping[str, NodeCards]:
         return {name: node.cards for name, node in self._nodes.items()}
-
-    @property
-    def taints(self) -> Mapping[str, tuple[Taint, ...]]:
-        return {name: node.taints for name, node in self._nodes.items()}
 
     @property
     def placed_pods(self) -> Mapping[str, PlacedPod]:
@@ -73,23 +146,67 @@ class ClusterCache:
     def snapshot(self, *, now: datetime) -> Snapshot:
         return self._ledger.snapshot(now=now)
 
-    def _pod(self, change: Change[PlacedPod]) -> None:
-        record = change.object.info.record
-        if change.type is ChangeType.DELETED:
-            self._ledger.remove_pod(change.uid)
-            self._placed_pods.pop(change.uid, None)
-            return
-        self._ledger.set_pod(record)
-        view = change.object.info
-        concerned = (
-            view.need is not None or view.need_problem or record.assignment or record.problem
+    def scheduling(self) -> SchedulingCluster:
+        """Return all nodes and pods as kube-scheduler's filters see them; the same until a change.
+
+        The copy may be read in another thread.
+        """
+        if self._scheduling is None:
+            self._scheduling = SchedulingCluster(
+                tuple(node.scheduling for node in self._nodes.values()),
+                tuple(self._scheduled.values()),
+                namespaces={key.name: labels for key, labels in self._items(NAMESPACES)},
+                storage=Storage(
+                    claims={
+                        (key.namespace, key.name): claim
+                        for key, claim in self._items(PERSISTENT_VOLUME_CLAIMS)
+                    },
+                    volumes={key.name: volume for key, volume in self._items(PERSISTENT_VOLUMES)},
+                ),
+            )
+        return self._scheduling
+
+    def workloads(self) -> WorkloadState:
+        """Return the owners of pods and what guards them, and the kinds that are not known yet."""
+        workloads = [
+            workload
+            for kind in (REPLICASETS, DEPLOYMENTS, STATEFULSETS)
+            for _, workload in self._items(kind)
+            if workload is not None
+        ]
+        return WorkloadState(
+            workloads={workload.uid: workload for workload in workloads},
+            budgets=ByNamespace([budget for _, budget in self._items(PDBS)]),
+            quotas=ByNamespace([quota for _, quota in self._items(RESOURCE_QUOTAS)]),
+            services=ByNamespace([selector for _, selector in self._items(SERVICES)]),
+            unknown=self.unknown,
         )
-        if record.live and concerned:
-            self._placed_pods[change.uid] = change.object
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The kinds of what guards pods that have not been listed yet, as resources."""
+        return tuple(kind.plural for kind, informer in self._guards.items() if not informer.synced)
+
+    def _items(self, kind: Kind) -> list[tuple[Any, Any]]:
+        return list(self._guards[kind].items().items())
+
+    def _pod(self, change: Change[_Pod]) -> None:
+        self._scheduling = None
+        uid, gone = change.uid, change.type is ChangeType.DELETED
+        scheduled, placed = change.object.scheduled, change.object.placed
+        if gone or scheduled is None:
+            self._scheduled.pop(uid, None)
         else:
-            self._placed_pods.pop(change.uid, None)
+            self._scheduled[uid] = scheduled
+        if gone or placed is None:
+            self._ledger.remove_pod(uid)
+            self._placed_pods.pop(uid, None)
+        else:
+            self._ledger.set_pod(placed.info.record)
+            self._placed_pods[uid] = placed
 
     def _node(self, change: Change[_Node]) -> None:
+        self._scheduling = None
         name = change.key.name
         if change.type is ChangeType.DELETED:
             self._ledger.remove_node(name)
@@ -98,12 +215,20 @@ class ClusterCache:
         self._ledger.set_node(change.object.cards)
         self._nodes[name] = change.object
 
+    def _guard(self, _: Change[Any]) -> None:
+        self._scheduling = None
 
-def _read_placed_pod(body: bytes) -> PlacedPod:
-    return PlacedPod(
-        info=decode_pod_info(body), scheduling_constraints=scheduling_constraints_of(body)
-    )
+
+def _read_pod(body: bytes) -> _Pod:
+    info = decode_pod_info(body)
+    record = info.record
+    concerned = info.need is not None or info.need_problem or record.assignment or record.problem
+    scheduled = read_scheduled_pod(body)
+    placed = None
+    if record.live and concerned:
+        placed = PlacedPod(info=info, scheduling_constraints=scheduling_constraints_of(body))
+    return _Pod(scheduled=scheduled, placed=placed)
 
 
 def _read_node(body: bytes) -> _Node:
-    return _Node(cards=read_node(body), taints=taints_of(body))
+    return _Node(cards=read_node(body), scheduling=read_scheduling_node(body))

@@ -16,6 +16,7 @@ from fracgpu.disruption.heat import CardHeat, Heat, blindness
 from fracgpu.disruption.move import ENDED, Move, PastMove, Plan
 from fracgpu.disruption.planner import advance_all, plan_moves
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
+from fracgpu.placement.snapshot_index import SnapshotIndex
 from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import MovePhase
 from kube.errors import KubeError
@@ -91,6 +92,7 @@ class Controller:
     def __init__(self, parts: ControllerParts) -> None:
         self._parts = parts
         self._heat: dict[CardUuid, CardHeat] = {}
+        self._index = SnapshotIndex()
         self._leading_since: datetime | None = None
         self._trouble = "no cycle yet"
         self._kind = ""
@@ -193,6 +195,7 @@ class Controller:
             measured=measured,
             heat=self._heat,
             past=self._past(),
+            index=self._index,
             strategy=parts.placement.value,
             scheduler_name=parts.scheduler_name,
             leading_since=self._leading_since or now,

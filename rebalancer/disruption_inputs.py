@@ -1,13 +1,14 @@
 """Puts together what a plan is made from: the cluster, its usage, heat and past moves."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardHeat
 from fracgpu.disruption.move import PastMove
+from fracgpu.placement.snapshot_index import SnapshotIndex
 from fracgpu.request.need import Strategy
 from rebalancer.cluster_cache import ClusterCache
 from rebalancer.usage.measured import Measured
@@ -23,6 +24,7 @@ class DisruptionInputs:
     strategy: Strategy
     scheduler_name: str
     leading_since: datetime
+    index: SnapshotIndex = field(default_factory=SnapshotIndex)
 
 
 def disruption_state(
@@ -35,7 +37,9 @@ def disruption_state(
         heat=inputs.heat,
         pods=cache.placed_pods,
         past=inputs.past,
-        taints=cache.taints,
+        scheduling=cache.scheduling(),
+        workloads=cache.workloads(),
+        index=inputs.index,
         strategy=inputs.strategy,
         scheduler_name=inputs.scheduler_name,
         leading_since=inputs.leading_since,

@@ -13,10 +13,28 @@ from fracgpu.disruption.heat import (
 )
 from fracgpu.disruption.move import PastMove
 from fracgpu.disruption.policy import RebalancerPolicy
-from fracgpu.k8s.node_affinity import Taint
-from fracgpu.request.need import Strategy
+from fracgpu.k8s.scheduling.cluster import SchedulingCluster
+from fracgpu.k8s.workloads.workload_state import WorkloadState
+from fracgpu.placement.snapshot_index import SnapshotIndex
+from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.snapshot import Snapshot
+
+
+class OwnerIndex:
+    """The pods by owner, computed once for each set of pods."""
+
+    def __init__(self) -> None:
+        self._pods: Mapping[str, PlacedPod] | None = None
+        self._found: dict[str, list[PlacedPod]] = {}
+
+    def of(self, owner_uid: str, pods: Mapping[str, PlacedPod]) -> Sequence[PlacedPod]:
+        """Return those of *pods* whose controller has this UID."""
+        if self._pods is not pods:
+            self._pods, self._found = pods, {}
+            for pod in pods.values():
+                self._found.setdefault(pod.owner_uid, []).append(pod)
+        return self._found.get(owner_uid, ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +43,9 @@ class DisruptionState:
 
     Attributes:
         pods: by UID, every live pod that holds or asks for a share of a card.
-        taints: by node name.
+        scheduling: all nodes and pods, cards or none, as kube-scheduler's filters see them.
+        workloads: the controllers of pods, and what guards pods.
+        index: the cards of *snapshot* as arrays; it goes on to the next cycle.
         past: moves of the last day, those under way included.
         strategy: the cluster's default for placing a replacement; a pod may name its own.
         leading_since: when this process became the leader.
@@ -37,11 +57,18 @@ class DisruptionState:
     heat: Mapping[CardUuid, CardHeat]
     pods: Mapping[str, PlacedPod]
     past: Sequence[PastMove] = ()
-    taints: Mapping[str, Sequence[Taint]] = field(default_factory=dict)
-    strategy: Strategy = Strategy.PACK
+    scheduling: SchedulingCluster
+    workloads: WorkloadState
+    index: SnapshotIndex = field(default_factory=SnapshotIndex, compare=False, repr=False)
+    strategy: Strategy = DEFAULT_STRATEGY
     scheduler_name: str
     leading_since: datetime
     budgets: Budgets | None = None
+    owners: OwnerIndex = field(default_factory=OwnerIndex, compare=False, repr=False)
+
+    def pods_of(self, owner_uid: str) -> Sequence[PlacedPod]:
+        """Return the pods of one controller that hold or ask for a share of a card."""
+        return self.owners.of(owner_uid, self.pods)
 
     def cards(self) -> frozenset[CardUuid]:
         """Return the cards that should be measured: the healthy ones of shared nodes."""

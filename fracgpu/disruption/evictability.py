@@ -7,7 +7,6 @@ from fracgpu.disruption.disruption_state import DisruptionState, budgets_of
 from fracgpu.disruption.move import HoldReason
 from fracgpu.disruption.move_mode import mode_of
 from fracgpu.disruption.policy import RebalancerPolicy
-from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
 from fracgpu.request.need import Rebalance
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.move_object import MoveMode
@@ -82,27 +81,13 @@ def _placement_rules(state: DisruptionState, candidate: PlacedPod) -> _Rules:
             HoldReason.SEVERAL_CARDS,
         ),
         (pod.scheduler_name != state.scheduler_name, HoldReason.OTHER_SCHEDULER),
-        (_unjudged(constraints), HoldReason.UNJUDGED),
+        (bool(constraints.unjudged), HoldReason.UNJUDGED),
         (constraints.keeps_local_data and not opted_in, HoldReason.LOCAL_DATA),
     )
 
 
-def _unjudged(constraints: SchedulingConstraints) -> bool:
-    return bool(
-        constraints.unjudged
-        or constraints.affinity
-        or constraints.anti_affinity
-        or constraints.spread
-        or constraints.ports
-        or constraints.claims
-    )
-
-
 def _owner_rules(state: DisruptionState, candidate: PlacedPod) -> _Rules:
-    owner = candidate.owner_uid
-    others = [
-        pod.info for pod in state.pods.values() if pod.owner_uid == owner and pod is not candidate
-    ]
+    others = [pod.info for pod in state.pods_of(candidate.owner_uid) if pod is not candidate]
     # A surge leaves an only replica in place until its replacement is Ready.
     interrupted = mode_of(candidate.info) is MoveMode.EVICT and not others
     opted_in = candidate.info.rebalance is Rebalance.EVICT

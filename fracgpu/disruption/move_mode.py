@@ -6,7 +6,7 @@ from fracgpu.request.need import Rebalance
 from fracgpu.state.move_object import MoveMode
 from fracgpu.state.pod_info import PodInfo
 
-_HASH_LABEL: Final = "pod-template-hash"
+HASH_LABEL: Final = "pod-template-hash"
 
 
 def mode_of(pod: PodInfo) -> MoveMode:
@@ -16,7 +16,7 @@ def mode_of(pod: PodInfo) -> MoveMode:
     controller makes a replacement only once the pod is gone.
     """
     by_replicaset = pod.owner is not None and pod.owner[0] == "ReplicaSet"
-    selected_by_hash = bool(pod.labels.get(_HASH_LABEL))
+    selected_by_hash = bool(pod.labels.get(HASH_LABEL))
     if by_replicaset and selected_by_hash and pod.rebalance is not Rebalance.EVICT:
         return MoveMode.SURGE
     return MoveMode.EVICT

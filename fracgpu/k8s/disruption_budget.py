@@ -25,6 +25,7 @@ class _Selector(msgspec.Struct, frozen=True, rename="camel"):
 class _Meta(msgspec.Struct):
     name: str = ""
     namespace: str = ""
+    generation: int = 0
 
 
 class _Spec(msgspec.Struct):
@@ -33,6 +34,9 @@ class _Spec(msgspec.Struct):
 
 class _Status(msgspec.Struct, rename="camel"):
     disruptions_allowed: int = 0
+    current_healthy: int = 0
+    desired_healthy: int = 0
+    observed_generation: int = 0
     disrupted_pods: dict[str, msgspec.Raw] | None = None
 
 
@@ -52,6 +56,10 @@ class PodDisruptionBudget:
     Attributes:
         allowed: how many of its pods may still be disrupted (``status.disruptionsAllowed``).
         disrupted: names of its pods whose eviction is already counted in *allowed*.
+        healthy: how many of its pods are ready.
+        desired_healthy: how many of them must stay so.
+        observed: the disruption controller has seen the latest change of the budget.
+        selects_all: its selector is empty.
     """
 
     namespace: str
@@ -60,6 +68,18 @@ class PodDisruptionBudget:
     disrupted: frozenset[str] = frozenset()
     labels: Mapping[str, str]
     expressions: tuple[_Expression, ...] = ()
+    healthy: int = 0
+    desired_healthy: int = 0
+    observed: bool = True
+    selects_all: bool = False
+
+    def guards(self, namespace: str, labels: Mapping[str, str]) -> bool:
+        """Report whether the Eviction API asks this budget about a pod with these labels.
+
+        An empty selector selects every pod there. Source: getPodDisruptionBudgets in
+        pkg/registry/core/pod/storage/eviction.go.
+        """
+        return (self.selects_all and namespace == self.namespace) or self.covers(namespace, labels)
 
     def covers(self, namespace: str, labels: Mapping[str, str]) -> bool:
         """Report whether the budget selects a pod with these labels.
@@ -103,6 +123,11 @@ def read_budget(body: bytes) -> PodDisruptionBudget:
         disrupted=frozenset(wire.status.disrupted_pods or ()),
         labels=selector.match_labels or {},
         expressions=selector.match_expressions or (),
+        healthy=wire.status.current_healthy,
+        desired_healthy=wire.status.desired_healthy,
+        observed=wire.status.observed_generation >= wire.metadata.generation,
+        selects_all=wire.spec.selector is not None
+        and not (selector.match_labels or selector.match_expressions),
     )
 
 

@@ -15,11 +15,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fracgpu.cards.card import CardUuid
+from fracgpu.k8s.container import ContainerSpec
 from fracgpu.placement.node_matrix import ABSENT, SHARES, UNKNOWN, USABLE, IntArray, NodeMatrix
 from fracgpu.placement.outcome import FitReason, NoPlacement, Placement
 from fracgpu.placement.placement import SCORING, is_linked, place
 from fracgpu.placement.policies.scoring import Scoring
 from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
+from fracgpu.state.allocation import CardAllocation, Slice, allocations_by_card
 from fracgpu.units import Mib, share_of
 
 FITS: Final = 0
@@ -225,6 +228,38 @@ class FitIndex:
                 self._decoded.clear()
             found = self._decoded[verdict] = _decode(verdict)
         return found
+
+
+def cards_for_whole_pod(matrix: NodeMatrix, need: PodNeed) -> NDArray[np.bool_]:
+    """Return on which cards all containers of a pod fit side by side, [row, column].
+
+    No card takes a pod with a container on several cards.
+    """
+    rows = np.arange(matrix.size)
+    fits = np.repeat((matrix.node_state[rows] == SHARES)[:, np.newaxis], matrix.width, axis=1)
+    if any(container.cards > 1 for container in need.containers) or not need.containers:
+        return np.zeros_like(fits)
+    allowed = matrix.allowed(need.models)
+    for container in need.containers:
+        fits &= _card_reasons(matrix, rows, container, allowed) == USABLE
+    if len(need.containers) > 1:
+        held = allocation_on_one_card(need)
+        fits &= (
+            (matrix.free_mib[rows] >= held.mib)
+            & (matrix.free_cores[rows] >= held.cores)
+            & (matrix.free_slots[rows] >= held.slots)
+        )
+    return fits
+
+
+def allocation_on_one_card(need: PodNeed) -> CardAllocation:
+    """Return what a pod holds whose containers all have one card."""
+    card = CardUuid("")
+    slices = {
+        part.name: (Slice(card=card, mib=part.mib, cores=part.cores),) for part in need.containers
+    }
+    specs = [ContainerSpec(name=part.name, kind=part.kind) for part in need.containers]
+    return allocations_by_card(slices, specs)[card]
 
 
 def obstacle(reasons: Iterable[FitReason | None]) -> Obstacle:

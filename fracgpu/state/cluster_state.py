@@ -1,13 +1,19 @@
 """The cluster at one moment, as decisions see it: snapshot, pods and constraints of nodes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 
 from fracgpu import names
-from fracgpu.cards.card import CardUuid
+from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.k8s.node_affinity import Taint
+from fracgpu.k8s.scheduling.cluster import SchedulingCluster
 from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
+from fracgpu.k8s.scheduling.objects import ScheduledPod, SchedulingNode, shared_labels
+from fracgpu.k8s.scheduling.requests import PODS, UNBOUNDED
+from fracgpu.k8s.workloads.workload import Workload
+from fracgpu.k8s.workloads.workload_state import WorkloadState
 from fracgpu.request.need import Strategy
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.snapshot import Snapshot
@@ -25,8 +31,73 @@ class PlacedPod:
         return self.info.record.uid
 
     @property
+    def scheduled(self) -> ScheduledPod:
+        """The pod as the filters of kube-scheduler see it."""
+        record = self.info.record
+        return ScheduledPod(
+            uid=record.uid,
+            namespace=record.namespace,
+            node=record.node,
+            labels=shared_labels(self.info.labels),
+            terminating=record.terminating,
+            constraints=self.scheduling_constraints,
+        )
+
+    @property
     def owner_uid(self) -> str:
         return self.info.owner[2] if self.info.owner else ""
+
+
+def scheduling_by_cards(
+    nodes: Iterable[NodeCards],
+    pods: Iterable[PlacedPod],
+    taints: Mapping[str, tuple[Taint, ...]] = MappingProxyType({}),
+) -> SchedulingCluster:
+    """Return the cluster for kube-scheduler's filters where all that is known is its cards.
+
+    A node then has room for any request besides cards.
+    """
+    placed = [pod.scheduled for pod in pods]
+    wanted = {name for pod in placed for name, _ in pod.constraints.requests}
+    room = dict.fromkeys((*wanted, PODS), UNBOUNDED)
+    return SchedulingCluster(
+        (
+            SchedulingNode(
+                name=node.node,
+                labels=node.labels,
+                taints=taints.get(node.node, ()),
+                allocatable=room,
+            )
+            for node in nodes
+        ),
+        placed,
+    )
+
+
+def settled_workloads(pods: Iterable[PlacedPod]) -> WorkloadState:
+    """Return a state where all that is known of controllers is that they have these pods.
+
+    Each has as many as it wants; an unready pod is the one that it waits for.
+    """
+    found: dict[str, list[PlacedPod]] = {}
+    for pod in pods:
+        if pod.owner_uid:
+            found.setdefault(pod.owner_uid, []).append(pod)
+    return WorkloadState(
+        workloads={
+            uid: Workload(
+                uid=uid,
+                kind=members[0].info.owner[0] if members[0].info.owner else "",
+                namespace=members[0].info.record.namespace,
+                name=members[0].info.owner[1] if members[0].info.owner else "",
+                desired=len(members),
+                ready=sum(member.info.ready for member in members),
+                current=len(members),
+                total=len(members),
+            )
+            for uid, members in found.items()
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -226,13 +226,13 @@ async def test_the_simulation_allows_exactly_the_nodes_that_kube_scheduler_does(
     for key, body in stored.items():
         if body["spec"].get("nodeName"):
             continue
-        pod = read_pod(body)
+        placing = read_pod(body)
         ours = names_of(
-            cluster, allowed_nodes(cluster, pod, without=frozenset({NodeFilter.ATTACHMENT}))
+            cluster, allowed_nodes(cluster, placing, without=frozenset({NodeFilter.ATTACHMENT}))
         )
         theirs = log.nodes.get(key, set())
         answers.add(frozenset(theirs))
         if ours != theirs:
-            wrong[key] = (ours - theirs, theirs - ours, refusals(cluster, pod), body["spec"])
+            wrong[key] = (ours - theirs, theirs - ours, refusals(cluster, placing), body["spec"])
     assert not wrong
     assert len(answers) > 10, "the pods are told apart"

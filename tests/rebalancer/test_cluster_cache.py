@@ -7,10 +7,17 @@ import pytest
 
 from fracgpu.k8s.node_affinity import Taint
 from kube.client import KubeClient
-from kube.kinds import NODES, PODS
+from kube.kinds import (
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    PODS,
+    RESOURCE_QUOTAS,
+    SERVICES,
+)
 from rebalancer.cluster_cache import ClusterCache
 from tests.fakes.clock import NOON
-from tests.support.moving import NAMESPACE, add_pod, end_pod, make_cluster
+from tests.support.moving import NAMESPACE, add_budget, add_pod, end_pod, make_cluster
 from tests.support.rebalancing import COOL_CARD, HOT_CARD
 from tests.support.waiting import until_true
 
@@ -76,8 +83,12 @@ async def test_taints_sharing_and_vanishing_of_nodes_are_followed(
 ) -> None:
     spec = {"taints": [{"key": "team", "value": "ml", "effect": "NoSchedule"}]}
     await kube.patch(NODES, "n2", {"spec": spec})
-    await until_true(lambda: bool(cache.taints["n2"]), what="the taint")
-    assert cache.taints["n2"] == (Taint(key="team", value="ml"),)
+    taint = (Taint(key="team", value="ml"),)
+
+    def tainted() -> bool:
+        return any(node.taints == taint for node in cache.scheduling().nodes)
+
+    await until_true(tainted, what="the taint")
 
     await kube.patch(NODES, "n2", {"metadata": {"labels": {"fracgpu.io/share": "false"}}})
     await until_true(lambda: COOL_CARD not in cache.cards(), what="the node stops sharing")
@@ -85,3 +96,62 @@ async def test_taints_sharing_and_vanishing_of_nodes_are_followed(
     await kube.delete(NODES, "n2")
     await until_true(lambda: set(cache.nodes) == {"n1"}, what="the node is gone")
     assert "n2" not in cache.snapshot(now=NOON).nodes
+
+
+async def test_all_pods_count_for_the_filters_of_kube_scheduler(
+    kube: KubeClient, cache: ClusterCache
+) -> None:
+    plain = {
+        "metadata": {"name": "plain", "namespace": NAMESPACE},
+        "spec": {
+            "nodeName": "n1",
+            "containers": [{"name": "a", "image": "x", "resources": {"requests": {"cpu": "2"}}}],
+        },
+    }
+    before = cache.scheduling().free("cpu").tolist()
+
+    await kube.create(PODS, plain)
+    await until_true(lambda: cache.scheduling().free("cpu").tolist() != before, what="the pod")
+    assert cache.scheduling().free("cpu").tolist() == [before[0] - 2000, before[1]]
+
+    await kube.delete(PODS, "plain", namespace=NAMESPACE, grace_s=0)
+    await until_true(lambda: cache.scheduling().free("cpu").tolist() == before, what="it is gone")
+
+
+async def test_what_guards_pods_is_followed(kube: KubeClient, cache: ClusterCache) -> None:
+    assert cache.workloads().unknown == ()
+    (owner,) = cache.workloads().workloads.values()
+    assert (owner.name, owner.desired, owner.ready, owner.rolling_out) == ("web", 2, 2, False)
+
+    await add_budget(kube, allowed=1)
+    quota = {"metadata": {"name": "q", "namespace": NAMESPACE}, "spec": {"hard": {"pods": "2"}}}
+    await kube.create(RESOURCE_QUOTAS, quota)
+    service = {
+        "metadata": {"name": "web", "namespace": NAMESPACE},
+        "spec": {"selector": {"app": "web"}},
+    }
+    await kube.create(SERVICES, service)
+
+    def all_there() -> bool:
+        found = cache.workloads()
+        guards = (found.budgets, found.quotas, found.services)
+        return all(len(kind.of(NAMESPACE)) == 1 for kind in guards)
+
+    await until_true(all_there, what="budget, quota and Service are known")
+
+
+async def test_claims_and_volumes_are_followed(kube: KubeClient, cache: ClusterCache) -> None:
+    volume = {"metadata": {"name": "pv"}, "spec": {"local": {"path": "/disk"}}}
+    claim = {
+        "metadata": {"name": "data", "namespace": NAMESPACE},
+        "spec": {"volumeName": "pv", "accessModes": ["ReadWriteOnce"]},
+    }
+    await kube.create(PERSISTENT_VOLUMES, volume)
+    await kube.create(PERSISTENT_VOLUME_CLAIMS, claim)
+
+    def both_there() -> bool:
+        storage = cache.scheduling().storage
+        return (NAMESPACE, "data") in storage.claims and "pv" in storage.volumes
+
+    await until_true(both_there, what="claim and volume are known")
+    assert cache.scheduling().namespaces.keys() >= {NAMESPACE}

@@ -22,7 +22,7 @@ from fracgpu.k8s.container import ContainerSpec
 from fracgpu.k8s.scheduling.constraints import ANYWHERE, SchedulingConstraints
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.state.allocation import PodRecord, Slice
-from fracgpu.state.cluster_state import PlacedPod
+from fracgpu.state.cluster_state import PlacedPod, scheduling_by_cards, settled_workloads
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.units import Mib
@@ -136,7 +136,8 @@ def a_disruption_state(
     }
     read |= readings or {}
     ledger = Ledger()
-    for node in nodes or (a_node("n1", HOT_CARD), a_node("n2", COOL_CARD)):
+    shown = nodes or (a_node("n1", HOT_CARD), a_node("n2", COOL_CARD))
+    for node in shown:
         ledger.set_node(node)
     for pod in placed:
         ledger.set_pod(pod.info.record)
@@ -148,6 +149,8 @@ def a_disruption_state(
             CardUuid(uuid): CardHeat(heat=state, since=LONG_AGO) for uuid, state in heats.items()
         },
         pods={pod.uid: pod for pod in placed},
+        scheduling=scheduling_by_cards(shown, placed),
+        workloads=settled_workloads(placed),
         past=past,
         scheduler_name=names.SCHEDULER_NAME,
         leading_since=leading_since,

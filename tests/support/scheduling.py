@@ -27,10 +27,11 @@ def node_json(
     labels: Mapping[str, str] | None = None,
     taints: Sequence[Json] = (),
     unschedulable: bool = False,
+    more: Mapping[str, str] | None = None,
     **allocatable: str,
 ) -> Json:
     """Return a node with room for ten pods, 8 CPUs and 32 GiB unless something else is given."""
-    amounts = {"cpu": "8", "memory": "32Gi", "pods": "10", **allocatable}
+    amounts = {"cpu": "8", "memory": "32Gi", "pods": "10", **allocatable, **(more or {})}
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -162,7 +163,7 @@ class RandomScheduling:
             unschedulable=self._random.random() < 0.1,
             cpu=self._random.choice(("3", "3500m", "8")),
             pods=str(self._random.choice((4, 6, 20))),
-            **{"example.com/widget": "2"},
+            more={"example.com/widget": "2"},
         )
 
     def _pod(self, name: str) -> Json:

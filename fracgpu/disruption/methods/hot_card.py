@@ -3,7 +3,7 @@
 The value of a move is the load that it takes off the card less what the disruption costs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -20,8 +20,8 @@ from fracgpu.disruption.heat import (
 from fracgpu.disruption.move import HeldBack, HoldReason, Move
 from fracgpu.disruption.move_mode import mode_of
 from fracgpu.disruption.policy import RebalancerPolicy
-from fracgpu.placement.outcome import Placement
-from fracgpu.placement.placement import place
+from fracgpu.disruption.preflight import why_not_now
+from fracgpu.disruption.simulation import PlacementSimulation
 from fracgpu.request.need import PodNeed
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.move_object import MoveMode
@@ -159,7 +159,9 @@ def best_move(
 ) -> Move | HeldBack:
     """Return the best move of one pod off a hot card, or why it is held back."""
     key = candidate.info.record.key
-    refusal = why_not_evictable(state, candidate, policy=policy, now=now)
+    refusal = why_not_evictable(state, candidate, policy=policy, now=now) or why_not_now(
+        state, candidate, mode_of(candidate.info)
+    )
     if refusal is not None:
         return HeldBack(subject=key, reason=refusal)
     reading = state.reading(card)
@@ -170,20 +172,27 @@ def best_move(
         return HeldBack(subject=key, reason=HoldReason.TOO_SMALL)
     if use.busy_ratio > policy.ceiling_ratio:
         return HeldBack(subject=key, reason=HoldReason.TOO_LARGE)
-    targets = list(_targets(state, card, candidate, use, policy=policy, now=now))
+    unfit = _unfit(state, card, candidate, use, policy=policy, now=now)
+    simulation = PlacementSimulation(state)
+    targets = simulation.targets(candidate, exclude=unfit)
     if not targets:
-        return HeldBack(subject=key, reason=HoldReason.NO_TARGET)
+        detail = simulation.why_none(candidate) if targets.refused else ""
+        return HeldBack(subject=key, reason=HoldReason.NO_TARGET, detail=detail)
+    preferred = simulation.scheduler_choice(candidate, targets)
     source_node = candidate.info.record.node
     cost = _cost(state, card, candidate)
     moves = [
-        _move(state, card, candidate, use, target, cost=cost, policy=policy) for target in targets
+        _move(state, card, candidate, use, (target.node, target.card), cost=cost, policy=policy)
+        for target in targets
     ]
     best = min(
         moves,
-        # On ties prefer the source node, which has the image already.
+        # On ties prefer the source node, which has the image already, then the card that the
+        # scheduler would have chosen.
         key=lambda move: (
             -move.gain_points,
             move.target_node != source_node,
+            preferred is None or move.target != preferred.card,
             move.target_node,
             move.target,
         ),
@@ -196,33 +205,6 @@ def best_move(
             gain_points=best.gain_points,
         )
     return best
-
-
-def _targets(
-    state: DisruptionState,
-    card: CardUuid,
-    candidate: PlacedPod,
-    use: MeasuredPodUse,
-    *,
-    policy: RebalancerPolicy,
-    now: datetime,
-) -> Iterator[tuple[str, CardUuid]]:
-    """Yield (node, card) for each node that may run a replacement, with the card it would get."""
-    need = candidate.info.need
-    assert need is not None, "why_not_evictable rejects a pod without a need"
-    unfit = _unfit(state, card, candidate, use, policy=policy, now=now)
-    for node, info in sorted(state.snapshot.nodes.items()):
-        if info.cards.keys() <= unfit:
-            continue
-        if not candidate.scheduling_constraints.allows(
-            info.node.labels, state.taints.get(node, ())
-        ):
-            continue
-        answer = place(info, need, strategy=state.strategy, exclude=unfit)
-        if isinstance(answer, Placement):
-            cards = {part.card for slices in answer.assignment.values() for part in slices}
-            if len(cards) == 1:
-                yield node, cards.pop()
 
 
 def _unfit(

@@ -15,6 +15,7 @@ from fracgpu.disruption.evictability import why_not_evictable
 from fracgpu.disruption.move import HeldBack, HoldReason, Move, PastMove
 from fracgpu.disruption.move_mode import mode_of
 from fracgpu.disruption.policy import MakeRoom, Mode, RebalancerPolicy
+from fracgpu.disruption.preflight import why_not_now
 from fracgpu.disruption.room.card_table import Flags
 from fracgpu.disruption.room.prover import (
     RoomContext,
@@ -83,7 +84,9 @@ def why_outdated(
     held = state.snapshot.pods.get(move.pod_uid)
     if candidate is None or held is None or move.source not in held.by_card:
         return HeldBack(subject=move.pod, reason=HoldReason.NOT_KNOWN)
-    reason = why_not_evictable(state, candidate, policy=policy, now=now)
+    reason = why_not_evictable(state, candidate, policy=policy, now=now) or why_not_now(
+        state, candidate, move.mode
+    )
     if reason is not None:
         return HeldBack(subject=move.pod, reason=reason)
     context = _once_left(state, _kept_for(state, waiting, now=now), policy=policy, now=now)

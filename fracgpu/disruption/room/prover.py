@@ -19,8 +19,11 @@ from fracgpu.disruption.heat import Heat, MeasuredPodUse
 from fracgpu.disruption.move import PastMove
 from fracgpu.disruption.move_mode import mode_of
 from fracgpu.disruption.policy import RebalancerPolicy
+from fracgpu.disruption.preflight import why_not_now
 from fracgpu.disruption.room.card_table import CardTable, Flags
 from fracgpu.disruption.room.search import MovablePod, PlannedMove
+from fracgpu.disruption.simulation import PlacementSimulation
+from fracgpu.k8s.scheduling.node_filters import NodeFilter
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import SCORING, place
 from fracgpu.state.cluster_state import PlacedPod
@@ -30,6 +33,8 @@ _BASE_COST: Final = 5.0
 _NO_SURGE_COST: Final = 10.0  # the old pod ends before the new one is ready
 _PRIORITY_COST: Final = 5.0
 _COST_PER_10_GIB: Final = 1.0  # reloading takes as long as the memory is large
+
+_ROOM: Final = frozenset({NodeFilter.RESOURCES, NodeFilter.PORTS})
 
 _UNKNOWN: Final = 2.0  # busier than any card: unknown is never cool
 
@@ -53,7 +58,7 @@ class RoomContext:
             past_move.move.pod_uid for past_move in state.past if past_move.under_way
         )
         self._refused: dict[str, bool] = {}
-        self._allowed: dict[int, tuple[PlacedPod, Flags]] = {}
+        self._allowed: dict[str, Flags] = {}
         readings = [state.reading(uuid) for uuid in self.table.uuids]
         self.level = _ratios([one.level_ratio if one else _UNKNOWN for one in readings])
         self.forecast = _ratios([one.forecast_ratio if one else _UNKNOWN for one in readings])
@@ -66,26 +71,22 @@ class RoomContext:
         """Report whether a pod may be moved at all."""
         found = self._refused.get(candidate.uid)
         if found is None:
-            reason = why_not_evictable(self.state, candidate, policy=self.policy, now=self.now)
+            reason = why_not_evictable(
+                self.state, candidate, policy=self.policy, now=self.now
+            ) or why_not_now(self.state, candidate, mode_of(candidate.info))
             found = self._refused[candidate.uid] = reason is None
         return found
 
     def allowed(self, candidate: PlacedPod) -> Flags:
         """Return on which nodes of the table a pod may run."""
-        constraints = candidate.scheduling_constraints
-        found = self._allowed.get(id(constraints))
+        found = self._allowed.get(candidate.uid)
         if found is None:
-            nodes, taints = self.state.snapshot.nodes, self.state.taints
-            flags = np.array(
-                [
-                    constraints.allows(nodes[name].node.labels, taints.get(name, ()))
-                    for name in self.table.nodes
-                ],
-                np.bool_,
+            waits = not candidate.info.record.node
+            # Whether a node has room for a waiting pod is seen once others have left it.
+            found = self._allowed[candidate.uid] = PlacementSimulation(self.state).nodes_for(
+                candidate, self.table.nodes, without=_ROOM if waits else frozenset()
             )
-            # The pod is kept so that its constraints' id is not given to others.
-            found = self._allowed[id(constraints)] = (candidate, flags)
-        return found[1]
+        return found
 
     def use(self, candidate: PlacedPod, card: CardUuid) -> MeasuredPodUse | None:
         """Return a pod's use of its card; what the whole card does, if the pod is not measured."""

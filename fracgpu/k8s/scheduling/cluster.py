@@ -52,6 +52,10 @@ class SchedulingCluster:
         pods: every pod that has a node and has not ended.
         namespaces: the labels of each namespace.
         storage: claims and volumes.
+
+    Attributes:
+        rows: the row of each node, by name.
+        kept: answers that a caller keeps for pods with equal constraints, by a key of its own.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class SchedulingCluster:
         self.rows = {node.name: row for row, node in enumerate(self.nodes)}
         self.namespaces = namespaces or {}
         self.storage = storage or Storage()
+        self.kept: dict[tuple[object, ...], tuple[ScheduledPod, Flags]] = {}
         self._pods = tuple(pod for pod in pods if pod.node in self.rows)
         self._groups: dict[str, list[_Group]] | None = None
         self._free: dict[str, Rows] | None = None

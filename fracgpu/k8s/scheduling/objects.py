@@ -139,6 +139,18 @@ def read_scheduling_node(body: bytes) -> SchedulingNode:
     )
 
 
+def read_namespace_labels(body: bytes) -> Mapping[str, str]:
+    """Return the labels of the namespace that *body* holds.
+
+    Raises:
+        WireError: *body* is not a namespace.
+    """
+    try:
+        return _pod_decoder.decode(body).metadata.labels or _NO_LABELS
+    except UNREADABLE as error:
+        raise WireError(what="namespace", message=str(error)) from error
+
+
 def shared_labels(labels: Mapping[str, str] | None) -> Mapping[str, str]:
     """Return labels that are the same object for equal labels."""
     return _shared(tuple(sorted(labels.items()))) if labels else _NO_LABELS

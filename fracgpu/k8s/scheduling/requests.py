@@ -23,7 +23,8 @@ NO_REQUESTS: Final[Requests] = ()
 _POD_LEVEL: Final = ("cpu", "memory")
 _HUGE_PAGES: Final = "hugepages-"
 
-_MOST: Final = 2**62
+UNBOUNDED: Final = 2**62
+"""The largest amount that is told from others; also stands for any amount."""
 
 Amounts = Mapping[str, str | int | float]
 
@@ -39,7 +40,7 @@ def amount_of(resource: str, quantity: str | int | float) -> int:
     """Return a quantity in whole units, rounded up; CPU in millicores."""
     text = str(quantity)
     whole = cpu_milli(text) if resource == CPU else math.ceil(parse_or_zero(text))
-    return min(whole, _MOST)
+    return min(whole, UNBOUNDED)
 
 
 def node_amounts(allocatable: Amounts) -> dict[str, int]:

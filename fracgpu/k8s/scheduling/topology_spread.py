@@ -40,8 +40,8 @@ def _within(
     np.add.at(sums, values[counted], counts[counted])
     least = int(sums[domains].min()) if len(domains) >= constraint.min_domains else 0
     itself = int(selector is not None and selector.matches(pod.labels))
-    within: Flags = sums[values] + itself - least <= constraint.max_skew
-    return within & (values != NO_VALUE)
+    within: Flags = (sums[values] + itself - least <= constraint.max_skew) & (values != NO_VALUE)
+    return within
 
 
 def _counts(

@@ -126,6 +126,11 @@ ALL: Final = (
     SECRETS,
     _resource("services", "Service", "svc", subresources="status"),
     _resource("serviceaccounts", "ServiceAccount", "sa"),
+    _resource("resourcequotas", "ResourceQuota", "quota", subresources="status"),
+    _resource("persistentvolumeclaims", "PersistentVolumeClaim", "pvc", subresources="status"),
+    _resource(
+        "persistentvolumes", "PersistentVolume", "pv", namespaced=False, subresources="status"
+    ),
     _resource(
         "leases", "Lease", group="coordination.k8s.io", unconditional_update=False
     ),

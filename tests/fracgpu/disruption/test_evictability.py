@@ -95,7 +95,6 @@ def test_the_only_replica_of_a_deployment_may_be_moved_because_its_replacement_i
             HoldReason.SEVERAL_CARDS,
         ),
         ({"scheduler_name": "default-scheduler"}, HoldReason.OTHER_SCHEDULER),
-        ({"rules": SchedulingConstraints(claims=("data",))}, HoldReason.UNJUDGED),
         (
             {"rules": SchedulingConstraints(unjudged=("hostPath",))},
             HoldReason.UNJUDGED,

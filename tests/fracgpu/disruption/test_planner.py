@@ -415,7 +415,9 @@ def test_what_is_unknown_never_moves(state: DisruptionState, policy: RebalancerP
 
 def test_the_properties_see_plans_that_move_several_pods() -> None:
     """Guards the properties above, which prove nothing if no generated state has a move."""
-    bold = RebalancerPolicy(mode=Mode.ACTIVE, max_in_flight=4, startup_grace_s=0)
+    bold = RebalancerPolicy(
+        mode=Mode.ACTIVE, max_in_flight=4, max_in_flight_per_node=4, startup_grace_s=0
+    )
 
     moves = find(
         states().map(lambda state: len(plan(state, bold).moves)),

@@ -14,6 +14,7 @@ from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.k8s.node_affinity import NodeExpression, NodeRules, Taint
 from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
 from fracgpu.request.need import ContainerNeed, PodNeed, Rebalance
+from fracgpu.state.cluster_state import scheduling_by_cards
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
@@ -144,8 +145,10 @@ def test_selectors_and_taints_of_nodes_are_respected() -> None:
 
     assert plan(a_disruption_state(pods=pods)).moves == ()
     assert len(plan(a_disruption_state(pods=pods, nodes=in_zone)).moves) == 1
+    taints = {"n2": (Taint(key="x"),)}
     tainted = replace(
-        a_disruption_state(pods=pods, nodes=in_zone), taints={"n2": (Taint(key="x"),)}
+        a_disruption_state(pods=pods, nodes=in_zone),
+        scheduling=scheduling_by_cards(in_zone, pods, taints),
     )
     assert plan(tainted).moves == ()
 

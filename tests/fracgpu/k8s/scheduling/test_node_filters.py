@@ -61,7 +61,7 @@ def test_a_node_takes_no_more_pods_than_it_says() -> None:
 
 
 def test_a_resource_that_a_node_does_not_have_is_none() -> None:
-    cluster = cluster_with(nodes=(*NODES, node_json("n3", **{"example.com/x": "1"})))
+    cluster = cluster_with(nodes=(*NODES, node_json("n3", more={"example.com/x": "1"})))
 
     assert allowed(cluster, pod_json("new", requests={"example.com/x": "1"})) == {"n3"}
 
@@ -123,7 +123,7 @@ def test_a_volume_of_one_node_keeps_its_replacement_there_while_the_old_pod_runs
 def test_preferences_never_refuse_a_node() -> None:
     cluster = cluster_with(*(pod_json(f"p{n}", node="n1", labels={"app": "web"}) for n in range(3)))
     wish = {PREFERRED: [{"weight": 100, "podAffinityTerm": pod_term()}]}
-    wishes = {
+    wishes: Json = {
         "affinity": {"podAffinity": wish, "podAntiAffinity": wish},
         "topologySpreadConstraints": [spread(whenUnsatisfiable="ScheduleAnyway")],
     }
@@ -145,8 +145,8 @@ def test_counting_a_change_is_as_if_the_pods_were_so(seed: int) -> None:
         fresh = a_scheduling_cluster(nodes, [*others, soon], namespaces=NAMESPACES)
         changes = (Change(read_pod(gone), -1), Change(read_pod(soon), 1))
         for body in (gone, asked):
-            pod = read_pod(body)
-            found = allowed_nodes(cluster, pod, changes=changes)
-            assert (found == allowed_nodes(fresh, pod)).all()
-            changed += int((found != allowed_nodes(cluster, pod)).any())
+            placing = read_pod(body)
+            found = allowed_nodes(cluster, placing, changes=changes)
+            assert (found == allowed_nodes(fresh, placing)).all()
+            changed += int((found != allowed_nodes(cluster, placing)).any())
     assert changed, "some change decides"

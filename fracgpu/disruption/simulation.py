@@ -1,0 +1,226 @@
+"""Where the replacement of a pod could run: the scheduler's own rules, asked before a pod is moved.
+
+A card is a target if kube-scheduler's filters would take the pod on its node and the scheduler
+extender on the card. Because a move reserves its target, every such card will do, not only the one
+that the scheduler would choose by itself.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.disruption_state import DisruptionState
+from fracgpu.disruption.move_mode import HASH_LABEL, mode_of
+from fracgpu.k8s.scheduling.cluster import Change, Flags
+from fracgpu.k8s.scheduling.node_filters import NodeFilter, allowed_nodes, refusals
+from fracgpu.k8s.scheduling.objects import ScheduledPod, shared_labels
+from fracgpu.placement.fit_index import allocation_on_one_card
+from fracgpu.placement.node_matrix import UNSEEN, NodeMatrix
+from fracgpu.placement.placement import SCORING
+from fracgpu.placement.snapshot_index import Cells
+from fracgpu.state.cluster_state import PlacedPod
+from fracgpu.state.move_object import MoveMode
+
+_RELEASED = ".moved"  # any value that no ReplicaSet selects
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A card that would take the replacement, and its node."""
+
+    node: str
+    card: CardUuid
+
+
+class Targets(Sequence[Target]):
+    """Targets by node and card index, each made when it is read: there may be thousands.
+
+    Attributes:
+        rows: [target] the row of its node in *matrix*.
+        columns: [target] the column of the card.
+        refused: some card has room that is not excluded, and kube-scheduler's filters refuse its
+            node.
+    """
+
+    def __init__(self, matrix: NodeMatrix, cells: Cells, *, refused: bool = False) -> None:
+        self._matrix = matrix
+        self.refused = refused
+        self.rows: NDArray[np.int64]
+        self.columns: NDArray[np.int64]
+        self.rows, self.columns = np.nonzero(cells)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, at: int) -> Target: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Target]: ...
+    def __getitem__(self, at: int | slice) -> Target | Sequence[Target]:
+        if isinstance(at, slice):
+            return [self[number] for number in range(*at.indices(len(self)))]
+        row = int(self.rows[at])
+        cards = self._matrix.uuids(row)
+        return Target(self._matrix.names[row], cards[int(self.columns[at])])
+
+    def __iter__(self) -> Iterator[Target]:
+        return (self[number] for number in range(len(self)))
+
+
+class PlacementSimulation:
+    """Answers where replacements could run, for all pods of one disruption state.
+
+    What is computed for one pod is kept, in the state, for those with the same constraints and
+    request; so another simulation of the same state costs little.
+
+    Args:
+        state: the cluster; moves under way count with what their replacements take.
+    """
+
+    def __init__(self, state: DisruptionState) -> None:
+        self._state = state
+        self._cluster = state.scheduling
+        self._matrix = state.index.matrix(state.snapshot)
+        self._expected = tuple(self._replacements())
+        self._nodes: NDArray[np.int64] | None = None
+
+    def targets(
+        self,
+        candidate: PlacedPod,
+        *,
+        exclude: frozenset[CardUuid] = frozenset(),
+        mode: MoveMode | None = None,
+    ) -> Targets:
+        """Return every card that would take a replacement of a pod, other than its own.
+
+        Args:
+            candidate: the pod; it has a need, and one card.
+            exclude: cards that are no targets. Pass the same set for many pods: it is looked up
+                once.
+            mode: how the pod is moved; by default as `mode_of` says.
+        """
+        need = candidate.info.need
+        if need is None:
+            return Targets(self._matrix, np.zeros((0, 0), np.bool_))
+        state = self._state
+        index, snapshot = state.index, state.snapshot
+        cells = index.fitting(need, snapshot) & index.without(exclude, snapshot)
+        held = state.snapshot.pods.get(candidate.uid)
+        places = index.places(snapshot)
+        for card in held.by_card if held else ():
+            if card in places:
+                cells[places[card]] = False
+        rows = np.flatnonzero(cells.any(1))
+        if not len(rows):
+            return Targets(self._matrix, cells)
+        allowed = self._on_rows(self._allowed_nodes(candidate, mode or mode_of(candidate.info)))
+        cells[rows] &= allowed[rows, np.newaxis]
+        return Targets(self._matrix, cells, refused=not allowed[rows].all())
+
+    def nodes_for(
+        self,
+        candidate: PlacedPod,
+        nodes: Sequence[str],
+        *,
+        mode: MoveMode | None = None,
+        without: frozenset[NodeFilter] = frozenset(),
+    ) -> Flags:
+        """Return for each node, whatever its cards, whether it would take a pod.
+
+        Args:
+            candidate: the pod; one that waits for a node is placed as it is.
+            nodes: by name.
+            mode: how the pod is moved; by default as `mode_of` says.
+            without: filters to leave out.
+        """
+        pod = candidate.scheduled
+        changes = self._changes(pod, mode or mode_of(candidate.info))
+        allowed = allowed_nodes(self._cluster, pod, changes=changes, without=without)
+        rows = self._cluster.rows
+        return np.array([name in rows and allowed[rows[name]] for name in nodes], np.bool_)
+
+    def scheduler_choice(self, candidate: PlacedPod, targets: Targets) -> Target | None:
+        """Return the target that the scheduler extender itself would prefer; None without any.
+
+        It is the card with the best score by the pod's strategy, or the cluster's; of equal ones
+        the first. least-waste scores a single card by how tight it is; what it learns of the
+        cluster's workload, which only the extender knows, may tell otherwise.
+        """
+        need = candidate.info.need
+        if need is None or not targets:
+            return None
+        scoring = SCORING[need.strategy or self._state.strategy]
+        cells = (targets.rows, targets.columns)
+        matrix = self._matrix
+        left = matrix.free_mib[cells] - allocation_on_one_card(need).mib
+        score = scoring.score(left / np.maximum(matrix.capacity_mib[cells], 1), matrix.heat[cells])
+        return targets[int(np.argmax(score))]
+
+    def why_none(self, candidate: PlacedPod, *, mode: MoveMode | None = None) -> str:
+        """Return why nodes would refuse a replacement, the commonest reason first; may be empty."""
+        pod = candidate.scheduled
+        found = refusals(
+            self._cluster, pod, changes=self._changes(pod, mode or mode_of(candidate.info))
+        )
+        ranked = sorted(found.items(), key=lambda item: (-item[1], item[0].value))
+        return ", ".join(
+            f"{count} of {self._cluster.size} nodes: {rule.value}" for rule, count in ranked
+        )
+
+    def _allowed_nodes(self, candidate: PlacedPod, mode: MoveMode) -> Flags:
+        pod = candidate.scheduled
+        changes = self._changes(pod, mode)
+        # Without changes the answer is that of every replica.
+        own = (pod.uid, mode) if len(changes) > len(self._expected) else ()
+        expected = tuple((change.pod.uid, change.pod.node) for change in self._expected)
+        key = (pod.constraints, id(pod.labels), pod.namespace, own, expected)
+        found = self._cluster.kept.get(key)
+        if found is None:
+            allowed = allowed_nodes(self._cluster, pod, changes=changes)
+            found = self._cluster.kept[key] = (pod, allowed)  # the pod keeps its labels' id in use
+        return found[1]
+
+    def _changes(self, pod: ScheduledPod, mode: MoveMode) -> tuple[Change, ...]:
+        """Return how the cluster differs when the replacement is scheduled.
+
+        An evicted pod is gone. A released one stays, with another value of the label by which its
+        ReplicaSet selected it.
+        """
+        if pod.node not in self._cluster.rows:
+            return self._expected
+        gone = Change(pod, -1)
+        if mode is MoveMode.EVICT:
+            return (*self._expected, gone)
+        constraints = pod.constraints
+        watched = constraints.spread or constraints.affinity or constraints.anti_affinity
+        if not (watched or self._cluster.guards()):
+            return self._expected
+        labels = {**pod.labels, HASH_LABEL: f"{pod.labels.get(HASH_LABEL, '')}{_RELEASED}"}
+        released = replace(pod, labels=shared_labels(labels))
+        return (*self._expected, gone, Change(released, 1))
+
+    def _replacements(self) -> Iterator[Change]:
+        """Yield the replacements that are on their way, each on the node of its target."""
+        coming = [move for move in self._state.past if move.under_way and move.landed is None]
+        if not coming:
+            return
+        like = {pod.owner_uid: pod for pod in self._state.pods.values()}
+        for past_move in coming:
+            move = past_move.move
+            pod = self._state.pods.get(move.pod_uid) or like.get(move.owner_uid)
+            if pod is not None and move.target_node in self._cluster.rows:
+                uid = f"replacement of {move.pod_uid}"
+                yield Change(replace(pod.scheduled, uid=uid, node=move.target_node), 1)
+
+    def _on_rows(self, allowed: Flags) -> Flags:
+        """Return flags of the scheduling cluster's nodes by row of the matrix."""
+        if self._nodes is None:
+            rows = self._cluster.rows
+            self._nodes = np.array([rows.get(name, -1) for name in self._matrix.names], np.int64)
+            self._nodes[UNSEEN] = -1
+        found: Flags = np.append(allowed, False)[self._nodes]
+        return found

@@ -1,0 +1,207 @@
+"""Where a replacement could run: the scheduler's rules, asked before a pod is moved."""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fracgpu.cards.card import CardUuid, NodeCards
+from fracgpu.disruption.disruption_state import DisruptionState
+from fracgpu.disruption.simulation import PlacementSimulation, Target
+from fracgpu.k8s.container import ContainerKind
+from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
+from fracgpu.placement.outcome import Placement
+from fracgpu.placement.placement import place
+from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
+from fracgpu.state.cluster_state import PlacedPod, scheduling_by_cards
+from fracgpu.state.move_object import MoveMode
+from fracgpu.state.snapshot import NodeInfo
+from fracgpu.units import Mib
+from tests.support.rebalancing import (
+    CARD_MIB,
+    COOL_CARD,
+    HOT_CARD,
+    a_disruption_state,
+    a_node,
+    a_past_move,
+    a_placed_pod,
+)
+from tests.support.scheduling import HOST, REQUIRED, Json, pod_json, pod_term, read_pod, spread
+
+WEB = {"app": "web", "pod-template-hash": "h1"}
+
+
+def constraints(**facts: Any) -> SchedulingConstraints:
+    return read_pod(pod_json("p", namespace="ml", **facts)).constraints
+
+
+def replica(uid: str = "pod-a", **facts: Any) -> PlacedPod:
+    """Return a pod of a Deployment, on the hot card of n1."""
+    return a_placed_pod(uid, **{"labels": WEB, **facts})
+
+
+def repelled(term: Json) -> SchedulingConstraints:
+    return constraints(affinity={"podAntiAffinity": {REQUIRED: [term]}})
+
+
+def hosts(*names: str) -> list[NodeCards]:
+    """Return nodes of one card each; the first has the hot card."""
+    cards = (HOT_CARD, *(f"GPU-{name}" for name in names[1:]))
+    return [
+        a_node(name, card, labels={HOST: name}) for name, card in zip(names, cards, strict=True)
+    ]
+
+
+def nodes_for(pod: PlacedPod, nodes: list[NodeCards], *others: PlacedPod, **how: Any) -> list[str]:
+    state = a_disruption_state(nodes=nodes, pods=[pod, *others])
+    return [target.node for target in PlacementSimulation(state).targets(pod, **how)]
+
+
+def test_every_card_with_room_is_a_target_but_the_pods_own() -> None:
+    nodes = [a_node("n1", HOT_CARD, "GPU-b"), a_node("n2", COOL_CARD, "GPU-full")]
+    full = a_placed_pod("full", CardUuid("GPU-full"), node="n2", mib=CARD_MIB)
+    pod = replica()
+    state = a_disruption_state(nodes=nodes, pods=[pod, full])
+
+    targets = PlacementSimulation(state).targets(pod)
+
+    assert list(targets) == [Target("n1", CardUuid("GPU-b")), Target("n2", COOL_CARD)]
+    assert targets[0:1] == [Target("n1", CardUuid("GPU-b"))]
+    excluded = frozenset({COOL_CARD, CardUuid("GPU-unknown")})
+    assert list(PlacementSimulation(state).targets(pod, exclude=excluded)) == [
+        Target("n1", CardUuid("GPU-b"))
+    ]
+
+
+def test_a_surge_is_kept_off_by_the_anti_affinity_against_itself_and_an_eviction_is_not() -> None:
+    nodes = [a_node("n1", HOT_CARD, "GPU-b", labels={HOST: "n1"}), *hosts("x", "n2")[1:]]
+    pod = replica(rules=repelled(pod_term(HOST)))
+
+    assert nodes_for(pod, nodes, mode=MoveMode.SURGE) == ["n2"]
+    assert nodes_for(pod, nodes, mode=MoveMode.EVICT) == ["n1", "n2"]
+
+
+def test_a_released_pod_is_not_of_its_version_any_more() -> None:
+    rules = constraints(
+        labels=WEB,
+        topologySpreadConstraints=[spread(HOST, matchLabelKeys=["pod-template-hash"])],
+    )
+    nodes = hosts("n1", "n2")
+    pod = replica(rules=rules)
+    sibling = replica("pod-b", card=CardUuid("GPU-n2"), node="n2", rules=rules)
+    here = [a_node("n1", HOT_CARD, "GPU-b", labels={HOST: "n1"}), nodes[1]]
+
+    # One on each node; with the old pod released, n1 has none, and n2 would have two.
+    assert nodes_for(pod, here, sibling, mode=MoveMode.SURGE) == ["n1"]
+
+
+def test_a_surge_needs_room_beside_the_old_pod() -> None:
+    rules = constraints(requests={"cpu": "6"})
+    nodes = [a_node("n1", HOT_CARD, "GPU-b")]
+    pod = replica(rules=rules)
+    state = a_disruption_state(nodes=nodes, pods=[pod])
+    (node,) = state.scheduling.nodes
+    room = replace(node, allocatable={"cpu": 8000, "pods": 10})
+    small = replace(state, scheduling=type(state.scheduling)([room], [pod.scheduled]))
+
+    assert not PlacementSimulation(small).targets(pod, mode=MoveMode.SURGE)
+    assert len(PlacementSimulation(small).targets(pod, mode=MoveMode.EVICT)) == 1
+    why = PlacementSimulation(small).why_none(pod, mode=MoveMode.SURGE)
+    assert why == "1 of 1 nodes: CPU, memory or another resource"
+
+
+def test_a_replacement_on_its_way_counts_with_its_constraints() -> None:
+    rules = repelled(pod_term(HOST))
+    pod, sibling = replica("pod-a", rules=rules), replica("pod-b", rules=rules)
+    nodes = hosts("n1", "n2", "n3")
+    coming = a_past_move(
+        under_way=True, pod_uid="pod-b", owner_uid="owner-1", target_node="n2", target="GPU-n2"
+    )
+    state = a_disruption_state(nodes=nodes, pods=[pod, sibling], past=[coming])
+
+    targets = PlacementSimulation(state).targets(pod)
+
+    assert [target.node for target in targets] == ["n3"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "card"), [(Strategy.PACK, "GPU-half"), (Strategy.SPREAD, "GPU-empty")]
+)
+def test_the_choice_of_the_scheduler_is_known(strategy: Strategy, card: str) -> None:
+    nodes = [a_node("n1", HOT_CARD), a_node("n2", "GPU-half", "GPU-empty")]
+    pods = [replica(), a_placed_pod("half", CardUuid("GPU-half"), node="n2", mib=12_000)]
+    state = replace(a_disruption_state(nodes=nodes, pods=pods), strategy=strategy)
+    simulation = PlacementSimulation(state)
+    pod = pods[0]
+
+    found = simulation.scheduler_choice(pod, simulation.targets(pod))
+
+    assert found == Target("n2", CardUuid(card))
+    assert simulation.scheduler_choice(pod, simulation.targets(pod, exclude=every(state))) is None
+
+
+def every(state: DisruptionState) -> frozenset[CardUuid]:
+    return frozenset(state.cards())
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [("a", 20_000, ContainerKind.APP)],
+        [("a", 9_000, ContainerKind.APP), ("b", 9_000, ContainerKind.APP)],
+        [("i", 20_000, ContainerKind.INIT), ("a", 9_000, ContainerKind.APP)],
+        [("i", 20_001, ContainerKind.INIT), ("a", 9_000, ContainerKind.APP)],
+        [("a", 12_000, ContainerKind.APP), ("b", 8_001, ContainerKind.APP)],
+    ],
+)
+def test_a_card_is_a_target_exactly_if_the_placement_would_put_the_pod_there(
+    parts: list[tuple[str, int, ContainerKind]],
+) -> None:
+    need = PodNeed(
+        containers=tuple(
+            ContainerNeed(name=name, mib=Mib(mib), kind=kind) for name, mib, kind in parts
+        )
+    )
+    pod = replica(need=need)
+    nodes = [a_node("n1", HOT_CARD), a_node("n2", "GPU-a", "GPU-b")]
+    other = a_placed_pod("other", CardUuid("GPU-a"), node="n2", mib=4_000)
+    state = a_disruption_state(nodes=nodes, pods=[pod, other])
+
+    found = {target.card for target in PlacementSimulation(state).targets(pod)}
+
+    def alone_fits(info: NodeInfo, card: CardUuid) -> bool:
+        others = frozenset(info.cards) - {card}
+        return isinstance(place(info, need, strategy=Strategy.PACK, exclude=others), Placement)
+
+    info = state.snapshot.nodes["n2"]
+    assert found == {card for card in info.cards if alone_fits(info, card)}
+
+
+def test_a_thousand_nodes_are_asked_for_two_thousand_pods_within_a_second_of_cpu() -> None:
+    names = [f"n{number:04}" for number in range(1000)]
+    nodes = [a_node(name, *(f"GPU-{name}-{index}" for index in range(8))) for name in names]
+    pods = [
+        replica(
+            f"pod-{number}",
+            card=CardUuid(f"GPU-{names[number % 1000]}-{number // 1000 % 8}"),
+            node=names[number % 1000],
+            mib=1000,
+            owner=("ReplicaSet", "web", f"owner-{number % 2000}"),
+        )
+        for number in range(20_000)
+    ]
+    state = a_disruption_state(nodes=nodes, pods=pods)
+    scheduling = scheduling_by_cards(nodes, pods)
+    state = replace(state, scheduling=scheduling)
+    hot = frozenset(card for card in state.cards())
+
+    began = time.process_time()
+    for number in range(100):  # as many hot cards, each with twenty pods
+        simulation = PlacementSimulation(state)
+        for pod in pods[20 * number : 20 * number + 20]:
+            assert not simulation.targets(pod, exclude=hot)
+            assert simulation.targets(pod)
+    spent_s = time.process_time() - began
+
+    assert spent_s < 4, "a loaded machine is slower than the second that is meant"
