@@ -43,6 +43,9 @@ COMMANDS: Final[Mapping[str, Command]] = {
         module="cli.commands.plan",
         summary="show what the rebalancer would do now, and why not more",
     ),
+    "rebalance": Command(
+        module="cli.commands.rebalance", summary="replay recorded usage against other settings"
+    ),
     "uninstall": Command(module="cli.commands.uninstall", summary="remove FracGPU from a cluster"),
     "simulate": Command(
         module="cli.commands.simulate", summary="compare how much of a fleet each policy would use"

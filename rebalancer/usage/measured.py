@@ -9,7 +9,8 @@ from fracgpu.disruption.heat import CardReading, CardUsage, MeasuredPodUse, Read
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.units import MAX_MIB, Mib
 from rebalancer.usage import promql
-from rebalancer.usage.prometheus import QueryError, QueryFailed, Sample, is_sane
+from rebalancer.usage.answers import Sample
+from rebalancer.usage.prometheus import QueryError, QueryFailed, is_sane
 
 _PERCENT: Final = 100.0
 _LATEST_S: Final = 1e11  # a Unix time in milliseconds would be above it

@@ -9,13 +9,13 @@ import json
 import math
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import Enum
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlsplit
 
 import requests
@@ -26,6 +26,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 from urllib3.util import Retry, Timeout
 
+from rebalancer.usage.answers import Sample, Series, samples_in, series_in
 from rebalancer.usage.credentials import (
     DIR_FLAG,
     CredentialFiles,
@@ -37,8 +38,9 @@ from rebalancer.usage.credentials import (
 
 log = structlog.get_logger()
 
+_T = TypeVar("_T")
+
 _ERROR_CHARS: Final = 300
-_VECTOR_PARTS: Final = 2
 _DENIED: Final = (requests.codes.unauthorized, requests.codes.forbidden)
 
 # A Thanos Querier merges the series of replicas, and fails instead of leaving a store out
@@ -69,14 +71,6 @@ class QueryFailed(Exception):  # noqa: N818 - says what happened
     def __init__(self, trouble: QueryError, detail: str) -> None:
         super().__init__(f"{trouble.value}: {detail[:_ERROR_CHARS]}")
         self.trouble = trouble
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """One series of an instant vector; *value* may be NaN or infinite."""
-
-    labels: Mapping[str, str]
-    value: float
 
 
 class Prometheus:
@@ -138,11 +132,24 @@ class Prometheus:
         Raises:
             QueryFailed: there is none that can be used.
         """
+        return await self._in_thread(lambda: self._ask(query, at_s))
+
+    async def query_range(
+        self, query: str, *, start_s: float, end_s: float, step_s: float
+    ) -> tuple[Series, ...]:
+        """Return the values of a query at every *step_s* from *start_s* to *end_s*.
+
+        Raises:
+            QueryFailed: there is no answer that can be used.
+        """
+        return await self._in_thread(lambda: self._ask_range(query, start_s, end_s, step_s))
+
+    async def _in_thread(self, ask: Callable[[], _T]) -> _T:
         if self._busy:
             raise QueryFailed(QueryError.SLOW, "the previous query is still waiting for its answer")
         loop = asyncio.get_running_loop()
         self._busy = True
-        work = loop.run_in_executor(self._thread, self._ask, query, at_s)
+        work = loop.run_in_executor(self._thread, ask)
         work.add_done_callback(self._done)
         try:
             # The thread enforces the limit itself, except for a name server that does not answer.
@@ -153,21 +160,38 @@ class Prometheus:
                 QueryError.SLOW, f"no answer within {2 * self._limit_s:g} s"
             ) from error
 
-    def _done(self, work: asyncio.Future[tuple[Sample, ...]]) -> None:
+    def _done(self, work: asyncio.Future[_T]) -> None:
         self._busy = False
         if not work.cancelled():
             work.exception()  # the caller has given up waiting
 
     def _ask(self, query: str, at_s: float | None) -> tuple[Sample, ...]:
         params = {} if at_s is None else {"time": f"{at_s:.3f}"}
+        with _troubles(self._credentials()):
+            return samples_in(self._connect.custom_query(query, params={**params, **_COMPLETE}))
+
+    def _ask_range(
+        self, query: str, start_s: float, end_s: float, step_s: float
+    ) -> tuple[Series, ...]:
+        with _troubles(self._credentials()):
+            found = self._connect.custom_query_range(
+                query,
+                start_time=datetime.fromtimestamp(start_s, tz=UTC),
+                end_time=datetime.fromtimestamp(end_s, tz=UTC),
+                step=f"{step_s:g}",
+                params=dict(_COMPLETE),
+            )
+            return series_in(found)
+
+    def _credentials(self) -> Credentials:
+        """Return the credentials that are in the files now, and use them from here on."""
         try:
             credentials = read_credentials(self._files)
             if credentials != self._in_use:
                 self._use(credentials)
         except CredentialsUnusable as error:
             raise QueryFailed(QueryError.CREDENTIALS, str(error)) from error
-        with _troubles(credentials):
-            return _samples(self._connect.custom_query(query, params={**params, **_COMPLETE}))
+        return credentials
 
     def _use(self, credentials: Credentials) -> None:
         """Use these credentials from the next query on, on new connections."""
@@ -228,20 +252,6 @@ def _explained(error: Exception, credentials: Credentials) -> tuple[QueryError, 
                 QueryError.GARBLED,
                 f"not an answer to a query: {type(error).__name__}: {error}",
             )
-
-
-def _samples(result: Any) -> tuple[Sample, ...]:
-    if not isinstance(result, list):
-        raise TypeError(f"result is {type(result).__name__}")
-    if len(result) == _VECTOR_PARTS and not isinstance(result[0], dict):
-        return (Sample(labels={}, value=float(result[1])),)  # a scalar: [time, "value"]
-    return tuple(
-        Sample(
-            labels={str(k): str(v) for k, v in series["metric"].items()},
-            value=float(series["value"][1]),
-        )
-        for series in result
-    )
 
 
 # What reading an answer raises where it is not as the API specifies.

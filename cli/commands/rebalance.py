@@ -1,0 +1,230 @@
+"""``fracgpu rebalance replay``: recorded usage, replayed against other settings.
+
+Exit code 0: done; 1: Prometheus or the API server gave no usable answer, what is needed was not
+recorded, or a policy has a mistake; 2: wrong arguments.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from cli.cluster import add_cluster_flags, with_cluster
+from cli.main import CALLED_WRONG, DONE, FAILED
+from cli.printers.live import open_console, open_progress, show_lines
+from cli.printers.replay_lines import replay_table
+from cli.rebalancing import (
+    ReadingFailed,
+    add_prometheus_flags,
+    open_prometheus,
+    read_policy_file,
+    read_settings,
+)
+from fracgpu import names
+from kube.client import KubeClient
+from process import logs
+from process.clock import SystemClock
+from rebalancer.usage.prometheus import QueryFailed
+from simulator.usage_replay.recording import Recorder, RecordingMissing, read_pieces
+from simulator.usage_replay.world import ReplayedWorld
+
+_NONE: Final = "nothing moved"
+_PRESENT: Final = "present"
+_CANDIDATE: Final = "candidate"
+_LONGEST: Final = timedelta(days=31)
+_AGO: Final = re.compile(r"([0-9]{1,4})(m|h|d)")
+_UNITS: Final = {"m": "minutes", "h": "hours", "d": "days"}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Replay; return the exit code."""
+    parser = _parser()
+    try:
+        options = parser.parse_args(argv)
+        now = SystemClock().now()
+        start, end = _time(options.start, now), _time(options.end, now)
+        if not timedelta(0) < end - start <= _LONGEST:
+            parser.error(
+                f"--from {options.start} --to {options.end}: want a time of 31 days at most, "
+                "which begins before it ends"
+            )
+    except SystemExit as stop:  # argparse has printed its help or what is wrong
+        return DONE if not stop.code else CALLED_WRONG
+    span = (start, min(end, now))
+    return with_cluster(
+        "rebalance replay", options.kubeconfig, lambda client: _replay(client, options, span)
+    )
+
+
+async def _replay(
+    client: KubeClient, options: argparse.Namespace, span: tuple[datetime, datetime]
+) -> int:
+    logs.configure(level="error", json=False)
+    try:
+        worlds = await _worlds(client, options)
+        async with open_prometheus(options) as prometheus:
+            frames = await play(prometheus, worlds, span, step_s=options.step_s, quiet=options.json)
+    except (ReadingFailed, QueryFailed, RecordingMissing) as error:
+        print(f"fracgpu rebalance replay: {error}", file=sys.stderr)
+        return FAILED
+    if options.json:
+        print(json.dumps(replay_json(worlds, span, frames=frames), indent=2))
+    else:
+        show_lines(open_console(), replay_table(worlds, span, frames=frames, moves=options.moves))
+    return DONE
+
+
+async def _worlds(client: KubeClient, options: argparse.Namespace) -> dict[str, ReplayedWorld]:
+    candidate = read_policy_file(options.config) if options.config is not None else None
+    settings = await read_settings(client, namespace=options.namespace)
+    policies = {_NONE: None, _PRESENT: settings.policy}
+    if candidate is not None:
+        policies[_CANDIDATE] = candidate
+    return {
+        name: ReplayedWorld(
+            policy,
+            strategy=settings.strategy,
+            step_s=options.step_s,
+            startup_s=options.startup_s,
+            hot_ratio=(candidate or settings.policy).hot_ratio,
+        )
+        for name, policy in policies.items()
+    }
+
+
+async def play(
+    prometheus: Recorder,
+    worlds: dict[str, ReplayedWorld],
+    span: tuple[datetime, datetime],
+    *,
+    step_s: float,
+    quiet: bool,
+) -> int:
+    """Play the recording in every world at once; return how many frames there were.
+
+    Raises:
+        RecordingMissing: what is needed was not recorded.
+        QueryFailed: Prometheus gave no answer that can be used.
+    """
+    start, end = span
+    frames = 0
+    with open_progress(quiet=quiet) as progress:
+        async for piece in read_pieces(prometheus, start=start, end=end, step_s=step_s):
+            for world in worlds.values():
+                for _ in world.play(piece):
+                    pass
+            frames += len(piece.frames)
+            if piece.frames:
+                progress("replay", (piece.frames[-1].at - start) / (end - start))
+        progress("replay", 1.0)
+    return frames
+
+
+def replay_json(
+    worlds: dict[str, ReplayedWorld], span: tuple[datetime, datetime], *, frames: int
+) -> dict[str, Any]:
+    """Return the figures of every world, and its moves."""
+    return {
+        "from": span[0].isoformat(),
+        "to": span[1].isoformat(),
+        "frames": frames,
+        "policies": {
+            name: {
+                **{key: round(value, 4) for key, value in asdict(world.figures).items()},
+                "list": [
+                    {
+                        "at": move.at.isoformat(),
+                        "pod": move.pod,
+                        "from": move.source,
+                        "to": move.target,
+                        "gainPoints": move.gain_points,
+                        "mode": move.mode.value,
+                    }
+                    for move in world.moves
+                ],
+            }
+            for name, world in worlds.items()
+        },
+    }
+
+
+def _time(text: str, now: datetime) -> datetime:
+    if text == "now":
+        return now
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        return now - timedelta(**{_UNITS[ago.group(2)]: int(ago.group(1))})
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _time_word(text: str) -> str:
+    try:
+        _time(text, datetime(2026, 1, 1, tzinfo=UTC))
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(
+            f"{text!r}; want a time such as 2026-01-31T12:00 (UTC), or 90m, 12h or 7d ago"
+        ) from None
+    return text
+
+
+def _seconds(low: float, high: float) -> Any:
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text!r}; want {low:g} to {high:g}")
+        return value
+
+    return parse
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fracgpu rebalance",
+        usage="fracgpu rebalance replay --from TIME [--to TIME] [--config FILE] "
+        "--prometheus-url URL [flags]",
+        description="Replays what Prometheus recorded against the present configuration and a "
+        "candidate, side by side: moves, hot hours, lost work.",
+    )
+    parser.add_argument("action", choices=("replay",))
+    parser.add_argument(
+        "--from",
+        dest="start",
+        required=True,
+        type=_time_word,
+        metavar="TIME",
+        help="2026-01-31T12:00 (UTC), or 7d, 12h, 90m ago",
+    )
+    parser.add_argument(
+        "--to", dest="end", default="now", type=_time_word, metavar="TIME", help="default: now"
+    )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="the candidate: the text of the ConfigMap's key rebalancer",
+    )
+    parser.add_argument(
+        "--step-s", type=_seconds(5, 300), default=60.0, help="time between two cycles (60)"
+    )
+    parser.add_argument(
+        "--startup-s",
+        type=_seconds(0, 3600),
+        default=60.0,
+        help="how long a replacement takes to be ready (60)",
+    )
+    parser.add_argument("--moves", action="store_true", help="list every move as well")
+    parser.add_argument(
+        "--namespace", "-n", default=names.SYSTEM_NAMESPACE, help="of the ConfigMap"
+    )
+    add_prometheus_flags(parser)
+    add_cluster_flags(parser)
+    return parser
