@@ -256,8 +256,8 @@ class Controller:
             await self._parts.reporter.planned(replace(stored, dry_run=True))
 
     def _past(self) -> list[PastMove]:
-        """Return what was begun, as budgets count it."""
-        return [record.past() for record in self._parts.store.records if _is_begun(record)]
+        """Return every move that is remembered, those included that were only shown."""
+        return [record.past() for record in self._parts.store.records]
 
     async def _cordon(
         self, state: DisruptionState, policy: RebalancerPolicy, *, now: datetime
@@ -310,10 +310,6 @@ class Controller:
             log.warning("moving_suspended", why=trouble, detail=detail)
         elif before and not trouble:
             log.info("moving_resumed", was=before)
-
-
-def _is_begun(record: MoveRecord) -> bool:
-    return record.phase is not MovePhase.RECOMMENDED
 
 
 def _display(node: NodeCards | None, card: CardUuid) -> str:

@@ -91,7 +91,11 @@ def first_heat(
 
     A restarted rebalancer knows from the move records which cards it was relieving.
     """
-    off = [past_move for past_move in past if past_move.move.source == card]
+    off = [
+        past_move
+        for past_move in past
+        if past_move.move.source == card and (past_move.under_way or past_move.disturbed)
+    ]
     if any(past_move.under_way for past_move in off):
         return CardHeat(heat=Heat.RELIEVING, since=now)
     ends = [past_move.ended_at or past_move.started_at for past_move in off]

@@ -202,6 +202,11 @@ class MoveRecord:
             phase=self.phase,
             ending=self.ending if self.phase in ENDED else None,
             disturbed=self.disturbed,
+            disturbed_at=next(
+                (passed.at for passed in self.status.transitions if passed.phase in DISTURBING),
+                None,
+            ),
+            replacement_uid=self.status.replacement.uid if self.status.replacement else "",
         )
 
 

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from fracgpu.cards.card import CardUuid, Health
+from fracgpu.disruption.budgets import counts
 from fracgpu.disruption.disruption_state import DisruptionState, budgets_of, card_level
 from fracgpu.disruption.evictability import why_not_evictable
 from fracgpu.disruption.heat import (
@@ -223,6 +224,7 @@ def _unfit(
         past_move.move.source
         for past_move in state.past
         if past_move.move.owner_uid == candidate.owner_uid
+        and counts(past_move, policy.mode)
         and now - past_move.started_at < timedelta(seconds=policy.return_cooldown_s)
     }
     sources = {past_move.move.source for past_move in state.past if past_move.under_way}

@@ -17,6 +17,7 @@ from kube.kinds import CONFIGMAPS, PODS
 from kube.objects import decode_object
 from process.clock import SystemClock
 from simulator.apiserver.server import ApiServer
+from simulator.demo.definitions import install_definitions
 from simulator.envtest.prometheus import RealPrometheus
 from tests.cli.live_cluster import call
 from tests.support.backfill import Past, steady, write_blocks
@@ -69,6 +70,7 @@ async def test_every_pod_of_a_hot_card_has_its_move_or_the_rule_that_holds_it(
     api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await make_cluster(kube)
+    await install_definitions(kube)
     before = (await kube.list(PODS)).resource_version
     async with a_past_hour(tmp_path / "prom", kube) as prometheus:
         capsys.readouterr()
@@ -91,6 +93,7 @@ async def test_what_blocks_everything_is_named_and_what_would_happen_without_it(
     api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await make_cluster(kube)
+    await install_definitions(kube)
     await configure(kube, rebalancer="mode: active\npaused: true", placement="strategy: pack")
     async with a_past_hour(tmp_path / "prom", kube) as prometheus:
         capsys.readouterr()
@@ -112,6 +115,7 @@ async def test_a_candidate_file_is_used_instead_of_the_configmap(
     api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await make_cluster(kube)
+    await install_definitions(kube)
     await configure(kube, rebalancer="hotRatio: 0.97")
     candidate = tmp_path / "candidate.yaml"
     candidate.write_text("minPodBusyRatio: 0.5")
@@ -133,6 +137,7 @@ async def test_a_configmap_with_a_mistake_is_named_and_nothing_is_guessed(
     api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await make_cluster(kube)
+    await install_definitions(kube)
     await configure(kube, rebalancer="hotRatios: 1")
 
     assert await call(main, api, tmp_path, "--prometheus-url", "http://127.0.0.1:9") == FAILED
@@ -145,10 +150,19 @@ async def test_without_an_answer_of_prometheus_it_says_so(
     api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await make_cluster(kube)
+    await install_definitions(kube)
 
     assert await call(main, api, tmp_path, "--prometheus-url", "http://127.0.0.1:9") == FAILED
 
     assert "fracgpu plan: unreachable: " in capsys.readouterr().err
+
+
+async def test_without_the_resource_for_moves_past_ones_are_unknown_and_it_says_so(
+    api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await call(main, api, tmp_path, "--prometheus-url", "http://127.0.0.1:9") == FAILED
+
+    assert "moves.fracgpu.io is not installed" in capsys.readouterr().err
 
 
 def test_wrong_arguments_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
