@@ -21,6 +21,7 @@ from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import MovePhase
 from kube.errors import KubeError
 from process.clock import Clock, wait_at_most
+from rebalancer.audit import AuditLog
 from rebalancer.cluster_cache import ClusterCache
 from rebalancer.config import policy_hash
 from rebalancer.cycle_metrics import CycleMetrics
@@ -84,6 +85,7 @@ class ControllerParts:
     clock: Clock
     scheduler_name: str
     trial: PolicyTrial = field(default_factory=PolicyTrial)
+    audit: AuditLog = field(default_factory=AuditLog)
 
 
 class Controller:
@@ -155,6 +157,9 @@ class Controller:
         # In a thread: with a thousand cards it takes long enough to delay the renewal of the lease.
         plan = await asyncio.to_thread(
             plan_moves, state, policy=replace(policy, mode=mode), now=now
+        )
+        await asyncio.to_thread(
+            parts.audit.write, state, plan, measured, policy=policy, mode=mode, now=now
         )
 
         for move in plan.moves:

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import Final
 
 from component.config_watcher import ConfigWatcher
@@ -20,6 +20,7 @@ from kube.leader_election import LeaderElector, LeaseLost
 from process.clock import Clock, SystemClock
 from process.lifecycle import EndProcess, Running, Service
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
+from rebalancer.audit import AuditLog
 from rebalancer.cluster_cache import ClusterCache
 from rebalancer.config import KEY
 from rebalancer.controller import Controller, ControllerParts
@@ -61,10 +62,17 @@ def build(settings: RebalancerSettings) -> Service:
             ),
             server_name=settings.prometheus_server_name,
         )
-        async with connect(settings.kubeconfig, user_agent=COMPONENT) as client, prometheus:
-            yield running(
-                settings, client, prometheus=prometheus, metrics=metrics, gate=gate, clock=clock
-            )
+        with closing(AuditLog(settings.audit_log, limit_mib=settings.audit_log_mib)) as audit:
+            async with connect(settings.kubeconfig, user_agent=COMPONENT) as client, prometheus:
+                yield running(
+                    settings,
+                    client,
+                    prometheus=prometheus,
+                    audit=audit,
+                    metrics=metrics,
+                    gate=gate,
+                    clock=clock,
+                )
 
     return Service(
         name="rebalancer",
@@ -78,11 +86,12 @@ def build(settings: RebalancerSettings) -> Service:
     )
 
 
-def running(
+def running(  # noqa: PLR0913 - the parts of one process
     settings: RebalancerSettings,
     client: KubeClient,
     *,
     prometheus: Prometheus,
+    audit: AuditLog,
     metrics: RebalancerMetrics,
     gate: ReadyGate,
     clock: Clock,
@@ -148,6 +157,7 @@ def running(
             clock=clock,
             scheduler_name=settings.scheduler_name,
             trial=trial,
+            audit=audit,
         )
     )
 
