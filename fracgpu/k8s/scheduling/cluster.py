@@ -76,7 +76,8 @@ class SchedulingCluster:
         self._free: dict[str, Rows] | None = None
         self._ports: dict[int, list[HostPort]] | None = None
         self._users: dict[tuple[str, str], list[ScheduledPod]] | None = None
-        self._guards: dict[PodTerm, list[int]] | None = None
+        self._guards: dict[PodTerm, Rows] | None = None
+        self._open: Flags | None = None
         self._values: dict[str, Rows] = {}
         self._counts: dict[tuple[tuple[PodQuery, ...], bool], Rows] = {}
         self._queries: dict[PodTerm, PodQuery] = {}
@@ -206,14 +207,24 @@ class SchedulingCluster:
                     self._users.setdefault((pod.namespace, name), []).append(pod)
         return self._users.get((namespace, claim), ())
 
-    def guards(self) -> Mapping[PodTerm, Sequence[int]]:
-        """Return each required anti-affinity term of a pod, with the rows of the pods with it."""
+    def guards(self) -> Mapping[PodTerm, Rows]:
+        """Return each required anti-affinity term of a pod: how many pods of each node have it."""
         if self._guards is None:
-            self._guards = {}
+            found: dict[PodTerm, list[int]] = {}
             for pod in self._pods:
                 for term in pod.constraints.anti_affinity:
-                    self._guards.setdefault(term, []).append(self.rows[pod.node])
+                    found.setdefault(term, []).append(self.rows[pod.node])
+            self._guards = {
+                term: np.bincount(np.array(rows, np.int64), minlength=self.size)
+                for term, rows in found.items()
+            }
         return self._guards
+
+    def schedulable(self) -> Flags:
+        """Return which nodes are not cordoned."""
+        if self._open is None:
+            self._open = np.array([not node.unschedulable for node in self.nodes], np.bool_)
+        return self._open
 
     def selected(self, rules: NodeRules) -> Flags:
         """Return which nodes selector and node affinity of a pod allow."""

@@ -88,7 +88,7 @@ def _by_taints(cluster: SchedulingCluster, pod: ScheduledPod, _: Changes) -> Fla
 def _by_cordons(cluster: SchedulingCluster, pod: ScheduledPod, _: Changes) -> Flags:
     if pod.constraints.node.tolerates((_CORDONED,)):
         return cluster.all()
-    return ~np.fromiter((node.unschedulable for node in cluster.nodes), np.bool_, cluster.size)
+    return cluster.schedulable()
 
 
 def _by_resources(cluster: SchedulingCluster, pod: ScheduledPod, changes: Changes) -> Flags:

@@ -59,7 +59,9 @@ def by_others_anti_affinity(
     for term in (*guards, *(term for term in new if term not in guards)):
         if not cluster.query(term).matches(pod.namespace, pod.labels):
             continue
-        counts = np.bincount(np.array(guards.get(term, ()), np.int64), minlength=cluster.size)
+        counts = guards[term] if term in guards else np.zeros(cluster.size, np.int64)
+        if moved:
+            counts = counts.copy()
         for change in moved:
             counts[cluster.rows[change.pod.node]] += change.sign * _times(term, change.pod)
         allowed &= per_value(cluster.values(term.topology_key), counts) == 0

@@ -35,10 +35,11 @@ def _within(
     counted: Flags,
 ) -> Flags:
     values = cluster.values(constraint.topology_key)
-    domains = np.unique(values[counted])
-    sums = np.zeros(int(values.max(initial=NO_VALUE)) + 2, np.int64)  # the last for NO_VALUE
-    np.add.at(sums, values[counted], counts[counted])
-    least = int(sums[domains].min()) if len(domains) >= constraint.min_domains else 0
+    size = int(values.max(initial=NO_VALUE)) + 2  # the last for NO_VALUE, which is never counted
+    sums = np.bincount(values[counted], weights=counts[counted], minlength=size).astype(np.int64)
+    domains = np.bincount(values[counted], minlength=size) > 0
+    enough = int(np.count_nonzero(domains)) >= constraint.min_domains
+    least = int(sums[domains].min()) if enough else 0
     itself = int(selector is not None and selector.matches(pod.labels))
     within: Flags = (sums[values] + itself - least <= constraint.max_skew) & (values != NO_VALUE)
     return within
