@@ -145,14 +145,18 @@ def decision_entries(state: DisruptionState, plan: Plan) -> list[dict[str, Any]]
 
 
 def inputs_hash(state: DisruptionState) -> str:
-    """Return a hash of what the plan was made from: equal inputs give equal hashes."""
+    """Return a hash of what the plan was made from: equal inputs give equal hashes.
+
+    Pods without a card, and what guards pods, are left out: there are too many to hash in a cycle.
+    """
     inputs = (
         state.usage,
         state.heat,
         state.snapshot.pods,
         sorted(state.cards()),
         state.past,
-        state.taints,
+        state.scheduling.nodes,
+        state.workloads.unknown,
         state.strategy,
     )
     return hashlib.sha256(_encoder.encode(inputs)).hexdigest()[:16]

@@ -21,8 +21,9 @@ from fracgpu.disruption.planner import advance_all, plan_moves, validate_move
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.disruption.verification import verify
 from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
+from fracgpu.placement.snapshot_index import SnapshotIndex
 from fracgpu.request.need import Strategy
-from fracgpu.state.cluster_state import PlacedPod
+from fracgpu.state.cluster_state import PlacedPod, scheduling_by_cards, settled_workloads
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.move_object import MoveMode
 from fracgpu.state.pod_info import decode_pod_info
@@ -107,6 +108,7 @@ class ReplayedWorld:
         self._by_uid: dict[str, ReplayedPod] = {}
         self._placed: dict[str, PlacedPod] = {}
         self._ledger = Ledger()
+        self._index = SnapshotIndex()
         self._heat: dict[CardUuid, CardHeat] = {}
         self._past: list[PastMove] = []
         self._planned: list[Move] = []
@@ -263,6 +265,9 @@ class ReplayedWorld:
             usage=usage,
             heat=self._heat,
             pods=dict(self._placed),
+            scheduling=scheduling_by_cards(self._ledger.nodes.values(), self._placed.values()),
+            workloads=settled_workloads(self._placed.values()),
+            index=self._index,
             past=list(self._past),
             strategy=self._strategy,
             scheduler_name=names.SCHEDULER_NAME,

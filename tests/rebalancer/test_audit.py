@@ -15,6 +15,7 @@ from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.move import HeldBack, HoldReason, Plan
 from fracgpu.disruption.planner import plan_moves
 from fracgpu.disruption.policy import Mode
+from fracgpu.k8s.scheduling.cluster import SchedulingCluster
 from rebalancer.audit import AuditLog, cycle_entry, decision_entries, inputs_hash
 from rebalancer.config import policy_hash
 from rebalancer.usage.measured import Measured
@@ -161,7 +162,7 @@ def test_equal_inputs_have_equal_hashes_and_others_have_not() -> None:
     for other in (
         a_disruption_state(readings={COOL_CARD: a_reading(0.06)}),
         a_disruption_state(pods=[a_placed_pod("pod-a")]),
-        replace(state, taints={"n1": ()}),
+        replace(state, scheduling=SchedulingCluster([], [])),
     ):
         assert inputs_hash(other) != inputs_hash(state)
 
