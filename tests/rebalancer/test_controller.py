@@ -235,7 +235,7 @@ async def test_a_node_that_goes_while_prometheus_answers_ends_nothing(kube: Kube
         assert rig.store.records == ()
 
 
-async def test_paused_it_begins_nothing_within_a_cycle_and_finishes_what_is_under_way(
+async def test_paused_it_begins_nothing_within_a_cycle_and_gives_up_what_disturbed_nobody_yet(
     kube: KubeClient,
 ) -> None:
     await make_cluster(kube)
@@ -248,11 +248,11 @@ async def test_paused_it_begins_nothing_within_a_cycle_and_finishes_what_is_unde
     async with a_rig(kube) as rig:
         await rig.tick_until_planned()
         rig.config.value = replace(rig.config.value, paused=True)
-        for _ in range(3):
-            await rig.tick()
+        await rig.tick()
 
-        assert rig.record().phase is not MovePhase.PLANNED
-        assert rig.record().ending is None
+        assert rig.record().ending is Ending.PAUSED
+        assert not rig.record().disturbed
+        assert await all_are_there(kube)
 
 
 def breaker_is_open(rig: Rig, name: str) -> float | None:
@@ -282,3 +282,19 @@ async def test_with_an_open_breaker_moves_are_only_shown_and_everything_says_why
         await rig.tick()
         assert breaker_is_open(rig, "blind") == 0
         assert rig.loop.suspended == ""
+
+
+async def test_recommending_it_shows_a_move_once_as_an_object_and_changes_nothing(
+    kube: KubeClient,
+) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube, policy=replace(DRY_RUN, mode=Mode.RECOMMEND)) as rig:
+        await rig.tick_until_planned()
+        for _ in range(4):
+            await rig.tick()
+
+        assert rig.record().phase is MovePhase.RECOMMENDED
+        assert not rig.record().past().disturbed
+        assert rig.figure("decisions_total", outcome="held", reason="card_cooldown") > 0
+        assert await all_are_there(kube)
+        assert await cordons_of(kube, "n1") == {}

@@ -25,6 +25,14 @@ def steady(
     return {until_s + n * every_s: value for n in range(count + 1)}
 
 
+def wavering(
+    value: float, *, since_s: float = 4200, until_s: float = 0, every_s: float = 15
+) -> dict[float, float]:
+    """Return nearly the same value at every scrape: a frozen exporter repeats it exactly."""
+    flat = steady(value, since_s=since_s, until_s=until_s, every_s=every_s)
+    return {ago_s: value + number % 2 for number, (ago_s, value) in enumerate(flat.items())}
+
+
 def write_blocks(data: Path, series: Iterable[Past], *, end_s: float) -> None:
     """Write the series as TSDB blocks into *data*; *end_s* is Unix time."""
     families: dict[str, list[Past]] = {}
