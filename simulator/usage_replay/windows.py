@@ -104,6 +104,7 @@ def readings(
             slow_hot_ratio=float(slow_hot[row]),
             forecast_ratio=float(expected[row]),
             free_mib=Mib(max(0, free_mib.get(card, 0))),
+            latest_ratio=float(short[row, 0]),
             pods=uses.get(card, {}),
         )
         found[card] = CardUsage(card=card, quality=ReadingQuality.OK, reading=reading)
