@@ -22,6 +22,7 @@ from rebalancer.usage.credentials import CredentialFiles
 from rebalancer.usage.prometheus import Prometheus
 
 _SYNC_LIMIT_S: Final = 60.0
+_POLL_S: Final = 0.05
 _MIB: Final = 1024 * 1024
 
 
@@ -121,6 +122,9 @@ async def read_cluster(client: KubeClient) -> ClusterCache:
         with suppress(TimeoutError):
             async with asyncio.timeout(_SYNC_LIMIT_S):
                 await cache.wait_synced()
+                # What guards pods; where this account may not list it, no pod counts as movable.
+                while cache.workloads().unknown:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(_POLL_S)
         for task in tasks:
             task.cancel()
     if not cache.synced:
