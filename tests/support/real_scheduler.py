@@ -21,6 +21,7 @@ from kube.client import KubeClient
 from kube.kinds import EVENTS, NAMESPACES, PODS, SECRETS
 from kube.objects import decode_object
 from process.clock import SystemClock
+from simulator.demo.definitions import install_definitions
 from simulator.demo.supervisor import ProcessSpec, Supervisor, why_not_ready
 from simulator.envtest.control_plane import ControlPlane
 from simulator.envtest.ports import free_ports
@@ -87,6 +88,7 @@ async def real_scheduler(
         connect_to(api.url, token=api.token, ca_file=api.ca_file) as client,
     ):
         await client.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
+        await install_definitions(client)  # an extender that starts without them looks again later
         for node in nodes:
             await register(client, node)
         if controllers:
