@@ -6,7 +6,6 @@ Kubelets are played, and what is measured is said by the test; all else is real.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +13,7 @@ import pytest
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.move import Ending
+from fracgpu.disruption.move import ENDED, Ending
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.state.move_object import MovePhase
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
@@ -24,7 +23,6 @@ from kube.informer import Change, ChangeType, Informer
 from kube.kinds import DEPLOYMENTS, NAMESPACES, PDBS, PODS
 from process.clock import SystemClock
 from rebalancer.moves.record import MoveRecord
-from simulator.demo.definitions import install_definitions
 from tests.fakes.clock import VirtualClock
 from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
 from tests.support.moving import NAMESPACE, Rig, Usage, a_rig, end_pod, set_ready
@@ -152,7 +150,6 @@ def a_deployment() -> dict[str, Any]:
 async def a_cluster(workdir: Path) -> AsyncIterator[Cluster]:
     nodes = [a_sharing_node(name, cards=some_cards(name, count=8, mib=CARD_MIB)) for name in NODES]
     async with real_scheduler(workdir, nodes, controllers=True) as harness:
-        await install_definitions(harness.client)
         await harness.client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
         cluster = Cluster(harness.client)
         informer = Informer(harness.client, PODS, decode=decode_pod_info, on_change=cluster.seen)
@@ -167,46 +164,39 @@ async def a_cluster(workdir: Path) -> AsyncIterator[Cluster]:
                     task.cancel()
 
 
+async def replaced(cluster: Cluster, record: MoveRecord) -> bool:
+    """Report whether the pod that consumed the reservation is Ready."""
+    pods = await cluster.pods("web")
+    return any(pod.ready and pod.annotations.get(names.MOVE) == record.id for pod in pods)
+
+
+async def alone(cluster: Cluster) -> bool:
+    return len(await cluster.pods("web")) == 1
+
+
+async def let_it_act(cluster: Cluster, rig: Rig, record: MoveRecord) -> None:
+    """Wait for what the cluster has to do before the move can go on."""
+    if record.phase is MovePhase.SURGING:
+        await until(lambda: replaced(cluster, record), what="the replacement is Ready", limit_s=60)
+    elif record.phase is MovePhase.VERIFYING:
+        await until(lambda: alone(cluster), what="the old pod is gone", limit_s=60)
+        rig.usage.readings = {card: a_reading(0.05) for card in rig.usage.readings}
+        await rig.tick(61)
+        await rig.tick(61)
+
+
 async def move_once(cluster: Cluster, rig: Rig, *, known: set[str]) -> MoveRecord:
     """Let the rebalancer move the pod off its card; returns the move once it has ended."""
-
-    def mine() -> MoveRecord | None:
-        return next((record for record in rig.store.records if record.id not in known), None)
-
-    async def replaced() -> bool:
-        return any(
-            pod.ready and pod.annotations.get(names.MOVE) not in (None, *known)
-            for pod in await cluster.pods("web")
-        )
-
-    async def alone() -> bool:
-        return len(await cluster.pods("web")) == 1
-
     await cluster.heat(rig.usage)
+    found: MoveRecord | None = None
     for _ in range(40):
         await rig.tick()
-        found = mine()
-        if found is None:
-            continue
-        if found.phase is MovePhase.SURGING:
-            try:
-                await until(replaced, what="the replacement is Ready", limit_s=30)
-            except AssertionError:
-                from kube.kinds import EVENTS
-                from kube.objects import decode_object
-                for pod in await cluster.pods("web"): print("POD", pod.record.name, pod.record.node, pod.ready, pod.owner, pod.labels, pod.annotations.get(names.MOVE))
-                for raw in (await cluster.kube.list(EVENTS, namespace=NAMESPACE)).items:
-                    e = decode_object(bytes(raw)); print("EVENT", e["involvedObject"].get("name"), e["reason"], e.get("message"))
-                raise
-        elif found.phase is MovePhase.VERIFYING:
-            await until(alone, what="the old pod is gone", limit_s=60)
-            await cluster.heat(rig.usage)
-            rig.usage.readings = {card: a_reading(0.05) for card in rig.usage.readings}
-            await rig.tick(61)
-            await rig.tick(61)
-        elif found.phase in (MovePhase.DONE, MovePhase.ABORTED):
+        found = next((record for record in rig.store.records if record.id not in known), None)
+        if found is not None and found.phase in ENDED:
             return found
-    raise AssertionError(f"the move does not end: {mine()}")
+        if found is not None:
+            await let_it_act(cluster, rig, found)
+    raise AssertionError(f"the move does not end: {found}")
 
 
 def a_clock() -> VirtualClock:
