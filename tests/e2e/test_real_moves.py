@@ -202,9 +202,7 @@ async def move_once(cluster: Cluster, rig: Rig, *, known: set[str]) -> MoveRecor
 def a_clock() -> VirtualClock:
     """Return a clock that begins now: the extender compares reservations with the real time."""
     now = SystemClock().now()
-    return VirtualClock(
-        datetime(now.year, now.month, now.day, now.hour, tzinfo=UTC) + timedelta(hours=1)
-    )
+    return VirtualClock(now.replace(microsecond=0))
 
 
 async def test_a_single_replica_under_a_budget_moves_to_the_reserved_card_without_a_gap(
