@@ -6,6 +6,7 @@ Kubelets are played, and what is measured is said by the test; all else is real.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -229,3 +230,29 @@ async def test_a_single_replica_under_a_budget_moves_to_the_reserved_card_withou
             assert cluster.fewest_ready == 1
             assert rig.figure("misplaced_total") == 0
             assert rig.figure("lost_pods_total") == 0
+
+
+async def test_a_surge_that_is_switched_off_leaves_the_old_pod_in_its_replicaset(
+    tmp_path: Path,
+) -> None:
+    async with a_cluster(tmp_path) as cluster:
+        before = await cluster.web()
+        usage = Usage()
+        await cluster.heat(usage)
+        async with a_rig(cluster.kube, usage=usage, policy=POLICY, clock=a_clock()) as rig:
+            cluster.fewest_ready = len(cluster.ready)
+            planned = await rig.tick_until_planned()
+            await rig.tick()
+            await until(lambda: replaced(cluster, planned), what="the replacement is Ready")
+            rig.config.value = replace(POLICY, mode=Mode.OFF)
+            await rig.tick()
+            await until(lambda: alone(cluster), what="the ReplicaSet deletes one", limit_s=60)
+            await rig.tick()
+
+            assert rig.record().ending is Ending.PAUSED
+            assert cluster.fewest_ready == 1
+        after = await cluster.web()
+        assert after.record.uid == before.record.uid
+        assert after.owner == before.owner
+        assert after.labels == before.labels
+        assert names.MOVED_BY not in after.annotations

@@ -1,0 +1,66 @@
+"""What is a leftover of a move, and what becomes of it; the rest is in test_surging.py."""
+
+from datetime import timedelta
+
+import pytest
+
+from fracgpu import names
+from fracgpu.disruption.move import UNDER_WAY
+from fracgpu.state.move_object import MovePhase
+from kube.client import KubeClient
+from rebalancer.moves.janitor import Janitor, leftovers, to_evict
+from rebalancer.moves.steps.facts import OwnerFacts
+from rebalancer.moves.store import MoveStore
+from simulator.demo.definitions import install_definitions
+from tests.fakes.clock import NOON
+from tests.support.rebalancing import a_move, a_placed_pod
+from tests.support.records import a_record
+
+RELEASED = a_placed_pod("pod-a", annotations={names.MOVED_BY: "m"})
+TOLD = a_placed_pod("pod-b", annotations={names.NOTICE: "2026-01-05T12:00:00Z"})
+PLAIN = a_placed_pod("pod-c")
+HAS_ALL = OwnerFacts(there=True, observed=True, desired=2, ready=2)
+
+
+@pytest.mark.parametrize("phase", MovePhase)
+def test_marks_without_a_move_under_way_are_leftovers(phase: MovePhase) -> None:
+    record = a_record(phase, move=a_move(pod_uid="pod-a"))
+
+    found = leftovers([RELEASED, TOLD, PLAIN], [record])
+
+    assert found == ([TOLD] if phase in UNDER_WAY else [RELEASED, TOLD])
+
+
+@pytest.mark.parametrize(
+    ("owner", "orphaned", "goes"),
+    [
+        (HAS_ALL, False, True),
+        (OwnerFacts(there=True, observed=True, desired=2, ready=1), False, False),
+        (OwnerFacts(there=True, desired=2, ready=2), False, False),  # of an older spec
+        (OwnerFacts(there=False), False, True),
+        (OwnerFacts(there=False), True, False),
+    ],
+)
+def test_a_released_pod_goes_only_if_nobody_misses_it(
+    owner: OwnerFacts, orphaned: bool, goes: bool
+) -> None:
+    assert to_evict(owner, orphaned=orphaned) is goes
+
+
+async def test_old_moves_are_forgotten_once_a_minute(kube: KubeClient) -> None:
+    await install_definitions(kube)
+    store = MoveStore(kube, guard=lambda: None)
+    janitor = Janitor(kube, store, guard=lambda: None)
+    old, young = NOON - timedelta(days=8), NOON - timedelta(days=6)
+    await janitor.sweep([], now=NOON)
+    for uid, when in (("old", old), ("young", young)):
+        ended = a_record(MovePhase.DONE, move=a_move(pod_uid=uid), now=when, phase_since=when)
+        await store.put(ended)
+
+    await janitor.sweep([], now=NOON + timedelta(seconds=59))
+    assert len(store.records) == 2
+    await janitor.sweep([], now=NOON + timedelta(seconds=60))
+
+    assert [record.spec.pod.uid for record in store.records] == ["young"]
+    await store.load()
+    assert len(store.records) == 1

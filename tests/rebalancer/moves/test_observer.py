@@ -1,0 +1,90 @@
+"""Which pod is the replacement, and what is seen of the pod that is moved."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from fracgpu import names
+from fracgpu.state.cluster_state import PlacedPod
+from rebalancer.moves.observer import candidate, orphans_of, replacement_of, victim_of
+from rebalancer.moves.steps.facts import DELETION_COST, LOWEST_COST
+from tests.fakes.clock import NOON
+from tests.support.rebalancing import COOL_CARD, a_move, a_placed_pod
+from tests.support.records import a_record
+
+RECORD = a_record(move=a_move(pod_uid="pod-a", owner_uid="owner-1"), created=NOON)
+LATER = NOON + timedelta(seconds=20)
+CONSUMED = {names.MOVE: RECORD.id}
+
+
+def a_pod(uid: str, **facts: Any) -> PlacedPod:
+    return a_placed_pod(uid, created_at=facts.pop("created_at", LATER), **facts)
+
+
+def chosen(*pods: PlacedPod) -> str:
+    found = candidate(RECORD, pods)
+    return found.uid if found else ""
+
+
+def test_the_pod_that_consumed_the_reservation_is_the_replacement() -> None:
+    unbound = a_pod("new", record={"node": ""})
+    mine = a_pod("mine", annotations=CONSUMED, created_at=NOON)
+
+    assert chosen(unbound, mine) == "mine"
+
+
+def test_until_then_it_may_be_any_pod_made_since_and_first_one_that_is_not_bound() -> None:
+    bound, unbound = a_pod("bound"), a_pod("unbound", record={"node": ""})
+
+    assert chosen(bound, unbound) == "unbound"
+    assert chosen(bound) == "bound"
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        a_pod("pod-a"),
+        a_pod("sibling", created_at=NOON),
+        a_pod("stranger", owner=("ReplicaSet", "other", "owner-2")),
+        a_pod("going", record={"terminating": True}),
+    ],
+)
+def test_neither_the_pod_itself_nor_a_sibling_is_its_replacement(pod: PlacedPod) -> None:
+    assert chosen(pod) == ""
+
+
+def test_what_is_seen_of_the_moved_pod() -> None:
+    labels, notes = {"pod-template-hash": "5d4f8c.moved"}, {names.MOVED_BY: "m"}
+    info = a_placed_pod("pod-a", owner=None, labels=labels, annotations=notes).info
+
+    found = victim_of(info, uid="pod-a")
+
+    assert found.there
+    assert found.released
+    assert (found.controller_uid, found.moved_by) == ("", "m")
+    assert victim_of(info, uid="other").why_gone == "ml/pod-a is another pod now"
+    assert victim_of(None, uid="pod-a").why_gone == "there is no such pod"
+    ending = a_placed_pod("pod-a", record={"terminating": True}).info
+    assert not victim_of(ending, uid="pod-a").there
+
+
+def test_what_is_seen_of_the_replacement() -> None:
+    notes = {**CONSUMED, DELETION_COST: LOWEST_COST}
+    pod = a_placed_pod("pod-c", COOL_CARD, node="n2", annotations=notes, ready=False)
+
+    found = replacement_of(pod.info, RECORD, stuck="")
+
+    assert (found.node, found.card, found.ready) == ("n2", COOL_CARD, False)
+    assert found.by_reservation
+    assert found.demoted
+
+
+def test_orphans_are_the_pods_that_a_deleted_replicaset_left_behind() -> None:
+    labels = {"pod-template-hash": "5d4f8c"}
+    left = a_placed_pod("left", owner=None, labels=labels)
+    owned = a_placed_pod("owned", labels=labels)
+
+    assert orphans_of([left, owned], "ml", hash_value="5d4f8c") == [left]
+    assert orphans_of([left], "other", hash_value="5d4f8c") == []
+    assert orphans_of([a_placed_pod("bare", owner=None)], "ml", hash_value="") == []
