@@ -37,9 +37,9 @@ async def real(tmp_path: Path) -> AsyncIterator[KubeClient]:
 
 async def test_a_whole_move_with_its_budget_and_its_record(real: KubeClient) -> None:
     await make_cluster(real, annotations={names.REBALANCE: "evict"})
-    await add_budget(real, allowed=0)
     async with a_rig(real) as rig:
         planned = await rig.tick_until_planned()
+        await add_budget(real, allowed=0)
         assert await cordons_of(real, "n1") == {HOT_CARD: "hot"}
         assert (await rig.evictor.dry_run(planned.move)).outcome is EvictionOutcome.BLOCKED
 
@@ -72,10 +72,10 @@ async def test_a_whole_move_with_its_budget_and_its_record(real: KubeClient) -> 
 
 async def test_two_budgets_over_one_pod_are_told_from_a_failing_server(real: KubeClient) -> None:
     await make_cluster(real, annotations={names.REBALANCE: "evict"})
-    await add_budget(real, allowed=1)
-    await add_budget(real, allowed=1, name="another")
     async with a_rig(real) as rig:
         planned = await rig.tick_until_planned()
+        await add_budget(real, allowed=1)
+        await add_budget(real, allowed=1, name="another")
 
         verdict = await Evictor(real, guard=lambda: None).dry_run(planned.move)
 

@@ -60,12 +60,13 @@ def evict_answered(
         context: of this cycle.
         jitter: 0..1; spreads the retries.
     """
-    gone = (EvictionOutcome.ALLOWED, EvictionOutcome.GONE, EvictionOutcome.OTHER_POD)
-    if record.phase is MovePhase.ROLLING_BACK:
-        if result.outcome in gone:
-            return Wait(record.detail)  # the next cycle sees that it is gone
+    gone = (EvictionOutcome.GONE, EvictionOutcome.OTHER_POD)
+    undoing = record.phase is MovePhase.ROLLING_BACK
+    if result.outcome in gone or (undoing and result.outcome is EvictionOutcome.ALLOWED):
+        return Wait(record.detail if undoing else result.detail)  # the next cycle reads the pod
+    if undoing:
         return Enter(_later(record, result, context, jitter=jitter, message=record.detail))
-    if result.outcome in gone:
+    if result.outcome is EvictionOutcome.ALLOWED:
         return Enter(record.to(MovePhase.EVICTED, now=context.now))
     if result.outcome is EvictionOutcome.REFUSED:
         return _give_up(record, facts, context, Ending.REFUSED, result.detail)

@@ -45,7 +45,7 @@ def noticed(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step:
     notice = timedelta(seconds=policy.notice_s)
     if notice and facts.victim.there and not facts.victim.notice:
         return Do(Action.NOTICE)
-    if record.age(now=now) < notice and not (why_stopped(policy) or policy.paused):
+    if record.age(now=now) < notice and not why_stopped(policy):
         return Wait(f"the notice of {policy.notice_s:g} s")
     if now > record.phase_since:  # else all of it was checked in this very cycle
         late = record.age(now=now) > notice + timedelta(seconds=policy.plan_ttl_s)
@@ -89,7 +89,7 @@ def _check(
 ) -> Step | None:
     """Return why the pod may not be disturbed now, as a step; None if it may be."""
     now = context.now
-    stopped = why_stopped(context.policy) or ("paused" if context.policy.paused else "")
+    stopped = why_stopped(context.policy)
     if stopped:
         return end(record, Ending.PAUSED, stopped, now=now)
     obstacle = _obstacle(record, facts)

@@ -126,9 +126,9 @@ async def test_a_budget_that_allows_nothing_ends_the_plan_undisturbed(
     kube: KubeClient, clock: VirtualClock
 ) -> None:
     await make_cluster(kube, annotations=EVICT)
-    await add_budget(kube, allowed=0)
     async with a_rig(kube, clock=clock) as rig:
         await rig.tick_until_planned()
+        await add_budget(kube, allowed=0)
         await rig.tick()
         assert rig.record().phase is MovePhase.PLANNED
         assert "disruption budget" in rig.record().detail
@@ -148,10 +148,10 @@ async def test_two_budgets_over_one_pod_refuse_it_for_good(
     kube: KubeClient, clock: VirtualClock
 ) -> None:
     await make_cluster(kube, annotations=EVICT)
-    await add_budget(kube, allowed=1)
-    await add_budget(kube, allowed=1, name="another")
     async with a_rig(kube, clock=clock) as rig:
         await rig.tick_until_planned()
+        await add_budget(kube, allowed=1)
+        await add_budget(kube, allowed=1, name="another")
         await rig.tick()
 
         assert rig.record().ending is Ending.REFUSED

@@ -128,10 +128,12 @@ async def test_a_budget_that_never_allows_it_rolls_the_surge_back(
     kube: KubeClient, clock: VirtualClock
 ) -> None:
     async with a_surge_cluster(kube, clock=clock) as cluster:
+        await cluster.surge()
         await add_budget(kube, allowed=0)
         await kube.patch(PDBS, "web", {"spec": {"minAvailable": 3}}, namespace=NAMESPACE)
         await until(lambda: allows(kube, 0), what="the budget allows nothing")
-        await cluster.surge_until_ready()
+        await schedule(kube)
+        await cluster.rig.tick()
         await cluster.rig.tick(31)
         assert cluster.rig.record().phase is MovePhase.EVICTING
         assert cluster.rig.record().attempts == 1
@@ -153,7 +155,7 @@ async def test_a_replacement_that_is_not_ready_in_time_is_rolled_back(
 
         await cluster.wait_gone(replacement)
         assert (await cluster.pods()).keys() == {"pod-a", "pod-b"}
-    assert (await events(kube))[-2:] == ["MoveRolledBack", "MoveAborted"]
+    assert (await events(kube))[-2:] == ["RolledBack", "MoveAborted"]
 
 
 async def test_an_image_that_cannot_be_pulled_is_rolled_back_at_once(
@@ -327,8 +329,8 @@ async def test_a_service_that_selects_by_the_hash_forbids_the_surge(
             "metadata": {"name": "stable", "namespace": NAMESPACE},
             "spec": {"selector": {"pod-template-hash": HASH}, "ports": [{"port": 80}]},
         }
-        await kube.create(SERVICES, service)
         await cluster.rig.tick_until_planned()
+        await kube.create(SERVICES, service)
 
         await cluster.rig.tick()
 
