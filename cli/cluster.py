@@ -3,7 +3,7 @@
 import argparse
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -11,23 +11,26 @@ from typing import Final
 import msgspec
 
 from cli.main import FAILED
-from fracgpu.cards.card import NodeCards
+from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.explain.explanation import shortages
 from fracgpu.k8s.node_affinity import Taint, taints_of
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
 from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
+from fracgpu.placement.reserved import denied_cards, reservations_for
 from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod import BoundPod, decode_bound_pod
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod, NodeConstraints
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
+from fracgpu.state.reservation import MoveClaims, read_claims
 from fracgpu.state.snapshot import Snapshot
 from kube.access import connect
 from kube.client import KubeClient
-from kube.errors import KubeError
-from kube.kinds import NODES, PODS
+from kube.errors import Forbidden, KubeError, NotFound
+from kube.kinds import MOVES, NODES, PODS
 
+_NO_MOVES: Final = "may not list moves.fracgpu.io, so reservations of moves are not shown"
 LIVE_PODS: Final = "status.phase!=Succeeded,status.phase!=Failed"
 
 
@@ -70,11 +73,13 @@ class ObservedCluster:
 
     Attributes:
         bound: the pods that have a node, as the extender's ledger counts them.
+        moves: what Moves claim; None if the caller may not list them.
     """
 
     pods: tuple[ExplainedPod, ...]
     nodes: tuple[ObservedNode, ...]
     bound: tuple[BoundPod, ...] = ()
+    moves: tuple[MoveClaims, ...] | None = ()
 
     def find(self, key: str) -> ExplainedPod | None:
         """Return the pod ``namespace/name``, or None."""
@@ -82,18 +87,29 @@ class ObservedCluster:
 
 
 async def observe(client: KubeClient) -> ObservedCluster:
-    """List pods and nodes.
+    """List pods, nodes and Moves.
 
     Raises:
         KubeError: the API server did not answer, or refused.
     """
     nodes = await client.list(NODES)
     pods = await client.list(PODS)
+    moves = await _claims(client)
     return ObservedCluster(
         pods=tuple(read_subject(bytes(raw)) for raw in pods.items),
         nodes=tuple(read_seen_node(bytes(raw)) for raw in nodes.items),
         bound=tuple(pod for raw in pods.items if (pod := decode_bound_pod(bytes(raw))) is not None),
+        moves=moves,
     )
+
+
+async def _claims(client: KubeClient) -> tuple[MoveClaims, ...] | None:
+    try:
+        return tuple(read_claims(bytes(raw)) for raw in (await client.list(MOVES)).items)
+    except NotFound:  # the definition of Moves is not installed
+        return ()
+    except Forbidden:
+        return None
 
 
 def read_subject(body: bytes) -> ExplainedPod:
@@ -115,14 +131,28 @@ def read_seen_node(body: bytes) -> ObservedNode:
     )
 
 
-def snapshot_of(pods: Iterable[PodInfo], nodes: Iterable[NodeCards], *, now: datetime) -> Snapshot:
+def snapshot_of(
+    pods: Iterable[PodInfo],
+    nodes: Iterable[NodeCards],
+    *,
+    moves: Iterable[MoveClaims] = (),
+    now: datetime,
+) -> Snapshot:
     """Return which pod holds what, folded by the same ledger as in the scheduler."""
+    return _ledger_of(pods, nodes, moves).snapshot(now=now)
+
+
+def _ledger_of(
+    pods: Iterable[PodInfo], nodes: Iterable[NodeCards], moves: Iterable[MoveClaims]
+) -> Ledger:
     ledger = Ledger()
     for node in nodes:
         ledger.set_node(node)
     for pod in pods:
         ledger.set_pod(pod.record)
-    return ledger.snapshot(now=now)
+    for claims in moves:
+        ledger.set_claims(claims)
+    return ledger
 
 
 def cluster_state_of(
@@ -147,14 +177,34 @@ def cluster_state_of(
         )
         for node in observed.nodes
     }
+    moves = observed.moves or ()
+    ledger = _ledger_of(pods.values(), (node.cards for node in observed.nodes), moves)
+    denied = denied_cards(ledger, subject.info, now=now)
     return ClusterState(
-        snapshot=snapshot_of(pods.values(), (node.cards for node in observed.nodes), now=now),
+        snapshot=_as_seen_by(subject.info, ledger, denied, now=now),
+        reservations={
+            claims.move: claims.reservation for claims in moves if claims.reservation is not None
+        },
+        denied=frozenset(denied),
+        notes=() if observed.moves is not None else (_NO_MOVES,),
         pods=pods,
         node_constraints=constraints,
         schedulers=frozenset(schedulers),
         strategy=strategy,
         now=now,
     )
+
+
+def _as_seen_by(
+    pod: PodInfo, ledger: Ledger, denied: Container[CardUuid], *, now: datetime
+) -> Snapshot:
+    """Return the snapshot with what is held for the pod free, and what it is kept off cordoned."""
+    snapshot = ledger.snapshot(now=now)
+    nodes = {name: node.with_cordoned(denied) for name, node in snapshot.nodes.items()}
+    for reservation in reservations_for(ledger, pod, now=now):
+        if reservation.node in nodes:
+            nodes[reservation.node] = nodes[reservation.node].without_reservation(reservation)
+    return replace(snapshot, nodes=nodes)
 
 
 def _own_taints(node: ObservedNode) -> tuple[Taint, ...]:

@@ -98,6 +98,8 @@ def _core(state: ClusterState, observed: ObservedCluster) -> SchedulerCore:
     core = SchedulerCore(strategy=lambda: state.strategy, clock=_StoppedClock(state.now))
     for node in observed.nodes:
         core.ledger.set_node(node.cards)
+    for claims in observed.moves or ():
+        core.ledger.set_claims(claims)
     for pod in observed.bound:
         if pod.live:
             core.ledger.observe(pod.allocation)

@@ -56,7 +56,7 @@ async def _explain(client: KubeClient, key: str, options: argparse.Namespace) ->
         strategy=config.strategy,
         now=SystemClock().now(),
     )
-    state = replace(state, notes=(config.note,) if config.note else ())
+    state = replace(state, notes=(*state.notes, *((config.note,) if config.note else ())))
     state = with_choice(state, subject, observed)
     explanation = explain(subject, state)
     if explanation.verdict is PodVerdict.ASKS_NOTHING:

@@ -16,6 +16,7 @@ from fracgpu.k8s.workloads.workload import Workload
 from fracgpu.k8s.workloads.workload_state import WorkloadState
 from fracgpu.request.need import Strategy
 from fracgpu.state.pod_info import PodInfo
+from fracgpu.state.reservation import Reservation
 from fracgpu.state.snapshot import Snapshot
 
 
@@ -140,6 +141,8 @@ class ClusterState:
         chosen: by node, the cards that the extender would take for the explained pod.
         preferred_node: the one that it would give the highest score; empty if there is none.
         notes: what could not be determined.
+        reservations: what Moves hold, by the name of the Move; consumed and lapsed ones included.
+        denied: the cards that Moves keep the explained pod off; the snapshot has them cordoned.
     """
 
     snapshot: Snapshot
@@ -147,6 +150,8 @@ class ClusterState:
     chosen: Mapping[str, frozenset[CardUuid]] = field(default_factory=dict)
     preferred_node: str = ""
     notes: tuple[str, ...] = ()
+    reservations: Mapping[str, Reservation] = field(default_factory=dict)
+    denied: frozenset[CardUuid] = frozenset()
     pods: Mapping[str, PodInfo]
     node_constraints: Mapping[str, NodeConstraints] = field(default_factory=dict)
     schedulers: frozenset[str] = frozenset({names.SCHEDULER_NAME})

@@ -1,6 +1,7 @@
 """``fracgpu explain`` against a live API server: text, JSON and exit code."""
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ from cli.commands.explain import main
 from cli.main import CALLED_WRONG, DONE, FAILED
 from fracgpu import names
 from kube.client import KubeClient
-from kube.kinds import CONFIGMAPS, NAMESPACES, NODES, PODS
+from kube.kinds import CONFIGMAPS, MOVES, NAMESPACES, NODES, PODS
+from process.clock import SystemClock
 from simulator.apiserver.server import ApiServer
+from simulator.demo.definitions import install_definitions
 from tests.cli.live_cluster import NODE, a_pod, bind, call, furnish
+from tests.support.moves import move_body, move_of
 from tests.support.objects import a_pod as a_plain_pod
 
 
@@ -152,3 +156,47 @@ async def test_explain_asks_with_the_clusters_strategy_and_the_pods_own(
     assert capsys.readouterr().out.startswith("default/waits fits now: gpu-1, card 1\n")
     assert await call(main, api, tmp_path, "packed") == DONE
     assert capsys.readouterr().out.startswith("default/packed fits now: gpu-1, card 0\n")
+
+
+async def test_a_card_that_a_move_holds_is_said_to_be_reserved_and_for_which_replacement(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await furnish(kube)
+    await install_definitions(kube)
+    until = SystemClock().now() + timedelta(hours=1)
+    for card in (0, 1):
+        move = move_of(
+            f"move-{card}",
+            owner_uid=f"owner-{card}",
+            source=(NODE, f"GPU-{NODE}-{1 - card}"),
+            target=(NODE, f"GPU-{NODE}-{card}"),
+            mib=20_000,
+            reserved_until=until,
+            source_denied_until=until,
+        )
+        body = move_body(move)
+        body["spec"]["reservedUntil"] = until.isoformat()
+        await kube.create(MOVES, body)
+    await a_pod(kube, "other", mib=12_000)
+    await a_pod(kube, "replacement", mib=20_000, owner="owner-1")
+    await a_pod(kube, "sibling", mib=5_000, owner="owner-1")
+
+    assert await call(main, api, tmp_path, "default/other", "--json") == FAILED
+    (node,) = json.loads(capsys.readouterr().out)["nodes"]
+    assert [card["reason"] for card in node["cards"]] == [
+        "too little free memory for 12000 MiB; 20000 MiB reserved for the replacement of "
+        f"team-a/web-1 (move move-{card})"
+        for card in (0, 1)
+    ]
+
+    assert await call(main, api, tmp_path, "default/replacement", "--json") == DONE
+    (node,) = json.loads(capsys.readouterr().out)["nodes"]
+    assert [card["chosen"] for card in node["cards"]] == [False, True]
+
+    assert await call(main, api, tmp_path, "default/sibling", "--json") == FAILED
+    (node,) = json.loads(capsys.readouterr().out)["nodes"]
+    assert [card["reason"] for card in node["cards"]] == [
+        "cordoned by the rebalancer for pods of this controller, one of which was moved off it",
+        "too little free memory for 5000 MiB; 20000 MiB reserved for the replacement of "
+        "team-a/web-1 (move move-1)",
+    ]
