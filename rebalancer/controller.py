@@ -229,6 +229,8 @@ class Controller:
     async def _begin(self, move: Move, context: StepContext, *, mode: Mode) -> None:
         """Persist a new move; the next cycle continues it, once the source is cordoned."""
         parts, now = self._parts, context.now
+        if move.only_recommended and mode is Mode.ACTIVE:
+            mode = Mode.RECOMMEND
         dry_run = mode is not Mode.ACTIVE
         spec = spec_of(
             move,

@@ -22,7 +22,12 @@ def cards_to_cordon(
     the allowed share of all cards is returned, or a cluster that is hot throughout would reject
     every new pod; sources of moves come first.
     """
-    sources = {past_move.move.source for past_move in state.past if past_move.under_way}
+    sources = {
+        past_move.move.source
+        for past_move in state.past
+        # What is freed for a waiting pod is kept for it by the Move; a cordon would keep it off.
+        if past_move.under_way and past_move.move.beneficiary is None
+    }
     wanted = [
         uuid
         for uuid, card_heat in state.heat.items()

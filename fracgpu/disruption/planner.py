@@ -94,7 +94,9 @@ def first_heat(
     off = [
         past_move
         for past_move in past
-        if past_move.move.source == card and (past_move.under_way or past_move.disturbed)
+        if past_move.move.source == card
+        and (past_move.under_way or past_move.disturbed)
+        and past_move.move.beneficiary is None  # the card that a waiting pod gets was not hot
     ]
     if any(past_move.under_way for past_move in off):
         return CardHeat(heat=Heat.RELIEVING, since=now)

@@ -27,6 +27,24 @@ class Verification:
     detail: str
 
 
+def verify_room(
+    *, started: bool, target: CardReading | None, policy: RebalancerPolicy
+) -> Verification:
+    """Return whether a move that makes room helped.
+
+    Args:
+        started: the pod that waited has a node.
+        target: what the card shows now that the replacement got; None without a trusted reading.
+        policy: has the line above which a card is hot.
+    """
+    if not started:
+        return Verification(relieved=False, detail="the pod that waited did not start")
+    if target is None:
+        return Verification(relieved=None, detail="the replacement's card is not measured")
+    detail = f"the replacement's card is {target.level_ratio:.0%} busy"
+    return Verification(relieved=target.level_ratio < policy.hot_ratio, detail=detail)
+
+
 def verify(
     *,
     before_ratio: float,

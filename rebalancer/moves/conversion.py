@@ -55,10 +55,15 @@ def spec_of(
     share = held.by_card.get(move.source) if held else None
     source = _card(state, move.source, node=move.source_node)
     target = _card(state, move.target, node=move.target_node)
-    message = (
-        f"card {source.display} is busy {move.level_ratio:.0%} of the time; "
-        f"card {target.display} has room"
+    beneficiary = move.beneficiary
+    why = (
+        f"card {source.display} is busy {move.level_ratio:.0%} of the time"
+        if beneficiary is None
+        else f"pod {beneficiary.namespace}/{beneficiary.name} waits for card {source.display}"
     )
+    message = f"{why}; card {target.display} has room"
+    if beneficiary is not None and not holds:
+        beneficiary = msgspec.structs.replace(beneficiary, held_until=now)
     return MoveSpec(
         pod=PodReference(namespace=move.namespace, name=move.name, uid=move.pod_uid),
         owner=OwnerReference(
@@ -80,6 +85,7 @@ def spec_of(
         ),
         reserved_until=now + longest_before_bound(move.mode, policy) if holds else now,
         source_denied_until=now + timedelta(seconds=policy.return_cooldown_s) if holds else now,
+        beneficiary=beneficiary,
         config_hash=config_hash,
     )
 

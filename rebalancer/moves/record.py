@@ -236,6 +236,7 @@ def move_of(spec: MoveSpec) -> Move:
         method=spec.method,
         mode=spec.mode,
         plan=spec.plan,
+        beneficiary=spec.beneficiary,
     )
 
 

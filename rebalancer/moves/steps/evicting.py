@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Final
 
 from fracgpu.disruption.move import Ending
-from fracgpu.disruption.verification import Verification, verify
+from fracgpu.disruption.verification import Verification, verify, verify_room
 from fracgpu.state.move_object import MoveMode, MovePhase
 from rebalancer.moves.evictor import EvictionOutcome, EvictionResult
 from rebalancer.moves.record import MoveRecord
@@ -94,6 +94,8 @@ def verifying(record: MoveRecord, _: MoveFacts, context: StepContext) -> Step:
     """Return what a move does whose replacement runs."""
     if record.age(now=context.now) < timedelta(seconds=context.policy.settle_s):
         return Wait("the cards have to settle")
+    if _may_start_still(record, context):
+        return Wait("the pod that waits has not started yet")
     found = verification(record, context)
     if found.relieved is None:
         return end(record, Ending.UNVERIFIED, found.detail, now=context.now)
@@ -101,9 +103,25 @@ def verifying(record: MoveRecord, _: MoveFacts, context: StepContext) -> Step:
     return end(record, ending, found.detail, now=context.now)
 
 
+def _may_start_still(record: MoveRecord, context: StepContext) -> bool:
+    """Report whether cards are kept for a pod that waits still: others of the plan may follow."""
+    beneficiary = record.move.beneficiary
+    if beneficiary is None or context.now >= beneficiary.held_until:
+        return False
+    waiting = context.state.pods.get(beneficiary.uid)
+    return waiting is not None and not waiting.info.record.node
+
+
 def verification(record: MoveRecord, context: StepContext) -> Verification:
-    """Return whether the move helped, by what both cards show now."""
+    """Return whether the move helped: by what both cards show now, or by the pod that waited."""
     move = record.move
+    if move.beneficiary is not None:
+        waiting = context.state.pods.get(move.beneficiary.uid)
+        return verify_room(
+            started=waiting is not None and bool(waiting.info.record.node),
+            target=context.state.reading(record.landed or move.target),
+            policy=context.policy,
+        )
     return verify(
         before_ratio=move.level_ratio,
         pod_ratio=move.busy_ratio,

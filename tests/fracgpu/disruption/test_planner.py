@@ -19,6 +19,7 @@ from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
+from tests.support.moves import a_beneficiary
 from tests.support.rebalancing import (
     ACTIVE,
     COOL_CARD,
@@ -165,6 +166,15 @@ def test_a_cluster_that_is_hot_throughout_keeps_most_cards_open() -> None:
     )
 
     assert cards_to_cordon(state, policy=ACTIVE, now=NOON) == {"GPU-11", "GPU-10", "GPU-09"}
+
+
+def test_a_card_that_is_freed_for_a_waiting_pod_is_neither_cordoned_nor_taken_for_hot() -> None:
+    kept = a_beneficiary("GPU-cool")
+    moved = a_past_move(source=COOL_CARD, under_way=True, beneficiary=kept)
+    state = a_disruption_state(past=[moved])
+
+    assert COOL_CARD not in cards_to_cordon(state, policy=ACTIVE, now=NOON)
+    assert first_heat(COOL_CARD, [moved], policy=ACTIVE, now=NOON).heat is Heat.COOL
 
 
 @pytest.mark.parametrize(

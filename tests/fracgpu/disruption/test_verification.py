@@ -1,7 +1,7 @@
 """A move helped if the source cooled and the heat did not just go elsewhere."""
 
 from fracgpu.disruption.heat import CardReading
-from fracgpu.disruption.verification import Verification, verify
+from fracgpu.disruption.verification import Verification, verify, verify_room
 from tests.support.rebalancing import ACTIVE, a_reading
 
 
@@ -53,3 +53,13 @@ def test_a_source_that_is_saturated_before_and_after_shows_nothing() -> None:
     assert saturated(0.97, 0.5) is False
     assert saturated(0.85, 0.5) is True
     assert saturated(1.0, 0.9) is False
+
+
+def test_room_was_made_if_the_pod_started_and_the_target_is_not_hot() -> None:
+    def found(*, started: bool, target: CardReading | None) -> bool | None:
+        return verify_room(started=started, target=target, policy=ACTIVE).relieved
+
+    assert found(started=True, target=a_reading(0.5)) is True
+    assert found(started=True, target=a_reading(0.8)) is False
+    assert found(started=True, target=None) is None
+    assert found(started=False, target=a_reading(0.5)) is False

@@ -71,3 +71,18 @@ def test_a_policy_that_overbooks_a_node_is_caught() -> None:
 
 
 PODS_CSV = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,{cpu},{memory},1,500\n"
+
+
+def test_what_is_released_is_free_again_and_a_closed_card_takes_nothing() -> None:
+    state = FleetState(a_trace().nodes)
+    half = PODS["half-0"]
+    uid = state.take(half, 0, on("small-0/0", half))
+    state.release(half, 0, uid)
+
+    assert state.used_mib == 0
+    assert state.node_info(0).free_mib == 2 * 80_000
+    assert state.cpu_milli[0] == 32_000
+    state.close(0, frozenset({CardUuid("small-0/0"), CardUuid("small-0/1")}))
+    assert 0 not in state.feasible(half, strategy=Strategy.PACK).tolist()
+    state.close(0, frozenset())
+    assert 0 in state.feasible(half, strategy=Strategy.PACK).tolist()

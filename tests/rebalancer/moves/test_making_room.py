@@ -1,0 +1,89 @@
+"""A move that makes room: what its object says, and how it is judged by the pod that waited."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from fracgpu.disruption.move import Ending, Move
+from fracgpu.state.cluster_state import PlacedPod
+from fracgpu.state.move_object import MovePhase
+from rebalancer.moves.conversion import object_of, record_of, spec_of
+from rebalancer.moves.record import new_record
+from rebalancer.moves.steps.evicting import verifying
+from rebalancer.moves.steps.step import Enter, StepContext, Wait
+from tests.fakes.clock import NOON
+from tests.support.making_room import a_waiting_pod
+from tests.support.moves import a_beneficiary
+from tests.support.rebalancing import ACTIVE, COOL_CARD, a_disruption_state, a_move, a_reading
+from tests.support.records import a_record
+
+KEPT = a_beneficiary("GPU-hot", uid="big", held_until=NOON + timedelta(minutes=30))
+
+
+def making_room(**changes: Any) -> Move:
+    return a_move(method="make-room", plan="make-room-big", beneficiary=KEPT, **changes)
+
+
+def test_the_object_names_the_pod_that_waits_and_the_cards_that_are_kept() -> None:
+    record = a_record(move=making_room())
+
+    assert record.spec.reason.message == "pod team-b/big waits for card n1/0; card n2/0 has room"
+    assert record.spec.beneficiary == KEPT
+    assert record.move == making_room()
+    assert record.past().move.beneficiary == KEPT
+
+
+def test_a_move_that_is_only_shown_keeps_no_card() -> None:
+    spec = spec_of(
+        making_room(),
+        a_disruption_state(),
+        policy=ACTIVE,
+        config_hash="abc",
+        now=NOON,
+        holds=False,
+    )
+    assert spec.beneficiary is not None
+    assert spec.beneficiary.held_until == NOON
+    assert spec.beneficiary.cards == KEPT.cards
+
+
+def judged(*waiting: PlacedPod, minutes: float, target: float = 0.1) -> Any:
+    """Return the step of a move whose replacement runs since that many minutes."""
+    since = NOON - timedelta(minutes=minutes)
+    record = a_record(MovePhase.VERIFYING, move=making_room(), now=since, phase_since=since)
+    state = a_disruption_state(pods=waiting, readings={COOL_CARD: a_reading(target)})
+    context = StepContext(state=state, nodes={}, policy=ACTIVE, now=NOON)
+    return verifying(record, None, context)  # type: ignore[arg-type]
+
+
+def ending(step: Any) -> Ending | None:
+    assert isinstance(step, Enter)
+    return step.record.ending
+
+
+def test_it_helped_if_the_pod_has_started_and_the_target_stayed_cool() -> None:
+    started = a_waiting_pod(node="n1")
+    assert ending(judged(started, minutes=11)) is Ending.RELIEVED
+    assert ending(judged(started, minutes=11, target=0.9)) is Ending.USELESS
+
+
+def test_it_is_not_judged_while_the_cards_are_kept_for_the_pod() -> None:
+    assert isinstance(judged(a_waiting_pod(), minutes=11), Wait)
+
+
+@pytest.mark.parametrize("waiting", [(), (a_waiting_pod(),)])
+def test_it_was_useless_if_the_pod_did_not_start_in_time(waiting: tuple[PlacedPod, ...]) -> None:
+    late = replace(making_room(), beneficiary=a_beneficiary("GPU-hot", uid="big", held_until=NOON))
+    since = NOON - timedelta(minutes=31)
+    record = a_record(MovePhase.VERIFYING, move=late, now=since, phase_since=since)
+    context = StepContext(state=a_disruption_state(pods=waiting), nodes={}, policy=ACTIVE, now=NOON)
+    assert ending(verifying(record, None, context)) is Ending.USELESS  # type: ignore[arg-type]
+
+
+def test_the_object_is_read_back_as_it_was_written() -> None:
+    record = new_record(a_record(move=making_room()).spec, now=NOON)
+    body = {**object_of(record)}
+    assert record_of(json.dumps(body, default=str).encode()).move == making_room()
