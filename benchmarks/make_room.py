@@ -37,15 +37,21 @@ _LOAD_PERCENT: Final = 90
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A placement policy, and how many pods may be moved in an hour."""
+    """A placement policy, how many pods may be moved in an hour, and what is kept meanwhile.
+
+    Attributes:
+        keeps_host: CPU and memory of the node are kept for the waiting pod, as its cards are.
+    """
 
     policy: str
     moves_per_hour: int
     load_percent: int = _LOAD_PERCENT
+    keeps_host: bool = False
 
     @property
     def name(self) -> str:
-        return f"make_room.{self.policy}.load_{self.load_percent}.moves_{self.moves_per_hour}"
+        kept = ".host_kept" if self.keeps_host else ""
+        return f"make_room.{self.policy}.load_{self.load_percent}.moves_{self.moves_per_hour}{kept}"
 
 
 def figures() -> Iterator[Figure]:
@@ -53,6 +59,9 @@ def figures() -> Iterator[Figure]:
     for policy in _POLICIES:
         for moves in _MOVES_PER_HOUR:
             yield from measure(Case(policy=policy, moves_per_hour=moves), _SEEDS)
+        most = _MOVES_PER_HOUR[-1]
+        kept = Case(policy=policy, moves_per_hour=most, keeps_host=True)
+        yield from measure(kept, _SEEDS)
 
 
 def measure(case: Case, seeds: Sequence[int], *, every: int = _EVERY) -> Iterator[Figure]:
@@ -61,7 +70,7 @@ def measure(case: Case, seeds: Sequence[int], *, every: int = _EVERY) -> Iterato
         sys.stderr.write(f"bench: no openb trace in {shared()}; nothing measured\n")
         return
     workload = openb(every=every)
-    limits = MakeRoomLimits(moves_per_hour=case.moves_per_hour)
+    limits = MakeRoomLimits(moves_per_hour=case.moves_per_hour, keeps_host=case.keeps_host)
     yield from summary(
         case.name,
         [
@@ -117,12 +126,18 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--moves", nargs="+", type=int, default=list(_MOVES_PER_HOUR))
     parser.add_argument("--load", nargs="+", type=int, default=[_LOAD_PERCENT], help="in per cent")
     parser.add_argument("--seeds", nargs="+", type=int, default=list(_SEEDS))
+    parser.add_argument("--keep-host", action="store_true", help="keep CPU and memory as well")
     parser.add_argument("--every", type=int, default=_EVERY, help="take each n-th node")
     options = parser.parse_args(argv)
     for policy in options.policy:
         for load in options.load:
             for moves in options.moves:
-                case = Case(policy=policy, moves_per_hour=moves, load_percent=load)
+                case = Case(
+                    policy=policy,
+                    moves_per_hour=moves,
+                    load_percent=load,
+                    keeps_host=options.keep_host,
+                )
                 for figure in measure(case, options.seeds, every=options.every):
                     sys.stdout.write(figure.line() + "\n")
                     sys.stdout.flush()

@@ -40,6 +40,7 @@ class MakeRoomLimits:
         after_s: how long a pod must have waited.
         move_s: how long one move takes, from its plan until the pod has left the source.
         in_flight: moves at once.
+        keeps_host: CPU and memory of the node are kept for the pod as well as its cards.
     """
 
     moves_per_hour: int = 0
@@ -47,6 +48,7 @@ class MakeRoomLimits:
     most_moves: int = MOST_MOVES
     move_s: float = 120.0
     in_flight: int = 1
+    keeps_host: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

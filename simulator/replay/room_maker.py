@@ -42,6 +42,8 @@ class Limits(Protocol):
     def move_s(self) -> float: ...
     @property
     def in_flight(self) -> int: ...
+    @property
+    def keeps_host(self) -> bool: ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,6 +78,8 @@ class _Plan:
     left: list[PlannedMove]
     moving: _Moving | None = None
     dropped: bool = False
+    cpu_milli: int = 0  # what is kept of the node besides the cards
+    memory_mib: int = 0
 
 
 # A waiting pod, and the place and the cards that are free for it.
@@ -145,6 +149,7 @@ class RoomMaker:
                 plan.left.clear()
                 plan.dropped = True
                 self._close(plan.place)
+                self._give_host_back(plan)
 
     def plan(self, waiting: Iterable[tuple[int, ReplayPod]], now_s: float) -> None:
         """Plan for the pods that wait, in their order, as far as the budgets allow."""
@@ -180,10 +185,12 @@ class RoomMaker:
             if plan.moving is not None and plan.moving.ends_s <= now_s:
                 roomier += self._end(plan.moving)
                 plan.moving = None
+                self._keep_host(plan)
                 self._next(plan, now_s)
             if plan.moving is None and not plan.left:
                 self._plans.remove(plan)
                 self._close(plan.place)
+                self._give_host_back(plan)
                 roomier.append(plan.place)
                 assignment = (
                     None if plan.dropped else self._placed_on(plan.pod, plan.place, plan.cards)
@@ -223,6 +230,7 @@ class RoomMaker:
         )
         self._plans.append(plan)
         self._close(plan.place)
+        self._keep_host(plan)
         self.planned_s.append(now_s)
         self._next(plan, now_s)
 
@@ -261,6 +269,22 @@ class RoomMaker:
         running.place, running.cards, running.uid = moving.place, (moving.card,), moving.uid
         self._on[moving.card].add(moving.number)
         return [source]
+
+    def _keep_host(self, plan: _Plan) -> None:
+        """Keep CPU and memory of the node for the pod, as far as there are any yet."""
+        if not self.limits.keeps_host or plan.dropped:
+            return
+        self._give_host_back(plan)
+        state, place, host = self.state, plan.place, plan.pod.host
+        plan.cpu_milli = min(host.cpu_milli, int(state.cpu_milli[place]))
+        plan.memory_mib = min(host.memory_mib, int(state.memory_mib[place]))
+        state.cpu_milli[place] -= plan.cpu_milli
+        state.memory_mib[place] -= plan.memory_mib
+
+    def _give_host_back(self, plan: _Plan) -> None:
+        self.state.cpu_milli[plan.place] += plan.cpu_milli
+        self.state.memory_mib[plan.place] += plan.memory_mib
+        plan.cpu_milli = plan.memory_mib = 0
 
     def _off(self, number: int, running: Running) -> None:
         for card in running.cards:
