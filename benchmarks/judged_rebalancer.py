@@ -15,9 +15,10 @@ from zlib import crc32
 from benchmarks.fixtures.judged_prometheus import JudgedCard, JudgedPod, JudgedPrometheus
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, NodeCards
+from fracgpu.disruption.breakers import NO_OUTAGES, effective_mode, open_breakers
 from fracgpu.disruption.cordons import cards_to_cordon
 from fracgpu.disruption.disruption_state import DisruptionState
-from fracgpu.disruption.heat import CardHeat, CardUsage
+from fracgpu.disruption.heat import CardHeat, CardUsage, blindness
 from fracgpu.disruption.move import Ending, Move, PastMove
 from fracgpu.disruption.planner import advance_all, plan_moves, validate_move
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
@@ -26,7 +27,7 @@ from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
 from fracgpu.placement.snapshot_index import SnapshotIndex
 from fracgpu.state.cluster_state import PlacedPod, scheduling_by_cards, settled_workloads
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.move_object import MoveMode
+from fracgpu.state.move_object import MoveMode, MovePhase
 from fracgpu.state.pod_info import decode_pod_info
 from fracgpu.units import Mib
 from rebalancer.usage.measured import MeasuredUsage
@@ -93,6 +94,8 @@ class Policy:
         self._planned: list[PastMove] = []
         self._moves: dict[str, Move] = {}
         self._ended: dict[str, PastMove] = {}
+        self._given_up: list[PastMove] = []
+        self._outages = NO_OUTAGES
         self._ledger = Ledger()
         self._index = SnapshotIndex()
         self._pods: dict[str, PlacedPod] = {}
@@ -117,6 +120,7 @@ class Policy:
         self._observe(cards, pods)
         found = [self._past_move(fact, usage, now=now) for fact in history]
         begun = [past_move for past_move in found if past_move is not None]
+        begun += self._given_up
         past = [*begun, *self._planned]
         self._heat = advance_all(self._heat, usage, past, policy=POLICY, now=now)
         state = DisruptionState(
@@ -131,26 +135,49 @@ class Policy:
             scheduler_name=names.SCHEDULER_NAME,
             leading_since=_EPOCH,
         )
-        beginning = list(self._beginning(state, now=now))
-        begun += beginning
-        plan = plan_moves(replace(state, past=begun), policy=POLICY, now=now)
+        mode = self._mode(state, now=now)
+        beginning = list(self._beginning(state, mode, now=now))
+        begun += [replace(past_move, disturbed=True) for past_move in beginning]
+        waiting = [*begun, *self._planned]
+        plan = plan_moves(replace(state, past=waiting), policy=POLICY, now=now)
         self._count(held.reason.label for held in plan.held)
-        self._planned = [PastMove(move=move, started_at=now, under_way=True) for move in plan.moves]
+        if mode is Mode.ACTIVE:
+            self._planned += [_planned(move, now=now) for move in plan.moves]
         state = replace(state, past=[*begun, *self._planned])
         self._cordoned = cards_to_cordon(state, policy=POLICY, now=now)
         return [self._decision(past_move.move) for past_move in beginning]
 
-    def _beginning(self, state: DisruptionState, *, now: datetime) -> Iterator[PastMove]:
-        """Yield the moves planned a cycle ago that are still right."""
-        for planned in self._planned:
-            others = [past for past in state.past if past is not planned]
+    def _mode(self, state: DisruptionState, *, now: datetime) -> Mode:
+        """Return the mode for new moves, which an open circuit breaker changes."""
+        blind = bool(blindness(state.usage, state.cards(), POLICY))
+        self._outages = self._outages.after_cycle(blind=blind, policy=POLICY, now=now)
+        breakers = open_breakers(state.past, policy=POLICY, now=now, outages=self._outages)
+        self._count(f"breaker_{breaker.breaker.value}" for breaker in breakers)
+        return effective_mode(POLICY, breakers)
+
+    def _beginning(
+        self, state: DisruptionState, mode: Mode, *, now: datetime
+    ) -> Iterator[PastMove]:
+        """Yield the moves planned before that are still right; those that wait stay planned."""
+        planned, self._planned = self._planned, []
+        if mode is not Mode.ACTIVE:
+            return
+        if blindness(state.usage, state.cards(), POLICY):
+            ttl = timedelta(seconds=POLICY.plan_ttl_s)
+            self._planned = [waits for waits in planned if now - waits.started_at <= ttl]
+            return
+        for past_move in planned:
+            others = [past for past in state.past if past is not past_move]
             outdated = validate_move(
-                replace(state, past=others), planned.move, policy=POLICY, now=now
+                replace(state, past=others), past_move.move, policy=POLICY, now=now
             )
             if outdated is None:
-                yield planned
+                yield past_move
             else:
                 self._count([f"outdated_{outdated.reason.label}"])
+                self._given_up.append(
+                    replace(past_move, under_way=False, ended_at=now, ending=Ending.OUTDATED)
+                )
 
     def _decision(self, move: Move) -> Decision:
         self._moves[move.pod_uid] = move
@@ -180,6 +207,7 @@ class Policy:
             source=usage[move.source].reading,
             target=usage[landed].reading,
             policy=POLICY,
+            pod_uid=move.pod_uid,
         ).relieved
         ending = _ENDINGS[relieved]
         self._count([f"ended_{ending.value}"])
@@ -211,6 +239,17 @@ class Policy:
     def _count(self, reasons: Iterable[str]) -> None:
         for reason in reasons:
             self.held[reason] = self.held.get(reason, 0) + 1
+
+
+def _planned(move: Move, *, now: datetime) -> PastMove:
+    return PastMove(
+        move=move,
+        started_at=now,
+        under_way=True,
+        mode=move.mode,
+        phase=MovePhase.PLANNED,
+        disturbed=False,
+    )
 
 
 def _node(name: str, cards: Sequence[JudgedCard]) -> NodeCards:

@@ -64,7 +64,8 @@ class CardReading:
         latest_ratio: the newest sample.
         active_ratio: share of the short window in which the multiprocessors, or else the engines,
             had work; None where that is not measured. A busy card merely has a kernel running.
-        repeating: nothing that its exporter says has changed in the last few scrapes.
+        repeating: it brings nothing new: its newest sample is not from one of the last two scrapes,
+            or nothing that its exporter says has changed in the last few.
         broken: the card needs to be replaced: it takes no pod, and moving one would not help.
         pods: by pod UID.
     """
@@ -95,6 +96,11 @@ class CardUsage:
         assert (self.quality is ReadingQuality.OK) == (self.reading is not None), (
             "only a trusted usage has a reading"
         )
+
+    @property
+    def is_repeating(self) -> bool:
+        """Whether the reading is trusted and brings nothing new."""
+        return self.reading is not None and self.reading.repeating
 
 
 class Heat(Enum):
@@ -248,11 +254,14 @@ def blindness(
         cards: the cards that should be measured.
         policy: the share of cards that is enough.
     """
-    if fresh_ratio(usage, cards) >= policy.fresh_cards_ratio:
+    if not cards:
         return ""
-    whys = sorted(
-        {card_usage.why for uuid, card_usage in usage.items() if uuid in cards and card_usage.why}
-    )
-    trusted = round(fresh_ratio(usage, cards) * len(cards))
-    because = f" ({'; '.join(whys[:3])})" if whys else ""
+    trusted = sum(uuid in usage and usage[uuid].quality is ReadingQuality.OK for uuid in cards)
+    repeating = sum(uuid in usage and usage[uuid].is_repeating for uuid in cards)
+    if trusted - repeating >= policy.fresh_cards_ratio * len(cards):
+        return ""
+    whys = {usage[uuid].why for uuid in cards if uuid in usage and usage[uuid].why}
+    if repeating:
+        whys.add(f"{repeating} bring nothing new")
+    because = f" ({'; '.join(sorted(whys)[:3])})" if whys else ""
     return f"{trusted} of {len(cards)} cards have trusted readings{because}"

@@ -7,8 +7,6 @@ from fracgpu.disruption.heat import CardReading
 from fracgpu.disruption.policy import RebalancerPolicy
 
 NEEDED_RELIEF: Final = 0.5  # share of the pod's use by which the source must be less busy
-# Above this a card is busy all the time: its pods may lack any amount, and it does not show.
-SATURATED: Final = 0.98
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +15,7 @@ class Verification:
 
     Attributes:
         relieved: the move helped; None if nobody knows, because a card is not measured, or because
-            the source was saturated and still is: its other pods take what the pod left them.
+            the other pods of the source use what the one that left had used.
         relief_ratio: by how much of its time the source is less busy; negative if it is busier.
         detail: the figures, for people.
     """
@@ -52,15 +50,21 @@ def verify(
     source: CardReading | None,
     target: CardReading | None,
     policy: RebalancerPolicy,
+    pod_uid: str = "",
 ) -> Verification:
     """Return whether a move helped.
+
+    A source that stays busy with its other pods shows nothing: they lacked what they use now, or
+    they want more than before. Without the move it would be busier, but one cannot see it.
 
     Args:
         before_ratio: how busy the source was when the move was planned, 0..1.
         pod_ratio: the pod's share of it.
         source: what the source shows now; None if it has no trusted reading.
         target: the same for the card that the replacement got.
-        policy: has the line above which a card is hot.
+        policy: has the line above which a card is hot, and the share of a card's use that its pods
+            have to account for.
+        pod_uid: the pod that left; the windows of the source may still have its use.
     """
     if source is None or target is None:
         unmeasured = "the source" if source is None else "the replacement's card"
@@ -68,8 +72,11 @@ def verify(
     relief = before_ratio - source.level_ratio
     detail = f"the source went from {before_ratio:.0%} to {source.level_ratio:.0%} busy"
     detail += f", the replacement's card is {target.level_ratio:.0%} busy"
-    stays_cool = target.level_ratio < policy.hot_ratio
-    if before_ratio >= SATURATED and source.level_ratio >= SATURATED and stays_cool:
-        return Verification(relieved=None, relief_ratio=relief, detail=f"{detail}: saturated still")
     cooled = relief >= NEEDED_RELIEF * pod_ratio
+    stays_cool = target.level_ratio < policy.hot_ratio
+    if not cooled and stays_cool:
+        others = sum(use.busy_ratio for uid, use in source.pods.items() if uid != pod_uid)
+        if others >= max(policy.attribution_ratio, NEEDED_RELIEF) * source.level_ratio:
+            detail += ", by its other pods"
+            return Verification(relieved=None, relief_ratio=relief, detail=detail)
     return Verification(relieved=cooled and stays_cool, relief_ratio=relief, detail=detail)

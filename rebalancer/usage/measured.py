@@ -13,6 +13,7 @@ from rebalancer.usage.answers import Sample
 from rebalancer.usage.prometheus import QueryError, QueryFailed, is_sane
 
 _PERCENT: Final = 100.0
+_LATE_SCRAPES: Final = 2  # age of the newest sample from which on one more must come first
 _LATEST_S: Final = 1e11  # a Unix time in milliseconds would be above it
 _SLACK: Final = 1e-6  # means of floats may exceed their largest term slightly
 
@@ -165,7 +166,7 @@ def _judge(uuid: CardUuid, answers: _Answers, policy: RebalancerPolicy) -> CardU
         if fault is not None:
             trust, why = fault
             return CardUsage(card=uuid, quality=trust, why=why)
-    return CardUsage(card=uuid, quality=ReadingQuality.OK, reading=_reading(uuid, answers))
+    return CardUsage(card=uuid, quality=ReadingQuality.OK, reading=_reading(uuid, answers, policy))
 
 
 _Fault = tuple[ReadingQuality, str]
@@ -267,7 +268,8 @@ def _second_signal(uuid: CardUuid, answers: _Answers) -> float | None:
     )
 
 
-def _reading(uuid: CardUuid, answers: _Answers) -> CardReading:
+def _reading(uuid: CardUuid, answers: _Answers, policy: RebalancerPolicy) -> CardReading:
+    late = answers.age_s[uuid] >= _LATE_SCRAPES * policy.scrape_interval_s
     pods = {}
     highs = answers.pod_high.get(uuid, {})
     for pod_uid, mean in answers.pod_mean.get(uuid, {}).items():
@@ -284,7 +286,7 @@ def _reading(uuid: CardUuid, answers: _Answers) -> CardReading:
         free_mib=Mib(int(answers.free_mib[uuid])),
         latest_ratio=_ratio(answers.latest[uuid]),
         active_ratio=_second_signal(uuid, answers),
-        repeating=uuid in answers.repeating,
+        repeating=late or uuid in answers.repeating,
         broken=answers.remap_failed.get(uuid, 0.0) > 0,
         pods=pods,
     )

@@ -56,6 +56,8 @@ class Load:
         now = time.time()  # noqa: TID251 - as an exporter would
         lines = [f"fracgpu_collect_timestamp_seconds {now}"]
         for uuid, busy in self.cards.items():
+            # No measured power is the same to the last digit from scrape to scrape.
+            lines.append(f'DCGM_FI_DEV_POWER_USAGE{{UUID="{uuid}",pod=""}} {200 + now % 10}')
             lines.append(f'DCGM_FI_DEV_GPU_UTIL{{UUID="{uuid}",pod=""}} {busy}')
             lines.append(f'DCGM_FI_DEV_FB_FREE{{UUID="{uuid}",pod=""}} 16000')
         for uid, busy in self.pods.items():

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from fracgpu.cards.card import CardUuid, Health
+from fracgpu.cards.card import FULL_CORES, CardUuid, Health
 from fracgpu.disruption.budgets import counts
 from fracgpu.disruption.disruption_state import DisruptionState, budgets_of, card_level
 from fracgpu.disruption.evictability import why_not_evictable
@@ -41,6 +41,10 @@ _PRIORITY_COST: Final = 5.0
 _COST_PER_10_GIB: Final = 1.0  # reloading takes as long as the memory is large
 
 _OVERSHOOT: Final = 0.25  # of each point taken off the card beyond its excess
+
+_OVERUSE_SLACK: Final = 0.05  # share of a card by which a pod may exceed what it was granted
+
+_WORTH_OF_OVERUSE: Final = 0.5  # share of the best gain that the pod above its share must bring
 
 _FORECAST_WEIGHT: Final = 0.1  # of each point of load that the target is expected to have
 
@@ -82,9 +86,35 @@ def plan_for(
             found.append(answer)
         else:
             held.append(replace(answer, card=card))
-    best = sorted(found, key=lambda move: (-move.gain_points, move.pod))
+    best = _ranked(state, found)
     held += [_outscored(move) for move in best[1:]]
     return tuple(best[:1])
+
+
+def _ranked(state: DisruptionState, moves: Sequence[Move]) -> Sequence[Move]:
+    """Return the moves off one card, best first.
+
+    A pod that uses more of the card than it was granted goes before those that keep to their share,
+    unless it would bring less than half of what the best move does.
+    """
+    most = max((move.gain_points for move in moves), default=0.0)
+
+    def rank(move: Move) -> tuple[bool, float, str]:
+        first = (
+            move.gain_points >= _WORTH_OF_OVERUSE * most
+            and move.busy_ratio > _granted_ratio(state, move) + _OVERUSE_SLACK
+        )
+        return not first, -move.gain_points, move.pod
+
+    return sorted(moves, key=rank)
+
+
+def _granted_ratio(state: DisruptionState, move: Move) -> float:
+    """Return the share of the card that a pod was granted: of compute, else of memory, 0..1."""
+    if move.cores:
+        return move.cores / FULL_CORES
+    info = state.snapshot.card(move.source)
+    return move.mib / info.card.capacity_mib if info and info.card.capacity_mib else 1.0
 
 
 def _outscored(move: Move) -> HeldBack:

@@ -128,6 +128,7 @@ def verification(record: MoveRecord, context: StepContext) -> Verification:
         source=context.state.reading(move.source),
         target=context.state.reading(record.landed or move.target),
         policy=context.policy,
+        pod_uid=move.pod_uid,
     )
 
 

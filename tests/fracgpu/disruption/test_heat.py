@@ -174,6 +174,18 @@ def test_a_cycle_is_blind_when_too_few_cards_have_trusted_readings() -> None:
     assert blindness({}, cards, POLICY).startswith("0 of 10 cards")
 
 
+def test_a_cycle_is_blind_when_too_many_cards_bring_nothing_new() -> None:
+    cards = [CardUuid(f"GPU-{n}") for n in range(10)]
+    usage = {uuid: usage_of(uuid, CALM) for uuid in cards}
+    usage |= {uuid: usage_of(uuid, replace(CALM, repeating=True)) for uuid in cards[:3]}
+
+    assert blindness(usage, frozenset(cards[2:]), POLICY) == ""
+    assert (
+        blindness(usage, frozenset(cards), POLICY)
+        == "10 of 10 cards have trusted readings (3 bring nothing new)"
+    )
+
+
 def test_without_cards_there_is_nothing_to_be_blind_to() -> None:
     assert fresh_ratio({}, frozenset()) == 1.0
     assert blindness({}, frozenset(), POLICY) == ""

@@ -38,21 +38,22 @@ def test_without_a_trusted_reading_at_both_ends_nobody_knows() -> None:
     assert unmeasured_target.detail == "the replacement's card is not measured"
 
 
-def test_a_source_that_is_saturated_before_and_after_shows_nothing() -> None:
-    def saturated(source: float, target: float) -> bool | None:
+def test_a_source_that_its_other_pods_keep_busy_shows_nothing() -> None:
+    def relieved(source: CardReading, target: float = 0.5) -> bool | None:
         return verify(
             before_ratio=1.0,
             pod_ratio=0.3,
-            source=a_reading(source),
+            source=source,
             target=a_reading(target),
             policy=ACTIVE,
+            pod_uid="gone",
         ).relieved
 
-    # Its other pods lacked more than the one that left had used: they have it now.
-    assert saturated(1.0, 0.5) is None
-    assert saturated(0.97, 0.5) is False
-    assert saturated(0.85, 0.5) is True
-    assert saturated(1.0, 0.9) is False
+    assert relieved(a_reading(1.0, pods={"b": 0.5, "c": 0.4})) is None
+    # Nobody knows what keeps it busy: the pod that left is no longer there, whatever a window says.
+    assert relieved(a_reading(1.0, pods={"b": 0.5, "gone": 0.4})) is False
+    assert relieved(a_reading(0.85, pods={"b": 0.85})) is True
+    assert relieved(a_reading(1.0, pods={"b": 0.5, "c": 0.4}), target=0.9) is False
 
 
 def test_room_was_made_if_the_pod_started_and_the_target_is_not_hot() -> None:

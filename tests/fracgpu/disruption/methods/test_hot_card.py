@@ -79,6 +79,28 @@ def test_of_two_equal_pods_the_smaller_one_in_memory_is_the_victim() -> None:
     assert [move.pod_uid for move in plan(a_disruption_state(pods=pods)).moves] == ["pod-b"]
 
 
+def test_the_pod_that_uses_more_than_it_was_granted_goes_first() -> None:
+    # pod-a was granted half of the card and uses 30 %; pod-b a tenth, and uses 28 %.
+    pods = [a_placed_pod("pod-a", mib=12_000), a_placed_pod("pod-b", mib=2400)]
+    pods += [a_placed_pod("pod-c", mib=4000)]
+    busy = {"pod-a": 0.3, "pod-b": 0.28, "pod-c": 0.32}
+    reading = {HOT_CARD: a_reading(0.9, pods=busy)}
+    by_memory = plan(a_disruption_state(pods=pods, readings=reading)).moves
+    assert [move.pod_uid for move in by_memory] == ["pod-c"]
+
+    keeps_to_it = a_placed_pod("pod-c", mib=9600)
+    found = plan(a_disruption_state(pods=[*pods[:2], keeps_to_it], readings=reading))
+    assert [move.pod_uid for move in found.moves] == ["pod-b"]
+
+
+def test_a_small_pod_above_its_share_does_not_go_before_one_that_would_relieve_the_card() -> None:
+    pods = [a_placed_pod("big", mib=14_000), a_placed_pod("small", mib=800)]
+    busy = {"big": 0.45, "small": 0.17}
+    state = a_disruption_state(pods=pods, readings={HOT_CARD: a_reading(0.95, pods=busy)})
+
+    assert [move.pod_uid for move in plan(state).moves] == ["big"]
+
+
 def test_of_two_targets_the_cooler_one_is_taken() -> None:
     nodes = [a_node("n1", HOT_CARD), a_node("n2", "GPU-warm"), a_node("n3", "GPU-idle")]
     readings = {"GPU-warm": a_reading(0.14), "GPU-idle": a_reading(0.01)}
