@@ -269,9 +269,6 @@ class ReplayedWorld:
             workloads=settled_workloads(self._placed.values()),
             index=self._index,
             past=list(self._past),
-            scheduling=scheduling_by_cards(self._ledger.nodes.values(), self._placed.values()),
-            workloads=settled_workloads(self._placed.values()),
-            index=self._index,
             strategy=self._strategy,
             scheduler_name=names.SCHEDULER_NAME,
             leading_since=now - timedelta(days=365),  # the grace after a start is no matter here

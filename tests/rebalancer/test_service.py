@@ -47,7 +47,10 @@ QUICK: Final[dict[str, Any]] = {
 
 @dataclass
 class Load:
-    """What the exporter reports: per cent of each card, and of each pod on the hot one."""
+    """What the exporter reports: per cent of each card, and of each pod on the hot one.
+
+    A card's power varies: a figure that is always the same was not measured.
+    """
 
     cards: dict[str, float]
     pods: dict[str, float] = field(default_factory=dict)
