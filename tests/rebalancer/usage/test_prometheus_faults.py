@@ -16,13 +16,14 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from fracgpu import names
 from kube.client import KubeClient
 from kube.kinds import PODS
 from simulator.apiserver.server import ApiServer
 from simulator.envtest.prometheus import RealPrometheus
 from tests.fakes.exporter import Exporter
 from tests.fakes.prometheus import Fault, Proxy, answering, hanging_up, vector
-from tests.rebalancer.test_service import QUICK, Load, Role, a_role, configure, is_leaving
+from tests.rebalancer.test_service import QUICK, Load, Role, a_role, configure
 from tests.support.moving import NAMESPACE, make_cluster
 from tests.support.rebalancing import COOL_CARD, HOT_CARD
 from tests.support.waiting import until
@@ -70,7 +71,7 @@ class Site:
 
         await until(went_on, what="some more cycles", limit_s=PATIENCE_S)
         assert await self.blind() == [reason]
-        assert await is_leaving(self.kube, *self.pods)() == []
+        assert await self.disturbed() == []
         assert await self.value('evictions_total{code="allowed"}') == 0
 
     async def moves_a_pod(self) -> None:
@@ -78,11 +79,23 @@ class Site:
         await until(self._leaves, what="a pod is moved at last", limit_s=PATIENCE_S)
         assert await self.blind() == []
 
+    async def disturbed(self) -> list[str]:
+        """Return the pods that are being moved: evicted, or released from their ReplicaSet."""
+        found = [
+            (await self.kube.get_object(PODS, name, namespace=NAMESPACE))["metadata"]
+            for name in self.pods
+        ]
+        return [
+            metadata["name"]
+            for metadata in found
+            if "deletionTimestamp" in metadata or names.MOVED_BY in metadata["annotations"]
+        ]
+
     async def _is_blind(self, reason: str) -> bool:
         return await self.blind() == [reason]
 
     async def _leaves(self) -> bool:
-        return bool(await is_leaving(self.kube, *self.pods)())
+        return bool(await self.disturbed())
 
 
 @asynccontextmanager
@@ -319,7 +332,7 @@ async def test_figures_that_are_all_zero_after_a_restart_make_no_card_cool_at_on
             limit_s=PATIENCE_S,
         )
         assert await site.value('cards{state="settling"}') == 1
-        assert await is_leaving(kube, *site.pods)() == []
+        assert await site.disturbed() == []
 
 
 async def _is(site: Site, line: str, value: float) -> bool:
