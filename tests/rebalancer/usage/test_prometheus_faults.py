@@ -272,6 +272,39 @@ async def test_an_exporter_that_serves_an_old_reading_as_new_is_not_believed(
         await site.moves_a_pod()
 
 
+async def test_a_foreign_exporter_that_repeats_an_old_reading_is_not_believed(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    """It does not say when it read its cards; that nothing changes under load gives it away."""
+    async with a_site(api, kube, tmp_path, fault=FAULTS["503"][0]) as site:
+        (exporter,) = site.exporters
+        frozen = _foreign(site.load.page())
+        exporter.text = frozen
+        site.proxy.fault = None
+        await until(
+            lambda: _is_at_least(site, "data_age_seconds", 0),
+            what="there are samples",
+            limit_s=PATIENCE_S,
+        )
+        # Cycles are a second apart at least: once the windows are full, the card would be hot.
+        full = await site.value("cycle_seconds_count") + QUICK["slowWindowS"]
+        await until(
+            lambda: _is_at_least(site, "cycle_seconds_count", full),
+            what="the windows are full",
+            limit_s=PATIENCE_S,
+        )
+        await site.moves_nothing("cards_stale")
+        assert await site.value("data_age_seconds") < 6
+
+        exporter.text = lambda: _foreign(site.load.page())
+        await site.moves_a_pod()
+
+
+def _foreign(page: str) -> str:
+    """Return the page without the time at which the cards were read."""
+    return page.partition("\n")[2]
+
+
 async def test_a_card_whose_figure_is_no_number_is_not_believed(
     api: ApiServer, kube: KubeClient, tmp_path: Path
 ) -> None:
