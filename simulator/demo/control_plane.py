@@ -1,7 +1,7 @@
 """The demo's control plane: the embedded one, or real components where their binaries exist."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,9 +80,17 @@ class DemoControlPlane:
 
 @asynccontextmanager
 async def open_control_plane(
-    assets: Path | None, workdir: Path, *, extender_port: int
+    assets: Path | None,
+    workdir: Path,
+    *,
+    extender_port: int,
+    flags: Mapping[str, str] | None = None,
 ) -> AsyncIterator[DemoControlPlane]:
-    """Start the embedded API server, or the real one from *assets* with other components there."""
+    """Start the embedded API server, or the real one from *assets* with other components there.
+
+    The *flags* are those of :meth:`simulator.envtest.control_plane.ControlPlane.start`; the
+    embedded one has none.
+    """
     extender_url = f"http://127.0.0.1:{extender_port}"
     kubeconfig = workdir / "kubeconfig"
     if assets is None:
@@ -97,7 +105,7 @@ async def open_control_plane(
                 simulated_scheduler=True,
             )
         return
-    async with ControlPlane.start(assets, workdir / "api") as api:
+    async with ControlPlane.start(assets, workdir / "api", flags=flags) as api:
         api.kubeconfig(kubeconfig)
         manager = (assets / "kube-controller-manager").is_file()
         scheduler = (assets / "kube-scheduler").is_file()

@@ -76,12 +76,14 @@ class RigSettings:
     Attributes:
         assets: folder with a real kube-apiserver and etcd (and other components, used if they
             are there), or None for the embedded API server.
+        api_flags: further flags of a real kube-apiserver, without dashes.
     """
 
     nodes: int = 4
     cards_per_node: int = 4
     scrape_interval_s: float = 1.0
     assets: Path | None = None
+    api_flags: Mapping[str, str] = field(default_factory=dict)
     policy: Mapping[str, Any] = field(default_factory=lambda: DEMO_POLICY)
 
 
@@ -132,7 +134,12 @@ async def open_rig(settings: RigSettings, workdir: Path, clock: Clock) -> AsyncI
     addresses = choose_addresses([plan.name for plan in plans])
     async with AsyncExitStack() as stack:
         plane = await stack.enter_async_context(
-            open_control_plane(settings.assets, workdir, extender_port=addresses.extender)
+            open_control_plane(
+                settings.assets,
+                workdir,
+                extender_port=addresses.extender,
+                flags=settings.api_flags,
+            )
         )
         kube = await stack.enter_async_context(connect(plane.kubeconfig))
         await _prepare(kube, addresses, settings.policy)

@@ -3,6 +3,7 @@
 import os
 import tempfile
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -12,9 +13,19 @@ from simulator.demo.rig import RigSettings, open_rig
 from simulator.demo.script import Progress, Script, play_within
 from simulator.envtest.control_plane import ASSETS_ENV, find_assets
 from tests.support.kubectl import DEPLOY, Kubectl
+from tests.support.permissions import (
+    Permission,
+    audit_flags,
+    calls,
+    missing,
+    permissions,
+    spare,
+)
 from tests.support.real_apiserver import real_api_server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+HERE: Final = Path(__file__).parent
 
 
 @pytest.mark.parametrize("folder", ["deploy", "overlays/nvidia-runtime-class"])
@@ -35,12 +46,62 @@ async def test_a_real_api_server_accepts_everything_in_a_dry_run(
     assert all(line.endswith("(server dry run)") for line in said.splitlines())
 
 
+# What the loop does not use, and the test in which it is used.
+ELSEWHERE: Final = {
+    "certs: get deployments.apps fracgpu-scheduler": "test_real_scheduler_rollout",
+    "certs: patch deployments.apps fracgpu-scheduler": "test_real_scheduler_rollout",
+    "certs: list endpointslices.discovery.k8s.io": "test_real_rotation",
+    "certs: update secrets fracgpu-ca": "test_real_rotation",
+    "certs: update secrets fracgpu-scheduler-client": "test_real_rotation",
+    "certs: update secrets fracgpu-scheduler-tls": "test_real_rotation",
+    "certs: update secrets fracgpu-webhook-tls": "test_real_rotation",
+    "deviceplugin: create events": "test_real_lifecycle",
+    "deviceplugin: delete pods": "test_real_pod_deletions",
+    "scheduler: create endpointslices.discovery.k8s.io": "test_real_scheduler_rollout",
+    "scheduler: create events": "test_real_config",
+    "scheduler: delete endpointslices.discovery.k8s.io fracgpu-scheduler-leader": (
+        "test_real_scheduler_rollout"
+    ),
+    "scheduler: get endpointslices.discovery.k8s.io fracgpu-scheduler-leader": (
+        "test_real_scheduler_rollout"
+    ),
+    "scheduler: update endpointslices.discovery.k8s.io fracgpu-scheduler-leader": (
+        "test_real_scheduler_rollout"
+    ),
+    "scheduler: get pods": "test_real_fence",
+    "scheduler: patch pods/status": "test_real_fence",
+    "scheduler: list secrets fracgpu-scheduler-tls": "test_real_mutual_tls",
+    "scheduler: watch secrets fracgpu-scheduler-tls": "test_real_mutual_tls",
+    # kube-scheduler beside the extender, which the demo runs as an administrator.
+    "scheduler: get leases.coordination.k8s.io fracgpu-scheduler": "test_real_scheduler_rollout",
+    "scheduler: update leases.coordination.k8s.io fracgpu-scheduler": (
+        "test_real_scheduler_rollout"
+    ),
+    "webhook: create events": "test_real_config",
+    "webhook: get namespaces": "test_real_webhook",
+}
+
+
+def excused(permission: Permission) -> bool:
+    """Report whether another test uses it; what the rebalancer may do is only checked for gaps."""
+    return str(permission) in ELSEWHERE or permission.role == "rebalancer"
+
+
+def test_each_permission_that_the_loop_does_not_use_is_granted_and_has_a_test() -> None:
+    granted = {str(permission) for permission in permissions()}
+
+    assert set(ELSEWHERE) <= granted
+    assert [name for name in ELSEWHERE.values() if not (HERE / f"{name}.py").exists()] == []
+
+
 async def test_the_whole_loop_holds_with_the_accounts_rights_and_policies_of_deploy() -> None:
     if not os.environ.get(ASSETS_ENV):
         pytest.skip(f"{ASSETS_ENV} is not set: no real kube-apiserver to test against")
-    settings = RigSettings(assets=find_assets(os.environ[ASSETS_ENV]))
     # Sockets are in it, so its path must be short.
     with tempfile.TemporaryDirectory(prefix="fg-", dir="/tmp") as folder:
+        settings = RigSettings(
+            assets=find_assets(os.environ[ASSETS_ENV]), api_flags=audit_flags(Path(folder))
+        )
         async with open_rig(settings, Path(folder), SystemClock()) as rig:
             progress = Progress()
             script = Script(rig, SystemClock(), progress)
@@ -52,7 +113,11 @@ async def test_the_whole_loop_holds_with_the_accounts_rights_and_policies_of_dep
                 for line in rig.supervisor.log_file(name).read_text().splitlines()
                 if "answered 403" in line
             ]
+        made = calls(Path(folder))
 
     assert trouble == ""
     assert [promise for promise in promises if not promise.held] == []
     assert forbidden == []
+    assert missing(made) == set(), "deploy/ lacks a permission"
+    unused = {each for each in spare(permissions(), made) if not excused(each)}
+    assert sorted(map(str, unused)) == [], "deploy/ grants what no role uses"

@@ -63,11 +63,11 @@ def without_hashes(objects: list[Json]) -> dict[Key, Json]:
             return hashed_name(stems[value])
         return value
 
-    found = {}
+    renamed = {}
     for body in objects:
         kind, namespace, name = key_of(body)
-        found[kind, namespace, stems.get(name, name)] = _mapped(body, unhashed)
-    return found
+        renamed[kind, namespace, stems.get(name, name)] = _mapped(body, unhashed)
+    return renamed
 
 
 def hashed_name(stem: str) -> Expression:

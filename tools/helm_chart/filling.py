@@ -160,7 +160,7 @@ def _fill_component(body: Any, component: Component) -> None:
     metadata = read(body, "spec.template.metadata")
     metadata["labels"][SPLICED] = Splice(f"{values}.podLabels")
     scraped = metadata.get("annotations") or {}
-    notes = {
+    notes: dict[str, Any] = {
         key: Choice(((".Values.prometheus.scrapeAnnotations", value),), ABSENT)
         for key, value in scraped.items()
     }

@@ -118,11 +118,11 @@ def _lists(base: list[Any], changed: Sequence[Variant]) -> list[Any]:
             for index in range(start, end):
                 removed.setdefault(index, []).append(variant.condition)
             # What replaces items stands where they stood.
-            for item in items:
-                added.setdefault(end, []).append(variant.at(item))
+            added.setdefault(end, []).append(variant.at(items))
     merged: list[Any] = []
     for index in range(len(base) + 1):
-        merged += [Choice((branch,), ABSENT) for branch in _branches(added.get(index, []))]
+        for condition, items in _branches(added.get(index, [])):
+            merged += [Choice(((condition, item),), ABSENT) for item in items]
         if index < len(base):
             item = base[index]
             gone = removed.get(index)
