@@ -1,0 +1,80 @@
+"""docs/install.md: what a reader copies works."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.deploy.test_certificates import built
+from tests.support.documented import documented
+from tests.support.helm import CHART, ROOT, SYSTEM, helm
+from tools.helm_chart.images import images
+
+GUIDE = "docs/install.md"
+TEXT = (ROOT / GUIDE).read_text()
+VALUE = re.compile(r"`([a-zA-Z]+(?:[.\[][\w.\]\[]+)?=[^`]+)`")
+COMPLETE = {
+    "prometheus.url=...": "prometheus.url=http://prometheus:9090",
+    "certificates.issuer.kind=ClusterIssuer": (
+        "certificates.issuer.kind=ClusterIssuer,certificates.issuer.name=x,"
+        "certificates.mode=cert-manager"
+    ),
+    "certificates.issuer.name=NAME": (
+        "certificates.issuer.kind=ClusterIssuer,certificates.issuer.name=x,"
+        "certificates.mode=cert-manager"
+    ),
+    "deviceplugin.kubeletFolder=...": "deviceplugin.kubeletFolder=/var/lib/k0s/kubelet",
+}
+
+
+def values() -> list[str]:
+    """Return each value that the guide sets, as it is given to --set."""
+    found = dict.fromkeys(VALUE.findall(TEXT))
+    return [value for value in found if not value.startswith("gke-")]
+
+
+def test_the_guide_sets_values() -> None:
+    assert len(values()) >= 15
+
+
+@pytest.mark.parametrize("value", values())
+def test_each_value_of_the_guide_is_one_of_the_chart(value: str) -> None:
+    chosen = COMPLETE.get(value, value)
+
+    done = helm("template", "x", str(CHART), f"--namespace={SYSTEM}", f"--set={chosen}")
+
+    assert done.ok, done.error
+
+
+def test_the_overlay_of_the_guide_runs_the_images_that_it_names() -> None:
+    (text,) = re.findall(r"^```yaml\n(# kustomization\.yaml\n.*?)^```$", TEXT, re.M | re.S)
+    folder = ROOT / "build" / "guide"
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        written = text.replace("../deploy", "../../deploy")
+        (folder / "kustomization.yaml").write_text(written.replace("# components", "components"))
+        objects = built(str(folder.relative_to(ROOT)))
+    finally:
+        shutil.rmtree(folder)
+
+    found = {
+        container["image"]
+        for body in objects
+        if body["kind"] in ("Deployment", "DaemonSet")
+        for container in body["spec"]["template"]["spec"]["containers"]
+    }
+    named = yaml.safe_load(text)["images"]
+    assert found == {f"{image['newName']}:{image['newTag']}" if "newName" in image
+                     else f"{image['name']}:{image['newTag']}" for image in named}  # fmt: skip
+    assert {"Certificate", "PodMonitor"} <= {body["kind"] for body in objects}
+
+
+def test_the_image_that_the_guide_builds_is_the_one_that_is_run() -> None:
+    (ours, _) = images()
+    (pushed,) = re.findall(r"docker push (\S+)", TEXT)
+
+    assert pushed.endswith(f"/{ours}")
+    (install, _) = documented(GUIDE, "helm-install")
+    assert f"--set image.registry={Path(pushed).parent}" in install
