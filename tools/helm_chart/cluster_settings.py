@@ -92,6 +92,15 @@ CLUSTER: Final = (
         default=True,
     ),
     Setting(
+        key="podDisruptionBudgets.minAvailable",
+        doc="Replicas of each that a drain leaves running; fewer than replicas, or no node drains.",
+        schema={"type": "integer", "minimum": 1},
+        places=tuple(
+            Place(kind="PodDisruptionBudget", name=name, path="spec.minAvailable")
+            for name in ("fracgpu-webhook", "fracgpu-scheduler")
+        ),
+    ),
+    Setting(
         key="certificates.mode",
         doc="own: FracGPU issues its certificates; cert-manager: that one does.",
         schema=one_of("own", "cert-manager"),

@@ -202,6 +202,16 @@ def settings_of(component: Component) -> list[Setting]:
             default=TakenOr(""),
             places=(pod("priorityClassName"),),
         ),
+        *(
+            Setting(
+                key=f"{key}.{probe}",
+                doc="Probe of its container.",
+                schema=MAP,
+                default=TakenOr({}),
+                places=(component.of_container(probe),),
+            )
+            for probe in ("startupProbe", "livenessProbe", "readinessProbe")
+        ),
         Setting(
             key=f"{key}.podAnnotations",
             doc="More annotations of its pods.",
