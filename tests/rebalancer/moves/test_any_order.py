@@ -20,6 +20,7 @@ from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.state.move_object import MoveMode, MovePhase
 from rebalancer.moves.evictor import EvictionOutcome, EvictionResult
 from rebalancer.moves.executor import MoveExecutor
+from rebalancer.moves.janitor import to_evict
 from rebalancer.moves.record import MoveRecord
 from rebalancer.moves.steps.facts import (
     MoveFacts,
@@ -98,18 +99,9 @@ class Model:
             moved_by=self.moved_by,
             version=str(self.version),
         )
-        owner = OwnerFacts(
-            there=self.owner,
-            observed=True,
-            desired=self.desired,
-            ready=self.ready(),
-            current=self.current,
-            failure=self.failure,
-            selects_by=HASH if self.mode is MoveMode.SURGE else "",
-        )
         return MoveFacts(
             victim=victim,
-            owner=owner,
+            owner=self.owner_facts(),
             replacement=self.replacement,
             target_problem=self.target_problem,
         )
@@ -131,6 +123,17 @@ class Model:
         self.stored = record
         self.die_maybe()
         return record
+
+    def owner_facts(self) -> OwnerFacts:
+        return OwnerFacts(
+            there=self.owner,
+            observed=True,
+            desired=self.desired,
+            ready=self.ready(),
+            current=self.current,
+            failure=self.failure,
+            selects_by=HASH if self.mode is MoveMode.SURGE else "",
+        )
 
     # -- what happens --------------------------------------------------------------------------
 
@@ -215,6 +218,17 @@ class Model:
                     setattr(self, name, changed)
             case _:
                 pass
+
+    async def sweep(self) -> None:
+        """Do what the janitor does to a pod that an ended move left with its mark."""
+        if not (self.there and self.moved_by):
+            return
+        assert self.stored is not None
+        assert self.stored.phase in ENDED
+        if to_evict(self.owner_facts(), orphaned=False):
+            self.there = False
+        else:
+            self.label, self.moved_by = original_value(self.label), ""
 
     async def tick(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
@@ -335,6 +349,7 @@ async def run(
         model.happen("replacement", bound(COOL_CARD))
         model.happen("replacement", becomes(ready=True))
         await model.tick(151)
+    await model.sweep()
     model.controllers()
     return model
 
