@@ -228,13 +228,14 @@ async def events(kube: KubeClient) -> list[str]:
 
     What is told on several objects counts once.
     """
-    found = set()
+    found: dict[tuple[str, str], str] = {}
     for namespace in ("default", NAMESPACE, names.SYSTEM_NAMESPACE):
         for raw in (await kube.list(EVENTS, namespace=namespace)).items:
             event = decode_object(bytes(raw))
             if event["source"].get("component", "").endswith("rebalancer"):
-                found.add((event["eventTime"], event["reason"], event["message"]))
-    return [reason for _, reason, _ in sorted(found)]
+                told = (event["reason"], event["message"])
+                found[told] = min(found.get(told, event["eventTime"]), event["eventTime"])
+    return [reason for reason, _ in sorted(found, key=lambda told: (found[told], told))]
 
 
 @dataclass
