@@ -17,6 +17,7 @@ from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import Heat, blindness
 from fracgpu.disruption.move import Ending
 from fracgpu.disruption.planner import validate_move
+from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.state.move_object import MoveMode, MovePhase
 from rebalancer.moves.evictor import EvictionOutcome, EvictionResult
 from rebalancer.moves.record import MoveRecord
@@ -45,7 +46,7 @@ def noticed(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step:
     notice = timedelta(seconds=policy.notice_s)
     if notice and facts.victim.there and not facts.victim.notice:
         return Do(Action.NOTICE)
-    if record.age(now=now) < notice and not why_stopped(policy):
+    if record.age(now=now) < notice and not _why_not_begun(policy):
         return Wait(f"the notice of {policy.notice_s:g} s")
     if now > record.phase_since:  # else all of it was checked in this very cycle
         late = record.age(now=now) > notice + timedelta(seconds=policy.plan_ttl_s)
@@ -89,7 +90,7 @@ def _check(
 ) -> Step | None:
     """Return why the pod may not be disturbed now, as a step; None if it may be."""
     now = context.now
-    stopped = why_stopped(context.policy)
+    stopped = _why_not_begun(context.policy)
     if stopped:
         return end(record, Ending.PAUSED, stopped, now=now)
     obstacle = _obstacle(record, facts)
@@ -102,6 +103,11 @@ def _check(
         return Wait(waiting_for)
     outdated = _why_outdated(record, context)
     return end(record, Ending.OUTDATED, outdated, now=now) if outdated else None
+
+
+def _why_not_begun(policy: RebalancerPolicy) -> str:
+    """Return why nobody may be disturbed anew; what has begun is finished while it is paused."""
+    return why_stopped(policy) or ("paused" if policy.paused else "")
 
 
 def _obstacle(record: MoveRecord, facts: MoveFacts) -> _Obstacle | None:
