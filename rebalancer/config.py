@@ -85,8 +85,7 @@ def reference() -> str:
         f"| `mode` | how far the rebalancer may go | `{default.mode.value}` | {modes} |",
         f"| `makeRoom` | how far it may go for a pod that waits | `{default.make_room.value}` | "
         f"{choices} |",
-        "| `paused` | begin no move; those that disturbed a pod are finished "
-        "| false | true, false |",
+        "| `paused` | begin no move; those under way are finished | false | true, false |",
         "| `aggressiveness` | sets all values that are not set here "
         f"| {default.aggressiveness} | {LEVELS[0]} to {LEVELS[-1]} |",
         "| `changeFreezes` | times in which no move is begun: a list of `schedule` (cron), "
