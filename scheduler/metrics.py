@@ -152,6 +152,8 @@ class SchedulerMetrics:
         )
         for key in _READ:
             self._unreadable.labels(key)
+        for state in ReservationState:
+            self._reservations.labels(state.value)
         for verb in Verb:
             self._requests.labels(verb.value, RequestOutcome.ANSWERED.value)
         for outcome in BindOutcome:

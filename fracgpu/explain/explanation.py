@@ -21,6 +21,7 @@ from fracgpu.explain.answers import (
     Objection,
     PodVerdict,
 )
+from fracgpu.explain.moves import words_of_moves
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.placement.outcome import FitReason, NoPlacement, Placement
 from fracgpu.placement.placement import place
@@ -320,7 +321,7 @@ def _card(
     elif uuid in answer.refusals:
         why = answer.refusals[uuid]
         cordon = next((cordon for cordon in cordons if cordon.card == uuid), None)
-        reason = _words(why, card_info, need, cordon) + _by_moves(why, card_info, state)
+        reason = _words(why, card_info, need, cordon) + words_of_moves(why, card_info, state)
         until = cordon.until if why is FitReason.CORDONED and cordon else None
     elif whole:
         reason = "would fit by itself"
@@ -382,24 +383,6 @@ def _words(why: FitReason, card_info: CardInfo, need: PodNeed, cordon: Cordon | 
             return f"{why.value} until {cordon.until:%H:%M:%S} UTC ({cordon.reason})"
         case _:
             return str(why.value)
-
-
-def _by_moves(why: FitReason, card_info: CardInfo, state: ClusterState) -> str:
-    """Return what Moves have to do with a reason; empty if nothing."""
-    if why is FitReason.CORDONED and card_info.card.uuid in state.denied:
-        return " for pods of this controller, one of which was moved off it"
-    if why not in (FitReason.TOO_LITTLE_FREE, FitReason.TOO_FEW_CORES, FitReason.NO_FREE_SLOT):
-        return ""
-    held = [
-        state.reservations[move] for move in sorted(card_info.moves) if move in state.reservations
-    ]
-    if not held:
-        return ""
-    first, more = held[0], f" and {len(held) - 1} more" if len(held) > 1 else ""
-    return (
-        f"; {card_info.reserved_mib} MiB reserved for the replacement of "
-        f"{first.pod or 'a pod'} (move {first.move}){more}"
-    )
 
 
 def _unplaced(card_info: CardInfo) -> str:

@@ -1,0 +1,27 @@
+"""What Moves have to do with a card that takes no pod."""
+
+from typing import Final
+
+from fracgpu.placement.outcome import FitReason
+from fracgpu.state.cluster_state import ClusterState
+from fracgpu.state.snapshot import CardInfo
+
+_TAKEN: Final = (FitReason.TOO_LITTLE_FREE, FitReason.TOO_FEW_CORES, FitReason.NO_FREE_SLOT)
+
+
+def words_of_moves(why: FitReason, card_info: CardInfo, state: ClusterState) -> str:
+    """Return what to add to the reason *why* a card is not taken; empty if Moves do not matter."""
+    if why is FitReason.CORDONED and card_info.card.uuid in state.denied:
+        return " for pods of this controller, one of which was moved off it"
+    if why not in _TAKEN:
+        return ""
+    held = [
+        state.reservations[move] for move in sorted(card_info.moves) if move in state.reservations
+    ]
+    if not held:
+        return ""
+    first, more = held[0], f" and {len(held) - 1} more" if len(held) > 1 else ""
+    return (
+        f"; {card_info.reserved_mib} MiB reserved for the replacement of "
+        f"{first.pod or 'a pod'} (move {first.move}){more}"
+    )
