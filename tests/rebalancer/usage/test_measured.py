@@ -100,9 +100,11 @@ def an_hour(end_s: float) -> list[Past]:
         *card("GPU-idle", steady(0), watts=steady(50)),
         *stopped_lately("GPU-repeats"),
         # busy, with little work on the multiprocessors; and the same where the metric is stuck
-        *card("GPU-resident", steady(95), **{SM_ACTIVE: steady(0.2)}),
-        *card("GPU-stuck", steady(95), **{SM_ACTIVE: steady(0), ENGINE_ACTIVE: steady(0.9)}),
-        *card("GPU-was-known", steady(95), **{SM_ACTIVE: steady(0.2, until_s=420)}),
+        *card("GPU-resident", steady(95), free=True, **{SM_ACTIVE: steady(0.2)}),
+        *card(
+            "GPU-stuck", steady(95), free=True, **{SM_ACTIVE: steady(0), ENGINE_ACTIVE: steady(0.9)}
+        ),
+        *card("GPU-was-known", steady(95), free=True, **{SM_ACTIVE: steady(0.2, until_s=420)}),
         *card("GPU-broken", steady(95), DCGM_FI_DEV_ROW_REMAP_FAILURE=steady(1)),
         # dcgm-exporter 4.9: ratios and bytes under other names
         Past(name=RATIO, labels={"UUID": "GPU-ratio", **TARGET}, points=steady(0.9)),
