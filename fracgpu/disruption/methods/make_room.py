@@ -116,7 +116,7 @@ def _plan(
     need = waiting.info.need
     if need is None or single_container(need) is None:
         return HoldReason.SEVERAL_CONTAINERS
-    if _unjudged(waiting):
+    if waiting.scheduling_constraints.unjudged:
         return HoldReason.UNJUDGED
     kept = _kept_for(state, waiting, now=now)
     if kept:
@@ -184,18 +184,6 @@ def _kept_for(state: DisruptionState, waiting: PlacedPod, *, now: datetime) -> l
 
 def _cards_of(beneficiary: Beneficiary, context: RoomContext) -> Flags:
     return context.table.flags([CardUuid(card) for card in beneficiary.cards])
-
-
-def _unjudged(waiting: PlacedPod) -> bool:
-    constraints = waiting.scheduling_constraints
-    return bool(
-        constraints.unjudged
-        or constraints.affinity
-        or constraints.anti_affinity
-        or constraints.spread
-        or constraints.ports
-        or constraints.claims
-    )
 
 
 def _free_for_all(context: RoomContext) -> Flags:

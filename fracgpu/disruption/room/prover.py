@@ -23,7 +23,8 @@ from fracgpu.disruption.preflight import why_not_now
 from fracgpu.disruption.room.card_table import CardTable, Flags
 from fracgpu.disruption.room.search import MovablePod, PlannedMove
 from fracgpu.disruption.simulation import PlacementSimulation
-from fracgpu.k8s.scheduling.node_filters import NodeFilter
+from fracgpu.k8s.scheduling.cluster import Change
+from fracgpu.k8s.scheduling.node_filters import NodeFilter, allowed_nodes
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import SCORING, place
 from fracgpu.state.cluster_state import PlacedPod
@@ -202,12 +203,24 @@ class StateProver:
         row = self._context.table.nodes.index(node)
         if need is None or not self._context.allowed(waiting)[row]:
             return False
+        if not self._has_host(node, moved):
+            return False
         info = state.snapshot.nodes[node].opened_for(waiting.uid)
         for pod in moved:
             info = info.without_allocations({pod.card: pod.allocation}, pod_uid=pod.uid)
         others = frozenset(info.cards) - frozenset(cards)
         answer = place(info, need, strategy=state.strategy, exclude=others)
         return isinstance(answer, Placement)
+
+    def _has_host(self, node: str, moved: Sequence[MovablePod]) -> bool:
+        """Report whether kube-scheduler would take the waiting pod on a node once *moved* left."""
+        state = self._context.state
+        cluster = state.scheduling
+        if node not in cluster.rows:
+            return False
+        gone = tuple(Change(state.pods[pod.uid].scheduled, -1) for pod in moved)
+        taken = allowed_nodes(cluster, self._waiting.scheduled, changes=gone)
+        return bool(taken[cluster.rows[node]])
 
     def target(
         self, pod: MovablePod, before: Sequence[PlannedMove], keep_off: frozenset[CardUuid]

@@ -15,7 +15,10 @@ from fracgpu.disruption.planner import plan_moves
 from fracgpu.disruption.policy import MakeRoom
 from fracgpu.disruption.room.prover import StateProver, held_for, holds_cards, room_context
 from fracgpu.k8s.node_affinity import NodeExpression, NodeRules
+from fracgpu.k8s.scheduling.cluster import SchedulingCluster
 from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
+from fracgpu.k8s.scheduling.objects import SchedulingNode
+from fracgpu.k8s.scheduling.requests import PODS
 from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.move_object import MovePhase
@@ -113,6 +116,25 @@ def test_the_waiting_pod_fits_only_on_the_cards_that_are_meant_for_it() -> None:
     assert asked.fits("n1", [CardUuid("a1")], ())
     assert not asked.fits("n1", [CardUuid("a0")], ())
     assert asked.fits("n1", [CardUuid("a0")], (pod,))
+
+
+def test_the_waiting_pod_needs_cpu_on_the_node_once_the_moved_pods_have_left() -> None:
+    def fits(asked_milli: int, *, leaves: bool) -> bool:
+        asks = SchedulingConstraints(requests=(("cpu", asked_milli),))
+        has = SchedulingConstraints(requests=(("cpu", 3000),))
+        pod = a_small_pod("p", "a0", node="n1", rules=has)
+        waiting = a_waiting_pod(rules=asks, mib=4000)
+        state = a_cluster({"n1": {"a0": 0}}, pod, waiting)
+        node = SchedulingNode(name="n1", allocatable={"cpu": 8000, PODS: 10})
+        state = replace(state, scheduling=SchedulingCluster([node], [pod.scheduled]))
+        asked = prover(state, waiting)
+        gone = tuple(asked.movable(CardUuid("a0"))) if leaves else ()
+        return asked.fits("n1", [CardUuid("a0")], gone)
+
+    assert fits(5000, leaves=False)
+    assert not fits(6000, leaves=False)
+    assert fits(8000, leaves=True)
+    assert not fits(8001, leaves=True)
 
 
 def test_a_pod_that_is_on_its_way_is_not_moved_again() -> None:
