@@ -89,6 +89,10 @@ class Budgets:
         """Report whether as many moves as allowed are under way off or onto a node."""
         return self._per_node[node] >= self._policy.max_in_flight_per_node
 
+    def busy_nodes(self) -> frozenset[str]:
+        """Return the nodes off or onto which as many moves as allowed are under way."""
+        return frozenset(node for node in self._per_node if self.node_is_busy(node))
+
     def closed_targets(self) -> frozenset[CardUuid]:
         """Return the cards onto which a pod was moved so lately that none may follow."""
         return frozenset(self._targets)

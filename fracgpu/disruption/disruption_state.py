@@ -6,6 +6,7 @@ from datetime import datetime
 
 from fracgpu.cards.card import CardUuid, Health
 from fracgpu.disruption.budgets import Budgets
+from fracgpu.disruption.cool_cards import CoolCards, PlanIndex
 from fracgpu.disruption.heat import (
     CardHeat,
     CardReading,
@@ -65,10 +66,19 @@ class DisruptionState:
     leading_since: datetime
     budgets: Budgets | None = None
     owners: OwnerIndex = field(default_factory=OwnerIndex, compare=False, repr=False)
+    plan_index: PlanIndex = field(default_factory=PlanIndex, compare=False, repr=False)
 
     def pods_of(self, owner_uid: str) -> Sequence[PlacedPod]:
         """Return the pods of one controller that hold or ask for a share of a card."""
         return self.owners.of(owner_uid, self.pods)
+
+    def cool_cards(self) -> CoolCards:
+        """Return what is measured of the cool cards, by their place in *index*."""
+        return self.plan_index.cool(self.usage, self.heat, index=self.index, snapshot=self.snapshot)
+
+    def under_way(self) -> Sequence[PastMove]:
+        """Return the moves whose replacement is not ready yet."""
+        return self.plan_index.under_way(self.past)
 
     def cards(self) -> frozenset[CardUuid]:
         """Return the cards that should be measured: the healthy ones of shared nodes."""

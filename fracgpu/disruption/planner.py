@@ -46,13 +46,15 @@ def plan_moves(
         for method in methods
         for subject in method.subjects(state, policy=policy, now=now)
     ]
+    # The same for every candidate, and the longest look of all: at each card.
+    standing = _cycle_refusal(state, policy=policy, now=now) if candidates else None
     for its_method, subject in candidates:
-        refusal = _cycle_refusal(state, policy=policy, now=now)
+        refusal = standing or _budget_refusal(state, policy=policy, now=now)
         if refusal is not None:
             held.append(refusal)
             break
         for move in its_method.plan_for(state, subject, held, policy=policy, now=now):
-            refusal = _cycle_refusal(state, policy=policy, now=now)
+            refusal = _budget_refusal(state, policy=policy, now=now)
             if refusal is not None:  # planned anew when there is room for it
                 held.append(replace(refusal, detail=f"the rest of a plan: {move.pod}"))
                 break
@@ -141,6 +143,12 @@ def _cycle_refusal(
     if frozen_until is not None:
         detail = f"until {frozen_until:%Y-%m-%d %H:%M %Z}"
         return HeldBack(subject="cluster", reason=HoldReason.CHANGE_FREEZE, detail=detail)
+    return None
+
+
+def _budget_refusal(
+    state: DisruptionState, *, policy: RebalancerPolicy, now: datetime
+) -> HeldBack | None:
     reason = budgets_of(state, policy=policy, now=now).of_cluster()
     return HeldBack(subject="cluster", reason=reason) if reason else None
 

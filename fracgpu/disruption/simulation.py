@@ -93,6 +93,7 @@ class PlacementSimulation:
         candidate: PlacedPod,
         *,
         exclude: frozenset[CardUuid] = frozenset(),
+        among: Cells | None = None,
         mode: MoveMode | None = None,
     ) -> Targets:
         """Return every card that would take a replacement of a pod, other than its own.
@@ -101,6 +102,7 @@ class PlacementSimulation:
             candidate: the pod; it has a need, and one card.
             exclude: cards that are no targets. Pass the same set for many pods: it is looked up
                 once.
+            among: the cards that may be targets, by their place in the index; None for all.
             mode: how the pod is moved; by default as `mode_of` says.
         """
         need = candidate.info.need
@@ -109,6 +111,8 @@ class PlacementSimulation:
         state = self._state
         index, snapshot = state.index, state.snapshot
         cells = index.fitting(need, snapshot) & index.without(exclude, snapshot)
+        if among is not None:
+            cells &= among
         held = state.snapshot.pods.get(candidate.uid)
         places = index.places(snapshot)
         for card in held.by_card if held else ():

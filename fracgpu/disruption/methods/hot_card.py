@@ -5,11 +5,13 @@ The value of a move is the load that it takes off the card less what the disrupt
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
+import numpy as np
+
 from fracgpu.cards.card import FULL_CORES, CardUuid, Health
-from fracgpu.disruption.budgets import counts
+from fracgpu.disruption.cool_cards import load_coming
 from fracgpu.disruption.disruption_state import DisruptionState, budgets_of, card_level
 from fracgpu.disruption.evictability import why_not_evictable
 from fracgpu.disruption.heat import (
@@ -23,6 +25,7 @@ from fracgpu.disruption.move_mode import mode_of
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.disruption.preflight import why_not_now
 from fracgpu.disruption.simulation import PlacementSimulation
+from fracgpu.placement.snapshot_index import Cells
 from fracgpu.request.need import PodNeed
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.move_object import MoveMode
@@ -203,31 +206,32 @@ def best_move(
         return HeldBack(subject=key, reason=HoldReason.TOO_SMALL)
     if use.busy_ratio > policy.ceiling_ratio:
         return HeldBack(subject=key, reason=HoldReason.TOO_LARGE)
-    unfit = _unfit(state, card, candidate, use, policy=policy, now=now)
+    bearing = _bearing(state, card, candidate, use, policy=policy)
+    if not bearing.any():
+        return HeldBack(subject=key, reason=HoldReason.NO_TARGET)
     simulation = PlacementSimulation(state)
-    targets = simulation.targets(candidate, exclude=unfit)
+    closed = _closed(state, card, candidate, policy=policy, now=now)
+    targets = simulation.targets(candidate, exclude=closed, among=bearing)
     if not targets:
         detail = simulation.why_none(candidate) if targets.refused else ""
         return HeldBack(subject=key, reason=HoldReason.NO_TARGET, detail=detail)
     preferred = simulation.scheduler_choice(candidate, targets)
     source_node = candidate.info.record.node
-    cost = _cost(state, card, candidate)
-    moves = [
-        _move(state, card, candidate, use, (target.node, target.card), cost=cost, policy=policy)
-        for target in targets
-    ]
-    best = min(
-        moves,
+    forecast = state.cool_cards().forecast[targets.rows, targets.columns]
+    coolest = [targets[int(at)] for at in np.flatnonzero(forecast == forecast.min())]
+    target = min(
+        coolest,
         # On ties prefer the source node, which has the image already, then the card that the
         # scheduler would have chosen.
-        key=lambda move: (
-            -move.gain_points,
-            move.target_node != source_node,
-            preferred is None or move.target != preferred.card,
-            move.target_node,
-            move.target,
+        key=lambda target: (
+            target.node != source_node,
+            preferred is None or target.card != preferred.card,
+            target.node,
+            target.card,
         ),
     )
+    cost = _cost(state, card, candidate)
+    best = _move(state, card, candidate, use, (target.node, target.card), cost=cost, policy=policy)
     if best.gain_points <= 0:
         return HeldBack(
             subject=key,
@@ -238,64 +242,52 @@ def best_move(
     return best
 
 
-def _unfit(
+def _bearing(
     state: DisruptionState,
     source: CardUuid,
     candidate: PlacedPod,
     use: MeasuredPodUse,
     *,
     policy: RebalancerPolicy,
-    now: datetime,
-) -> frozenset[CardUuid]:
-    """Return every card that must not be the target, the source itself included."""
-    source_info = state.snapshot.card(source)
-    model = source_info.card.model if source_info else ""
-    left = {
-        past_move.move.source
-        for past_move in state.past
-        if past_move.move.owner_uid == candidate.owner_uid
-        and counts(past_move, policy.mode)
-        and now - past_move.started_at < timedelta(seconds=policy.return_cooldown_s)
-    }
-    sources = {past_move.move.source for past_move in state.past if past_move.under_way}
-    budgets = budgets_of(state, policy=policy, now=now)
-    unfit = {source, *left, *sources, *budgets.closed_targets()}
-    for node, node_info in state.snapshot.nodes.items():
-        busy = budgets.node_is_busy(node)
-        for uuid, info in node_info.cards.items():
-            if (
-                busy
-                or info.card.model != model
-                or not _cool_enough(state, uuid, candidate, use, policy=policy)
-            ):
-                unfit.add(uuid)
-    return frozenset(unfit)
+) -> Cells:
+    """Return the cards that would stay cool with a pod, with what is on its way to them."""
+    node = state.snapshot.nodes.get(candidate.info.record.node)
+    info = node.cards.get(source) if node else None
+    need = candidate.info.need
+    free_mib = _most_mib(need) + policy.free_margin_mib if need else 0
+    cool, under_way = state.cool_cards(), state.under_way()
+    model = info.card.model if info else ""
+    bearing = cool.bearing(use, model=model, free_mib=free_mib, policy=policy)
+    places = state.index.places(state.snapshot)
+    for card in {card for past in under_way for card in (past.move.target, past.landed) if card}:
+        if card in places:
+            at, coming = places[card], load_coming(card, under_way)
+            bearing[at] &= bool(
+                cool.forecast[at] + coming + use.busy_ratio <= policy.ceiling_ratio
+                and cool.level[at] + coming + use.high_ratio <= policy.hot_ratio
+            )
+    return bearing
 
 
-def _cool_enough(
+def _closed(
     state: DisruptionState,
-    card: CardUuid,
+    source: CardUuid,
     candidate: PlacedPod,
-    use: MeasuredPodUse,
     *,
     policy: RebalancerPolicy,
-) -> bool:
-    heat, reading = state.heat.get(card), state.reading(card)
-    if heat is None or heat.heat is not Heat.COOL or reading is None:
-        return False
-    if reading.repeating or reading.broken:
-        return False
-    coming = sum(
-        past_move.move.busy_ratio
-        for past_move in state.past
-        if past_move.under_way and card in (past_move.move.target, past_move.landed)
-    )
-    need = candidate.info.need
-    return (
-        reading.forecast_ratio + coming + use.busy_ratio <= policy.ceiling_ratio
-        and reading.level_ratio + coming + use.high_ratio <= policy.hot_ratio
-        and (need is None or _most_mib(need) + policy.free_margin_mib <= reading.free_mib)
-    )
+    now: datetime,
+) -> frozenset[CardUuid]:
+    """Return the cards that must not be the target, however cool; the source is one."""
+    budgets = budgets_of(state, policy=policy, now=now)
+    busy = {
+        card
+        for node in budgets.busy_nodes()
+        if node in state.snapshot.nodes
+        for card in state.snapshot.nodes[node].cards
+    }
+    left = state.plan_index.left(candidate.owner_uid, state.past, policy=policy, now=now)
+    sources = {past_move.move.source for past_move in state.under_way()}
+    return frozenset({source, *left, *sources, *busy, *budgets.closed_targets()})
 
 
 def _most_mib(need: PodNeed) -> int:

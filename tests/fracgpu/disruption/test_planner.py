@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from fracgpu.cards.card import CardUuid, Health, NodeCards
 from fracgpu.disruption.change_freeze import ChangeFreeze, parse_schedule
+from fracgpu.disruption.cool_cards import PlanIndex
 from fracgpu.disruption.cordons import cards_to_cordon
-from fracgpu.disruption.disruption_state import DisruptionState
+from fracgpu.disruption.disruption_state import DisruptionState, OwnerIndex
 from fracgpu.disruption.heat import CardHeat, Heat, ReadingQuality
 from fracgpu.disruption.move import HoldReason, PastMove, Plan
 from fracgpu.disruption.planner import advance_all, first_heat, plan_moves, validate_move
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
+from fracgpu.placement.snapshot_index import SnapshotIndex
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
@@ -62,11 +64,10 @@ FAILING = replace(
             {"readings": {HOT_CARD: a_reading(0.99, pods={"pod-a": 0.9, "pod-b": 0.05})}},
             HoldReason.NO_USEFUL_POD,
         ),
-        ({"readings": {HOT_CARD: replace(BUSY, repeating=True)}}, HoldReason.REPEATING),
+        ({"readings": {HOT_CARD: replace(BUSY, repeating=True)}}, HoldReason.BLIND),
         ({"readings": {HOT_CARD: replace(BUSY, broken=True)}}, HoldReason.BROKEN),
         ({"readings": {HOT_CARD: replace(BUSY, latest_ratio=0.0)}}, HoldReason.CALM_NOW),
         ({"nodes": [FAILING, a_node("n2", COOL_CARD)]}, HoldReason.BROKEN),
-        ({"readings": {COOL_CARD: replace(IDLE, repeating=True)}}, HoldReason.NO_TARGET),
         ({"readings": {COOL_CARD: replace(IDLE, broken=True)}}, HoldReason.NO_TARGET),
         ({"readings": {COOL_CARD: None}}, HoldReason.BLIND),
         ({"readings": {HOT_CARD: None}, "heat": {HOT_CARD: Heat.HOT}}, HoldReason.BLIND),
@@ -408,9 +409,22 @@ def test_the_same_state_gives_the_same_plan_in_any_order(
 ) -> None:
     pods = list(state.pods.items())
     heat = list(state.heat.items())
-    order.shuffle(pods)
-    order.shuffle(heat)
-    shuffled = replace(state, pods=dict(pods), heat=dict(heat))
+    usage = list(state.usage.items())
+    past = list(state.past)
+    nodes = list(state.snapshot.nodes.items())
+    for inputs in (pods, heat, usage, past, nodes):
+        order.shuffle(inputs)
+    shuffled = replace(
+        state,
+        snapshot=replace(state.snapshot, nodes=dict(nodes)),
+        pods=dict(pods),
+        heat=dict(heat),
+        usage=dict(usage),
+        past=past,
+        index=SnapshotIndex(),
+        owners=OwnerIndex(),
+        plan_index=PlanIndex(),
+    )
 
     assert plan(shuffled, policy) == plan(state, policy)
 

@@ -7,7 +7,7 @@ import pytest
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.disruption_state import DisruptionState
-from fracgpu.disruption.heat import CardReading, MeasuredPodUse
+from fracgpu.disruption.heat import MeasuredPodUse
 from fracgpu.disruption.move import HoldReason, Plan
 from fracgpu.disruption.planner import plan_moves
 from fracgpu.disruption.policy import RebalancerPolicy
@@ -84,7 +84,7 @@ def test_the_pod_that_uses_more_than_it_was_granted_goes_first() -> None:
     pods = [a_placed_pod("pod-a", mib=12_000), a_placed_pod("pod-b", mib=2400)]
     pods += [a_placed_pod("pod-c", mib=4000)]
     busy = {"pod-a": 0.3, "pod-b": 0.28, "pod-c": 0.32}
-    reading: dict[str, CardReading | None] = {HOT_CARD: a_reading(0.9, pods=busy)}
+    reading: dict[str, Any] = {HOT_CARD: a_reading(0.9, pods=busy)}
     by_memory = plan(a_disruption_state(pods=pods, readings=reading)).moves
     assert [move.pod_uid for move in by_memory] == ["pod-c"]
 

@@ -1,0 +1,163 @@
+"""Which cards could bear one more pod, and what past moves forbid: counted once for a plan."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.budgets import counts
+from fracgpu.disruption.heat import CardHeat, CardReading, CardUsage, Heat, MeasuredPodUse
+from fracgpu.disruption.move import Move, PastMove
+from fracgpu.disruption.policy import RebalancerPolicy
+from fracgpu.placement.snapshot_index import Cells, SnapshotIndex
+from fracgpu.state.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoolCards:
+    """What is measured of cool cards, by row and column as in the index of the snapshot.
+
+    Attributes:
+        forecast: the load to expect, 0..1; infinite for a card that is not known to be cool.
+        level: how busy it was over the short window, 0..1.
+        free_mib: its measured free memory.
+        model: the number of its model in *models*.
+    """
+
+    forecast: NDArray[np.float64]
+    level: NDArray[np.float64]
+    free_mib: NDArray[np.int64]
+    model: NDArray[np.int64]
+    models: Mapping[str, int]
+
+    def bearing(
+        self, use: MeasuredPodUse, *, model: str, free_mib: int, policy: RebalancerPolicy
+    ) -> Cells:
+        """Return the cards of a model that would stay cool with one more pod."""
+        if model not in self.models:
+            return np.zeros(self.forecast.shape, np.bool_)
+        found: Cells = (
+            (self.forecast + use.busy_ratio <= policy.ceiling_ratio)
+            & (self.level + use.high_ratio <= policy.hot_ratio)
+            & (self.free_mib >= free_mib)
+            & (self.model == self.models[model])
+        )
+        return found
+
+
+class PlanIndex:
+    """Computes what does not change throughout a plan when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._cool: CoolCards | None = None
+        self._of: tuple[object, object] = (None, None)
+        self._past: Sequence[PastMove] | None = None
+        self._moving: list[PastMove] = []
+        self._of_owner: dict[str, list[PastMove]] = {}
+
+    def cool(
+        self,
+        usage: Mapping[CardUuid, CardUsage],
+        heat: Mapping[CardUuid, CardHeat],
+        *,
+        index: SnapshotIndex,
+        snapshot: Snapshot,
+    ) -> CoolCards:
+        """Return the cool cards by their place in *index*."""
+        matrix = index.matrix(snapshot)
+        shape = (matrix.size, matrix.width)
+        if (
+            self._cool is None
+            or self._of[0] is not usage
+            or self._of[1] is not heat
+            or self._cool.forecast.shape != shape
+        ):
+            places = index.places(snapshot)
+            self._cool = _cool_cards(usage, heat, snapshot=snapshot, places=places, shape=shape)
+            self._of = usage, heat
+        return self._cool
+
+    def under_way(self, past: Sequence[PastMove]) -> Sequence[PastMove]:
+        """Return the moves of *past* whose replacement is not ready yet."""
+        self._read(past)
+        return self._moving
+
+    def left(
+        self, owner_uid: str, past: Sequence[PastMove], *, policy: RebalancerPolicy, now: datetime
+    ) -> frozenset[CardUuid]:
+        """Return the cards that an owner left so lately that none of its pods returns."""
+        self._read(past)
+        span = timedelta(seconds=policy.return_cooldown_s)
+        return frozenset(
+            past_move.move.source
+            for past_move in self._of_owner.get(owner_uid, ())
+            if counts(past_move, policy.mode) and now - past_move.started_at < span
+        )
+
+    def _read(self, past: Sequence[PastMove]) -> None:
+        if self._past is past:
+            return
+        self._past = past
+        self._moving = [past_move for past_move in past if past_move.under_way]
+        self._of_owner = {}
+        for past_move in past:
+            self._of_owner.setdefault(past_move.move.owner_uid, []).append(past_move)
+
+
+def load_coming(card: CardUuid, under_way: Sequence[PastMove]) -> float:
+    """Return the load that is on its way to a card, as a share of its time."""
+    return sum(
+        past_move.move.busy_ratio
+        for past_move in under_way
+        if card in _destinations(past_move.move, past_move.landed)
+    )
+
+
+def _destinations(move: Move, landed: CardUuid | None) -> tuple[CardUuid, ...]:
+    return (move.target,) if landed is None else (move.target, landed)
+
+
+def is_known_to_be_cool(heat: CardHeat | None, usage: CardUsage | None) -> bool:
+    """Report whether a card may be a target at all: unknown is never cool."""
+    reading = usage.reading if usage else None
+    return (
+        heat is not None
+        and heat.heat is Heat.COOL
+        and reading is not None
+        and not (reading.repeating or reading.broken)
+    )
+
+
+def _cool_cards(
+    usage: Mapping[CardUuid, CardUsage],
+    heat: Mapping[CardUuid, CardHeat],
+    *,
+    snapshot: Snapshot,
+    places: Mapping[CardUuid, tuple[int, int]],
+    shape: tuple[int, int],
+) -> CoolCards:
+    models: dict[str, int] = {}
+    found = CoolCards(
+        forecast=np.full(shape, np.inf),
+        level=np.full(shape, np.inf),
+        free_mib=np.zeros(shape, np.int64),
+        model=np.full(shape, -1, np.int64),
+        models=models,
+    )
+    for node in snapshot.nodes.values():
+        for uuid, info in node.cards.items():
+            if uuid in places and is_known_to_be_cool(heat.get(uuid), usage.get(uuid)):
+                at, reading = places[uuid], _reading(usage[uuid])
+                found.forecast[at] = reading.forecast_ratio
+                found.level[at] = reading.level_ratio
+                found.free_mib[at] = reading.free_mib
+                found.model[at] = models.setdefault(info.card.model, len(models))
+    return found
+
+
+def _reading(usage: CardUsage) -> CardReading:
+    assert usage.reading is not None, "a cool card is measured"
+    return usage.reading
