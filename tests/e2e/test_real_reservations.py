@@ -187,7 +187,11 @@ async def test_the_extender_runs_without_the_definition_of_moves_and_takes_it_up
     harness: Harness,
 ) -> None:
     """An older installation, an upgrade, and a definition that is deleted at run time."""
-    assert await harness.metric("fracgpu_scheduler_moves_served") == 0
+    await harness.client.delete(CUSTOM_RESOURCE_DEFINITIONS, "moves.fracgpu.io")
+    await counts(harness, "fracgpu_scheduler_moves_served", 0)
+    harness.roles.kill("scheduler")
+    await until(lambda: has_restarted(harness), what="the extender is ready again", limit_s=60)
+    await counts(harness, "fracgpu_scheduler_moves_served", 0)
     await create(harness, "before")
     await bound(harness, "before")
 
@@ -204,4 +208,8 @@ async def test_the_extender_runs_without_the_definition_of_moves_and_takes_it_up
     await create(harness, "after", owner="owner-1")
     await bound(harness, "after")
     assert await is_ready(harness.telemetry_port)
-    assert harness.roles.starts("scheduler") == 1
+    assert harness.roles.starts("scheduler") == 2
+
+
+async def has_restarted(harness: Harness) -> bool:
+    return harness.roles.starts("scheduler") == 2 and await is_ready(harness.telemetry_port)
