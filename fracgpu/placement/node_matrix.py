@@ -60,8 +60,7 @@ class NodeMatrix:
         infos: the node of each row as the ledger has it; None for a row without a node.
         now: the number of the latest change.
         changed: [row] the number of the row's latest change.
-        size: rows in use, UNSEEN and rows to be reused included.
-        width: columns.
+        size, width: rows in use, UNSEEN and rows to be reused included; and columns.
         free_mib: [row, column] MiB; negative if a card's capacity shrank below what pods hold.
         capacity_mib: [row, column] MiB.
         free_cores: [row, column] per cent of the card's compute.

@@ -251,7 +251,9 @@ def _repeating(
         uuid
         for target, of_target in cards.items()
         if target not in changing
-        and any(0 < latest.get(it, 0.0) < _PERCENT or it in measured_power for it in of_target)
+        and any(
+            0 < latest.get(card, 0.0) < _PERCENT or card in measured_power for card in of_target
+        )
         for uuid in of_target
     )
 

@@ -143,7 +143,7 @@ class RoomMaker:
         return places
 
     def no_more_waiting(self, number: int) -> None:
-        """Give up the plan for a pod that got in elsewhere; a move under way is finished."""
+        """Drop the plan for a pod that got in elsewhere; a move under way is finished."""
         for plan in self._plans:
             if plan.number == number:
                 plan.left.clear()
