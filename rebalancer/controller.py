@@ -9,7 +9,12 @@ from typing import Final, Protocol
 import structlog
 
 from fracgpu.cards.card import CardUuid, NodeCards
-from fracgpu.disruption.breakers import NO_OUTAGES, OpenBreaker, effective_mode, open_breakers
+from fracgpu.disruption.brakes.breakers import (
+    NO_OUTAGES,
+    OpenBreaker,
+    effective_mode,
+    open_breakers,
+)
 from fracgpu.disruption.cordons import cards_to_cordon
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardHeat, Heat, blindness

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import structlog
 
-from fracgpu.disruption.breakers import Breaker, OpenBreaker
-from fracgpu.disruption.budgets import Budgets
+from fracgpu.disruption.brakes.breakers import Breaker, OpenBreaker
+from fracgpu.disruption.brakes.budgets import Budgets
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import Heat, ReadingQuality, blindness, fresh_ratio, unrelievable
 from fracgpu.disruption.move import HoldReason, Plan

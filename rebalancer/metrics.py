@@ -5,7 +5,7 @@ from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from fracgpu.disruption.breakers import Breaker
+from fracgpu.disruption.brakes.breakers import Breaker
 from fracgpu.disruption.heat import Heat, ReadingQuality
 from fracgpu.disruption.move import Ending, HoldReason
 from fracgpu.disruption.policy import Mode

@@ -28,7 +28,7 @@ from cli.rebalancing import (
     read_settings,
 )
 from fracgpu import names
-from fracgpu.disruption.breakers import open_breakers
+from fracgpu.disruption.brakes.breakers import open_breakers
 from fracgpu.disruption.move import PastMove
 from kube.client import KubeClient
 from process import logs

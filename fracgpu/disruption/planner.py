@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.budgets import Budgets
+from fracgpu.disruption.brakes.budgets import Budgets
 from fracgpu.disruption.cordons import cards_to_cordon
 from fracgpu.disruption.disruption_state import DisruptionState, budgets_of
 from fracgpu.disruption.heat import (

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.candidates.move_mode import HASH_LABEL, mode_of
 from fracgpu.disruption.disruption_state import DisruptionState
-from fracgpu.disruption.move_mode import HASH_LABEL, mode_of
 from fracgpu.k8s.scheduling.cluster import Change, Flags
 from fracgpu.k8s.scheduling.node_filters import NodeFilter, allowed_nodes, refusals
 from fracgpu.k8s.scheduling.objects import ScheduledPod, shared_labels

@@ -11,9 +11,11 @@ from typing import Final
 import numpy as np
 
 from fracgpu.cards.card import FULL_CORES, CardUuid, Health
+from fracgpu.disruption.candidates.evictability import why_not_evictable
+from fracgpu.disruption.candidates.move_mode import mode_of
+from fracgpu.disruption.candidates.preflight import why_not_now
 from fracgpu.disruption.cool_cards import load_coming
 from fracgpu.disruption.disruption_state import DisruptionState, budgets_of, card_level
-from fracgpu.disruption.evictability import why_not_evictable
 from fracgpu.disruption.heat import (
     CardReading,
     Heat,
@@ -21,9 +23,7 @@ from fracgpu.disruption.heat import (
     unrelievable,
 )
 from fracgpu.disruption.move import HeldBack, HoldReason, Move
-from fracgpu.disruption.move_mode import mode_of
 from fracgpu.disruption.policy import RebalancerPolicy
-from fracgpu.disruption.preflight import why_not_now
 from fracgpu.disruption.simulation import PlacementSimulation
 from fracgpu.placement.snapshot_index import Cells
 from fracgpu.request.need import PodNeed

@@ -10,12 +10,12 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.candidates.evictability import why_not_evictable
+from fracgpu.disruption.candidates.move_mode import mode_of
+from fracgpu.disruption.candidates.preflight import why_not_now
 from fracgpu.disruption.disruption_state import DisruptionState, budgets_of, card_level
-from fracgpu.disruption.evictability import why_not_evictable
 from fracgpu.disruption.move import HeldBack, HoldReason, Move, PastMove
-from fracgpu.disruption.move_mode import mode_of
 from fracgpu.disruption.policy import MakeRoom, Mode, RebalancerPolicy
-from fracgpu.disruption.preflight import why_not_now
 from fracgpu.disruption.room.card_table import Flags
 from fracgpu.disruption.room.prover import (
     RoomContext,

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.candidates.evictability import why_not_evictable
+from fracgpu.disruption.candidates.move_mode import mode_of
+from fracgpu.disruption.candidates.preflight import why_not_now
 from fracgpu.disruption.disruption_state import DisruptionState, budgets_of
-from fracgpu.disruption.evictability import why_not_evictable
 from fracgpu.disruption.heat import Heat, MeasuredPodUse
 from fracgpu.disruption.move import PastMove
-from fracgpu.disruption.move_mode import mode_of
 from fracgpu.disruption.policy import RebalancerPolicy
-from fracgpu.disruption.preflight import why_not_now
 from fracgpu.disruption.room.card_table import CardTable, Flags
 from fracgpu.disruption.room.search import MovablePod, PlannedMove
 from fracgpu.disruption.simulation import PlacementSimulation

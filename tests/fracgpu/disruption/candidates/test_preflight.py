@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from fracgpu.disruption.candidates.preflight import why_not_now
 from fracgpu.disruption.move import HoldReason
-from fracgpu.disruption.preflight import why_not_now
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.k8s.disruption_budget import PodDisruptionBudget
 from fracgpu.k8s.workloads.quota import ResourceQuota

@@ -6,9 +6,9 @@ word all the same: it is asked, with a dry run, before the first step of a move.
 
 from typing import Final
 
+from fracgpu.disruption.candidates.move_mode import HASH_LABEL
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.move import HoldReason
-from fracgpu.disruption.move_mode import HASH_LABEL
 from fracgpu.k8s.disruption_budget import PodDisruptionBudget
 from fracgpu.k8s.workloads.quota import quota_usage
 from fracgpu.k8s.workloads.workload import Workload

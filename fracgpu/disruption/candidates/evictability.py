@@ -3,9 +3,9 @@
 from datetime import datetime, timedelta
 from typing import Final
 
+from fracgpu.disruption.candidates.move_mode import mode_of
 from fracgpu.disruption.disruption_state import DisruptionState, budgets_of
 from fracgpu.disruption.move import HoldReason
-from fracgpu.disruption.move_mode import mode_of
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.request.need import Rebalance
 from fracgpu.state.cluster_state import PlacedPod
