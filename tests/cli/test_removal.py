@@ -9,10 +9,21 @@ import yaml
 from cli.removal import OURS, Left, Removal, StillSharesError, make_plan
 from fracgpu import names
 from kube.client import KubeClient
-from kube.kinds import CLUSTER_ROLES, NAMESPACES, NODES, PODS, VALIDATING_POLICIES
+from kube.errors import NotFound
+from kube.kinds import (
+    CLUSTER_ROLES,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    MOVES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    VALIDATING_POLICIES,
+)
 from process.clock import SystemClock
+from simulator.demo.definitions import install_definitions
 from simulator.demo.service_accounts import DEPLOY
 from tests.cli.live_cluster import NODE, a_pod, bind, furnish
+from tests.support.moves import move_body, move_of
 
 LABEL, _, VALUE = OURS.partition("=")
 
@@ -77,6 +88,19 @@ async def test_everything_of_the_plan_is_removed_and_pods_are_left_alone(
     assert not any(b'"fracgpu-webhook"' in bytes(role) for role in roles)
     assert len((await cluster.list(PODS)).items) == 1
     assert "deleted Namespace fracgpu-system" in said
+
+
+async def test_the_moves_go_with_their_definition(cluster: KubeClient) -> None:
+    await install_definitions(cluster)
+    labels = {"metadata": {"labels": {LABEL: VALUE}}}  # as kustomize and the chart write it
+    await cluster.patch(CUSTOM_RESOURCE_DEFINITIONS, "moves.fracgpu.io", labels)
+    await cluster.create(MOVES, move_body(move_of()))
+
+    await removed(cluster)
+
+    assert (await cluster.list(CUSTOM_RESOURCE_DEFINITIONS)).items == []
+    with pytest.raises(NotFound):
+        await cluster.list(MOVES)
 
 
 async def test_kubelets_slots_that_are_not_zero_yet_are_waited_for_and_then_named(
