@@ -3,7 +3,8 @@
 ========= ======================================================== ===========================
 phase     what must be true to go on                               else
 ========= ======================================================== ===========================
-planned   cordon visible, still right, owner settled, preflight    wait; aborted when outdated
+planned   cordon visible (of a hot card), still right, owner       wait; aborted when outdated
+          settled, preflight
 reserved  nothing more                                             -
 noticed   the notice is over, and all of that is still true        wait; aborted when outdated
 ========= ======================================================== ===========================
@@ -136,8 +137,12 @@ def _obstacle(record: MoveRecord, facts: MoveFacts) -> _Obstacle | None:
 
 def _not_yet(record: MoveRecord, facts: MoveFacts, context: StepContext) -> str:
     """Return what the move still waits for; empty when nothing."""
-    node = context.nodes.get(record.move.source_node)
-    if node is None or record.move.source not in node.cordoned(now=context.now):
+    move = record.move
+    node = context.nodes.get(move.source_node)
+    # Cards that are freed for a waiting pod are kept by the Move; a cordon would keep that pod off.
+    if move.beneficiary is None and (
+        node is None or move.source not in node.cordoned(now=context.now)
+    ):
         return "the cordon of its card"
     state = context.state
     blind = blindness(state.usage, state.cards(), context.policy)

@@ -7,15 +7,20 @@ from typing import Any
 
 import pytest
 
+from fracgpu.disruption.cordons import cards_to_cordon
 from fracgpu.disruption.move import Ending, Move
+from fracgpu.disruption.planner import plan_moves
+from fracgpu.disruption.policy import MakeRoom
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.move_object import MovePhase
 from rebalancer.moves.conversion import object_of, record_of, spec_of
 from rebalancer.moves.record import new_record
 from rebalancer.moves.steps.evicting import verifying
-from rebalancer.moves.steps.step import Enter, StepContext, Wait
+from rebalancer.moves.steps.facts import MoveFacts, OwnerFacts, VictimFacts
+from rebalancer.moves.steps.preparing import planned
+from rebalancer.moves.steps.step import Action, Do, Enter, StepContext, Wait
 from tests.fakes.clock import NOON
-from tests.support.making_room import a_waiting_pod
+from tests.support.making_room import a_cluster, a_waiting_pod
 from tests.support.moves import a_beneficiary
 from tests.support.rebalancing import ACTIVE, COOL_CARD, a_disruption_state, a_move, a_reading
 from tests.support.records import a_record
@@ -48,6 +53,24 @@ def test_a_move_that_is_only_shown_keeps_no_card() -> None:
     assert spec.beneficiary is not None
     assert spec.beneficiary.held_until == NOON
     assert spec.beneficiary.cards == KEPT.cards
+
+
+def test_it_begins_without_a_cordon_since_the_move_itself_keeps_the_cards() -> None:
+    policy = replace(ACTIVE, make_room=MakeRoom.ACTIVE)
+    state = a_cluster({"n1": {"a0": 4000}, "n2": {"b0": 8000}}, a_waiting_pod())
+    (move,) = plan_moves(state, policy=policy, now=NOON).moves
+    spec = spec_of(move, state, policy=policy, config_hash="abc", now=NOON)
+    record = new_record(spec, now=NOON)
+    shown = replace(state, past=(record.past(),))
+    nodes = {name: info.node for name, info in state.snapshot.nodes.items()}
+    facts = MoveFacts(
+        victim=VictimFacts(there=True, running=True, controller_uid=move.owner_uid),
+        owner=OwnerFacts(there=True, observed=True, desired=1, ready=1),
+    )
+
+    assert move.source not in cards_to_cordon(shown, policy=policy, now=NOON)
+    context = StepContext(state=shown, nodes=nodes, policy=policy, now=NOON)
+    assert planned(record, facts, context) == Do(Action.PREFLIGHT)
 
 
 def judged(*waiting: PlacedPod, minutes: float, target: float = 0.1) -> Any:
