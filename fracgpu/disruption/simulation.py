@@ -13,19 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.candidates.move_mode import HASH_LABEL, mode_of
+from fracgpu.disruption.candidates.move_mode import HASH_LABEL, mode_of, released_value
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.k8s.scheduling.cluster import Change, Flags
 from fracgpu.k8s.scheduling.node_filters import NodeFilter, allowed_nodes, refusals
 from fracgpu.k8s.scheduling.objects import ScheduledPod, shared_labels
-from fracgpu.placement.fit_index import allocation_on_one_card
 from fracgpu.placement.node_matrix import UNSEEN, NodeMatrix
-from fracgpu.placement.placement import SCORING
+from fracgpu.placement.placement import SCORING, allocation_on_one_card
 from fracgpu.placement.snapshot_index import Cells
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.move_object import MoveMode
-
-_RELEASED = ".moved"  # any value that no ReplicaSet selects
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +200,7 @@ class PlacementSimulation:
         watched = constraints.spread or constraints.affinity or constraints.anti_affinity
         if not (watched or self._cluster.guards()):
             return self._expected
-        labels = {**pod.labels, HASH_LABEL: f"{pod.labels.get(HASH_LABEL, '')}{_RELEASED}"}
+        labels = {**pod.labels, HASH_LABEL: released_value(pod.labels.get(HASH_LABEL, ""))}
         released = replace(pod, labels=shared_labels(labels))
         return (*self._expected, gone, Change(released, 1))
 

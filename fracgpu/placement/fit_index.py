@@ -15,14 +15,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.cards.card import CardUuid
-from fracgpu.k8s.container import ContainerSpec
 from fracgpu.placement.node_matrix import ABSENT, SHARES, UNKNOWN, USABLE, IntArray, NodeMatrix
 from fracgpu.placement.outcome import FitReason, NoPlacement, Placement
-from fracgpu.placement.placement import SCORING, is_linked, place
+from fracgpu.placement.placement import SCORING, allocation_on_one_card, is_linked, place
 from fracgpu.placement.policies.scoring import Scoring
 from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
-from fracgpu.state.allocation import CardAllocation, Slice, allocations_by_card
 from fracgpu.units import Mib, share_of
 
 FITS: Final = 0
@@ -250,16 +247,6 @@ def cards_for_whole_pod(matrix: NodeMatrix, need: PodNeed) -> NDArray[np.bool_]:
             & (matrix.free_slots[rows] >= held.slots)
         )
     return fits
-
-
-def allocation_on_one_card(need: PodNeed) -> CardAllocation:
-    """Return what a pod holds whose containers all have one card."""
-    card = CardUuid("")
-    slices = {
-        part.name: (Slice(card=card, mib=part.mib, cores=part.cores),) for part in need.containers
-    }
-    specs = [ContainerSpec(name=part.name, kind=part.kind) for part in need.containers]
-    return allocations_by_card(slices, specs)[card]
 
 
 def obstacle(reasons: Iterable[FitReason | None]) -> Obstacle:

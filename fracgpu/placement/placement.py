@@ -283,3 +283,13 @@ def _score(
     if linked and any(container.cards > 1 for container in need.containers):
         score = (score + topology.closeness([node_info.cards[uuid].card for uuid in held])) / 2
     return min(1.0, max(0.0, score))
+
+
+def allocation_on_one_card(need: PodNeed) -> CardAllocation:
+    """Return what a pod holds whose containers all have one card."""
+    card = CardUuid("")
+    slices = {
+        part.name: (Slice(card=card, mib=part.mib, cores=part.cores),) for part in need.containers
+    }
+    specs = [ContainerSpec(name=part.name, kind=part.kind) for part in need.containers]
+    return allocations_by_card(slices, specs)[card]

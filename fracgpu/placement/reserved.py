@@ -3,20 +3,15 @@
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.k8s.container import ContainerSpec
 from fracgpu.placement.outcome import Placement
-from fracgpu.placement.placement import place
-from fracgpu.request.need import PodNeed, Strategy
-from fracgpu.state.allocation import CardAllocation, Slice, allocations_by_card
+from fracgpu.placement.placement import allocation_on_one_card, place
+from fracgpu.request.need import Strategy
 from fracgpu.state.card_hold import CardHold
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.reservation import Reservation
-
-_ANY_CARD: Final = CardUuid("")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +37,10 @@ def reservations_for(ledger: Ledger, pod: PodInfo, *, now: datetime) -> Sequence
     found = ledger.reservations.for_pod(pod.owner[2], pod.record.uid, now=now)
     if not found:
         return ()
-    wanted = _on_one_card(pod.need)
+    containers = pod.need.containers
+    if not containers or any(container.cards != 1 for container in containers):
+        return []
+    wanted = allocation_on_one_card(pod.need)
     return [one for one in found if one.allocation == wanted]
 
 
@@ -103,14 +101,3 @@ def _take(
     others = frozenset(opened.cards) - {reservation.card}
     answer = place(opened, pod.need, strategy=strategy, exclude=others)
     return answer if isinstance(answer, Placement) else None
-
-
-def _on_one_card(need: PodNeed) -> CardAllocation | None:
-    """Return what a need takes if all of it is on one card; None if it asks for several."""
-    if any(container.cards != 1 for container in need.containers):
-        return None
-    specs = [ContainerSpec(name=one.name, kind=one.kind) for one in need.containers]
-    assignment = {
-        one.name: (Slice(card=_ANY_CARD, mib=one.mib, cores=one.cores),) for one in need.containers
-    }
-    return allocations_by_card(assignment, specs).get(_ANY_CARD)

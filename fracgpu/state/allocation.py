@@ -63,7 +63,7 @@ class PodRecord:
         return f"{self.namespace}/{self.name}"
 
 
-_WHOLE_CARD: Final = CardAllocation(mib=MAX_MIB, cores=FULL_CORES)
+WHOLE_CARD: Final = CardAllocation(mib=MAX_MIB, cores=FULL_CORES)
 
 
 class Phase(Enum):
@@ -147,9 +147,9 @@ def most_by_limits(containers: Sequence[ContainerSpec]) -> CardAllocation:
         try:
             amounts.append((container.kind, parse_mib(text, field=names.GPU_MEM)))
         except RequestError:
-            return _WHOLE_CARD
+            return WHOLE_CARD
     if not amounts:
-        return _WHOLE_CARD
+        return WHOLE_CARD
     return CardAllocation(
         mib=Mib(pod_resource_sum(amounts)),
         cores=FULL_CORES,

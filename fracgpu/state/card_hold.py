@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.state.move_object import RESERVING, MoveObject, MovePhase
+from fracgpu.state.move_object import RESERVING, MoveObject, MovePhase, in_utc
 
 # The pod on the source stays, so there will be no room.
 _NO_ROOM: Final = (MovePhase.RECOMMENDED, MovePhase.ROLLING_BACK, MovePhase.ABORTED)
@@ -40,9 +40,9 @@ def hold_of(move: MoveObject) -> CardHold | None:
     phase = move.status.phase
     if beneficiary is None or phase in _NO_ROOM:
         return None
-    until = _in_utc(beneficiary.held_until)
+    until = in_utc(beneficiary.held_until)
     if phase in RESERVING:
-        until = max(until, _in_utc(move.reserved_until))
+        until = max(until, in_utc(move.reserved_until))
     return CardHold(
         move=move.name,
         pod_uid=beneficiary.uid,
@@ -74,8 +74,3 @@ def held_cards(
         if hold.until > now and hold.pod_uid != for_pod and hold.pod_uid not in ended
         for card in sorted(hold.cards)
     }
-
-
-def _in_utc(moment: datetime) -> datetime:
-    # The API server accepts a date-time without a time zone.
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

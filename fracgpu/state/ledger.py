@@ -10,7 +10,7 @@ from fracgpu.state.allocation import Allocation, Assignment, Phase, PodRecord, a
 from fracgpu.state.card_hold import held_cards
 from fracgpu.state.move_object import MoveObject
 from fracgpu.state.reservation import MoveClaims, claims_of
-from fracgpu.state.reservation_index import ReservationIndex
+from fracgpu.state.reservation_index import ReservationIndex, discard
 from fracgpu.state.snapshot import NodeInfo, PodAllocation, Snapshot, allocation_of, build_node_info
 from fracgpu.units import Mib
 
@@ -137,7 +137,7 @@ class Ledger:
         assumption = self._assumed.pop(uid, None)
         if assumption is not None:
             node = assumption.allocation.node
-            _discard(self._assumed_on, node, uid)
+            discard(self._assumed_on, node, uid)
             self._touch(node)
             self._release(assumption.move, uid)
             self._touch_kept(uid)
@@ -275,7 +275,7 @@ class Ledger:
     def _unobserve(self, uid: str) -> None:
         allocation = self._observed.pop(uid, None)
         if allocation is not None:
-            _discard(self._on_node, allocation.node, uid)
+            discard(self._on_node, allocation.node, uid)
             self._touch(allocation.node)
             self._release(allocation.move, uid)
             self._touch_kept(uid)
@@ -303,10 +303,3 @@ class Ledger:
     def _touch(self, node: str) -> None:
         self._folded.pop(node, None)
         self._dirty.add(node)
-
-
-def _discard(groups: dict[str, set[str]], key: str, item: str) -> None:
-    group = groups[key]
-    group.discard(item)
-    if not group:
-        del groups[key]

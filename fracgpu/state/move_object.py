@@ -4,7 +4,7 @@ The rebalancer writes Moves; the extender reads the reservation in them. Its sch
 server is deploy/crds/moves.yaml.
 """
 
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Final
 
@@ -242,3 +242,8 @@ def decode_move(body: bytes) -> MoveObject:
         return _decoder.decode(body)
     except msgspec.MsgspecError as error:
         raise WireError(what=KIND, message=str(error)) from error
+
+
+def in_utc(moment: datetime) -> datetime:
+    """Return a time of a Move; without a time zone, which the API server accepts, it is UTC."""
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

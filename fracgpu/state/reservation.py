@@ -8,13 +8,12 @@ import msgspec
 
 from fracgpu.cards.card import FULL_CORES, CardUuid
 from fracgpu.errors import WireError
-from fracgpu.state.allocation import CardAllocation
+from fracgpu.state.allocation import WHOLE_CARD, CardAllocation
 from fracgpu.state.card_hold import CardHold, hold_of
-from fracgpu.state.move_object import KIND, RESERVING, MoveObject, MovePhase, decode_move
+from fracgpu.state.move_object import KIND, RESERVING, MoveObject, MovePhase, decode_move, in_utc
 from fracgpu.units import MAX_MIB, Mib
 
 _MAX_SLOTS: Final = 1024  # containers of one pod; far more than a card can have slots
-_WHOLE_CARD: Final = CardAllocation(mib=MAX_MIB, cores=FULL_CORES)
 _NEVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
@@ -85,12 +84,12 @@ def reservation_of(move: MoveObject) -> Reservation | None:
         pod=f"{spec.pod.namespace}/{spec.pod.name}",
         node=spec.target.node,
         card=CardUuid(spec.target.card),
-        allocation=_WHOLE_CARD
+        allocation=WHOLE_CARD
         if _amount_problem(move)
         else CardAllocation(
             mib=Mib(spec.request.mib), cores=spec.request.cores, slots=spec.request.slots
         ),
-        until=_in_utc(move.reserved_until),
+        until=in_utc(move.reserved_until),
     )
 
 
@@ -104,7 +103,7 @@ def source_denial_of(move: MoveObject) -> SourceDenial | None:
         owner_uid=spec.owner.uid,
         node=spec.source.node,
         card=CardUuid(spec.source.card),
-        until=_in_utc(spec.source_denied_until),
+        until=in_utc(spec.source_denied_until),
     )
 
 
@@ -156,7 +155,7 @@ def _unreadable(body: bytes, problem: str) -> MoveClaims:
         pod_uid="",
         node=node,
         card=CardUuid(card),
-        allocation=_WHOLE_CARD,
+        allocation=WHOLE_CARD,
         until=_time(until),
     )
     return replace(claims, reservation=reservation)
@@ -173,14 +172,9 @@ def _text(found: Any, *path: str) -> str:
 
 def _time(text: str) -> datetime:
     try:
-        return _in_utc(datetime.fromisoformat(text))
+        return in_utc(datetime.fromisoformat(text))
     except ValueError:
         return _NEVER
-
-
-def _in_utc(moment: datetime) -> datetime:
-    # The API server accepts a date-time without a time zone.
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def _amount_problem(move: MoveObject) -> str:

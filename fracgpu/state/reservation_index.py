@@ -66,14 +66,14 @@ class ReservationIndex:
             return frozenset()
         reservation, denial, hold = claims.reservation, claims.denial, claims.hold
         if denial is not None and denial.owner_uid:
-            _discard(self._denied_to, denial.owner_uid, move)
+            discard(self._denied_to, denial.owner_uid, move)
         if hold is not None:
-            _discard(self._holds_on, hold.node, move)
-            _discard(self._holds_for, hold.pod_uid, move)
+            discard(self._holds_on, hold.node, move)
+            discard(self._holds_for, hold.pod_uid, move)
         if reservation is not None:
             if reservation.owner_uid:
-                _discard(self._of_owner, reservation.owner_uid, move)
-            _discard(self._on_node, reservation.node, move)
+                discard(self._of_owner, reservation.owner_uid, move)
+            discard(self._on_node, reservation.node, move)
         return _nodes_of(claims)
 
     def consume(self, move: str, *, pod_uid: str, until: datetime | None = None) -> frozenset[str]:
@@ -196,10 +196,13 @@ def _nodes_of(claims: MoveClaims) -> frozenset[str]:
     return frozenset(part.node for part in parts if part is not None)
 
 
-def _discard(groups: dict[str, set[str]], key: str, item: str) -> None:
-    group = groups.get(key)
-    if group is None:
-        return
+def discard(groups: dict[str, set[str]], key: str, item: str) -> None:
+    """Remove an item from the group of a key, and the group when it is empty.
+
+    Raises:
+        KeyError: there is no such group.
+    """
+    group = groups[key]
     group.discard(item)
     if not group:
         del groups[key]

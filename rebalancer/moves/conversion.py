@@ -1,7 +1,7 @@
 """From a planned move to the spec of a Move, and from a Move's JSON to its record and back."""
 
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -20,14 +20,8 @@ from fracgpu.state.move_object import (
     RequestedShare,
     decode_move,
 )
+from rebalancer.moves.owners import OWNER_KINDS
 from rebalancer.moves.record import MoveRecord
-
-_API_VERSIONS: Final = {
-    "ReplicaSet": "apps/v1",
-    "StatefulSet": "apps/v1",
-    "Job": "batch/v1",
-    "ReplicationController": "v1",
-}
 
 
 def spec_of(
@@ -67,7 +61,10 @@ def spec_of(
     return MoveSpec(
         pod=PodReference(namespace=move.namespace, name=move.name, uid=move.pod_uid),
         owner=OwnerReference(
-            api_version=_API_VERSIONS.get(kind, "v1"), kind=kind, name=owner, uid=move.owner_uid
+            api_version=OWNER_KINDS[kind].group_version if kind in OWNER_KINDS else "v1",
+            kind=kind,
+            name=owner,
+            uid=move.owner_uid,
         ),
         source=source,
         target=target,

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import structlog
 
 from fracgpu.disruption.disruption_state import DisruptionState
-from fracgpu.disruption.move import ENDED, UNDER_WAY, Ending
+from fracgpu.disruption.move import ENDED, Ending
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.state.move_object import MovePhase
 from rebalancer.moves.evictor import EvictionOutcome, EvictionResult
@@ -223,8 +223,3 @@ class MoveExecutor:
 
 
 _UNDISTURBED: Final = frozenset({MovePhase.PLANNED, MovePhase.RESERVED, MovePhase.NOTICED})
-
-
-def under_way(records: tuple[MoveRecord, ...]) -> list[MoveRecord]:
-    """Return the moves whose replacement is not Ready yet."""
-    return [record for record in records if record.phase in UNDER_WAY]

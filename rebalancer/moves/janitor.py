@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 from fracgpu import names
+from fracgpu.disruption.candidates.move_mode import original_value
 from fracgpu.disruption.move import UNDER_WAY
 from fracgpu.errors import WireError
 from fracgpu.state.cluster_state import PlacedPod
@@ -17,12 +18,8 @@ from kube.kinds import PODS
 from rebalancer.moves.observer import orphans_of, victim_of
 from rebalancer.moves.owners import Owners
 from rebalancer.moves.record import MoveRecord, outlived
-from rebalancer.moves.steps.facts import (
-    HASH_LABEL,
-    OwnerFacts,
-    VictimFacts,
-    original_value,
-)
+from rebalancer.moves.side_effects import restoring
+from rebalancer.moves.steps.facts import OwnerFacts
 from rebalancer.moves.store import MoveStore
 
 log = structlog.get_logger()
@@ -87,7 +84,12 @@ class Janitor:
         await self._client.patch(
             PODS,
             record.name,
-            _cleared(victim, marks, uid=record.uid),
+            restoring(
+                victim,
+                uid=record.uid,
+                original=original_value(victim.hash_label),
+                marks=marks,
+            ),
             namespace=record.namespace,
             how=PatchType.JSON,
         )
@@ -117,18 +119,3 @@ def to_evict(owner: OwnerFacts, *, orphaned: bool) -> bool:
     unless the ReplicaSet left its other pods behind.
     """
     return owner.satisfied if owner.there else not orphaned
-
-
-def _cleared(victim: VictimFacts, marks: Iterable[str], *, uid: str) -> list[dict[str, Any]]:
-    """Return the JSON patch that takes the marks off a pod and gives it its label back."""
-    patch: list[dict[str, Any]] = [
-        {"op": "test", "path": "/metadata/uid", "value": uid},
-        {"op": "test", "path": "/metadata/resourceVersion", "value": victim.version},
-    ]
-    if victim.released:
-        value = original_value(victim.hash_label)
-        patch.append({"op": "replace", "path": f"/metadata/labels/{HASH_LABEL}", "value": value})
-    return patch + [
-        {"op": "remove", "path": f"/metadata/annotations/{mark.replace('/', '~1')}"}
-        for mark in marks
-    ]

@@ -5,12 +5,13 @@ Only candidates for the replacement are looked up in the cache; the one chosen i
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.candidates.move_mode import HASH_LABEL, original_value
 from fracgpu.errors import WireError
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.move_object import MovePhase
@@ -22,13 +23,11 @@ from rebalancer.moves.owners import Owners
 from rebalancer.moves.record import MoveRecord
 from rebalancer.moves.steps.facts import (
     DELETION_COST,
-    HASH_LABEL,
     LOWEST_COST,
     MoveFacts,
     OwnerFacts,
     ReplacementFacts,
     VictimFacts,
-    original_value,
 )
 from rebalancer.moves.steps.step import StepContext
 
@@ -38,12 +37,6 @@ _STUCK: Final = frozenset(
     {"ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError"}
 )
 _UNREAD: Final = MoveFacts(victim=VictimFacts(there=False), owner=OwnerFacts(there=False))
-
-
-class Observes(Protocol):
-    """What the executor needs of :class:`Observer`."""
-
-    async def observe(self, record: MoveRecord, context: StepContext) -> MoveFacts: ...
 
 
 class Observer:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from fracgpu.disruption.candidates.move_mode import HASH_LABEL
 from fracgpu.state.move_object import OwnerReference
 from kube.client import KubeClient
 from kube.errors import NotFound
@@ -15,11 +16,11 @@ from kube.kinds import (
     Kind,
 )
 from kube.objects import decode_object
-from rebalancer.moves.steps.facts import HASH_LABEL, OwnerFacts
+from rebalancer.moves.steps.facts import OwnerFacts
 
 _Object = Mapping[str, Any]
 
-_KINDS: Final = {
+OWNER_KINDS: Final = {
     kind.kind: kind for kind in (REPLICASETS, STATEFULSETS, JOBS, REPLICATION_CONTROLLERS)
 }
 _GONE: Final = OwnerFacts(there=False)
@@ -37,7 +38,7 @@ class Owners:
         Raises:
             KubeError: the API server did not answer.
         """
-        kind = _KINDS.get(owner.kind)
+        kind = OWNER_KINDS.get(owner.kind)
         found = await self._fetch(kind, owner.name, namespace) if kind else None
         if found is None or found["metadata"].get("uid") != owner.uid:
             return _GONE

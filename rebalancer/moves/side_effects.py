@@ -1,10 +1,11 @@
 """What a move does to pods: dry runs, the notice, the label that releases a pod, the eviction."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, timedelta
 from typing import Any, Final
 
 from fracgpu import names
+from fracgpu.disruption.candidates.move_mode import HASH_LABEL, original_value, released_value
 from fracgpu.state.move_object import MoveMode
 from kube.client import KubeClient, PatchType
 from kube.errors import Conflict, Invalid, KubeError
@@ -12,15 +13,7 @@ from kube.kinds import PODS, SERVICES
 from kube.objects import decode_object
 from rebalancer.moves.evictor import EvictionOutcome, EvictionResult, Evictor, judge
 from rebalancer.moves.record import MoveRecord
-from rebalancer.moves.steps.facts import (
-    DELETION_COST,
-    HASH_LABEL,
-    LOWEST_COST,
-    MoveFacts,
-    VictimFacts,
-    original_value,
-    released_value,
-)
+from rebalancer.moves.steps.facts import DELETION_COST, LOWEST_COST, MoveFacts, VictimFacts
 from rebalancer.moves.steps.step import Action, StepContext
 
 _DONE: Final = EvictionResult(outcome=EvictionOutcome.ALLOWED)
@@ -134,28 +127,43 @@ def judge_write(error: KubeError) -> EvictionResult:
     return judge(error)
 
 
-def _test(record: MoveRecord, victim: VictimFacts) -> list[dict[str, Any]]:
+def _unchanged(uid: str, victim: VictimFacts) -> list[dict[str, Any]]:
     return [
-        {"op": "test", "path": "/metadata/uid", "value": record.spec.pod.uid},
+        {"op": "test", "path": "/metadata/uid", "value": uid},
         {"op": "test", "path": "/metadata/resourceVersion", "value": victim.version},
     ]
 
 
 def _release(record: MoveRecord, victim: VictimFacts) -> list[dict[str, Any]]:
     return [
-        *_test(record, victim),
+        *_unchanged(record.spec.pod.uid, victim),
         {"op": "replace", "path": _LABEL, "value": released_value(victim.hash_label)},
-        {"op": "add", "path": _MOVED_BY, "value": record.id},
+        {"op": "add", "path": _annotation(names.MOVED_BY), "value": record.id},
     ]
 
 
 def _restore(record: MoveRecord, victim: VictimFacts) -> list[dict[str, Any]]:
     original = record.status.released_hash or original_value(victim.hash_label)
-    marked = [{"op": "remove", "path": _MOVED_BY}] if victim.moved_by else []
+    marks = [names.MOVED_BY] if victim.moved_by else []
+    return restoring(victim, uid=record.spec.pod.uid, original=original, marks=marks)
+
+
+def restoring(
+    victim: VictimFacts, *, uid: str, original: str, marks: Iterable[str]
+) -> list[dict[str, Any]]:
+    """Return the JSON patch that gives a pod its label back, if it was released, without marks.
+
+    Args:
+        victim: the pod as it was read; the patch fails if it has changed since.
+        uid: the pod's.
+        original: the value of the label before the pod was released.
+        marks: the annotations to take off.
+    """
+    label = {"op": "replace", "path": _LABEL, "value": original}
     return [
-        *_test(record, victim),
-        {"op": "replace", "path": _LABEL, "value": original},
-        *marked,
+        *_unchanged(uid, victim),
+        *([label] if victim.released else []),
+        *({"op": "remove", "path": _annotation(mark)} for mark in marks),
     ]
 
 
@@ -165,4 +173,7 @@ def _pointer(key: str) -> str:
 
 
 _LABEL: Final = f"/metadata/labels/{_pointer(HASH_LABEL)}"
-_MOVED_BY: Final = f"/metadata/annotations/{_pointer(names.MOVED_BY)}"
+
+
+def _annotation(key: str) -> str:
+    return f"/metadata/annotations/{_pointer(key)}"

@@ -236,7 +236,7 @@ class Binder:
         return _Chosen(assignment=answer.assignment)
 
     def _give_up(self, pod: PodInfo, args: BindingArgs) -> None:
-        """Tell of what is held for a pod that goes elsewhere; the rebalancer ends the move."""
+        """Count and log what stays held for a pod that goes elsewhere; the rebalancer ends it."""
         for reservation in reservations_for(self._ledger, pod, now=self._clock.now()):
             self._metrics.gave_up_reservation()
             log.warning(

@@ -1,4 +1,7 @@
-"""How a pod's replacement comes to be: beside the pod, or after its eviction."""
+"""How a pod's replacement comes to be: beside the pod, or after its eviction.
+
+A pod is released from its ReplicaSet by another value of the label by which that selects it.
+"""
 
 from typing import Final
 
@@ -6,7 +9,10 @@ from fracgpu.request.need import Rebalance
 from fracgpu.state.move_object import MoveMode
 from fracgpu.state.pod_info import PodInfo
 
+# A Deployment's ReplicaSet selects its pods by it.
 HASH_LABEL: Final = "pod-template-hash"
+RELEASED_SUFFIX: Final = ".moved"  # of the label's value, while the pod is released
+_LONGEST_LABEL: Final = 63
 
 
 def mode_of(pod: PodInfo) -> MoveMode:
@@ -20,3 +26,13 @@ def mode_of(pod: PodInfo) -> MoveMode:
     if by_replicaset and selected_by_hash and pod.rebalance is not Rebalance.EVICT:
         return MoveMode.SURGE
     return MoveMode.EVICT
+
+
+def released_value(hash_value: str) -> str:
+    """Return what the label becomes, so that no ReplicaSet selects the pod any more."""
+    return f"{hash_value[: _LONGEST_LABEL - len(RELEASED_SUFFIX)]}{RELEASED_SUFFIX}"
+
+
+def original_value(label: str) -> str:
+    """Return what the label was before :func:`released_value` changed it."""
+    return label.removesuffix(RELEASED_SUFFIX)

@@ -340,10 +340,7 @@ def _cost(state: DisruptionState, card: CardUuid, candidate: PlacedPod) -> float
     allocation = state.snapshot.pods[candidate.uid].by_card[card]
     interruption = 0.0
     if mode_of(candidate.info) is MoveMode.EVICT:
-        alone = not any(
-            other.owner_uid == candidate.owner_uid and other is not candidate
-            for other in state.pods.values()
-        )
+        alone = all(other is candidate for other in state.pods_of(candidate.owner_uid))
         interruption = _NO_SURGE_COST + (_SINGLE_REPLICA_COST if alone else 0.0)
     return (
         _BASE_COST

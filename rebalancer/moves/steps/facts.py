@@ -4,15 +4,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.candidates.move_mode import RELEASED_SUFFIX
 
-# A Deployment's ReplicaSet selects its pods by it.
-HASH_LABEL: Final = "pod-template-hash"
-RELEASED_SUFFIX: Final = ".moved"  # of the label's value, while the pod is released
 # A ReplicaSet with too many pods deletes those with the lowest cost first.
 # Source: kubernetes.io/docs/concepts/workloads/controllers/replicaset (Pod deletion cost).
 DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 LOWEST_COST: Final = str(-(2**31))
-_LONGEST_LABEL: Final = 63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,13 +111,3 @@ class MoveFacts:
     owner: OwnerFacts
     replacement: ReplacementFacts | None = None
     target_problem: str = ""
-
-
-def released_value(hash_value: str) -> str:
-    """Return what the label becomes, so that no ReplicaSet selects the pod any more."""
-    return f"{hash_value[: _LONGEST_LABEL - len(RELEASED_SUFFIX)]}{RELEASED_SUFFIX}"
-
-
-def original_value(label: str) -> str:
-    """Return what the label was before :func:`released_value` changed it."""
-    return label.removesuffix(RELEASED_SUFFIX)

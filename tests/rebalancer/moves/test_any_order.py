@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fracgpu.cards.card import CardUuid, Cordon
+from fracgpu.disruption.candidates.move_mode import original_value, released_value
 from fracgpu.disruption.move import ENDED
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.state.move_object import MoveMode, MovePhase
@@ -22,14 +23,7 @@ from rebalancer.moves.evictor import EvictionOutcome, EvictionResult
 from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.janitor import to_evict
 from rebalancer.moves.record import MoveRecord
-from rebalancer.moves.steps.facts import (
-    MoveFacts,
-    OwnerFacts,
-    ReplacementFacts,
-    VictimFacts,
-    original_value,
-    released_value,
-)
+from rebalancer.moves.steps.facts import MoveFacts, OwnerFacts, ReplacementFacts, VictimFacts
 from rebalancer.moves.steps.step import Action, StepContext
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (

@@ -12,7 +12,6 @@ from fracgpu.state.move_object import MovePhase
 from kube.client import KubeClient
 from kube.kinds import NODES, PODS
 from rebalancer.moves.evictor import EvictionResult, Evictor
-from rebalancer.moves.executor import under_way
 from rebalancer.moves.record import MoveRecord
 from tests.fakes.clock import VirtualClock
 from tests.support.moving import (
@@ -442,7 +441,7 @@ async def test_an_eviction_blocked_half_way_is_tried_again_later_and_given_up_in
 
         assert rig.record().ending is Ending.BLOCKED
         assert not await terminating(kube)
-        assert under_way(rig.store.records) == []
+        assert [record for record in rig.store.records if record.past().under_way] == []
 
 
 async def test_whoever_is_not_the_leader_any_more_evicts_nobody(
