@@ -99,6 +99,8 @@ class Policy:
         self._ledger = Ledger()
         self._index = SnapshotIndex()
         self._pods: dict[str, PlacedPod] = {}
+        self._scheduling = scheduling_by_cards((), ())
+        self._workloads = settled_workloads(())
         self._cordoned: frozenset[CardUuid] = frozenset()
 
     def repelled(self) -> frozenset[str]:
@@ -127,9 +129,9 @@ class Policy:
             snapshot=self._ledger.snapshot(now=now),
             usage=usage,
             heat=self._heat,
-            pods=dict(self._pods),
-            scheduling=scheduling_by_cards(self._ledger.nodes.values(), self._pods.values()),
-            workloads=settled_workloads(self._pods.values()),
+            pods=self._pods,
+            scheduling=self._scheduling,
+            workloads=self._workloads,
             index=self._index,
             past=past,
             scheduler_name=names.SCHEDULER_NAME,
@@ -222,19 +224,23 @@ class Policy:
         if not self._ledger.nodes:
             for node in sorted(set(node_of.values())):
                 self._ledger.set_node(_node(node, [card for card in cards if card.node == node]))
-        for uid in self._pods.keys() - {pod.id for pod in pods}:
+        before, found = self._pods, {}
+        for uid in before.keys() - {pod.id for pod in pods}:
             self._ledger.remove_pod(uid)
-            del self._pods[uid]
         for pod in pods:
-            known = self._pods.get(pod.id)
+            known = before.get(pod.id)
             if known is None or known.info.ready != pod.ready:
                 body = _pod_body(pod, node_of[pod.card])
-                placed = PlacedPod(
+                known = PlacedPod(
                     info=decode_pod_info(body),
                     scheduling_constraints=scheduling_constraints_of(body),
                 )
-                self._pods[pod.id] = placed
-                self._ledger.set_pod(placed.info.record)
+                self._ledger.set_pod(known.info.record)
+            found[pod.id] = known
+        if found != before:
+            self._pods = found
+            self._scheduling = scheduling_by_cards(self._ledger.nodes.values(), found.values())
+            self._workloads = settled_workloads(found.values())
 
     def _count(self, reasons: Iterable[str]) -> None:
         for reason in reasons:
