@@ -98,7 +98,7 @@ class Ending(Enum):
 
     RELIEVED = "relieved"
     USELESS = "useless"  # carried out, and the source is as busy as before or the target is hot
-    UNVERIFIED = "unverified"  # carried out, and the cards could not be measured afterwards
+    UNVERIFIED = "unverified"  # carried out, and what the cards show afterwards tells nothing
     DRY_RUN = "dry_run"
     # Before anybody was disturbed, or after it.
     PAUSED = "paused"  # the mode was changed

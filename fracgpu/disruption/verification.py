@@ -7,6 +7,8 @@ from fracgpu.disruption.heat import CardReading
 from fracgpu.disruption.policy import RebalancerPolicy
 
 NEEDED_RELIEF: Final = 0.5  # share of the pod's use by which the source must be less busy
+# Share of its time from which on a card may give its pods less than they ask for.
+SATURATED_RATIO: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +17,7 @@ class Verification:
 
     Attributes:
         relieved: the move helped; None if nobody knows, because a card is not measured, or because
-            the other pods of the source use what the one that left had used.
+            the other pods of a source that was saturated use what the one that left had used.
         relief_ratio: by how much of its time the source is less busy; negative if it is busier.
         detail: the figures, for people.
     """
@@ -54,8 +56,9 @@ def verify(
 ) -> Verification:
     """Return whether a move helped.
 
-    A source that stays busy with its other pods shows nothing: they lacked what they use now, or
-    they want more than before. Without the move it would be busier, but one cannot see it.
+    A source that was saturated, and stays busy with its other pods, shows nothing: they had less
+    than they asked for, and now get what the pod that left had used. Had the source not been
+    saturated, they would not have lacked anything; then the move was useless.
 
     Args:
         before_ratio: how busy the source was when the move was planned, 0..1.
@@ -74,7 +77,7 @@ def verify(
     detail += f", the replacement's card is {target.level_ratio:.0%} busy"
     cooled = relief >= NEEDED_RELIEF * pod_ratio
     stays_cool = target.level_ratio < policy.hot_ratio
-    if not cooled and stays_cool:
+    if before_ratio >= SATURATED_RATIO and not cooled and stays_cool:
         others = sum(use.busy_ratio for uid, use in source.pods.items() if uid != pod_uid)
         if others >= max(policy.attribution_ratio, NEEDED_RELIEF) * source.level_ratio:
             detail += ", by its other pods"

@@ -38,22 +38,31 @@ def test_without_a_trusted_reading_at_both_ends_nobody_knows() -> None:
     assert unmeasured_target.detail == "the replacement's card is not measured"
 
 
-def test_a_source_that_its_other_pods_keep_busy_shows_nothing() -> None:
-    def relieved(source: CardReading, target: float = 0.5) -> bool | None:
-        return verify(
-            before_ratio=1.0,
-            pod_ratio=0.3,
-            source=source,
-            target=a_reading(target),
-            policy=ACTIVE,
-            pod_uid="gone",
-        ).relieved
+def _left_behind(source: CardReading, *, before: float = 1.0, target: float = 0.5) -> bool | None:
+    """Return the verdict on a move of the pod "gone", which used 30 % of its card."""
+    return verify(
+        before_ratio=before,
+        pod_ratio=0.3,
+        source=source,
+        target=a_reading(target),
+        policy=ACTIVE,
+        pod_uid="gone",
+    ).relieved
 
-    assert relieved(a_reading(1.0, pods={"b": 0.5, "c": 0.4})) is None
+
+def test_a_saturated_source_that_its_other_pods_keep_busy_shows_nothing() -> None:
+    assert _left_behind(a_reading(1.0, pods={"b": 0.5, "c": 0.4})) is None
     # Nobody knows what keeps it busy: the pod that left is no longer there, whatever a window says.
-    assert relieved(a_reading(1.0, pods={"b": 0.5, "gone": 0.4})) is False
-    assert relieved(a_reading(0.85, pods={"b": 0.85})) is True
-    assert relieved(a_reading(1.0, pods={"b": 0.5, "c": 0.4}), target=0.9) is False
+    assert _left_behind(a_reading(1.0, pods={"b": 0.5, "gone": 0.4})) is False
+    assert _left_behind(a_reading(0.85, pods={"b": 0.85})) is True
+    assert _left_behind(a_reading(1.0, pods={"b": 0.5, "c": 0.4}), target=0.9) is False
+
+
+def test_a_move_off_a_source_that_had_time_left_and_stays_as_busy_was_useless() -> None:
+    stays_busy = a_reading(0.9, pods={"b": 0.5, "c": 0.4})
+
+    assert _left_behind(stays_busy, before=0.94) is False
+    assert _left_behind(stays_busy, before=0.95) is None
 
 
 def test_room_was_made_if_the_pod_started_and_the_target_is_not_hot() -> None:
