@@ -2,7 +2,8 @@
 
 Nodes come first, because their agents clean up best; then what can refuse other writes (webhooks
 that fail closed, policies), so that it does not block the deletion of the rest; RBAC objects last,
-because roles that are shutting down still need their permissions.
+because roles that are shutting down still need their permissions. Pods that are being moved go back
+to their owners once the rebalancer is gone, which would move them on.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from cli.moved_pods import find_moved, give_back
 from fracgpu import names
 from fracgpu.cards.node_marks import NodeMarks, marks_of, shares
 from fracgpu.state.pod_info import decode_pod_info
@@ -99,15 +101,17 @@ class RemovalPlan:
         nodes: labels, annotations and resources to remove, by node.
         objects: in the order of their removal.
         pods: those that still hold cards, as ``namespace/name``; they are not touched.
+        moved: those that carry the marks of a move, as ``namespace/name``.
     """
 
     nodes: Mapping[str, NodeMarks] = field(default_factory=dict)
     objects: Sequence[FoundObject] = ()
     namespaces: Sequence[str] = ()
     pods: Sequence[str] = ()
+    moved: Sequence[str] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.nodes or self.objects or self.namespaces)
+        return bool(self.nodes or self.objects or self.namespaces or self.moved)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,15 +121,17 @@ class Left:
     Attributes:
         nodes: what is left, by node.
         without_agent: nodes whose agent did not clean up, so that files may be left there.
+        moved: pods that still carry the marks of a move, as ``namespace/name``.
     """
 
     nodes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     namespaces: Sequence[str] = ()
     without_agent: Sequence[str] = ()
+    moved: Sequence[str] = ()
 
     @property
     def unfinished(self) -> bool:
-        return bool(self.nodes or self.namespaces)
+        return bool(self.nodes or self.namespaces or self.moved)
 
 
 async def make_plan(client: KubeClient, *, node: str | None = None) -> RemovalPlan:
@@ -151,6 +157,7 @@ async def make_plan(client: KubeClient, *, node: str | None = None) -> RemovalPl
         objects=[found for found in objects if found.namespace not in namespaces],
         namespaces=namespaces,
         pods=await _holders(client),
+        moved=[pod.record.key for pod in await find_moved(client)],
     )
 
 
@@ -213,9 +220,10 @@ class Removal:
             FoundObject(kind=NAMESPACES, name=namespace) for namespace in plan.namespaces
         )
         waiting = await self._wait_gone(plan.namespaces)
+        moved = await self._give_back_moved()
         await self._delete(found for found in plan.objects if found.kind not in _ADMISSION)
         left = await self._wait_clean(plan.nodes)
-        return Left(nodes=left, namespaces=waiting, without_agent=without_agent)
+        return Left(nodes=left, namespaces=waiting, without_agent=without_agent, moved=moved)
 
     async def _unshare(self, nodes: Mapping[str, NodeMarks]) -> list[str]:
         """Remove the label, wait for the agents to clean up; return the nodes where none did."""
@@ -281,6 +289,14 @@ class Removal:
                 return waiting
             await self._clock.sleep(_PAUSE_S)
         return []
+
+    async def _give_back_moved(self) -> list[str]:
+        """Give pods that are being moved back to their owners; return those that could not be."""
+        while True:
+            left = await give_back(self._client, on_progress=self._on_progress)
+            if not left or not self._in_time():
+                return left
+            await self._clock.sleep(_PAUSE_S)
 
     async def _wait_clean(self, nodes: Mapping[str, NodeMarks]) -> dict[str, list[str]]:
         """Clean the nodes until nothing is left; return what is.

@@ -56,21 +56,29 @@ def plan_lines(plan: RemovalPlan) -> list[str]:
     lines = [f"node {node}: {', '.join(marks.words)}" for node, marks in plan.nodes.items()]
     lines += [f"{found.kind.kind} {found.key}" for found in plan.objects]
     lines += [f"Namespace {name}, with everything in it" for name in plan.namespaces]
-    if plan.pods:
-        named = ", ".join(plan.pods[:_MOST_PODS_NAMED])
-        more = len(plan.pods) - _MOST_PODS_NAMED
+    if plan.moved:
         lines.append(
-            f"{len(plan.pods)} pods hold cards and keep them until they end; their "
-            f"containers cannot be restarted, and their memory is no longer accounted for: {named}"
-            + (f" and {more} more" if more > 0 else "")
+            f"{len(plan.moved)} pods are marked by a move and go back to their owners: "
+            f"{_named(plan.moved)}"
+        )
+    if plan.pods:
+        lines.append(
+            f"{len(plan.pods)} pods hold cards and keep them until they end; their containers "
+            f"cannot be restarted, and their memory is no longer accounted for: {_named(plan.pods)}"
         )
     return lines
+
+
+def _named(pods: Sequence[str]) -> str:
+    more = len(pods) - _MOST_PODS_NAMED
+    return ", ".join(pods[:_MOST_PODS_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def left_lines(left: Left) -> list[str]:
     """Return lines that say what is left, and how to remove it."""
     lines = [f"node {node} still has {', '.join(words)}" for node, words in left.nodes.items()]
     lines += [f"Namespace {name} is not gone yet" for name in left.namespaces]
+    lines += [f"pod {pod} still has the marks of a move" for pod in left.moved]
     if left.without_agent:
         lines.append(
             f"no agent cleaned up on {', '.join(left.without_agent)}; on these hosts look for "
