@@ -5,6 +5,7 @@ one any more: the garbage collector would find the socket during another test.
 """
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -33,7 +34,9 @@ async def a_tcp_server(
         except asyncio.CancelledError:
             return  # the block has ended, and so has this task
         finally:
-            await _abort(writer)
+            # The block may end while a connection that is over is still being closed.
+            with suppress(asyncio.CancelledError):
+                await _abort(writer)
             tasks.discard(task)
 
     server = await asyncio.start_server(serve, host, port)
@@ -51,10 +54,10 @@ async def a_tcp_server(
 
 @asynccontextmanager
 async def a_connection(
-    host: str, port: int
+    host: str, port: int, *, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Connect until the block ends; OSError if nothing listens."""
-    reader, writer = await asyncio.open_connection(host, port)
+    """Connect until the block ends, over TLS if a context is given; OSError if nothing listens."""
+    reader, writer = await asyncio.open_connection(host, port, ssl=tls)
     try:
         yield reader, writer
         writer.close()

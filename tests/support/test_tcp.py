@@ -132,3 +132,21 @@ async def test_an_answer_arrives_whole_before_its_connection_is_closed() -> None
     async with a_tcp_server(answer) as address, a_connection(*address) as (reader, writer):
         writer.write(b"ab")
         assert await reader.read() == b"ab" * 500_000
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_the_block_ends_while_a_connection_that_is_over_is_being_closed(turns: int) -> None:
+    async with asyncio.timeout(5):
+        async with a_tcp_server(_until_the_end) as (host, port):
+            _, writer = await asyncio.open_connection(host, port)
+            writer.transport.abort()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
+async def _until_the_end(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while await reader.read(1):
+            pass
