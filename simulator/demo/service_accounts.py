@@ -103,10 +103,17 @@ def user_of(role: str) -> str:
     return f"system:serviceaccount:{names.SYSTEM_NAMESPACE}:{account_of(role)}"
 
 
-async def install_rights(kube: KubeClient) -> None:
-    """Create service accounts, roles, bindings and admission policies from ``deploy/``."""
+async def install_rights(kube: KubeClient, *, only: tuple[str, ...] = ("",)) -> None:
+    """Create service accounts, roles, bindings and admission policies from ``deploy/``.
+
+    Args:
+        kube: of an administrator.
+        only: how the names of those wanted begin.
+    """
     for name, kind in _RIGHTS.items():
         for body in deployed(name):
+            if not body["metadata"]["name"].startswith(only):
+                continue
             try:
                 await kube.create(kind, body)
             except AlreadyExists:  # e.g. the binding of a built-in role, from an earlier run

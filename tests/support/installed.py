@@ -14,12 +14,11 @@ from simulator.demo.service_accounts import token_of, write_kubeconfig
 from simulator.envtest.control_plane import ControlPlane
 from tests.support.gpu import a_sharing_node, register, some_cards
 from tests.support.kubectl import DEPLOY, Kubectl
-from tests.support.real_apiserver import real_api_server
+from tests.support.real_apiserver import WITHOUT_NODES, real_api_server
 from tests.support.roles import running_roles
 from tests.support.scheduler_pods import SYSTEM, SchedulerPods, scheduler_pods
 from tests.support.waiting import until
 
-WITHOUT_NODES: Final = "--controllers=*,-node-lifecycle-controller"  # nobody renews their leases
 # Services on loopback, so that kube-proxy's stand-in can listen where they are.
 _SERVICES: Final = {"service-cluster-ip-range": "127.77.0.0/24"}
 

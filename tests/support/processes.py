@@ -61,6 +61,21 @@ class Child:
                 env=self._env,
             )
 
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, without waiting for what it does; nothing if the process has ended."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(number)
+
+    async def wait_end(self, *, limit_s: float = 60.0) -> int:
+        """Wait until the process has ended by itself, and return its exit code.
+
+        Raises:
+            TimeoutError: it took longer.
+        """
+        assert self._process is not None, f"{self._command[0]} was not started"
+        async with asyncio.timeout(limit_s):
+            return await self._process.wait()
+
     async def end(self, how: signal.Signals = signal.SIGTERM) -> None:
         """Send the signal *how* and wait for the end; kill the process after 10 s."""
         process, self._process = self._process, None

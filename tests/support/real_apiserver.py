@@ -4,10 +4,14 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from simulator.envtest.control_plane import ASSETS_ENV, ControlPlane, ControlPlaneError, find_assets
+
+# For kube-controller-manager, where nobody renews the leases of nodes.
+WITHOUT_NODES: Final = "--controllers=*,-node-lifecycle-controller"
 
 
 @asynccontextmanager

@@ -27,7 +27,7 @@ from simulator.envtest.control_plane import ControlPlane
 from simulator.envtest.ports import free_ports
 from simulator.envtest.scheduler_configuration import ExtenderTls, scheduler_configuration
 from tests.support.gpu import Json, register
-from tests.support.real_apiserver import real_api_server
+from tests.support.real_apiserver import WITHOUT_NODES, real_api_server
 from tests.support.waiting import until
 
 _SECRET: Final = "fracgpu-scheduler-tls"  # noqa: S105 - the name of a Secret, nothing secret
@@ -92,7 +92,7 @@ async def real_scheduler(
         for node in nodes:
             await register(client, node)
         if controllers:
-            await api.start_controller_manager()
+            await api.start_controller_manager(WITHOUT_NODES)
         listen, telemetry = free_ports(2)
         kubeconfig = api.kubeconfig(workdir / "admin.kubeconfig")
         flags = {

@@ -1,0 +1,357 @@
+"""Moves on a real control plane, by rebalancers that are processes; kubelets and load are played.
+
+Every card holds one companion pod. Workloads come and go on top; :meth:`MovingCluster.heat` makes
+the card of one of them hot. Each rebalancer reaches the API server through a gate of its own, with
+the permissions and under the policies of ``deploy/``.
+"""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from fracgpu import names
+from fracgpu.disruption.move import ENDED
+from fracgpu.state.move_object import MoveObject, decode_move
+from fracgpu.state.node_info import read_node
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
+from kube.client import KubeClient
+from kube.errors import KubeError, NotFound
+from kube.informer import Change, ChangeType, Informer
+from kube.kinds import CONFIGMAPS, LEASES, MOVES, NAMESPACES, NODES, PODS, Kind
+from rebalancer.config import parse_policy
+from simulator.demo.service_accounts import install_rights, token_of, write_kubeconfig
+from simulator.envtest.ports import free_ports
+from tests.support.api_gate import ApiGate, Trigger
+from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
+from tests.support.measured_load import MeasuredLoad
+from tests.support.moving import NAMESPACE, end_pod, set_ready
+from tests.support.processes import Child
+from tests.support.real_scheduler import Harness, real_scheduler
+from tests.support.waiting import until, until_true
+
+CARD_MIB: Final = 24_000
+POD_MIB: Final = 4000
+COMPANION_MIB: Final = 14_000
+BUSY: Final = 0.45
+LEASE: Final = "fracgpu-rebalancer"
+
+QUICK: Final[Mapping[str, Any]] = {
+    "mode": "active",
+    "tickS": 1,
+    "startupGraceS": 0,
+    "fastWindowS": 5,
+    "slowWindowS": 10,
+    "forecastWindowS": 10,
+    "stepS": 1,
+    "scrapeIntervalS": 1,
+    "staleAfterS": 4,
+    "settleS": 2,
+    "cordonS": 60,
+    "minPodAgeS": 0,
+    "readyS": 2,
+    "maxPerHour": 1000,
+    "maxPerNamespacePerHour": 1000,
+    "cardCooldownS": 1,
+    "breakerAborts": 100,
+}
+
+_RIGHTS: Final = ("fracgpu-rebalancer", "fracgpu-moves")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """One rebalancer: its process, and the gate between it and the API server."""
+
+    name: str
+    process: Child
+    gate: ApiGate
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal now; the process is not waited for."""
+        self.process.send(number)
+
+    def kill_at(self, trigger: Trigger) -> None:
+        """Let the process die at the first write that *trigger* selects, once it has succeeded."""
+        self.gate.set_trap(trigger, lambda: self.send(signal.SIGKILL))
+
+    def pause_at(self, trigger: Trigger) -> None:
+        """Let the process stand still from such a write on, before it learns of its success."""
+        self.gate.set_trap(trigger, lambda: self.send(signal.SIGSTOP), deliver=True)
+
+
+class MovingCluster:
+    """The cluster, its load, and its rebalancers by name."""
+
+    def __init__(
+        self, harness: Harness, load: MeasuredLoad, workdir: Path, prometheus: str
+    ) -> None:
+        self.harness = harness
+        self.kube: KubeClient = harness.client
+        self.load = load
+        self.replicas: dict[str, Replica] = {}
+        self.clients = AsyncExitStack()
+        self._hot = ""
+        self.unready: Callable[[PodInfo], bool] = lambda _: False
+        self._workdir, self._prometheus = workdir, prometheus
+        self._ready: dict[str, set[str]] = {}
+        self.fewest_ready: dict[str, int] = {}
+
+    # What is there.
+
+    async def pods(self, app: str = "") -> list[PodInfo]:
+        """Return the pods of one workload, or all; those that are terminating included."""
+        selector = f"app={app}" if app else None
+        listed = await self.kube.list(PODS, namespace=NAMESPACE, label_selector=selector)
+        return [decode_pod_info(bytes(raw)) for raw in listed.items]
+
+    async def moves(self, app: str) -> list[MoveObject]:
+        """Return the Moves of one workload's pods, the oldest first."""
+        found = [decode_move(bytes(raw)) for raw in (await self.kube.list(MOVES)).items]
+        mine = [move for move in found if move.spec.pod.name.startswith(f"{app}-")]
+        return sorted(mine, key=lambda move: move.name)
+
+    async def move(self, app: str) -> MoveObject:
+        """Return the only Move of a workload."""
+        (found,) = await self.moves(app)
+        return found
+
+    async def leader(self) -> str:
+        """Return who holds the Lease; empty if nobody does."""
+        try:
+            lease = await self.kube.get_object(LEASES, LEASE, namespace=names.SYSTEM_NAMESPACE)
+        except NotFound:
+            return ""
+        return str(lease["spec"].get("holderIdentity") or "")
+
+    async def wait_leader(self, name: str, *, limit_s: float = 60) -> None:
+        async def leads() -> bool:
+            return await self.leader() == name
+
+        await until(leads, what=f"{name} leads", limit_s=limit_s)
+
+    async def wait_sprung(self, replica: Replica, *, limit_s: float = 60) -> None:
+        """Wait until what was set at the replica's gate has happened."""
+        try:
+            await until_true(replica.gate.sprung.is_set, what="the write", limit_s=limit_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {replica.process.tail(25)}") from None
+
+    # What happens to it.
+
+    async def add(self, kind: Kind, body: Mapping[str, Any], *, pods: int = 1) -> str:
+        """Create a workload and wait until it is complete; returns its name."""
+        created = await self.kube.create(kind, dict(body), namespace=NAMESPACE)
+        app: str = created["metadata"]["name"]
+
+        async def complete() -> bool:
+            found = await self.pods(app)
+            return len(found) == pods and all(pod.ready for pod in found)
+
+        await until(complete, what=f"{app} is complete", limit_s=120)
+        self.fewest_ready[app] = pods
+        return app
+
+    async def heat(self, app: str) -> PodInfo:
+        """Make the card of a workload's pod hot; returns the pod."""
+        pod = min(await self.pods(app), key=lambda pod: pod.record.name)
+        card = card_of(pod)
+        others = [one for one in await self.pods("companion") if card_of(one) == card]
+        self.load.busy = {one.record.uid: BUSY for one in (pod, *others)}
+        self._hot = app
+        return pod
+
+    def cool(self) -> None:
+        """Let every pod use little."""
+        self.load.busy = {}
+        self._hot = ""
+
+    async def start(self, name: str) -> Replica:
+        """Start a rebalancer."""
+        gate = ApiGate(self.harness.api.url, ca_file=self.harness.api.ca_file)
+        await self.clients.enter_async_context(gate.open())
+        config = write_kubeconfig(
+            self._workdir / f"{name}.kubeconfig",
+            server=gate.url,
+            token=await token_of(self.kube, "rebalancer"),
+            ca_file=None,
+        )
+        (telemetry,) = free_ports(1)
+        process = Child(
+            [
+                *(sys.executable, "-m", "cli", "run", "rebalancer", f"--kubeconfig={config}"),
+                *(f"--prometheus-url={self._prometheus}", f"--identity={name}"),
+                *(f"--telemetry-port={telemetry}", "--telemetry-host=127.0.0.1"),
+                "--drain-wait-s=0",
+            ],
+            log=self._workdir / f"{name}.log",
+        )
+        await process.start()
+        self.clients.push_async_callback(process.kill)
+        self.replicas[name] = Replica(name=name, process=process, gate=gate)
+        return self.replicas[name]
+
+    async def configure(self, **changes: Any) -> None:
+        """Edit the ConfigMap as an administrator does."""
+        patch = {"data": {"rebalancer": yaml.safe_dump({**QUICK, **changes})}}
+        await self.kube.patch(CONFIGMAPS, names.CONFIG_MAP, patch, namespace=names.SYSTEM_NAMESPACE)
+
+    # What must hold afterwards.
+
+    async def settle(
+        self, app: str, *, pods: int = 1, moves: int = 1, limit_s: float = 120
+    ) -> list[MoveObject]:
+        """Wait until nothing of a workload's moves is left to do; returns its Moves.
+
+        It has just its *pods*, Ready and with their owner; its Moves have ended; no reservation
+        is held, no card cordoned, and nothing carries the marks of a move.
+        """
+        wrong: list[str] = []
+
+        async def settled() -> bool:
+            wrong[:] = await self._wrong(app, pods=pods, moves=moves)
+            return not wrong
+
+        try:
+            await until(settled, what=f"{app} is settled", limit_s=limit_s)
+        except AssertionError as error:
+            tails = [f"{name}: {one.process.tail(25)}" for name, one in self.replicas.items()]
+            raise AssertionError("\n".join([f"{error}: {wrong}", *tails])) from None
+        return await self.moves(app)
+
+    async def _wrong(self, app: str, *, pods: int, moves: int) -> list[str]:
+        found = await self.pods(app)
+        wrong = [] if len(found) == pods else [f"{len(found)} pods instead of {pods}"]
+        for pod in found:
+            name = pod.record.name
+            marks = {names.MOVED_BY, names.NOTICE} & set(pod.annotations)
+            wrong += [f"{name} has no owner"] if pod.owner is None else []
+            wrong += [f"{name} is not Ready"] if not pod.ready else []
+            wrong += [f"{name} has {mark}" for mark in marks]
+        of_app = await self.moves(app)
+        wrong += [] if len(of_app) == moves else [f"{len(of_app)} Moves instead of {moves}"]
+        wrong += [
+            f"{one.name} is {one.status.phase}" for one in of_app if one.status.phase not in ENDED
+        ]
+        held = await self.harness.metric('fracgpu_scheduler_reservations{state="held"}')
+        wrong += [f"{held:g} reservations are held"] if held else []
+        for raw in (await self.kube.list(NODES)).items:
+            node = read_node(bytes(raw))
+            wrong += [f"card {cordon.card} is cordoned" for cordon in node.cordons]
+        return wrong
+
+    # What plays the kubelets, and follows the pods.
+
+    def seen(self, change: Change[PodInfo]) -> None:
+        """Follow where pods are, and count each workload's Ready pods after every change."""
+        pod, app = change.object, change.object.labels.get("app", "")
+        gone = change.type is ChangeType.DELETED
+        if gone or not pod.record.assignment:
+            self.load.pods.pop(change.uid, None)
+        else:
+            self.load.pods[change.uid] = card_of(pod)
+        if app and app == self._hot and change.uid not in self.load.busy:
+            self.load.busy[change.uid] = BUSY  # the replacement does the same work
+        ready = self._ready.setdefault(app, set())
+        counts = not gone and pod.ready and not pod.record.terminating
+        (ready.add if counts else ready.discard)(change.uid)
+        if app in self.fewest_ready:
+            self.fewest_ready[app] = min(self.fewest_ready[app], len(ready))
+
+    async def play_kubelets(self) -> None:
+        """Run every pod that is bound, and end every pod that is terminating."""
+        while True:
+            try:
+                for pod in await self.pods():
+                    await self._play(pod)
+            except KubeError:
+                pass  # the API server is down for a moment
+            await asyncio.sleep(0.2)
+
+    async def _play(self, pod: PodInfo) -> None:
+        try:
+            if pod.record.terminating:
+                await end_pod(self.kube, pod.record.name)
+            elif pod.record.node and not pod.ready and not self.unready(pod):
+                await set_ready(self.kube, pod.record.name, ready=True)
+        except KubeError:
+            return  # it changed meanwhile
+
+
+def card_of(pod: PodInfo) -> str:
+    """Return the only card of a pod."""
+    assert pod.record.assignment is not None, pod.record.key
+    ((one,),) = pod.record.assignment.values()
+    return one.card
+
+
+def a_workload(
+    name: str, *, replicas: int = 1, annotations: Mapping[str, str] | None = None, **spec: Any
+) -> dict[str, Any]:
+    """Return a Deployment, ReplicaSet or StatefulSet whose pods are labelled with its name."""
+    template = a_gpu_pod("template", mib=POD_MIB, namespace=NAMESPACE, annotations=annotations)
+    metadata = {"labels": {"app": name}, "annotations": template["metadata"]["annotations"]}
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": metadata, "spec": template["spec"]},
+            **spec,
+        },
+    }
+
+
+@asynccontextmanager
+async def a_moving_cluster(
+    workdir: Path, *, nodes: Sequence[str] = ("gpu-1", "gpu-2"), cards: int = 4, **policy: Any
+) -> AsyncIterator[MovingCluster]:
+    """Start the control plane with our extender; rebalancers are started by the test."""
+    bodies = [
+        a_sharing_node(name, cards=some_cards(name, count=cards, mib=CARD_MIB)) for name in nodes
+    ]
+    on = {card.uuid: name for name in nodes for card in some_cards(name, count=cards)}
+    text = yaml.safe_dump({**QUICK, **policy})
+    load = MeasuredLoad(parse_policy(text), on)
+    async with (
+        real_scheduler(workdir, bodies, controllers=True) as harness,
+        load.serve() as prometheus,
+    ):
+        kube = harness.client
+        await kube.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+        await install_rights(kube, only=_RIGHTS)
+        meta = {"name": names.CONFIG_MAP, "namespace": names.SYSTEM_NAMESPACE}
+        await kube.create(CONFIGMAPS, {"metadata": meta, "data": {"rebalancer": text}})
+        cluster = MovingCluster(harness, load, workdir, prometheus)
+        informer = Informer(kube, PODS, decode=decode_pod_info, on_change=cluster.seen)
+        async with cluster.clients, asyncio.TaskGroup() as group:
+            tasks = [group.create_task(cluster.play_kubelets()), group.create_task(informer.run())]
+            await informer.wait_synced()
+            try:
+                await _fill(cluster, count=len(on))
+                yield cluster
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+
+async def _fill(cluster: MovingCluster, *, count: int) -> None:
+    """Put one companion on every card; two do not fit on one."""
+    never = {names.REBALANCE: "never"}
+    for index in range(count):
+        body = a_gpu_pod(
+            f"companion-{index}", mib=COMPANION_MIB, namespace=NAMESPACE, annotations=never
+        )
+        body["metadata"]["labels"] = {"app": "companion"}
+        await cluster.kube.create(PODS, body)
+
+    async def running() -> bool:
+        return all(pod.ready for pod in await cluster.pods("companion"))
+
+    await until(running, what="every companion runs", limit_s=120)
