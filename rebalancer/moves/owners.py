@@ -59,17 +59,19 @@ class Owners:
         """Return the facts in a controller's object, and in its Deployment if it has one."""
         if "deletionTimestamp" in found["metadata"]:
             return _GONE
-        current = True
+        current, observed = True, is_observed(found)
         if kind == REPLICASETS.kind:
             deployment = await self._deployment_of(found)
             current = deployment is None or is_current(found, deployment)
+            # One that is being scaled has not told its ReplicaSet yet how many pods it wants.
+            observed = observed and (deployment is None or is_observed(deployment))
         if kind == STATEFULSETS.kind:
             current = _is_rolled_out(found)
         read = _READERS[kind]
         desired, ready = read(found)
         return OwnerFacts(
             there=True,
-            observed=_is_observed(found),
+            observed=observed,
             desired=desired,
             ready=ready,
             current=current,
@@ -94,16 +96,16 @@ class Owners:
 
 
 def is_current(replicaset: _Object, deployment: _Object) -> bool:
-    """Report whether a ReplicaSet is all that its Deployment wants now.
+    """Report whether a ReplicaSet is all that its Deployment wants now, however many pods that is.
 
-    Source: kubernetes pkg/controller/deployment/util/deployment_util.go, EqualIgnoreHash and
+    The templates tell at once whether a rollout has begun, the Deployment's status whether it is
+    over. Source: kubernetes pkg/controller/deployment/util/deployment_util.go, EqualIgnoreHash and
     DeploymentComplete.
     """
     status = deployment.get("status") or {}
     return (
         "deletionTimestamp" not in deployment["metadata"]
         and _template(replicaset) == _template(deployment)
-        and _is_observed(deployment)
         and status.get("replicas", 0) == status.get("updatedReplicas", 0)
     )
 
@@ -124,7 +126,8 @@ def _template(found: _Object) -> _Object:
     return {**template, "metadata": {**metadata, "labels": labels}}
 
 
-def _is_observed(found: _Object) -> bool:
+def is_observed(found: _Object) -> bool:
+    """Report whether a controller's status is of its current spec."""
     generation = found["metadata"].get("generation", 0)
     observed = (found.get("status") or {}).get("observedGeneration", generation)
     return bool(observed >= generation)

@@ -173,7 +173,7 @@ def _why_unready(record: MoveRecord, facts: MoveFacts, context: StepContext) -> 
     if waited > limit:
         return Ending.NOT_READY, "the replacement did not become Ready in time"
     scaled_down = found is None and facts.victim.released and facts.owner.satisfied
-    if scaled_down and waited > _SEEN_WITHIN:
+    if scaled_down and (facts.owner.desired == 0 or waited > _SEEN_WITHIN):
         return Ending.SCALED_DOWN, "its owner has all the pods that it should have"
     return None
 

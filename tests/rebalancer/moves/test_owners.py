@@ -7,7 +7,7 @@ import pytest
 from fracgpu.state.move_object import OwnerReference
 from kube.client import KubeClient
 from kube.kinds import DEPLOYMENTS, NAMESPACES, REPLICASETS
-from rebalancer.moves.owners import Owners, is_current, selects_by
+from rebalancer.moves.owners import Owners, is_current, is_observed, selects_by
 from rebalancer.moves.steps.facts import OwnerFacts
 
 NAMESPACE, HASH = "ml", "5d4f8c"
@@ -33,11 +33,45 @@ def test_a_replicaset_is_current_while_it_is_all_that_its_deployment_wants() -> 
 
     assert is_current(replicaset, a_deployment())
     assert not is_current(replicaset, a_deployment(image="web:2"))
-    assert not is_current(replicaset, a_deployment(observedGeneration=2))
     assert not is_current(replicaset, a_deployment(replicas=3))  # one of another ReplicaSet
     deleted = a_deployment()
     deleted["metadata"]["deletionTimestamp"] = "2026-01-05T12:00:00Z"
     assert not is_current(replicaset, deleted)
+
+
+def test_a_deployment_that_is_being_scaled_is_not_rolled_out() -> None:
+    """Until its controller has seen the new number, its status is that of the old one."""
+    being_scaled = a_deployment(observedGeneration=2)
+
+    assert is_current({"spec": {"template": template()}}, being_scaled)
+    assert not is_observed(being_scaled)
+
+
+async def test_an_owner_whose_deployment_is_being_scaled_is_current_and_not_settled(
+    kube: KubeClient,
+) -> None:
+    await kube.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+    spec = {"replicas": 1, "selector": {"matchLabels": {"app": "web"}}}
+    body = {"metadata": {"name": "web"}, "spec": spec | {"template": template(hashed=False)}}
+    made = await kube.create(DEPLOYMENTS, body, namespace=NAMESPACE)
+    observed = {"status": {"observedGeneration": made["metadata"]["generation"] - 1}}
+    await kube.patch(DEPLOYMENTS, "web", observed, namespace=NAMESPACE, subresource="status")
+    reference = {"kind": "Deployment", "name": "web", "uid": made["metadata"]["uid"]}
+    replicaset = {
+        "metadata": {
+            "name": "web-1",
+            "namespace": NAMESPACE,
+            "ownerReferences": [reference | {"controller": True}],
+        },
+        "spec": {"replicas": 1, "template": made["spec"]["template"]},
+        "status": {"readyReplicas": 1},
+    }
+
+    facts = await Owners(kube).facts(replicaset, kind="ReplicaSet")
+
+    assert facts.current
+    assert not facts.observed
+    assert not facts.satisfied
 
 
 def test_a_controller_that_does_not_select_by_the_hash_selects_by_nothing() -> None:

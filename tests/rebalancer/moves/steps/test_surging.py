@@ -254,6 +254,24 @@ async def test_a_scale_down_during_a_surge_ends_it(kube: KubeClient, clock: Virt
         assert cluster.rig.figure("evictions_total", code="allowed") == 0
 
 
+async def test_a_scale_to_nothing_during_a_surge_ends_it_at_once(
+    kube: KubeClient, clock: VirtualClock
+) -> None:
+    """An owner that wants no pod makes none, so nothing has to be waited for."""
+    async with a_surge_cluster(kube, clock=clock) as cluster:
+        replacement = await cluster.surge()
+        await scale(kube, 0)
+        for name in (replacement, "pod-b"):
+            await cluster.wait_gone(name)
+        await cluster.rig.tick(1)
+
+        assert cluster.rig.record().phase is MovePhase.ROLLING_BACK
+        assert cluster.rig.record().ending is Ending.SCALED_DOWN
+        await cluster.wait_gone("pod-a")
+        await cluster.rig.tick(1)
+        assert cluster.rig.record().phase is MovePhase.ABORTED
+
+
 async def test_a_scale_up_during_a_surge_does_not_stop_it(
     kube: KubeClient, clock: VirtualClock
 ) -> None:
