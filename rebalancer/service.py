@@ -25,7 +25,7 @@ from rebalancer.cluster_cache import ClusterCache
 from rebalancer.config import KEY
 from rebalancer.controller import Controller, ControllerParts
 from rebalancer.cycle_metrics import CycleMetrics
-from rebalancer.event_reporter import EventReporter
+from rebalancer.event_reporter import EventReporter, GuardedEvents
 from rebalancer.hindsight import Hindsight
 from rebalancer.metrics import RebalancerMetrics
 from rebalancer.moves.cordons import Cordons
@@ -134,7 +134,12 @@ def running(  # noqa: PLR0913 - the parts of one process
     events = EventRecorder(
         client, COMPONENT, clock, instance=identity, correlator=EventCorrelator()
     )
-    reporter = EventReporter(events, metrics, namespace=settings.namespace, hindsight=hindsight)
+    reporter = EventReporter(
+        GuardedEvents(events, guard=guard),
+        metrics,
+        namespace=settings.namespace,
+        hindsight=hindsight,
+    )
 
     controller = Controller(
         ControllerParts(
