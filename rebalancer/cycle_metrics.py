@@ -127,6 +127,12 @@ class CycleMetrics:
                 self._metrics.hot_card_seconds.labels(node, "busy").inc(elapsed_s)
         self._metrics.hot_cards.labels("true").set(relievable)
         self._metrics.hot_cards.labels("false").set(len(hot) - relievable)
+        self._metrics.set_card_heat(
+            (node, uuid, card_heat.heat)
+            for uuid, card_heat in state.heat.items()
+            if card_heat.heat is not Heat.COOL
+            if (node := state.node_of(uuid)) in self._nodes
+        )
 
     def _know_nodes(self, state: DisruptionState) -> None:
         """Show each node with cards at 0 from the start, and none that is gone."""

@@ -45,6 +45,10 @@ class RebalancerMetrics:
             return Counter(_PREFIX + name, text, labels, registry=registry)
 
         self.cards = gauge("cards", "Cards by heat; unmeasured ones have none.", ("state",))
+        # Of cool cards there is no series, so that a large fleet costs little.
+        self.card_heat = gauge(
+            "card_heat", "1 for each card that is not cool, and its heat.", ("node", "UUID", "state")
+        )
         self.trust = gauge("card_trust", "Cards by what their readings are worth.", ("trust",))
         self.hot_cards = gauge("hot_cards", "Hot cards.", ("relievable",))
         self.hot_card_seconds = counter(
@@ -147,6 +151,12 @@ class RebalancerMetrics:
             self.cards.labels(heat.value).set(heats.get(heat, 0))
         for trust in ReadingQuality:
             self.trust.labels(trust.value).set(trusts.get(trust, 0))
+
+    def set_card_heat(self, cards: Iterable[tuple[str, str, Heat]]) -> None:
+        """Show node, UUID and heat of the cards that are not cool, and of no others."""
+        self.card_heat.clear()
+        for node, uuid, heat in cards:
+            self.card_heat.labels(node, uuid, heat.value).set(1)
 
     def set_blind(self, reason: str) -> None:
         """Show why nothing is known, one of :data:`BLIND_REASONS`; empty if enough is known."""

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.disruption_state import DisruptionState
-from fracgpu.disruption.heat import CardUsage, ReadingQuality
+from fracgpu.disruption.heat import CardUsage, Heat, ReadingQuality
 from fracgpu.disruption.move import HeldBack, HoldReason, Plan
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from rebalancer.cycle_metrics import CycleMetrics
@@ -65,6 +65,28 @@ class Counted:
 
     def get(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(f"fracgpu_rebalancer_{name}", labels)
+
+
+def test_a_card_that_is_not_cool_is_named_with_its_heat_for_as_long_as_it_is_not() -> None:
+    counted = Counted()
+
+    def heats() -> set[tuple[str, ...]]:
+        return {
+            tuple(sample.labels[key] for key in ("node", "UUID", "state"))
+            for family in counted.registry.collect()
+            for sample in family.samples
+            if sample.name == "fracgpu_rebalancer_card_heat" and sample.value == 1
+        }
+
+    counted.count(a_disruption_state())
+    assert heats() == {("n1", HOT_CARD, "hot")}
+
+    counted.count(a_disruption_state(heat={HOT_CARD: Heat.SETTLING}))
+    assert heats() == {("n1", HOT_CARD, "settling")}
+
+    gone = a_disruption_state(nodes=[a_node("n2", COOL_CARD)], heat={HOT_CARD: Heat.HOT})
+    counted.count(gone)
+    assert heats() == set()
 
 
 def test_cards_are_counted_by_heat_and_trust() -> None:
