@@ -17,7 +17,7 @@ PYTEST ?=
 IMAGES ?=
 
 .PHONY: help setup demo test check lint types imports format hooks e2e test-pythons bench bench-rebalancer fuzz \
-	lock proto chart images clean
+	lock proto dashboards chart images clean
 
 ##@ Start here
 
@@ -89,6 +89,9 @@ lock: $(READY) ## pin the newest allowed versions
 proto: setup ## generate deviceplugin/proto from our .proto files
 	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. \
 		deviceplugin/proto/cri.proto deviceplugin/proto/deviceplugin.proto deviceplugin/proto/podresources.proto
+
+dashboards: setup ## write the Grafana dashboards in deploy/grafana; then run make chart
+	$(BIN)/python -m tools.dashboards
 
 chart: setup ## write charts/fracgpu, the Helm chart, from deploy/ and overlays/
 	$(BIN)/python -m tools.helm_chart

@@ -47,7 +47,7 @@ class RebalancerMetrics:
         self.cards = gauge("cards", "Cards by heat; unmeasured ones have none.", ("state",))
         # Of cool cards there is no series, so that a large fleet costs little.
         self.card_heat = gauge(
-            "card_heat", "1 for each card that is not cool, and its heat.", ("node", "UUID", "state")
+            "card_heat", "1 for each card that is not cool, by heat.", ("node", "UUID", "state")
         )
         self.trust = gauge("card_trust", "Cards by what their readings are worth.", ("trust",))
         self.hot_cards = gauge("hot_cards", "Hot cards.", ("relievable",))

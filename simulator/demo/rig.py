@@ -28,12 +28,14 @@ from simulator.demo.roles import (
     process_spec,
     role_processes,
 )
-from simulator.demo.service_accounts import deployed
+from simulator.demo.service_accounts import DEPLOY, deployed
 from simulator.demo.supervisor import ProcessSpec, Supervisor, why_not_ready
 from simulator.demo.workload import NAMESPACE, heating_workload
 from simulator.envtest.prometheus import RealPrometheus
 from simulator.kubelet.kubelet import Kubelet, KubeletConfig, KubeletFolders
 
+# Prometheus evaluates the rules that are shipped, so that our dashboards can be pointed at it.
+RULES: Final = DEPLOY / "alerts" / "fracgpu.rules.yaml"
 _NODES_LIMIT_S: Final = 60.0
 _QUERY_LIMIT_S: Final = 3.0
 _QUERY_LIMIT_BYTES: Final = 8 * 1024 * 1024
@@ -149,6 +151,7 @@ async def open_rig(settings: RigSettings, workdir: Path, clock: Clock) -> AsyncI
                 workdir / "prometheus",
                 targets=addresses.scrape_targets(),
                 scrape_interval_s=settings.scrape_interval_s,
+                rule_files=[RULES],
             )
         )
         heat = MeasuredHeat(

@@ -89,6 +89,7 @@ class RealPrometheus:
         targets: Mapping[str, str | Sequence[str]],
         *,
         scrape_interval_s: float = 1.0,
+        rule_files: Sequence[Path] = (),
         web: Web = _PLAIN,
     ) -> AsyncIterator[Self]:
         """Scrape *targets* until the block ends; Prometheus exits within 5 s after it.
@@ -98,7 +99,8 @@ class RealPrometheus:
                 well.
             targets: one or several ``host:port`` with ``/metrics`` by role; each series gets the
                 label ``role``.
-            scrape_interval_s: scrape interval in seconds.
+            scrape_interval_s: scrape interval in seconds, and how often rules are evaluated.
+            rule_files: rules to evaluate.
             web: how it serves its API.
 
         Raises:
@@ -110,7 +112,7 @@ class RealPrometheus:
                 "no program 'prometheus' in PATH; install it, e.g. with 'make setup' "
                 "or 'apt-get install prometheus'"
             )
-        _prepare(workdir, _configuration(targets, scrape_interval_s), web)
+        _prepare(workdir, _configuration(targets, scrape_interval_s, rule_files), web)
         process, port = await _start(binary, workdir, web)
         try:
             log_file = workdir / "prometheus.log"
@@ -139,7 +141,9 @@ class RealPrometheus:
         }
 
 
-def _configuration(targets: Mapping[str, str | Sequence[str]], interval_s: float) -> str:
+def _configuration(
+    targets: Mapping[str, str | Sequence[str]], interval_s: float, rule_files: Sequence[Path]
+) -> str:
     interval = f"{round(interval_s * 1000)}ms"
     jobs = [
         {
@@ -150,7 +154,12 @@ def _configuration(targets: Mapping[str, str | Sequence[str]], interval_s: float
     ]
     return yaml.safe_dump(
         {
-            "global": {"scrape_interval": interval, "scrape_timeout": interval},
+            "global": {
+                "scrape_interval": interval,
+                "scrape_timeout": interval,
+                "evaluation_interval": interval,
+            },
+            "rule_files": [str(file.resolve()) for file in rule_files],
             "scrape_configs": [
                 # The exporter writes pod="" on the series of a card; keep its labels.
                 {"job_name": "fracgpu", "honor_labels": True, "static_configs": jobs}

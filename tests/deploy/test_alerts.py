@@ -1,23 +1,17 @@
 """deploy/alerts/: every rule uses a metric that exists, and fires when it should."""
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from prometheus_client import CollectorRegistry
 
-from certs.metrics import CertsMetrics
-from rebalancer.metrics import RebalancerMetrics
-from scheduler.metrics import SchedulerMetrics
-from tests.fakes.clock import NOON, VirtualClock
-from webhook.metrics import WebhookMetrics
+from tests.support.metric_names import exported
+from tests.support.promtool import RULES, assert_alert, promtool
 
-RULES = Path(__file__).parents[2] / "deploy" / "alerts" / "fracgpu.rules.yaml"
-FIGURE = re.compile(r"\bfracgpu_\w+")
+RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks.md"
+FIGURE = re.compile(r"(?:\bfracgpu_|\bDCGM_|\bcard:)[\w:]+")
 
 
 def rules() -> list[dict[str, Any]]:
@@ -26,37 +20,49 @@ def rules() -> list[dict[str, Any]]:
     ]
 
 
-def test_every_rule_asks_for_a_figure_that_there_is_and_says_what_it_means() -> None:
-    registry = CollectorRegistry()
-    SchedulerMetrics(registry)
-    WebhookMetrics(registry)
-    RebalancerMetrics(registry)
-    certs = CertsMetrics(registry, VirtualClock())
-    certs.expires("fracgpu-ca", at=NOON)
-    there = {sample.name for family in registry.collect() for sample in family.samples}
+def alerts() -> list[dict[str, Any]]:
+    return [rule for rule in rules() if "alert" in rule]
 
-    assert len(rules()) >= 6
+
+def test_every_rule_asks_for_a_figure_that_there_is() -> None:
+    there = exported()
+    recorded: set[str] = set()
+
+    assert len(rules()) > 40
     for rule in rules():
         asked = set(FIGURE.findall(rule["expr"]))
-        assert asked, rule["alert"]
-        assert asked <= there, rule["alert"]
-        assert rule["labels"]["severity"] in ("critical", "warning")
-        assert rule["annotations"].keys() == {"summary", "description"}
+        assert asked, rule
+        assert asked <= there | recorded, rule
+        recorded |= {rule["record"]} if "record" in rule else set()
+
+
+def test_every_alert_says_what_it_means_and_what_to_do() -> None:
+    for rule in alerts():
+        assert rule["alert"].startswith("FracGPU")
+        assert rule["labels"].keys() == {"severity"}
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+        assert rule["annotations"].keys() == {"summary", "description", "runbook"}
+        assert rule["annotations"]["runbook"] == f"docs/runbooks.md#{rule['alert'].lower()}"
+
+
+def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
+    parts = re.split(r"^## (\w+)$", RUNBOOKS.read_text(), flags=re.MULTILINE)
+    books = dict(zip(parts[1::2], parts[2::2], strict=True))
+
+    assert list(books) == sorted(rule["alert"] for rule in alerts())
+    for alert, text in books.items():
+        paragraphs = ("**Means.**", "**See.**", "**Do.**")
+        assert [word for word in paragraphs if word not in text] == [], alert
+        # It names what the alert looks at, so that one finds the figure in the dashboards.
+        (rule,) = [rule for rule in alerts() if rule["alert"] == alert]
+        assert f"severity {rule['labels']['severity']}" in text, alert
 
 
 def test_there_is_an_alert_for_any_card_promised_beyond_its_memory() -> None:
-    (rule,) = [rule for rule in rules() if rule["alert"] == "FracGPUCardOverbooked"]
+    (rule,) = [rule for rule in rules() if rule.get("alert") == "FracGPUCardOverbooked"]
 
     assert rule["expr"] == "fracgpu_scheduler_overbooked_cards > 0"
     assert "for" not in rule
-
-
-def promtool(*words: str) -> subprocess.CompletedProcess[str]:
-    found = shutil.which("promtool")
-    if found is None:
-        pytest.skip("no program 'promtool' in PATH; it comes with Prometheus")
-    command = [found, *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - promtool
 
 
 def test_promtool_reads_the_rules() -> None:
@@ -161,29 +167,4 @@ def test_an_alert_fires_when_it_should_and_not_before(
     minutes: int,
     labels: dict[str, str] | None,
 ) -> None:
-    given = [
-        {
-            "series": name,
-            "values": value
-            if isinstance(value, str) and "x" in value
-            else _constant(value, minutes),
-        }
-        for name, value in series.items()
-    ]
-    # Only labels are compared: promtool compares all annotations if any is given.
-    firing = f'ALERTS{{alertname="{alert}",alertstate="firing"}}'
-    asked = {"expr": f"count by ({', '.join(labels or ['alertname'])}) ({firing})"}
-    found = "{" + ", ".join(f'{key}="{value}"' for key, value in (labels or {}).items()) + "}"
-    wanted = [{"labels": found, "value": 1}] if labels else []
-    judged = {"eval_time": f"{minutes}m", "exp_samples": wanted, **asked}
-    test = {"interval": "1m", "input_series": given, "promql_expr_test": [judged]}
-    file = tmp_path / "test.yaml"
-    file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "tests": [test]}))
-
-    done = promtool("test", "rules", str(file))
-
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def _constant(value: float | str, minutes: int) -> str:
-    return f"{value} " * (minutes + 1)
+    assert_alert(tmp_path, alert, series, minutes, labels)

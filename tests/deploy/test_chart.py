@@ -29,6 +29,7 @@ SAME: Final[Mapping[str, Json]] = {
     "overlays/cluster-scheduler": {"scheduler": {"mode": "cluster"}},
     "overlays/cluster-scheduler/prepare": {"scheduler": {"mode": "prepare"}},
     "overlays/gke": {"platform": "gke"},
+    "overlays/grafana": {"dashboards": {"enabled": True}},
     "overlays/k3s": {"platform": "k3s"},
     "overlays/nvidia-runtime-class": {"deviceplugin": {"runtimeClassName": "nvidia"}},
     "overlays/openshift": {"platform": "openshift"},
@@ -69,6 +70,7 @@ def test_overlays_that_are_combined_are_values_that_are_combined(tmp_path: Path)
         "cert-manager",
         "cluster-scheduler/files",
         "cluster-scheduler/switch",
+        "grafana",
         "platforms/openshift",
         "prometheus-operator",
     )
@@ -94,6 +96,7 @@ def test_overlays_that_are_combined_are_values_that_are_combined(tmp_path: Path)
             {
                 **WITH_NAMESPACE,
                 "certificates": {"mode": "cert-manager"},
+                "dashboards": {"enabled": True},
                 "platform": "openshift",
                 "prometheus": {"operator": {"enabled": "always"}},
                 "scheduler": {"mode": "cluster"},
@@ -116,6 +119,19 @@ def test_a_cluster_with_the_prometheus_operator_is_watched_without_a_word() -> N
 
     assert {"PodMonitor", "PrometheusRule"} <= kinds
     assert not {"PodMonitor", "PrometheusRule"} & {body["kind"] for body in rendered()}
+
+
+def test_a_grafana_that_looks_for_another_label_finds_the_dashboards() -> None:
+    found = [
+        body["metadata"]["labels"]
+        for body in rendered({"dashboards": {"enabled": True, "labels": {"folder": "gpu"}}})
+        if "dashboard" in body["metadata"]["name"]
+    ]
+
+    assert len(found) == 4
+    for labels in found:
+        assert labels["grafana_dashboard"] == "1"
+        assert labels["folder"] == "gpu"
 
 
 def images(*args: Any, **more: Any) -> set[str]:

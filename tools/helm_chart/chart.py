@@ -23,6 +23,7 @@ OVERLAYS: Final[Mapping[str, tuple[str, str]]] = {
     "cluster-scheduler": ("scheduler", 'eq .Values.scheduler.mode "cluster"'),
     "simulated-cards": ("cards", ".Values.simulatedCards.enabled"),
     "prometheus-operator": ("operator", 'include "fracgpu.prometheusOperator" .'),
+    "grafana": ("dashboards", ".Values.dashboards.enabled"),
     "gke": ("platform", 'eq .Values.platform "gke"'),
     "k3s": ("platform", 'has .Values.platform (list "k3s" "rke2")'),
     "openshift": ("platform", 'eq .Values.platform "openshift"'),
@@ -132,6 +133,9 @@ def _sources() -> dict[tuple[str, str], str]:
         name = str(file.relative_to(ROOT / "deploy"))
         if file.name == "kustomization.yaml":
             for entry in (yaml.safe_load(file.read_text()) or {}).get("configMapGenerator", ()):
+                if entry.get("options", {}).get("disableNameSuffixHash"):
+                    found["ConfigMap", entry["name"]] = name
+                    continue
                 stem = entry["name"].removeprefix("fracgpu-")
                 found["ConfigMap", entry["name"]] = str(Path(name).with_name(f"{stem}.yaml"))
             continue

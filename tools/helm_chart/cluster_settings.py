@@ -256,3 +256,18 @@ PROMETHEUS: Final = (
         default={},
     ),
 )
+
+DASHBOARDS: Final[tuple[Setting, ...]] = (
+    Setting(
+        key="dashboards.enabled",
+        doc="Dashboards for Grafana, as ConfigMaps labelled grafana_dashboard=1.",
+        schema=BOOLEAN,
+        default=False,
+    ),
+    Setting(
+        key="dashboards.labels",
+        doc="More labels of these ConfigMaps, if your Grafana looks for others.",
+        schema=STRINGS_BY_NAME,
+        default={},
+    ),
+)

@@ -8,8 +8,8 @@ import yaml
 
 from tools.helm_chart.builds import ROOT
 from tools.helm_chart.chart import merged, templates
-from tools.helm_chart.cluster_settings import CLUSTER, IMAGES, NODES, PROMETHEUS
-from tools.helm_chart.filling import complete
+from tools.helm_chart.cluster_settings import CLUSTER, DASHBOARDS, IMAGES, NODES, PROMETHEUS
+from tools.helm_chart.filling import DASHBOARDS_FOLDER, complete
 from tools.helm_chart.settings import COMPONENTS, Setting, settings_of
 from tools.helm_chart.values import readme, schema_json, values_yaml
 
@@ -31,6 +31,7 @@ def all_settings() -> list[Setting]:
         *CLUSTER,
         *NODES,
         *PROMETHEUS,
+        *DASHBOARDS,
         *(setting for component in COMPONENTS for setting in settings_of(component)),
     ]
 
@@ -50,6 +51,10 @@ def files() -> dict[str, str]:
         "README.md": readme(settings),
         "values.yaml": values_yaml(settings),
         "values.schema.json": schema_json(settings),
+        **{
+            f"{DASHBOARDS_FOLDER}/{file.name}": file.read_text()
+            for file in (ROOT / "deploy" / "grafana").glob("*.json")
+        },
         **{f"templates/{name}": text for name, text in templates(objects, settings).items()},
     }
 

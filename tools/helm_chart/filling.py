@@ -30,6 +30,9 @@ from tools.helm_chart.template import (
 Objects = dict[Key, Any]
 _CONFIG: Final = "fracgpu-config"
 _POLICIES: Final = "fracgpu-policies"
+# By which the sidecar of Grafana's chart finds dashboards.
+DASHBOARD_LABEL: Final = "grafana_dashboard"
+DASHBOARDS_FOLDER: Final = "dashboards"
 _IMAGES: Final = {"fracgpu": "fracgpu.image", "kube-scheduler": "fracgpu.kubeSchedulerImage"}
 
 
@@ -129,6 +132,17 @@ def _fill_by_kind(objects: Objects) -> None:
         if key[0] in ("PodMonitor", "PrometheusRule"):
             labels = find(objects, key[0], key[2])["metadata"]["labels"]
             labels[SPLICED] = Splice(".Values.prometheus.operator.labels")
+        if key[0] == "ConfigMap":
+            _fill_dashboard(find(objects, key[0], key[2]))
+
+
+def _fill_dashboard(body: Any) -> None:
+    """Take a dashboard from its file in the chart, where nothing has to be escaped."""
+    metadata = body["metadata"]
+    if DASHBOARD_LABEL in metadata.get("labels", {}):
+        (file,) = body["data"]
+        body["data"] = Block(f'(.Files.Glob "{DASHBOARDS_FOLDER}/{file}").AsConfig')
+        metadata["labels"][SPLICED] = Splice(".Values.dashboards.labels")
 
 
 def _filled(setting: Setting, old: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+import yaml
 
 from deviceplugin.exporter.families import DcgmNaming
 from fracgpu.disruption.policy import RebalancerPolicy
@@ -60,16 +61,26 @@ OURS_CLASSIC = (
     ' * on (UUID) group_left (modelName) DCGM_FI_DEV_GPU_TEMP{pod=""}',
     "DCGM_FI_DEV_XID_ERRORS",
 )
+RULES = Path(__file__).parents[3] / "deploy" / "alerts" / "fracgpu.rules.yaml"
+RECORDED = tuple(
+    rule["record"]
+    for group in yaml.safe_load(RULES.read_text())["groups"]
+    for rule in group["rules"]
+    if "record" in rule
+)
 
 
 @asynccontextmanager
-async def scraped(node: Node, folder: Path) -> AsyncIterator[RealPrometheus]:
+async def scraped(node: Node, folder: Path, *rule_files: Path) -> AsyncIterator[RealPrometheus]:
     """Run a Prometheus until it has scraped the agent with its pod's use."""
     server = node.service.telemetry if node.service is not None else None
     assert isinstance(server, HttpServer)
     try:
         async with RealPrometheus.start(
-            folder, {"deviceplugin": f"127.0.0.1:{server.port}"}, scrape_interval_s=0.5
+            folder,
+            {"deviceplugin": f"127.0.0.1:{server.port}"},
+            scrape_interval_s=0.5,
+            rule_files=rule_files,
         ) as prometheus:
 
             async def there() -> bool:
@@ -132,6 +143,44 @@ async def test_prometheus_knows_every_family_with_its_type_and_unit_and_answers_
     # Card lines keep their empty pod: the scrape puts nobody else's in.
     assert {series["metric"].get("pod", "") for series in by_pod} == {"", "busy"}
     assert [series["metric"] for series in hosts] == [{host: node.name, "node": node.name}]
+
+
+@pytest.mark.parametrize("dialect", list(DcgmNaming))
+async def test_a_cards_figures_are_recorded_by_one_name_and_unit_in_every_dialect(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, dialect: DcgmNaming
+) -> None:
+    async with (
+        a_busy_node(api, kube, tmp_path, dialect) as node,
+        scraped(node, tmp_path / "prometheus", RULES) as prometheus,
+    ):
+        found: dict[str, dict[str, float]] = {}
+
+        async def every_figure_of_every_card() -> bool:
+            for record in RECORDED:
+                series = await ask(prometheus, record)
+                assert all(
+                    set(one["metric"]) == {"__name__", "node", "UUID", "gpu", "modelName"}
+                    for one in series
+                )
+                found[record] = {one["metric"]["UUID"]: float(one["value"][1]) for one in series}
+            busy = found["card:gpu_busy:percent"].get(node.uuid(1), 0)
+            return busy > 0 and all(len(cards) == len(node.cards) for cards in found.values())
+
+        await until(every_figure_of_every_card, what="what is recorded", limit_s=30)
+
+    card = {record: cards[node.uuid(1)] for record, cards in found.items()}
+    assert 75 <= card["card:gpu_busy:percent"] <= 85
+    assert 65 <= card["card:gpu_sm_active:percent"] <= 80
+    assert 0.9 <= card["card:gpu_attributed:ratio"] <= 1.1
+    assert card["card:gpu_memory_allocated:mib"] == 4000
+    shareable = card["card:gpu_memory_shareable:mib"]
+    used, free = card["card:gpu_memory_used:mib"], card["card:gpu_memory_free:mib"]
+    assert 0 < used <= 4000
+    assert used + free == pytest.approx(shareable, rel=0.1)
+    assert card["card:gpu_memory_used:ratio"] == pytest.approx(used / (used + free))
+    assert 30 <= card["card:gpu_temperature:celsius"] <= 90
+    assert 60 <= card["card:gpu_power:watts"] <= 400
+    assert card["card:gpu_row_remap_failed:max"] == 0
 
 
 async def test_a_card_of_four_counts_once_in_what_the_rebalancer_asks(
