@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from cli.main import FAILED
+from cli.main import DONE, FAILED
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.explain.explanation import shortages
 from fracgpu.k8s.node_affinity import Taint, taints_of
@@ -27,7 +27,14 @@ from fracgpu.state.reservation import MoveClaims, read_claims
 from fracgpu.state.snapshot import Snapshot
 from kube.access import connect
 from kube.client import KubeClient
-from kube.errors import Forbidden, KubeError, NotFound
+from kube.errors import (
+    AccessError,
+    Forbidden,
+    KubeError,
+    NotFound,
+    Unauthorized,
+    Unavailable,
+)
 from kube.kinds import MOVES, NODES, PODS
 
 _NO_MOVES: Final = "may not list moves.fracgpu.io, so reservations of moves are not shown"
@@ -228,41 +235,100 @@ def _taken_by_node(pods: Iterable[PodInfo]) -> Mapping[str, HostResources]:
     return taken
 
 
-def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of every command that reads a live cluster."""
-    parser.add_argument(
-        "--kubeconfig", help="default: the pod's own account, else $KUBECONFIG, else ~/.kube/config"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-    parser.add_argument(
-        "-o",
-        "--output",
-        dest="json",
-        type=_is_json,
-        metavar="json|text",
-        help="-o json is the same as --json",
-    )
-
-
-def _is_json(word: str) -> bool:
-    if word not in ("json", "text"):
-        raise argparse.ArgumentTypeError(f"{word!r}; want json or text")
-    return word == "json"
-
-
 def with_cluster(
-    command: str, kubeconfig: str | None, work: Callable[[KubeClient], Awaitable[int]]
+    command: str,
+    options: argparse.Namespace,
+    work: Callable[[KubeClient], Awaitable[int]],
+    *,
+    interrupted: int = DONE,
+    unanswered: int = FAILED,
 ) -> int:
-    """Return the exit code of *work*, run with a client; 1 where the API server does not answer."""
+    """Return the exit code of *work*, run with a client.
+
+    Args:
+        command: its name, for error messages.
+        options: those of :func:`cli.flags.add_cluster_flags`.
+        work: what the command does.
+        interrupted: the exit code after Ctrl-C.
+        unanswered: the exit code where the API server does not answer, or refuses.
+    """
 
     async def run() -> int:
-        async with connect(kubeconfig, user_agent="fracgpu-cli") as client:
+        async with connect(
+            options.kubeconfig,
+            context=options.context,
+            user_agent="fracgpu-cli",
+            timeout_s=options.request_timeout,
+        ) as client:
             return await work(client)
 
     try:
         return asyncio.run(run())
     except KubeError as error:
-        print(f"fracgpu {command}: {error}", file=sys.stderr)
-        return FAILED
+        print(f"fracgpu {command}: {trouble(error)}", file=sys.stderr)
+        return unanswered
     except KeyboardInterrupt:
-        return 0
+        return interrupted
+
+
+def trouble(error: KubeError) -> str:
+    """Return what an error of the API server means to whoever runs a command, and what to do."""
+    match error:
+        case AccessError():
+            return str(error)
+        case Unauthorized():
+            return (
+                f"the API server does not accept the credentials: {error.message}; log in again, "
+                "or name another --context or --kubeconfig"
+            )
+        case Forbidden():
+            verb, resource, scope = permission_of(error)
+            return (
+                f"may not {verb} {resource}: {error.message}; ask for it, and check with: "
+                f"kubectl auth can-i {verb} {resource}{scope}"
+            )
+        case Unavailable(status=None):
+            return (
+                f"{error}; is this the right cluster (--context, --kubeconfig), and is it "
+                "reachable from here? --request-timeout sets the wait"
+            )
+        case _:
+            return str(error)
+
+
+_VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+def permission_of(error: KubeError) -> tuple[str, str, str]:
+    """Return the verb and resource of RBAC that a request needs, and kubectl's flag for where."""
+    parts = error.path.strip("/").split("/")
+    parts = parts[2:] if parts[:1] == ["api"] else parts[3:]
+    scope = ""
+    if parts[:1] == ["namespaces"] and len(parts) > 2:  # noqa: PLR2004 - namespaces/NAME/RESOURCE
+        scope, parts = f" -n {parts[1]}", parts[2:]
+    elif error.path.startswith(("/api/", "/apis/")) and len(parts) == 1:
+        scope = " -A"
+    if not parts:
+        return error.verb.lower(), error.path, ""
+    resource, name, *sub = [*parts, ""] if len(parts) == 1 else parts
+    verb = _VERBS.get(error.verb, "get" if name else "list")
+    return verb, "/".join([resource, *sub]), scope
+
+
+async def is_installed(client: KubeClient) -> bool:
+    """Report whether the cluster has FracGPU, by its custom resources; anybody may ask for those.
+
+    Raises:
+        KubeError: the API server did not answer, or refused.
+    """
+    try:
+        await client.get_path("/apis/fracgpu.io")
+    except NotFound:
+        return False
+    return True
+
+
+NOT_INSTALLED: Final = (
+    "FracGPU is not installed in this cluster (it has no resources of fracgpu.io): see "
+    "docs/install.md, or name another --context"
+)

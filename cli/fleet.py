@@ -1,7 +1,7 @@
 """The cluster's cards as rows: what is held and free, health, cordons, heat and slices."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -76,6 +76,20 @@ def fleet_of(snapshot: Snapshot, pods: Mapping[str, PodInfo], *, node: str | Non
             cards = (_card(card, info, snapshot, pods) for card in info.cards.values())
             rows.append(NodeRow(name=name, cards=tuple(cards), trouble=_node_trouble(info.node)))
     return Fleet(nodes=tuple(rows))
+
+
+def only_namespace(fleet: Fleet, namespace: str) -> Fleet:
+    """Return the same cards with only the pods of *namespace*; what is held stays the same."""
+
+    def ours(card: CardRow) -> CardRow:
+        kept = (slice_ for slice_ in card.slices if slice_.pod.partition("/")[0] == namespace)
+        return replace(card, slices=tuple(kept))
+
+    return Fleet(
+        nodes=tuple(
+            replace(node, cards=tuple(ours(card) for card in node.cards)) for node in fleet.nodes
+        )
+    )
 
 
 def fleet_json(fleet: Fleet) -> dict[str, Any]:

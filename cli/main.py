@@ -12,6 +12,16 @@ from typing import Final, cast
 DONE: Final = 0
 FAILED: Final = 1
 CALLED_WRONG: Final = 2
+UNKNOWN: Final = 3
+"""The answer is not known: only ``fracgpu doctor`` distinguishes it from FAILED."""
+
+EXIT_CODES: Final[Mapping[int, str]] = {
+    DONE: "done, or the answer is yes",
+    FAILED: "the answer is no, something was found, or the command failed: an API server that does "
+    "not answer or refuses is among that",
+    CALLED_WRONG: "the arguments are wrong",
+    UNKNOWN: "only of doctor: nothing was found, but not everything could be checked",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +56,9 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "rebalance": Command(
         module="cli.commands.rebalance", summary="replay recorded usage against other settings"
     ),
+    "completion": Command(
+        module="cli.commands.completion", summary="print the completion script of a shell"
+    ),
     "uninstall": Command(module="cli.commands.uninstall", summary="remove FracGPU from a cluster"),
     "simulate": Command(
         module="cli.commands.simulate", summary="compare how much of a fleet each policy would use"
@@ -56,8 +69,10 @@ COMMANDS: Final[Mapping[str, Command]] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``fracgpu`` with *argv* (default: the process's own); return its exit code.
 
-    0: done; 1: the answer is no, or the command failed; 2: the arguments are wrong.
+    :data:`EXIT_CODES` lists them. A shell that asks for completions gets these instead.
     """
+    if "_ARGCOMPLETE" in os.environ:  # argcomplete's protocol with the shell
+        vars(importlib.import_module("cli.completion"))["answer_shell"]()
     try:
         code = _run(list(sys.argv[1:] if argv is None else argv))
         print(end="", flush=True)  # here, so that a closed pipe is caught below

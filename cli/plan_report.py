@@ -57,6 +57,23 @@ class PlanReport:
     warming: tuple[str, ...]
     names: dict[CardUuid, str]
 
+    def of_namespace(self, namespace: str) -> "PlanReport":
+        """Return the answer without the pods of other namespaces; cards keep what concerns them."""
+
+        def ours(subject: str) -> bool:
+            pod_namespace, slash, _ = subject.partition("/")
+            return not slash or pod_namespace == namespace
+
+        cards = tuple(
+            replace(
+                card,
+                moves=tuple(move for move in card.moves if ours(move.pod)),
+                held=tuple(held for held in card.held if ours(held.subject)),
+            )
+            for card in self.cards
+        )
+        return replace(self, cards=cards)
+
     @property
     def would_move(self) -> tuple[Move, ...]:
         """The moves that nothing blocks."""

@@ -6,34 +6,75 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
-from kube.client import KubeClient
+from kube.client import DEFAULT_TIMEOUT_S, KubeClient
 from kube.errors import AccessError
 from kube.lean import ApiClient, Configuration, KubeConfigLoader, config
 from kube.transport import ApiTransport
 
+_OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
 
 @asynccontextmanager
 async def connect(
-    kubeconfig: str | os.PathLike[str] | None = None, *, user_agent: str = "fracgpu"
+    kubeconfig: str | os.PathLike[str] | None = None,
+    *,
+    context: str | None = None,
+    user_agent: str = "fracgpu",
+    timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> AsyncIterator[KubeClient]:
     """Open a client: *kubeconfig* if given, else in-cluster, else ``$KUBECONFIG``, ``~/.kube``.
 
-    No request is sent, so this succeeds while the API server is down.
+    No request is sent, so this succeeds while the API server is down. A *context* is one of a
+    kubeconfig, so with it the in-cluster credentials are not looked at. Each request may take
+    *timeout_s*.
 
     Raises:
         AccessError: there is no configuration, or it cannot be used.
     """
     configuration = Configuration()
-    if kubeconfig is not None:
-        await _from_file(configuration, kubeconfig)
-    elif "KUBERNETES_SERVICE_HOST" in os.environ:
+    where = _kubeconfig(kubeconfig, context)
+    if where is None:
         _from_cluster(configuration)
     else:
-        await _from_file(configuration, os.environ.get("KUBECONFIG") or "~/.kube/config")
-    async with _client(configuration, user_agent=user_agent) as client:
+        await _from_file(configuration, where, context=context)
+    async with _client(configuration, user_agent=user_agent, timeout_s=timeout_s) as client:
         yield client
+
+
+def own_namespace(
+    kubeconfig: str | os.PathLike[str] | None = None, *, context: str | None = None
+) -> str:
+    """Return the namespace of the context that :func:`connect` would use, or of the own account.
+
+    Raises:
+        AccessError: there is no configuration, or it cannot be used.
+    """
+    where = _kubeconfig(kubeconfig, context)
+    if where is None:
+        try:
+            return _OWN_NAMESPACE.read_text(encoding="utf-8").strip() or "default"
+        except OSError as error:
+            raise AccessError(f"cannot use the in-cluster service account: {error}") from error
+    paths = _existing(where)
+    try:
+        contexts, current = config.list_kube_config_contexts(config_file=paths)
+        chosen: Any = next((each for each in contexts if each["name"] == context), current)
+        return str(chosen["context"].get("namespace") or "default")
+    except Exception as error:  # as below: the library passes on whatever an odd file causes
+        raise AccessError(f"cannot use kubeconfig {paths!r}: {error}") from error
+
+
+def _kubeconfig(
+    named: str | os.PathLike[str] | None, context: str | None
+) -> str | os.PathLike[str] | None:
+    """Return where the kubeconfig is; None if the in-cluster credentials are to be used."""
+    if named is not None:
+        return named
+    if context is None and "KUBERNETES_SERVICE_HOST" in os.environ:
+        return None
+    return os.environ.get("KUBECONFIG") or "~/.kube/config"
 
 
 @asynccontextmanager
@@ -56,7 +97,9 @@ async def connect_to(
 
 
 @asynccontextmanager
-async def _client(configuration: Configuration, *, user_agent: str) -> AsyncIterator[KubeClient]:
+async def _client(
+    configuration: Configuration, *, user_agent: str, timeout_s: float = DEFAULT_TIMEOUT_S
+) -> AsyncIterator[KubeClient]:
     try:
         api = ApiClient(configuration)
     except (OSError, ValueError) as error:  # certificate files that are missing or not PEM
@@ -65,14 +108,19 @@ async def _client(configuration: Configuration, *, user_agent: str) -> AsyncIter
         ) from error
     async with api:
         api.user_agent = user_agent
-        yield KubeClient(ApiTransport(api))
+        yield KubeClient(ApiTransport(api), timeout_s=timeout_s)
 
 
-async def _from_file(configuration: Configuration, where: str | os.PathLike[str]) -> None:
+async def _from_file(
+    configuration: Configuration, where: str | os.PathLike[str], *, context: str | None
+) -> None:
     paths = _existing(where)
     try:
         loader = await config.load_kube_config(
-            config_file=paths, client_configuration=configuration, persist_config=False
+            config_file=paths,
+            context=context,
+            client_configuration=configuration,
+            persist_config=False,
         )
     # kubernetes-asyncio passes on the errors of its YAML, base64 and plugin code: assertion,
     # type and attribute errors on odd files among them. All mean an unusable file.

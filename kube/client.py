@@ -19,6 +19,7 @@ from kube.retry import RetryPolicy
 _T = TypeVar("_T")
 _PAGE_SIZE: Final = 500  # objects; the page size of kubectl and client-go
 _RETRY: Final = RetryPolicy()
+DEFAULT_TIMEOUT_S: Final = 30.0
 _LIST_RESTARTS: Final = 3  # a continue token expires after about five minutes on the server
 
 
@@ -73,7 +74,7 @@ class KubeClient:
         self,
         transport: Transport,
         *,
-        timeout_s: float = 30.0,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
         retry: RetryPolicy = _RETRY,
     ) -> None:
         self.transport: Final = transport

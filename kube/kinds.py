@@ -23,6 +23,12 @@ class Kind:
     kind: str
     namespaced: bool
 
+    @property
+    def qualified_name(self) -> str:
+        """The name that ``kubectl -o name`` writes, e.g. ``"deployment.apps"``."""
+        group = self.group_version.rpartition("/")[0]
+        return self.kind.lower() + (f".{group}" if group else "")
+
     def path(
         self,
         *,

@@ -2,13 +2,22 @@
 
 import argparse
 import asyncio
-import json
+import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from cli.cluster import LIVE_PODS, add_cluster_flags, observe, snapshot_of, with_cluster
-from cli.fleet import Fleet, fleet_json, fleet_of
+from cli.cluster import (
+    LIVE_PODS,
+    NOT_INSTALLED,
+    is_installed,
+    observe,
+    snapshot_of,
+    with_cluster,
+)
+from cli.flags import LISTS, Output, add_cluster_flags, add_pod_namespace_flags, encode
+from cli.fleet import Fleet, fleet_json, fleet_of, only_namespace
 from cli.main import CALLED_WRONG, DONE, FAILED
+from cli.printers.cells import safe
 from cli.printers.live import open_console, open_fleet_screen, show_fleet
 from fracgpu.cards.card import NodeCards
 from fracgpu.state.node_info import read_node
@@ -27,11 +36,11 @@ _SHORTEST_FRAME_S: Final = 0.2
 def main(argv: Sequence[str]) -> int:
     """Show the cards; return 1 if there are none or the API server does not answer."""
     try:
-        options = _parser().parse_args(argv)
+        options = arguments().parse_args(argv)
     except SystemExit as end:  # argparse has printed its help or what is wrong
         return DONE if not end.code else CALLED_WRONG
     work = _follow if options.watch else _show
-    return with_cluster("cards", options.kubeconfig, lambda client: work(client, options))
+    return with_cluster("cards", options, lambda client: work(client, options))
 
 
 async def read_fleet(client: KubeClient, clock: Clock, *, node: str | None = None) -> Fleet:
@@ -68,38 +77,59 @@ async def watch_fleet(
 
 
 async def _show(client: KubeClient, options: argparse.Namespace) -> int:
-    fleet = await read_fleet(client, SystemClock(), node=options.node)
-    if options.json:
-        print(json.dumps(fleet_json(fleet), indent=2))
+    fleet = _chosen(await read_fleet(client, SystemClock(), node=options.node), options)
+    if options.output.structured:
+        print(encode(fleet_json(fleet), options.output))
     elif not fleet.nodes:
         where = f"no node {options.node}" if options.node else "no node shares cards"
         print(f"{where}; label one: kubectl label node NAME fracgpu.io/share=true")
+        if not await is_installed(client):
+            print(f"fracgpu cards: {NOT_INSTALLED}", file=sys.stderr)
+    elif options.output is Output.NAME:
+        for card in (card for node in fleet.nodes for card in node.cards):
+            print(f"card/{safe(card.uuid)}")
     else:
-        show_fleet(open_console(), fleet)
+        show_fleet(open_console(), fleet, wide=_wide(options))
     return DONE if fleet.nodes else FAILED
+
+
+def _wide(options: argparse.Namespace) -> bool:
+    return options.output is Output.WIDE or bool(options.pods)
+
+
+def _chosen(fleet: Fleet, options: argparse.Namespace) -> Fleet:
+    return fleet if options.namespace is None else only_namespace(fleet, options.namespace)
 
 
 async def _follow(client: KubeClient, options: argparse.Namespace) -> int:
     logs.configure(level="error", json=False)
-    if options.json:
+    if options.output.structured:
+
+        def write(fleet: Fleet) -> None:
+            body = fleet_json(_chosen(fleet, options))
+            print(encode(body, options.output, stream=True), flush=True)
+
+        await watch_fleet(client, SystemClock(), write, node=options.node)
+        return DONE
+    with open_fleet_screen(open_console(), wide=_wide(options)) as show:
         await watch_fleet(
             client,
             SystemClock(),
-            lambda fleet: print(json.dumps(fleet_json(fleet)), flush=True),
+            lambda fleet: show(_chosen(fleet, options)),
             node=options.node,
         )
-        return DONE
-    with open_fleet_screen(open_console()) as show:
-        await watch_fleet(client, SystemClock(), show, node=options.node)
     return DONE
 
 
-def _parser() -> argparse.ArgumentParser:
+def arguments() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
     parser = argparse.ArgumentParser(
         prog="fracgpu cards",
         description="The cluster's cards: MiB and compute held, by whom, health and cordons.",
     )
     parser.add_argument("--node", help="only this node")
-    parser.add_argument("--watch", action="store_true", help="follow changes until Ctrl-C")
-    add_cluster_flags(parser)
+    parser.add_argument("--pods", action="store_true", help="every pod on a line; same as -o wide")
+    parser.add_argument("--watch", "-w", action="store_true", help="follow changes until Ctrl-C")
+    add_pod_namespace_flags(parser)
+    add_cluster_flags(parser, formats=LISTS)
     return parser

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import json
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
@@ -10,9 +9,10 @@ from typing import Any, Final
 from certs.rotate_request import RotationRefused, rotate
 from certs.settings import CertsSettings
 from certs.status import CertificateStatus, Report, collect_report
+from cli.cluster import with_cluster
+from cli.flags import LISTS, Output, add_cluster_flags, add_system_namespace_flag, encode
 from cli.main import CALLED_WRONG, DONE, FAILED
-from kube.access import connect
-from kube.errors import AccessError, KubeError
+from kube.client import KubeClient
 from process.clock import SystemClock
 
 _DEFAULTS: Final = CertsSettings()
@@ -23,30 +23,36 @@ _NAMES_SHOWN: Final = 1
 def main(argv: Sequence[str]) -> int:
     """Run the subcommand; return 0: valid or done, 1: not so, 2: wrong arguments."""
     try:
-        options = _parser().parse_args(argv)
+        options = arguments().parse_args(argv)
         settings = _settings(options)
     except SystemExit as end:  # argparse has printed its help or what is wrong
         return DONE if not end.code else CALLED_WRONG
     except ValueError as error:
         return _complain(CALLED_WRONG, str(error))
     work = _status if options.verb == "status" else _rotate
-    try:
-        return asyncio.run(work(settings, options))
-    except (AccessError, KubeError, RotationRefused) as error:
-        return _complain(FAILED, str(error))
-    except KeyboardInterrupt:
-        return _complain(FAILED, "stopped waiting; the rotation goes on in the cluster")
+    return with_cluster(
+        "certs", options, lambda client: work(client, settings, options), interrupted=FAILED
+    )
 
 
-async def _status(settings: CertsSettings, options: argparse.Namespace) -> int:
-    async with connect(settings.kubeconfig, user_agent="fracgpu-cli") as client:
-        report = await collect_report(client, settings, now=SystemClock().now())
-    print(json.dumps(as_json(report), indent=2) if options.json else as_text(report))
+async def _status(client: KubeClient, settings: CertsSettings, options: argparse.Namespace) -> int:
+    report = await collect_report(client, settings, now=SystemClock().now())
+    _print(report, options.output)
     return FAILED if report.problems else DONE
 
 
-async def _rotate(settings: CertsSettings, options: argparse.Namespace) -> int:
-    async with connect(settings.kubeconfig, user_agent="fracgpu-cli") as client:
+def _print(report: Report, output: Output) -> None:
+    if output.structured:
+        print(encode(as_json(report), output))
+    elif output is Output.NAME:
+        for row in report.rows:
+            print(f"secret/{row.secret}")
+    else:
+        print(as_text(report))
+
+
+async def _rotate(client: KubeClient, settings: CertsSettings, options: argparse.Namespace) -> int:
+    try:
         report = await rotate(
             client,
             SystemClock(),
@@ -55,11 +61,16 @@ async def _rotate(settings: CertsSettings, options: argparse.Namespace) -> int:
             limit_s=options.timeout_s,
             on_progress=lambda line: print(line, file=sys.stderr, flush=True),
         )
+    except RotationRefused as error:
+        return _complain(FAILED, str(error))
+    except asyncio.CancelledError:  # Ctrl-C
+        _complain(FAILED, "stopped waiting; the rotation goes on in the cluster")
+        raise
     if report is None:
         return _complain(
             FAILED, f"not done within {options.timeout_s:g} s; see `fracgpu certs status`"
         )
-    print(as_text(report))
+    _print(report, options.output)
     return FAILED if report.problems else DONE
 
 
@@ -165,7 +176,7 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 def _settings(options: argparse.Namespace) -> CertsSettings:
     return CertsSettings(
         kubeconfig=options.kubeconfig,
-        namespace=options.namespace,
+        namespace=options.system_namespace,
         services=_words(options.services),
         clients=_words(options.clients),
         webhook_configurations=_words(options.webhook_configurations),
@@ -176,12 +187,11 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word for word in text.split(",") if word)
 
 
-def _parser() -> argparse.ArgumentParser:
+def arguments() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument(
-        "--kubeconfig", help="kubeconfig file; else in-cluster, else $KUBECONFIG or ~/.kube/config"
-    )
-    common.add_argument("--namespace", default=_DEFAULTS.namespace, help="where the Secrets are")
+    add_cluster_flags(common, formats=LISTS)
+    add_system_namespace_flag(common, "--namespace", "-n")
     for flag, words, what in (
         ("--services", _DEFAULTS.services, "Services with a serving certificate"),
         ("--clients", _DEFAULTS.clients, "callers with a client certificate"),
@@ -192,12 +202,13 @@ def _parser() -> argparse.ArgumentParser:
         ),
     ):
         common.add_argument(flag, default=",".join(words), help=f"{what}; with commas between")
-    parser = argparse.ArgumentParser(prog="fracgpu certs", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="fracgpu certs", description="The certificates of FracGPU: their state, or new ones."
+    )
     verbs = parser.add_subparsers(dest="verb", required=True)
-    status = verbs.add_parser(
+    verbs.add_parser(
         "status", parents=[common], help="each certificate, and who trusts it; 1 if one is not well"
     )
-    status.add_argument("--json", action="store_true", help="for programs")
     again = verbs.add_parser(
         "rotate", parents=[common], help="have new certificates made, and wait for them"
     )

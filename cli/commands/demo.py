@@ -59,7 +59,7 @@ class _Outcome:
 def main(argv: Sequence[str]) -> int:
     """Run the demo; return 0 only if every promise held."""
     try:
-        options = _parser().parse_args(argv)
+        options = arguments().parse_args(argv)
     except SystemExit as end:  # argparse has printed its help or what is wrong
         return DONE if not end.code else CALLED_WRONG
     try:
@@ -212,7 +212,8 @@ def _print_addresses(rig: Rig, write: Callable[[str], None]) -> None:
     write("Ctrl-C stops everything")
 
 
-def _parser() -> argparse.ArgumentParser:
+def arguments() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
     parser = argparse.ArgumentParser(
         prog="fracgpu demo",
         description="From a fraction on a pod to a pod moved off a hot card, on this machine.",

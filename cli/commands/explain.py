@@ -5,7 +5,7 @@ arguments, a pod that does not exist or one that requests no card.
 """
 
 import argparse
-import json
+import asyncio
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -13,8 +13,9 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
-from cli.cluster import ObservedCluster, add_cluster_flags, cluster_state_of, observe, with_cluster
+from cli.cluster import ObservedCluster, cluster_state_of, observe, with_cluster
 from cli.extender_choice import default_config_map, read_strategy, with_choice
+from cli.flags import add_cluster_flags, encode
 from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.printers.live import open_console, show_lines
 from cli.printers.text import explanation_lines
@@ -22,27 +23,26 @@ from fracgpu import names
 from fracgpu.explain.answers import Explanation, PodVerdict, Suggestion
 from fracgpu.explain.explanation import explain
 from fracgpu.explain.suggestions import suggest
+from kube.access import own_namespace
 from kube.client import KubeClient
 from process.clock import SystemClock
 
 
 def main(argv: Sequence[str]) -> int:
     """Explain the pod that *argv* names; return the exit code."""
-    parser = _parser()
+    parser = arguments()
     try:
         options = parser.parse_args(argv)
         words = options.pod[1:] if options.pod[0] in ("pod", "pods") else options.pod
         if len(words) != 1:
             parser.error(f"name one pod; got {' '.join(options.pod)!r}")
-        key = words[0] if "/" in words[0] else f"{options.namespace}/{words[0]}"
     except SystemExit as end:  # argparse has printed its help or what is wrong
         return DONE if not end.code else CALLED_WRONG
-    return with_cluster(
-        "explain", options.kubeconfig, lambda client: _explain(client, key, options)
-    )
+    return with_cluster("explain", options, lambda client: _explain(client, words[0], options))
 
 
-async def _explain(client: KubeClient, key: str, options: argparse.Namespace) -> int:
+async def _explain(client: KubeClient, word: str, options: argparse.Namespace) -> int:
+    key = word if "/" in word else f"{await _namespace(options)}/{word}"
     observed = await observe(client)
     subject = observed.find(key)
     if subject is None:
@@ -62,11 +62,17 @@ async def _explain(client: KubeClient, key: str, options: argparse.Namespace) ->
     if explanation.verdict is PodVerdict.ASKS_NOTHING:
         return _complain(f"{key} requests no share of a card; add the annotation {names.FRACTION}")
     suggestions = suggest(subject, state, explanation)
-    if options.json:
-        print(json.dumps(explanation_json(explanation, suggestions), indent=2))
+    if options.output.structured:
+        print(encode(explanation_json(explanation, suggestions), options.output))
     else:
         show_lines(open_console(), explanation_lines(explanation, suggestions))
     return DONE if explanation.verdict.good else FAILED
+
+
+async def _namespace(options: argparse.Namespace) -> str:
+    if options.namespace is not None:
+        return str(options.namespace)
+    return await asyncio.to_thread(own_namespace, options.kubeconfig, context=options.context)
 
 
 def explanation_json(explanation: Explanation, suggestions: Sequence[Suggestion]) -> dict[str, Any]:
@@ -105,7 +111,8 @@ def _complain(message: str) -> int:
     return CALLED_WRONG
 
 
-def _parser() -> argparse.ArgumentParser:
+def arguments() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
     parser = argparse.ArgumentParser(
         prog="fracgpu explain",
         usage="fracgpu explain [pod] NAMESPACE/NAME [flags]",
@@ -114,7 +121,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("pod", nargs="+", metavar="[pod] NAMESPACE/NAME", help="the pod")
     parser.add_argument(
-        "-n", "--namespace", default="default", help="of a pod named without one (default: default)"
+        "-n",
+        "--namespace",
+        metavar="NAME",
+        help="of a pod named without one (default: that of the context)",
     )
     parser.add_argument(
         "--scheduler-name",

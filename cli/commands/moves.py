@@ -5,7 +5,6 @@ answer; 2: wrong arguments.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -13,7 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from cli.cluster import add_cluster_flags, with_cluster
+from cli.cluster import with_cluster
+from cli.flags import LISTS, Output, add_cluster_flags, add_pod_namespace_flags, encode
 from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.printers.live import open_console, show_lines
 from cli.printers.move_lines import change_line, move_lines, move_table
@@ -36,11 +36,11 @@ _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 def main(argv: Sequence[str]) -> int:
     """Show the moves; return the exit code."""
     try:
-        options = _parser().parse_args(argv)
+        options = arguments().parse_args(argv)
     except SystemExit as end:  # argparse has printed its help or what is wrong
         return DONE if not end.code else CALLED_WRONG
     work = _follow if options.watch else _show
-    return with_cluster("moves", options.kubeconfig, lambda client: work(client, options))
+    return with_cluster("moves", options, lambda client: work(client, options))
 
 
 async def read_moves(client: KubeClient) -> list[MoveObject]:
@@ -80,28 +80,38 @@ async def _show(client: KubeClient, options: argparse.Namespace) -> int:
         moves = await read_moves(client)
     except NotFound:
         return _complain(_NO_MOVES)
+    moves = [move for move in moves if _asked_for(move, options)]
     if options.name is None:
-        _print(moves, as_json=options.json)
+        _print(moves, options.output)
         return DONE
     found = [move for move in moves if options.name in (move.name, move.spec.pod.name)]
     if not found:
         return _complain(f"no move is named {options.name!r}, nor a pod that was moved")
     now = SystemClock().now()
-    if options.json:
-        print(json.dumps([move_json(move) for move in found], indent=2))
-    else:
+    if options.output in (Output.TABLE, Output.WIDE):
         for move in found:
             show_lines(open_console(), move_lines(move, now=now))
+    else:
+        _print(found, options.output)
     return DONE
 
 
-def _print(moves: Sequence[MoveObject], *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps([move_json(move) for move in moves], indent=2))
+def _asked_for(move: MoveObject, options: argparse.Namespace) -> bool:
+    return options.namespace in (None, move.spec.pod.namespace)
+
+
+def _print(moves: Sequence[MoveObject], output: Output) -> None:
+    if output.structured:
+        print(encode([move_json(move) for move in moves], output))
+    elif output is Output.NAME:
+        for move in moves:
+            print(f"move.fracgpu.io/{move.name}")
     elif not moves:
         print("no moves so far")
     else:
-        show_lines(open_console(), move_table(moves, now=SystemClock().now()))
+        console = open_console()
+        width = console.width if console.is_terminal and output is Output.TABLE else None
+        show_lines(console, move_table(moves, now=SystemClock().now(), width=width))
 
 
 async def _follow(client: KubeClient, options: argparse.Namespace) -> int:
@@ -112,8 +122,11 @@ async def _follow(client: KubeClient, options: argparse.Namespace) -> int:
     def show(move: MoveObject, gone: bool) -> None:  # noqa: FBT001 - as watch_moves calls it
         if options.name not in (None, move.name, move.spec.pod.name):
             return
-        if options.json:
-            print(json.dumps({**move_json(move), "deleted": gone}), flush=True)
+        if not _asked_for(move, options):
+            return
+        if options.output.structured:
+            body = {**move_json(move), "deleted": gone}
+            print(encode(body, options.output, stream=True), flush=True)
             return
         before = seen.get(move.name)
         if gone or before is None or before.status.phase is not move.status.phase:
@@ -139,7 +152,8 @@ def _complain(message: str) -> int:
     return FAILED
 
 
-def _parser() -> argparse.ArgumentParser:
+def arguments() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
     parser = argparse.ArgumentParser(
         prog="fracgpu moves",
         usage="fracgpu moves [NAME] [flags]",
@@ -148,5 +162,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("name", nargs="?", metavar="NAME", help="one move, or the moves of one pod")
     parser.add_argument("--watch", "-w", action="store_true", help="follow changes until Ctrl-C")
-    add_cluster_flags(parser)
+    add_pod_namespace_flags(parser)
+    add_cluster_flags(parser, formats=LISTS)
     return parser

@@ -6,14 +6,21 @@ wrong arguments.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from cli.cluster import add_cluster_flags, with_cluster
+from cli.cluster import with_cluster
+from cli.flags import (
+    LISTS,
+    Output,
+    add_cluster_flags,
+    add_pod_namespace_flags,
+    add_system_namespace_flag,
+    encode,
+)
 from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.plan_report import PlanReport, report_json, report_on
 from cli.printers.live import open_console, show_lines
@@ -44,16 +51,16 @@ _LONG_LEADING: Final = timedelta(days=1)
 def main(argv: Sequence[str]) -> int:
     """Show the plan; return the exit code."""
     try:
-        options = _parser().parse_args(argv)
+        options = arguments().parse_args(argv)
     except SystemExit as end:  # argparse has printed its help or what is wrong
         return DONE if not end.code else CALLED_WRONG
-    return with_cluster("plan", options.kubeconfig, lambda client: _plan(client, options))
+    return with_cluster("plan", options, lambda client: _plan(client, options))
 
 
 async def _plan(client: KubeClient, options: argparse.Namespace) -> int:
     logs.configure(level="error", json=False)
     try:
-        settings = await read_settings(client, namespace=options.namespace)
+        settings = await read_settings(client, namespace=options.system_namespace)
         if options.config is not None:
             settings = ClusterSettings(
                 policy=read_policy_file(options.config),
@@ -70,8 +77,13 @@ async def _plan(client: KubeClient, options: argparse.Namespace) -> int:
     except (ReadingFailed, QueryFailed, MovesUnreadable) as error:
         print(f"fracgpu plan: {error}", file=sys.stderr)
         return FAILED
-    if options.json:
-        print(json.dumps(report_json(report), indent=2))
+    if options.namespace is not None:
+        report = report.of_namespace(options.namespace)
+    if options.output.structured:
+        print(encode(report_json(report), options.output))
+    elif options.output is Output.NAME:
+        for move in report.would_move:
+            print(f"pod/{move.pod}")
     else:
         show_lines(open_console(), plan_lines(report))
     return DONE
@@ -129,7 +141,8 @@ async def _past_moves(client: KubeClient) -> list[PastMove]:
     return [record.past() for record in store.records]
 
 
-def _parser() -> argparse.ArgumentParser:
+def arguments() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
     parser = argparse.ArgumentParser(
         prog="fracgpu plan",
         description="What the rebalancer would do now: for each hot card the move, and for every "
@@ -143,10 +156,9 @@ def _parser() -> argparse.ArgumentParser:
         help="a candidate for the ConfigMap's key rebalancer, to be used instead",
     )
     parser.add_argument(
-        "--namespace", "-n", default=names.SYSTEM_NAMESPACE, help="of the ConfigMap"
-    )
-    parser.add_argument(
         "--scheduler-name", default=names.SCHEDULER_NAME, help="the scheduler whose pods may move"
     )
-    add_cluster_flags(parser)
+    add_pod_namespace_flags(parser)
+    add_system_namespace_flag(parser)
+    add_cluster_flags(parser, formats=LISTS)
     return parser

@@ -5,7 +5,6 @@ recorded, or a policy has a mistake; 2: wrong arguments.
 """
 
 import argparse
-import json
 import re
 import sys
 from collections.abc import Sequence
@@ -14,7 +13,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from cli.cluster import add_cluster_flags, with_cluster
+from cli.cluster import with_cluster
+from cli.flags import add_cluster_flags, add_system_namespace_flag, encode
 from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.printers.live import open_console, open_progress, show_lines
 from cli.printers.replay_lines import replay_table
@@ -25,7 +25,6 @@ from cli.rebalancing import (
     read_policy_file,
     read_settings,
 )
-from fracgpu import names
 from kube.client import KubeClient
 from process import logs
 from process.clock import SystemClock
@@ -43,7 +42,7 @@ _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days"}
 
 def main(argv: Sequence[str]) -> int:
     """Replay; return the exit code."""
-    parser = _parser()
+    parser = arguments()
     try:
         options = parser.parse_args(argv)
         now = SystemClock().now()
@@ -56,9 +55,7 @@ def main(argv: Sequence[str]) -> int:
     except SystemExit as stop:  # argparse has printed its help or what is wrong
         return DONE if not stop.code else CALLED_WRONG
     span = (start, min(end, now))
-    return with_cluster(
-        "rebalance replay", options.kubeconfig, lambda client: _replay(client, options, span)
-    )
+    return with_cluster("rebalance replay", options, lambda client: _replay(client, options, span))
 
 
 async def _replay(
@@ -68,12 +65,14 @@ async def _replay(
     try:
         worlds = await _worlds(client, options)
         async with open_prometheus(options) as prometheus:
-            frames = await play(prometheus, worlds, span, step_s=options.step_s, quiet=options.json)
+            frames = await play(
+                prometheus, worlds, span, step_s=options.step_s, quiet=options.output.structured
+            )
     except (ReadingFailed, QueryFailed, RecordingMissing) as error:
         print(f"fracgpu rebalance replay: {error}", file=sys.stderr)
         return FAILED
-    if options.json:
-        print(json.dumps(replay_json(worlds, span, frames=frames), indent=2))
+    if options.output.structured:
+        print(encode(replay_json(worlds, span, frames=frames), options.output))
     else:
         show_lines(open_console(), replay_table(worlds, span, frames=frames, moves=options.moves))
     return DONE
@@ -81,7 +80,7 @@ async def _replay(
 
 async def _worlds(client: KubeClient, options: argparse.Namespace) -> dict[str, ReplayedWorld]:
     candidate = read_policy_file(options.config) if options.config is not None else None
-    settings = await read_settings(client, namespace=options.namespace)
+    settings = await read_settings(client, namespace=options.system_namespace)
     policies = {_NONE: None, _PRESENT: settings.policy}
     if candidate is not None:
         policies[_CANDIDATE] = candidate
@@ -186,7 +185,8 @@ def _seconds(low: float, high: float) -> Any:
     return parse
 
 
-def _parser() -> argparse.ArgumentParser:
+def arguments() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
     parser = argparse.ArgumentParser(
         prog="fracgpu rebalance",
         usage="fracgpu rebalance replay --from TIME [--to TIME] [--config FILE] "
@@ -222,9 +222,7 @@ def _parser() -> argparse.ArgumentParser:
         help="how long a replacement takes to be ready (60)",
     )
     parser.add_argument("--moves", action="store_true", help="list every move as well")
-    parser.add_argument(
-        "--namespace", "-n", default=names.SYSTEM_NAMESPACE, help="of the ConfigMap"
-    )
+    add_system_namespace_flag(parser)
     add_prometheus_flags(parser)
     add_cluster_flags(parser)
     return parser

@@ -1,5 +1,6 @@
 """``fracgpu run ROLE``: load the role's settings, build the role and run it until stopped."""
 
+import argparse
 import asyncio
 import importlib
 import os
@@ -92,6 +93,17 @@ def main(argv: Sequence[str]) -> int:
         hint = f"install the role's libraries: pip install 'fracgpu[{name}]'"
         return _complain(FAILED, f"the role {name} needs the module {error.name}; {hint}")
     return asyncio.run(run_until_stopped(service, SystemClock(), known=(AccessError, LeaseLost)))
+
+
+def arguments() -> argparse.ArgumentParser:
+    """Return a parser of the role alone; each role's flags are made from its settings."""
+    parser = argparse.ArgumentParser(
+        prog="fracgpu run",
+        description="Run one role of the system until it is stopped. "
+        "fracgpu run ROLE --help lists its flags and environment variables.",
+    )
+    parser.add_argument("role", choices=tuple(ROLES), metavar="ROLE", help=", ".join(ROLES))
+    return parser
 
 
 def usage() -> str:

@@ -6,13 +6,13 @@ cards, and none leaves.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from cli.cluster import add_cluster_flags, observe, with_cluster
+from cli.cluster import observe, with_cluster
+from cli.flags import add_cluster_flags, encode
 from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.printers.chart import svg_chart, text_chart
 from cli.printers.live import open_console, open_progress, show_lines
@@ -27,7 +27,7 @@ _FIRST_SEED: Final = 42
 
 def main(argv: Sequence[str]) -> int:
     """Replay a workload with each policy and show how much of the fleet was allocated."""
-    parser = _parser()
+    parser = arguments()
     try:
         options = parser.parse_args(argv)
         if options.live == (options.file is not None):
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     except SystemExit as end:  # argparse has printed its help or what is wrong
         return DONE if not end.code else CALLED_WRONG
     if options.live:
-        return with_cluster("simulate", options.kubeconfig, lambda client: _live(client, options))
+        return with_cluster("simulate", options, lambda client: _live(client, options))
     try:
         return _compare(_from_files(options.file, options.nodes), options)
     except (WorkloadError, OSError, UnicodeDecodeError) as error:
@@ -74,7 +74,7 @@ def _compare(workload: ReplayWorkload, options: argparse.Namespace) -> int:
     console = open_console()
     seeds = range(options.seed, options.seed + options.seeds)
     outcomes: dict[str, list[ReplayResult]] = {policy: [] for policy in options.policy}
-    with open_progress(quiet=options.json) as progress:
+    with open_progress(quiet=options.output.structured) as progress:
         for policy, results in outcomes.items():
             for number, seed in enumerate(seeds):
                 tell = _scaled(progress, policy, number, len(seeds))
@@ -86,8 +86,8 @@ def _compare(workload: ReplayWorkload, options: argparse.Namespace) -> int:
     if options.plot is not None:
         title = f"{workload.cards} cards, {len(workload.pods)} pods, {_seeds(options.seeds)}"
         options.plot.write_text(svg_chart(curves, title=title))
-    if options.json:
-        print(json.dumps(replay_json(workload, outcomes), indent=2))
+    if options.output.structured:
+        print(encode(replay_json(workload, outcomes), options.output))
         return DONE
     show_lines(console, [Line(text=_what(workload, options.seeds)), Line(text="")])
     show_lines(console, replay_lines(outcomes))
@@ -158,7 +158,8 @@ def _complain(message: str, *, code: int = CALLED_WRONG) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
+def arguments() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
     parser = argparse.ArgumentParser(
         prog="fracgpu simulate",
         usage="fracgpu simulate PODS.csv [--nodes NODES.csv] | --live [flags]",

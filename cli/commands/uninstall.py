@@ -3,9 +3,10 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from cli.cluster import with_cluster
+from cli.flags import LISTS, Output, add_cluster_flags, encode
 from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.removal import HOST_FILES, Left, Removal, RemovalPlan, StillSharesError, make_plan
 from kube.client import KubeClient
@@ -19,10 +20,10 @@ _WAIT_S: Final = 420.0
 def main(argv: Sequence[str]) -> int:
     """Show what would be removed, or remove it; return 1 if something is left."""
     try:
-        options = _parser().parse_args(argv)
+        options = arguments().parse_args(argv)
     except SystemExit as end:  # argparse has printed its help or what is wrong
         return DONE if not end.code else CALLED_WRONG
-    return with_cluster("uninstall", options.kubeconfig, lambda client: _run(client, options))
+    return with_cluster("uninstall", options, lambda client: _run(client, options))
 
 
 async def _run(client: KubeClient, options: argparse.Namespace) -> int:
@@ -31,6 +32,21 @@ async def _run(client: KubeClient, options: argparse.Namespace) -> int:
     except StillSharesError as error:
         print(f"fracgpu uninstall: {error}", file=sys.stderr)
         return FAILED
+    if options.output in (Output.TABLE, Output.WIDE):
+        return await _tell_and_remove(client, plan, options)
+    if options.output is Output.NAME:
+        for name in plan_names(plan):
+            print(name)
+    left = await _removal(client, options).run(plan) if options.yes and plan else Left()
+    if options.output.structured:
+        removed = left_json(left) if options.yes else None
+        print(encode({"found": plan_json(plan), "left": removed}, options.output))
+    return FAILED if left.unfinished else DONE
+
+
+async def _tell_and_remove(
+    client: KubeClient, plan: RemovalPlan, options: argparse.Namespace
+) -> int:
     for line in plan_lines(plan):
         print(line)
     if not plan:
@@ -39,16 +55,51 @@ async def _run(client: KubeClient, options: argparse.Namespace) -> int:
     if not options.yes:
         print("nothing was changed; run it again with --yes to remove this")
         return DONE
-    removal = Removal(
+    left = await _removal(client, options).run(plan)
+    for line in left_lines(left):
+        print(line)
+    return FAILED if left.unfinished else DONE
+
+
+def _removal(client: KubeClient, options: argparse.Namespace) -> Removal:
+    return Removal(
         client,
         SystemClock(),
         on_progress=lambda line: print(line, file=sys.stderr, flush=True),
         limit_s=options.wait_s,
     )
-    left = await removal.run(plan)
-    for line in left_lines(left):
-        print(line)
-    return FAILED if left.unfinished else DONE
+
+
+def plan_names(plan: RemovalPlan) -> list[str]:
+    """Return what is there as kubectl names it: ``node/NAME``, ``clusterrole.GROUP/NAME``."""
+    groups = ((found.kind, found.key) for found in plan.objects)
+    return [
+        *(f"node/{name}" for name in plan.nodes),
+        *(f"{kind.qualified_name}/{key.rpartition('/')[2]}" for kind, key in groups),
+        *(f"namespace/{name}" for name in plan.namespaces),
+    ]
+
+
+def plan_json(plan: RemovalPlan) -> dict[str, Any]:
+    """Return what is there as JSON."""
+    return {
+        "nodes": {name: list(marks.words) for name, marks in plan.nodes.items()},
+        "objects": [
+            {"kind": found.kind.kind, "namespace": found.namespace, "name": found.name}
+            for found in plan.objects
+        ],
+        "namespaces": list(plan.namespaces),
+        "pods": list(plan.pods),
+    }
+
+
+def left_json(left: Left) -> dict[str, Any]:
+    """Return what is left as JSON."""
+    return {
+        "nodes": {name: list(words) for name, words in left.nodes.items()},
+        "namespaces": list(left.namespaces),
+        "withoutAgent": list(left.without_agent),
+    }
 
 
 def plan_lines(plan: RemovalPlan) -> list[str]:
@@ -87,7 +138,8 @@ def left_lines(left: Left) -> list[str]:
     return lines or ["nothing is left"]
 
 
-def _parser() -> argparse.ArgumentParser:
+def arguments() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
     parser = argparse.ArgumentParser(
         prog="fracgpu uninstall",
         description="Remove everything that FracGPU wrote to the cluster. Without --yes, only "
@@ -105,7 +157,5 @@ def _parser() -> argparse.ArgumentParser:
         default=_WAIT_S,
         help="longest wait for agents, kubelets and namespaces to end (default %(default)g)",
     )
-    parser.add_argument(
-        "--kubeconfig", help="default: the pod's own account, else $KUBECONFIG, else ~/.kube/config"
-    )
+    add_cluster_flags(parser, formats=LISTS)
     return parser

@@ -12,8 +12,9 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from cli.fleet import Fleet
-from cli.printers.tables import coloured, dashboard, elapsed, fleet_view, promises
-from cli.printers.text import Line, fleet_lines
+from cli.printers.fleet_lines import fleet_lines, fleet_screen
+from cli.printers.tables import coloured, dashboard, elapsed, promises
+from cli.printers.text import Line
 from simulator.demo.dashboard import Dashboard
 from simulator.demo.promises import Promise
 
@@ -80,30 +81,35 @@ def show_promises(console: Console, results: Sequence[Promise]) -> None:
         print_plain(console, f"{mark} {promise.name}: {promise.detail}")
 
 
-def show_fleet(console: Console, fleet: Fleet) -> None:
-    """Print the cards: with bars on a terminal, as a plain table elsewhere."""
+def show_fleet(console: Console, fleet: Fleet, *, wide: bool = False) -> None:
+    """Print the cards: as wide as the terminal, or as a table for scripts where there is none."""
     if console.is_terminal:
-        console.print(fleet_view(fleet))
+        show_lines(console, fleet_screen(fleet, width=console.width, wide=wide))
     else:
-        show_lines(console, fleet_lines(fleet))
+        show_lines(console, fleet_lines(fleet, wide=wide))
 
 
 @contextmanager
-def open_fleet_screen(console: Console) -> Iterator[Callable[[Fleet], None]]:
+def open_fleet_screen(console: Console, *, wide: bool = False) -> Iterator[Callable[[Fleet], None]]:
     """Yield a function that shows the cards: in place on a terminal, below the last ones elsewhere.
 
     Elsewhere unchanged cards are not printed again.
     """
     if console.is_terminal:
         with Live(console=console, auto_refresh=False, screen=True) as live:
-            yield lambda fleet: live.update(fleet_view(fleet), refresh=True)
+
+            def redraw(fleet: Fleet) -> None:
+                lines = fleet_screen(fleet, width=console.width, wide=wide)
+                live.update(coloured(lines), refresh=True)
+
+            yield redraw
         return
     shown: list[Fleet] = []
 
     def show(fleet: Fleet) -> None:
         if shown != [fleet]:
             shown[:] = [fleet]
-            show_lines(console, fleet_lines(fleet))
+            show_lines(console, fleet_lines(fleet, wide=wide))
 
     yield show
 

@@ -18,8 +18,10 @@ _TONES: Final = {
 }
 
 
-def move_table(moves: Sequence[MoveObject], *, now: datetime) -> Iterator[Line]:
-    """Yield the moves as a table whose columns a script can cut, in the order given."""
+def move_table(
+    moves: Sequence[MoveObject], *, now: datetime, width: int | None = None
+) -> Iterator[Line]:
+    """Yield the moves as a table in the order given, cut at *width* columns if any."""
     rows = [("NAME", "POD", "FROM", "TO", "PHASE", "RESULT", "AGE", "REASON")]
     rows += [
         (
@@ -35,7 +37,7 @@ def move_table(moves: Sequence[MoveObject], *, now: datetime) -> Iterator[Line]:
         for move in moves
     ]
     tones = [Tone.HEAD, *(_tone(move) for move in moves)]
-    yield from table_lines(rows, tones)
+    yield from table_lines(rows, tones, width=width)
 
 
 def move_lines(move: MoveObject, *, now: datetime) -> Iterator[Line]:

@@ -10,9 +10,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cli.fleet import CardRow, Fleet
+from cli.printers.cells import safe
 from cli.printers.text import Line
-from simulator.demo.dashboard import CardPanel, Dashboard, NodePanel, SlicePanel
+from simulator.demo.dashboard import CardPanel, Dashboard, NodePanel
 from simulator.demo.promises import Promise
 
 _BAR_CELLS: Final = 32
@@ -23,7 +23,6 @@ _FEWEST_EVENT_LINES: Final = 3
 _EVENT_LINES: Final = 9
 _COLOURS: Final = ("cyan", "magenta", "green", "blue", "yellow", "bright_cyan", "bright_magenta")
 _WARM_RATIO: Final = 0.5
-_HOT_RATIO: Final = 0.8  # only a colour; what counts as hot is the rebalancer's decision
 
 
 def dashboard(
@@ -99,59 +98,12 @@ def promises(results: Sequence[Promise]) -> Table:
     return table
 
 
-def fleet_view(fleet: Fleet) -> Group:
-    """Return every card with its slices, node by node."""
-    owners = {
-        owner(slice_.pod) for node in fleet.nodes for card in node.cards for slice_ in card.slices
-    }
-    colours = _colours(owners)
-    panels = []
-    for node in fleet.nodes:
-        table = Table.grid(padding=(0, 1), expand=True)
-        for width in (22, _BAR_CELLS + 2, 16, 10, 15):
-            table.add_column(width=width, no_wrap=True)
-        table.add_column(ratio=1, overflow="fold")
-        for card in node.cards:
-            table.add_row(*_fleet_card(card, colours))
-        title = node.name + (f" [red]{node.trouble}[/red]" if node.trouble else "")
-        panels.append(Panel(table, title=title, title_align="left", border_style="dim"))
-    ratio = fleet.held_mib / fleet.capacity_mib if fleet.capacity_mib else 0.0
-    held, shared = fleet.held_mib / 1024, fleet.capacity_mib / 1024
-    cards = "1 card" if fleet.cards == 1 else f"{fleet.cards} cards"
-    sum_up = f"{cards}, {held:.0f} of {shared:.0f} GiB held ({ratio:.0%})"
-    return Group(*panels, Text(sum_up, style="bold"))
-
-
 def coloured(lines: Iterable[Line]) -> Text:
-    """Return the lines in the colours of their tones."""
+    """Return the lines in the colours of their tones, without characters that steer a terminal."""
     text = Text()
     for line in lines:
-        text.append(line.text + "\n", style=line.tone.value)
+        text.append(safe(line.text) + "\n", style=line.tone.value)
     return text
-
-
-def _fleet_card(card: CardRow, colours: Mapping[str, str]) -> tuple[Text, ...]:
-    slices = tuple(SlicePanel(pod=slice_.pod, mib=slice_.mib) for slice_ in card.slices)
-    panel = CardPanel(
-        uuid=card.uuid,
-        index=card.index,
-        model=card.model,
-        capacity_mib=card.capacity_mib,
-        slices=slices,
-        busy=card.heat,
-        cordoned=False,
-    )
-    name, bar, held, heat, _ = card_line(panel, hot_line=_HOT_RATIO, colours=colours)
-    cores = Text(f"{card.held_cores:3d}% cores", style="" if card.held_cores else "dim")
-    whose = Text()
-    if card.trouble:
-        whose.append(f"{card.trouble}  ", style="red")
-    if card.foreign_mib:
-        whose.append(f"{card.foreign_mib} MiB used by other processes  ", style="yellow")
-    for slice_ in card.slices:
-        whose.append(f"{slice_.pod} {slice_.mib}", style=colours[owner(slice_.pod)])
-        whose.append(" terminating  " if slice_.terminating else "  ", style="dim")
-    return name, bar, held, cores, heat, whose
 
 
 def card_line(

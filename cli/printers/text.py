@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from cli.fleet import CardRow, Fleet
+from cli.printers.cells import columns_of, fit, pad, safe
 from fracgpu.explain.answers import (
     CardAnswer,
     Explanation,
@@ -37,43 +37,19 @@ class Line:
     tone: Tone = Tone.PLAIN
 
 
-def fleet_lines(fleet: Fleet) -> Iterator[Line]:
-    """Yield the cards as a table whose columns a script can cut."""
-    rows: list[tuple[str, ...]] = [
-        ("NODE", "CARD", "MODEL", "HELD/MIB", "CORES", "BUSY", "STATE", "PODS")
-    ]
-    tones = [Tone.HEAD]
-    for node in fleet.nodes:
-        if not node.cards:
-            rows.append((node.name, "-", "-", "-", "-", "-", node.trouble or "no cards", "-"))
-            tones.append(Tone.QUIET)
-        for card in node.cards:
-            trouble = card.trouble or node.trouble
-            rows.append(_card_row(node.name, card, trouble or "ok"))
-            tones.append(Tone.BAD if trouble else Tone.PLAIN)
-    yield from table_lines(rows, tones)
+def table_lines(
+    rows: Sequence[tuple[str, ...]], tones: Sequence[Tone], *, width: int | None = None
+) -> Iterator[Line]:
+    """Yield rows with their columns aligned, each row in its tone, cut at *width* columns if any.
 
-
-def table_lines(rows: Sequence[tuple[str, ...]], tones: Sequence[Tone]) -> Iterator[Line]:
-    """Yield rows with their columns aligned, each row in its tone."""
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    for row, tone in zip(rows, tones, strict=True):
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield Line(text="  ".join(cells).rstrip(), tone=tone)
-
-
-def _card_row(node: str, card: CardRow, state: str) -> tuple[str, ...]:
-    foreign = f"(+{card.foreign_mib} foreign)" if card.foreign_mib else ""
-    return (
-        node,
-        str(card.index),
-        card.model,
-        f"{card.held_mib}{foreign}/{card.capacity_mib}",
-        f"{card.held_cores}%",
-        "-" if card.heat is None else f"{card.heat:.0%}",
-        state,
-        ",".join(f"{slice_.pod}={slice_.mib}" for slice_ in card.slices) or "-",
-    )
+    The last column is what is cut first: put into it what can best be spared.
+    """
+    shown = [tuple(safe(cell) for cell in row) for row in rows]
+    widths = [max(columns_of(row[at]) for row in shown) for at in range(len(shown[0]))]
+    for row, tone in zip(shown, tones, strict=True):
+        cells = (pad(cell, room) for cell, room in zip(row, widths, strict=True))
+        text = "  ".join(cells).rstrip()
+        yield Line(text=text if width is None else fit(text, width), tone=tone)
 
 
 def replay_lines(outcomes: Mapping[str, Sequence[ReplayResult]]) -> Iterator[Line]:

@@ -173,6 +173,6 @@ async def test_watching_shows_what_there_is_and_then_each_change(kube: KubeClien
 
 def test_wrong_arguments_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["one", "two"]) == CALLED_WRONG
-    assert main(["-o", "yaml"]) == CALLED_WRONG
-    assert "'yaml'; want json or text" in capsys.readouterr().err
+    assert main(["-o", "xml"]) == CALLED_WRONG
+    assert "'xml'; want one of table, wide, json, yaml, name" in capsys.readouterr().err
     assert main(["--help"]) == DONE

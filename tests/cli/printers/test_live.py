@@ -102,7 +102,7 @@ def test_a_terminal_gets_the_cards_drawn() -> None:
     show_fleet(Console(file=out, width=150, force_terminal=True), a_fleet(held_mib=12_000))
 
     assert "\x1b[" in out.getvalue()
-    assert "1 card, 12 of 23 GiB held (50%)" in out.getvalue()
+    assert "1 card, 12000 of 24000 MiB held (50%)" in out.getvalue()
 
 
 def test_following_in_a_pipe_does_not_repeat_what_did_not_change() -> None:

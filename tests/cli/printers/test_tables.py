@@ -6,13 +6,10 @@ from dataclasses import replace
 from rich.console import Console
 from rich.text import Text
 
-from cli.fleet import fleet_of
-from cli.printers.tables import card_line, coloured, dashboard, fleet_view, palette, promises
+from cli.printers.tables import card_line, coloured, dashboard, palette, promises
 from cli.printers.text import Line, Tone
 from simulator.demo.dashboard import CardPanel, Dashboard, NodePanel, SlicePanel
 from simulator.demo.promises import Promise
-from tests.support import core
-from tests.support.explaining import Cluster
 
 
 def a_card(*, busy: float | None = 0.5, cordoned: bool = False, mib: int = 20160) -> CardPanel:
@@ -134,33 +131,14 @@ def test_each_owner_has_a_colour_of_its_own() -> None:
     assert len(set(palette(picture).values())) == len(names)
 
 
-def test_the_cards_of_a_cluster_are_drawn_with_their_slices_and_their_trouble() -> None:
-    cluster = Cluster().node("gpu-1", core.a_card("GPU-a"), core.a_card("GPU-b", index=1))
-    cluster.holder("chat-1", "gpu-1", "GPU-a", 12_000, cores=25)
-    cluster.node("gpu-2", core.a_card("GPU-c"), cordons={"GPU-c": 60}, schedulable=False)
-    state = cluster.state()
-
-    shown = text(fleet_view(fleet_of(state.snapshot, state.pods)))
-
-    for words in (
-        "gpu-1",
-        "default/chat-1 12000",
-        "25% cores",
-        "cordoned until 12:01:00 UTC: hot",
-        "gpu-2 cordoned or not ready",
-        "3 cards, 12 of 70 GiB held (17%)",
-    ):
-        assert words in shown
-
-
-def test_a_card_without_memory_is_drawn_too() -> None:
-    state = Cluster().node("gpu-1", core.a_card("GPU-a", mib=0)).state()
-
-    assert "0.0 / 0.0 GiB" in text(fleet_view(fleet_of(state.snapshot, state.pods)))
-
-
 def test_a_line_has_the_colour_of_its_tone() -> None:
     drawn = coloured([Line(text="good", tone=Tone.GOOD), Line(text="plain [red]")])
 
     assert drawn.plain == "good\nplain [red]\n"
     assert [str(span.style) for span in drawn.spans] == ["green"]
+
+
+def test_a_line_cannot_steer_the_terminal() -> None:
+    drawn = coloured([Line(text="a\x1b[2Jb\u202ec\nd")])
+
+    assert drawn.plain == "a<U+001B>[2Jb<U+202E>c<U+000A>d\n"

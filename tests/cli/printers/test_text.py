@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from cli.fleet import fleet_of
-from cli.printers.text import Tone, explanation_lines, fleet_lines, replay_lines
+from cli.printers.text import Tone, explanation_lines, replay_lines
 from fracgpu.explain.explanation import explain
 from fracgpu.explain.suggestions import suggest
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod, NodeConstraints
@@ -81,30 +80,6 @@ def test_many_holders_are_counted_rather_than_listed() -> None:
     assert said(a_waiting_pod(ASKS), cluster.state())[-1].endswith(
         "default/p5 2000 MiB 10% and 3 more"
     )
-
-
-def test_the_table_of_cards_has_one_row_for_each_and_stays_in_columns() -> None:
-    cluster = Cluster().node("gpu-1", a_card("GPU-a"), a_card("GPU-b", index=1))
-    cluster.node("bare").holder("chat", "gpu-1", "GPU-b", 9_000, cores=25)
-    state = cluster.state()
-
-    head, first, second, bare = fleet_lines(fleet_of(state.snapshot, state.pods))
-
-    assert first.text.split() == [
-        "gpu-1", "0", "NVIDIA", "A30", "0/24000", "0%", "-", "ok", "-"
-    ]  # fmt: skip
-    assert second.text.split()[-1] == "default/chat=9000"
-    assert "has not reported its cards" in bare.text
-    assert {line.text.index("ok") for line in (first, second)} == {head.text.index("STATE")}
-
-
-def test_a_card_in_trouble_stands_out() -> None:
-    state = Cluster().node("gpu-1", a_card("GPU-a"), cordons={"GPU-a": 60}).state()
-
-    _, line = fleet_lines(fleet_of(state.snapshot, state.pods))
-
-    assert "cordoned until 12:01:00 UTC: hot" in line.text
-    assert line.tone is Tone.BAD
 
 
 def test_the_best_policy_of_a_simulation_stands_out() -> None:

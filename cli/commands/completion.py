@@ -1,0 +1,29 @@
+"""``fracgpu completion``: the script that makes a shell complete the command."""
+
+import argparse
+from collections.abc import Sequence
+
+from cli.completion import SHELLS, script
+from cli.main import CALLED_WRONG, DONE
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the script of the shell that *argv* names; return the exit code."""
+    try:
+        options = arguments().parse_args(argv)
+    except SystemExit as end:  # argparse has printed its help or what is wrong
+        return DONE if not end.code else CALLED_WRONG
+    print(script(options.shell))
+    return DONE
+
+
+def arguments() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    parser = argparse.ArgumentParser(
+        prog="fracgpu completion",
+        description="Print the script that makes a shell complete fracgpu. For bash: "
+        'eval "$(fracgpu completion bash)"; for zsh the same with zsh, after compinit; for fish: '
+        "fracgpu completion fish | source. kubectl completes `kubectl fracgpu` by itself.",
+    )
+    parser.add_argument("shell", choices=SHELLS)
+    return parser
