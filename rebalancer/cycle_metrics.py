@@ -11,7 +11,15 @@ import structlog
 from fracgpu.disruption.brakes.breakers import Breaker, OpenBreaker
 from fracgpu.disruption.brakes.budgets import Budgets
 from fracgpu.disruption.disruption_state import DisruptionState
-from fracgpu.disruption.heat import Heat, ReadingQuality, blindness, fresh_ratio, unrelievable
+from fracgpu.disruption.heat import (
+    Heat,
+    HeatCause,
+    ReadingQuality,
+    blindness,
+    fresh_ratio,
+    heat_cause,
+    unrelievable,
+)
 from fracgpu.disruption.move import HoldReason, Plan
 from fracgpu.disruption.policy import RebalancerPolicy
 from process.clock import Clock
@@ -124,7 +132,8 @@ class CycleMetrics:
             relievable += reading is not None and unrelievable(reading, policy) is None
             node = state.node_of(uuid)
             if node in self._nodes:  # it may be gone, or not shared any more
-                self._metrics.hot_card_seconds.labels(node, "busy").inc(elapsed_s)
+                cause = heat_cause(reading, policy)
+                self._metrics.hot_card_seconds.labels(node, cause.value).inc(elapsed_s)
         self._metrics.hot_cards.labels("true").set(relievable)
         self._metrics.hot_cards.labels("false").set(len(hot) - relievable)
         self._metrics.set_card_heat(
@@ -140,9 +149,11 @@ class CycleMetrics:
             name for name, node in state.snapshot.nodes.items() if node.cards and node.node.shared
         )
         for name in nodes - self._nodes:
-            self._metrics.hot_card_seconds.labels(name, "busy")
+            for cause in HeatCause:
+                self._metrics.hot_card_seconds.labels(name, cause.value)
         for name in self._nodes - nodes:
-            self._metrics.hot_card_seconds.remove(name, "busy")
+            for cause in HeatCause:
+                self._metrics.hot_card_seconds.remove(name, cause.value)
         self._nodes = nodes
 
     def _count_outcomes(

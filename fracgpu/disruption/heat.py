@@ -17,7 +17,7 @@ settling long enough, and both windows hot again    hot
 ======== ========================================== ==========
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
@@ -226,16 +226,43 @@ class Unrelievable(Enum):
     NO_USEFUL_POD = "every pod is too small to matter or too large for any other card"
 
 
+class HeatCause(Enum):
+    """What keeps a hot card busy; the value is a metric label."""
+
+    SEVERAL_PODS = "several_pods"
+    ONE_POD = "one_pod"  # it would be hot anywhere
+    NOT_ATTRIBUTED = "not_attributed"  # processes of no pod, or of pods that are not measured
+    NOT_MEASURED = "not_measured"  # there is no trusted reading now
+
+
+def heat_cause(reading: CardReading | None, policy: RebalancerPolicy) -> HeatCause:
+    """Return what keeps a hot card busy, as far as its pods are measured."""
+    if reading is None:
+        return HeatCause.NOT_MEASURED
+    uses = _attributed(reading, policy)
+    if not uses:
+        return HeatCause.NOT_ATTRIBUTED
+    alone = len(uses) == 1 or max(uses) > policy.hot_ratio
+    return HeatCause.ONE_POD if alone else HeatCause.SEVERAL_PODS
+
+
 def unrelievable(reading: CardReading, policy: RebalancerPolicy) -> Unrelievable | None:
     """Return why moving a pod off this card would not help, or None if it may help."""
-    uses = [use.busy_ratio for use in reading.pods.values() if use.busy_ratio > 0]
-    if sum(uses) < policy.attribution_ratio * reading.slow_level_ratio or not uses:
+    uses = _attributed(reading, policy)
+    if not uses:
         return Unrelievable.NOT_ATTRIBUTED
     if len(uses) == 1:
         return Unrelievable.ONE_POD_ALONE
     if not any(policy.min_pod_busy_ratio <= use <= policy.ceiling_ratio for use in uses):
         return Unrelievable.NO_USEFUL_POD
     return None
+
+
+def _attributed(reading: CardReading, policy: RebalancerPolicy) -> Sequence[float]:
+    """Return what each pod uses; nothing if the pods account for too little of the card's use."""
+    uses = [use.busy_ratio for use in reading.pods.values() if use.busy_ratio > 0]
+    enough = sum(uses) >= policy.attribution_ratio * reading.slow_level_ratio
+    return uses if enough else []
 
 
 def fresh_ratio(usage: Mapping[CardUuid, CardUsage], cards: frozenset[CardUuid]) -> float:

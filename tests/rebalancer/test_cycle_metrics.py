@@ -4,12 +4,13 @@ import math
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
 import structlog
 from prometheus_client import CollectorRegistry
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.disruption_state import DisruptionState
-from fracgpu.disruption.heat import CardUsage, Heat, ReadingQuality
+from fracgpu.disruption.heat import CardReading, CardUsage, Heat, HeatCause, ReadingQuality
 from fracgpu.disruption.move import HeldBack, HoldReason, Plan
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from rebalancer.cycle_metrics import CycleMetrics
@@ -115,7 +116,30 @@ def test_hot_time_adds_up_by_node() -> None:
     for later_s in (0, 15, 40):
         counted.count(a_disruption_state(), later_s=later_s)
 
-    assert counted.get("hot_card_seconds_total", node="n1", cause="busy") == 40
+    assert counted.get("hot_card_seconds_total", node="n1", cause="several_pods") == 40
+
+
+@pytest.mark.parametrize(
+    ("reading", "cause"),
+    [
+        (a_reading(0.9, pods={"pod-a": 0.9}), "one_pod"),
+        (a_reading(0.9, pods={"pod-a": 0.85, "pod-b": 0.05}), "one_pod"),
+        (a_reading(0.9, pods={"pod-a": 0.5, "pod-b": 0.4}), "several_pods"),
+        (a_reading(0.9, pods={"pod-a": 0.2, "pod-b": 0.2}), "not_attributed"),
+        (None, "not_measured"),
+    ],
+)
+def test_hot_time_tells_what_keeps_the_card_busy(reading: CardReading | None, cause: str) -> None:
+    counted = Counted()
+    for later_s in (0, 15):
+        state = a_disruption_state(readings={HOT_CARD: reading}, heat={HOT_CARD: Heat.HOT})
+        counted.count(state, later_s=later_s)
+
+    shown = {
+        it.value: counted.get("hot_card_seconds_total", node="n1", cause=it.value)
+        for it in HeatCause
+    }
+    assert shown == dict.fromkeys(shown, 0) | {cause: 15}
 
 
 def test_blindness_shows_whatever_its_cause() -> None:
@@ -150,12 +174,12 @@ def test_the_commonest_fault_of_the_cards_is_the_reason_to_be_blind() -> None:
 def test_nodes_are_shown_from_the_start_and_none_that_is_gone() -> None:
     counted = Counted()
     counted.count(a_disruption_state())
-    assert counted.get("hot_card_seconds_total", node="n2", cause="busy") == 0
+    assert counted.get("hot_card_seconds_total", node="n2", cause="several_pods") == 0
 
     counted.count(a_disruption_state(nodes=[a_node("n1", HOT_CARD)]), later_s=15)
 
-    assert counted.get("hot_card_seconds_total", node="n1", cause="busy") == 15
-    assert counted.get("hot_card_seconds_total", node="n2", cause="busy") is None
+    assert counted.get("hot_card_seconds_total", node="n1", cause="several_pods") == 15
+    assert counted.get("hot_card_seconds_total", node="n2", cause="several_pods") is None
 
 
 def test_a_dry_run_is_scored_once_a_real_move_would_have_been_verified() -> None:
@@ -232,4 +256,4 @@ def test_a_clock_set_back_ends_nothing_and_counts_nothing() -> None:
     counted.count(a_disruption_state(), later_s=0)
     counted.count(a_disruption_state(), later_s=15)
 
-    assert counted.get("hot_card_seconds_total", node="n1", cause="busy") == 15
+    assert counted.get("hot_card_seconds_total", node="n1", cause="several_pods") == 15
