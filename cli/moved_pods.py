@@ -36,10 +36,10 @@ async def find_moved(client: KubeClient) -> Sequence[PodInfo]:
 
 
 async def give_back(client: KubeClient, *, on_progress: Callable[[str], None]) -> list[str]:
-    """Take what moves wrote off every pod; return the pods that could not be changed now.
+    """Take what moves wrote off every pod; return the pods that have to be looked at again.
 
-    The mark that lets a ReplicaSet delete a replacement first goes as well: of a Ready pod and a
-    younger one it deletes the younger.
+    A released pod keeps its mark until its ReplicaSet has adopted it. The mark that lets a
+    ReplicaSet delete a replacement first goes at once: of two Ready pods the younger one goes.
 
     Raises:
         KubeError: the API server did not answer.
@@ -50,32 +50,45 @@ async def give_back(client: KubeClient, *, on_progress: Callable[[str], None]) -
     # First what no label change has touched, so that nothing speaks against a pod any more.
     for pod in sorted(moved, key=lambda pod: names.MOVED_BY in pod.annotations):
         try:
-            on_progress(await _give_back(client, pod, _marks_of(pod, replacements)))
+            told = await _give_back(client, pod, _marks_of(pod, replacements))
         except NotFound:
             continue
         except (Conflict, Invalid, Forbidden):  # changed meanwhile, or a policy still holds
+            told = ""
+        if told:
+            on_progress(told)
+        else:
             left.append(pod.record.key)
     return left
 
 
 async def _give_back(client: KubeClient, pod: PodInfo, marks: Sequence[str]) -> str:
-    """Restore one pod; return what was done."""
+    """Take the next step with one pod; return what was done once it was the last one."""
+    record = pod.record
+    if names.MOVED_BY not in marks:
+        await _patch(client, pod, marks)
+        return f"pod {record.key}: removed {', '.join(marks)}"
+    victim = victim_of(pod, uid=record.uid)
+    if victim.controller_uid and not victim.released:
+        await _patch(client, pod, marks)
+        return f"pod {record.key}: given back to its {pod.owner[0] if pod.owner else 'owner'}"
+    original = original_value(victim.hash_label)
+    owner = await Owners(client).with_hash(original, namespace=record.namespace)
+    if not owner.there:
+        await _patch(client, pod, marks)
+        return f"pod {record.key}: its ReplicaSet is gone; delete the pod if nobody needs it"
+    if victim.released:
+        await _patch(client, pod, [mark for mark in marks if mark != names.MOVED_BY])
+    return ""  # its ReplicaSet will adopt it
+
+
+async def _patch(client: KubeClient, pod: PodInfo, marks: Sequence[str]) -> None:
+    """Give a pod its label back, if it was released, and take marks off it."""
     record = pod.record
     victim = victim_of(pod, uid=record.uid)
     original = original_value(victim.hash_label)
-    await client.patch(
-        PODS,
-        record.name,
-        restoring(victim, uid=record.uid, original=original, marks=marks),
-        namespace=record.namespace,
-        how=PatchType.JSON,
-    )
-    if not victim.released:
-        return f"pod {record.key}: removed {', '.join(marks)}"
-    owner = await Owners(client).with_hash(original, namespace=record.namespace)
-    if owner.there:
-        return f"pod {record.key}: given back to its ReplicaSet"
-    return f"pod {record.key}: its ReplicaSet is gone; delete the pod if nobody needs it"
+    changes = restoring(victim, uid=record.uid, original=original, marks=marks)
+    await client.patch(PODS, record.name, changes, namespace=record.namespace, how=PatchType.JSON)
 
 
 def _stays(pod: PodInfo) -> bool:

@@ -65,6 +65,7 @@ _BY_ACTION: Final[Mapping[Action, Callable[[MoveRecord, EvictionResult, StepCont
     Action.RELEASE: release_answered,
     Action.DEMOTE: demote_answered,
     Action.RESTORE: restore_answered,
+    Action.UNMARK: restore_answered,
 }
 
 

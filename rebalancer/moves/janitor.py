@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
+from enum import Enum
 from typing import Final
 
 import structlog
@@ -71,14 +72,18 @@ class Janitor:
         victim = victim_of(info, uid=record.uid)
         if not victim.there:
             return
-        marks = [mark for mark in _MARKS if mark in info.annotations]
-        owner = OwnerFacts(there=True)
-        if victim.released:
+        # A released pod keeps its mark until it has a controller: nothing else would find it.
+        kept = {names.MOVED_BY} if victim.released else set()
+        marks = [mark for mark in _MARKS if mark in info.annotations and mark not in kept]
+        if victim.released or (victim.moved_by and not victim.controller_uid):
             value = original_value(victim.hash_label)
             owner = await self._owners.with_hash(value, namespace=record.namespace)
-            orphaned = bool(orphans_of(pods, record.namespace, hash_value=value))
-            if to_evict(owner, orphaned=orphaned):
+            others = (other for other in pods if other.uid != pod.uid)
+            orphaned = bool(orphans_of(others, record.namespace, hash_value=value))
+            what = what_to_do(owner, released=victim.released, orphaned=orphaned)
+            if what is Remedy.EVICT:
                 await self._evict(pod)
+            if what is not Remedy.RESTORE:
                 return
         self._guard()
         await self._client.patch(
@@ -112,10 +117,27 @@ def leftovers(pods: Iterable[PlacedPod], records: Iterable[MoveRecord]) -> list[
     ]
 
 
-def to_evict(owner: OwnerFacts, *, orphaned: bool) -> bool:
-    """Report whether a released pod has to go; otherwise it gets its label back.
+class Remedy(Enum):
+    """What is done about a pod that has no controller, or will have none."""
+
+    RESTORE = "it gets its label back, and loses the marks"
+    EVICT = "it goes"
+    WAIT = "its ReplicaSet adopts it, and it is looked at again"
+
+
+def what_to_do(owner: OwnerFacts, *, released: bool, orphaned: bool) -> Remedy:
+    """Return what becomes of a pod that a move released, or that nobody has adopted since.
+
+    Args:
+        owner: the ReplicaSet that selects the pod by its original label.
+        released: the pod has the label by which it does not.
+        orphaned: the ReplicaSet is gone and left other pods behind.
 
     It goes if its ReplicaSet has all its pods without it. Without the ReplicaSet it goes too,
     unless the ReplicaSet left its other pods behind.
     """
-    return owner.satisfied if owner.there else not orphaned
+    if not owner.there:
+        return Remedy.RESTORE if orphaned else Remedy.EVICT
+    if not released:
+        return Remedy.WAIT
+    return Remedy.EVICT if owner.satisfied else Remedy.RESTORE

@@ -49,7 +49,7 @@ class SideEffects:
                 return await self._evictor.evict(record.move)
             case Action.DEMOTE:
                 return await self._demote(record, facts)
-            case Action.RESTORE:
+            case Action.RESTORE | Action.UNMARK:
                 return await self._patch(record, _restore(record, victim))
 
     async def _preflight(self, record: MoveRecord, victim: VictimFacts) -> EvictionResult:
@@ -144,7 +144,8 @@ def _release(record: MoveRecord, victim: VictimFacts) -> list[dict[str, Any]]:
 
 def _restore(record: MoveRecord, victim: VictimFacts) -> list[dict[str, Any]]:
     original = record.status.released_hash or original_value(victim.hash_label)
-    marks = [names.MOVED_BY] if victim.moved_by else []
+    # A pod that has no controller yet keeps the mark: nothing else would find it any more.
+    marks = [names.MOVED_BY] if victim.moved_by and not victim.released else []
     return restoring(victim, uid=record.spec.pod.uid, original=original, marks=marks)
 
 

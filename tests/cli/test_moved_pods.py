@@ -89,7 +89,11 @@ async def test_the_mark_of_a_replacement_that_was_to_be_deleted_goes_too_and_nob
     moved = await find_moved(cluster.kube)
 
     assert {pod.record.name for pod in moved} == {"pod-a", replacement}
-    assert await give_back(cluster.kube, on_progress=lambda _: None) == []
+
+    async def given_back() -> bool:
+        return await give_back(cluster.kube, on_progress=lambda _: None) == []
+
+    await until(given_back, what="the pod has its ReplicaSet again")
     assert await find_moved(cluster.kube) == []
     assert DELETION_COST in (await cluster.pod("pod-b")).annotations
 

@@ -30,6 +30,7 @@ class Action(Enum):
     EVICT = "evict"
     DEMOTE = "demote"  # let the ReplicaSet delete the replacement first
     RESTORE = "restore"  # give the pod its label back, so that the ReplicaSet adopts it again
+    UNMARK = "unmark"  # take the mark of the move off the pod, which has its ReplicaSet again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

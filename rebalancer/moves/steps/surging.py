@@ -113,20 +113,21 @@ def rolling_back(record: MoveRecord, facts: MoveFacts, context: StepContext) -> 
     """Return what a move does that is being undone."""
     now, victim = context.now, facts.victim
     ending = record.ending or Ending.INTERFERED
-    if not victim.there or (not victim.released and victim.controller_uid):
+    adopted = not victim.released and bool(victim.controller_uid)
+    if not victim.there or (adopted and not victim.moved_by):
         return end(record, ending, record.detail, now=now)
     if record.age(now=now) > timedelta(seconds=context.policy.evict_ttl_s):
         return end(record, ending, f"{record.detail}; {_LEFT}", now=now)
     if record.retry_at is not None and now < record.retry_at:
         return Wait(record.detail)
+    if adopted:  # until then the mark lets the janitor find the pod, whatever becomes of this move
+        return Do(Action.UNMARK)
     if not facts.owner.there:
         return _without_owner(record, facts, context)
     if not victim.released:
         return Wait(record.detail)  # its ReplicaSet will adopt it
     found = facts.replacement
-    if found is not None and not found.demoted:
-        return Do(Action.DEMOTE)
-    return Do(Action.RESTORE)
+    return Do(Action.DEMOTE if found is not None and not found.demoted else Action.RESTORE)
 
 
 def release_answered(record: MoveRecord, result: EvictionResult, context: StepContext) -> Step:
@@ -144,7 +145,7 @@ def demote_answered(record: MoveRecord, result: EvictionResult, context: StepCon
 
 
 def restore_answered(record: MoveRecord, result: EvictionResult, context: StepContext) -> Step:
-    """Return what follows from giving the pod its label back."""
+    """Return what follows from giving the pod its label back, or from taking the mark off it."""
     del context
     return Wait(record.detail if result.outcome is EvictionOutcome.ALLOWED else result.detail)
 
@@ -212,4 +213,6 @@ def _without_owner(record: MoveRecord, facts: MoveFacts, context: StepContext) -
         return Do(Action.EVICT)
     if facts.victim.released:
         return Do(Action.RESTORE)
+    if facts.victim.moved_by:
+        return Do(Action.UNMARK)
     return end(record, record.ending or Ending.OWNER_GONE, record.detail, now=context.now)

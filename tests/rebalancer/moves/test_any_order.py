@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fracgpu.cards.card import CardUuid, Cordon
@@ -21,7 +21,7 @@ from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.state.move_object import MoveMode, MovePhase
 from rebalancer.moves.evictor import EvictionOutcome, EvictionResult
 from rebalancer.moves.executor import MoveExecutor
-from rebalancer.moves.janitor import to_evict
+from rebalancer.moves.janitor import Remedy, what_to_do
 from rebalancer.moves.record import MoveRecord
 from rebalancer.moves.steps.facts import MoveFacts, OwnerFacts, ReplacementFacts, VictimFacts
 from rebalancer.moves.steps.step import Action, StepContext
@@ -48,6 +48,9 @@ CORDONED = replace(
     a_node("n1", HOT_CARD),
     cordons=(Cordon(card=HOT_CARD, until=NOON + timedelta(days=9), reason="hot"),),
 )
+
+
+_ON_THE_POD = (Action.RELEASE, Action.RESTORE, Action.UNMARK)
 
 
 class Died(Exception):  # noqa: N818 - what happened to the process
@@ -137,7 +140,7 @@ class Model:
             raise Died
 
     def apply(self, action: Action, record: MoveRecord, facts: MoveFacts) -> None:
-        if action in (Action.RELEASE, Action.RESTORE) and facts.victim.version != str(self.version):
+        if action in _ON_THE_POD and facts.victim.version != str(self.version):
             return
         match action:
             case Action.RELEASE if self.there:
@@ -145,7 +148,10 @@ class Model:
                 self.label, self.moved_by = released_value(self.label), record.id
                 self.version += 1
             case Action.RESTORE if self.there:
-                self.label, self.moved_by = original_value(self.label), ""
+                self.label = original_value(self.label)
+                self.version += 1
+            case Action.UNMARK if self.there:
+                self.moved_by = ""
                 self.version += 1
             case Action.EVICT if self.there:
                 self.evict(record)
@@ -219,10 +225,17 @@ class Model:
             return
         assert self.stored is not None
         assert self.stored.phase in ENDED
-        if to_evict(self.owner_facts(), orphaned=False):
-            self.there = False
+        released = self.label != HASH
+        if released or not self.owned:
+            what = what_to_do(self.owner_facts(), released=released, orphaned=False)
+            if what is Remedy.EVICT:
+                self.there = False
+            if what is not Remedy.RESTORE:
+                return
+        if released:
+            self.label = HASH
         else:
-            self.label, self.moved_by = original_value(self.label), ""
+            self.moved_by = ""
 
     async def tick(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
@@ -343,11 +356,19 @@ async def run(
         model.happen("replacement", bound(COOL_CARD))
         model.happen("replacement", becomes(ready=True))
         await model.tick(151)
+    for _ in range(2):
+        await model.sweep()
+        model.controllers()
     await model.sweep()
-    model.controllers()
     return model
 
 
+# The controllers do nothing for so long that the move ends, and then the owner is deleted.
+@example(
+    MoveMode.SURGE,
+    [("controllers", None), ("tick", 700.0), ("tick", 700.0), ("set", {"owner": False})],
+    [("tick", 15.0)],
+)
 @settings(max_examples=400)
 @given(
     st.sampled_from(MoveMode),

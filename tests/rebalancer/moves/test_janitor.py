@@ -8,7 +8,7 @@ from fracgpu import names
 from fracgpu.disruption.move import UNDER_WAY
 from fracgpu.state.move_object import MovePhase
 from kube.client import KubeClient
-from rebalancer.moves.janitor import Janitor, leftovers, to_evict
+from rebalancer.moves.janitor import Janitor, Remedy, leftovers, what_to_do
 from rebalancer.moves.steps.facts import OwnerFacts
 from rebalancer.moves.store import MoveStore
 from simulator.demo.definitions import install_definitions
@@ -20,6 +20,7 @@ RELEASED = a_placed_pod("pod-a", annotations={names.MOVED_BY: "m"})
 TOLD = a_placed_pod("pod-b", annotations={names.NOTICE: "2026-01-05T12:00:00Z"})
 PLAIN = a_placed_pod("pod-c")
 HAS_ALL = OwnerFacts(there=True, observed=True, desired=2, ready=2)
+MISSES_ONE = OwnerFacts(there=True, observed=True, desired=2, ready=1)
 
 
 @pytest.mark.parametrize("phase", MovePhase)
@@ -32,19 +33,23 @@ def test_marks_without_a_move_under_way_are_leftovers(phase: MovePhase) -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "orphaned", "goes"),
+    ("owner", "released", "orphaned", "remedy"),
     [
-        (HAS_ALL, False, True),
-        (OwnerFacts(there=True, observed=True, desired=2, ready=1), False, False),
-        (OwnerFacts(there=True, desired=2, ready=2), False, False),  # of an older spec
-        (OwnerFacts(there=False), False, True),
-        (OwnerFacts(there=False), True, False),
+        (HAS_ALL, True, False, Remedy.EVICT),
+        (MISSES_ONE, True, False, Remedy.RESTORE),
+        (OwnerFacts(there=True, desired=2, ready=2), True, False, Remedy.RESTORE),  # an older spec
+        (HAS_ALL, False, False, Remedy.WAIT),
+        (MISSES_ONE, False, False, Remedy.WAIT),
+        (OwnerFacts(there=False), True, False, Remedy.EVICT),
+        (OwnerFacts(there=False), False, False, Remedy.EVICT),
+        (OwnerFacts(there=False), True, True, Remedy.RESTORE),
+        (OwnerFacts(there=False), False, True, Remedy.RESTORE),
     ],
 )
-def test_a_released_pod_goes_only_if_nobody_misses_it(
-    owner: OwnerFacts, orphaned: bool, goes: bool
+def test_a_pod_without_a_controller_goes_only_if_nobody_misses_it(
+    owner: OwnerFacts, released: bool, orphaned: bool, remedy: Remedy
 ) -> None:
-    assert to_evict(owner, orphaned=orphaned) is goes
+    assert what_to_do(owner, released=released, orphaned=orphaned) is remedy
 
 
 async def test_old_moves_are_forgotten_once_a_minute(kube: KubeClient) -> None:

@@ -78,6 +78,10 @@ async def test_a_pod_is_released_and_gets_back_exactly_what_it_had(world: World)
     assert released["labels"]["pod-template-hash"] == f"{HASH}.moved"
     assert released["annotations"][names.MOVED_BY] == world.record.id
     assert await world.do(Action.RESTORE) is EvictionOutcome.ALLOWED
+    restored = await world.pod()
+    assert restored["labels"] == before["labels"]
+    assert names.MOVED_BY in restored["annotations"]  # until it has its controller again
+    assert await world.do(Action.UNMARK) is EvictionOutcome.ALLOWED
 
     after = await world.pod()
     assert (after["labels"], after["annotations"]) == (before["labels"], before["annotations"])

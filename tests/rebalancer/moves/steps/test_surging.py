@@ -440,10 +440,11 @@ async def test_a_leftover_of_a_forgotten_move_goes_back_to_its_replicaset(
 
         await cluster.rig.tick(61)
 
-        pod = await cluster.pod()
-        assert pod.labels["pod-template-hash"] == HASH
-        assert names.MOVED_BY not in pod.annotations
+        await cluster.wait_owned()
+        assert (await cluster.pod()).labels["pod-template-hash"] == HASH
         await cluster.wait_gone(replacement)
+        await cluster.rig.tick(61)
+        assert names.MOVED_BY not in (await cluster.pod()).annotations
 
 
 async def test_a_leftover_that_nobody_misses_is_evicted(
