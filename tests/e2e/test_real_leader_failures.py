@@ -11,23 +11,21 @@ from typing import Final
 
 import pytest
 
-from fracgpu import names
 from fracgpu.disruption.move import Ending
 from fracgpu.state.move_object import MovePhase
 from kube.kinds import DEPLOYMENTS
 from tests.support.api_gate import Trigger, creating, entering, evicting, releasing
+from tests.support.moving_workloads import EVICT, a_workload
 from tests.support.real_moves import (
     MovingCluster,
-    Replica,
     a_moving_cluster,
-    a_workload,
     card_of,
 )
+from tests.support.rebalancer_replicas import Replica
 from tests.support.waiting import until_true
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(540)]
 
-EVICT: Final = {names.REBALANCE: "evict"}
 BEFORE: Final = (
     ("created", creating),
     ("planned", entering(MovePhase.PLANNED)),

@@ -7,7 +7,7 @@ any hook in the process itself: the answer of the write that the test names is n
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,6 +116,7 @@ class ApiGate:
         self._server = urlsplit(server)
         self._tls = ssl.create_default_context(cafile=str(ca_file))
         self._trap: _Trap | None = None
+        self._refusals: tuple[Trigger, list[tuple[int, Mapping[str, Any]]]] = (creating, [])
         self.sprung = asyncio.Event()
 
     @asynccontextmanager
@@ -125,14 +126,25 @@ class ApiGate:
             self.url = f"http://{host}:{port}"
             yield
 
-    def set_trap(self, trigger: Trigger, act: Callable[[], None], *, deliver: bool = False) -> None:
+    def set_trap(
+        self,
+        trigger: Trigger,
+        act: Callable[[], None] = lambda: None,
+        *,
+        deliver: bool = False,
+        held: asyncio.Event | None = None,
+    ) -> None:
         """Call *act* once the first write that *trigger* selects has succeeded.
 
         The process cannot go on before *act* has returned; it learns of the success afterwards if
-        its answer is to be delivered, and never otherwise.
+        its answer is to be delivered, or once *held* is set, and never otherwise.
         """
         self.sprung.clear()
-        self._trap = _Trap(trigger, act, deliver)
+        self._trap = _Trap(trigger, act, deliver or held is not None, held)
+
+    def refuse(self, trigger: Trigger, *answers: tuple[int, Mapping[str, Any]]) -> None:
+        """Answer the next writes that *trigger* selects here: with status and body, in order."""
+        self._refusals = trigger, list(answers)
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, port = self._server.hostname, self._server.port
@@ -143,7 +155,7 @@ class ApiGate:
                 under_way: list[Write] = []
                 async with asyncio.TaskGroup() as group:
                     halves = [
-                        group.create_task(self._ask(reader, requests, under_way)),
+                        group.create_task(self._ask(reader, requests, writer, under_way)),
                         group.create_task(self._answer(answers, writer, under_way)),
                     ]
                     await asyncio.wait(halves, return_when=asyncio.FIRST_COMPLETED)
@@ -151,7 +163,11 @@ class ApiGate:
                         half.cancel()
 
     async def _ask(
-        self, reader: asyncio.StreamReader, server: asyncio.StreamWriter, under_way: list[Write]
+        self,
+        reader: asyncio.StreamReader,
+        server: asyncio.StreamWriter,
+        writer: asyncio.StreamWriter,
+        under_way: list[Write],
     ) -> None:
         with suppress(OSError, asyncio.IncompleteReadError):
             while True:
@@ -161,9 +177,22 @@ class ApiGate:
                 if verb != b"GET":
                     write = Write(verb.decode(), target.decode(), body)
                     self.writes.append(write)
+                    if self._is_refused(write, writer):
+                        continue
                     under_way.append(write)
                 server.write(head + body)
                 await server.drain()
+
+    def _is_refused(self, write: Write, writer: asyncio.StreamWriter) -> bool:
+        trigger, answers = self._refusals
+        if not answers or not trigger(write):
+            return False
+        write.status, status = answers[0]
+        del answers[0]
+        body = json.dumps({"kind": "Status", "apiVersion": "v1", "status": "Failure", **status})
+        head = f"HTTP/1.1 {write.status} X\r\nContent-Type: application/json\r\n"
+        writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        return True
 
     async def _answer(
         self, server: asyncio.StreamReader, writer: asyncio.StreamWriter, under_way: list[Write]
@@ -176,6 +205,8 @@ class ApiGate:
                     trap = self._sprung_by(write)
                     if trap is not None and not trap.deliver:
                         return
+                    if trap is not None and trap.held is not None:
+                        await trap.held.wait()
                 writer.write(chunk)
                 await writer.drain()
 
@@ -194,6 +225,7 @@ class _Trap:
     trigger: Trigger
     act: Callable[[], None]
     deliver: bool
+    held: asyncio.Event | None
 
 
 def _length(head: bytes) -> int:

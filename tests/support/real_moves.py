@@ -7,10 +7,8 @@ the permissions and under the policies of ``deploy/``.
 
 import asyncio
 import signal
-import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,20 +22,31 @@ from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.client import KubeClient
 from kube.errors import KubeError, NotFound
 from kube.informer import Change, ChangeType, Informer
-from kube.kinds import CONFIGMAPS, LEASES, MOVES, NAMESPACES, NODES, PODS, Kind
+from kube.kinds import (
+    CONFIGMAPS,
+    DEPLOYMENTS,
+    JOBS,
+    LEASES,
+    MOVES,
+    NAMESPACES,
+    NODES,
+    PDBS,
+    PODS,
+    RESOURCE_QUOTAS,
+    STATEFULSETS,
+    Kind,
+)
+from kube.objects import identity
 from rebalancer.config import parse_policy
-from simulator.demo.service_accounts import install_rights, token_of, write_kubeconfig
-from simulator.envtest.ports import free_ports
-from tests.support.api_gate import ApiGate, Trigger
+from simulator.demo.service_accounts import install_rights, token_of
 from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
 from tests.support.measured_load import MeasuredLoad
 from tests.support.moving import NAMESPACE, end_pod, set_ready
-from tests.support.processes import Child
 from tests.support.real_scheduler import Harness, real_scheduler
+from tests.support.rebalancer_replicas import Replica, a_replica
 from tests.support.waiting import until, until_true
 
 CARD_MIB: Final = 24_000
-POD_MIB: Final = 4000
 COMPANION_MIB: Final = 14_000
 BUSY: Final = 0.45
 LEASE: Final = "fracgpu-rebalancer"
@@ -65,27 +74,6 @@ QUICK: Final[Mapping[str, Any]] = {
 _RIGHTS: Final = ("fracgpu-rebalancer", "fracgpu-moves")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
-    """One rebalancer: its process, and the gate between it and the API server."""
-
-    name: str
-    process: Child
-    gate: ApiGate
-
-    def send(self, number: signal.Signals) -> None:
-        """Send a signal now; the process is not waited for."""
-        self.process.send(number)
-
-    def kill_at(self, trigger: Trigger) -> None:
-        """Let the process die at the first write that *trigger* selects, once it has succeeded."""
-        self.gate.set_trap(trigger, lambda: self.send(signal.SIGKILL))
-
-    def pause_at(self, trigger: Trigger) -> None:
-        """Let the process stand still from such a write on, before it learns of its success."""
-        self.gate.set_trap(trigger, lambda: self.send(signal.SIGSTOP), deliver=True)
-
-
 class MovingCluster:
     """The cluster, its load, and its rebalancers by name."""
 
@@ -97,6 +85,7 @@ class MovingCluster:
         self.load = load
         self.replicas: dict[str, Replica] = {}
         self.clients = AsyncExitStack()
+        self.restarting = False  # rebalancers that have ended, as kubelet does
         self._hot = ""
         self.unready: Callable[[PodInfo], bool] = lambda _: False
         self._workdir, self._prometheus = workdir, prometheus
@@ -129,6 +118,35 @@ class MovingCluster:
         except NotFound:
             return ""
         return str(lease["spec"].get("holderIdentity") or "")
+
+    async def leading(self) -> Replica:
+        """Return the leader; one is started if none runs."""
+        if not any(replica.process.alive for replica in self.replicas.values()):
+            await self.start(f"rebalancer-{len(self.replicas)}")
+
+        async def one_leads() -> bool:
+            name = await self.leader()
+            return name in self.replicas and self.replicas[name].process.alive
+
+        await until(one_leads, what="a rebalancer leads", limit_s=90)
+        return self.replicas[await self.leader()]
+
+    async def wait_move(
+        self, app: str, holds: Callable[[MoveObject], bool], *, what: str, limit_s: float = 60
+    ) -> MoveObject:
+        """Wait until a workload has one Move of which something holds; returns it."""
+        found: list[MoveObject] = []
+
+        async def check() -> bool:
+            found[:] = await self.moves(app)
+            return len(found) == 1 and holds(found[0])
+
+        try:
+            await until(check, what=what, limit_s=limit_s)
+        except AssertionError as error:
+            tails = [f"{name}: {one.process.tail(25)}" for name, one in self.replicas.items()]
+            raise AssertionError("\n".join([f"{error}: {found}", *tails])) from None
+        return found[0]
 
     async def wait_leader(self, name: str, *, limit_s: float = 60) -> None:
         async def leads() -> bool:
@@ -174,33 +192,55 @@ class MovingCluster:
 
     async def start(self, name: str) -> Replica:
         """Start a rebalancer."""
-        gate = ApiGate(self.harness.api.url, ca_file=self.harness.api.ca_file)
-        await self.clients.enter_async_context(gate.open())
-        config = write_kubeconfig(
-            self._workdir / f"{name}.kubeconfig",
-            server=gate.url,
-            token=await token_of(self.kube, "rebalancer"),
-            ca_file=None,
-        )
-        (telemetry,) = free_ports(1)
-        process = Child(
-            [
-                *(sys.executable, "-m", "cli", "run", "rebalancer", f"--kubeconfig={config}"),
-                *(f"--prometheus-url={self._prometheus}", f"--identity={name}"),
-                *(f"--telemetry-port={telemetry}", "--telemetry-host=127.0.0.1"),
-                "--drain-wait-s=0",
-            ],
-            log=self._workdir / f"{name}.log",
-        )
-        await process.start()
-        self.clients.push_async_callback(process.kill)
-        self.replicas[name] = Replica(name=name, process=process, gate=gate)
+        token = await token_of(self.kube, "rebalancer")
+        words = [f"--prometheus-url={self._prometheus}", f"--identity={name}"]
+        opened = a_replica(name, self.harness.api, token, *words, workdir=self._workdir)
+        self.replicas[name] = await self.clients.enter_async_context(opened)
         return self.replicas[name]
+
+    @contextmanager
+    def without_extender(self) -> Iterator[None]:
+        """Let the extender stand still until the block ends."""
+        self.harness.roles.kill("scheduler", signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.harness.roles.kill("scheduler", signal.SIGCONT)
+
+    async def outage(self, seconds: float) -> None:
+        """Stop kube-apiserver, and start it again after that time; etcd keeps its data."""
+        await self.harness.api.stop_serving()
+        await asyncio.sleep(seconds)
+        await self.harness.api.serve_again()
 
     async def configure(self, **changes: Any) -> None:
         """Edit the ConfigMap as an administrator does."""
         patch = {"data": {"rebalancer": yaml.safe_dump({**QUICK, **changes})}}
         await self.kube.patch(CONFIGMAPS, names.CONFIG_MAP, patch, namespace=names.SYSTEM_NAMESPACE)
+
+    async def clean(self) -> None:
+        """Remove every workload and every Move, and let nothing be hot, as in the beginning."""
+        self.cool()
+        self.load.blind = self.restarting = False
+        self.unready = lambda _: False
+        self.fewest_ready.clear()
+        await self.configure()
+        for kind in (DEPLOYMENTS, STATEFULSETS, JOBS, PDBS, RESOURCE_QUOTAS):
+            for raw in (await self.kube.list(kind, namespace=NAMESPACE)).items:
+                name = identity(bytes(raw)).name
+                with suppress(NotFound):
+                    await self.kube.delete(kind, name, namespace=NAMESPACE)
+
+        async def only_companions() -> bool:
+            for pod in await self.pods():
+                if not pod.owner and not pod.record.name.startswith("companion-"):
+                    with suppress(NotFound):
+                        await end_pod(self.kube, pod.record.name)
+            return all(pod.record.name.startswith("companion-") for pod in await self.pods())
+
+        await until(only_companions, what="only companions are left", limit_s=90)
+        for raw in (await self.kube.list(MOVES)).items:
+            await self.kube.delete(MOVES, decode_move(bytes(raw)).name)
 
     # What must hold afterwards.
 
@@ -239,12 +279,18 @@ class MovingCluster:
         wrong += [
             f"{one.name} is {one.status.phase}" for one in of_app if one.status.phase not in ENDED
         ]
-        held = await self.harness.metric('fracgpu_scheduler_reservations{state="held"}')
-        wrong += [f"{held:g} reservations are held"] if held else []
+        wrong += await self._held()
         for raw in (await self.kube.list(NODES)).items:
             node = read_node(bytes(raw))
             wrong += [f"card {cordon.card} is cordoned" for cordon in node.cordons]
         return wrong
+
+    async def _held(self) -> list[str]:
+        try:
+            held = await self.harness.metric('fracgpu_scheduler_reservations{state="held"}')
+        except OSError:
+            return ["the extender does not answer"]
+        return [f"{held:g} reservations are held"] if held else []
 
     # What plays the kubelets, and follows the pods.
 
@@ -268,6 +314,9 @@ class MovingCluster:
         """Run every pod that is bound, and end every pod that is terminating."""
         while True:
             try:
+                for replica in [*self.replicas.values()] if self.restarting else ():
+                    if not replica.process.alive:
+                        await replica.process.start()
                 for pod in await self.pods():
                     await self._play(pod)
             except KubeError:
@@ -277,6 +326,14 @@ class MovingCluster:
     async def _play(self, pod: PodInfo) -> None:
         try:
             if pod.record.terminating:
+                if pod.owner and pod.owner[0] == JOBS.kind:  # only a pod that ended is counted
+                    await self.kube.patch(
+                        PODS,
+                        pod.record.name,
+                        {"status": {"phase": "Failed"}},
+                        namespace=NAMESPACE,
+                        subresource="status",
+                    )
                 await end_pod(self.kube, pod.record.name)
             elif pod.record.node and not pod.ready and not self.unready(pod):
                 await set_ready(self.kube, pod.record.name, ready=True)
@@ -291,23 +348,6 @@ def card_of(pod: PodInfo) -> str:
     return one.card
 
 
-def a_workload(
-    name: str, *, replicas: int = 1, annotations: Mapping[str, str] | None = None, **spec: Any
-) -> dict[str, Any]:
-    """Return a Deployment, ReplicaSet or StatefulSet whose pods are labelled with its name."""
-    template = a_gpu_pod("template", mib=POD_MIB, namespace=NAMESPACE, annotations=annotations)
-    metadata = {"labels": {"app": name}, "annotations": template["metadata"]["annotations"]}
-    return {
-        "metadata": {"name": name},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": {"app": name}},
-            "template": {"metadata": metadata, "spec": template["spec"]},
-            **spec,
-        },
-    }
-
-
 @asynccontextmanager
 async def a_moving_cluster(
     workdir: Path, *, nodes: Sequence[str] = ("gpu-1", "gpu-2"), cards: int = 4, **policy: Any
@@ -316,7 +356,7 @@ async def a_moving_cluster(
     bodies = [
         a_sharing_node(name, cards=some_cards(name, count=cards, mib=CARD_MIB)) for name in nodes
     ]
-    on = {card.uuid: name for name in nodes for card in some_cards(name, count=cards)}
+    on = {str(card.uuid): name for name in nodes for card in some_cards(name, count=cards)}
     text = yaml.safe_dump({**QUICK, **policy})
     load = MeasuredLoad(parse_policy(text), on)
     async with (

@@ -1,0 +1,197 @@
+"""What users and controllers do to an owner in the middle of its pod's move, on a real cluster.
+
+The rebalancer is a process, and so are kube-scheduler with our extender and
+kube-controller-manager; kubelets and what is measured are played.
+"""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from fracgpu.disruption.move import Ending
+from fracgpu.state.move_object import MovePhase
+from fracgpu.state.pod_info import PodInfo
+from kube.client import PatchType
+from kube.kinds import DEPLOYMENTS, JOBS, MOVES, PODS, STATEFULSETS
+from tests.support.api_gate import entering, evicting
+from tests.support.moving import NAMESPACE
+from tests.support.moving_workloads import EVICT, a_job, a_workload
+from tests.support.real_moves import MovingCluster, a_moving_cluster, card_of
+from tests.support.waiting import until
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(400),
+    pytest.mark.asyncio(loop_scope="module"),
+]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def started(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[MovingCluster]:
+    """One cluster for the module: it takes half a minute to start."""
+    workdir: Path = tmp_path_factory.mktemp("owners")
+    async with a_moving_cluster(workdir) as cluster:
+        yield cluster
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def cluster(started: MovingCluster) -> MovingCluster:
+    await started.clean()
+    await started.leading()
+    return started
+
+
+async def surge(cluster: MovingCluster, app: str) -> PodInfo:
+    """Let a surge begin whose replacement is bound and never Ready; returns the pod that moves."""
+    victim = await cluster.heat(app)
+    hash_value = victim.labels["pod-template-hash"]
+    cluster.unready = lambda pod: pod.labels.get("pod-template-hash") == hash_value
+    await cluster.wait_move(
+        app,
+        lambda move: move.status.replacement is not None and bool(move.status.replacement.node),
+        what="the replacement is bound",
+    )
+    return victim
+
+
+async def scale(cluster: MovingCluster, app: str, replicas: int) -> None:
+    patch = {"spec": {"replicas": replicas}}
+    await cluster.kube.patch(DEPLOYMENTS, app, patch, namespace=NAMESPACE)
+
+
+async def test_a_rollout_in_the_middle_of_a_surge_goes_through_and_the_move_is_rolled_back(
+    cluster: MovingCluster,
+) -> None:
+    app = await cluster.add(DEPLOYMENTS, a_workload("rollout"))
+    victim = await surge(cluster, app)
+
+    image = {"name": "train", "image": "registry.example/train:2"}
+    patch: dict[str, Any] = {"spec": {"template": {"spec": {"containers": [image]}}}}
+    await cluster.kube.patch(DEPLOYMENTS, app, patch, namespace=NAMESPACE, how=PatchType.STRATEGIC)
+
+    (move,) = await cluster.settle(app)
+    assert move.status.result == Ending.ROLLOUT.value
+    (pod,) = await cluster.pods(app)
+    assert pod.labels["pod-template-hash"] != victim.labels["pod-template-hash"]
+    assert cluster.fewest_ready[app] == 1
+
+
+async def test_scaled_to_nothing_in_the_middle_of_a_surge_nothing_stays(
+    cluster: MovingCluster,
+) -> None:
+    app = await cluster.add(DEPLOYMENTS, a_workload("nothing"))
+    await surge(cluster, app)
+
+    await scale(cluster, app, 0)
+
+    (move,) = await cluster.settle(app, pods=0)
+    assert move.status.result == Ending.SCALED_DOWN.value
+
+
+async def test_scaled_up_and_down_in_the_middle_of_a_surge_as_many_stay_as_are_wanted(
+    cluster: MovingCluster,
+) -> None:
+    """As a HorizontalPodAutoscaler does, which sees one pod more during a surge."""
+    app = await cluster.add(DEPLOYMENTS, a_workload("scaled"))
+    await surge(cluster, app)
+
+    await scale(cluster, app, 3)
+    await until(lambda: has(cluster, app, 4), what="three pods beside the released one")
+    await scale(cluster, app, 2)
+    cluster.unready = lambda _: False
+
+    (move,) = await cluster.settle(app, pods=2)
+    assert move.status.result == Ending.RELIEVED.value
+    assert cluster.fewest_ready[app] >= 1
+
+
+async def has(cluster: MovingCluster, app: str, count: int) -> bool:
+    return len(await cluster.pods(app)) == count
+
+
+async def test_an_owner_that_is_deleted_in_the_middle_of_a_surge_takes_the_released_pod_along(
+    cluster: MovingCluster,
+) -> None:
+    app = await cluster.add(DEPLOYMENTS, a_workload("deleted"))
+    await surge(cluster, app)
+
+    await cluster.kube.delete(DEPLOYMENTS, app, namespace=NAMESPACE)
+
+    (move,) = await cluster.settle(app, pods=0, limit_s=180)
+    assert move.status.result == Ending.OWNER_GONE.value
+
+
+async def test_a_move_that_somebody_deletes_leaves_the_pod_with_its_owner(
+    cluster: MovingCluster,
+) -> None:
+    app = await cluster.add(DEPLOYMENTS, a_workload("forgotten"))
+    victim = await surge(cluster, app)
+    cluster.cool()
+
+    await cluster.kube.delete(MOVES, (await cluster.move(app)).name)
+
+    await cluster.settle(app, moves=0, limit_s=180)
+    (pod,) = await cluster.pods(app)
+    assert pod.record.uid == victim.record.uid
+    assert cluster.fewest_ready[app] == 1
+
+
+async def test_a_pod_of_a_statefulset_moves_under_its_name(cluster: MovingCluster) -> None:
+    body = a_workload("stateful", replicas=2, annotations=EVICT, serviceName="stateful")
+    app = await cluster.add(STATEFULSETS, body, pods=2)
+    victim = await cluster.heat(app)
+
+    (move,) = await cluster.settle(app, pods=2)
+
+    assert move.status.result == Ending.RELIEVED.value
+    pods = {pod.record.name: pod for pod in await cluster.pods(app)}
+    assert set(pods) == {"stateful-0", "stateful-1"}
+    moved = pods[victim.record.name]
+    assert moved.record.uid != victim.record.uid
+    assert card_of(moved) == move.spec.target.card != card_of(victim)
+
+
+async def test_a_pod_of_a_statefulset_that_somebody_deletes_at_the_eviction_moves_all_the_same(
+    cluster: MovingCluster,
+) -> None:
+    """Its name belongs to another pod then, which must not be evicted."""
+    body = a_workload("renamed", annotations=EVICT, serviceName="renamed")
+    app = await cluster.add(STATEFULSETS, body)
+    leader = await cluster.leading()
+    go_on = leader.hold_at(entering(MovePhase.EVICTING))
+    victim = await cluster.heat(app)
+    await cluster.wait_sprung(leader)
+
+    await cluster.kube.delete(PODS, victim.record.name, namespace=NAMESPACE)
+    await until(lambda: recreated(cluster, app, victim), what="it is created again", limit_s=60)
+    go_on.set()
+
+    (move,) = await cluster.settle(app)
+    (pod,) = await cluster.pods(app)
+    assert move.status.result == Ending.RELIEVED.value
+    assert pod.record.uid != victim.record.uid
+    evictions = [write for write in leader.gate.writes if evicting(write)]
+    assert [str(write) for write in evictions if victim.record.name in write.target] == []
+
+
+async def recreated(cluster: MovingCluster, app: str, victim: PodInfo) -> bool:
+    pods = await cluster.pods(app)
+    return [pod.ready for pod in pods if pod.record.uid != victim.record.uid] == [True]
+
+
+async def test_a_pod_of_a_job_moves_without_costing_the_job_a_retry(
+    cluster: MovingCluster,
+) -> None:
+    app = await cluster.add(JOBS, a_job("job"))
+    victim = await cluster.heat(app)
+
+    (move,) = await cluster.settle(app)
+
+    assert move.status.result == Ending.RELIEVED.value
+    job = await cluster.kube.get_object(JOBS, app, namespace=NAMESPACE)
+    assert job["status"].get("failed", 0) == 0
+    (pod,) = await cluster.pods(app)
+    assert card_of(pod) == move.spec.target.card != card_of(victim)
