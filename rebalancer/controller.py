@@ -119,7 +119,6 @@ class Controller:
     async def run(self) -> None:
         """Cycle until cancelled; a change of the policy starts the next cycle at once."""
         parts = self._parts
-        self._leading_since = parts.clock.now()
         while True:
             parts.changed.clear()
             with parts.metrics.cycle(parts.clock):
@@ -128,6 +127,7 @@ class Controller:
 
     async def cycle(self) -> None:
         """Run one cycle; an error of the API server or Prometheus is left to the next cycle."""
+        self._leading_since = self._leading_since or self._parts.clock.now()
         await self._report_config()
         try:
             await self._run_cycle(self._parts.config.value)

@@ -170,11 +170,13 @@ def _why_unready(record: MoveRecord, facts: MoveFacts, context: StepContext) -> 
     limit = timedelta(seconds=context.policy.replacement_ttl_s)
     if found is not None and found.ready:
         limit *= 2  # one that is Ready by turns gets twice the time
-    waited = context.now - (record.first_in(MovePhase.SURGING) or record.phase_since)
-    if waited > limit:
+    since = record.first_in(MovePhase.SURGING) or record.phase_since
+    if context.now - since > limit:
         return Ending.NOT_READY, "the replacement did not become Ready in time"
     scaled_down = found is None and facts.victim.released and facts.owner.satisfied
-    if scaled_down and (facts.owner.desired == 0 or waited > _SEEN_WITHIN):
+    # A new leader may have released the pod only a moment ago.
+    watched = context.now - max(since, context.state.leading_since)
+    if scaled_down and (facts.owner.desired == 0 or watched > _SEEN_WITHIN):
         return Ending.SCALED_DOWN, "its owner has all the pods that it should have"
     return None
 

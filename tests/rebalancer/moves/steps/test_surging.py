@@ -13,8 +13,10 @@ from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.state.move_object import MovePhase
 from kube.client import KubeClient
 from kube.kinds import NODES, PDBS, PODS, REPLICASETS, SERVICES, VALIDATING_WEBHOOKS
-from rebalancer.moves.steps.facts import DELETION_COST
-from tests.fakes.clock import VirtualClock
+from rebalancer.moves.steps.facts import DELETION_COST, MoveFacts, OwnerFacts, VictimFacts
+from rebalancer.moves.steps.step import Enter, StepContext
+from rebalancer.moves.steps.surging import surging
+from tests.fakes.clock import NOON, VirtualClock
 from tests.support.gpu import a_sharing_node, register
 from tests.support.moving import (
     HASH,
@@ -26,7 +28,8 @@ from tests.support.moving import (
     events,
     schedule,
 )
-from tests.support.rebalancing import COOL_CARD, HOT_CARD, a_reading
+from tests.support.rebalancing import COOL_CARD, HOT_CARD, a_disruption_state, a_reading
+from tests.support.records import a_record
 from tests.support.surging import SurgeCluster, a_surge_cluster
 from tests.support.waiting import until
 
@@ -252,6 +255,26 @@ async def test_a_scale_down_during_a_surge_ends_it(kube: KubeClient, clock: Virt
         await cluster.rig.tick()
         assert cluster.rig.record().phase is MovePhase.ABORTED
         assert cluster.rig.figure("evictions_total", code="allowed") == 0
+
+
+@pytest.mark.parametrize(
+    ("leading_s", "ending"), [(30, None), (61, Ending.SCALED_DOWN), (900, Ending.SCALED_DOWN)]
+)
+def test_a_new_leader_that_has_just_released_the_pod_waits_for_its_replacement(
+    leading_s: float, ending: Ending | None
+) -> None:
+    """Its predecessor announced the surge long ago; the owner's status is still of before."""
+    now = NOON + timedelta(seconds=100)
+    state = replace(a_disruption_state(), leading_since=now - timedelta(seconds=leading_s))
+    context = StepContext(state=state, nodes={}, policy=ACTIVE, now=now)
+    facts = MoveFacts(
+        victim=VictimFacts(there=True, running=True, hash_label=f"{HASH}.moved", moved_by="m"),
+        owner=OwnerFacts(there=True, observed=True, desired=2, ready=2),
+    )
+
+    step = surging(a_record(MovePhase.SURGING), facts, context)
+
+    assert (step.record.ending if isinstance(step, Enter) else None) is ending
 
 
 async def test_a_scale_to_nothing_during_a_surge_ends_it_at_once(
