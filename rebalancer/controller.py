@@ -15,7 +15,7 @@ from fracgpu.disruption.brakes.breakers import (
     effective_mode,
     open_breakers,
 )
-from fracgpu.disruption.cordons import cards_to_cordon
+from fracgpu.disruption.cordons import cards_to_avoid, cards_to_cordon
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardHeat, Heat, blindness
 from fracgpu.disruption.move import ENDED, Move, PastMove, Plan
@@ -278,6 +278,7 @@ class Controller:
             return  # our cordons expire by themselves
         desired = DesiredCordons(
             cordon=cards_to_cordon(state, policy=policy, now=now),
+            avoid=cards_to_avoid(state, policy=policy, now=now),
             cool=frozenset(
                 card
                 for card, card_heat in self._heat.items()

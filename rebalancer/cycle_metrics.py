@@ -110,6 +110,7 @@ class CycleMetrics:
         metrics.data_age_s.set(float("nan") if measured.age_s is None else measured.age_s)
         metrics.strangers.set(measured.strangers)
         metrics.cordoned.set(len(plan.cordon))
+        metrics.avoided.set(len(plan.avoid))
         under_way = sum(move.under_way for move in state.past) + len(plan.moves)
         this_hour = Budgets(state.past, policy=policy, now=now).this_hour + len(plan.moves)
         metrics.in_flight.set(under_way)

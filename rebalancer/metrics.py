@@ -105,6 +105,9 @@ class RebalancerMetrics:
         )
         self.strangers = gauge("unknown_cards", "Cards in Prometheus that no node reports.")
         self.cordoned = gauge("cordoned_cards", "Cards that new slices are kept off.")
+        self.avoided = gauge(
+            "avoided_cards", "Cards that new slices are kept off where they fit elsewhere."
+        )
         self.budget = gauge("budget_remaining", "Moves that the budget still allows.", ("scope",))
         self.breaker_open = gauge(
             "breaker_open", "1 while this circuit breaker is open.", ("name",)

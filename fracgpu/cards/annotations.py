@@ -11,13 +11,16 @@ from typing import Annotated, Final
 import msgspec
 
 from fracgpu import names
-from fracgpu.cards.card import DEFAULT_SLOTS, Card, CardUuid, Cordon, Health
+from fracgpu.cards.card import DEFAULT_SLOTS, Card, CardUuid, Cordon, CordonEffect, Health
 from fracgpu.errors import WireError
 from fracgpu.k8s.pod import UNREADABLE
 from fracgpu.units import MAX_MIB, Mib
 
 # A larger annotation is not one of ours: 64 containers on 8 cards need less than 40 kB.
 MAX_ANNOTATION_CHARS: Final = 64 * 1024
+
+
+_EFFECTS: Final = {effect.value: effect for effect in CordonEffect}
 
 
 class _WireCard(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -37,9 +40,10 @@ class _WireCards(msgspec.Struct):
     cards: list[_WireCard]
 
 
-class _WireCordon(msgspec.Struct):
+class _WireCordon(msgspec.Struct, omit_defaults=True):
     until: datetime
     reason: str = ""
+    effect: str = CordonEffect.NO_SCHEDULE.value
 
 
 _cards_decoder: Final = msgspec.json.Decoder(_WireCards)
@@ -96,6 +100,9 @@ def write_cards(cards: Sequence[Card]) -> str:
 def read_cordons(text: str) -> tuple[Cordon, ...]:
     """Parse ``fracgpu.io/cordons``; an empty text means none.
 
+    A cordon without an effect, as earlier versions wrote it, closes its card, and so does one with
+    an effect that this version does not know.
+
     Raises:
         WireError: *text* has another form than :func:`write_cordons` writes.
     """
@@ -106,7 +113,12 @@ def read_cordons(text: str) -> tuple[Cordon, ...]:
     except UNREADABLE as error:
         raise WireError(what=names.NODE_CORDONS, message=str(error)) from error
     return tuple(
-        Cordon(card=CardUuid(uuid), until=_utc(uuid, cordon.until), reason=cordon.reason)
+        Cordon(
+            card=CardUuid(uuid),
+            until=_utc(uuid, cordon.until),
+            reason=cordon.reason,
+            effect=_EFFECTS.get(cordon.effect, CordonEffect.NO_SCHEDULE),
+        )
         for uuid, cordon in sorted(wire.items())
     )
 
@@ -115,7 +127,11 @@ def write_cordons(cordons: Sequence[Cordon]) -> str:
     """Return cordons as compact JSON with sorted keys and times in UTC."""
     return _encoder.encode(
         {
-            cordon.card: _WireCordon(until=cordon.until.astimezone(UTC), reason=cordon.reason)
+            cordon.card: _WireCordon(
+                until=cordon.until.astimezone(UTC),
+                reason=cordon.reason,
+                effect=cordon.effect.value,
+            )
             for cordon in cordons
         }
     ).decode()

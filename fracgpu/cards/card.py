@@ -64,13 +64,24 @@ class Card:
         return Mib(shareable - shareable % SHARE_GRANULE_MIB)
 
 
+class CordonEffect(Enum):
+    """What a cordon does to new slices, in the words of Kubernetes' taints."""
+
+    NO_SCHEDULE = "NoSchedule"
+    PREFER_NO_SCHEDULE = "PreferNoSchedule"  # the card is taken where no other fits
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cordon:
-    """A card that takes no new slices until a time; a cordon expires, so a crash leaves none."""
+    """A card that takes no new slices, or only the last ones, until a time.
+
+    A cordon expires, so a crash leaves none.
+    """
 
     card: CardUuid
     until: datetime
     reason: str
+    effect: CordonEffect = CordonEffect.NO_SCHEDULE
 
 
 # Annotations that do not close the node when they cannot be parsed: its cards only count as hot.
@@ -121,9 +132,17 @@ class NodeCards:
             return ()
         return (self.load_time - MAX_CLOCK_SKEW, self.load_time + HEAT_MAX_AGE)
 
+    def effects(self, *, now: datetime) -> Mapping[CardUuid, CordonEffect]:
+        """Return what the cordons do that have not expired at *now*, by card."""
+        return {cordon.card: cordon.effect for cordon in self.cordons if cordon.until > now}
+
     def cordoned(self, *, now: datetime) -> frozenset[CardUuid]:
-        """Return the cards whose cordon has not expired at *now*."""
-        return frozenset(cordon.card for cordon in self.cordons if cordon.until > now)
+        """Return the cards that take no new slices at *now*."""
+        return frozenset(
+            card
+            for card, effect in self.effects(now=now).items()
+            if effect is CordonEffect.NO_SCHEDULE
+        )
 
 
 FULL_CORES: Final = units.FULL_CORES

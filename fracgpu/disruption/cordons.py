@@ -1,4 +1,4 @@
-"""Which cards to cordon, because they are hot or have just cooled."""
+"""Which cards to cordon, because they are hot or have just cooled, and which to avoid before."""
 
 from datetime import datetime, timedelta
 
@@ -39,6 +39,27 @@ def cards_to_cordon(
     )
     limit = max(1, len(sources), int(policy.max_cordoned_ratio * len(state.cards())))
     return frozenset(ranked[:limit])
+
+
+def cards_to_avoid(
+    state: DisruptionState, *, policy: RebalancerPolicy, now: datetime
+) -> frozenset[CardUuid]:
+    """Return the cards that should take a new slice only where no other card fits.
+
+    These are the cards that are measured, not cool and not cordoned: above all those whose short
+    window is hot already, and hot ones beyond the share of cards that may be cordoned. A pod never
+    waits for one of them, so that there is no limit.
+    """
+    cordoned = cards_to_cordon(state, policy=policy, now=now)
+    return frozenset(
+        uuid
+        for uuid, card_heat in state.heat.items()
+        if uuid not in cordoned and _is_warm(card_heat, state.reading(uuid))
+    )
+
+
+def _is_warm(heat: CardHeat, reading: CardReading | None) -> bool:
+    return reading is not None and (reading.broken or heat.heat is not Heat.COOL)
 
 
 def _is_to_cordon(

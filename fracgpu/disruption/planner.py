@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.brakes.budgets import Budgets
-from fracgpu.disruption.cordons import cards_to_cordon
+from fracgpu.disruption.cordons import cards_to_avoid, cards_to_cordon
 from fracgpu.disruption.disruption_state import DisruptionState, budgets_of
 from fracgpu.disruption.heat import (
     CardHeat,
@@ -38,6 +38,7 @@ def plan_moves(
     if policy.mode is Mode.OFF:
         return Plan(held=(HeldBack(subject="cluster", reason=HoldReason.OFF),))
     to_cordon = cards_to_cordon(state, policy=policy, now=now)
+    to_avoid = cards_to_avoid(state, policy=policy, now=now)
     state = _with_under_way(state, policy=policy, now=now)
     moves: list[Move] = []
     held: list[HeldBack] = []
@@ -60,7 +61,7 @@ def plan_moves(
                 break
             moves.append(move)
             state = _with_planned(state, move, policy=policy, now=now)
-    return Plan(moves=tuple(moves), held=tuple(held), cordon=to_cordon)
+    return Plan(moves=tuple(moves), held=tuple(held), cordon=to_cordon, avoid=to_avoid)
 
 
 def validate_move(

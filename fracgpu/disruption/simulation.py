@@ -147,9 +147,10 @@ class PlacementSimulation:
     def scheduler_choice(self, candidate: PlacedPod, targets: Targets) -> Target | None:
         """Return the target that the scheduler extender itself would prefer; None without any.
 
-        It is the card with the best score by the pod's strategy, or the cluster's; of equal ones
-        the first. least-waste scores a single card by how tight it is; what it learns of the
-        cluster's workload, which only the extender knows, may tell otherwise.
+        It is the card with the best score, 0..1, by the pod's strategy, or the cluster's; of equal
+        ones the first. An avoided card is taken if there is no other. least-waste scores a
+        single card by how tight it is; what it learns of the cluster's workload, which only the
+        extender knows, may tell otherwise.
         """
         need = candidate.info.need
         if need is None or not targets:
@@ -159,7 +160,7 @@ class PlacementSimulation:
         matrix = self._matrix
         left = matrix.free_mib[cells] - allocation_on_one_card(need).mib
         score = scoring.score(left / np.maximum(matrix.capacity_mib[cells], 1), matrix.heat[cells])
-        return targets[int(np.argmax(score))]
+        return targets[int(np.argmax(score - matrix.avoided[cells]))]
 
     def why_none(self, candidate: PlacedPod, *, mode: MoveMode | None = None) -> str:
         """Return why nodes would refuse a replacement, the commonest reason first; may be empty."""

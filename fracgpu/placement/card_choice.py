@@ -15,8 +15,22 @@ from fracgpu.state.snapshot import NodeInfo
 class CardChooser(Protocol):
     """A policy that chooses cards itself rather than scoring them one by one."""
 
-    def prefer(self, need: PodNeed, host: HostResources, node: str) -> frozenset[CardUuid] | None:
-        """Return the cards to take if the pod fits on them, or None for no preference."""
+    def prefer(
+        self,
+        need: PodNeed,
+        host: HostResources,
+        node: str,
+        *,
+        closed: Mapping[CardUuid, str],
+    ) -> frozenset[CardUuid] | None:
+        """Return the cards to take if the pod fits on them, or None for no preference.
+
+        Args:
+            need: what the pod requests of cards.
+            host: what it requests of the node besides cards.
+            node: the node.
+            closed: cards that the pod does not get, each with its node.
+        """
 
 
 Choosers = Mapping[Strategy, CardChooser]
@@ -41,7 +55,9 @@ def choose_cards(
         choosers: the strategies that choose cards themselves.
     """
     chooser = choosers.get(need.strategy or strategy)
-    preferred = None if chooser is None else chooser.prefer(need, host, node_info.node.node)
+    name = node_info.node.node
+    closed = {uuid: name for uuid, card_info in node_info.cards.items() if card_info.cordoned}
+    preferred = None if chooser is None else chooser.prefer(need, host, name, closed=closed)
     # A preference may be older than the ledger: place checks it, so that no MiB is given twice.
     others = frozenset(node_info.cards) - (preferred or node_info.cards.keys())
     answer = place(node_info, need, strategy=strategy, exclude=others)

@@ -116,6 +116,7 @@ class FitResult:
     Attributes:
         verdict: [row] :data:`FITS`, or a packed reason; see :meth:`FitIndex.obstacle_of`.
         score: [row] the score of the placement, 0..1; 0 where the need does not fit.
+        avoided: [row] the need fits only with a card that is taken where no other fits.
     """
 
     def __init__(self, need: PodNeed, strategy: Strategy) -> None:
@@ -126,6 +127,7 @@ class FitResult:
         self._seen = -1
         self.verdict = np.zeros(0, np.int64)
         self.score = np.zeros(0, np.float64)
+        self.avoided = np.zeros(0, np.bool_)
 
     def keep_up(self, matrix: NodeMatrix) -> None:
         """Compute again the rows that changed since the last call."""
@@ -135,8 +137,10 @@ class FitResult:
         if missing:
             self.verdict = np.concatenate((self.verdict, np.zeros(missing, np.int64)))
             self.score = np.concatenate((self.score, np.zeros(missing)))
+            self.avoided = np.concatenate((self.avoided, np.zeros(missing, np.bool_)))
         rows = matrix.changed_since(self._seen)
         self._seen = matrix.now
+        self.avoided[rows] = False
         self.verdict[rows], self.score[rows] = self._evaluate(matrix, rows)
 
     def _evaluate(self, matrix: NodeMatrix, rows: IntArray) -> tuple[IntArray, NDArray[np.float64]]:
@@ -159,7 +163,12 @@ class FitResult:
                 score[here] = self._scores(matrix, rows[here], left, fitting[enough], container)
                 return verdict, score
         for at in here.tolist():
-            verdict[at], score[at] = self._search(matrix, int(rows[at]))
+            answer = self._search(matrix, int(rows[at]))
+            if isinstance(answer, Placement):
+                verdict[at], score[at] = FITS, answer.score
+                self.avoided[rows[at]] = answer.avoided
+            else:
+                verdict[at] = verdict_of(answer)
         return verdict, score
 
     def _scores(
@@ -172,6 +181,9 @@ class FitResult:
     ) -> NDArray[np.float64]:
         left = left_mib / np.maximum(matrix.capacity_mib[rows], 1)
         each = np.where(fitting, self._scoring.score(left, matrix.heat[rows]), -np.inf)
+        avoided = fitting & matrix.avoided[rows]
+        if avoided.any():
+            return self._scores_avoiding(rows, each, avoided, cards=container.cards)
         if container.cards == 1:
             best: NDArray[np.float64] = np.clip(each.max(1), 0.0, 1.0)
             return best
@@ -182,13 +194,27 @@ class FitResult:
         mean: NDArray[np.float64] = np.clip(total / container.cards, 0.0, 1.0)
         return mean
 
-    def _search(self, matrix: NodeMatrix, row: int) -> tuple[int, float]:
+    def _scores_avoiding(
+        self,
+        rows: IntArray,
+        each: NDArray[np.float64],
+        avoided: NDArray[np.bool_],
+        *,
+        cards: int,
+    ) -> NDArray[np.float64]:
+        """Return the score of each row, its avoided cards last, and note which rows take some."""
+        best = np.lexsort((-each, avoided, each == -np.inf), axis=1)[:, :cards]
+        self.avoided[rows] = np.take_along_axis(avoided, best, axis=1).any(1)
+        total = np.zeros(len(rows))
+        for column in range(cards):  # in the order of `place`: the same float
+            total += np.take_along_axis(each, best[:, column : column + 1], axis=1)[:, 0]
+        mean: NDArray[np.float64] = np.clip(total / cards, 0.0, 1.0)
+        return mean
+
+    def _search(self, matrix: NodeMatrix, row: int) -> Placement | NoPlacement:
         node_info = matrix.infos[row]
         assert node_info is not None, "a row in state SHARES has a node"
-        answer = place(node_info, self._need, strategy=self._strategy)
-        if isinstance(answer, Placement):
-            return FITS, answer.score
-        return verdict_of(answer), 0.0
+        return place(node_info, self._need, strategy=self._strategy)
 
 
 class FitIndex:

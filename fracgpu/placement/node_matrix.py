@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from fracgpu.cards.card import FULL_CORES, CardUuid, Health
 from fracgpu.cards.card_class import model_allowed
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.snapshot import NodeInfo
+from fracgpu.state.snapshot import CardInfo, NodeInfo
 
 IntArray = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+Columns = frozenset[int]
 Levels = NDArray[np.int16]
 """Free thousandths of each card, [node, card]; 16 bits keep the arrays small."""
 
@@ -61,12 +62,13 @@ class NodeMatrix:
         now: the number of the latest change.
         changed: [row] the number of the row's latest change.
         size, width: rows in use, UNSEEN and rows to be reused included; and columns.
-        free_mib: [row, column] MiB; negative if a card's capacity shrank below what pods hold.
+        free_mib: [row, column] MiB; negative if capacity shrank below what pods hold.
         capacity_mib: [row, column] MiB.
         free_cores: [row, column] per cent of the card's compute.
         free_slots: [row, column] how many more containers may share the card.
         heat: [row, column] how busy the card was lately, 0..1; 1 if unknown.
         state: [row, column] USABLE, UNHEALTHY, CORDONED or ABSENT.
+        avoided: [row, column] the card is taken only where no other fits.
         model: [row, column] index into *models*.
         node_state: [row] SHARES or why the node shares nothing.
     """
@@ -86,13 +88,14 @@ class NodeMatrix:
         self.node_state[UNSEEN] = UNKNOWN
 
     def _allocate(self, rows: int, width: int) -> None:
-        cells = (rows, width)
+        cells = rows, width
         self.free_mib = np.zeros(cells, np.int64)
         self.capacity_mib = np.ones(cells, np.int64)
         self.free_cores = np.zeros(cells, np.int64)
         self.free_slots = np.zeros(cells, np.int64)
         self.heat = np.zeros(cells, np.float64)
         self.state = np.full(cells, ABSENT, np.int8)
+        self.avoided = np.zeros(cells, np.bool_)
         self.model = np.zeros(cells, np.int64)
         self.node_state = np.full(rows, UNKNOWN, np.int8)
         self.changed = np.zeros(rows, np.int64)
@@ -140,9 +143,8 @@ class NodeMatrix:
 
     def allowed(self, globs: Sequence[str]) -> Flags:
         """Return whether *globs* allow each of `models`; one False if there are none."""
-        return np.array(
-            [model_allowed(model, globs=globs) for model in self._models] or [False], bool
-        )
+        flags = [model_allowed(model, globs=globs) for model in self._models]
+        return np.array(flags or [False], bool)
 
     def _put(self, name: str, node_info: NodeInfo) -> None:
         row = self.rows.get(name)
@@ -161,21 +163,16 @@ class NodeMatrix:
             self.free_cores[row, column] = FULL_CORES - card_info.held_cores
             self.free_slots[row, column] = card_info.free_slots
             self.heat[row, column] = card_info.heat
-            model = card_info.card.model
-            self.model[row, column] = self._models.setdefault(model, len(self._models))
-            if card_info.card.health is not Health.HEALTHY:
-                self.state[row, column] = UNHEALTHY
-            else:
-                self.state[row, column] = (
-                    CORDONED if card_info.cordoned or card_info.kept_for else USABLE
-                )
+            self.avoided[row, column] = card_info.avoided
+            number = self._models.setdefault(card_info.card.model, len(self._models))
+            self.model[row, column] = number
+            self.state[row, column] = _card_state(card_info)
         self._touch(row)
 
     def _drop(self, name: str) -> None:
         row = self.rows.pop(name, None)
         if row is not None:
-            self.infos[row] = None
-            self.names[row] = ""
+            self.infos[row], self.names[row] = None, ""
             self.node_state[row] = UNKNOWN
             self.state[row] = ABSENT
             self._touch(row)
@@ -196,8 +193,7 @@ class NodeMatrix:
         return self.size - 1
 
     def _grow(self, *, rows: int, width: int) -> None:
-        before = self.columns()
-        old_shape = (len(self.changed), self.width)
+        before, old_shape = self.columns(), (len(self.changed), self.width)
         self._allocate(rows, width)
         self.width = width
         for name, column in self.columns().items():
@@ -214,6 +210,12 @@ class NodeMatrix:
         """Return the cards of a row by column."""
         node_info = self.infos[row]
         return () if node_info is None else tuple(node_info.cards)
+
+
+def _card_state(card_info: CardInfo) -> int:
+    if card_info.card.health is not Health.HEALTHY:
+        return UNHEALTHY
+    return CORDONED if card_info.cordoned or card_info.kept_for else USABLE
 
 
 def _node_state(node_info: NodeInfo) -> int:
@@ -313,9 +315,8 @@ class FreeResourceTable:
         self.levels: Levels = np.zeros((_FIRST_ROWS, MAX_CARDS), np.int16)
         self.cards_there = np.zeros(_FIRST_ROWS, np.int64)
         self.changed = np.zeros(_FIRST_ROWS, np.int64)
-        self.now = 0
+        self.now = self.size = 0
         self.width = 1
-        self.size = 0
         self._spare: list[int] = []
         self._accepts: dict[frozenset[str], NDArray[np.bool_]] = {}
 
@@ -348,8 +349,7 @@ class FreeResourceTable:
     def drop(self, row: int) -> None:
         """Remove a node; its row may be reused."""
         self.cpu_milli[row] = self.memory_mib[row] = -1
-        self.levels[row] = 0
-        self.cards_there[row] = 0
+        self.levels[row] = self.cards_there[row] = 0
         self._touch(row)
         self._spare.append(row)
 
@@ -369,10 +369,11 @@ class FreeResourceTable:
             fits &= self._accepted(demand.models)[self.model[: self.size]]
         return np.flatnonzero(fits)
 
-    def cards(self, row: int, demand: Demand) -> tuple[int, ...]:
-        """Return the tightest cards of a node on which a pod fits, in index order."""
+    def cards(self, row: int, demand: Demand, closed: Columns = frozenset()) -> tuple[int, ...]:
+        """Return the tightest cards of a node, none *closed*, on which a pod fits, by index."""
         levels = self.levels[row]
-        fitting = np.flatnonzero(levels >= demand.share_milli)
+        fits = levels >= demand.share_milli
+        fitting = np.array([at for at in np.flatnonzero(fits) if at not in closed], np.int64)
         tightest = fitting[np.argsort(levels[fitting], kind="stable")][: demand.cards]
         return tuple(sorted(int(column) for column in tightest))
 
@@ -381,9 +382,8 @@ class FreeResourceTable:
         if found is None:
             if len(self._accepts) >= 256:  # noqa: PLR2004 - far more than pods of a cluster name
                 self._accepts.clear()
-            found = self._accepts[models] = np.array(
-                [model in models for model in self.models], bool
-            )
+            accepts = [model in models for model in self.models]
+            found = self._accepts[models] = np.array(accepts, bool)
         return found
 
     def _touch(self, row: int) -> None:

@@ -34,11 +34,14 @@ class Placement:
 
     Attributes:
         score: how good the placement is by the strategy, 0.0 (worst) to 1.0 (best).
+        avoided: it takes a card that is taken only where no other fits; any placement without one
+            is better, whatever its score.
     """
 
     node: str
     assignment: Assignment
     score: float
+    avoided: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

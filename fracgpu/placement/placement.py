@@ -45,7 +45,8 @@ def place(
     """Return the cards for a pod on one node; the same input always gives the same answer.
 
     The pod's own strategy, if it names one, overrides *strategy*. Cards in *exclude* are treated as
-    cordoned. Ties go to the lower index, then the smaller UUID.
+    cordoned. Avoided cards are taken only if the pod does not fit on the others. Ties go to the
+    lower index, then the smaller UUID.
     """
     whole = _node_refusal(node_info)
     if whole is not None:
@@ -64,8 +65,13 @@ def place(
                 }
             )
             return _no_placement(node_info, refusals, FitReason.TOO_FEW_CARDS)
+    preferred = [card_info for card_info in usable if not card_info.avoided]
     search = _Search(tries_left=_MAX_TRIES, scoring=scoring, linked=linked)
-    assignment = search.run(usable, need.containers)
+    assignment = search.run(preferred, need.containers)
+    avoided = assignment is None and len(preferred) < len(usable)
+    if avoided:
+        search = _Search(tries_left=_MAX_TRIES, scoring=scoring, linked=linked)
+        assignment = search.run(usable, need.containers)
     if assignment is None:
         whole = FitReason.TOO_MANY_TRIES if search.tries_left <= 0 else FitReason.CONTAINERS_CLASH
         return _no_placement(node_info, refusals, whole)
@@ -73,6 +79,7 @@ def place(
         node=node_info.node.node,
         assignment=assignment,
         score=_score(node_info, assignment, need, scoring, linked=linked),
+        avoided=avoided,
     )
 
 
@@ -217,9 +224,9 @@ class _Search:
                 negated_score = -self.scoring.score(
                     _left_ratio(with_chosen, need.mib), card_info.heat
                 )
-                ranked.append(
-                    ((negated_score, card_info.card.index, card_info.card.uuid), card_info)
-                )
+                card = card_info.card
+                key = (card_info.avoided, negated_score, card.index, card.uuid)
+                ranked.append((key, card_info))
         ranked.sort(key=lambda entry: entry[0])
         best_first = [card_info for _, card_info in ranked]
         if self.linked and 1 < need.cards < len(best_first):

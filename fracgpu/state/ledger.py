@@ -241,7 +241,7 @@ class Ledger:
         info = build_node_info(
             node,
             pods,
-            cordoned=node.cordoned(now=now),
+            cordons=node.effects(now=now),
             heat=heat,
             reservations=self._reservations.on_node(name, now=now),
             kept=held_cards(holds, placed=placed, now=now),

@@ -5,13 +5,14 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from fracgpu.cards.card import Card, CardUuid, NodeCards
+from fracgpu.cards.card import Card, CardUuid, CordonEffect, NodeCards
 from fracgpu.state.allocation import CardAllocation, PodRecord, allocations_by_card, most_by_limits
 from fracgpu.state.card_hold import CardHold
 from fracgpu.state.reservation import Reservation
 from fracgpu.units import Mib
 
 _NONE_KEPT: Final[Mapping[CardUuid, CardHold]] = MappingProxyType({})
+_NO_CORDONS: Final[Mapping[CardUuid, CordonEffect]] = MappingProxyType({})
 _NO_HEAT: Final[Mapping[CardUuid, float]] = MappingProxyType({})
 
 
@@ -23,6 +24,8 @@ class CardInfo:
         held_mib: what pods hold and Moves reserve; cores and slots likewise.
         reserved_mib: what Moves reserve of that.
         moves: names of the Moves that reserve something.
+        cordoned: it takes no new slices.
+        avoided: it takes new slices where no other card fits.
         kept_for: the UID of the one pod from which the card takes slices now; empty for any pod.
         foreign_mib: what processes outside any known pod hold; it is not free either.
         unplaced_mib: what pods of the node with an unreadable assignment may hold: it may be on
@@ -39,6 +42,7 @@ class CardInfo:
     moves: frozenset[str] = frozenset()
     kept_for: str = ""
     cordoned: bool = False
+    avoided: bool = False
     foreign_mib: Mib = Mib(0)
     unplaced_mib: Mib = Mib(0)
     heat: float = 1.0
@@ -225,7 +229,7 @@ def build_node_info(
     node: NodeCards,
     pods: Iterable[PodAllocation],
     *,
-    cordoned: frozenset[CardUuid],
+    cordons: Mapping[CardUuid, CordonEffect] = _NO_CORDONS,
     heat: Mapping[CardUuid, float] = _NO_HEAT,
     reservations: Iterable[Reservation] = (),
     kept: Mapping[CardUuid, CardHold] = _NONE_KEPT,
@@ -239,7 +243,7 @@ def build_node_info(
         node: the node and its cards.
         pods: what its pods hold.
         reservations: those that hold now and are not consumed.
-        cordoned: the cards that are cordoned now.
+        cordons: the cards that are cordoned now, and to what effect.
         heat: the heat that is known now, 0..1.
         kept: the cards that are kept for waiting pods now.
     """
@@ -275,7 +279,8 @@ def build_node_info(
             reserved_mib=Mib(reserved.get(card.uuid, 0)),
             moves=frozenset(moves.get(card.uuid, ())),
             kept_for=kept[card.uuid].pod_uid if card.uuid in kept else "",
-            cordoned=card.uuid in cordoned,
+            cordoned=cordons.get(card.uuid) is CordonEffect.NO_SCHEDULE,
+            avoided=cordons.get(card.uuid) is CordonEffect.PREFER_NO_SCHEDULE,
             foreign_mib=node.foreign.get(card.uuid, Mib(0)),
             unplaced_mib=Mib(min(unplaced_mib, card.capacity_mib)),
             heat=heat.get(card.uuid, 1.0),

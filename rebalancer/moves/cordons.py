@@ -1,4 +1,4 @@
-"""Keeps new slices off hot cards, by a Node annotation whose entries expire by themselves."""
+"""Keeps new slices off warm and hot cards, by a Node annotation whose entries expire."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import structlog
 
 from fracgpu import names
 from fracgpu.cards.annotations import write_cordons
-from fracgpu.cards.card import CardUuid, Cordon, NodeCards
+from fracgpu.cards.card import CardUuid, Cordon, CordonEffect, NodeCards
 from fracgpu.errors import WireError
 from fracgpu.state.node_info import read_node
 from kube.client import KubeClient
@@ -19,7 +19,11 @@ from kube.objects import decode_object, identity
 
 log = structlog.get_logger()
 
-REASON: Final = "hot"  # identifies our entries
+# What identifies our entries, and tells people why a card is closed or avoided.
+_REASONS: Final = {CordonEffect.NO_SCHEDULE: "hot", CordonEffect.PREFER_NO_SCHEDULE: "warm"}
+
+
+_CLOSED: Final = CordonEffect.NO_SCHEDULE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +32,16 @@ class DesiredCordons:
 
     Attributes:
         cordon: cards to keep new slices off.
-        cool: cards known to be cool, whose cordon by us is removed at once. Cordons of other cards
-            are left to expire: unknown heat is no reason to uncordon a card.
+        avoid: cards to keep new slices off where they fit elsewhere.
+        cool: cards known to be cool, which are opened at once if they were closed by us. Closed
+            cards of unknown heat are left to expire: not knowing is no reason to open a card. So
+            are avoided ones: no pod waits for them, and a card that is warm now and again would
+            change its node each time.
         lasting: how long a cordon lasts unless it is renewed.
     """
 
     cordon: frozenset[CardUuid]
+    avoid: frozenset[CardUuid] = frozenset()
     cool: frozenset[CardUuid]
     lasting: timedelta
 
@@ -44,31 +52,50 @@ def desired_on(
     """Return the cordons desired on *node*; None if its annotation is already right.
 
     Cordons of others are kept until they expire, even on a card that we would cordon: they keep
-    slices off it as well. Ours are renewed when half their life is over.
+    slices off it as well. Only one that merely avoids a card gives way where we close it. Ours are
+    renewed when half their life is over; one that closes a card is not replaced by one that avoids
+    it.
 
     An unreadable annotation closes the whole node to new slices, so it is replaced by a cordon for
     each card that is not known to be cool, since the old one may have cordoned it.
     """
-    mine = [cordon for cordon in node.cordons if cordon.reason == REASON]
-    others = [cordon for cordon in node.cordons if cordon.reason != REASON and cordon.until > now]
-    taken = {cordon.card for cordon in others}
+    live = {cordon.card: cordon for cordon in node.cordons if cordon.until > now}
+    ours = {card: cordon for card, cordon in live.items() if _is_ours(cordon)}
+    after = {
+        card: cordon
+        for card, cordon in live.items()
+        if not (card in ours and cordon.effect is _CLOSED and card in desired.cool)
+    }
     here = {card.uuid for card in node.cards}
-    until = {
-        cordon.card: cordon.until
-        for cordon in mine
-        if cordon.until > now and cordon.card not in desired.cool
-    }
     unreadable = names.NODE_CORDONS in node.unreadable
-    repel = (here - desired.cool) | desired.cordon if unreadable else desired.cordon
-    for card in (repel & here) - taken:
-        if card not in until or until[card] - now < desired.lasting / 2:
-            until[card] = now + desired.lasting
-    ours = [Cordon(card=card, until=end, reason=REASON) for card, end in until.items()]
-    after = [*others, *ours]
-    changed = {(cordon.card, cordon.until) for cordon in after} != {
-        (cordon.card, cordon.until) for cordon in node.cordons
+    closed = ((here - desired.cool) | desired.cordon if unreadable else desired.cordon) & here
+    wanted = {
+        **dict.fromkeys(desired.avoid & here, CordonEffect.PREFER_NO_SCHEDULE),
+        **dict.fromkeys(closed, _CLOSED),
     }
-    return tuple(sorted(after, key=lambda cordon: cordon.card)) if changed or unreadable else None
+    for card, effect in wanted.items():
+        if _is_due(after.get(card), effect, desired.lasting, now=now):
+            until = now + desired.lasting
+            reason = _REASONS[effect]
+            after[card] = Cordon(card=card, until=until, reason=reason, effect=effect)
+    if set(after.values()) == set(node.cordons) and not unreadable:
+        return None
+    return tuple(after[card] for card in sorted(after))
+
+
+def _is_ours(cordon: Cordon) -> bool:
+    return cordon.reason in _REASONS.values()
+
+
+def _is_due(
+    there: Cordon | None, effect: CordonEffect, lasting: timedelta, *, now: datetime
+) -> bool:
+    """Report whether a cordon with this effect has to be written over the one that is there."""
+    if there is None:
+        return True
+    if there.effect is not effect:
+        return effect is _CLOSED
+    return _is_ours(there) and there.until - now < lasting / 2
 
 
 class Cordons:
@@ -115,4 +142,9 @@ class Cordons:
         }
         self._guard()
         await self._client.patch(NODES, name, {"metadata": metadata})
-        log.info("cordons_written", node=name, cards=[cordon.card for cordon in entries])
+        log.info(
+            "cordons_written",
+            node=name,
+            cards=[cordon.card for cordon in entries if cordon.effect is _CLOSED],
+            avoided=[cordon.card for cordon in entries if cordon.effect is not _CLOSED],
+        )

@@ -154,7 +154,7 @@ class CacheComparer:
         folded = build_node_info(
             node,
             here,
-            cordoned=node.cordoned(now=now),
+            cordons=node.effects(now=now),
             heat=node.known_heat(now=now),
             reservations=[
                 one

@@ -1,13 +1,15 @@
 """Filter and prioritize: both read the same cluster state, and change nothing."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import compress
 from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.resources import HostResources, pod_requests
 from fracgpu.placement.fit_index import FITS, FitIndex, Obstacle, refusal, verdict_of
 from fracgpu.placement.node_matrix import IntArray
@@ -30,13 +32,38 @@ class NodeScorer(Protocol):
     """A policy that scores whole nodes, not only their cards."""
 
     def score(
-        self, need: PodNeed | None, host: HostResources, rows: IntArray
+        self,
+        need: PodNeed | None,
+        host: HostResources,
+        rows: IntArray,
+        *,
+        closed: Mapping[CardUuid, str],
     ) -> NDArray[np.float64] | None:
         """Return a score for each of *rows*, nodes on which the pod fits: 1.0 best, 0.0 worst.
 
-        The array has one float per row, in the order of *rows*. None if the policy has no
-        preference; then the scores of the cards decide.
+        The array has one float per row, in the order of *rows*. The pod gets none of the cards in
+        *closed*, each with its node. None if the policy has no preference; then the scores of the
+        cards decide.
         """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidates:
+    """What is known of each candidate, in the order in which kube-scheduler named them.
+
+    Attributes:
+        rows: its row in the node matrix.
+        verdict: FITS, or why the pod does not fit.
+        score: by the card that the pod would get, 0..1.
+        avoided: that is a card which is taken only where no other fits.
+        denied: the cards that Moves keep the pod off.
+    """
+
+    rows: IntArray
+    verdict: IntArray
+    score: NDArray[np.float64]
+    avoided: NDArray[np.bool_]
+    denied: Mapping[CardUuid, str]
 
 
 class Extender:
@@ -74,11 +101,7 @@ class Extender:
         if reserved:
             others = (name for name in names if name != reserved)
             return FilterResult(passed=(reserved,), failed=dict.fromkeys(others, _RESERVED))
-        answers = self._fit_index.evaluate(
-            pod.need, strategy=self._strategy(), now=self._clock.now()
-        )
-        verdict = answers.verdict[self._fit_index.matrix.rows_of(names)]
-        self._deny_cards(pod, pod.need, names, verdict)
+        verdict = self._evaluate(pod, pod.need, names).verdict
         own = self._own_node(pod.record.uid, pod.need)
         if own in names:
             verdict[names.index(own)] = FITS
@@ -117,20 +140,29 @@ class Extender:
         )
         return "" if kept is None else kept.hold.node
 
-    def _deny_cards(
-        self, pod: PodInfo, need: PodNeed, names: Sequence[str], verdict: IntArray
-    ) -> None:
-        """Change, in place, the verdicts of candidates with cards that Moves keep the pod off."""
-        now = self._clock.now()
-        denied = denied_cards(self._ledger, pod, now=now)
-        for node in set(denied.values()).intersection(names):
+    def _evaluate(self, pod: PodInfo, need: PodNeed, names: Sequence[str]) -> _Candidates:
+        """Return what each candidate would give the pod, without the cards that it is kept off."""
+        now, strategy = self._clock.now(), self._strategy()
+        answers = self._fit_index.evaluate(need, strategy=strategy, now=now)
+        rows = self._fit_index.matrix.rows_of(names)
+        found = _Candidates(
+            rows=rows,
+            verdict=answers.verdict[rows],
+            score=answers.score[rows],
+            avoided=answers.avoided[rows],
+            denied=denied_cards(self._ledger, pod, now=now),
+        )
+        for node in set(found.denied.values()).intersection(names):
             at = names.index(node)
             node_info = self._ledger.node(node, now=now)
-            if verdict[at] != FITS or node_info is None:
+            if found.verdict[at] != FITS or node_info is None:
                 continue
-            answer = place(node_info.with_cordoned(denied), need, strategy=self._strategy())
+            answer = place(node_info.with_cordoned(found.denied), need, strategy=strategy)
             if isinstance(answer, NoPlacement):
-                verdict[at] = verdict_of(answer)
+                found.verdict[at] = verdict_of(answer)
+            else:
+                found.score[at], found.avoided[at] = answer.score, answer.avoided
+        return found
 
     def _own_node(self, uid: str, need: PodNeed) -> str:
         """Return the node where the pod itself is assumed and would fit; empty if there is none.
@@ -156,12 +188,8 @@ class Extender:
         pod, names = args.pod, args.node_names
         if pod.need is None:
             return np.zeros(len(names), np.int64)
-        strategy = self._strategy()
-        answers = self._fit_index.evaluate(pod.need, strategy=strategy, now=self._clock.now())
-        rows = self._fit_index.matrix.rows_of(names)
-        verdict = answers.verdict[rows]
-        self._deny_cards(pod, pod.need, names, verdict)
-        fitting = np.flatnonzero(verdict == FITS)
+        found = self._evaluate(pod, pod.need, names)
+        fitting = np.flatnonzero(found.verdict == FITS)
         scores = np.zeros(len(names), np.int64)
         # Where a card is reserved for it, or where its earlier Binding may have taken effect.
         own = self._reserved_node(pod, names) or self._own_node(pod.record.uid, pod.need)
@@ -170,15 +198,23 @@ class Extender:
             return scores
         if not len(fitting):
             return scores
-        fit_rows = rows[fitting]
-        quality = None
-        order = self._orders.get(pod.need.strategy or strategy)
-        if order is not None:
-            quality = order.score(pod.need, pod_requests(pod.record.containers), fit_rows)
-        if quality is None:
-            quality = answers.score[fit_rows]
-        scores[fitting] = np.rint(quality * _RUNNER_UP).astype(np.int64)
+        # A node with nothing but an avoided card gets no point while any other fits.
+        others = fitting[~found.avoided[fitting]]
+        ranked = others if len(others) else fitting
+        quality = self._quality(pod, pod.need, found, ranked)
+        scores[ranked] = np.rint(quality * _RUNNER_UP).astype(np.int64)
         # Of equal nodes the one with the lowest row, independent of the candidates' order.
         ties = np.flatnonzero(quality == quality.max())
-        scores[fitting[ties[fit_rows[ties].argmin()]]] = MAX_SCORE
+        scores[ranked[ties[found.rows[ranked[ties]].argmin()]]] = MAX_SCORE
         return scores
+
+    def _quality(
+        self, pod: PodInfo, need: PodNeed, found: _Candidates, ranked: IntArray
+    ) -> NDArray[np.float64]:
+        """Return how good each of the *ranked* candidates is, 0..1."""
+        order = self._orders.get(need.strategy or self._strategy())
+        quality = None
+        if order is not None and not found.avoided[ranked].any():
+            host = pod_requests(pod.record.containers)
+            quality = order.score(need, host, found.rows[ranked], closed=found.denied)
+        return found.score[ranked] if quality is None else quality

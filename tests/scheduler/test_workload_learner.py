@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,69 @@ async def test_it_learns_from_the_pods_that_live_and_fills_what_is_begun() -> No
     assert int(np.argmax(found)) == 1
     assert pod.need is not None
     assert wasting.order.prefer(pod.need, HOST, "b") == frozenset({CardUuid("GPU-b-1")})
+
+
+async def test_the_card_is_chosen_among_those_that_are_not_closed_to_the_pod() -> None:
+    wasting = Wasting()
+    assert await WorkloadLearner(wasting.order).once()
+    need = pending(mib=12_000).need
+    assert need is not None
+    rows = wasting.matrix.rows_of(("a", "b", "d"))
+    one = {CardUuid("GPU-b-1"): "b", CardUuid("GPU-gone"): "gone"}
+    both = {**one, CardUuid("GPU-b-0"): "b"}
+
+    assert wasting.order.prefer(need, HOST, "b", closed=one) == frozenset({CardUuid("GPU-b-0")})
+    assert wasting.order.prefer(need, HOST, "b", closed=both) is None
+    closed, open_ = (wasting.order.score(need, HOST, rows, closed=found) for found in (both, {}))
+    assert closed is not None
+    assert open_ is not None
+    assert (closed[1], open_[1]) == (0.0, 1.0)
+
+
+async def test_pods_on_several_cards_get_none_that_is_closed_to_them() -> None:
+    wasting = Wasting()
+    assert await WorkloadLearner(wasting.order).once()
+    wasting.cluster.add_node("e", some_cards("e", count=3))
+    wasting.matrix.refresh(now=wasting.cluster.clock.now())
+    need = pending(mib=12_000, cards=2).need
+    assert need is not None
+    closed = {CardUuid("GPU-e-0"): "e"}
+
+    assert wasting.order.prefer(need, HOST, "e", closed=closed) == frozenset(
+        {CardUuid("GPU-e-1"), CardUuid("GPU-e-2")}
+    )
+
+
+def avoid(wasting: Wasting, node: str, *cards: int) -> None:
+    until = wasting.cluster.clock.now() + timedelta(minutes=5)
+    entries = {
+        f"GPU-{node}-{card}": {"until": until.isoformat(), "effect": "PreferNoSchedule"}
+        for card in cards
+    }
+    wasting.cluster.annotate_node({"cordons": json.dumps(entries)}, node=node)
+    wasting.matrix.refresh(now=wasting.cluster.clock.now())
+
+
+async def test_least_waste_takes_an_avoided_card_only_if_the_pod_fits_on_no_other() -> None:
+    wasting = Wasting()
+    assert await WorkloadLearner(wasting.order).once()
+    wasting.cluster.choosers[Strategy.LEAST_WASTE] = wasting.order
+    pod = pending(mib=12_000)
+    assert pod.need is not None
+    assert wasting.scores(pod)["b"] > 0
+    assert wasting.order.prefer(pod.need, HOST, "b") == frozenset({CardUuid("GPU-b-1")})
+
+    avoid(wasting, "b", 1)
+    assert wasting.scores(pod)["b"] > 0
+    assert wasting.order.prefer(pod.need, HOST, "b") == frozenset({CardUuid("GPU-b-0")})
+    avoid(wasting, "b", 0, 1)
+    assert wasting.scores(pod)["b"] == 0
+    for node in ("a", "c", "d"):
+        avoid(wasting, node, 0, 1)
+    assert wasting.scores(pod)["b"] == 10
+    wasting.cluster.create("p", mib=12_000)
+    assert await wasting.cluster.bind("p", node="b") == ""
+    assert wasting.cluster.held("GPU-b-1") == 24_000
 
 
 async def test_the_same_mix_is_not_learnt_twice_and_another_one_is() -> None:

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from hypothesis import strategies as st
 
-from fracgpu.cards.card import Card, CardUuid, Health, NodeCards
+from fracgpu.cards.card import Card, CardUuid, CordonEffect, Health, NodeCards
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
 from fracgpu.state.allocation import Assignment, CardAllocation, PodRecord, Slice
@@ -36,6 +36,7 @@ def a_node_info(
     node: str = "n",
     held: Mapping[str, CardAllocation] | None = None,
     cordoned: Sequence[str] = (),
+    avoided: Sequence[str] = (),
     shared: bool = True,
     schedulable: bool = True,
 ) -> NodeInfo:
@@ -47,7 +48,10 @@ def a_node_info(
     return build_node_info(
         NodeCards(node=node, cards=cards, shared=shared, schedulable=schedulable),
         pods,
-        cordoned=frozenset(CardUuid(uuid) for uuid in cordoned),
+        cordons={
+            **dict.fromkeys(map(CardUuid, cordoned), CordonEffect.NO_SCHEDULE),
+            **dict.fromkeys(map(CardUuid, avoided), CordonEffect.PREFER_NO_SCHEDULE),
+        },
     )
 
 

@@ -76,7 +76,7 @@ class Cluster:
             node.node: build_node_info(
                 node,
                 [pod for pod in self.allocations if pod.node == node.node],
-                cordoned=node.cordoned(now=NOON),
+                cordons=node.effects(now=NOON),
                 heat=node.known_heat(now=NOON),
             )
             for node in self.nodes

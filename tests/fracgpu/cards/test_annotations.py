@@ -3,6 +3,7 @@
 import contextlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fracgpu.cards import annotations
-from fracgpu.cards.card import DEFAULT_SLOTS, Card, CardUuid, Cordon, Health
+from fracgpu.cards.card import DEFAULT_SLOTS, Card, CardUuid, Cordon, CordonEffect, Health
 from fracgpu.errors import WireError
 from fracgpu.state import assignment as assignment_module
 from fracgpu.state.allocation import Assignment, Slice
@@ -59,6 +60,7 @@ cordons = st.lists(
             timezones=st.just(UTC),
         ),
         reason=st.text(max_size=20),
+        effect=st.sampled_from(CordonEffect),
     ),
     max_size=5,
     unique_by=lambda cordon: cordon.card,
@@ -152,6 +154,27 @@ def test_a_cordons_time_is_written_in_utc() -> None:
     written = annotations.write_cordons([cordon])
 
     assert json.loads(written)["GPU-1"] == {"until": "2026-01-05T12:00:00Z", "reason": "hot"}
+
+
+@pytest.mark.parametrize("effect", ["", ',"effect":"NoExecute"', ',"effect":""'])
+def test_a_cordon_without_an_effect_that_we_know_closes_its_card(effect: str) -> None:
+    text = f'{{"GPU-1":{{"until":"2026-01-05T12:00:00Z","reason":"hot"{effect}}}}}'
+
+    (cordon,) = annotations.read_cordons(text)
+
+    assert cordon.effect is CordonEffect.NO_SCHEDULE
+
+
+def test_a_cordon_that_closes_its_card_is_written_as_versions_without_effects_wrote_it() -> None:
+    closed = Cordon(card=CardUuid("GPU-1"), until=NOON, reason="hot")
+    avoided = replace(closed, effect=CordonEffect.PREFER_NO_SCHEDULE)
+
+    assert annotations.write_cordons([closed]) == (
+        '{"GPU-1":{"reason":"hot","until":"2026-01-05T12:00:00Z"}}'
+    )
+    assert annotations.write_cordons([avoided]) == (
+        '{"GPU-1":{"effect":"PreferNoSchedule","reason":"hot","until":"2026-01-05T12:00:00Z"}}'
+    )
 
 
 def test_nothing_written_means_no_cards_and_no_cordons() -> None:

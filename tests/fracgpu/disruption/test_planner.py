@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fracgpu.cards.card import CardUuid, Health, NodeCards
 from fracgpu.disruption.change_freeze import ChangeFreeze, parse_schedule
 from fracgpu.disruption.cool_cards import PlanIndex
-from fracgpu.disruption.cordons import cards_to_cordon
+from fracgpu.disruption.cordons import cards_to_avoid, cards_to_cordon
 from fracgpu.disruption.disruption_state import DisruptionState, OwnerIndex
 from fracgpu.disruption.heat import CardHeat, Heat, ReadingQuality
 from fracgpu.disruption.move import HoldReason, PastMove, Plan
@@ -196,6 +196,43 @@ def test_new_slices_are_kept_off_hot_and_just_relieved_cards(
     state = replace(a_disruption_state(), heat={HOT_CARD: CardHeat(heat=heat, since=since)})
 
     assert (HOT_CARD in cards_to_cordon(state, policy=ACTIVE, now=NOON)) is cordoned
+
+
+@pytest.mark.parametrize(
+    ("heat", "since_minutes", "avoided"),
+    [
+        (Heat.COOL, 1, False),
+        (Heat.WARMING, 1, True),
+        (Heat.HOT, 1, False),  # closed
+        (Heat.SETTLING, 9, False),  # closed
+        (Heat.SETTLING, 11, True),
+    ],
+)
+def test_a_card_is_avoided_before_it_is_closed_and_after_until_it_is_cool(
+    heat: Heat, since_minutes: int, avoided: bool
+) -> None:
+    since = NOON - timedelta(minutes=since_minutes)
+    state = replace(a_disruption_state(), heat={HOT_CARD: CardHeat(heat=heat, since=since)})
+
+    assert (HOT_CARD in cards_to_avoid(state, policy=ACTIVE, now=NOON)) is avoided
+    assert plan(state).avoid == cards_to_avoid(state, policy=ACTIVE, now=NOON)
+
+
+def test_hot_cards_beyond_those_that_may_be_closed_are_avoided() -> None:
+    uuids = [f"GPU-{n:02}" for n in range(12)]
+    readings = {uuid: a_reading(0.9 + n / 200) for n, uuid in enumerate(uuids)}
+    state = a_disruption_state(
+        nodes=[a_node("n1", *uuids)], pods=[], readings={**readings, HOT_CARD: None}
+    )
+
+    closed = cards_to_cordon(state, policy=ACTIVE, now=NOON)
+    assert cards_to_avoid(state, policy=ACTIVE, now=NOON) == set(uuids) - closed
+
+
+def test_a_warm_card_that_is_not_measured_any_more_is_not_avoided_anew() -> None:
+    state = a_disruption_state(readings={HOT_CARD: None}, heat={HOT_CARD: Heat.WARMING})
+
+    assert cards_to_avoid(state, policy=ACTIVE, now=NOON) == frozenset()
 
 
 def test_a_card_that_needs_to_be_replaced_takes_no_new_slice_however_cool_it_is() -> None:

@@ -1,5 +1,7 @@
 """A policy prefers cards, and the pod gets them only if it fits by the ledger."""
 
+from collections.abc import Mapping
+
 from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.resources import HostResources
 from fracgpu.placement.card_choice import CardChooser, choose_cards
@@ -16,7 +18,14 @@ class Prefers:
     def __init__(self, *cards: str) -> None:
         self.cards = frozenset(CardUuid(card) for card in cards)
 
-    def prefer(self, need: PodNeed, host: HostResources, node: str) -> frozenset[CardUuid] | None:
+    def prefer(
+        self,
+        need: PodNeed,
+        host: HostResources,
+        node: str,
+        *,
+        closed: Mapping[CardUuid, str],
+    ) -> frozenset[CardUuid] | None:
         return self.cards or None
 
 

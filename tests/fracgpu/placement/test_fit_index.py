@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fracgpu.cards.card import Card, CardUuid, Cordon, Health, NodeCards
+from fracgpu.cards.card import Card, CardUuid, Cordon, CordonEffect, Health, NodeCards
 from fracgpu.placement.fit_index import (
     FITS,
     OBSTACLES,
@@ -64,7 +64,12 @@ def nodes(draw: st.DrawFn, name: str) -> NodeCards:
         node=name,
         cards=here,
         cordons=tuple(
-            Cordon(card=uuid, until=draw(st.sampled_from([NOON, LATER])), reason="hot")
+            Cordon(
+                card=uuid,
+                until=draw(st.sampled_from([NOON, LATER])),
+                reason="hot",
+                effect=draw(st.sampled_from(CordonEffect)),
+            )
             for uuid in draw(st.sets(some, max_size=2))
         ),
         shared=draw(st.sampled_from([True, True, True, False])),
@@ -123,6 +128,7 @@ def assert_agrees(index: FitIndex, ledger: Ledger, need: PodNeed, strategy: Stra
         if isinstance(expected, Placement):
             assert result.verdict[row] == FITS
             assert result.score[row] == expected.score
+            assert result.avoided[row] == expected.avoided
         else:
             met, resolvable = index.obstacle_of(int(result.verdict[row]))
             assert met is obstacle({expected.whole, *expected.refusals.values()})

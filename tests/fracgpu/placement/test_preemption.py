@@ -36,7 +36,7 @@ def a_potential_victim(
 
 def loads_of(cards: Sequence[Card], pods: Sequence[PotentialVictim]) -> NodeInfo:
     held = [PodAllocation(pod_uid=pod.uid, node="n", by_card=pod.by_card) for pod in pods]
-    return build_node_info(NodeCards(node="n", cards=tuple(cards)), held, cordoned=frozenset())
+    return build_node_info(NodeCards(node="n", cards=tuple(cards)), held)
 
 
 def chosen(  # noqa: PLR0913 - what a test varies

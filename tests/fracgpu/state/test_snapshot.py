@@ -11,7 +11,7 @@ from tests.support.core import a_card, a_node_info, an_allocation
 
 def a_snapshot(*pods: PodAllocation) -> Snapshot:
     cards = (a_card("GPU-b", index=1), a_card("GPU-a", index=0))
-    node_info = build_node_info(NodeCards(node="n", cards=cards), pods, cordoned=frozenset())
+    node_info = build_node_info(NodeCards(node="n", cards=cards), pods)
     return Snapshot(nodes={"n": node_info}, pods={pod.pod_uid: pod for pod in pods})
 
 
@@ -107,7 +107,7 @@ def test_a_pod_that_may_be_on_any_card_is_free_on_none_and_held_on_none() -> Non
     )
     cards = (a_card("GPU-a"), a_card("GPU-b", mib=48_000, index=1))
 
-    node_info = build_node_info(NodeCards(node="n", cards=cards), [somewhere], cordoned=frozenset())
+    node_info = build_node_info(NodeCards(node="n", cards=cards), [somewhere])
 
     assert [card.free_mib for card in node_info.cards.values()] == [0, 18_000]
     assert [card.held_mib for card in node_info.cards.values()] == [0, 0]

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from fracgpu.cards.annotations import write_cordons
-from fracgpu.cards.card import CardUuid, Cordon, NodeCards
+from fracgpu.cards.card import CardUuid, Cordon, CordonEffect, NodeCards
 from kube.client import KubeClient
 from kube.kinds import NODES, Kind
 from rebalancer.moves.cordons import Cordons, DesiredCordons, desired_on
@@ -18,12 +18,23 @@ MINUTE = timedelta(minutes=1)
 LASTING = 5 * MINUTE
 
 
-def wanted(*repel: CardUuid, cool: tuple[CardUuid, ...] = ()) -> DesiredCordons:
-    return DesiredCordons(cordon=frozenset(repel), cool=frozenset(cool), lasting=LASTING)
+def wanted(
+    *repel: CardUuid, cool: tuple[CardUuid, ...] = (), avoid: tuple[CardUuid, ...] = ()
+) -> DesiredCordons:
+    return DesiredCordons(
+        cordon=frozenset(repel),
+        avoid=frozenset(avoid),
+        cool=frozenset(cool),
+        lasting=LASTING,
+    )
 
 
 def a_cordon(until: datetime, reason: str = "hot", card: CardUuid = HOT_CARD) -> Cordon:
     return Cordon(card=card, until=until, reason=reason)
+
+
+def avoids(until: datetime, reason: str = "warm", card: CardUuid = HOT_CARD) -> Cordon:
+    return replace(a_cordon(until, reason, card), effect=CordonEffect.PREFER_NO_SCHEDULE)
 
 
 def a_cordoned(*cordons: Cordon) -> NodeCards:
@@ -31,6 +42,7 @@ def a_cordoned(*cordons: Cordon) -> NodeCards:
 
 
 OURS = a_cordon(NOON + LASTING)
+WARM = avoids(NOON + LASTING)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +68,21 @@ OURS = a_cordon(NOON + LASTING)
             wanted(HOT_CARD),
             (a_cordon(NOON + MINUTE, "maintenance", COOL_CARD), OURS),
         ),
+        # first avoided, then closed at once; not opened to be avoided before the cordon expires
+        ((), wanted(avoid=(HOT_CARD,)), (WARM,)),
+        ((WARM,), wanted(avoid=(HOT_CARD,)), None),
+        ((avoids(NOON + 2 * MINUTE),), wanted(avoid=(HOT_CARD,)), (WARM,)),
+        ((WARM,), wanted(HOT_CARD), (OURS,)),
+        ((a_cordon(NOON + MINUTE),), wanted(avoid=(HOT_CARD,)), None),
+        ((a_cordon(NOON),), wanted(avoid=(HOT_CARD,)), (WARM,)),
+        ((OURS,), wanted(avoid=(HOT_CARD,), cool=(HOT_CARD,)), (WARM,)),
+        # a card that is cool again is avoided until its entry expires
+        ((WARM,), wanted(cool=(HOT_CARD,)), None),
+        ((avoids(NOON),), wanted(cool=(HOT_CARD,)), ()),
+        # others
+        ((a_cordon(NOON + MINUTE, "maintenance"),), wanted(avoid=(HOT_CARD,)), None),
+        ((avoids(NOON + MINUTE, "maintenance"),), wanted(avoid=(HOT_CARD,)), None),
+        ((avoids(NOON + MINUTE, "maintenance"),), wanted(HOT_CARD), (OURS,)),
     ],
 )
 def test_what_should_stand_on_a_node(

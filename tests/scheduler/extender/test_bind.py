@@ -1,6 +1,7 @@
 """Bind: choose the cards, assume them, and write node and cards in one Binding."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -446,7 +447,14 @@ async def test_the_clusters_strategy_chooses_the_card() -> None:
 class Stubborn:
     """A policy that always chooses the same card, full or not."""
 
-    def prefer(self, need: PodNeed, host: HostResources, node: str) -> frozenset[CardUuid]:
+    def prefer(
+        self,
+        need: PodNeed,
+        host: HostResources,
+        node: str,
+        *,
+        closed: Mapping[CardUuid, str],
+    ) -> frozenset[CardUuid]:
         return frozenset({CardUuid(f"GPU-{node}-0")})
 
 

@@ -1,5 +1,6 @@
 """Filter and prioritize over the same cluster state."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -208,3 +209,44 @@ async def test_a_pods_own_lost_binding_does_not_stand_in_its_way() -> None:
     assert cluster.extender.filter(cluster.asking("other", "n", "m")).passed == ()
     assert await cluster.bind("p") == ""
     assert cluster.held("GPU-n-0") == 20_000
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+async def test_a_node_with_nothing_but_an_avoided_card_gets_no_point_while_another_fits(
+    strategy: Strategy,
+) -> None:
+    cluster = Harness("hot", "warm", "cool", cards=1)
+    cluster.strategy = strategy
+    until = (cluster.clock.now() + timedelta(minutes=5)).isoformat()
+    for node, effect in (("hot", "NoSchedule"), ("warm", "PreferNoSchedule")):
+        entry = {f"GPU-{node}-0": {"until": until, "reason": "hot", "effect": effect}}
+        cluster.annotate_node({"cordons": json.dumps(entry)}, node=node)
+    cluster.create("first", mib=20_000)
+    cluster.create("second", mib=20_000)
+
+    passed = cluster.extender.filter(cluster.asking("first", "hot", "warm", "cool")).passed
+    assert passed == ("warm", "cool")
+    first = cluster.extender.prioritize(cluster.asking("first", "hot", "warm", "cool"))
+    assert first.tolist() == [0, 0, 10]
+    assert await cluster.bind("first", node="cool") == ""
+
+    passed = cluster.extender.filter(cluster.asking("second", "hot", "warm", "cool")).passed
+    assert passed == ("warm",)  # it does not wait
+    second = cluster.extender.prioritize(cluster.asking("second", "hot", "warm", "cool"))
+    assert second.tolist() == [0, 10, 0]
+    assert await cluster.bind("second", node="warm") == ""
+
+
+async def test_an_avoided_card_counts_as_any_other_once_its_time_is_over() -> None:
+    cluster = Harness("n", "m", cards=1)
+    cluster.create("other", mib=4_000)
+    await cluster.bind("other", node="n")
+    cluster.see("other")
+    until = (cluster.clock.now() + timedelta(minutes=5)).isoformat()
+    entry = {"GPU-n-0": {"until": until, "effect": "PreferNoSchedule"}}
+    cluster.annotate_node({"cordons": json.dumps(entry)}, node="n")
+    cluster.create("p", mib=8_000)
+
+    assert scores(cluster, "n", "m") == {"n": 0, "m": 10}
+    await cluster.clock.advance(300)
+    assert scores(cluster, "n", "m")["n"] == 10

@@ -383,3 +383,24 @@ async def test_thousands_of_moves_do_not_keep_others_waiting() -> None:
     # Some milliseconds of CPU for each request; the bound is generous for a busy machine.
     assert others_s < 100 * 0.02
     assert own_s < 10 * 0.1
+
+
+async def test_a_node_is_scored_by_the_card_that_the_owner_gets_not_by_the_one_it_is_kept_off() -> (
+    None
+):
+    cluster = a_cluster("n", "m")
+    for node, mib in (("n", 16_000), ("m", 12_000)):
+        cluster.create(f"on-{node}", mib=mib)
+        await cluster.bind(f"on-{node}", node=node)
+        assert card(cluster, f"on-{node}") == f"GPU-{node}-0"
+    cluster.see_move(a_move(target=("x", "GPU-x-0")))  # GPU-n-0 is denied to OWNER
+    cluster.create("p", mib=8000, owner=OWNER)
+    cluster.create("other", mib=8000, owner="another")
+
+    def scores(name: str) -> list[int]:
+        return cluster.extender.prioritize(cluster.asking(name, "n", "m")).tolist()
+
+    assert scores("other")[0] == MAX_SCORE  # it fills the first card of n
+    assert scores("p")[1] == MAX_SCORE  # on n it would get the empty card
+    assert await cluster.bind("p", node="n") == ""
+    assert card(cluster) == "GPU-n-1"

@@ -1,8 +1,11 @@
 """The states of each node's cards after a pod: one option for each distinct free level."""
 
+from collections.abc import Mapping, Sequence
+from copy import copy
+
 import numpy as np
 
-from fracgpu.placement.node_matrix import Demand, FreeResourceTable, IntArray, Levels
+from fracgpu.placement.node_matrix import Columns, Demand, FreeResourceTable, IntArray, Levels
 from fracgpu.placement.policies.least_waste.card_states import CardStates
 
 
@@ -45,6 +48,44 @@ class PlacementOptions:
         where = rows[at], option
         self.card[where] = card
         self.state[where], self.lost_milli[where] = states.rows(nodes.model[rows[at]], after)
+
+    def without(
+        self, closed: Mapping[int, Columns], nodes: FreeResourceTable, states: CardStates
+    ) -> "PlacementOptions":
+        """Return the options of a pod that may not have the *closed* cards of some rows."""
+        options = copy(self)
+        options.state, options.card = self.state.copy(), self.card.copy()
+        options.lost_milli = self.lost_milli.copy()
+        for row, columns in closed.items():
+            levels = nodes.levels[row, : nodes.width]
+            # A level that occurs on open cards as well is still an option, with another card.
+            open_cards = [at for at in range(nodes.width) if at not in columns]
+            after = self._after(levels, open_cards)
+            options.state[row] = options.card[row] = -1
+            for option, (left, card) in enumerate(after):
+                state, lost_milli = states.rows(nodes.model[row : row + 1], left[np.newaxis])
+                options.state[row, option], options.lost_milli[row, option] = (
+                    state[0],
+                    lost_milli[0],
+                )
+                options.card[row, option] = card
+        return options
+
+    def _after(self, levels: Levels, open_cards: Sequence[int]) -> list[tuple[Levels, int]]:
+        """Return the levels of one node after each option, tightest first, with the card taken."""
+        tightest = sorted(open_cards, key=lambda at: (int(levels[at]), at))
+        fitting = [at for at in tightest if levels[at] >= max(self._share, 1)]
+        if self._cards == 1:
+            firsts = {int(levels[at]): at for at in reversed(fitting)}
+            taken = [[firsts[level]] for level in sorted(firsts)]
+        else:
+            taken = [fitting[: self._cards]] if len(fitting) >= self._cards else []
+        found = []
+        for cards in taken:
+            left = levels.copy()
+            left[cards] -= np.int16(self._share)
+            found.append((left, cards[0] if self._cards == 1 else -1))
+        return found
 
     def _one(self, levels: Levels) -> tuple[IntArray, IntArray, Levels, IntArray]:
         order = np.argsort(levels, axis=1, kind="stable")

@@ -8,9 +8,10 @@ extender, ``fracgpu explain``, replays and benchmarks all use this one class, so
 measured and explained is what runs.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -23,6 +24,7 @@ from fracgpu.placement.node_matrix import (
     SHARES,
     USABLE,
     WHOLE_CARD_MILLI,
+    Columns,
     Demand,
     FreeResources,
     IntArray,
@@ -44,6 +46,8 @@ _MAX_GLOBS: Final = 256
 _UNBOUNDED_MILLI: Final = 10**9
 
 Models = frozenset[str] | None
+
+_NONE_CLOSED: Final[Mapping[CardUuid, str]] = MappingProxyType({})
 
 
 class LeastWasteOrder:
@@ -190,7 +194,12 @@ class LeastWasteOrder:
         return self._accepted[globs]
 
     def score(
-        self, need: PodNeed | None, host: HostResources, rows: IntArray
+        self,
+        need: PodNeed | None,
+        host: HostResources,
+        rows: IntArray,
+        *,
+        closed: Mapping[CardUuid, str] = _NONE_CLOSED,
     ) -> NDArray[np.float64] | None:
         """Return scores 0..1 of nodes on which a pod fits, or None if there are none to give.
 
@@ -203,11 +212,12 @@ class LeastWasteOrder:
         synced.keep_up()
         # A need in MiB is another demand, in thousandths, for each size of card.
         sizes = synced.size_mib[rows]
-        cost = synced.costs(self._demand(need, host, int(sizes[0])))[rows]
+        columns = synced.columns_of(closed)
+        cost = synced.costs(self._demand(need, host, int(sizes[0])), columns)[rows]
         other = sizes != sizes[0]
         for size in np.unique(sizes[other]).tolist():
             at = np.flatnonzero(sizes == size)
-            cost[at] = synced.costs(self._demand(need, host, size))[rows[at]]
+            cost[at] = synced.costs(self._demand(need, host, size), columns)[rows[at]]
         if need is None:  # nodes that the policy does not know have no card to waste
             cost[np.isnan(cost)] = 0.0
         known = np.flatnonzero(~np.isnan(cost))
@@ -218,8 +228,15 @@ class LeastWasteOrder:
             scores[known] = 1.0 - relative_cost * (1.0 - _MIN_FIT_SCORE)
         return scores
 
-    def prefer(self, need: PodNeed, host: HostResources, node: str) -> frozenset[CardUuid] | None:
-        """Return the cards to take on one node, or None for no preference.
+    def prefer(
+        self,
+        need: PodNeed,
+        host: HostResources,
+        node: str,
+        *,
+        closed: Mapping[CardUuid, str] = _NONE_CLOSED,
+    ) -> frozenset[CardUuid] | None:
+        """Return the cards to take on one node, none *closed*, or None for no preference.
 
         The caller must check that the pod fits on them: thousandths of a card are rounded, and
         other binds may be under way.
@@ -236,11 +253,12 @@ class LeastWasteOrder:
         if row is None or node_info is None or at < 0:
             return None
         demand = self._demand(need, host, int(synced.size_mib[row]))
-        ranking = synced.policy.rank(demand, among=np.array([at]))
+        columns = synced.columns_of(closed)
+        ranking = synced.policy.rank(demand, among=np.array([at]), closed=columns)
         if not len(ranking.rows):
             return None
         uuids = tuple(node_info.cards)
-        return frozenset(uuids[card] for card in synced.policy.cards(ranking, 0, demand))
+        return frozenset(uuids[card] for card in synced.policy.cards(ranking, 0, demand, columns))
 
     def _demand(self, need: PodNeed | None, host: HostResources, size_mib: int) -> Demand:
         if need is None:
@@ -275,8 +293,35 @@ class _SyncedPolicy:
         self.size_mib = np.zeros(1, np.int64)
         self._costs: dict[Demand, NDArray[np.float64]] = {}
 
-    def costs(self, demand: Demand) -> NDArray[np.float64]:
-        """Return the cost of a pod on each matrix row; NaN where it does not fit."""
+    def columns_of(self, closed: Mapping[CardUuid, str]) -> Mapping[int, Columns]:
+        """Return the columns of cards that are otherwise usable, by the policy's row."""
+        found: dict[int, set[int]] = {}
+        for card, node in closed.items():
+            row = self._matrix.rows.get(node)
+            uuids = () if row is None else self._matrix.uuids(row)[:MAX_CARDS]
+            if row is not None and self.row[row] >= 0 and card in uuids:
+                column = uuids.index(card)
+                if self._matrix.state[row, column] == USABLE:
+                    found.setdefault(int(self.row[row]), set()).add(column)
+        return {row: frozenset(columns) for row, columns in found.items()}
+
+    def costs(self, demand: Demand, closed: Mapping[int, Columns]) -> NDArray[np.float64]:
+        """Return the cost of a pod on each matrix row; NaN where it does not fit.
+
+        The pod gets none of the *closed* cards, columns by the policy's row.
+        """
+        found = self._costs_of(demand)
+        if not closed:
+            return found
+        found = found.copy()
+        among = np.array(sorted(closed), np.int64)
+        ranking = self.policy.rank(demand, among=among, closed=closed)
+        cost_of = dict(zip(ranking.rows.tolist(), ranking.cost_milli.tolist(), strict=True))
+        for row in among.tolist():
+            found[self.row == row] = cost_of.get(row, np.nan)
+        return found
+
+    def _costs_of(self, demand: Demand) -> NDArray[np.float64]:
         found = self._costs.get(demand)
         if found is None:
             if len(self._costs) >= _MAX_COSTS:
@@ -330,7 +375,7 @@ class _SyncedPolicy:
             memory_mib=allocatable.memory_mib - used.memory_mib if bounded else _UNBOUNDED_MILLI,
             card_milli=tuple(
                 max(0, card_info.free_mib * WHOLE_CARD_MILLI // max(1, card_info.card.capacity_mib))
-                if state[column] == USABLE
+                if state[column] == USABLE and not card_info.avoided
                 else 0
                 for column, card_info in enumerate(cards)
             ),

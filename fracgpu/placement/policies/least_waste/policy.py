@@ -8,12 +8,19 @@ least: among nodes and, for one card, among the cards of a node.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.placement.node_matrix import Demand, FreeResources, FreeResourceTable, IntArray
+from fracgpu.placement.node_matrix import (
+    Columns,
+    Demand,
+    FreeResources,
+    FreeResourceTable,
+    IntArray,
+)
 from fracgpu.placement.policies.least_waste.card_states import MAX_STATES, CardStates
 from fracgpu.placement.policies.least_waste.fill_sequences import FillSequences
 from fracgpu.placement.policies.least_waste.model_prices import ModelPrices
@@ -29,6 +36,7 @@ _WARMED_AT_ONCE: Final = 64
 # added to its cost. With ample CPU and many small pods every card can be filled in any order, and
 # all other costs are equal.
 _TIE_WEIGHT: Final = 1e-4
+NONE_CLOSED: Final[Mapping[int, Columns]] = MappingProxyType({})
 # Beyond this many kinds of pods the options of the least recently used kind are dropped.
 _MAX_OPTIONS: Final = 64
 
@@ -115,16 +123,25 @@ class LeastWaste:
         self._prices_at = -_REFRESH_EVERY
         self._costs_at = -1
 
-    def rank(self, demand: Demand, *, among: IntArray | None = None) -> Ranking:
+    def rank(
+        self,
+        demand: Demand,
+        *,
+        among: IntArray | None = None,
+        closed: Mapping[int, Columns] = NONE_CLOSED,
+    ) -> Ranking:
         """Return the cost of a pod on each node on which it fits.
 
         Args:
             demand: what the pod requests.
             among: rows to rank, ascending and without repeats; None ranks every node.
+            closed: cards that this pod does not get, by row.
         """
         self._keep_up()
         nodes, states = self._nodes, self._states
         options = self._options_of(demand)
+        if closed:
+            options = options.without(closed, nodes, states)
         rows = nodes.candidate_rows(demand)
         if among is not None:
             rows = rows[np.isin(rows, among, assume_unique=True)]
@@ -156,13 +173,20 @@ class LeastWaste:
             card=options.card[node[chosen], option[chosen]],
         )
 
-    def cards(self, ranking: Ranking, position: int, demand: Demand) -> tuple[int, ...]:
-        """Return the cards to take on the node at *position* of a ranking."""
+    def cards(
+        self,
+        ranking: Ranking,
+        position: int,
+        demand: Demand,
+        closed: Mapping[int, Columns] = NONE_CLOSED,
+    ) -> tuple[int, ...]:
+        """Return the cards to take on the node at *position* of a ranking, with its *closed*."""
         if demand.cards == 0:
             return ()
         if demand.cards == 1:
             return (int(ranking.card[position]),)
-        return self._nodes.cards(int(ranking.rows[position]), demand)
+        row = int(ranking.rows[position])
+        return self._nodes.cards(row, demand, closed.get(row, frozenset()))
 
     def warming(self, demands: Sequence[Demand]) -> Iterator[int]:
         """Fill the caches for rankings of *demands*, in steps of some milliseconds.

@@ -68,6 +68,42 @@ def test_a_share_takes_the_card_on_which_it_leaves_no_remainder() -> None:
     assert chosen(simple(node(690, 500, 1000)), HALF) == (0, (1,))
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    levels=st.lists(st.sampled_from([0, 190, 500, 690, 1000]), min_size=1, max_size=4),
+    demand=st.sampled_from([HALF, ODD, WHOLE]),
+)
+def test_a_node_costs_what_the_best_of_its_cards_costs_that_are_not_closed_to_the_pod(
+    levels: list[int], demand: Demand
+) -> None:
+    policy = told(node(1000), node(*levels))
+    among = np.array([1])
+    open_ = policy.rank(demand, among=among)
+    alone = [
+        policy.rank(
+            demand, among=among, closed={1: frozenset(range(len(levels))) - frozenset({card})}
+        )
+        for card in range(len(levels))
+    ]
+
+    for card, ranking in enumerate(alone):
+        assert ranking.card.tolist() == ([card] if levels[card] >= demand.share_milli else [])
+    costs = [float(ranking.cost_milli[0]) for ranking in alone if len(ranking.rows)]
+    assert open_.cost_milli.tolist() == ([min(costs)] if costs else [])
+    assert as_lists(policy.rank(demand, among=among)) == as_lists(open_)
+
+
+def test_a_pod_on_two_cards_gets_none_that_is_closed_to_it() -> None:
+    policy = told(node(1000, 500, 1000, 1000))
+    closed = {0: frozenset({2})}
+
+    ranking = policy.rank(PAIR, closed=closed)
+
+    assert ranking.rows.tolist() == [0]
+    assert policy.cards(ranking, 0, PAIR, closed) == (0, 3)
+    assert not len(policy.rank(PAIR, closed={0: frozenset({2, 3})}).rows)
+
+
 def test_a_single_card_pod_spares_the_last_whole_node() -> None:
     whole, broken = node(*[1000] * 8), node(*[1000] * 3)
 
