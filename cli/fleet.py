@@ -163,6 +163,8 @@ def _card(
         )
     elif card_info.free_slots < 1:
         trouble = f"all its slots are taken: {card_info.held_slots} of {card.slots}"
+    elif card_info.avoided and cordon is not None:
+        trouble = f"avoided until {cordon.until:%H:%M:%S} UTC: {cordon.reason}"
     return CardRow(
         uuid=card.uuid,
         index=card.index,
@@ -177,7 +179,7 @@ def _card(
         heat=node_info.heat.get(card.uuid),
         health=card.health.value,
         trouble=trouble,
-        until=cordon.until if card_info.cordoned and cordon is not None else None,
+        until=cordon.until if cordon and (card_info.cordoned or card_info.avoided) else None,
         slices=holders_of(card_info, snapshot, pods),
     )
 

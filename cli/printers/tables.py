@@ -67,7 +67,7 @@ def _small(state: Dashboard, *, elapsed_s: float, duration_s: float, step: str, 
     colours = palette(state)
     for node in state.nodes:
         for card in node.cards:
-            mark = Text("cordoned  " if card.cordoned else "", style="red")
+            mark = Text("  ").join([*_mark(card), Text()])
             cards.add_row(
                 f"{node.name}/{card.index}",
                 _short_model(card.model),
@@ -111,11 +111,18 @@ def card_line(
 ) -> tuple[Text, Text, Text, Text, Text]:
     """Return the cells of one card: name, bar of slices, memory held, heat, owners of slices."""
     name = Text(f"{card.index} {_short_model(card.model)}")
-    if card.cordoned:
-        name.append(" cordoned", style="red")
+    for mark in _mark(card):
+        name.append(" ").append_text(mark)
     held = Text(f"{card.held_mib / 1024:5.1f} / {card.capacity_mib / 1024:.1f} GiB")
     heat = _heat(card.busy, hot_line=hot_line)
     return name, _bar(card, colours), held, heat, _pods(card, colours)
+
+
+def _mark(card: CardPanel) -> list[Text]:
+    """Return what keeps new slices off a card, in a word; nothing if nothing does."""
+    if card.cordoned:
+        return [Text("cordoned", style="red")]
+    return [Text("avoided", style="yellow")] if card.avoided else []
 
 
 def elapsed(elapsed_s: float, duration_s: float) -> str:

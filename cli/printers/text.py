@@ -152,6 +152,8 @@ def _card_line(card: CardAnswer) -> Line:
     holders = _holders(card.holders)
     text = f"  card {card.index} {card.model}: {room}"
     text += f"; {said}" if said else ""
+    if card.avoided_until is not None:
+        text += f"; warm, so others go first until {card.avoided_until:%H:%M:%S} UTC"
     text += f"; held by {holders}" if holders else ""
     return Line(text=text, tone=Tone.GOOD if card.chosen else Tone.PLAIN)
 

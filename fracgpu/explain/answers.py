@@ -43,6 +43,7 @@ class CardAnswer:
         reason: why the card does not fit; empty if it fits by itself.
         chosen: the pod would get the card, or has it.
         until: when its cordon expires, for a cordoned card.
+        avoided_until: until when it is taken only where no other card fits; None if it is not.
     """
 
     uuid: CardUuid
@@ -54,6 +55,7 @@ class CardAnswer:
     reason: str = ""
     chosen: bool = False
     until: datetime | None = None
+    avoided_until: datetime | None = None
     holders: tuple[Holder, ...] = ()
 
 

@@ -315,12 +315,12 @@ def _card(
     whole: bool,
 ) -> CardAnswer:
     uuid = card_info.card.uuid
+    cordon = next((cordon for cordon in cordons if cordon.card == uuid), None)
     reason, until, chosen = "", None, False
     if isinstance(answer, Placement):
         chosen = any(part.card == uuid for parts in answer.assignment.values() for part in parts)
     elif uuid in answer.refusals:
         why = answer.refusals[uuid]
-        cordon = next((cordon for cordon in cordons if cordon.card == uuid), None)
         reason = _words(why, card_info, need, cordon) + words_of_moves(why, card_info, state)
         until = cordon.until if why is FitReason.CORDONED and cordon else None
     elif whole:
@@ -335,6 +335,7 @@ def _card(
         reason=reason,
         chosen=chosen,
         until=until,
+        avoided_until=cordon.until if cordon and card_info.avoided else None,
         holders=holders_of(card_info, state.snapshot, state.pods),
     )
 

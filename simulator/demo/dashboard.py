@@ -13,7 +13,13 @@ class SlicePanel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardPanel:
-    """One card; *busy* is the measured share of its time (0..1), None where it is unknown."""
+    """One card.
+
+    Attributes:
+        busy: the measured share of its time, 0..1; None where it is unknown.
+        cordoned: it takes no new slices.
+        avoided: it takes new slices only where no other card fits.
+    """
 
     uuid: str
     index: int
@@ -22,6 +28,7 @@ class CardPanel:
     slices: tuple[SlicePanel, ...]
     busy: float | None
     cordoned: bool
+    avoided: bool = False
 
     @property
     def held_mib(self) -> int:

@@ -181,6 +181,7 @@ class Observer:
                         slices=slices,
                         busy=self._busy.get(uuid),
                         cordoned=card_info.cordoned,
+                        avoided=card_info.avoided,
                     )
                 )
             nodes.append(NodePanel(name=node_info.node.node, cards=tuple(cards)))

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from cli.fleet import fleet_json, fleet_of
-from fracgpu.cards.card import CardUuid, Health
+from fracgpu.cards.card import CardUuid, CordonEffect, Health
 from fracgpu.units import Mib
 from tests.support.core import a_card, an_allocation
 from tests.support.explaining import NOON, Cluster
@@ -43,6 +43,18 @@ def test_trouble_is_told_with_its_reason_and_its_end() -> None:
     assert (first.trouble, first.until) == ("unhealthy: Xid 79", None)
     assert second.trouble == "cordoned until 12:01:00 UTC: hot"
     assert second.until is not None
+
+
+def test_a_card_that_is_avoided_is_told_with_its_end() -> None:
+    cluster = Cluster().node(
+        "n", a_card("GPU-a"), cordons={"GPU-a": 60}, effect=CordonEffect.PREFER_NO_SCHEDULE
+    )
+    state = cluster.state()
+
+    (card,) = fleet_of(state.snapshot, state.pods).nodes[0].cards
+
+    assert card.trouble == "avoided until 12:01:00 UTC: warm"
+    assert card.until == NOON + timedelta(seconds=60)
 
 
 def test_memory_that_an_unreadable_assignment_may_hold_is_not_free_and_says_whose_it_is() -> None:

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 import structlog
 
-from fracgpu.cards.card import CardUuid
+from fracgpu.cards.card import CardUuid, CordonEffect
 from fracgpu.disruption.move import Ending
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import MovePhase
+from fracgpu.state.node_info import read_node
 from kube.client import KubeClient
 from kube.kinds import CUSTOM_RESOURCE_DEFINITIONS, NODES, PODS
 from rebalancer.usage.measured import Measured
@@ -302,3 +303,37 @@ async def test_recommending_it_shows_a_move_once_as_an_object_and_changes_nothin
         assert rig.figure("decisions_total", outcome="held", reason="card_cooldown") > 0
         assert await all_are_there(kube)
         assert await cordons_of(kube, "n1") == {}
+
+
+async def test_a_card_is_avoided_before_it_is_closed_and_closed_before_anything_moves(
+    kube: KubeClient,
+) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube) as rig:
+        hot = rig.usage.readings[HOT_CARD]
+        assert hot is not None
+        rig.usage.readings[HOT_CARD] = replace(hot, slow_hot_ratio=0.0)  # only the short window
+        await rig.tick()
+        assert await effects_of(kube) == {HOT_CARD: CordonEffect.PREFER_NO_SCHEDULE}
+        assert (rig.figure("avoided_cards"), rig.figure("cordoned_cards")) == (1, 0)
+
+        rig.usage.readings[HOT_CARD] = hot
+        seen = []
+        while not seen or seen[-1][1:] in ((), (MovePhase.PLANNED,)):
+            await rig.tick()
+            phases = [record.phase for record in rig.store.records]
+            seen.append(((await effects_of(kube)).get(HOT_CARD), *phases))
+
+        avoided = (CordonEffect.PREFER_NO_SCHEDULE,)
+        closed = CordonEffect.NO_SCHEDULE
+        assert seen[0] == avoided
+        first = next(at for at, (effect, *_) in enumerate(seen) if effect is closed)
+        assert seen[:first] == [avoided] * first  # no Move, however early
+        assert seen[first] == (closed, MovePhase.PLANNED)
+        assert {effect for effect, *_ in seen[first:]} == {closed}
+        assert seen[-1][1] is MovePhase.SURGING
+
+
+async def effects_of(kube: KubeClient) -> dict[str, CordonEffect]:
+    node = read_node(await kube.get(NODES, "n1"))
+    return {cordon.card: cordon.effect for cordon in node.cordons}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from fracgpu import names
-from fracgpu.cards.card import Card, CardUuid, Cordon, NodeCards
+from fracgpu.cards.card import Card, CardUuid, Cordon, CordonEffect, NodeCards
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.k8s.node_affinity import NodeExpression, NodeRules, Toleration
 from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
@@ -28,11 +28,12 @@ class Cluster:
     pods: dict[str, PodInfo] = field(default_factory=dict)
     sites: dict[str, NodeConstraints] = field(default_factory=dict)
 
-    def node(
+    def node(  # noqa: PLR0913 - what tests vary of a node
         self,
         name: str,
         *cards: Card,
         cordons: Mapping[str, int] | None = None,
+        effect: CordonEffect = CordonEffect.NO_SCHEDULE,
         site: NodeConstraints | None = None,
         labels: Mapping[str, str] | None = None,
         shared: bool = True,
@@ -45,7 +46,10 @@ class Cluster:
                 cards=cards,
                 cordons=tuple(
                     Cordon(
-                        card=CardUuid(card), until=NOON + timedelta(seconds=after_s), reason="hot"
+                        card=CardUuid(card),
+                        until=NOON + timedelta(seconds=after_s),
+                        reason="hot" if effect is CordonEffect.NO_SCHEDULE else "warm",
+                        effect=effect,
                     )
                     for card, after_s in (cordons or {}).items()
                 ),

@@ -1,7 +1,7 @@
 """``load-aware``: prefer cards that are not busy, then those with more free memory.
 
-The rebalancer cordons cards that are hot now, so they are not scored at all. This scores the others
-by the heat that the node publishes.
+The rebalancer cordons cards that are hot now, so they are not scored at all, and those that are
+warming come last under every strategy. This scores the others by the heat that the node publishes.
 """
 
 from typing import Final

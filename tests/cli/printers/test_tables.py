@@ -131,6 +131,13 @@ def test_each_owner_has_a_colour_of_its_own() -> None:
     assert len(set(palette(picture).values())) == len(names)
 
 
+def test_a_card_of_the_demo_shows_whether_it_is_closed_or_avoided() -> None:
+    closed, avoided = replace(a_card(), cordoned=True), replace(a_card(), avoided=True)
+
+    assert draw(closed)[0].plain.endswith(" cordoned")
+    assert draw(avoided)[0].plain.endswith(" avoided")
+
+
 def test_a_line_has_the_colour_of_its_tone() -> None:
     drawn = coloured([Line(text="good", tone=Tone.GOOD), Line(text="plain [red]")])
 

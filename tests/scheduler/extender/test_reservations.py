@@ -398,7 +398,7 @@ async def test_a_node_is_scored_by_the_card_that_the_owner_gets_not_by_the_one_i
     cluster.create("other", mib=8000, owner="another")
 
     def scores(name: str) -> list[int]:
-        return cluster.extender.prioritize(cluster.asking(name, "n", "m")).tolist()
+        return list(cluster.extender.prioritize(cluster.asking(name, "n", "m")))
 
     assert scores("other")[0] == MAX_SCORE  # it fills the first card of n
     assert scores("p")[1] == MAX_SCORE  # on n it would get the empty card
