@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from fracgpu.disruption.candidates.move_mode import HASH_LABEL
+from fracgpu.k8s.workloads.workload import read_deployment, read_statefulset
 from fracgpu.state.move_object import OwnerReference
 from kube.client import KubeClient
 from kube.errors import NotFound
@@ -15,7 +16,7 @@ from kube.kinds import (
     STATEFULSETS,
     Kind,
 )
-from kube.objects import decode_object
+from kube.objects import decode_object, encode
 from rebalancer.moves.steps.facts import OwnerFacts
 
 _Object = Mapping[str, Any]
@@ -66,7 +67,7 @@ class Owners:
             # One that is being scaled has not told its ReplicaSet yet how many pods it wants.
             observed = observed and (deployment is None or is_observed(deployment))
         if kind == STATEFULSETS.kind:
-            current = _is_rolled_out(found)
+            current = read_statefulset(encode(found)).updated
         read = _READERS[kind]
         desired, ready = read(found)
         return OwnerFacts(
@@ -99,15 +100,10 @@ def is_current(replicaset: _Object, deployment: _Object) -> bool:
     """Report whether a ReplicaSet is all that its Deployment wants now, however many pods that is.
 
     The templates tell at once whether a rollout has begun, the Deployment's status whether it is
-    over. Source: kubernetes pkg/controller/deployment/util/deployment_util.go, EqualIgnoreHash and
-    DeploymentComplete.
+    over. Source: EqualIgnoreHash in pkg/controller/deployment/util/deployment_util.go.
     """
-    status = deployment.get("status") or {}
-    return (
-        "deletionTimestamp" not in deployment["metadata"]
-        and _template(replicaset) == _template(deployment)
-        and status.get("replicas", 0) == status.get("updatedReplicas", 0)
-    )
+    same = _template(replicaset) == _template(deployment)
+    return same and read_deployment(encode(deployment)).updated
 
 
 def selects_by(found: _Object) -> str:
@@ -131,12 +127,6 @@ def is_observed(found: _Object) -> bool:
     generation = found["metadata"].get("generation", 0)
     observed = (found.get("status") or {}).get("observedGeneration", generation)
     return bool(observed >= generation)
-
-
-def _is_rolled_out(statefulset: _Object) -> bool:
-    status = statefulset.get("status") or {}
-    update = status.get("updateRevision", "")
-    return bool(status.get("currentRevision", update) == update)
 
 
 def _failure(found: _Object) -> str:

@@ -9,8 +9,7 @@ from fracgpu.disruption.candidates.move_mode import HASH_LABEL, original_value, 
 from fracgpu.state.move_object import MoveMode
 from kube.client import KubeClient, PatchType
 from kube.errors import Conflict, Invalid, KubeError
-from kube.kinds import PODS, SERVICES
-from kube.objects import decode_object
+from kube.kinds import PODS
 from rebalancer.moves.evictor import EvictionOutcome, EvictionResult, Evictor, judge
 from rebalancer.moves.record import MoveRecord
 from rebalancer.moves.steps.facts import DELETION_COST, LOWEST_COST, MoveFacts, VictimFacts
@@ -54,27 +53,10 @@ class SideEffects:
 
     async def _preflight(self, record: MoveRecord, victim: VictimFacts) -> EvictionResult:
         if record.mode is MoveMode.SURGE:
-            refusal = await self._selecting_service(record)
-            if refusal is not None:
-                return refusal
             released = await self._patch(record, _release(record, victim), dry_run=True)
             if released.outcome is not EvictionOutcome.ALLOWED:
                 return released
         return await self._evictor.dry_run(record.move)
-
-    async def _selecting_service(self, record: MoveRecord) -> EvictionResult | None:
-        """Return why the pod may not lose its label: a Service selects it by that."""
-        try:
-            listed = await self._client.list(SERVICES, namespace=record.spec.pod.namespace)
-        except KubeError as error:
-            return judge_write(error)
-        for raw in listed.items:
-            service = decode_object(bytes(raw))
-            if HASH_LABEL in (service.get("spec", {}).get("selector") or {}):
-                name = service["metadata"]["name"]
-                detail = f"Service {name} selects its pods by the label {HASH_LABEL}"
-                return EvictionResult(outcome=EvictionOutcome.REFUSED, detail=detail)
-        return None
 
     async def _notice(self, record: MoveRecord, context: StepContext) -> EvictionResult:
         at = record.phase_since + timedelta(seconds=context.policy.notice_s)

@@ -42,13 +42,20 @@ class Workload:
     terminating: bool = False
 
     @property
-    def rolling_out(self) -> bool:
-        """Whether its pods are being replaced, created or removed at the moment.
+    def updated(self) -> bool:
+        """Whether every pod that it has is of its current template, however many it wants.
 
         Source: DeploymentComplete in pkg/controller/deployment/util/deployment_util.go.
         """
-        settled = self.observed and self.current == self.total == self.desired
-        return self.terminating or not settled
+        return not self.terminating and self.current == self.total
+
+    @property
+    def rolling_out(self) -> bool:
+        """Whether its pods are being replaced, created or removed at the moment.
+
+        A move under way creates and removes pods itself: then `updated` is what must hold.
+        """
+        return not (self.updated and self.observed and self.total == self.desired)
 
 
 class _Owner(msgspec.Struct, frozen=True):

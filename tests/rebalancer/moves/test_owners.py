@@ -101,7 +101,8 @@ async def test_a_job_wants_what_is_left_of_it(
 
 async def test_a_statefulset_that_is_being_updated_is_not_current(kube: KubeClient) -> None:
     metadata = {"name": "db", "namespace": NAMESPACE, "generation": 2}
-    status = {"currentRevision": "a", "updateRevision": "b", "readyReplicas": 1}
+    revisions = {"currentRevision": "a", "updateRevision": "b"}
+    status = {"replicas": 1, "readyReplicas": 1} | revisions
     found = {"metadata": metadata, "spec": {}, "status": status}
 
     facts = await Owners(kube).facts(found, kind="StatefulSet")

@@ -65,6 +65,19 @@ def test_a_statefulset_between_two_revisions_is_rolling_out() -> None:
     assert not read_statefulset(body(status={**status, "updateRevision": "a"})).rolling_out
 
 
+def test_a_deployment_that_is_being_scaled_is_rolling_out_and_its_pods_are_updated() -> None:
+    """The planner leaves it alone; a move under way, which changes the number itself, goes on."""
+    being_scaled = read_deployment(
+        body(replicas=3, status={"replicas": 2, "updatedReplicas": 2, "readyReplicas": 2})
+    )
+    replaced = read_deployment(
+        body(replicas=2, status={"replicas": 2, "updatedReplicas": 1, "readyReplicas": 2})
+    )
+
+    assert (being_scaled.updated, being_scaled.rolling_out) == (True, True)
+    assert (replaced.updated, replaced.rolling_out) == (False, True)
+
+
 def test_one_replica_is_the_default() -> None:
     assert read_deployment(body(replicas=None)).desired == 1
 
