@@ -32,10 +32,11 @@ def assert_alert(
 ) -> None:
     """Check that *alert* fires with *labels* after *minutes*, or not at all if they are None.
 
+    *alert* may be several names with ``|`` between them.
     A series is given by a number that stays, or in promtool's notation, one value a minute.
     """
-    firing = f'ALERTS{{alertname="{alert}",alertstate="firing"}}'
-    # Only labels are compared: promtool compares all annotations if any is given.
+    firing = f'ALERTS{{alertname=~"{alert}",alertstate="firing"}}'
+    # Only these labels are compared: promtool compares all annotations if any is given.
     expr = f"count by ({', '.join(labels or ['alertname'])}) ({firing})"
     _assert_samples(folder, series, minutes, expr, [(labels, 1)] if labels else [])
 
