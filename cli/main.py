@@ -56,6 +56,10 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "rebalance": Command(
         module="cli.commands.rebalance", summary="replay recorded usage against other settings"
     ),
+    "doctor": Command(
+        module="cli.commands.doctor",
+        summary="find what is wrong with the installation, and name the cure",
+    ),
     "completion": Command(
         module="cli.commands.completion", summary="print the completion script of a shell"
     ),

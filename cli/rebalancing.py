@@ -43,12 +43,14 @@ class ClusterSettings:
     source: str
 
 
-def add_prometheus_flags(parser: argparse.ArgumentParser) -> None:
+def add_prometheus_flags(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """Add the flags of the rebalancer by which a command reaches Prometheus."""
     parser.add_argument(
         "--prometheus-url",
-        required=True,
-        help="where Prometheus answers, e.g. http://localhost:9090 (kubectl port-forward)",
+        metavar="URL",
+        required=required,
+        help="where Prometheus answers, e.g. http://localhost:9090 (kubectl port-forward)"
+        + ("" if required else "; default: the rebalancer's, through the API server"),
     )
     parser.add_argument(
         "--prometheus-credentials-dir",

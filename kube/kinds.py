@@ -87,6 +87,7 @@ REPLICASETS: Final = Kind("apps/v1", "replicasets", "ReplicaSet", namespaced=Tru
 STATEFULSETS: Final = Kind("apps/v1", "statefulsets", "StatefulSet", namespaced=True)
 DAEMONSETS: Final = Kind("apps/v1", "daemonsets", "DaemonSet", namespaced=True)
 JOBS: Final = Kind("batch/v1", "jobs", "Job", namespaced=True)
+RUNTIME_CLASSES: Final = Kind("node.k8s.io/v1", "runtimeclasses", "RuntimeClass", namespaced=False)
 PDBS: Final = Kind("policy/v1", "poddisruptionbudgets", "PodDisruptionBudget", namespaced=True)
 MUTATING_WEBHOOKS: Final = Kind(
     "admissionregistration.k8s.io/v1",

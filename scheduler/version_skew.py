@@ -5,35 +5,21 @@ https://kubernetes.io/releases/version-skew-policy/#kube-controller-manager-kube
 """
 
 import json
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import structlog
 
+from fracgpu.k8s.release import kube_scheduler_of, problem_of, release_of
 from kube.errors import KubeError
 from kube.kinds import PODS, Kind
 from process.clock import Clock
 
 log = structlog.get_logger()
 
-_IMAGE: Final = "kube-scheduler"
-_VERSION: Final = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?:\D|$)", re.ASCII)
 _OLDEST: Final = -1
 _LOOK_EVERY_S: Final = 3600.0
 _RETRY_S: Final = 30.0
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Release:
-    """A minor release of Kubernetes."""
-
-    major: int
-    minor: int
-
-    def __str__(self) -> str:
-        return f"{self.major}.{self.minor}"
 
 
 class VersionClient(Protocol):
@@ -44,35 +30,6 @@ class VersionClient(Protocol):
     async def get_object(
         self, kind: Kind, name: str, *, namespace: str | None = None
     ) -> dict[str, Any]: ...
-
-
-def release_of(text: str) -> Release | None:
-    """Parse a version such as ``v1.36.2`` or ``v1.33.4-eks-1``; None for anything else."""
-    found = _VERSION.match(text)
-    return Release(int(found[1]), int(found[2])) if found else None
-
-
-def kube_scheduler_of(pod: Mapping[str, Any]) -> Release | None:
-    """Return the release of the pod's kube-scheduler, by its image's tag.
-
-    None without such a container, or if the tag has no version (only a digest, or ``latest``).
-    """
-    for container in pod["spec"]["containers"]:
-        image, _, _ = str(container["image"]).partition("@")
-        name, _, tag = image.rpartition("/")[2].partition(":")
-        if name == _IMAGE:
-            return release_of(tag)
-    return None
-
-
-def problem_of(scheduler: Release, server: Release) -> str | None:
-    """Return why this kube-scheduler must not run with this API server, or None."""
-    if scheduler <= server:
-        return None
-    return (
-        f"kube-scheduler is of {scheduler}, newer than the API server, {server}; "
-        f"want an image of {server} (images: newTag in your kustomization.yaml)"
-    )
 
 
 class VersionSkewCheck:

@@ -15,6 +15,7 @@ from fracgpu.cards.annotations import read_cards, write_cards
 from fracgpu.cards.card import Card, Health
 from fracgpu.cards.card_class import model_key
 from fracgpu.cards.node_marks import NodeMarks, find_marks, shares
+from fracgpu.cards.other_plugins import offered_by_others
 from fracgpu.errors import WireError
 from fracgpu.k8s.container import pod_resource_sum
 from fracgpu.k8s.quantity import whole_amount
@@ -55,22 +56,6 @@ class _Node(msgspec.Struct):
 
 
 _decoder: Final = msgspec.json.Decoder(_Node)
-
-
-# Resources under which other device plugins offer the cards that we would share.
-_OTHERS: Final = (
-    "nvidia.com/gpu",
-    "nvidia.com/mig-",
-    "nvidia.com/vgpu",
-    "aliyun.com/gpu-",
-    "tencent.com/vcuda-",
-    "elasticgpu.io/",
-    "volcano.sh/gpu-",
-    "volcano.sh/vgpu-",
-    "koordinator.sh/gpu",
-    "k8s.amazonaws.com/vgpu",
-    "tensor-fusion.ai/",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,19 +121,9 @@ def read_node_state(body: bytes) -> NodeState:
         labels=node.metadata.labels or {},
         annotations=node.metadata.annotations or {},
         capacity=node.status.capacity or {},
-        others=_other_counts(node.status.allocatable or {}),
+        others=offered_by_others(node.status.allocatable or {}),
         sharing=_sharing(ours[0]) if ours else None,
     )
-
-
-def _other_counts(amounts: Mapping[str, str]) -> dict[str, int]:
-    """Return what other plugins offer; a removed plugin stays in the node's status with 0."""
-    counts = {
-        resource: whole_amount(amounts[resource]) or 0
-        for resource in amounts
-        if resource.startswith(_OTHERS)
-    }
-    return {resource: amount for resource, amount in counts.items() if amount > 0}
 
 
 def _sharing(condition: _Condition) -> Sharing:

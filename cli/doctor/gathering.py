@@ -1,0 +1,258 @@
+"""Reads what the checks need: every fact by itself, so that one that fails leaves the others."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+import yaml
+
+from certs.settings import CertsSettings
+from certs.status import Report, TrustState, collect_report
+from cli.doctor.webhook_probe import ask_webhook
+from component import config_keys, placement_config
+from component.config_keys import refuse_unknown_keys
+from fracgpu import names
+from fracgpu.doctor.facts import (
+    CertificateFact,
+    CertificatesFact,
+    Facts,
+    Json,
+    NotKnownError,
+    Objects,
+    PrometheusFact,
+    TrustFact,
+    Unread,
+    known,
+    name_of,
+    named,
+    template_of,
+)
+from fracgpu.doctor.versions import MOVES_DEFINITION
+from fracgpu.doctor.workloads import QUEUE_LABEL
+from kube.client import KubeClient
+from kube.errors import Forbidden, KubeError, NotFound
+from kube.kinds import (
+    CONFIGMAPS,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    DAEMONSETS,
+    DEPLOYMENTS,
+    ENDPOINT_SLICES,
+    JOBS,
+    LEASES,
+    MUTATING_WEBHOOKS,
+    NODES,
+    PODS,
+    RUNTIME_CLASSES,
+    STATEFULSETS,
+    VALIDATING_POLICIES,
+    VALIDATING_POLICY_BINDINGS,
+    VALIDATING_WEBHOOKS,
+    Kind,
+)
+from kube.objects import decode_object
+from kube.retry import RetryPolicy
+from rebalancer.config import parse_policy
+from webhook.admission_config import AdmissionConfig, parse_admission
+
+_T = TypeVar("_T")
+
+_NODE_LEASES: Final = "kube-node-lease"
+_AT_ONCE: Final = 8  # requests; more would be queued by the API server's own fairness
+_ONE_TRY: Final = RetryPolicy(attempts=2)
+
+Ask = Callable[[KubeClient], Awaitable[PrometheusFact | Unread]]
+
+
+class Gatherer:
+    """Reads facts with one client; *limit_s* is for each of them.
+
+    Args:
+        client: needs only to read; what it may not read is a fact that is unread.
+        namespace: where FracGPU runs.
+        probe_namespace: where the dry run of a pod is sent; None: none is sent.
+        ask_prometheus: what asks Prometheus.
+        limit_s: the longest time for one fact.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        namespace: str,
+        probe_namespace: str | None,
+        ask_prometheus: Ask,
+        limit_s: float,
+    ) -> None:
+        self._client = client.with_retry(_ONE_TRY)
+        self._namespace = namespace
+        self._probe_namespace = probe_namespace
+        self._ask_prometheus = ask_prometheus
+        self._limit_s = limit_s
+        self._gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def gather(self, *, now: datetime, own_version: str) -> Facts:
+        """Return all facts.
+
+        Raises:
+            KubeError: the API server does not answer at all.
+        """
+        # Anybody may ask for the version: if this fails, there is nothing to examine.
+        version = json.loads(await self._client.get_path("/version"))["gitVersion"]
+        found: dict[str, Any] = {}
+        async with asyncio.TaskGroup() as group:
+            for field, read in self._readers(now).items():
+                group.create_task(self._into(found, field, read), name=f"read-{field}")
+        maps = found.pop("config_maps")
+        return Facts(
+            now=now,
+            own_version=own_version,
+            system_namespace=self._namespace,
+            server_version=version,
+            scheduler_configurations=_scheduler_configurations(
+                maps, found["deployments"], found["daemon_sets"]
+            ),
+            config_mistakes=_config_mistakes(maps),
+            **found,
+        )
+
+    async def _into(
+        self, found: dict[str, Any], field: str, read: Callable[[], Awaitable[object]]
+    ) -> None:
+        try:
+            async with self._gate, asyncio.timeout(self._limit_s):
+                found[field] = await read()
+        except TimeoutError:
+            found[field] = Unread(f"no answer within {self._limit_s:g} s")
+        except Forbidden as error:
+            found[field] = Unread(f"this account may not read it: {error.message}")
+        except KubeError as error:
+            found[field] = Unread(str(error))
+
+    def _readers(self, now: datetime) -> Mapping[str, Callable[[], Awaitable[object]]]:
+        ours = self._namespace
+        return {
+            "mutating_webhooks": self._lists(MUTATING_WEBHOOKS),
+            "validating_webhooks": self._lists(VALIDATING_WEBHOOKS),
+            "policies": self._lists(VALIDATING_POLICIES),
+            "policy_bindings": self._lists(VALIDATING_POLICY_BINDINGS),
+            "definitions": self._definition,
+            "deployments": self._lists(DEPLOYMENTS, namespace=ours),
+            "daemon_sets": self._lists(DAEMONSETS, namespace=ours),
+            "slices": self._lists(ENDPOINT_SLICES, namespace=ours),
+            "leases": self._lists(LEASES, namespace=ours),
+            "node_leases": self._lists(LEASES, namespace=_NODE_LEASES),
+            "pods": self._lists(PODS, namespace=ours),
+            "config_maps": self._lists(CONFIGMAPS, namespace=ours),
+            "nodes": self._lists(NODES),
+            "runtime_classes": self._lists(RUNTIME_CLASSES),
+            "waiting": self._lists(PODS, field_selector="status.phase=Pending"),
+            "queued": self._queued,
+            "certificates": lambda: self._certificates(now),
+            "admission": self._admission,
+            "prometheus": lambda: self._ask_prometheus(self._client),
+        }
+
+    def _lists(self, kind: Kind, **selection: str) -> Callable[[], Awaitable[Objects]]:
+        async def read() -> Objects:
+            listed = await self._client.list(kind, **selection)
+            return tuple(decode_object(raw) for raw in listed.items)
+
+        return read
+
+    async def _definition(self) -> Objects:
+        try:
+            return (await self._client.get_object(CUSTOM_RESOURCE_DEFINITIONS, MOVES_DEFINITION),)
+        except NotFound:
+            return ()
+
+    async def _queued(self) -> Objects:
+        found: list[Json] = []
+        for kind in (DEPLOYMENTS, STATEFULSETS, JOBS):
+            listed = await self._client.list(kind, label_selector=QUEUE_LABEL)
+            found += [{"kind": kind.kind, **decode_object(raw)} for raw in listed.items]
+        return tuple(found)
+
+    async def _certificates(self, now: datetime) -> CertificatesFact:
+        settings = CertsSettings(namespace=self._namespace)
+        return _certificates_of(await collect_report(self._client, settings, now=now))
+
+    async def _admission(self) -> object:
+        if self._probe_namespace is None:
+            return Unread("--no-probe was given, so no pod was sent as a dry run")
+        return await ask_webhook(self._client, namespace=self._probe_namespace)
+
+
+def _certificates_of(report: Report) -> CertificatesFact:
+    return CertificatesFact(
+        certificates=tuple(
+            CertificateFact(
+                secret=row.secret,
+                not_after=row.facts.not_after if row.facts is not None else None,
+                problem=row.problem or "",
+            )
+            for row in report.rows
+        ),
+        mistrust=tuple(
+            TrustFact(webhook=f"{row.configuration}, {row.webhook}", problem=row.trust.value)
+            for row in report.bundles
+            if row.trust in (TrustState.LACKS, TrustState.EMPTY)
+        ),
+    )
+
+
+def _scheduler_configurations(
+    maps: Objects | Unread, deployments: Objects | Unread, daemon_sets: Objects | Unread
+) -> Mapping[str, Json] | Unread:
+    """Return what kube-scheduler reads, of the ConfigMaps that a pod template of ours mounts."""
+    try:
+        read, workloads = known(maps), (*known(deployments), *known(daemon_sets))
+    except NotKnownError as error:
+        return Unread(str(error))
+    mounted = {
+        (volume.get("configMap") or {}).get("name")
+        for workload in workloads
+        for volume in template_of(workload).get("spec", {}).get("volumes") or ()
+    }
+    found: dict[str, Json] = {}
+    for body in read:
+        if name_of(body) in mounted:
+            for key, text in (body.get("data") or {}).items():
+                document = _yaml(text)
+                if document.get("kind") == "KubeSchedulerConfiguration":
+                    found[f"ConfigMap {name_of(body)}, key {key}"] = document
+    return found
+
+
+def _yaml(text: str) -> Json:
+    try:
+        found: Any = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _config_mistakes(maps: Objects | Unread) -> Mapping[str, str] | Unread | None:
+    """Return what the roles' own parsers say against each key of the ConfigMap."""
+    if isinstance(maps, Unread):
+        return maps
+    body = named(maps, names.CONFIG_MAP)
+    if body is None:
+        return None
+    data: Mapping[str, str] = body.get("data") or {}
+    mistakes: dict[str, str] = {}
+    parsers: dict[str, Callable[[str], object]] = {
+        config_keys.ADMISSION: lambda text: parse_admission(text, base=AdmissionConfig()),
+        config_keys.PLACEMENT: placement_config.parse_strategy,
+        config_keys.REBALANCER: parse_policy,
+    }
+    for key, text in data.items():
+        try:
+            if key in parsers:
+                parsers[key](text)
+            else:
+                refuse_unknown_keys([key])
+        except ValueError as error:
+            mistakes[key] = str(error)
+    return mistakes

@@ -1,0 +1,177 @@
+"""What the checks know of a cluster; what could not be read says why."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+Json = Mapping[str, Any]
+Objects = tuple[Json, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A fact that could not be read; *reason* is for people."""
+
+    reason: str
+
+
+class NotKnownError(Exception):
+    """A check needs a fact that is unknown."""
+
+
+def known(fact: T | Unread) -> T:
+    """Return a fact.
+
+    Raises:
+        NotKnownError: it could not be read.
+    """
+    if isinstance(fact, Unread):
+        raise NotKnownError(fact.reason)
+    return fact
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateFact:
+    """One certificate: the Secret, when it expires (None if unreadable) and what is wrong."""
+
+    secret: str
+    not_after: datetime | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustFact:
+    """A webhook that does not trust the authority of the serving certificate."""
+
+    webhook: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificatesFact:
+    """All certificates, and the webhooks whose CA bundle does not match."""
+
+    certificates: tuple[CertificateFact, ...]
+    mistrust: tuple[TrustFact, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionAnswer:
+    """What became of a pod with an impossible request, sent as a dry run.
+
+    Attributes:
+        refused_by_webhook: our webhook has read and refused it.
+        message: what the API server said; empty if it accepted the pod.
+    """
+
+    refused_by_webhook: bool
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrometheusFact:
+    """What Prometheus said.
+
+    Attributes:
+        url: the address that the rebalancer uses, or that the caller named.
+        error: why it gave no answer; empty if it did.
+        series: how many series there are now of each metric that was asked for.
+    """
+
+    url: str
+    error: str = ""
+    series: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Everything that the checks look at; lists are objects as the API server has them.
+
+    Attributes:
+        now: by the clock of whoever asks.
+        own_version: of the program that asks, e.g. ``0.1.0``.
+        system_namespace: where FracGPU runs.
+        server_version: ``gitVersion`` of the API server.
+        deployments: those of the system namespace, as the other lists in this paragraph;
+            ``slices`` are EndpointSlices, ``leases`` Leases, ``pods`` Pods.
+        node_leases: of ``kube-node-lease``, which kubelets renew.
+        definitions: the CustomResourceDefinition of Moves; empty if there is none.
+        waiting: pending pods of all namespaces.
+        queued: workloads of all namespaces that a queue of Kueue admits.
+        scheduler_configurations: by ``ConfigMap NAME, key KEY``: what kube-scheduler reads there.
+        config_mistakes: of ``fracgpu-config``: the mistakes of each key; None: no such ConfigMap.
+    """
+
+    now: datetime
+    own_version: str
+    system_namespace: str
+    server_version: str | Unread
+    mutating_webhooks: Objects | Unread
+    validating_webhooks: Objects | Unread
+    policies: Objects | Unread
+    policy_bindings: Objects | Unread
+    definitions: Objects | Unread
+    deployments: Objects | Unread
+    daemon_sets: Objects | Unread
+    slices: Objects | Unread
+    leases: Objects | Unread
+    pods: Objects | Unread
+    nodes: Objects | Unread
+    node_leases: Objects | Unread
+    runtime_classes: Objects | Unread
+    waiting: Objects | Unread
+    queued: Objects | Unread
+    scheduler_configurations: Mapping[str, Json] | Unread
+    config_mistakes: Mapping[str, str] | Unread | None
+    certificates: CertificatesFact | Unread
+    admission: AdmissionAnswer | Unread
+    prometheus: PrometheusFact | Unread
+
+
+def name_of(body: Json) -> str:
+    """Return an object's name."""
+    return str(body.get("metadata", {}).get("name", ""))
+
+
+def labels_of(body: Json) -> Mapping[str, str]:
+    """Return an object's labels."""
+    return body.get("metadata", {}).get("labels") or {}
+
+
+def annotations_of(body: Json) -> Mapping[str, str]:
+    """Return an object's annotations."""
+    return body.get("metadata", {}).get("annotations") or {}
+
+
+def template_of(workload: Json) -> Json:
+    """Return the pod template of a workload."""
+    template: Json = workload.get("spec", {}).get("template") or {}
+    return template
+
+
+def named(objects: Objects, name: str) -> Json | None:
+    """Return the object with that name, or None."""
+    return next((body for body in objects if name_of(body) == name), None)
+
+
+def is_ready(body: Json) -> bool:
+    """Report whether a pod or a node has the condition Ready."""
+    conditions = body.get("status", {}).get("conditions") or ()
+    return any(
+        condition.get("type") == "Ready" and condition.get("status") == "True"
+        for condition in conditions
+    )
+
+
+def time_of(text: object) -> datetime | None:
+    """Return a time as the API server writes it, or None."""
+    if not isinstance(text, str):
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None

@@ -1,0 +1,108 @@
+"""Whether the rebalancer sees and may act: its configuration, Prometheus and each series."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from fracgpu import names
+from fracgpu.doctor.facts import Facts, known
+from fracgpu.doctor.finding import Check, Finding, Severity, warning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """A metric that somebody needs; any of *spellings* will do.
+
+    Attributes:
+        effect: what happens without it.
+    """
+
+    spellings: tuple[str, ...]
+    severity: Severity
+    effect: str
+    cure: str
+
+
+_SCRAPE: Final = (
+    "let Prometheus scrape the node agents, port 9400, with honor_labels: true "
+    "(docs/install.md#metrics)"
+)
+
+SERIES: Final = (
+    Series(
+        spellings=("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_UTIL_RATIO"),
+        severity=Severity.ERROR,
+        effect="the rebalancer is blind: no card is known to be hot or cool",
+        cure=_SCRAPE,
+    ),
+    Series(
+        spellings=("DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_FREE_BYTES"),
+        severity=Severity.ERROR,
+        effect="no card counts as a target, so nothing is moved",
+        cure=_SCRAPE,
+    ),
+    Series(
+        spellings=("fracgpu_pod_sm_util",),
+        severity=Severity.WARNING,
+        effect="what a pod uses of its card is unknown, so none is moved; that is as it should be "
+        "while no pod runs on a card",
+        cure=_SCRAPE,
+    ),
+    Series(
+        spellings=("fracgpu_collect_timestamp_seconds",),
+        severity=Severity.WARNING,
+        effect="an exporter that repeats old readings is noticed later",
+        cure=_SCRAPE,
+    ),
+    Series(
+        spellings=("fracgpu_card_memory_shareable_mib",),
+        severity=Severity.WARNING,
+        effect="fracgpu rebalance replay cannot be run",
+        cure=_SCRAPE,
+    ),
+)
+
+
+def _prometheus(facts: Facts) -> Iterator[Finding]:
+    answer = known(facts.prometheus)
+    if answer.error:
+        yield Finding(
+            severity=Severity.ERROR,
+            seen=f"Prometheus at {answer.url} does not answer: {answer.error}; the rebalancer is "
+            "blind and moves nothing",
+            cure="set its address: helm upgrade --set prometheus.url=URL, or "
+            "FRACGPU_REBALANCER_PROMETHEUS_URL of Deployment fracgpu-rebalancer",
+        )
+        return
+    for series in SERIES:
+        if not any(answer.series.get(spelling) for spelling in series.spellings):
+            yield Finding(
+                severity=series.severity,
+                seen=f"Prometheus at {answer.url} has no series {' or '.join(series.spellings)}: "
+                f"{series.effect}",
+                cure=series.cure,
+            )
+
+
+def _configuration(facts: Facts) -> Iterator[Finding]:
+    mistakes = known(facts.config_mistakes)
+    where = f"ConfigMap {facts.system_namespace}/{names.CONFIG_MAP}"
+    if mistakes is None:
+        yield warning(
+            f"there is no {where}: every role goes by its defaults",
+            cure="kubectl apply -f deploy/config.yaml, or helm upgrade",
+        )
+        return
+    for key, text in mistakes.items():
+        yield Finding(
+            severity=Severity.ERROR,
+            seen=f"{where}, key {key}: {text}; what was valid before is still in use, or the "
+            "defaults after a restart",
+            cure=f"kubectl -n {facts.system_namespace} edit configmap {names.CONFIG_MAP}",
+        )
+
+
+CHECKS: Final = (
+    Check(name="configuration", title="The configuration is valid", find=_configuration),
+    Check(name="prometheus", title="Prometheus has every series", find=_prometheus),
+)

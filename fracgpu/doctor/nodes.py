@@ -1,0 +1,309 @@
+"""Whether nodes share their cards: agents, driver, runtime, other plugins, taints and load."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from fracgpu import names
+from fracgpu.cards.annotations import read_cards, read_load_time
+from fracgpu.cards.card import HEAT_MAX_AGE, Health
+from fracgpu.cards.node_marks import shares
+from fracgpu.cards.other_plugins import offered_by_others
+from fracgpu.doctor.facts import (
+    Facts,
+    Json,
+    NotKnownError,
+    annotations_of,
+    is_ready,
+    known,
+    labels_of,
+    name_of,
+    named,
+    template_of,
+)
+from fracgpu.doctor.finding import Check, Finding, error, warning
+from fracgpu.errors import WireError
+from fracgpu.k8s.node_affinity import NodeRules, Taint, Toleration
+from fracgpu.k8s.release import Release, release_of
+
+AGENT: Final = "fracgpu-deviceplugin"
+"""Name of the agent's DaemonSet, and of its pods by the label app.kubernetes.io/name."""
+
+_DRIVER_REASONS: Final = ("CardsUnavailable", "NoCardToShare")
+_RUNTIME_REASON: Final = "RuntimeUnknown"
+_HAMI: Final = "hami.io/node-"  # HAMi's device plugin registers its cards in such annotations
+# Tolerated by every DaemonSet's pods, or gone by themselves.
+_KUBERNETES_OWN: Final = "node.kubernetes.io/"
+_EXCLUDING: Final = ("NoSchedule", "NoExecute")
+_NEEDS: Final = "docs/node.md#what-the-node-needs"
+# containerd reads CDI specs by default from 2.0 on, and where it is configured to from 1.7 on.
+_CDI_POSSIBLE: Final = Release(1, 7)
+_CDI_DEFAULT: Final = Release(2, 0)
+
+
+def _sharing(facts: Facts) -> list[Json]:
+    return [node for node in known(facts.nodes) if shares(labels_of(node))]
+
+
+def _some_share(facts: Facts) -> Iterator[Finding]:
+    if not _sharing(facts):
+        yield warning(
+            "no node shares its cards", cure=f"kubectl label node NAME {names.SHARE_LABEL}=true"
+        )
+
+
+def _agents(facts: Facts) -> Iterator[Finding]:
+    pods = [
+        pod for pod in known(facts.pods) if labels_of(pod).get("app.kubernetes.io/name") == AGENT
+    ]
+    namespace = facts.system_namespace
+    for node in _sharing(facts):
+        here = [pod for pod in pods if pod.get("spec", {}).get("nodeName") == name_of(node)]
+        if not here:
+            yield error(
+                f"node {name_of(node)} has the label {names.SHARE_LABEL}=true and no agent",
+                cure=f"kubectl -n {namespace} describe daemonset {AGENT}",
+            )
+        elif not any(is_ready(pod) for pod in here):
+            yield error(
+                f"the agent {name_of(here[0])} on node {name_of(node)} is not ready",
+                cure=f"kubectl -n {namespace} describe pod {name_of(here[0])}; "
+                f"kubectl -n {namespace} logs {name_of(here[0])}",
+            )
+
+
+def _logs(facts: Facts, node: str) -> str:
+    """Return the command that shows the log of a node's agent."""
+    kubectl = f"kubectl -n {facts.system_namespace}"
+    pod = f"-l app.kubernetes.io/name={AGENT} --field-selector spec.nodeName={node}"
+    return f"{kubectl} logs $({kubectl} get pods -o name {pod})"
+
+
+def _condition(node: Json) -> Json | None:
+    conditions = node.get("status", {}).get("conditions") or ()
+    ours = (each for each in conditions if each.get("type") == names.SHARING_CONDITION)
+    return next(ours, None)
+
+
+def _driver(facts: Facts) -> Iterator[Finding]:
+    for node in _sharing(facts):
+        condition = _condition(node)
+        name = name_of(node)
+        logs = _logs(facts, name)
+        if condition is None:
+            yield error(
+                f"node {name} has no condition {names.SHARING_CONDITION}: its agent has not "
+                "reported its cards yet",
+                cure=logs,
+            )
+        elif condition.get("status") != "True" and condition.get("reason") in _DRIVER_REASONS:
+            yield error(
+                f"node {name} shares no card: {condition.get('message')}",
+                cure=f"run nvidia-smi on the node, and see {_NEEDS}; then {logs}",
+            )
+        else:
+            yield from _unhealthy(node)
+
+
+def _unhealthy(node: Json) -> Iterator[Finding]:
+    if offered_by_others(node.get("status", {}).get("allocatable") or {}):
+        return  # then all of its cards count as unhealthy, for the reason that another check names
+    try:
+        cards = read_cards(annotations_of(node).get(names.NODE_CARDS, ""))
+    except WireError as problem:
+        yield error(
+            f"node {name_of(node)}: {problem}; nothing is placed there",
+            cure=f"kubectl annotate node {name_of(node)} {names.NODE_CARDS}-: the agent writes it "
+            "anew",
+        )
+        return
+    for card in cards:
+        if card.health is not Health.HEALTHY:
+            yield warning(
+                f"card {card.index} ({card.uuid}) of node {name_of(node)} is unhealthy: "
+                f"{card.health_reason}",
+                cure="docs/node.md lists XID errors and what follows; a card that is to be "
+                f"replaced is taken out by the annotation {names.NODE_OUT_OF_SERVICE}",
+            )
+
+
+def _runtime(facts: Facts) -> Iterator[Finding]:
+    unsure = []
+    for node in _sharing(facts):
+        condition, name = _condition(node), name_of(node)
+        if condition is not None and condition.get("reason") == _RUNTIME_REASON:
+            yield error(
+                f"node {name}: {condition.get('message')}",
+                cure="let the agent reach the runtime's socket (--cri-socket; platform in "
+                "docs/install.md#platforms)",
+            )
+            continue
+        runtime = str(node.get("status", {}).get("nodeInfo", {}).get("containerRuntimeVersion", ""))
+        kind, _, version = runtime.partition("://")
+        release = release_of(version)
+        if kind != "containerd" or release is None or release >= _CDI_DEFAULT:
+            continue
+        if release < _CDI_POSSIBLE:
+            yield warning(
+                f"node {name} runs {runtime}, which reads no CDI specs: containers get the card's "
+                "device files, without the driver's libraries",
+                cure="upgrade to containerd 1.7 with enable_cdi = true, or 2.0 "
+                "(docs/node.md#runtimes-without-cdi)",
+            )
+        else:
+            unsure.append(f"{name} ({runtime})")
+    if unsure:
+        raise NotKnownError(
+            f"containerd before 2.0 reads CDI specs only if its configuration has enable_cdi = "
+            f"true, which no object of the cluster says: {_some(unsure)}; the metric "
+            "fracgpu_deviceplugin_injection of the agents does"
+        )
+
+
+def _second_accountant(facts: Facts) -> Iterator[Finding]:
+    for node in _sharing(facts):
+        others = offered_by_others(node.get("status", {}).get("allocatable") or {})
+        name = name_of(node)
+        if others:
+            listed = ", ".join(f"{resource} ({amount})" for resource, amount in others.items())
+            yield error(
+                f"node {name} offers its cards twice: another device plugin counts {listed}, so "
+                "FracGPU shares none there",
+                cure=f"kubectl label node {name} nvidia.com/gpu.deploy.device-plugin=false "
+                "(NVIDIA's GPU Operator), or keep the other plugin's DaemonSet off the node by its "
+                "nodeSelector",
+            )
+        elif any(key.startswith(_HAMI) for key in annotations_of(node)):
+            yield warning(
+                f"node {name} has annotations of HAMi's device plugin, which may count its cards",
+                cure="keep HAMi's DaemonSet off the node by its nodeSelector, and remove its "
+                "annotations",
+            )
+
+
+def _taints(node: Json) -> tuple[Taint, ...]:
+    return tuple(
+        Taint(key=taint["key"], value=taint.get("value") or "", effect=taint["effect"])
+        for taint in node.get("spec", {}).get("taints") or ()
+        if taint["effect"] in _EXCLUDING and not taint["key"].startswith(_KUBERNETES_OWN)
+    )
+
+
+def _rules(spec: Json) -> NodeRules:
+    return NodeRules(
+        tolerations=tuple(
+            Toleration(
+                key=each.get("key") or "",
+                operator=each.get("operator") or "",
+                value=each.get("value") or "",
+                effect=each.get("effect") or "",
+            )
+            for each in spec.get("tolerations") or ()
+        )
+    )
+
+
+def _words(taint: Taint) -> str:
+    return f"{taint.key}{'=' if taint.value else ''}{taint.value}:{taint.effect}"
+
+
+def _tolerated(facts: Facts) -> Iterator[Finding]:
+    agent = named(known(facts.daemon_sets), AGENT)
+    rules = _rules(template_of(agent).get("spec", {})) if agent is not None else None
+    waiting = [pod for pod in known(facts.waiting) if _requests_memory(pod)]
+    for node in _sharing(facts):
+        for taint in _taints(node):
+            name = name_of(node)
+            if rules is not None and not rules.tolerates([taint]):
+                yield error(
+                    f"the agent does not tolerate the taint {_words(taint)} of node {name}",
+                    cure=f"add the toleration to DaemonSet {AGENT} (deviceplugin.tolerations), or "
+                    f"kubectl taint node {name} {taint.key}-",
+                )
+            if waiting and not any(_rules(pod["spec"]).tolerates([taint]) for pod in waiting):
+                yield warning(
+                    f"none of {len(waiting)} waiting pods tolerates the taint {_words(taint)} of "
+                    f"node {name}",
+                    cure=f"add the toleration to the pods, or kubectl taint node {name} "
+                    f"{taint.key}-; fracgpu explain names it for each pod",
+                )
+
+
+def _requests_memory(pod: Json) -> bool:
+    return any(
+        names.GPU_MEM in ((container.get("resources") or {}).get("limits") or {})
+        for container in pod.get("spec", {}).get("containers") or ()
+    )
+
+
+def _load(facts: Facts) -> Iterator[Finding]:
+    for node in _sharing(facts):
+        notes, name = annotations_of(node), name_of(node)
+        if not _figures(notes.get(names.NODE_HEAT, "")):
+            continue
+        try:
+            at = read_load_time(notes.get(names.NODE_LOAD_TIME, ""))
+        except WireError as problem:
+            seen = f"node {name}: its cards' load has no time that can be read ({problem})"
+        else:
+            if facts.now - at < HEAT_MAX_AGE:
+                continue
+            minutes = int((facts.now - at).total_seconds() // 60)
+            seen = (
+                f"the load of node {name} was last confirmed {minutes} minutes ago: its cards "
+                "count as the hottest"
+            )
+        yield warning(
+            seen,
+            cure=f"the agent writes it every five minutes; {_logs(facts, name)}",
+        )
+
+
+def _figures(text: str) -> bool:
+    try:
+        found: Any = json.loads(text or "{}")
+    except ValueError:
+        return True
+    return bool(found)
+
+
+def _runtime_classes(facts: Facts) -> Iterator[Finding]:
+    there = {name_of(body) for body in known(facts.runtime_classes)}
+    for kind, workloads in (
+        ("DaemonSet", known(facts.daemon_sets)),
+        ("Deployment", known(facts.deployments)),
+    ):
+        for workload in workloads:
+            wanted = template_of(workload).get("spec", {}).get("runtimeClassName")
+            if wanted and wanted not in there:
+                yield error(
+                    f"{kind} {name_of(workload)} names the runtime class {wanted}, which the "
+                    "cluster does not have: its pods are refused",
+                    cure=f"kubectl get runtimeclasses; install the NVIDIA container toolkit's "
+                    f"{wanted}, or set deviceplugin.runtimeClassName to one that exists or to ''",
+                )
+
+
+def _some(words: list[str]) -> str:
+    shown = ", ".join(words[:5])
+    return shown + (f" and {len(words) - 5} more" if len(words) > 5 else "")  # noqa: PLR2004
+
+
+CHECKS: Final = (
+    Check(name="nodes", title="At least one node shares its cards", find=_some_share),
+    Check(name="agents", title="Every sharing node has a running agent", find=_agents),
+    Check(name="driver", title="Every agent reads its cards, and they are healthy", find=_driver),
+    Check(name="cdi", title="Every node's runtime reads CDI specs", find=_runtime),
+    Check(
+        name="runtime-class",
+        title="Every runtime class that is named exists",
+        find=_runtime_classes,
+    ),
+    Check(
+        name="second-accountant",
+        title="Nobody else counts the cards of a sharing node",
+        find=_second_accountant,
+    ),
+    Check(name="taints", title="Taints of sharing nodes are tolerated", find=_tolerated),
+    Check(name="load", title="The cards' load is up to date", find=_load),
+)

@@ -1,0 +1,174 @@
+"""Whether pods get their cards: kube-scheduler's configuration, and the extender that leads."""
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Final
+
+from fracgpu import names
+from fracgpu.doctor.facts import Facts, Json, NotKnownError, known, named, time_of
+from fracgpu.doctor.finding import INSTALL_AGAIN, Check, Finding, error, warning
+
+EXTENDER_LEASE: Final = "fracgpu-scheduler-extender"
+REBALANCER_LEASE: Final = "fracgpu-rebalancer"
+LEADER_SLICE: Final = "fracgpu-scheduler-leader"
+
+_ALL: Final = 100
+# What the clocks of replicas, of the API server and of the caller may differ.
+_SLACK: Final = timedelta(seconds=60)
+
+
+def _profile(facts: Facts) -> Iterator[Finding]:
+    configurations = known(facts.scheduler_configurations)
+    if not configurations:
+        raise NotKnownError(
+            "no ConfigMap in use has a KubeSchedulerConfiguration: kube-scheduler's is a file of "
+            "its own; compare it with docs/scheduler.md"
+        )
+    for where, configuration in configurations.items():
+        yield from _extender_of(where, configuration)
+        yield from _profiles_of(where, configuration)
+
+
+def _extender_of(where: str, configuration: Json) -> Iterator[Finding]:
+    ours = [each for each in configuration.get("extenders") or () if _manages_our_memory(each)]
+    if not ours:
+        yield error(
+            f"{where} has no extender for {names.GPU_MEM}: pods get a node, and no card",
+            cure=INSTALL_AGAIN,
+        )
+    for extender in ours:
+        verbs = [verb for verb in ("filterVerb", "prioritizeVerb", "bindVerb")
+                 if not extender.get(verb)]  # fmt: skip
+        if verbs:
+            yield error(f"{where}: the extender has no {', '.join(verbs)}", cure=INSTALL_AGAIN)
+        if extender.get("ignorable"):
+            yield error(
+                f"{where}: the extender is ignorable, so that pods are placed without a card while "
+                "it does not answer",
+                cure=INSTALL_AGAIN,
+            )
+
+
+def _manages_our_memory(extender: Json) -> bool:
+    managed = extender.get("managedResources") or ()
+    return any(resource.get("name") == names.GPU_MEM for resource in managed)
+
+
+def _profiles_of(where: str, configuration: Json) -> Iterator[Finding]:
+    profiles = configuration.get("profiles") or ()
+    if not any(profile.get("schedulerName") == names.SCHEDULER_NAME for profile in profiles):
+        yield error(
+            f"{where} has no profile {names.SCHEDULER_NAME}, which admitted pods name",
+            cure=INSTALL_AGAIN,
+        )
+    everywhere = configuration.get("percentageOfNodesToScore")
+    for profile in profiles:
+        percent = profile.get("percentageOfNodesToScore", everywhere)
+        if percent != _ALL:
+            yield warning(
+                f"{where}: profile {profile.get('schedulerName')} has percentageOfNodesToScore "
+                f"{percent if percent is not None else 'unset'}; want {_ALL}, or the best node of "
+                "a large cluster is not among those that the extender is asked about",
+                cure="set it to 100 (docs/decisions/0008-every-node-is-scored.md)",
+            )
+
+
+def _leads(facts: Facts) -> Iterator[Finding]:
+    finding = _lease_problem(facts, EXTENDER_LEASE, "fracgpu-scheduler", "no pod gets a card")
+    if finding is not None:
+        yield finding
+    holder = _holder(facts, EXTENDER_LEASE)
+    slice_ = named(known(facts.slices), LEADER_SLICE)
+    cure = f"kubectl -n {facts.system_namespace} logs -l app.kubernetes.io/name=fracgpu-scheduler"
+    addresses = _addresses(slice_) if slice_ is not None else []
+    if not addresses:
+        what = "is missing" if slice_ is None else "has no endpoint"
+        yield error(
+            f"EndpointSlice {LEADER_SLICE} {what}: kube-scheduler reaches nobody", cure=cure
+        )
+        return
+    pod = named(known(facts.pods), holder) if holder else None
+    if pod is None:
+        return  # the Lease says who should be there, and that was judged above
+    address = pod.get("status", {}).get("podIP")
+    if address and address not in addresses:
+        yield error(
+            f"EndpointSlice {LEADER_SLICE} has {', '.join(addresses)}, but the leader {holder} has "
+            f"{address}: kube-scheduler asks somebody else",
+            cure=f"{cure} (leader_not_announced); kubectl -n {facts.system_namespace} delete "
+            f"endpointslice {LEADER_SLICE}: the leader writes it anew",
+        )
+
+
+def _addresses(slice_: Json) -> list[str]:
+    return [
+        str(address)
+        for endpoint in slice_.get("endpoints") or ()
+        for address in endpoint.get("addresses") or ()
+    ]
+
+
+def _rebalancer_leads(facts: Facts) -> Iterator[Finding]:
+    finding = _lease_problem(
+        facts, REBALANCER_LEASE, "fracgpu-rebalancer", "hot cards are neither seen nor relieved"
+    )
+    if finding is not None:
+        yield finding
+
+
+def _lease(facts: Facts, name: str) -> Mapping[str, object]:
+    body = named(known(facts.leases), name)
+    spec: Mapping[str, object] = (body or {}).get("spec") or {}
+    return spec
+
+
+def _holder(facts: Facts, name: str) -> str:
+    return str(_lease(facts, name).get("holderIdentity") or "")
+
+
+def _lease_problem(facts: Facts, name: str, deployment: str, effect: str) -> Finding | None:
+    spec, holder = _lease(facts, name), _holder(facts, name)
+    cure = (
+        f"kubectl -n {facts.system_namespace} get pods -l app.kubernetes.io/name={deployment}; "
+        f"kubectl -n {facts.system_namespace} logs deployment/{deployment}"
+    )
+    if not holder:
+        return error(f"Lease {name} has no holder: {effect}", cure=cure)
+    renewed = time_of(spec.get("renewTime"))
+    duration_s = spec.get("leaseDurationSeconds")
+    length = timedelta(seconds=duration_s if isinstance(duration_s, int) else 15)
+    if renewed is None or facts.now - renewed > length + _SLACK:
+        since = f"since {renewed:%Y-%m-%d %H:%M:%S} UTC" if renewed else "ever"
+        return error(f"Lease {name} was not renewed by {holder} {since}: {effect}", cure=cure)
+    return None
+
+
+def _replicas(facts: Facts) -> Iterator[Finding]:
+    deployments = known(facts.deployments)
+    for name in ("fracgpu-webhook", "fracgpu-scheduler", "fracgpu-rebalancer", "fracgpu-certs"):
+        body = named(deployments, name)
+        if body is None:
+            if name != "fracgpu-certs":  # cert-manager may make the certificates
+                yield error(f"there is no Deployment {name}", cure=INSTALL_AGAIN)
+            continue
+        wanted = body.get("spec", {}).get("replicas", 1)
+        there = body.get("status", {}).get("availableReplicas") or 0
+        if there < wanted:
+            found = error if there == 0 else warning
+            yield found(
+                f"Deployment {name} has {there} of {wanted} replicas available",
+                cure=f"kubectl -n {facts.system_namespace} describe pods "
+                f"-l app.kubernetes.io/name={name}",
+            )
+
+
+CHECKS: Final = (
+    Check(name="replicas", title="Every role has its replicas", find=_replicas),
+    Check(
+        name="scheduler-profile",
+        title="kube-scheduler asks the extender, about every node",
+        find=_profile,
+    ),
+    Check(name="extender-leads", title="One extender leads and is reachable", find=_leads),
+    Check(name="rebalancer-leads", title="One rebalancer leads", find=_rebalancer_leads),
+)

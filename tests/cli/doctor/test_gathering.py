@@ -1,0 +1,172 @@
+"""Facts are read at once, each with a limit, and one that fails leaves the others."""
+
+import asyncio
+from dataclasses import fields
+from datetime import UTC, datetime
+
+import pytest
+import yaml
+from aiohttp import web
+
+from cli.doctor.gathering import Gatherer
+from fracgpu import names
+from fracgpu.doctor.facts import Facts, PrometheusFact, Unread, name_of
+from kube.access import connect_to
+from kube.client import KubeClient
+from kube.errors import Unavailable
+from kube.kinds import CONFIGMAPS, DEPLOYMENTS, JOBS, NAMESPACES, NODES
+from simulator.demo.definitions import install_definitions
+from tests.support.examined import DEPLOY, NODE, a_node, shipped
+from tests.support.objects import a_config
+from tests.support.scripted import a_server
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+async def kube(kube: KubeClient) -> KubeClient:
+    """A client of an API server that has the namespaces."""
+    for name in (names.SYSTEM_NAMESPACE, "ml"):
+        await kube.create(NAMESPACES, {"metadata": {"name": name}})
+    return kube
+
+
+async def no_prometheus(_: KubeClient) -> Unread:
+    return Unread("not asked here")
+
+
+async def gathered(client: KubeClient, *, limit_s: float = 30) -> Facts:
+    gatherer = Gatherer(
+        client,
+        namespace=names.SYSTEM_NAMESPACE,
+        probe_namespace=None,
+        ask_prometheus=no_prometheus,
+        limit_s=limit_s,
+    )
+    return await gatherer.gather(now=NOON, own_version="0.1.0")
+
+
+async def test_what_the_cluster_has_is_read(kube: KubeClient) -> None:
+    await install_definitions(kube)
+    await kube.create(NODES, a_node())
+    (rebalancer,) = (b for b in shipped("Deployment") if name_of(b) == "fracgpu-rebalancer")
+    await kube.create(DEPLOYMENTS, rebalancer)
+
+    facts = await gathered(kube)
+
+    assert isinstance(facts.nodes, tuple)
+    assert [name_of(node) for node in facts.nodes] == [NODE]
+    assert isinstance(facts.definitions, tuple)
+    assert [name_of(body) for body in facts.definitions] == ["moves.fracgpu.io"]
+    assert isinstance(facts.deployments, tuple)
+    assert [name_of(body) for body in facts.deployments] == ["fracgpu-rebalancer"]
+    assert facts.config_mistakes is None
+    assert facts.admission == Unread("--no-probe was given, so no pod was sent as a dry run")
+
+
+async def test_kube_schedulers_configuration_is_read_where_a_pod_of_ours_mounts_it() -> None:
+    text = (DEPLOY / "scheduler-profile.yaml").read_text(encoding="utf-8")
+    lists = {
+        "configmaps": [
+            {"metadata": {"name": name}, "data": {"profile.yaml": text, "notes": "kind: [odd"}}
+            for name in ("fracgpu-scheduler-profile", "fracgpu-scheduler-profile-of-last-week")
+        ],
+        "deployments": [b for b in shipped("Deployment") if name_of(b) == "fracgpu-scheduler"],
+    }
+
+    async def handler(request: web.Request) -> web.Response:
+        if request.path == "/version":
+            return web.json_response({"gitVersion": "v1.36.2"})
+        items = lists.get(request.path.rpartition("/")[2], [])
+        return web.json_response({"metadata": {}, "items": items})
+
+    async with a_server(handler) as server, connect_to(server.url) as client:
+        facts = await gathered(client)
+
+    assert facts.scheduler_configurations == {
+        "ConfigMap fracgpu-scheduler-profile, key profile.yaml": yaml.safe_load(text)
+    }
+
+
+async def test_the_roles_own_parsers_judge_the_configuration(kube: KubeClient) -> None:
+    config = a_config(
+        names.CONFIG_MAP,
+        rebalancer="hotRatio: 9",
+        placement="strategy: pakc",
+        admission="whenNoCapacity: wait",
+        rebalanser="mode: active",
+    )
+    await kube.create(CONFIGMAPS, config, namespace=names.SYSTEM_NAMESPACE)
+
+    mistakes = (await gathered(kube)).config_mistakes
+
+    assert isinstance(mistakes, dict)
+    assert set(mistakes) == {"rebalancer", "placement", "rebalanser"}
+    assert "hotRatio is 9" in mistakes["rebalancer"]
+
+
+async def test_workloads_are_read_only_where_kueue_admits_them(kube: KubeClient) -> None:
+    for name, labels in (("queued", {"kueue.x-k8s.io/queue-name": "gpus"}), ("free", {})):
+        body = {
+            "metadata": {"name": name, "namespace": "ml", "labels": labels},
+            "spec": {"template": {"spec": {"containers": [{"name": "c", "image": "i"}],
+                                           "restartPolicy": "Never"}}},
+        }  # fmt: skip
+        await kube.create(JOBS, body)
+
+    queued = (await gathered(kube)).queued
+
+    assert isinstance(queued, tuple)
+    assert [(body["kind"], name_of(body)) for body in queued] == [("Job", "queued")]
+
+
+async def test_what_may_not_be_read_is_unread_and_what_hangs_is_given_up() -> None:
+    at_once = most = 0
+
+    async def handler(request: web.Request) -> web.Response:
+        nonlocal at_once, most
+        if request.path == "/version":
+            return web.json_response({"gitVersion": "v1.36.2"})
+        at_once += 1
+        most = max(most, at_once)
+        try:
+            if request.path == "/api/v1/nodes":
+                await asyncio.sleep(60)
+            body = {"kind": "Status", "message": f'cannot read "{request.path}"'}
+            return web.json_response(body, status=403)
+        finally:
+            at_once -= 1
+
+    async with a_server(handler) as server, connect_to(server.url) as client:
+        facts = await gathered(client, limit_s=2)
+
+    read = {
+        field.name: getattr(facts, field.name)
+        for field in fields(Facts)
+        if field.name not in ("now", "own_version", "system_namespace", "server_version")
+    }
+    assert all(isinstance(fact, Unread) for fact in read.values())
+    assert facts.nodes == Unread("no answer within 2 s")
+    assert isinstance(facts.policies, Unread)
+    assert "this account may not read it: cannot read" in facts.policies.reason
+    assert facts.server_version == "v1.36.2"
+    assert most <= 8
+
+
+async def test_an_api_server_that_does_not_answer_is_nothing_to_examine() -> None:
+    async with connect_to("http://127.0.0.1:1") as client:
+        with pytest.raises(Unavailable):
+            await gathered(client)
+
+
+async def test_prometheus_is_asked_with_the_same_client(kube: KubeClient) -> None:
+    asked = []
+
+    async def ask(client: KubeClient) -> PrometheusFact:
+        asked.append(client.transport)
+        return PrometheusFact(url="u")
+
+    gatherer = Gatherer(kube, namespace="s", probe_namespace=None, ask_prometheus=ask, limit_s=30)
+
+    assert (await gatherer.gather(now=NOON, own_version="0")).prometheus == PrometheusFact(url="u")
+    assert asked == [kube.transport]

@@ -1,0 +1,125 @@
+"""Which series Prometheus has, asked through the API server or directly."""
+
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from cli.doctor.prometheus_probe import ask_directly, ask_through_proxy, query
+from fracgpu.doctor.facts import PrometheusFact, Unread
+from fracgpu.doctor.measurements import SERIES
+from kube.access import connect_to
+from rebalancer.usage.answers import Sample
+from rebalancer.usage.prometheus import QueryError, QueryFailed
+from tests.support.scripted import ScriptedServer, a_server
+
+URL = "http://prometheus-operated.monitoring.svc:9090"
+ANSWER = {
+    "status": "success",
+    "data": {
+        "resultType": "vector",
+        "result": [{"metric": {"__name__": "DCGM_FI_DEV_GPU_UTIL"}, "value": [1, "4"]}],
+    },
+}
+
+
+def a_deployment(url: str) -> dict[str, Any]:
+    variable = {"name": "FRACGPU_REBALANCER_PROMETHEUS_URL", "value": url}
+    container = {"name": "rebalancer", "env": [{"name": "OTHER"}, variable]}
+    return {"spec": {"template": {"spec": {"containers": [container]}}}}
+
+
+async def asked(
+    *, url: str = URL, answer: Any = ANSWER, status: int = 200
+) -> tuple[PrometheusFact | Unread, ScriptedServer]:
+    async def handler(request: web.Request) -> web.Response:
+        if request.path.endswith("/deployments/fracgpu-rebalancer"):
+            return web.json_response(a_deployment(url))
+        return web.json_response(answer, status=status)
+
+    async with a_server(handler) as server, connect_to(server.url) as client:
+        return await ask_through_proxy(client, namespace="fracgpu-system"), server
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        (URL, "/api/v1/namespaces/monitoring/services/prometheus-operated:9090/proxy/api/v1/query"),
+        (
+            "https://thanos.obs.svc.cluster.local/prom/",
+            "/api/v1/namespaces/obs/services/https:thanos:443/proxy/prom/api/v1/query",
+        ),
+    ],
+)
+async def test_the_rebalancers_prometheus_is_asked_through_the_api_server(
+    url: str, path: str
+) -> None:
+    answer, server = await asked(url=url)
+
+    assert answer == PrometheusFact(url=url, series={"DCGM_FI_DEV_GPU_UTIL": 4})
+    assert (server.heard[-1].path, server.heard[-1].query) == (path, {"query": query()})
+
+
+async def test_a_prometheus_outside_of_the_cluster_is_not_asked() -> None:
+    answer, server = await asked(url="https://prometheus.example.com")
+
+    assert isinstance(answer, Unread)
+    assert "--prometheus-url" in answer.reason
+    assert len(server.heard) == 1
+
+
+async def test_an_account_that_may_not_use_the_proxy_is_told_what_to_name() -> None:
+    answer, _ = await asked(status=403, answer={"kind": "Status", "message": "no services/proxy"})
+
+    assert isinstance(answer, Unread)
+    assert "no services/proxy" in answer.reason
+    assert "--prometheus-url" in answer.reason
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "words"),
+    [
+        (404, {"kind": "Status", "message": "services not found"}, "services not found"),
+        (200, {"status": "error"}, "not one of Prometheus' query API"),
+        (200, [], "not one of Prometheus' query API"),
+    ],
+)
+async def test_what_is_no_answer_of_prometheus_is_an_error(
+    status: int, answer: Any, words: str
+) -> None:
+    found, _ = await asked(status=status, answer=answer)
+
+    assert isinstance(found, PrometheusFact)
+    assert words in found.error
+
+
+class Answers:
+    """A Prometheus that is asked directly."""
+
+    def __init__(self, *samples: Sample, error: QueryFailed | None = None) -> None:
+        self.samples, self.error = samples, error
+        self.asked: list[str] = []
+
+    async def query(self, query: str, *, at_s: float | None = None) -> tuple[Sample, ...]:
+        self.asked.append(query)
+        if self.error is not None:
+            raise self.error
+        return self.samples
+
+
+async def test_one_query_counts_every_series() -> None:
+    prometheus = Answers(Sample(labels={"__name__": "fracgpu_pod_sm_util"}, value=2.0))
+
+    found = await ask_directly("http://localhost:9090", prometheus)
+
+    assert found.series == {"fracgpu_pod_sm_util": 2}
+    (asked_for,) = prometheus.asked
+    assert all(spelling in asked_for for series in SERIES for spelling in series.spellings)
+
+
+async def test_a_prometheus_that_cannot_be_reached_is_an_error() -> None:
+    failed = QueryFailed(QueryError.UNREACHABLE, "connection refused")
+
+    found = await ask_directly("http://localhost:9090", Answers(error=failed))
+
+    assert found.error == "unreachable: connection refused"

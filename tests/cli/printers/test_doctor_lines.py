@@ -1,0 +1,58 @@
+"""A check-up for people and for programs."""
+
+from datetime import timedelta
+
+from cli.printers.doctor_lines import doctor_json, doctor_lines
+from cli.printers.text import Tone
+from fracgpu.doctor.checkup import examine
+from fracgpu.doctor.facts import CertificateFact, CertificatesFact, Unread
+from tests.support.examined import NOON, healthy
+
+SOON = CertificateFact(secret="tls", not_after=NOON + timedelta(days=3))
+RESULTS = examine(
+    healthy(
+        mutating_webhooks=(),
+        certificates=CertificatesFact(certificates=(SOON,)),
+        prometheus=Unread("may not"),
+    )
+)
+
+
+def test_errors_come_first_each_with_its_cure_and_then_what_was_not_checked() -> None:
+    lines = list(doctor_lines(RESULTS))
+
+    assert [line.text.partition(":")[0] for line in lines[:5]] == [
+        "error", "  cure", "warning", "  cure", "not checked"
+    ]  # fmt: skip
+    assert lines[0].tone is Tone.BAD
+    assert lines[0].text.endswith("[webhook-registered]")
+    assert lines[4].text == "not checked: Prometheus has every series: may not  [prometheus]"
+    assert lines[5].text == (
+        f"{len(RESULTS)} checks: {len(RESULTS) - 3} ok, 1 not checked or not to the end; "
+        "1 errors, 1 warnings"
+    )
+    assert len(lines) == 6
+
+
+def test_what_is_fine_is_listed_where_that_was_asked_for() -> None:
+    lines = [line.text for line in doctor_lines(RESULTS, wide=True)]
+
+    assert "ok: Clocks agree with the API server's  [clocks]" in lines
+    assert sum(line.startswith("ok: ") for line in lines) == len(RESULTS) - 3
+
+
+def test_programs_get_every_check() -> None:
+    checks = {check["name"]: check for check in doctor_json(RESULTS)["checks"]}
+
+    assert checks["prometheus"]["verdict"] == "not checked"
+    assert checks["prometheus"]["unknown"] == "may not"
+    assert checks["clocks"] == {
+        "name": "clocks",
+        "title": "Clocks agree with the API server's",
+        "verdict": "ok",
+        "unknown": "",
+        "findings": [],
+    }
+    (finding,) = checks["certificates"]["findings"]
+    assert finding["severity"] == "warning"
+    assert finding["cure"].startswith("fracgpu certs rotate")

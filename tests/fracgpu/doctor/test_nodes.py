@@ -1,0 +1,232 @@
+"""Faults of nodes, planted one by one."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from fracgpu import names
+from fracgpu.doctor.facts import Facts
+from fracgpu.doctor.finding import Severity, Verdict
+from tests.support.examined import (
+    NODE,
+    NOON,
+    a_node,
+    a_role_pod,
+    found_by,
+    healthy,
+    result_of,
+    shipped,
+)
+from tests.support.gpu import a_gpu_pod
+
+AGENT = "fracgpu-deviceplugin"
+
+
+def with_condition(reason: str, message: str) -> Facts:
+    node = a_node()
+    node["status"]["conditions"][-1] |= {"status": "False", "reason": reason, "message": message}
+    return healthy(nodes=(node,))
+
+
+def with_node(**changed: Any) -> Facts:
+    node = a_node()
+    for part, value in changed.items():
+        node[part] = {**node.get(part, {}), **value}
+    return healthy(nodes=(node,))
+
+
+def test_a_cluster_in_which_no_node_shares_is_found() -> None:
+    finding = found_by("nodes", healthy(nodes=()))
+
+    assert finding.cure == "kubectl label node NAME fracgpu.io/share=true"
+
+
+def test_a_labelled_node_without_an_agent_is_found() -> None:
+    elsewhere = a_role_pod("fracgpu-deviceplugin-2", AGENT, node="gpu-2")
+
+    finding = found_by("agents", healthy(pods=(elsewhere,)))
+
+    assert f"node {NODE} has the label fracgpu.io/share=true and no agent" in finding.seen
+    assert finding.cure == "kubectl -n fracgpu-system describe daemonset fracgpu-deviceplugin"
+
+
+def test_an_agent_that_is_not_ready_is_found() -> None:
+    finding = found_by("agents", healthy(pods=(a_role_pod("agent-1", AGENT, ready=False),)))
+
+    assert "agent-1 on node gpu-1 is not ready" in finding.seen
+    assert "logs agent-1" in finding.cure
+
+
+@pytest.mark.parametrize("reason", ["CardsUnavailable", "NoCardToShare"])
+def test_an_agent_without_a_driver_is_found(reason: str) -> None:
+    message = "NVML: driver not loaded"
+
+    finding = found_by("driver", with_condition(reason, message))
+
+    assert message in finding.seen
+    assert "run nvidia-smi on the node" in finding.cure
+
+
+def test_an_agent_that_has_not_reported_is_found() -> None:
+    node = a_node()
+    del node["status"]["conditions"][-1]
+
+    finding = found_by("driver", healthy(nodes=(node,)))
+
+    assert "has no condition FracGPUSharing" in finding.seen
+    assert "--field-selector spec.nodeName=gpu-1" in finding.cure
+
+
+def test_an_unhealthy_card_is_found() -> None:
+    node = a_node()
+    cards = node["metadata"]["annotations"][names.NODE_CARDS]
+    node["metadata"]["annotations"][names.NODE_CARDS] = (
+        cards.replace('"health":"healthy"', '"health":"unhealthy","reason":"XID 79"', 1)
+        if '"health":"healthy"' in cards
+        else cards.replace('"index":0,', '"index":0,"health":"unhealthy","reason":"XID 79",', 1)
+    )
+
+    finding = found_by("driver", healthy(nodes=(node,)))
+
+    assert "card 0 (GPU-gpu-1-0) of node gpu-1 is unhealthy: XID 79" in finding.seen
+    assert finding.severity is Severity.WARNING
+
+
+def test_an_inventory_that_cannot_be_read_is_found() -> None:
+    node = a_node()
+    node["metadata"]["annotations"][names.NODE_CARDS] = "{"
+
+    assert "nothing is placed there" in found_by("driver", healthy(nodes=(node,))).seen
+
+
+def test_a_runtime_that_does_not_answer_is_found() -> None:
+    facts = with_condition("RuntimeUnknown", "/run/containerd/containerd.sock: no such file")
+
+    finding = found_by("cdi", facts)
+
+    assert "containerd.sock: no such file" in finding.seen
+    assert "--cri-socket" in finding.cure
+
+
+@pytest.mark.parametrize(
+    ("runtime", "verdict"),
+    [
+        ("containerd://1.6.33", Verdict.FOUND),
+        ("containerd://1.7.24", Verdict.NOT_CHECKED),
+        ("containerd://2.1.4", Verdict.FINE),
+        ("cri-o://1.33.0", Verdict.FINE),
+    ],
+)
+def test_a_runtime_that_may_read_no_cdi_specs_is_never_fine(runtime: str, verdict: Verdict) -> None:
+    node = a_node()
+    node["status"]["nodeInfo"]["containerRuntimeVersion"] = runtime
+
+    result = result_of("cdi", healthy(nodes=(node,)))
+
+    assert result.verdict is verdict
+    assert all("enable_cdi" in finding.cure for finding in result.findings)
+
+
+def test_a_runtime_class_that_does_not_exist_is_found() -> None:
+    (agent,) = shipped("DaemonSet")
+    agent["spec"]["template"]["spec"]["runtimeClassName"] = "nvidia"
+
+    finding = found_by("runtime-class", healthy(daemon_sets=(agent,)))
+
+    assert "DaemonSet fracgpu-deviceplugin names the runtime class nvidia" in finding.seen
+    assert "deviceplugin.runtimeClassName" in finding.cure
+    there = healthy(daemon_sets=(agent,), runtime_classes=({"metadata": {"name": "nvidia"}},))
+    assert result_of("runtime-class", there).verdict is Verdict.FINE
+
+
+def test_another_device_plugin_on_a_sharing_node_is_found() -> None:
+    node = a_node()
+    node["status"]["allocatable"] = {**node["status"]["allocatable"], "nvidia.com/gpu": "4"}
+
+    finding = found_by("second-accountant", healthy(nodes=(node,)))
+
+    assert "another device plugin counts nvidia.com/gpu (4)" in finding.seen
+    assert "nvidia.com/gpu.deploy.device-plugin=false" in finding.cure
+
+
+def test_hami_on_a_sharing_node_is_found() -> None:
+    node = a_node()
+    node["metadata"]["annotations"]["hami.io/node-nvidia-register"] = "GPU-1,10,24576,100"
+
+    finding = found_by("second-accountant", healthy(nodes=(node,)))
+
+    assert "HAMi" in finding.seen
+    assert "nodeSelector" in finding.cure
+
+
+def test_another_plugin_on_a_node_that_does_not_share_is_nobodys_business() -> None:
+    node = a_node()
+    node["metadata"]["labels"] = {}
+    node["status"]["allocatable"] = {"nvidia.com/gpu": "4"}
+
+    assert result_of("second-accountant", healthy(nodes=(node,))).verdict is Verdict.FINE
+
+
+TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
+
+
+def test_a_taint_that_the_agent_does_not_tolerate_is_found() -> None:
+    (agent,) = shipped("DaemonSet")
+    agent["spec"]["template"]["spec"]["tolerations"] = []
+    node = a_node()
+    node["spec"] = {"taints": [TAINT]}
+
+    finding = found_by("taints", healthy(daemon_sets=(agent,), nodes=(node,)))
+
+    assert "agent does not tolerate the taint nvidia.com/gpu=present:NoSchedule" in finding.seen
+    assert "kubectl taint node gpu-1 nvidia.com/gpu-" in finding.cure
+
+
+def test_a_taint_that_no_waiting_pod_tolerates_is_found() -> None:
+    node = a_node()
+    node["spec"] = {"taints": [TAINT]}
+    pod = a_gpu_pod("waits")
+
+    finding = found_by("taints", healthy(nodes=(node,), waiting=(pod,)))
+    pod["spec"]["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+    tolerated = healthy(nodes=(node,), waiting=(pod,))
+
+    assert "none of 1 waiting pods tolerates" in finding.seen
+    assert result_of("taints", tolerated).verdict is Verdict.FINE
+
+
+def test_taints_of_kubernetes_itself_are_not_told() -> None:
+    node = a_node()
+    node["spec"] = {"taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]}
+
+    facts = healthy(nodes=(node,), waiting=(a_gpu_pod("waits"),))
+
+    assert result_of("taints", facts).verdict is Verdict.FINE
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ("2026-11-20T11:40:00Z", "last confirmed 20 minutes ago"),
+        ("", "has no time that can be read"),
+        ("yesterday", "has no time that can be read"),
+    ],
+)
+def test_load_that_is_stale_is_found(written: str, words: str) -> None:
+    node = a_node()
+    node["metadata"]["annotations"][names.NODE_LOAD_TIME] = written
+
+    finding = found_by("load", healthy(nodes=(node,)))
+
+    assert words in finding.seen
+    assert "the agent writes it every five minutes" in finding.cure
+
+
+def test_a_node_that_never_reported_load_has_none_that_is_stale() -> None:
+    node = a_node()
+    del node["metadata"]["annotations"][names.NODE_HEAT]
+
+    later = healthy(nodes=(node,), now=NOON + timedelta(days=1))
+
+    assert result_of("load", later).verdict is Verdict.FINE
