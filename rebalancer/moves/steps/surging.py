@@ -189,12 +189,11 @@ def _accepted(record: MoveRecord, found: ReplacementFacts, context: StepContext)
     if found.card is None or found.card == move.source:
         return False
     heat, reading = context.state.heat.get(found.card), context.state.reading(found.card)
-    return (
-        heat is not None
-        and heat.heat is Heat.COOL
-        and reading is not None
-        and reading.level_ratio + move.busy_ratio <= context.policy.hot_ratio
-    )
+    if heat is None or heat.heat is not Heat.COOL or reading is None:
+        return False
+    measured = reading.pods.get(found.uid)  # what it uses there already is in the card's level
+    to_come = move.busy_ratio - (measured.busy_ratio if measured is not None else 0.0)
+    return reading.level_ratio + max(0.0, to_come) <= context.policy.hot_ratio
 
 
 def _where(found: ReplacementFacts | None) -> str:

@@ -206,6 +206,22 @@ async def test_a_replacement_on_another_cool_card_is_accepted_and_counted(
         assert rig.figure("misplaced_total") == 1
 
 
+async def test_what_a_replacement_uses_already_does_not_count_twice_on_another_card(
+    kube: KubeClient, clock: VirtualClock
+) -> None:
+    async with a_surge_cluster(kube, clock=clock) as cluster:
+        rig = cluster.rig
+        await another_card(kube)
+        rig.usage.readings[THIRD_CARD] = a_reading(0.1)
+        name = await cluster.surge_until_ready(card=THIRD_CARD, node="n3")
+        uid = (await cluster.pod(name)).record.uid
+
+        rig.usage.readings[THIRD_CARD] = a_reading(0.55, pods={uid: 0.45})
+        await rig.tick(31)
+
+        assert rig.record().phase is MovePhase.VERIFYING
+
+
 async def test_a_replacement_on_another_busy_card_is_rolled_back(
     kube: KubeClient, clock: VirtualClock
 ) -> None:
