@@ -1,7 +1,7 @@
 """What a surge expects of controllers: of the simulator's and of kube-controller-manager's.
 
-A pod whose label no longer matches is released and replaced. It counts for its disruption budget all
-the same. Once it matches again it is adopted, and the pod that costs least goes.
+A pod whose label no longer matches is released and replaced. It counts for its disruption budget
+all the same. Once it matches again it is adopted, and the pod that costs least goes.
 """
 
 import asyncio
