@@ -163,7 +163,7 @@ def _card(
         )
     elif card_info.free_slots < 1:
         trouble = f"all its slots are taken: {card_info.held_slots} of {card.slots}"
-    elif card_info.avoided and cordon is not None:
+    elif card_info.avoided and cordon is not None and not _node_trouble(node):
         trouble = f"avoided until {cordon.until:%H:%M:%S} UTC: {cordon.reason}"
     return CardRow(
         uuid=card.uuid,

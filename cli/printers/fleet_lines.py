@@ -85,7 +85,8 @@ def _state(trouble: str) -> str:
     """Return one word for what keeps new pods off a card."""
     if not trouble:
         return "ok"
-    return next((word for word in ("unhealthy", "cordoned") if trouble.startswith(word)), "closed")
+    words = ("unhealthy", "cordoned", "avoided")
+    return next((word for word in words if trouble.startswith(word)), "closed")
 
 
 def _wide_cells(card: CardRow | None) -> tuple[str, ...]:

@@ -83,7 +83,7 @@ ELSEWHERE: Final = {
 
 
 def excused(permission: Permission) -> bool:
-    """Report whether another test uses it; what the rebalancer may do is only checked for gaps."""
+    """Report whether another test uses it; test_real_rebalancer_rights has all the rebalancer's."""
     return str(permission) in ELSEWHERE or permission.role == "rebalancer"
 
 

@@ -87,14 +87,17 @@ class SurgeCluster:
 
 @asynccontextmanager
 async def a_surge_cluster(
-    kube: KubeClient, *, pods: int = 2, **rig: Any
+    kube: KubeClient, *, pods: int = 2, account: KubeClient | None = None, **rig: Any
 ) -> AsyncIterator[SurgeCluster]:
-    """Run controllers and a rebalancer over one ReplicaSet on a hot card."""
+    """Run controllers and a rebalancer over one ReplicaSet on a hot card.
+
+    The rebalancer may be given the client of another *account* than all the others have.
+    """
     await make_cluster(kube, pods=pods)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(run_controllers(kube, SystemClock()), name="controllers")
         try:
-            async with a_rig(kube, **rig) as found:
+            async with a_rig(account or kube, **rig) as found:
                 yield SurgeCluster(kube, found)
         finally:
             running.cancel()
