@@ -47,6 +47,7 @@ class HoldReason(Enum):
     OWNER_KIND = "its kind of owner is not moved"
     OPT_IN = "its kind of owner is only moved with rebalance: evict"
     NEVER = "it is annotated rebalance: never"
+    SURGE_ONLY = "it is annotated rebalance: surge, and would be gone before its replacement runs"
     PROTECTED = "an annotation of another evictor protects it"
     SYSTEM_CRITICAL = "it is critical to the system"
     NEED_UNREADABLE = "its request cannot be read"

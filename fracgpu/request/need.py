@@ -20,8 +20,9 @@ class Strategy(Enum):
 
 
 class Rebalance(Enum):
-    """How the rebalancer may move this pod."""
+    """How the rebalancer may move this pod, if not by what its controller suggests."""
 
+    SURGE = "surge"  # only once its replacement is Ready beside it
     EVICT = "evict"
     NEVER = "never"
 

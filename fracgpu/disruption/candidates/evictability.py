@@ -63,6 +63,10 @@ def _protection_rules(pod: PodInfo) -> _Rules:
         ),
         (not kind, HoldReason.NO_OWNER),
         (kind not in (*_OWNERS_BY_DEFAULT, *_OWNERS_OPTED_IN), HoldReason.OWNER_KIND),
+        (
+            pod.rebalance is Rebalance.SURGE and mode_of(pod) is not MoveMode.SURGE,
+            HoldReason.SURGE_ONLY,
+        ),
         (kind in _OWNERS_OPTED_IN and not opted_in, HoldReason.OPT_IN),
     )
 

@@ -223,9 +223,8 @@ REFUSED: dict[str, tuple[Sequence[ContainerSpec], dict[str, str], str]] = {
     ),
     "an unknown way to move": (
         [A],
-        {"fraction": "1", "rebalance": "surge"},
-        "fracgpu.io/rebalance is 'surge'; want one of evict, never; "
-        "this release does not support it yet",
+        {"fraction": "1", "rebalance": "srge"},
+        "fracgpu.io/rebalance is 'srge'; want one of surge, evict, never; did you mean 'surge'?",
     ),
     "the word of another key": (
         [A],

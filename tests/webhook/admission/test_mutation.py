@@ -622,7 +622,7 @@ CHANGES: dict[str, tuple[dict[str, str | None], str]] = {
     ),
     "a way to move it that does not exist": (
         {"rebalance": "nevr"},
-        "fracgpu.io/rebalance is 'nevr'; want one of evict, never; did you mean 'never'?",
+        "fracgpu.io/rebalance is 'nevr'; want one of surge, evict, never; did you mean 'never'?",
     ),
     "a key that nobody knows": (
         {"fractoin": "1"},

@@ -53,6 +53,12 @@ def test_the_only_replica_of_a_deployment_may_be_moved_because_its_replacement_i
     assert refusal(with_sibling=False) is HoldReason.SINGLE_REPLICA
 
 
+def test_a_pod_of_a_deployment_that_asks_for_a_surge_may_be_moved() -> None:
+    hashed = {"pod-template-hash": "5d4f"}
+
+    assert refusal(labels=hashed, rebalance=Rebalance.SURGE) is None
+
+
 @pytest.mark.parametrize(
     ("facts", "reason"),
     [
@@ -63,6 +69,11 @@ def test_the_only_replica_of_a_deployment_may_be_moved_because_its_replacement_i
         ({"started_at": None}, HoldReason.TOO_YOUNG),
         ({"priority": SYSTEM_PRIORITY}, HoldReason.SYSTEM_CRITICAL),
         ({"rebalance": Rebalance.NEVER}, HoldReason.NEVER),
+        ({"rebalance": Rebalance.SURGE}, HoldReason.SURGE_ONLY),  # a bare ReplicaSet
+        (
+            {"rebalance": Rebalance.SURGE, "owner": ("StatefulSet", "db", "owner-1")},
+            HoldReason.SURGE_ONLY,
+        ),
         ({"annotations": {"karpenter.sh/do-not-disrupt": "true"}}, HoldReason.PROTECTED),
         (
             {"annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}},

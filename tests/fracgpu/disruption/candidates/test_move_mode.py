@@ -26,6 +26,11 @@ def test_a_bare_replicaset_selects_by_no_hash_so_its_pod_is_evicted() -> None:
     assert mode_of(a_placed_pod("a").info) is MoveMode.EVICT
 
 
+def test_a_pod_that_asks_for_a_surge_gets_one_where_there_can_be_one() -> None:
+    asked = a_placed_pod("a", labels=HASHED, rebalance=Rebalance.SURGE)
+    assert mode_of(asked.info) is MoveMode.SURGE
+
+
 def test_the_author_may_choose_eviction() -> None:
     chosen = a_placed_pod("a", labels=HASHED, rebalance=Rebalance.EVICT)
     assert mode_of(chosen.info) is MoveMode.EVICT
