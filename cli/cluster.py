@@ -16,6 +16,7 @@ from fracgpu.explain.explanation import shortages
 from fracgpu.k8s.node_affinity import Taint, taints_of
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
 from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
+from fracgpu.k8s.scheduling.objects import SchedulingNode, read_scheduling_node
 from fracgpu.placement.reserved import denied_cards, reservations_for
 from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod import BoundPod, decode_bound_pod
@@ -67,11 +68,12 @@ _node_decoder: Final = msgspec.json.Decoder(_Node)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedNode:
-    """A node: its cards, its taints and whether it is cordoned."""
+    """A node: its cards, its taints, whether it is cordoned, and all that kube-scheduler reads."""
 
     cards: NodeCards
     taints: tuple[Taint, ...]
     cordoned: bool
+    scheduling: SchedulingNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +137,7 @@ def read_seen_node(body: bytes) -> ObservedNode:
         cards=read_node(body),
         taints=taints_of(body),
         cordoned=_node_decoder.decode(body).spec.unschedulable,
+        scheduling=read_scheduling_node(body),
     )
 
 
@@ -193,7 +196,10 @@ def cluster_state_of(
             claims.move: claims.reservation for claims in moves if claims.reservation is not None
         },
         denied=frozenset(denied),
-        notes=() if observed.moves is not None else (_NO_MOVES,),
+        holds={claims.move: claims.hold for claims in moves if claims.hold is not None},
+        notes=_claimed(subject.info, ledger, now=now)
+        if observed.moves is not None
+        else (_NO_MOVES,),
         pods=pods,
         node_constraints=constraints,
         schedulers=frozenset(schedulers),
@@ -207,11 +213,31 @@ def _as_seen_by(
 ) -> Snapshot:
     """Return the snapshot with what is held for the pod free, and what it is kept off cordoned."""
     snapshot = ledger.snapshot(now=now)
-    nodes = {name: node.with_cordoned(denied) for name, node in snapshot.nodes.items()}
+    nodes = {
+        name: node.with_cordoned(denied).opened_for(pod.record.uid)
+        for name, node in snapshot.nodes.items()
+    }
     for reservation in reservations_for(ledger, pod, now=now):
         if reservation.node in nodes:
             nodes[reservation.node] = nodes[reservation.node].without_reservation(reservation)
     return replace(snapshot, nodes=nodes)
+
+
+def _claimed(pod: PodInfo, ledger: Ledger, *, now: datetime) -> tuple[str, ...]:
+    """Return in words what Moves hold for a pod that waits, and what they do for it."""
+    if pod.record.node:
+        return ()
+    reserved = [
+        f"move {one.move} reserves a card of {one.node} for it"
+        for one in reservations_for(ledger, pod, now=now)
+    ]
+    kept = [
+        f"move {hold.move} makes room for it on {hold.node}, where cards are kept for it until "
+        f"{hold.until:%H:%M:%S} UTC"
+        for hold in ledger.reservations.holds_for(pod.record.uid)
+        if hold.until > now
+    ]
+    return (*reserved, *kept)
 
 
 def _own_taints(node: ObservedNode) -> tuple[Taint, ...]:

@@ -16,6 +16,7 @@ from typing import Any
 from cli.cluster import ObservedCluster, cluster_state_of, observe, with_cluster
 from cli.extender_choice import default_config_map, read_strategy, with_choice
 from cli.flags import add_cluster_flags, encode
+from cli.kube_scheduler import read_guards, with_refusals
 from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.printers.live import open_console, show_lines
 from cli.printers.text import explanation_lines
@@ -57,6 +58,8 @@ async def _explain(client: KubeClient, word: str, options: argparse.Namespace) -
         now=SystemClock().now(),
     )
     state = replace(state, notes=(*state.notes, *((config.note,) if config.note else ())))
+    if not subject.info.record.node:
+        state = with_refusals(state, subject, observed, await read_guards(client, subject))
     state = with_choice(state, subject, observed)
     explanation = explain(subject, state)
     if explanation.verdict is PodVerdict.ASKS_NOTHING:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from fracgpu import names
-from fracgpu.cards.card import FULL_CORES, CardUuid, Cordon, NodeCards
+from fracgpu.cards.card import FULL_CORES, CardUuid, Cordon, CordonEffect, NodeCards
 from fracgpu.explain.answers import (
     NO_FITTING_CARDS,
     CardAnswer,
@@ -21,7 +21,7 @@ from fracgpu.explain.answers import (
     Objection,
     PodVerdict,
 )
-from fracgpu.explain.moves import words_of_moves
+from fracgpu.explain.moves import words_of_hold, words_of_moves
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.placement.outcome import FitReason, NoPlacement, Placement
 from fracgpu.placement.placement import place
@@ -165,7 +165,12 @@ def objections_of(node: NodeCards, pod: ExplainedPod, state: ClusterState) -> tu
         for taint in constraints.taints
         if allows(bare, ()) and not allows(bare, (taint,))
     ]
-    return (*found, *(Objection(text=shortage) for shortage in constraints.short))
+    found += [Objection(text=shortage) for shortage in constraints.short]
+    found += [
+        Objection(text=f"kube-scheduler refuses it: {refused}")
+        for refused in constraints.refused_by
+    ]
+    return tuple(found)
 
 
 def shortages(node: NodeCards, *, asked: HostResources, taken: HostResources) -> tuple[str, ...]:
@@ -274,16 +279,9 @@ def _blockers(pod: ExplainedPod, state: ClusterState) -> tuple[str, ...]:
 
 
 def _notes(pod: ExplainedPod) -> tuple[str, ...]:
-    constraints = pod.scheduling_constraints
-    unjudged = {
-        "podAffinity": constraints.affinity,
-        "podAntiAffinity": constraints.anti_affinity,
-        "topologySpreadConstraints": constraints.spread,
-        "hostPort": constraints.ports,
-        "persistentVolumeClaim": constraints.claims,
-    }
-    named = (*(name for name, present in unjudged.items() if present), *constraints.unjudged)
-    return tuple(f"its {name} is not evaluated here" for name in named)
+    return tuple(
+        f"its {name} is not evaluated here" for name in pod.scheduling_constraints.unjudged
+    )
 
 
 def _selector_objection(node: NodeCards, pod: ExplainedPod) -> Objection:
@@ -315,13 +313,16 @@ def _card(
     whole: bool,
 ) -> CardAnswer:
     uuid = card_info.card.uuid
-    cordon = next((cordon for cordon in cordons if cordon.card == uuid), None)
+    there = next((cordon for cordon in cordons if cordon.card == uuid), None)
+    cordon = there if there and there.effect is CordonEffect.NO_SCHEDULE else None
     reason, until, chosen = "", None, False
     if isinstance(answer, Placement):
         chosen = any(part.card == uuid for parts in answer.assignment.values() for part in parts)
     elif uuid in answer.refusals:
         why = answer.refusals[uuid]
-        reason = _words(why, card_info, need, cordon) + words_of_moves(why, card_info, state)
+        reason = words_of_hold(why, card_info, state) or (
+            _words(why, card_info, need, cordon) + words_of_moves(why, card_info, state)
+        )
         until = cordon.until if why is FitReason.CORDONED and cordon else None
     elif whole:
         reason = "would fit by itself"
@@ -335,7 +336,7 @@ def _card(
         reason=reason,
         chosen=chosen,
         until=until,
-        avoided_until=cordon.until if cordon and card_info.avoided else None,
+        avoided_until=there.until if there and card_info.avoided else None,
         holders=holders_of(card_info, state.snapshot, state.pods),
     )
 

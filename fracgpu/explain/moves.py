@@ -25,3 +25,21 @@ def words_of_moves(why: FitReason, card_info: CardInfo, state: ClusterState) -> 
         f"; {card_info.reserved_mib} MiB reserved for the replacement of "
         f"{first.pod or 'a pod'} (move {first.move}){more}"
     )
+
+
+def words_of_hold(why: FitReason, card_info: CardInfo, state: ClusterState) -> str:
+    """Return for whom a card is kept that takes no other pod; empty if that is not the reason."""
+    if why is not FitReason.CORDONED or not card_info.kept_for:
+        return ""
+    uuid = card_info.card.uuid
+    hold = next(
+        (
+            hold
+            for _, hold in sorted(state.holds.items())
+            if hold.pod_uid == card_info.kept_for and uuid in hold.cards
+        ),
+        None,
+    )
+    pod = state.pods.get(card_info.kept_for)
+    words = f"kept for {pod.record.key if pod else 'a waiting pod'}"
+    return words if hold is None else f"{words}, for which move {hold.move} makes room"

@@ -15,6 +15,7 @@ from fracgpu.k8s.scheduling.requests import PODS, UNBOUNDED
 from fracgpu.k8s.workloads.workload import Workload
 from fracgpu.k8s.workloads.workload_state import WorkloadState
 from fracgpu.request.need import Strategy
+from fracgpu.state.card_hold import CardHold
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.reservation import Reservation
 from fracgpu.state.snapshot import Snapshot
@@ -122,11 +123,13 @@ class NodeConstraints:
     Attributes:
         cordoned: the node is marked unschedulable (``spec.unschedulable``).
         short: what the pod lacks there besides cards, such as ``Insufficient cpu``.
+        refused_by: what other pods or volumes have against the pod, as kube-scheduler judges it.
     """
 
     taints: tuple[Taint, ...] = ()
     cordoned: bool = False
     short: tuple[str, ...] = ()
+    refused_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +145,7 @@ class ClusterState:
         preferred_node: the one that it would give the highest score; empty if there is none.
         notes: what could not be determined.
         reservations: what Moves hold, by the name of the Move; consumed and lapsed ones included.
+        holds: what Moves keep for waiting pods, by the name of the Move; lapsed ones included.
         denied: the cards that Moves keep the explained pod off; the snapshot has them cordoned.
     """
 
@@ -151,6 +155,7 @@ class ClusterState:
     preferred_node: str = ""
     notes: tuple[str, ...] = ()
     reservations: Mapping[str, Reservation] = field(default_factory=dict)
+    holds: Mapping[str, CardHold] = field(default_factory=dict)
     denied: frozenset[CardUuid] = frozenset()
     pods: Mapping[str, PodInfo]
     node_constraints: Mapping[str, NodeConstraints] = field(default_factory=dict)

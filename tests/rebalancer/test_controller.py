@@ -318,20 +318,19 @@ async def test_a_card_is_avoided_before_it_is_closed_and_closed_before_anything_
         assert (rig.figure("avoided_cards"), rig.figure("cordoned_cards")) == (1, 0)
 
         rig.usage.readings[HOT_CARD] = hot
-        seen = []
-        while not seen or seen[-1][1:] in ((), (MovePhase.PLANNED,)):
+        seen: list[tuple[CordonEffect | None, list[MovePhase]]] = []
+        while not seen or seen[-1][1] in ([], [MovePhase.PLANNED]):
             await rig.tick()
             phases = [record.phase for record in rig.store.records]
-            seen.append(((await effects_of(kube)).get(HOT_CARD), *phases))
+            seen.append(((await effects_of(kube)).get(HOT_CARD), phases))
 
-        avoided = (CordonEffect.PREFER_NO_SCHEDULE,)
-        closed = CordonEffect.NO_SCHEDULE
-        assert seen[0] == avoided
-        first = next(at for at, (effect, *_) in enumerate(seen) if effect is closed)
-        assert seen[:first] == [avoided] * first  # no Move, however early
-        assert seen[first] == (closed, MovePhase.PLANNED)
-        assert {effect for effect, *_ in seen[first:]} == {closed}
-        assert seen[-1][1] is MovePhase.SURGING
+        avoided, closed = CordonEffect.PREFER_NO_SCHEDULE, CordonEffect.NO_SCHEDULE
+        assert seen[0] == (avoided, [])
+        first = next(at for at, (effect, _) in enumerate(seen) if effect is closed)
+        assert seen[:first] == [(avoided, [])] * first  # no Move, however early
+        assert seen[first] == (closed, [MovePhase.PLANNED])
+        assert {effect for effect, _ in seen[first:]} == {closed}
+        assert seen[-1][1] == [MovePhase.SURGING]
 
 
 async def effects_of(kube: KubeClient) -> dict[str, CordonEffect]:

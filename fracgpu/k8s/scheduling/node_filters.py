@@ -77,6 +77,18 @@ def refusals(
     return {rule: count for rule, count in refused.items() if count}
 
 
+def refusals_by_node(
+    cluster: SchedulingCluster, pod: ScheduledPod, *, rules: frozenset[NodeFilter]
+) -> Mapping[str, tuple[NodeFilter, ...]]:
+    """Return which of these filters refuse each node, by its name; nodes that none refuses not."""
+    found: dict[str, tuple[NodeFilter, ...]] = {}
+    for rule in (rule for rule in _RULES if rule in rules):
+        for row in np.flatnonzero(~_RULES[rule](cluster, pod, ())).tolist():
+            name = cluster.nodes[row].name
+            found[name] = (*found.get(name, ()), rule)
+    return found
+
+
 def _by_node_affinity(cluster: SchedulingCluster, pod: ScheduledPod, _: Changes) -> Flags:
     return cluster.selected(pod.constraints.node)
 

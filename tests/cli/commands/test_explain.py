@@ -16,7 +16,7 @@ from process.clock import SystemClock
 from simulator.apiserver.server import ApiServer
 from simulator.demo.definitions import install_definitions
 from tests.cli.live_cluster import NODE, a_pod, bind, call, furnish
-from tests.support.moves import move_body, move_of
+from tests.support.moves import a_beneficiary, move_body, move_of
 from tests.support.objects import a_pod as a_plain_pod
 
 
@@ -200,3 +200,81 @@ async def test_a_card_that_a_move_holds_is_said_to_be_reserved_and_for_which_rep
         "too little free memory for 5000 MiB; 20000 MiB reserved for the replacement of "
         "team-a/web-1 (move move-1)",
     ]
+
+
+async def test_a_pod_that_kube_scheduler_keeps_off_a_node_for_its_pods_is_told_why(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await furnish(kube)
+    first = await a_pod(kube, "first", mib=1_000, affinity=ALONE)
+    await bind(kube, first, card=0, mib=1_000)
+    await a_pod(kube, "second", mib=1_000, affinity=ALONE)
+    await a_pod(kube, "third", mib=1_000)
+
+    for name, refused in (
+        ("second", "pod anti-affinity; kube-scheduler refuses it: anti-affinity of another pod"),
+        ("third", "anti-affinity of another pod"),
+    ):
+        assert await call(main, api, tmp_path, name) == FAILED
+        out = capsys.readouterr().out
+        assert f"{NODE}: kube-scheduler refuses it: {refused}; its cards fit" in out
+        assert "not evaluated" not in out
+
+    await kube.delete(PODS, "first", namespace="default", grace_s=0)
+    assert await call(main, api, tmp_path, "second") == DONE
+
+
+ALONE: dict[str, Any] = {
+    "podAntiAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {
+                "topologyKey": "kubernetes.io/hostname",
+                "labelSelector": {},
+                "namespaceSelector": {},
+            }
+        ]
+    }
+}
+
+
+async def test_a_pod_is_told_which_move_makes_room_for_it_and_others_for_whom_the_card_is_kept(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await furnish(kube)
+    await install_definitions(kube)
+    big = await a_pod(kube, "big", mib=20_000)
+    until = SystemClock().now() + timedelta(hours=1)
+    kept = a_beneficiary(f"GPU-{NODE}-0", f"GPU-{NODE}-1", uid=big["metadata"]["uid"])
+    move = move_of("move-1", source=(NODE, f"GPU-{NODE}-0"), beneficiary=kept)
+    body = move_body(move)
+    body["spec"]["beneficiary"]["heldUntil"] = until.isoformat()
+    await kube.create(MOVES, body)
+    await a_pod(kube, "other", mib=1_000)
+
+    assert await call(main, api, tmp_path, "other", "--json") == FAILED
+    (node,) = json.loads(capsys.readouterr().out)["nodes"]
+    reason = "kept for default/big, for which move move-1 makes room"
+    assert [card["reason"] for card in node["cards"]] == [reason, reason]
+
+    assert await call(main, api, tmp_path, "big") == DONE
+    said = (
+        f"move move-1 makes room for it on {NODE}, where cards are kept for it until {until:%H:%M}"
+    )
+    assert said in capsys.readouterr().out
+
+
+async def test_a_warm_card_is_shown_with_the_end_of_that(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await furnish(kube)
+    until = SystemClock().now() + timedelta(minutes=5)
+    entry = {"until": until.isoformat(), "reason": "warm", "effect": "PreferNoSchedule"}
+    notes = {names.NODE_CORDONS: json.dumps({f"GPU-{NODE}-0": entry})}
+    await kube.patch(NODES, NODE, {"metadata": {"annotations": notes}})
+    await a_pod(kube, "waits", mib=1_000)
+
+    assert await call(main, api, tmp_path, "waits") == DONE
+
+    out = capsys.readouterr().out
+    assert "default/waits fits now: gpu-1, card 1\n" in out
+    assert f"; warm, so others go first until {until:%H:%M:%S} UTC" in out

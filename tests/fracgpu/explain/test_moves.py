@@ -3,16 +3,17 @@
 from dataclasses import replace
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.explain.moves import words_of_moves
+from fracgpu.explain.moves import words_of_hold, words_of_moves
 from fracgpu.placement.outcome import FitReason
 from fracgpu.request.need import Strategy
+from fracgpu.state.card_hold import hold_of
 from fracgpu.state.cluster_state import ClusterState
 from fracgpu.state.reservation import reservation_of
 from fracgpu.state.snapshot import CardInfo, Snapshot
 from fracgpu.units import Mib
 from tests.support.core import a_card
 from tests.support.explaining import NOON
-from tests.support.moves import move_of
+from tests.support.moves import a_beneficiary, move_of
 
 CARD = CardInfo(card=a_card("GPU-a"))
 HELD = replace(CARD, held_mib=Mib(900), reserved_mib=Mib(800), moves=frozenset({"a", "b"}))
@@ -44,3 +45,17 @@ def test_a_card_that_the_controller_left_is_said_to_be_closed_to_it() -> None:
 
     assert words_of_moves(FitReason.CORDONED, CARD, a_state(denied="GPU-a")) == said
     assert words_of_moves(FitReason.CORDONED, CARD, a_state()) == ""
+
+
+def test_a_card_that_is_kept_for_another_pod_says_for_whom_and_by_which_move() -> None:
+    kept = replace(CARD, kept_for="uid-big")
+    hold = hold_of(move_of("a", beneficiary=a_beneficiary("GPU-a")))
+    assert hold is not None
+    state = replace(a_state(), holds={"a": hold})
+
+    assert words_of_hold(FitReason.CORDONED, kept, state) == (
+        "kept for a waiting pod, for which move a makes room"
+    )
+    assert words_of_hold(FitReason.CORDONED, kept, a_state()) == "kept for a waiting pod"
+    assert words_of_hold(FitReason.CORDONED, CARD, state) == ""
+    assert words_of_hold(FitReason.UNHEALTHY, kept, state) == ""

@@ -5,7 +5,12 @@ from typing import Any
 import pytest
 
 from fracgpu.k8s.scheduling.cluster import Change, SchedulingCluster
-from fracgpu.k8s.scheduling.node_filters import NodeFilter, allowed_nodes, refusals
+from fracgpu.k8s.scheduling.node_filters import (
+    NodeFilter,
+    allowed_nodes,
+    refusals,
+    refusals_by_node,
+)
 from fracgpu.k8s.scheduling.volumes import Storage, Volume, VolumeClaim
 from tests.support.scheduling import (
     NAMESPACES,
@@ -150,3 +155,13 @@ def test_counting_a_change_is_as_if_the_pods_were_so(seed: int) -> None:
             assert (found == allowed_nodes(fresh, placing)).all()
             changed += int((found != allowed_nodes(cluster, placing)).any())
     assert changed, "some change decides"
+
+
+def test_each_node_is_told_which_of_the_filters_asked_for_refuse_it() -> None:
+    cluster = a_scheduling_cluster(NODES)
+    pod = read_pod(pod_json("p", nodeSelector={ZONE: "a"}))
+
+    assert refusals_by_node(cluster, pod, rules=frozenset(NodeFilter)) == {
+        "n2": (NodeFilter.NODE_AFFINITY,)
+    }
+    assert refusals_by_node(cluster, pod, rules=frozenset({NodeFilter.PORTS})) == {}
