@@ -101,6 +101,7 @@ _NOW: Final = Row(
 )
 
 # The numbers are only for the colours; the rebalancer has the words.
+_COOL: Final = "0"
 HEAT_STATES: Final = {
     "1": ("warming", YELLOW),
     "2": ("hot", RED),
@@ -109,21 +110,21 @@ HEAT_STATES: Final = {
 }
 
 
-def states_of_cards(width: int) -> Panel:
-    """Return the panel of the cards that are not cool, with their heat over time."""
+def _heat() -> str:
+    """Return the number of the heat of each card that is not cool."""
     numbered = " or ".join(
         f"{number} * {rebalancer('card_heat', state=word)}"
         for number, (word, _) in HEAT_STATES.items()
     )
+    return with_card(f"max by (cluster, node, UUID) ({numbered})")
+
+
+def states_of_cards(width: int) -> Panel:
+    """Return the panel of the cards that are not cool, with their heat over time."""
     return Panel(
         title="Heat: cards that are not cool",
         kind=Kind.STATES,
-        queries=(
-            Query(
-                expr=with_card(f"max by (cluster, node, UUID) ({numbered})"),
-                legend=NODE_AND_INDEX,
-            ),
-        ),
+        queries=(Query(expr=_heat(), legend=NODE_AND_INDEX),),
         states=HEAT_STATES,
         description="As the rebalancer judges them. Cool cards are not shown.",
         no_value="every card is cool",
@@ -221,6 +222,11 @@ _MAP: Final = Row(
                     legend="pods",
                 ),
                 Query(expr=by_card(f"fracgpu_card_healthy{CLUSTER}"), legend="healthy"),
+                Query(
+                    expr=_column(f"{_heat()} or 0 * card:gpu:info{CARD}"),
+                    legend="heat",
+                    states={_COOL: ("cool", GREEN), **HEAT_STATES},
+                ),
             ),
             card_links=True,
             width=24,

@@ -219,7 +219,7 @@ def _history(_: Panel) -> statushistory.Panel:
 def _states(panel: Panel) -> statetimeline.Panel:
     built = statetimeline.Panel().show_value(common.VisibilityMode.AUTO).row_height(0.9)
     built.merge_values(merge_values=True).color_scheme(_by_value())
-    built.mappings([_mapping(panel)]).legend(_legend())
+    built.mappings([_mapping(panel.states)]).legend(_legend())
     return built
 
 
@@ -227,11 +227,11 @@ def _by_value() -> builders.FieldColor:
     return builders.FieldColor().mode(models.FieldColorModeId.THRESHOLDS)
 
 
-def _mapping(panel: Panel) -> models.ValueMapping:
+def _mapping(states: Mapping[str, tuple[str, str]]) -> models.ValueMapping:
     return models.ValueMap(
         options={
             value: models.ValueMappingResult(text=text, color=color, index=index)
-            for index, (value, (text, color)) in enumerate(panel.states.items())
+            for index, (value, (text, color)) in enumerate(states.items())
         }
     )
 
@@ -251,6 +251,9 @@ def _table(panel: Panel) -> table.Panel:
         if query.unit:
             unit = models.DynamicConfigValue(id_val="unit", value=query.unit)
             built.override_by_name(query.legend, [unit])
+        if query.states:
+            words = models.DynamicConfigValue(id_val="mappings", value=[_mapping(query.states)])
+            built.override_by_name(query.legend, [words])
     if panel.card_links:
         link = {
             "title": "This card",

@@ -26,11 +26,13 @@ class Query:
         expr: in PromQL, with Grafana's variables.
         legend: the name of a series, or of a table's column.
         unit: of that column, where it is not the panel's.
+        states: the text and the colour of each value of that column.
     """
 
     expr: str
     legend: str = ""
     unit: str = ""
+    states: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
