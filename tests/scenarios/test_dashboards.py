@@ -112,6 +112,7 @@ async def test_no_query_of_any_dashboard_is_answered_with_nothing() -> None:
             await _nothing_is_empty(answers, ALL)
             await _nothing_is_empty(answers, await _one_card(answers))
             await _every_variable_has_values(answers)
+            await _the_rules_are_evaluated_and_nothing_is_critical(answers, rig)
 
 
 def _show_every_figure_of_cards(folder: Path) -> None:
@@ -168,3 +169,13 @@ async def _every_variable_has_values(answers: Answers) -> None:
             series = await answers.of(Asked(name, expr, over_time=False), ALL)
             assert series, f"{name}: {variable['name']}"
             assert all(series[found[2]] for series in (one["metric"] for one in series))
+
+
+async def _the_rules_are_evaluated_and_nothing_is_critical(answers: Answers, rig: Rig) -> None:
+    groups = (await rig.prometheus.get("/api/v1/rules"))["data"]["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+
+    assert len(rules) > 40
+    assert [rule["lastError"] for rule in rules if rule["health"] != "ok"] == []
+    critical = Asked("alerts", 'ALERTS{severity="critical"}', over_time=True)
+    assert await answers.of(critical, ALL) == []
