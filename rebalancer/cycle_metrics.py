@@ -128,10 +128,11 @@ class CycleMetrics:
         elapsed_s = max(0.0, (now - (self._counted_at or now)).total_seconds())
         self._counted_at = now
         self._know_nodes(state)
+        nodes = {uuid: name for name, node in state.snapshot.nodes.items() for uuid in node.cards}
         for uuid in hot:
             reading = state.reading(uuid)
             relievable += reading is not None and unrelievable(reading, policy) is None
-            node = state.node_of(uuid)
+            node = nodes.get(uuid, "")
             if node in self._nodes:  # it may be gone, or not shared any more
                 cause = heat_cause(reading, policy)
                 self._metrics.hot_card_seconds.labels(node, cause.value).inc(elapsed_s)
@@ -141,7 +142,7 @@ class CycleMetrics:
             (node, uuid, card_heat.heat)
             for uuid, card_heat in state.heat.items()
             if card_heat.heat is not Heat.COOL
-            if (node := state.node_of(uuid)) in self._nodes
+            if (node := nodes.get(uuid, "")) in self._nodes
         )
 
     def _know_nodes(self, state: DisruptionState) -> None:
