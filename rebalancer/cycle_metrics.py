@@ -1,13 +1,14 @@
 """Publishes the metrics of each cycle, and logs newly held moves."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Protocol
 
 import structlog
 
+from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.brakes.breakers import Breaker, OpenBreaker
 from fracgpu.disruption.brakes.budgets import Budgets
 from fracgpu.disruption.disruption_state import DisruptionState
@@ -53,6 +54,7 @@ class CycleMetrics:
         self._hindsight = hindsight or Hindsight()
         self._held: frozenset[tuple[str, HoldReason]] = frozenset()
         self._counted_at: datetime | None = None
+        self._hot_since: Mapping[CardUuid, datetime] = {}
         self._nodes: frozenset[str] = frozenset()
         self._policy: RebalancerPolicy | None = None
 
@@ -136,6 +138,7 @@ class CycleMetrics:
             if node in self._nodes:  # it may be gone, or not shared any more
                 cause = heat_cause(reading, policy)
                 self._metrics.hot_card_seconds.labels(node, cause.value).inc(elapsed_s)
+        self._count_relieved(frozenset(hot), state, now=now)
         self._metrics.hot_cards.labels("true").set(relievable)
         self._metrics.hot_cards.labels("false").set(len(hot) - relievable)
         self._metrics.set_card_heat(
@@ -144,6 +147,15 @@ class CycleMetrics:
             if card_heat.heat is not Heat.COOL
             if (node := nodes.get(uuid, "")) in self._nodes
         )
+
+    def _count_relieved(
+        self, hot: frozenset[CardUuid], state: DisruptionState, *, now: datetime
+    ) -> None:
+        """Count how long cards were hot that no longer are; not those that are gone."""
+        for uuid, since in self._hot_since.items():
+            if uuid not in hot and uuid in state.heat:
+                self._metrics.hot_s.observe(max(0.0, (now - since).total_seconds()))
+        self._hot_since = {uuid: self._hot_since.get(uuid, now) for uuid in hot}
 
     def _know_nodes(self, state: DisruptionState) -> None:
         """Show each node with cards at 0 from the start, and none that is gone."""

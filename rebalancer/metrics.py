@@ -16,6 +16,7 @@ from rebalancer.moves.evictor import EvictionOutcome
 from rebalancer.usage.prometheus import QueryError
 
 _PREFIX: Final = "fracgpu_rebalancer_"
+_HOT_BUCKETS_S: Final = (60, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
 _PHASE_BUCKETS_S: Final = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200)
 
 
@@ -53,6 +54,12 @@ class RebalancerMetrics:
         self.hot_cards = gauge("hot_cards", "Hot cards.", ("relievable",))
         self.hot_card_seconds = counter(
             "hot_card_seconds", "Card-seconds spent hot.", ("node", "cause")
+        )
+        self.hot_s = Histogram(
+            _PREFIX + "hot_seconds",
+            "How long cards were hot that are no longer, as this replica saw it.",
+            buckets=_HOT_BUCKETS_S,
+            registry=registry,
         )
         self.decisions = counter("decisions", "What each look decided.", ("outcome", "reason"))
         self.moves = counter("moves", "Moves that ended.", ("mode", "result", "reason"))

@@ -90,6 +90,30 @@ def test_a_card_that_is_not_cool_is_named_with_its_heat_for_as_long_as_it_is_not
     assert heats() == set()
 
 
+def test_how_long_a_card_was_hot_is_counted_once_it_no_longer_is() -> None:
+    counted = Counted()
+    counted.count(a_disruption_state())
+    counted.count(a_disruption_state(heat={HOT_CARD: Heat.RELIEVING}), later_s=100)
+    assert counted["hot_seconds_count"] == 0
+
+    counted.count(a_disruption_state(heat={HOT_CARD: Heat.SETTLING}), later_s=250)
+    counted.count(a_disruption_state(heat={HOT_CARD: Heat.COOL}), later_s=300)
+    assert (counted["hot_seconds_count"], counted["hot_seconds_sum"]) == (1, 250)
+
+    counted.count(a_disruption_state(heat={HOT_CARD: Heat.HOT}), later_s=400)
+    counted.count(a_disruption_state(heat={HOT_CARD: Heat.SETTLING}), later_s=440)
+    assert (counted["hot_seconds_count"], counted["hot_seconds_sum"]) == (2, 290)
+
+
+def test_a_card_that_is_gone_was_not_relieved() -> None:
+    counted = Counted()
+    counted.count(a_disruption_state())
+    without = replace(a_disruption_state(), heat={})
+    counted.count(without, later_s=100)
+
+    assert counted["hot_seconds_count"] == 0
+
+
 def test_cards_are_counted_by_heat_and_trust() -> None:
     counted = Counted()
     counted.count(a_disruption_state())
