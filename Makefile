@@ -17,7 +17,7 @@ PYTEST ?=
 IMAGES ?=
 
 .PHONY: help setup demo test check lint types imports format hooks e2e test-pythons bench bench-rebalancer fuzz \
-	lock proto dashboards chart images clean
+	lock proto dashboards chart commands images clean
 
 ##@ Start here
 
@@ -95,6 +95,9 @@ dashboards: setup ## write the Grafana dashboards in deploy/grafana; then run ma
 
 chart: setup ## write charts/fracgpu, the Helm chart, from deploy/ and overlays/
 	$(BIN)/python -m tools.helm_chart
+
+commands: setup ## write the reference of all commands at the end of docs/commands.md
+	$(BIN)/python -m cli.reference
 
 images: setup ## list the images that a cluster pulls (options: IMAGES="--kubernetes 1.33.5")
 	@$(BIN)/python -m tools.helm_chart.images $(IMAGES)

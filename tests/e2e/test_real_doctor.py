@@ -1,0 +1,403 @@
+"""``fracgpu doctor`` on a real kube-apiserver: each fault is planted with real objects and found.
+
+The roles' pods and nodes are objects that the test writes, as kubelet and the agents would; the
+role certs runs, so that certificates and CA bundles are its own.
+"""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from certs.authority import Pair, make_ca, make_serving
+from certs.service import build
+from certs.settings import CertsSettings
+from certs.status import collect_report
+from cli.commands.doctor import main
+from fracgpu import names
+from fracgpu.doctor.checkup import CHECKS
+from kube.access import connect
+from kube.client import KubeClient, PatchType
+from kube.errors import AlreadyExists
+from kube.kinds import (
+    CONFIGMAPS,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    DAEMONSETS,
+    DEPLOYMENTS,
+    ENDPOINT_SLICES,
+    JOBS,
+    LEASES,
+    MUTATING_WEBHOOKS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    VALIDATING_POLICY_BINDINGS,
+    VALIDATING_WEBHOOKS,
+    Kind,
+)
+from kube.objects import decode_object
+from process.clock import SystemClock
+from process.lifecycle import run_until_stopped
+from simulator.demo.service_accounts import issue_token, write_kubeconfig
+from tests.support.examined import LEADER, NODE, a_node, a_role_pod, a_slice, stamp
+from tests.support.gpu import register
+from tests.support.kubectl import DEPLOY, Kubectl
+from tests.support.real_apiserver import real_api_server
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+SYSTEM: Final = names.SYSTEM_NAMESPACE
+COMMANDS_PAGE: Final = Path(__file__).parents[2] / "docs" / "commands.md"
+# What an account that may only read cannot see: Secrets, a dry run of a pod, the Service proxy.
+NOT_FOR_READERS: Final = {"webhook-trust", "webhook-answers", "certificates", "prometheus"}
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """FracGPU on a real API server, and the accounts of an administrator and of a reader."""
+
+    client: KubeClient
+    admin: Path
+    reader: Path
+    capsys: pytest.CaptureFixture[str]
+
+    async def examined(self, *flags: str, kubeconfig: Path | None = None) -> dict[str, Json]:
+        """Run the command; return every check by its name."""
+        self.capsys.readouterr()
+        words = ["--kubeconfig", str(kubeconfig or self.admin), "-o", "json", *flags]
+        await asyncio.to_thread(main, words)
+        captured = self.capsys.readouterr()
+        assert captured.out, captured.err
+        return {check["name"]: check for check in json.loads(captured.out)["checks"]}
+
+    async def found(self, check: str, *flags: str) -> list[Json]:
+        """Return what one check finds."""
+        findings: list[Json] = (await self.examined("--check", check, *flags))[check]["findings"]
+        return findings
+
+    async def finds(self, check: str, seen: str, cure: str, *flags: str) -> None:
+        """Assert that a check finds one thing, with these words."""
+        findings = await self.found(check, *flags)
+        assert len(findings) == 1, (check, findings)
+        assert seen in findings[0]["seen"], findings
+        assert cure in findings[0]["cure"], findings
+
+
+def now() -> datetime:
+    return SystemClock().now().astimezone(UTC)
+
+
+async def status(client: KubeClient, kind: Kind, body: Json) -> None:
+    """Create an object of the system namespace, and then its status."""
+    await client.create(kind, body, namespace=SYSTEM)
+    await client.patch(
+        kind,
+        body["metadata"]["name"],
+        {"status": body["status"]},
+        namespace=SYSTEM,
+        subresource="status",
+    )
+
+
+async def before_the_policies(client: KubeClient) -> None:
+    """Write what the policies of deploy/ let only kubelets and agents write."""
+    await client.create(NAMESPACES, {"metadata": {"name": SYSTEM}})
+    await client.create(SERVICE_ACCOUNTS, {"metadata": {"name": "default"}}, namespace=SYSTEM)
+    node = a_node()
+    node["metadata"]["annotations"][names.NODE_LOAD_TIME] = now().strftime("%Y-%m-%dT%H:%M:%SZ")
+    await register(client, node)
+    for name, app in (("agent-1", "fracgpu-deviceplugin"), (LEADER, "fracgpu-scheduler")):
+        pod = a_role_pod(name, app)
+        pod["spec"]["containers"][0]["name"] = "main"
+        pod["spec"]["tolerations"] = [{"operator": "Exists"}]
+        await status(client, PODS, pod)
+
+
+async def as_controllers_do(client: KubeClient) -> None:
+    """Write what controllers and leaders write: replicas, endpoints, Leases."""
+    for raw in (await client.list(DEPLOYMENTS, namespace=SYSTEM)).items:
+        body = decode_object(raw)
+        count = body["spec"]["replicas"]
+        counts = dict.fromkeys(("replicas", "readyReplicas", "availableReplicas"), count)
+        await client.patch(
+            DEPLOYMENTS,
+            body["metadata"]["name"],
+            {"status": counts},
+            namespace=SYSTEM,
+            subresource="status",
+        )
+    for slice_ in (
+        a_slice("fracgpu-webhook-x2c4f", "10.1.0.3", service="fracgpu-webhook"),
+        a_slice("fracgpu-scheduler-leader", "10.1.0.7"),
+    ):
+        body = {**slice_, "addressType": "IPv4", "ports": []}
+        await client.create(ENDPOINT_SLICES, body, namespace=SYSTEM)
+    with suppress(AlreadyExists):  # the API server makes it by itself, some time after its start
+        await client.create(NAMESPACES, {"metadata": {"name": "kube-node-lease"}})
+    for namespace, name, holder in (
+        (SYSTEM, "fracgpu-scheduler-extender", LEADER),
+        (SYSTEM, "fracgpu-rebalancer", "fracgpu-rebalancer-1"),
+        ("kube-node-lease", NODE, NODE),
+    ):
+        spec = {"holderIdentity": holder, "leaseDurationSeconds": 3600, "renewTime": stamp(now())}
+        await client.create(LEASES, {"metadata": {"name": name}, "spec": spec}, namespace=namespace)
+
+
+async def certified(client: KubeClient, kubeconfig: Path) -> None:
+    """Run the role certs until every certificate and bundle is well."""
+    settings = CertsSettings(
+        kubeconfig=str(kubeconfig), telemetry_host="127.0.0.1", telemetry_port=0, overlap_s=0.2
+    )
+
+    async def well() -> bool:
+        report = await collect_report(client, settings, now=now())
+        return not report.problems
+
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(run_until_stopped(build(settings), SystemClock(), stop=stop))
+        try:
+            await until(well, what="certificates and bundles", limit_s=120)
+        finally:
+            stop.set()
+
+
+def readers_role() -> Json:
+    """Return the ClusterRole that the documentation gives to those who may only read."""
+    page = COMMANDS_PAGE.read_text(encoding="utf-8")
+    text = page.partition("```yaml reader")[2].partition("```")[0]
+    role: Json = yaml.safe_load(text)
+    return role
+
+
+@asynccontextmanager
+async def installation(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> AsyncIterator[Installation]:
+    async with real_api_server(folder) as api:
+        admin = api.kubeconfig(folder / "admin.kubeconfig")
+        kubectl = Kubectl.find(admin)
+        async with connect(str(admin)) as client:
+            await before_the_policies(client)
+            await kubectl("apply", "--server-side", "--validate=false", "-k", str(DEPLOY))
+            await as_controllers_do(client)
+            await certified(client, admin)
+            await kubectl("apply", "-f", "-", stdin=readers_role())
+            await kubectl("create", "serviceaccount", "reader", "-n", "default")
+            await kubectl(
+                *("create", "clusterrolebinding", "reader", "--clusterrole=fracgpu-doctor"),
+                "--serviceaccount=default:reader",
+            )
+            token = await issue_token(client, namespace="default", account="reader")
+            reader = write_kubeconfig(
+                folder / "reader.kubeconfig", server=api.url, token=token, ca_file=api.ca_file
+            )
+            yield Installation(client=client, admin=admin, reader=reader, capsys=capsys)
+
+
+async def test_doctor_finds_each_fault_that_is_planted_on_a_real_api_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with installation(tmp_path, capsys) as there:
+        await a_reader_finds_no_fault_and_is_told_what_it_may_not_see(there)
+        await faults_of_admission(there)
+        await faults_of_scheduling(there)
+        await faults_of_nodes(there)
+        await faults_of_measurements_and_workloads(there)
+        await faults_of_versions(there)
+
+
+async def a_reader_finds_no_fault_and_is_told_what_it_may_not_see(there: Installation) -> None:
+    checks = await there.examined(kubeconfig=there.reader)
+
+    verdicts = {name: check["verdict"] for name, check in checks.items()}
+    assert {name for name, verdict in verdicts.items() if verdict == "found"} == set(), checks
+    unknown = {name for name, verdict in verdicts.items() if verdict == "not checked"}
+    assert unknown == NOT_FOR_READERS, checks
+    assert len(verdicts) == len(CHECKS)
+
+
+async def faults_of_admission(there: Installation) -> None:
+    client = there.client
+    # No pod of the webhook runs here, so the API server cannot reach it.
+    await there.finds("webhook-answers", "failed calling webhook", "NetworkPolicy")
+
+    await client.delete(ENDPOINT_SLICES, "fracgpu-webhook-x2c4f", namespace=SYSTEM)
+    await there.finds("webhook-endpoints", "has no ready endpoint", "describe pods")
+
+    stranger = make_ca(name="somebody else", now=now(), life=timedelta(days=1)).cert_pem
+    wrong = base64.b64encode(stranger).decode()
+    test = [{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": wrong}]
+    await client.patch(VALIDATING_WEBHOOKS, "fracgpu-webhook", test, how=PatchType.JSON)
+    await there.finds("webhook-trust", "does not trust the authority", "fracgpu-certs")
+
+    secret = await client.get_object(SECRETS, "fracgpu-ca", namespace=SYSTEM)
+    data = {key: base64.b64decode(value) for key, value in secret["data"].items()}
+    authority = Pair(cert_pem=data["tls.crt"], key_pem=data["tls.key"])
+    short = make_serving(
+        authority, names=["fracgpu-webhook.fracgpu-system.svc"], now=now(), life=timedelta(days=3)
+    )
+    body = {
+        "data": {
+            "tls.crt": base64.b64encode(short.cert_pem).decode(),
+            "tls.key": base64.b64encode(short.key_pem).decode(),
+        }
+    }
+    await client.patch(SECRETS, "fracgpu-webhook-tls", body, namespace=SYSTEM)
+    await there.finds("certificates", "fracgpu-webhook-tls: its certificate expires in 2 d",
+                      "fracgpu certs rotate")  # fmt: skip
+
+    for raw in (await client.list(VALIDATING_POLICY_BINDINGS)).items:
+        await client.delete(VALIDATING_POLICY_BINDINGS, decode_object(raw)["metadata"]["name"])
+    found = await there.found("policies")
+    assert len(found) == 17
+    assert all("has no binding" in finding["seen"] for finding in found)
+
+    await client.delete(VALIDATING_WEBHOOKS, "fracgpu-webhook")
+    await client.delete(MUTATING_WEBHOOKS, "fracgpu-webhook")
+    assert [finding["seen"].partition(":")[0] for finding in await there.found(
+        "webhook-registered"
+    )] == [
+        "there is no MutatingWebhookConfiguration fracgpu-webhook",
+        "there is no ValidatingWebhookConfiguration fracgpu-webhook",
+    ]  # fmt: skip
+
+
+async def faults_of_scheduling(there: Installation) -> None:
+    client = there.client
+    profile = next(
+        body
+        for raw in (await client.list(CONFIGMAPS, namespace=SYSTEM)).items
+        if "fracgpu-scheduler-profile" in (body := decode_object(raw))["metadata"]["name"]
+    )
+    text = profile["data"]["profile.yaml"].replace("ToScore: 100", "ToScore: 50")
+    await patch(client, CONFIGMAPS, profile["metadata"]["name"], {"data": {"profile.yaml": text}})
+    await there.finds("scheduler-profile", "percentageOfNodesToScore 50", "0008")
+
+    stale = {"endpoints": [{"addresses": ["10.1.0.66"], "conditions": {"ready": True}}]}
+    await patch(client, ENDPOINT_SLICES, "fracgpu-scheduler-leader", stale)
+    await there.finds("extender-leads", "has 10.1.0.66, but the leader", "delete endpointslice")
+
+    nobody = {"spec": {"holderIdentity": None, "renewTime": None}}
+    await patch(client, LEASES, "fracgpu-rebalancer", nobody)
+    await there.finds("rebalancer-leads", "Lease fracgpu-rebalancer has no holder", "logs")
+
+    await client.patch(
+        DEPLOYMENTS,
+        "fracgpu-webhook",
+        {"status": {"availableReplicas": 0, "readyReplicas": 0}},
+        namespace=SYSTEM,
+        subresource="status",
+    )
+    await there.finds("replicas", "fracgpu-webhook has 0 of 2 replicas", "describe pods")
+
+
+async def patch(client: KubeClient, kind: Kind, name: str, change: Mapping[str, Any]) -> None:
+    await client.patch(kind, name, change, namespace=SYSTEM)
+
+
+async def condition(client: KubeClient, reason: str, message: str) -> None:
+    ours = {
+        "type": names.SHARING_CONDITION, "status": "False", "reason": reason, "message": message
+    }  # fmt: skip
+    await client.patch(
+        NODES,
+        NODE,
+        {"status": {"conditions": [ours]}},
+        subresource="status",
+        how=PatchType.STRATEGIC,
+    )
+
+
+async def faults_of_nodes(there: Installation) -> None:
+    client = there.client
+    await condition(client, "CardsUnavailable", "NVML: driver not loaded")
+    await there.finds("driver", "gpu-1 shares no card: NVML: driver not loaded", "nvidia-smi")
+    await condition(client, "RuntimeUnknown", "/run/containerd/containerd.sock: no such file")
+    await there.finds("cdi", "containerd.sock: no such file", "--cri-socket")
+
+    offered = {
+        "status": {"capacity": {"nvidia.com/gpu": "4"}, "allocatable": {"nvidia.com/gpu": "4"}}
+    }
+    await client.patch(NODES, NODE, offered, subresource="status")
+    await there.finds("second-accountant", "counts nvidia.com/gpu (4)", "nodeSelector")
+
+    an_hour_ago = (now() - timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    old = {"metadata": {"annotations": {names.NODE_LOAD_TIME: an_hour_ago}}}
+    await client.patch(NODES, NODE, old)
+    await there.finds("load", "last confirmed 60 minutes ago", "every five minutes")
+
+    taint = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
+    await client.patch(NODES, NODE, {"spec": {"taints": [taint]}})
+    untolerant = {"spec": {"template": {"spec": {"tolerations": None}}}}
+    await patch(client, DAEMONSETS, "fracgpu-deviceplugin", untolerant)
+    await there.finds("taints", "the agent does not tolerate the taint nvidia.com/gpu=present",
+                      "kubectl taint node gpu-1 nvidia.com/gpu-")  # fmt: skip
+
+    needs_class = {"spec": {"template": {"spec": {"runtimeClassName": "nvidia"}}}}
+    await patch(client, DAEMONSETS, "fracgpu-deviceplugin", needs_class)
+    await there.finds("runtime-class", "names the runtime class nvidia", "runtimeClassName")
+
+    await client.delete(PODS, "agent-1", namespace=SYSTEM, grace_s=0)
+    await there.finds("agents", "fracgpu.io/share=true and no agent", "describe daemonset")
+
+    await client.patch(NODES, NODE, {"metadata": {"labels": {names.SHARE_LABEL: None}}})
+    await there.finds("nodes", "no node shares", "kubectl label node")
+
+
+async def faults_of_measurements_and_workloads(there: Installation) -> None:
+    client = there.client
+    await patch(client, CONFIGMAPS, names.CONFIG_MAP, {"data": {"rebalancer": "hotRatio: 9"}})
+    await there.finds("configuration", "key rebalancer: hotRatio is 9", "edit configmap")
+
+    closed = ("--prometheus-url", "http://127.0.0.1:1")
+    await there.finds("prometheus", "http://127.0.0.1:1 does not answer", "prometheus.url", *closed)
+    # The rebalancer's own Prometheus is a Service that does not exist here.
+    await there.finds("prometheus", "prometheus-operated.monitoring.svc", "prometheus.url")
+
+    job = {
+        "metadata": {"name": "train", "labels": {"kueue.x-k8s.io/queue-name": "gpus"}},
+        "spec": {
+            "suspend": True,
+            "template": {
+                "metadata": {"annotations": {names.FRACTION: "0.5"}},
+                "spec": {
+                    "restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]
+                },
+            },
+        },
+    }  # fmt: skip
+    await client.create(JOBS, job, namespace="default")
+    await there.finds("kueue", "Job default/train asks by fracgpu.io/fraction", "gpu-mem")
+
+
+async def faults_of_versions(there: Installation) -> None:
+    client = there.client
+    lease = {"spec": {"renewTime": stamp(now() + timedelta(minutes=10))}}
+    await client.patch(LEASES, NODE, lease, namespace="kube-node-lease")
+    await there.finds("clocks", "the clock of node gpu-1 is", "timedatectl")
+
+    image = [
+        {
+            "op": "replace",
+            "path": "/spec/template/spec/containers/0/image",
+            "value": "fracgpu:0.0.9",
+        }
+    ]
+    await client.patch(DEPLOYMENTS, "fracgpu-webhook", image, namespace=SYSTEM, how=PatchType.JSON)
+    await there.finds("roles", "fracgpu-webhook is of version 0.0.9", "helm upgrade")
+
+    await client.delete(CUSTOM_RESOURCE_DEFINITIONS, "moves.fracgpu.io")
+    await there.finds("definition", "no CustomResourceDefinition", "deploy/crds/moves.yaml")
