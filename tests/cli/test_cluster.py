@@ -3,10 +3,24 @@
 import json
 from typing import Any
 
-from cli.cluster import ObservedCluster, cluster_state_of, read_seen_node, read_subject, snapshot_of
+import pytest
+
+from cli.cluster import (
+    ObservedCluster,
+    cluster_state_of,
+    is_installed,
+    permission_of,
+    read_seen_node,
+    read_subject,
+    snapshot_of,
+    trouble,
+)
 from fracgpu import names
 from fracgpu.k8s.node_affinity import Taint
 from fracgpu.request.need import Strategy
+from kube.client import KubeClient
+from kube.errors import AccessError, KubeError, Unavailable, error_from_status
+from simulator.demo.definitions import install_definitions
 from tests.support.explaining import NOON
 from tests.support.gpu import a_gpu_pod, a_sharing_node
 
@@ -68,3 +82,53 @@ def test_the_ledger_is_folded_as_in_the_scheduler() -> None:
 
 def _on(card: str, mib: int) -> str:
     return json.dumps({"train": [{"card": card, "mib": mib}]})
+
+
+def an_error(status: int | None, verb: str = "GET", path: str = "/api/v1/nodes") -> KubeError:
+    message = 'nodes is forbidden: User "me" cannot list resource "nodes"'
+    if status is None:
+        return Unavailable(verb=verb, path=path, status=None, reason="NoAnswer", message="refused")
+    return error_from_status(verb=verb, path=path, status=status, reason="R", message=message)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (AccessError("no kubeconfig at 'x'"), "no kubeconfig at 'x'"),
+        (an_error(401), "does not accept the credentials"),
+        (an_error(403), 'may not list nodes: nodes is forbidden: User "me"'),
+        (an_error(403), "kubectl auth can-i list nodes -A"),
+        (an_error(None), "no answer from kube-apiserver to GET /api/v1/nodes: refused; is this"),
+        (an_error(None), "--context"),
+        (an_error(404), "kube-apiserver answered 404"),
+    ],
+)
+def test_an_error_of_the_api_server_says_what_to_do(error: KubeError, words: str) -> None:
+    assert words in trouble(error)
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "wanted"),
+    [
+        ("GET", "/api/v1/pods", ("list", "pods", " -A")),
+        ("GET", "/api/v1/namespaces/ml/pods", ("list", "pods", " -n ml")),
+        ("GET", "/api/v1/namespaces/ml/configmaps/c", ("get", "configmaps", " -n ml")),
+        ("GET", "/apis/fracgpu.io/v1alpha1/moves", ("list", "moves", " -A")),
+        ("PATCH", "/api/v1/nodes/n/status", ("patch", "nodes/status", "")),
+        ("POST", "/api/v1/namespaces/ml/pods/p/eviction", ("create", "pods/eviction", " -n ml")),
+        ("DELETE", "/api/v1/namespaces/ml", ("delete", "namespaces", "")),
+        ("GET", "/version", ("get", "/version", "")),
+    ],
+)
+def test_the_permission_that_a_request_needs_is_read_from_it(
+    verb: str, path: str, wanted: tuple[str, str, str]
+) -> None:
+    assert permission_of(an_error(403, verb, path)) == wanted
+
+
+async def test_whether_it_is_installed_is_asked_of_the_api_server(kube: KubeClient) -> None:
+    assert not await is_installed(kube)
+
+    await install_definitions(kube)
+
+    assert await is_installed(kube)

@@ -42,6 +42,14 @@ def test_a_card_has_its_move_and_every_other_pod_its_reason() -> None:
     assert answer["hotCards"][0]["held"][0]["gainPoints"] > 0
 
 
+def test_a_report_may_be_restricted_to_the_pods_of_one_namespace() -> None:
+    report = report_on(a_disruption_state(), policy=ACTIVE, breakers=(), now=NOON)
+
+    assert report.of_namespace("ml") == report
+    (card,) = report.of_namespace("elsewhere").cards
+    assert (card.card, card.moves, card.held) == (HOT_CARD, (), ())
+
+
 def test_switched_off_it_still_shows_what_there_would_be_to_do() -> None:
     report = report_on(
         a_disruption_state(), policy=replace(ACTIVE, mode=Mode.OFF), breakers=(), now=NOON

@@ -24,6 +24,7 @@ from certs.status import collect_report
 from cli.commands.doctor import main
 from fracgpu import names
 from fracgpu.doctor.checkup import CHECKS
+from fracgpu.doctor.measurements import SERIES
 from kube.access import connect
 from kube.client import KubeClient, PatchType
 from kube.errors import AlreadyExists
@@ -49,6 +50,8 @@ from kube.objects import decode_object
 from process.clock import SystemClock
 from process.lifecycle import run_until_stopped
 from simulator.demo.service_accounts import issue_token, write_kubeconfig
+from simulator.envtest.prometheus import RealPrometheus
+from tests.support.backfill import write_blocks
 from tests.support.examined import LEADER, NODE, a_node, a_role_pod, a_slice, stamp
 from tests.support.gpu import register
 from tests.support.kubectl import DEPLOY, Kubectl
@@ -215,7 +218,7 @@ async def test_doctor_finds_each_fault_that_is_planted_on_a_real_api_server(
         await faults_of_admission(there)
         await faults_of_scheduling(there)
         await faults_of_nodes(there)
-        await faults_of_measurements_and_workloads(there)
+        await faults_of_measurements_and_workloads(there, tmp_path / "prometheus")
         await faults_of_versions(there)
 
 
@@ -357,7 +360,7 @@ async def faults_of_nodes(there: Installation) -> None:
     await there.finds("nodes", "no node shares", "kubectl label node")
 
 
-async def faults_of_measurements_and_workloads(there: Installation) -> None:
+async def faults_of_measurements_and_workloads(there: Installation, folder: Path) -> None:
     client = there.client
     await patch(client, CONFIGMAPS, names.CONFIG_MAP, {"data": {"rebalancer": "hotRatio: 9"}})
     await there.finds("configuration", "key rebalancer: hotRatio is 9", "edit configmap")
@@ -366,6 +369,12 @@ async def faults_of_measurements_and_workloads(there: Installation) -> None:
     await there.finds("prometheus", "http://127.0.0.1:1 does not answer", "prometheus.url", *closed)
     # The rebalancer's own Prometheus is a Service that does not exist here.
     await there.finds("prometheus", "prometheus-operated.monitoring.svc", "prometheus.url")
+
+    write_blocks(folder / "data", [], end_s=now().timestamp())
+    async with RealPrometheus.start(folder, {}) as prometheus:
+        absent = await there.found("prometheus", "--prometheus-url", prometheus.url)
+    assert len(absent) == len(SERIES)
+    assert all("has no series" in finding["seen"] for finding in absent)
 
     job = {
         "metadata": {"name": "train", "labels": {"kueue.x-k8s.io/queue-name": "gpus"}},
@@ -398,6 +407,14 @@ async def faults_of_versions(there: Installation) -> None:
     ]
     await client.patch(DEPLOYMENTS, "fracgpu-webhook", image, namespace=SYSTEM, how=PatchType.JSON)
     await there.finds("roles", "fracgpu-webhook is of version 0.0.9", "helm upgrade")
+    newer = [
+        {"op": "replace", "path": "/spec/template/spec/containers/1/image",
+         "value": "registry.k8s.io/kube-scheduler:v1.99.0"}
+    ]  # fmt: skip
+    await client.patch(
+        DEPLOYMENTS, "fracgpu-scheduler", newer, namespace=SYSTEM, how=PatchType.JSON
+    )
+    await there.finds("kube-scheduler", "newer than the API server", "helm upgrade")
 
     await client.delete(CUSTOM_RESOURCE_DEFINITIONS, "moves.fracgpu.io")
     await there.finds("definition", "no CustomResourceDefinition", "deploy/crds/moves.yaml")

@@ -1,3 +1,4 @@
+import asyncio
 import base64
 import json
 import os
@@ -9,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
-from kube.access import connect, connect_to
-from kube.errors import AccessError
+from kube.access import connect, connect_to, own_namespace
+from kube.errors import AccessError, Unavailable
+from kube.kinds import NODES
 from tests.support.scripted import a_server, answering, json_answer
 
 
@@ -193,3 +196,68 @@ async def test_a_plain_address_needs_no_configuration(nowhere: Path) -> None:
         assert await client.get_path("/version") == b'{"a": 1}'
 
     assert server.heard[0].path == "/version"
+
+
+def two_contexts(path: Path, servers: dict[str, str]) -> Path:
+    """Write a kubeconfig with a context for each server, by its token; the first is current."""
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {"name": name, "cluster": {"server": server}} for name, server in servers.items()
+        ],
+        "users": [{"name": name, "user": {"token": name}} for name in servers],
+        "contexts": [
+            {"name": name, "context": {"cluster": name, "user": name, "namespace": f"of-{name}"}}
+            for name in servers
+        ],
+        "current-context": next(iter(servers)),
+    }
+    path.write_text(json.dumps(content))
+    return path
+
+
+async def test_a_context_is_chosen_by_its_name_even_inside_of_a_cluster(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with a_server(answering(json_answer({}))) as server:
+        path = two_contexts(nowhere / "two", {"a": server.url, "b": server.url})
+        monkeypatch.setenv("KUBECONFIG", str(path))
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+        async with connect(context="b") as client:
+            await client.get_path("/version")
+
+    assert server.heard[-1].headers["Authorization"] == "Bearer b"
+
+
+async def test_a_context_that_does_not_exist_is_an_error(nowhere: Path) -> None:
+    path = two_contexts(nowhere / "two", {"a": "http://127.0.0.1:1"})
+
+    with pytest.raises(AccessError, match="cannot use kubeconfig"):
+        async with connect(path, context="zz"):
+            pass
+
+
+def test_the_namespace_is_that_of_the_context(nowhere: Path) -> None:
+    path = two_contexts(nowhere / "two", {"a": "http://x", "b": "http://y"})
+    plain = a_kubeconfig(nowhere / "plain", server="http://x", user={})
+
+    assert own_namespace(path) == "of-a"
+    assert own_namespace(path, context="b") == "of-b"
+    assert own_namespace(plain) == "default"
+    with pytest.raises(AccessError, match="no kubeconfig at"):
+        own_namespace(nowhere / "missing")
+
+
+async def test_a_request_is_given_up_after_the_time_that_was_asked_for(nowhere: Path) -> None:
+    async def silent(_: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(60)
+        return web.Response()
+
+    async with a_server(silent) as server:
+        path = a_kubeconfig(nowhere / "mine", server=server.url, user={})
+        async with connect(path, timeout_s=0.2) as client:
+            with pytest.raises(Unavailable) as caught:
+                await client.create(NODES, {"metadata": {"name": "n"}})
+
+    assert caught.value.reason == "Timeout"

@@ -1,6 +1,6 @@
 import pytest
 
-from kube.kinds import DEPLOYMENTS, LEASES, NODES, PODS
+from kube.kinds import DEPLOYMENTS, LEASES, MOVES, NODES, PODS
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,9 @@ def test_an_empty_name_is_not_the_collection() -> None:
 def test_a_collection_has_no_subresource() -> None:
     with pytest.raises(ValueError, match="needs a name"):
         NODES.path(subresource="status")
+
+
+def test_a_kind_is_named_as_kubectl_names_it() -> None:
+    assert [kind.qualified_name for kind in (PODS, DEPLOYMENTS, MOVES)] == [
+        "pod", "deployment.apps", "move.fracgpu.io"
+    ]  # fmt: skip

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from cli.commands.cards import main, read_fleet, watch_fleet
 from cli.fleet import Fleet
@@ -42,6 +43,39 @@ async def test_json_is_for_programs(
     answer = json.loads(capsys.readouterr().out)
     assert (answer["heldMib"], answer["capacityMib"]) == (9_000, 48_000)
     assert [card["heldMib"] for card in answer["nodes"][0]["cards"]] == [0, 9_000]
+
+
+async def test_yaml_and_names_are_for_programs_too(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await furnish(kube)
+
+    assert await call(main, api, tmp_path, "-o", "yaml") == DONE
+    assert yaml.safe_load(capsys.readouterr().out)["capacityMib"] == 48_000
+
+    assert await call(main, api, tmp_path, "-o", "name") == DONE
+    assert capsys.readouterr().out == "card/GPU-gpu-1-0\ncard/GPU-gpu-1-1\n"
+
+
+async def test_only_the_pods_of_one_namespace_are_shown_but_all_that_is_held(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await furnish(kube)
+    await bind(kube, await a_pod(kube, "chat", mib=9_000), card=1, mib=9_000)
+
+    assert await call(main, api, tmp_path, "-n", "elsewhere") == DONE
+
+    row = capsys.readouterr().out.splitlines()[-1]
+    assert "9000/24000" in row
+    assert "chat" not in row
+
+
+async def test_a_cluster_without_fracgpu_is_told_so(
+    api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await call(main, api, tmp_path) == FAILED
+
+    assert "FracGPU is not installed in this cluster" in capsys.readouterr().err
 
 
 async def test_a_cluster_without_cards_is_told_how_to_share_some(

@@ -1,14 +1,25 @@
 """What the command prints, and when it changes something."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from cli.commands.uninstall import left_lines, main, plan_lines
+from cli.commands.uninstall import (
+    left_json,
+    left_lines,
+    main,
+    plan_json,
+    plan_lines,
+    plan_names,
+)
 from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.removal import FoundObject, Left, RemovalPlan
 from fracgpu.cards.node_marks import NodeMarks
-from kube.kinds import CLUSTER_ROLES, ROLE_BINDINGS
+from kube.client import KubeClient
+from kube.kinds import CLUSTER_ROLES, NAMESPACES, ROLE_BINDINGS
+from simulator.apiserver.server import ApiServer
+from tests.cli.live_cluster import call
 
 
 def test_the_plan_names_every_object_and_says_what_becomes_of_running_pods() -> None:
@@ -76,3 +87,60 @@ def test_a_cluster_that_does_not_answer_is_told(
 
     assert main(["--kubeconfig", str(config)]) == FAILED
     assert "fracgpu uninstall:" in capsys.readouterr().err
+
+
+PLAN = RemovalPlan(
+    nodes={"n1": NodeMarks(labels=("fracgpu.io/driver",))},
+    objects=[
+        FoundObject(kind=CLUSTER_ROLES, name="fracgpu-webhook"),
+        FoundObject(kind=ROLE_BINDINGS, name="reader", namespace="kube-system"),
+    ],
+    namespaces=["fracgpu-system"],
+    pods=["ml/p0"],
+)
+
+
+def test_programs_read_the_plan_and_what_is_left_as_json() -> None:
+    assert plan_json(PLAN) == {
+        "nodes": {"n1": ["label fracgpu.io/driver"]},
+        "objects": [
+            {"kind": "ClusterRole", "namespace": "", "name": "fracgpu-webhook"},
+            {"kind": "RoleBinding", "namespace": "kube-system", "name": "reader"},
+        ],
+        "namespaces": ["fracgpu-system"],
+        "pods": ["ml/p0"],
+    }
+    left = Left(nodes={"n1": ["capacity x"]}, namespaces=["a"], without_agent=["n2"])
+    assert left_json(left) == {
+        "nodes": {"n1": ["capacity x"]}, "namespaces": ["a"], "withoutAgent": ["n2"]
+    }  # fmt: skip
+
+
+def test_names_are_those_of_kubectl() -> None:
+    assert plan_names(PLAN) == [
+        "node/n1",
+        "clusterrole.rbac.authorization.k8s.io/fracgpu-webhook",
+        "rolebinding.rbac.authorization.k8s.io/reader",
+        "namespace/fracgpu-system",
+    ]
+
+
+async def test_nothing_is_changed_and_the_plan_is_printed_as_json(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await kube.create(
+        NAMESPACES,
+        {
+            "metadata": {
+                "name": "fracgpu-system",
+                "labels": {"app.kubernetes.io/part-of": "fracgpu"},
+            }
+        },
+    )
+
+    assert await call(main, api, tmp_path, "-o", "json") == DONE
+
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["found"]["namespaces"] == ["fracgpu-system"]
+    assert answer["left"] is None
+    assert await kube.get(NAMESPACES, "fracgpu-system")

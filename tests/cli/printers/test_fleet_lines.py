@@ -120,6 +120,25 @@ def test_no_name_breaks_the_terminal(width: int, text: str) -> None:
             assert not any(char < " " or "\x7f" <= char < "\xa0" for char in line)
 
 
+@pytest.mark.parametrize(
+    ("trouble", "word"),
+    [
+        ("", "ok"),
+        ("unhealthy", "unhealthy"),
+        ("cordoned until 12:01:00 UTC: hot", "cordoned"),
+        ("avoided until 12:01:00 UTC: warm", "avoided"),
+        ("all its slots are taken: 32 of 32", "closed"),
+    ],
+)
+def test_the_state_is_one_word_and_its_text_is_below(trouble: str, word: str) -> None:
+    card = replace(GPU_1.cards[1], trouble=trouble, foreign_mib=0)
+
+    _, row, *below, _ = screen(80, fleet=Fleet(nodes=(NodeRow(name="n", cards=(card,)),)))
+
+    assert row.split()[-1] == word
+    assert below == ([f"      {trouble}"] if trouble else [])
+
+
 def test_wide_characters_keep_the_columns_in_line() -> None:
     card = replace(GPU_1.cards[1], model="显卡显卡显卡", trouble="")
     plain = replace(GPU_1.cards[1], trouble="")
