@@ -42,8 +42,12 @@ def _sum_up(results: Sequence[Result], *, fine: int) -> str:
     unknown = sum(bool(result.unknown) for result in results)
     return (
         f"{len(results)} checks: {fine} ok, {unknown} not checked or not to the end; "
-        f"{errors} errors, {len(found) - errors} warnings"
+        f"{_count(errors, 'error')}, {_count(len(found) - errors, 'warning')}"
     )
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def doctor_json(results: Sequence[Result]) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
+from fracgpu import names
+
 T = TypeVar("T")
 
 Json = Mapping[str, Any]
@@ -155,6 +157,14 @@ def template_of(workload: Json) -> Json:
 def named(objects: Objects, name: str) -> Json | None:
     """Return the object with that name, or None."""
     return next((body for body in objects if name_of(body) == name), None)
+
+
+def requests_memory(pod: Json) -> bool:
+    """Report whether a container of a pod, or of a pod template, has a limit of gpu-mem."""
+    return any(
+        names.GPU_MEM in ((container.get("resources") or {}).get("limits") or {})
+        for container in pod.get("spec", {}).get("containers") or ()
+    )
 
 
 def is_ready(body: Json) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from fracgpu import names
-from fracgpu.cards.annotations import read_cards, read_load_time
+from fracgpu.cards.annotations import read_cards, read_foreign, read_load_time
 from fracgpu.cards.card import HEAT_MAX_AGE, Health
 from fracgpu.cards.node_marks import shares
 from fracgpu.cards.other_plugins import offered_by_others
@@ -19,6 +19,7 @@ from fracgpu.doctor.facts import (
     labels_of,
     name_of,
     named,
+    requests_memory,
     template_of,
 )
 from fracgpu.doctor.finding import Check, Finding, error, warning
@@ -210,7 +211,7 @@ def _words(taint: Taint) -> str:
 def _tolerated(facts: Facts) -> Iterator[Finding]:
     agent = named(known(facts.daemon_sets), AGENT)
     rules = _rules(template_of(agent).get("spec", {})) if agent is not None else None
-    waiting = [pod for pod in known(facts.waiting) if _requests_memory(pod)]
+    waiting = [pod for pod in known(facts.waiting) if requests_memory(pod)]
     for node in _sharing(facts):
         for taint in _taints(node):
             name = name_of(node)
@@ -229,11 +230,25 @@ def _tolerated(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-def _requests_memory(pod: Json) -> bool:
-    return any(
-        names.GPU_MEM in ((container.get("resources") or {}).get("limits") or {})
-        for container in pod.get("spec", {}).get("containers") or ()
-    )
+def _strangers(facts: Facts) -> Iterator[Finding]:
+    for node in _sharing(facts):
+        name = name_of(node)
+        try:
+            foreign = read_foreign(annotations_of(node).get(names.NODE_FOREIGN, ""))
+        except WireError as problem:
+            yield error(
+                f"node {name}: {problem}; nothing is placed there",
+                cure=f"kubectl annotate node {name} {names.NODE_FOREIGN}-: the agent writes it "
+                "anew",
+            )
+            continue
+        for uuid, mib in foreign.items():
+            if mib:
+                yield warning(
+                    f"card {uuid} of node {name}: {mib} MiB are used by processes without a share",
+                    cure="nvidia-smi on the node names them; a pod that asked for nothing sees "
+                    "cards where NVIDIA's runtime is the default: docs/security.md says how to close that",
+                )
 
 
 def _load(facts: Facts) -> Iterator[Finding]:
@@ -305,5 +320,6 @@ CHECKS: Final = (
         find=_second_accountant,
     ),
     Check(name="taints", title="Taints of sharing nodes are tolerated", find=_tolerated),
+    Check(name="strangers", title="Only holders of a share use cards", find=_strangers),
     Check(name="load", title="The cards' load is up to date", find=_load),
 )

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Final
 
 from fracgpu import names
-from fracgpu.doctor.facts import Facts, Json, NotKnownError, known, named, time_of
+from fracgpu.doctor.facts import Facts, Json, NotKnownError, known, named, requests_memory, time_of
 from fracgpu.doctor.finding import INSTALL_AGAIN, Check, Finding, error, warning
 
 EXTENDER_LEASE: Final = "fracgpu-scheduler-extender"
@@ -71,6 +71,30 @@ def _profiles_of(where: str, configuration: Json) -> Iterator[Finding]:
                 "a large cluster is not among those that the extender is asked about",
                 cure="set it to 100 (docs/decisions/0008-every-node-is-scored.md)",
             )
+
+
+def _scheduler_names(facts: Facts) -> Iterator[Finding]:
+    asking = [pod for pod in known(facts.waiting) if requests_memory(pod)]
+    configurations = known(facts.scheduler_configurations)
+    if not asking:
+        return
+    if not configurations:
+        raise NotKnownError("kube-scheduler's configuration is a file that no object shows")
+    served = {
+        profile.get("schedulerName")
+        for configuration in configurations.values()
+        for profile in configuration.get("profiles") or ()
+    }
+    for name in sorted({pod["spec"].get("schedulerName", "") for pod in asking} - served):
+        pods = [pod for pod in asking if pod["spec"].get("schedulerName", "") == name]
+        metadata = pods[0]["metadata"]
+        yield error(
+            f"{len(pods)} waiting pods that ask for a card name the scheduler {name}, such as "
+            f"{metadata.get('namespace')}/{metadata.get('name')}; the extender is asked only for "
+            f"{', '.join(sorted(map(str, served)))}",
+            cure="leave schedulerName out of the pods, or set the key schedulerName of the "
+            "configuration's admission (docs/webhook.md), or add a profile of that name",
+        )
 
 
 def _leads(facts: Facts) -> Iterator[Finding]:
@@ -168,6 +192,11 @@ CHECKS: Final = (
         name="scheduler-profile",
         title="kube-scheduler asks the extender, about every node",
         find=_profile,
+    ),
+    Check(
+        name="scheduler-names",
+        title="Waiting pods name a scheduler that asks the extender",
+        find=_scheduler_names,
     ),
     Check(name="extender-leads", title="One extender leads and is reachable", find=_leads),
     Check(name="rebalancer-leads", title="One rebalancer leads", find=_rebalancer_leads),

@@ -4,7 +4,14 @@ from collections.abc import Iterator
 from typing import Final
 
 from fracgpu import names
-from fracgpu.doctor.facts import Facts, Json, annotations_of, known, name_of, template_of
+from fracgpu.doctor.facts import (
+    Facts,
+    annotations_of,
+    known,
+    name_of,
+    requests_memory,
+    template_of,
+)
 from fracgpu.doctor.finding import Check, Finding, warning
 
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
@@ -17,7 +24,7 @@ def _counted(facts: Facts) -> Iterator[Finding]:
     for workload in known(facts.queued):
         template = template_of(workload)
         asked = [key for key in _ASKING if key in annotations_of(template)]
-        if asked and not _has_limit(template):
+        if asked and not requests_memory(template):
             metadata = workload["metadata"]
             kind = str(workload.get("kind", "workload"))
             yield warning(
@@ -27,13 +34,6 @@ def _counted(facts: Facts) -> Iterator[Finding]:
                 cure=f"write the limit {names.GPU_MEM}: MIB into the template instead; fracgpu "
                 "explain of such a pod names the MiB",
             )
-
-
-def _has_limit(template: Json) -> bool:
-    return any(
-        names.GPU_MEM in ((container.get("resources") or {}).get("limits") or {})
-        for container in template.get("spec", {}).get("containers") or ()
-    )
 
 
 CHECKS: Final = (Check(name="kueue", title="Kueue can count every template", find=_counted),)

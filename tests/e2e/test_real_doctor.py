@@ -21,7 +21,9 @@ from certs.authority import Pair, make_ca, make_serving
 from certs.service import build
 from certs.settings import CertsSettings
 from certs.status import collect_report
+from cli.commands import moves
 from cli.commands.doctor import main
+from cli.main import FAILED
 from fracgpu import names
 from fracgpu.doctor.checkup import CHECKS
 from fracgpu.doctor.measurements import SERIES
@@ -53,7 +55,7 @@ from simulator.demo.service_accounts import issue_token, write_kubeconfig
 from simulator.envtest.prometheus import RealPrometheus
 from tests.support.backfill import write_blocks
 from tests.support.examined import LEADER, NODE, a_node, a_role_pod, a_slice, stamp
-from tests.support.gpu import register
+from tests.support.gpu import a_gpu_pod, register
 from tests.support.kubectl import DEPLOY, Kubectl
 from tests.support.real_apiserver import real_api_server
 from tests.support.waiting import until
@@ -215,6 +217,7 @@ async def test_doctor_finds_each_fault_that_is_planted_on_a_real_api_server(
 ) -> None:
     async with installation(tmp_path, capsys) as there:
         await a_reader_finds_no_fault_and_is_told_what_it_may_not_see(there)
+        await a_reader_is_told_which_permission_is_missing(there)
         await faults_of_admission(there)
         await faults_of_scheduling(there)
         await faults_of_nodes(there)
@@ -230,6 +233,18 @@ async def a_reader_finds_no_fault_and_is_told_what_it_may_not_see(there: Install
     unknown = {name for name, verdict in verdicts.items() if verdict == "not checked"}
     assert unknown == NOT_FOR_READERS, checks
     assert len(verdicts) == len(CHECKS)
+
+
+async def a_reader_is_told_which_permission_is_missing(there: Installation) -> None:
+    there.capsys.readouterr()
+
+    code = await asyncio.to_thread(moves.main, ["--kubeconfig", str(there.reader)])
+
+    error = there.capsys.readouterr().err
+    assert code == FAILED
+    assert "fracgpu moves: may not list moves: " in error
+    assert 'cannot list resource "moves" in API group "fracgpu.io"' in error
+    assert "kubectl auth can-i list moves -A" in error
 
 
 async def faults_of_admission(there: Installation) -> None:
@@ -289,6 +304,11 @@ async def faults_of_scheduling(there: Installation) -> None:
     await patch(client, CONFIGMAPS, profile["metadata"]["name"], {"data": {"profile.yaml": text}})
     await there.finds("scheduler-profile", "percentageOfNodesToScore 50", "0008")
 
+    elsewhere = a_gpu_pod("elsewhere", schedulerName="default-scheduler")
+    await client.create(PODS, elsewhere, namespace="default")
+    await there.finds("scheduler-names", "name the scheduler default-scheduler", "schedulerName")
+    await client.delete(PODS, "elsewhere", namespace="default", grace_s=0)
+
     stale = {"endpoints": [{"addresses": ["10.1.0.66"], "conditions": {"ready": True}}]}
     await patch(client, ENDPOINT_SLICES, "fracgpu-scheduler-leader", stale)
     await there.finds("extender-leads", "has 10.1.0.66, but the leader", "delete endpointslice")
@@ -341,6 +361,10 @@ async def faults_of_nodes(there: Installation) -> None:
     old = {"metadata": {"annotations": {names.NODE_LOAD_TIME: an_hour_ago}}}
     await client.patch(NODES, NODE, old)
     await there.finds("load", "last confirmed 60 minutes ago", "every five minutes")
+
+    strangers = {"metadata": {"annotations": {names.NODE_FOREIGN: '{"GPU-gpu-1-0": 5000}'}}}
+    await client.patch(NODES, NODE, strangers)
+    await there.finds("strangers", "5000 MiB are used by processes without a share", "security.md")
 
     taint = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
     await client.patch(NODES, NODE, {"spec": {"taints": [taint]}})

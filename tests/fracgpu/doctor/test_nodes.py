@@ -205,6 +205,23 @@ def test_taints_of_kubernetes_itself_are_not_told() -> None:
     assert result_of("taints", facts).verdict is Verdict.FINE
 
 
+def test_memory_that_nobody_was_given_is_found() -> None:
+    node = a_node()
+    node["metadata"]["annotations"][names.NODE_FOREIGN] = '{"GPU-gpu-1-0": 5000, "GPU-gpu-1-1": 0}'
+
+    finding = found_by("strangers", healthy(nodes=(node,)))
+
+    assert "card GPU-gpu-1-0 of node gpu-1: 5000 MiB" in finding.seen
+    assert "docs/security.md" in finding.cure
+
+
+def test_foreign_memory_that_cannot_be_read_is_found() -> None:
+    node = a_node()
+    node["metadata"]["annotations"][names.NODE_FOREIGN] = "much"
+
+    assert "nothing is placed there" in found_by("strangers", healthy(nodes=(node,))).seen
+
+
 @pytest.mark.parametrize(
     ("written", "words"),
     [

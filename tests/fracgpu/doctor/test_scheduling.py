@@ -18,6 +18,7 @@ from tests.support.examined import (
     result_of,
     shipped,
 )
+from tests.support.gpu import a_gpu_pod
 
 
 def with_profile(configuration: dict[str, Any]) -> Facts:
@@ -73,6 +74,19 @@ def test_a_missing_profile_is_found_and_an_unseen_configuration_is_not_checked()
 
     unseen = result_of("scheduler-profile", healthy(scheduler_configurations={}))
     assert unseen.verdict is Verdict.NOT_CHECKED
+
+
+def test_a_waiting_pod_of_a_scheduler_that_asks_nobody_is_found() -> None:
+    ours, other = a_gpu_pod("ours"), a_gpu_pod("other", schedulerName="default-scheduler")
+
+    finding = found_by("scheduler-names", healthy(waiting=(ours, other)))
+
+    assert "1 waiting pods that ask for a card name the scheduler default-scheduler" in finding.seen
+    assert "default/other" in finding.seen
+    assert "docs/webhook.md" in finding.cure
+    assert result_of("scheduler-names", healthy(waiting=(ours,))).verdict is Verdict.FINE
+    unseen = healthy(waiting=(other,), scheduler_configurations={})
+    assert result_of("scheduler-names", unseen).verdict is Verdict.NOT_CHECKED
 
 
 def test_an_extender_without_a_leader_is_found() -> None:
