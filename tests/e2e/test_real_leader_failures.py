@@ -5,16 +5,25 @@ leader ends exactly after a write of its own has succeeded, before it learns of 
 """
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from fracgpu.disruption.move import Ending
+from fracgpu.disruption.move import ENDED, Ending
 from fracgpu.state.move_object import MovePhase
+from fracgpu.state.pod_info import PodInfo
 from kube.kinds import DEPLOYMENTS
-from tests.support.api_gate import Trigger, creating, entering, evicting, releasing
+from tests.support.api_gate import (
+    Trigger,
+    creating,
+    entering,
+    evicting,
+    releasing,
+    restoring,
+    unmarking,
+)
 from tests.support.moving_workloads import EVICT, a_workload
 from tests.support.real_moves import (
     MovingCluster,
@@ -42,6 +51,13 @@ EVICTING: Final = (
     ("eviction", evicting),
     ("evicted", entering(MovePhase.EVICTED)),
     ("verifying", entering(MovePhase.VERIFYING)),
+)
+
+ROLLING_BACK: Final = (
+    ("rolling-back", entering(MovePhase.ROLLING_BACK)),
+    ("restored", restoring),
+    ("unmarked", unmarking),
+    ("aborted", entering(MovePhase.ABORTED)),
 )
 
 
@@ -87,6 +103,38 @@ async def test_a_leader_killed_at_a_boundary_of_an_eviction_has_an_heir_that_fin
             app = await cluster.add(DEPLOYMENTS, body)
             await die_at(cluster, app, trigger, heir=f"after-{boundary}")
             cluster.cool()
+
+
+def all_but(victim: PodInfo) -> Callable[[PodInfo], bool]:
+    return lambda pod: pod.record.uid != victim.record.uid
+
+
+async def test_a_leader_killed_while_it_rolls_a_surge_back_has_an_heir_that_does(
+    tmp_path: Path,
+) -> None:
+    async with a_moving_cluster(tmp_path, replacementTtlS=6) as cluster:
+        await cluster.start("first")
+        await cluster.wait_leader("first")
+        for boundary, trigger in ROLLING_BACK:
+            app = await cluster.add(DEPLOYMENTS, a_workload(boundary))
+            heir = await cluster.start(f"after-{boundary}")
+            leader = cluster.replicas[await cluster.leader()]
+            leader.kill_at(trigger)
+            victim = await cluster.heat(app)
+            cluster.unready = all_but(victim)
+            await cluster.wait_sprung(leader, limit_s=90)
+            await cluster.wait_leader(heir.name)
+            move = await cluster.wait_move(
+                app, lambda move: move.status.phase in ENDED, what="the move ends", limit_s=90
+            )
+            assert move.status.result == Ending.NOT_READY.value, boundary
+
+            cluster.cool()
+            await cluster.settle(app)
+            (pod,) = await cluster.pods(app)
+            assert pod.record.uid == victim.record.uid, boundary
+            assert cluster.fewest_ready[app] == 1, boundary
+            cluster.unready = lambda _: False
 
 
 @pytest.mark.parametrize(

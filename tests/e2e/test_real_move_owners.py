@@ -97,6 +97,7 @@ async def test_scaled_up_and_down_in_the_middle_of_a_surge_as_many_stay_as_are_w
     """As a HorizontalPodAutoscaler does, which sees one pod more during a surge."""
     app = await cluster.add(DEPLOYMENTS, a_workload("scaled"))
     await surge(cluster, app)
+    cluster.keep_load()
 
     await scale(cluster, app, 3)
     await until(lambda: has(cluster, app, 4), what="three pods beside the released one")

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from fracgpu import names
 from fracgpu.disruption.candidates.move_mode import HASH_LABEL, RELEASED_SUFFIX
 from fracgpu.state.move_object import MovePhase
 from tests.support.tcp import a_connection, a_tcp_server
 
 _CHUNK: Final = 65536
+_MARK: Final = names.MOVED_BY.replace("/", "~1").encode()  # in a JSON pointer
 _REFUSED: Final = 300  # statuses from which on nothing was written
 
 
@@ -85,6 +87,12 @@ def releasing(write: Write) -> bool:
 def restoring(write: Write) -> bool:
     """Select the change by which a pod gets that label back."""
     return _patches_label(write) and RELEASED_SUFFIX.encode() not in write.body
+
+
+def unmarking(write: Write) -> bool:
+    """Select the change by which a pod loses the mark of a move, once it has its owner again."""
+    patched = write.for_real and write.verb == "PATCH" and "/pods/" in write.target
+    return patched and not _patches_label(write) and _MARK in write.body and b"remove" in write.body
 
 
 def evicting(write: Write) -> bool:

@@ -92,8 +92,6 @@ class MovingCluster:
         self._ready: dict[str, set[str]] = {}
         self.fewest_ready: dict[str, int] = {}
 
-    # What is there.
-
     async def pods(self, app: str = "") -> list[PodInfo]:
         """Return the pods of one workload, or all; those that are terminating included."""
         selector = f"app={app}" if app else None
@@ -185,10 +183,14 @@ class MovingCluster:
         self._hot = app
         return pod
 
+    def keep_load(self) -> None:
+        """Let pods that are created from now on use little."""
+        self._hot = ""
+
     def cool(self) -> None:
         """Let every pod use little."""
+        self.keep_load()
         self.load.busy = {}
-        self._hot = ""
 
     async def start(self, name: str) -> Replica:
         """Start a rebalancer."""
