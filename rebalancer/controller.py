@@ -144,7 +144,9 @@ class Controller:
         parts = self._parts
         await parts.store.load()
         now = parts.clock.now()
-        await parts.janitor.sweep(parts.cache.placed_pods.values(), now=now)
+        pods = parts.cache.placed_pods
+        await parts.janitor.sweep(pods.values(), now=now)
+        await parts.janitor.end_holds(pods, now=now)
 
         cards = parts.cache.cards()
         with parts.metrics.queries(parts.clock):

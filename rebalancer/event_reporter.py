@@ -153,9 +153,10 @@ class EventReporter:
         if record.dry_run:
             self._hindsight.remember(move, planned_at=record.planned_at)
         would = "would" if record.dry_run else "will"
+        source = record.spec.source.display
         note = (
-            f"pod {move.pod} {would} be moved off card {record.spec.source.display}, which is busy "
-            f"{move.level_ratio:.0%} of the time; card {record.spec.target.display} has room"
+            f"pod {move.pod} {would} be moved off card {source}, {_cause(record)}; "
+            f"card {record.spec.target.display} has room"
         )
         await self._tell(record, "MovePlanned", note)
 
@@ -198,7 +199,9 @@ class EventReporter:
 
     async def evicted(self, record: MoveRecord) -> None:
         log.info("pod_evicted", move=record.id, pod=record.move.pod, card=record.move.source)
-        note = f"pod {record.move.pod} was evicted to relieve card {record.spec.source.display}"
+        source, waiting = record.spec.source.display, _waiting(record)
+        aim = f"to free card {source} for pod {waiting}" if waiting else f"to relieve card {source}"
+        note = f"pod {record.move.pod} was evicted {aim}"
         await self._tell(record, "Evicted", note)
 
     async def completed(
@@ -250,7 +253,8 @@ class EventReporter:
         )
         if ending is Ending.USELESS:
             self._metrics.useless.inc()
-            note = f"{_move(record)} relieved nothing: {record.detail}"
+            nothing = "helped nobody" if _waiting(record) else "relieved nothing"
+            note = f"{_move(record)} {nothing}: {record.detail}"
             await self._tell(record, "MoveIneffective", note, level=EventLevel.WARNING)
         elif ending is Ending.LOST:
             self._metrics.lost_pods.inc()
@@ -286,6 +290,19 @@ def _concerned(record: MoveRecord) -> tuple[Regarding, ...]:
         Regarding(kind=kind, name=owner.name, namespace=pod.namespace, uid=owner.uid),
         _node(record.spec.source.node),
     )
+
+
+def _waiting(record: MoveRecord) -> str:
+    """Return the pod that the move makes room for; empty if it relieves its source."""
+    beneficiary = record.spec.beneficiary
+    return f"{beneficiary.namespace}/{beneficiary.name}" if beneficiary else ""
+
+
+def _cause(record: MoveRecord) -> str:
+    waiting = _waiting(record)
+    if waiting:
+        return f"for which pod {waiting} waits"
+    return f"which is busy {record.move.level_ratio:.0%} of the time"
 
 
 def _node(name: str) -> Regarding:

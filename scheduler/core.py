@@ -7,7 +7,7 @@ would, and get the same answers as from a running extender.
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from fracgpu.k8s.resources import pod_requests
+from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
 from fracgpu.placement.card_choice import CardChooser, choose_cards
 from fracgpu.placement.fit_index import FitIndex
 from fracgpu.placement.node_matrix import NodeMatrix
@@ -66,6 +66,18 @@ class SchedulerCore:
             strategy=strategy,
             clock=clock,
             orders={Strategy.LEAST_WASTE: self.least_waste},
+            host_left=self._host_left,
+        )
+
+    def _host_left(self, node: str) -> HostResources | None:
+        """Return what no pod has requested of a node; None if the node does not say what it has."""
+        known = self.ledger.nodes.get(node)
+        if known is None or known.host == NO_HOST_RESOURCES:
+            return None
+        used = self.bound_pods.used(node)
+        return HostResources(
+            cpu_milli=known.host.cpu_milli - used.cpu_milli,
+            memory_mib=known.host.memory_mib - used.memory_mib,
         )
 
     def best_node(self, pod: PodInfo, candidates: Sequence[str]) -> str | None:

@@ -1,10 +1,11 @@
 """The card that a Move has reserved for a pod, and the cards that Moves keep the pod off."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from fracgpu.cards.card import CardUuid
+from fracgpu.k8s.resources import HostResources, pod_requests
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import allocation_on_one_card, place
 from fracgpu.request.need import Strategy
@@ -89,6 +90,41 @@ def place_kept(
 def denied_cards(ledger: Ledger, pod: PodInfo, *, now: datetime) -> Mapping[CardUuid, str]:
     """Return the cards that Moves keep a pod off, and the node of each."""
     return {} if pod.owner is None else ledger.reservations.denied(pod.owner[2], now=now)
+
+
+def cards_without_host(
+    ledger: Ledger,
+    pod: PodInfo,
+    *,
+    host_left: Callable[[str], HostResources | None],
+    now: datetime,
+) -> Mapping[CardUuid, str]:
+    """Return the cards of nodes whose CPU or memory is kept for other pods, and the node of each.
+
+    As long as pods have to leave such a node still, what gets free there is not for others.
+
+    Args:
+        ledger: what Moves keep.
+        pod: the pod that asks.
+        host_left: what no pod has requested of a node; None if that is not known.
+        now: the time.
+    """
+    kept: dict[str, list[HostResources]] = {}
+    for hold in ledger.holds_against(pod.record.uid, now=now):
+        kept.setdefault(hold.node, []).append(hold.host)
+    if not kept:
+        return {}
+    wanted = pod_requests(pod.record.containers)
+    found: dict[CardUuid, str] = {}
+    for node, hosts in kept.items():
+        left, node_info = host_left(node), ledger.node(node, now=now)
+        if left is None or node_info is None:
+            continue
+        cpu_milli = left.cpu_milli - sum(host.cpu_milli for host in hosts)
+        memory_mib = left.memory_mib - sum(host.memory_mib for host in hosts)
+        if wanted.cpu_milli > max(cpu_milli, 0) or wanted.memory_mib > max(memory_mib, 0):
+            found |= dict.fromkeys(node_info.cards, node)
+    return found
 
 
 def _take(

@@ -50,9 +50,14 @@ class _SnapshotLedger(Ledger):
 
 
 class SnapshotIndex:
-    """The cards of the latest snapshot as arrays, and where each need fits."""
+    """The cards of the latest snapshot as arrays, and where each need fits.
+
+    Attributes:
+        evaluated: how often all cards were looked at, because no answer was kept.
+    """
 
     def __init__(self) -> None:
+        self.evaluated = 0
         self._ledger = _SnapshotLedger()
         self._matrix = NodeMatrix(self._ledger)
         self._found: dict[PodNeed, Cells] = {}
@@ -78,6 +83,7 @@ class SnapshotIndex:
         if found is None:
             if len(self._found) >= _MOST:
                 self._found.clear()
+            self.evaluated += 1
             found = self._found[need] = cards_for_whole_pod(matrix, need)
         return found
 
@@ -88,6 +94,7 @@ class SnapshotIndex:
         if found is None:
             if len(self._without) >= _MOST:
                 self._without.clear()
+            self.evaluated += 1
             found = np.ones((matrix.size, matrix.width), np.bool_)
             places = self.places(snapshot)
             for card in excluded:

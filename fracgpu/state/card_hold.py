@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Final
 
 from fracgpu.cards.card import CardUuid
+from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.state.move_object import RESERVING, MoveObject, MovePhase, in_utc
 
 # The pod on the source stays, so there will be no room.
@@ -16,12 +17,15 @@ _NO_ROOM: Final = (MovePhase.RECOMMENDED, MovePhase.ROLLING_BACK, MovePhase.ABOR
 class CardHold:
     """Cards of one node that take no new slice but those of one waiting pod.
 
-    It ends when the pod is placed, wherever that is: nobody needs it any more.
+    It ends when the pod is placed, wherever that is: nobody needs it any more. So that it does not
+    begin again when that pod ends, and for a pod that is deleted while it waits, the rebalancer
+    writes into the Move that it is over.
 
     Attributes:
         move: the name of the Move.
         pod_uid: the waiting pod's.
         until: when the hold lapses.
+        host: what is kept of the node's CPU and memory.
     """
 
     move: str
@@ -29,19 +33,21 @@ class CardHold:
     node: str
     cards: frozenset[CardUuid]
     until: datetime
+    host: HostResources = NO_HOST_RESOURCES
 
 
 def hold_of(move: MoveObject) -> CardHold | None:
     """Return what a Move keeps for its beneficiary; None without one, or if no room comes of it.
 
-    While the target is reserved the move is under way, and the hold lasts at least as long.
+    While the target is reserved the move is under way, and the hold lasts at least as long, unless
+    it was ended.
     """
     beneficiary = move.spec.beneficiary
     phase = move.status.phase
     if beneficiary is None or phase in _NO_ROOM:
         return None
-    until = in_utc(beneficiary.held_until)
-    if phase in RESERVING:
+    until = in_utc(move.status.held_until or beneficiary.held_until)
+    if phase in RESERVING and move.status.held_until is None:
         until = max(until, in_utc(move.reserved_until))
     return CardHold(
         move=move.name,
@@ -49,6 +55,7 @@ def hold_of(move: MoveObject) -> CardHold | None:
         node=move.spec.source.node,
         cards=frozenset(CardUuid(card) for card in beneficiary.cards),
         until=until,
+        host=HostResources(cpu_milli=beneficiary.cpu_milli, memory_mib=beneficiary.memory_mib),
     )
 
 

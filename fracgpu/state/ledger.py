@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.state.allocation import Allocation, Assignment, Phase, PodRecord, allocations_by_card
-from fracgpu.state.card_hold import held_cards
+from fracgpu.state.card_hold import CardHold, held_cards
 from fracgpu.state.move_object import MoveObject
 from fracgpu.state.reservation import MoveClaims, claims_of
 from fracgpu.state.reservation_index import ReservationIndex, discard
@@ -247,6 +247,19 @@ class Ledger:
             kept=held_cards(holds, placed=placed, now=now),
         )
         return _FoldedNode(info, now, min((end for end in ends if end > now), default=None))
+
+    def holds_against(self, uid: str, *, now: datetime) -> list[CardHold]:
+        """Return what Moves keep now for other pods that wait; one for each of them and node."""
+        found: dict[tuple[str, str], CardHold] = {}
+        for node in self._reservations.nodes_with_holds():
+            for hold in self._reservations.holds_on(node):
+                if (
+                    hold.until > now
+                    and hold.pod_uid != uid
+                    and not self._is_placed(hold.pod_uid, now=now)
+                ):
+                    found[hold.pod_uid, node] = hold
+        return list(found.values())
 
     def snapshot(self, *, now: datetime) -> Snapshot:
         """Return all nodes and allocations, assumptions that have not lapsed included."""

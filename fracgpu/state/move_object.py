@@ -111,6 +111,8 @@ class Beneficiary(_Shape, frozen=True, kw_only=True):
         cards: the cards of the source's node that take no new slice but this pod's, by UUID. The
             source is one of them; those that need no move any more are there as well.
         held_until: when that ends, unless the move is still under way.
+        cpu_milli: what the pod requests of the node besides cards, in millicores; kept as well.
+        memory_mib: the same in MiB of memory.
     """
 
     namespace: str
@@ -118,6 +120,8 @@ class Beneficiary(_Shape, frozen=True, kw_only=True):
     uid: str
     cards: tuple[str, ...]
     held_until: datetime
+    cpu_milli: int = 0
+    memory_mib: int = 0
 
 
 class MoveReason(_Shape, frozen=True, kw_only=True):
@@ -184,6 +188,8 @@ class MoveStatus(_Shape, frozen=True, kw_only=True):
 
     Attributes:
         reserved_until: replaces the spec's.
+        held_until: when the beneficiary was seen to be placed or gone, which ends what is kept for
+            it; replaces the spec's.
         released_hash: the value of the pod's label ``pod-template-hash`` before a surge.
         attempts: how often the eviction was refused so far.
         retry_at: not before this time.
@@ -194,6 +200,7 @@ class MoveStatus(_Shape, frozen=True, kw_only=True):
     phase: MovePhase = MovePhase.PLANNED
     phase_since: datetime | None = None
     reserved_until: datetime | None = None
+    held_until: datetime | None = None
     replacement: Replacement | None = None
     released_hash: str = ""
     attempts: int = 0

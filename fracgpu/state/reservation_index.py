@@ -119,6 +119,10 @@ class ReservationIndex:
         """Return what Moves keep on a node for waiting pods, lapsed or not."""
         return self._holds_of(self._holds_on.get(node, ()))
 
+    def nodes_with_holds(self) -> Sequence[str]:
+        """Return the nodes on which Moves keep something for waiting pods, lapsed or not."""
+        return sorted(self._holds_on)
+
     def holds_for(self, pod_uid: str) -> Sequence[CardHold]:
         """Return what Moves keep for a waiting pod, lapsed or not."""
         return self._holds_of(self._holds_for.get(pod_uid, ()))

@@ -1,6 +1,6 @@
 """Puts right what a move left behind: pods that no ReplicaSet owns, stale notices, old Moves."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Final
@@ -11,6 +11,7 @@ from fracgpu import names
 from fracgpu.disruption.candidates.move_mode import original_value
 from fracgpu.disruption.move import UNDER_WAY
 from fracgpu.errors import WireError
+from fracgpu.state.card_hold import hold_of
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.pod_info import decode_pod_info
 from kube.client import KubeClient, PatchType
@@ -62,6 +63,16 @@ class Janitor:
             except KubeError as error:
                 log.warning("leftover_stays", pod=pod.info.record.key, error=str(error))
 
+    async def end_holds(self, pods: Mapping[str, PlacedPod], *, now: datetime) -> None:
+        """End what Moves keep for pods that are placed or gone; *pods* has the live ones by UID."""
+        for record in no_longer_needed(self._store.records, pods, now=now):
+            try:
+                await self._store.put(record.with_status(held_until=now))
+            except KubeError as error:
+                log.warning("hold_stays", move=record.id, error=str(error))
+            else:
+                log.info("hold_ended", move=record.id, beneficiary=record.spec.plan)
+
     async def _put_right(self, pod: PlacedPod, pods: Iterable[PlacedPod]) -> None:
         record = pod.info.record
         try:
@@ -105,6 +116,21 @@ class Janitor:
         self._guard()
         await self._client.evict(namespace=record.namespace, name=record.name, uid=record.uid)
         log.info("leftover_evicted", pod=record.key)
+
+
+def no_longer_needed(
+    records: Iterable[MoveRecord], pods: Mapping[str, PlacedPod], *, now: datetime
+) -> list[MoveRecord]:
+    """Return the moves that keep cards for a pod that does not wait any more."""
+    found = []
+    for record in records:
+        hold = hold_of(record.object)
+        if hold is None or hold.until <= now:
+            continue
+        waiting = pods.get(hold.pod_uid)
+        if waiting is None or waiting.info.record.node:
+            found.append(record)
+    return found
 
 
 def leftovers(pods: Iterable[PlacedPod], records: Iterable[MoveRecord]) -> list[PlacedPod]:

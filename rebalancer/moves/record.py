@@ -191,7 +191,7 @@ class MoveRecord:
     def past(self) -> PastMove:
         """Return the move as budgets and breakers count it."""
         return PastMove(
-            move=self.move,
+            move=self._move_with_hold(),
             started_at=self.planned_at,
             under_way=self.phase in UNDER_WAY,
             ended_at=self.phase_since if self.phase in ENDED else None,
@@ -208,6 +208,14 @@ class MoveRecord:
             ),
             replacement_uid=self.status.replacement.uid if self.status.replacement else "",
         )
+
+    def _move_with_hold(self) -> Move:
+        """Return the move; its beneficiary with the time when the hold really ends."""
+        move, ended_at = self.move, self.status.held_until
+        if move.beneficiary is None or ended_at is None:
+            return move
+        beneficiary = msgspec.structs.replace(move.beneficiary, held_until=ended_at)
+        return replace(move, beneficiary=beneficiary)
 
 
 def a_replacement(

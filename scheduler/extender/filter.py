@@ -15,7 +15,12 @@ from fracgpu.placement.fit_index import FITS, FitIndex, Obstacle, refusal, verdi
 from fracgpu.placement.node_matrix import IntArray
 from fracgpu.placement.outcome import NoPlacement
 from fracgpu.placement.placement import MAX_SCORE, place
-from fracgpu.placement.reserved import denied_cards, place_kept, place_reserved
+from fracgpu.placement.reserved import (
+    cards_without_host,
+    denied_cards,
+    place_kept,
+    place_reserved,
+)
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
@@ -74,6 +79,7 @@ class Extender:
         strategy: returns the cluster's current default.
         clock: the time at which cordons and assumptions are evaluated.
         orders: strategies that score nodes themselves.
+        host_left: what no pod has requested of a node's CPU and memory; None if it is not known.
     """
 
     def __init__(
@@ -83,12 +89,14 @@ class Extender:
         strategy: Callable[[], Strategy],
         clock: Clock,
         orders: dict[Strategy, NodeScorer] | None = None,
+        host_left: Callable[[str], HostResources | None] = lambda _: None,
     ) -> None:
         self._fit_index = fit_index
         self._strategy = strategy
         self._clock = clock
         self._ledger = fit_index.matrix.ledger
         self._orders = orders or {}
+        self._host_left = host_left
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
         """Return the candidates on which the pod fits, and the reasons for the others."""
@@ -150,7 +158,10 @@ class Extender:
             verdict=answers.verdict[rows],
             score=answers.score[rows],
             avoided=answers.avoided[rows],
-            denied=denied_cards(self._ledger, pod, now=now),
+            denied={
+                **denied_cards(self._ledger, pod, now=now),
+                **cards_without_host(self._ledger, pod, host_left=self._host_left, now=now),
+            },
         )
         for node in set(found.denied.values()).intersection(names):
             at = names.index(node)

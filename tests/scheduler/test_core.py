@@ -1,17 +1,22 @@
 """The core, without an API server, answers as the extender does."""
 
 import json
+from datetime import timedelta
+from typing import Any
 
 from fracgpu.placement.outcome import Placement
 from fracgpu.request.need import Strategy
+from fracgpu.state.move_object import MovePhase
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey
+from scheduler.cache.event_handlers import decode_any_pod
 from scheduler.core import SchedulerCore
 from scheduler.extender.api import ExtenderArgs
-from tests.fakes.clock import VirtualClock
+from tests.fakes.clock import NOON, VirtualClock
 from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
+from tests.support.moves import a_beneficiary, move_of
 
 
 def a_core(*nodes: str, strategy: Strategy = Strategy.PACK) -> SchedulerCore:
@@ -63,3 +68,42 @@ def test_the_cards_are_those_that_a_binding_would_name() -> None:
     assert isinstance(answer, Placement)
     assert [claim.card for claim in answer.assignment["train"]] == ["GPU-a-0"]
     assert core.cards_on(pending(), "unknown") is None
+
+
+def with_cpu(name: str, cpu: str, **pod: Any) -> bytes:
+    body = a_gpu_pod(name, mib=1000, **pod)
+    body["metadata"]["uid"] = name
+    body["spec"]["containers"][0]["resources"]["requests"]["cpu"] = cpu
+    return json.dumps(body).encode()
+
+
+def test_a_pod_gets_no_cpu_that_is_kept_for_one_that_waits_for_cards() -> None:
+    """Whatever pods have requested counts, also those without cards; the node has 64 CPUs."""
+    core = a_core("a", "b")
+    plain = {"containers": [{"name": "c", "resources": {"requests": {"cpu": "20"}}}]}
+    body = {"metadata": {"name": "x", "uid": "x"}, "spec": {"nodeName": "a", **plain}}
+    core.handlers.pod_changed(
+        Change(
+            type=ChangeType.ADDED,
+            key=ObjectKey("default", "x"),
+            uid="x",
+            resource_version="1",
+            object=decode_any_pod(json.dumps(body).encode()),
+        )
+    )
+    kept = a_beneficiary("GPU-a-0", held_until=NOON + timedelta(hours=1), cpu_milli=40_000)
+    core.ledger.set_move(
+        move_of(
+            source=("a", "GPU-a-0"),
+            target=("b", "GPU-b-0"),
+            phase=MovePhase.VERIFYING,
+            beneficiary=kept,
+        )
+    )
+
+    def passed(cpu: str) -> tuple[str, ...]:
+        asked = ExtenderArgs(pod=decode_pod_info(with_cpu("p", cpu)), node_names=("a", "b"))
+        return tuple(core.extender.filter(asked).passed)
+
+    assert passed("4") == ("a", "b")
+    assert passed("5") == ("b",)

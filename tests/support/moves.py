@@ -69,7 +69,11 @@ def status_body(status: MoveStatus) -> dict[str, Any]:
 
 
 def a_beneficiary(
-    *cards: str, uid: str = "uid-big", held_until: datetime = RESERVED_UNTIL
+    *cards: str,
+    uid: str = "uid-big",
+    held_until: datetime = RESERVED_UNTIL,
+    cpu_milli: int = 0,
+    memory_mib: int = 0,
 ) -> Beneficiary:
     """Return a waiting pod for which the source, or *cards*, are kept."""
     return Beneficiary(
@@ -78,6 +82,8 @@ def a_beneficiary(
         uid=uid,
         cards=cards or ("GPU-source",),
         held_until=held_until,
+        cpu_milli=cpu_milli,
+        memory_mib=memory_mib,
     )
 
 

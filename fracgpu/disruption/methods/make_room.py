@@ -17,20 +17,28 @@ from fracgpu.disruption.disruption_state import DisruptionState, budgets_of, car
 from fracgpu.disruption.move import HeldBack, HoldReason, Move, PastMove
 from fracgpu.disruption.policy import MakeRoom, Mode, RebalancerPolicy
 from fracgpu.disruption.room.card_table import Flags
+from fracgpu.disruption.room.holds import holds_cards
 from fracgpu.disruption.room.prover import (
+    Allows,
     RoomContext,
     StateProver,
-    holds_cards,
+    always,
     room_context,
 )
-from fracgpu.disruption.room.search import PlannedMove, RoomPlan, find_room, single_container
+from fracgpu.disruption.room.search import (
+    MovablePod,
+    PlannedMove,
+    RoomPlan,
+    find_room,
+    single_container,
+)
+from fracgpu.k8s.resources import pod_requests
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.move_object import Beneficiary
 
 NAME: Final = "make-room"
 
 _MOST_WAITING: Final = 50  # looked at in one cycle, the most urgent ones
-_PLANS_TRIED: Final = 3  # each without the pod that the budgets kept out of the one before
 
 
 def subjects(state: DisruptionState, *, policy: RebalancerPolicy, now: datetime) -> Sequence[str]:
@@ -199,22 +207,34 @@ def _ends(past_move: PastMove) -> tuple[CardUuid, CardUuid]:
 def _within_budgets(
     context: RoomContext, waiting: PlacedPod, *, cards: Flags, most_moves: int | None = None
 ) -> RoomPlan | HoldReason:
-    """Return a plan that the budgets allow as a whole, or why there is none."""
-    excluded: frozenset[str] = frozenset()
-    answer = HoldReason.NO_ROOM
-    for _ in range(_PLANS_TRIED):
-        found = _find(context, waiting, cards=cards, excluded=excluded, most_moves=most_moves)
-        if found is None:
-            return answer
-        budgets = budgets_of(context.state, policy=context.policy, now=context.now)
-        if context.policy.max_per_hour - budgets.this_hour < len(found.moves):
-            return HoldReason.PLAN_BUDGET
-        refused = _over_budget(context, waiting, found)
-        if refused is None:
-            return found
-        answer = HoldReason.PLAN_BUDGET
-        excluded |= {refused}
-    return answer
+    """Return a plan that the budgets allow as a whole, or why there is none.
+
+    If they had room for a part of it only, moves would be made that help nobody.
+    """
+    budgets = budgets_of(context.state, policy=context.policy, now=context.now)
+    refused: list[str] = []
+
+    def allows(pod: MovablePod, before: Sequence[PlannedMove]) -> bool:
+        after = budgets
+        for planned in before:
+            after = after.with_(_move(context, _node_of(context, planned.pod), planned))
+        candidate = context.state.pods[pod.uid]
+        reason = after.of_pod(
+            pod.uid, owner_uid=candidate.owner_uid, namespace=candidate.info.record.namespace
+        )
+        refused.extend([pod.uid] if reason else [])
+        return reason is None
+
+    found = _find(context, waiting, cards=cards, allows=allows, most_moves=most_moves)
+    if found is None:
+        return HoldReason.PLAN_BUDGET if refused else HoldReason.NO_ROOM
+    if context.policy.max_per_hour - budgets.this_hour < len(found.moves):
+        return HoldReason.PLAN_BUDGET
+    return found
+
+
+def _node_of(context: RoomContext, pod: MovablePod) -> str:
+    return context.table.nodes[int(context.table.node[context.table.index[pod.card]])]
 
 
 def _find(
@@ -222,7 +242,7 @@ def _find(
     waiting: PlacedPod,
     *,
     cards: Flags,
-    excluded: frozenset[str] = frozenset(),
+    allows: Allows = always,
     most_moves: int | None = None,
 ) -> RoomPlan | None:
     need = waiting.info.need
@@ -231,33 +251,22 @@ def _find(
     return find_room(
         context.table,
         need,
-        StateProver(context, waiting, excluded=excluded),
+        StateProver(context, waiting, allows=allows),
         cards=cards & context.allowed(waiting)[context.table.node],
         most_moves=most,
     )
 
 
-def _over_budget(context: RoomContext, waiting: PlacedPod, plan: RoomPlan) -> str | None:
-    """Return the UID of the first pod that the budgets do not allow after those before it.
-
-    The budgets must have room for the whole plan, or moves would be made that help nobody.
-    """
-    budgets = budgets_of(context.state, policy=context.policy, now=context.now)
-    for move in _moves(context, waiting, plan):
-        reason = budgets.of_pod(move.pod_uid, owner_uid=move.owner_uid, namespace=move.namespace)
-        if reason is not None:
-            return move.pod_uid
-        budgets = budgets.with_(move)
-    return None
-
-
 def _moves(context: RoomContext, waiting: PlacedPod, plan: RoomPlan) -> tuple[Move, ...]:
     record, policy = waiting.info.record, context.policy
+    host = pod_requests(record.containers)
     beneficiary = Beneficiary(
         namespace=record.namespace,
         name=record.name,
         uid=record.uid,
         cards=plan.cards,
+        cpu_milli=host.cpu_milli,
+        memory_mib=host.memory_mib,
         held_until=context.now + timedelta(seconds=policy.make_room_hold_s),
     )
     return tuple(

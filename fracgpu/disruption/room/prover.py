@@ -4,7 +4,7 @@ Whether a pod may be moved is said by `evictability`; whether a pod fits on a no
 places real pods. A target is measured and stays cool, as for every move.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Final
@@ -18,9 +18,9 @@ from fracgpu.disruption.candidates.move_mode import mode_of
 from fracgpu.disruption.candidates.preflight import why_not_now
 from fracgpu.disruption.disruption_state import DisruptionState, budgets_of
 from fracgpu.disruption.heat import Heat, MeasuredPodUse
-from fracgpu.disruption.move import PastMove
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.disruption.room.card_table import CardTable, Flags
+from fracgpu.disruption.room.holds import held_for
 from fracgpu.disruption.room.search import MovablePod, PlannedMove
 from fracgpu.disruption.simulation import PlacementSimulation
 from fracgpu.k8s.scheduling.cluster import Change
@@ -28,7 +28,7 @@ from fracgpu.k8s.scheduling.node_filters import NodeFilter, allowed_nodes
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import SCORING, place
 from fracgpu.state.cluster_state import PlacedPod
-from fracgpu.state.move_object import MoveMode, MovePhase
+from fracgpu.state.move_object import MoveMode
 
 _BASE_COST: Final = 5.0
 _NO_SURGE_COST: Final = 10.0  # the old pod ends before the new one is ready
@@ -47,9 +47,13 @@ class RoomContext:
         state: the input of the plan.
         policy: the limits.
         now: the moment.
+
+    Attributes:
+        asked: how often all cards, or all nodes, were looked at for one pod.
     """
 
     def __init__(self, state: DisruptionState, *, policy: RebalancerPolicy, now: datetime) -> None:
+        self.asked = 0
         self.state = state
         self.policy = policy
         self.now = now
@@ -58,6 +62,7 @@ class RoomContext:
         self.being_moved = frozenset(
             past_move.move.pod_uid for past_move in state.past if past_move.under_way
         )
+        self._simulation = PlacementSimulation(state)
         self._refused: dict[str, bool] = {}
         self._allowed: dict[str, Flags] = {}
         readings = [state.reading(uuid) for uuid in self.table.uuids]
@@ -82,9 +87,10 @@ class RoomContext:
         """Return on which nodes of the table a pod may run."""
         found = self._allowed.get(candidate.uid)
         if found is None:
+            self.asked += 1
             waits = not candidate.info.record.node
             # Whether a node has room for a waiting pod is seen once others have left it.
-            found = self._allowed[candidate.uid] = PlacementSimulation(self.state).nodes_for(
+            found = self._allowed[candidate.uid] = self._simulation.nodes_for(
                 candidate, self.table.nodes, without=_ROOM if waits else frozenset()
             )
         return found
@@ -108,28 +114,6 @@ class RoomContext:
         closed = self.table.flags({*self.held, *sources, *budgets.closed_targets()})
         busy = np.array([budgets.node_is_busy(name) for name in self.table.nodes], np.bool_)
         return cool & self.table.open & ~closed & ~busy[self.table.node]
-
-
-def held_for(past: Sequence[PastMove], *, now: datetime) -> dict[CardUuid, str]:
-    """Return the cards that moves keep for waiting pods, with the UID of the pod."""
-    return {
-        CardUuid(card): past_move.move.beneficiary.uid
-        for past_move in past
-        if holds_cards(past_move, now=now) and past_move.move.beneficiary is not None
-        for card in past_move.move.beneficiary.cards
-    }
-
-
-def holds_cards(past_move: PastMove, *, now: datetime) -> bool:
-    """Report whether a move keeps cards for its beneficiary: as `fracgpu.state.card_hold` says."""
-    beneficiary = past_move.move.beneficiary
-    if beneficiary is None:
-        return False
-    if past_move.phase in (MovePhase.ROLLING_BACK, MovePhase.ABORTED):
-        return False
-    if past_move.phase is MovePhase.RECOMMENDED:
-        return past_move.under_way  # planned in this very cycle, to be shown
-    return past_move.under_way or now < beneficiary.held_until
 
 
 @lru_cache(maxsize=1)
@@ -160,28 +144,37 @@ def room_context(state: DisruptionState, *, policy: RebalancerPolicy, now: datet
     return _shared(_Asked(state, policy, now))
 
 
+Allows = Callable[[MovablePod, Sequence[PlannedMove]], bool]
+
+
+def always(pod: MovablePod, before: Sequence[PlannedMove]) -> bool:
+    """Allow every move."""
+    del pod, before
+    return True
+
+
 class StateProver:
     """Proves the parts of a plan for one waiting pod.
 
     Args:
         context: of the cycle.
         waiting: the pod that gets in.
-        excluded: UIDs of pods that stay where they are.
+        allows: whether the budgets allow to move a pod after those moves.
     """
 
     def __init__(
-        self, context: RoomContext, waiting: PlacedPod, *, excluded: frozenset[str] = frozenset()
+        self, context: RoomContext, waiting: PlacedPod, *, allows: Allows = always
     ) -> None:
         self._context = context
         self._waiting = waiting
-        self._excluded = excluded
+        self._allows = allows
 
     def movable(self, card: CardUuid) -> Sequence[MovablePod]:
         context = self._context
         snapshot = context.state.snapshot
         node = context.table.nodes[int(context.table.node[context.table.index[card]])]
         found = []
-        for uid in sorted(snapshot.nodes[node].cards[card].pods - self._excluded):
+        for uid in sorted(snapshot.nodes[node].cards[card].pods):
             candidate = context.state.pods.get(uid)
             if (
                 candidate is None
@@ -214,6 +207,7 @@ class StateProver:
 
     def _has_host(self, node: str, moved: Sequence[MovablePod]) -> bool:
         """Report whether kube-scheduler would take the waiting pod on a node once *moved* left."""
+        self._context.asked += 1
         state = self._context.state
         cluster = state.scheduling
         if node not in cluster.rows:
@@ -228,7 +222,7 @@ class StateProver:
         state, table = self._context.state, self._context.table
         candidate = state.pods[pod.uid]
         need = candidate.info.need
-        if need is None:
+        if need is None or not self._allows(pod, before):
             return None
         # One card takes one pod of a plan: the budgets let a card be a target once in a while.
         closed = keep_off | {move.card for move in before}
@@ -245,6 +239,7 @@ class StateProver:
         self, pod: MovablePod, candidate: PlacedPod, closed: frozenset[CardUuid]
     ) -> Iterator[int]:
         """Yield the cards that may be the target, in the order of the pod's strategy."""
+        self._context.asked += 1
         context, policy = self._context, self._context.policy
         table, state = context.table, context.state
         need, use = candidate.info.need, context.use(candidate, pod.card)

@@ -16,10 +16,11 @@ from fracgpu.disruption.room.card_table import CardTable, Flags
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.state.allocation import CardAllocation
 
-MOST_MOVES: Final = 3
+MOST_MOVES: Final = 3  # of one plan, unless the administrator allows more
+_MOST_PER_CARD: Final = 3
 _NODES_TRIED: Final = 8
 _ROOMY_NODES_TRIED: Final = 32
-_PLANS_TRIED: Final = 4  # on one node: each excludes the pod for which the one before had no target
+_PLANS_TRIED: Final = 8  # on one node: each excludes the pod for which the one before had no target
 _PODS_WEIGHED: Final = 16  # of one card, the cheapest first
 
 _Amounts = tuple[int, int, int]  # MiB, cores, slots
@@ -67,7 +68,9 @@ class RoomProver(Protocol):
     def target(
         self, pod: MovablePod, before: Sequence[PlannedMove], keep_off: frozenset[CardUuid]
     ) -> tuple[str, CardUuid] | None:
-        """Return the node and card where a pod's replacement can start, or None.
+        """Return the node and card where a pod's replacement can start.
+
+        None if there is none, or if the pod may not be moved after those before it.
 
         Args:
             pod: the pod.
@@ -99,7 +102,7 @@ def find_room(
         need: what waits.
         prover: says which pods may move, and where to.
         cards: those that the waiting pod may get, in the table's order.
-        most_moves: at most so many.
+        most_moves: at most so many, and of one card at most three.
     """
     container = single_container(need)
     if container is None:
@@ -140,7 +143,8 @@ def _promising(
     whole = table.capacity_mib == container.mib
     moves = np.where(room, 0, np.where(whole, table.pods, np.minimum(table.pods, 1)))
     # No pod to move and no room: what is missing there is held by nobody whom we know.
-    worth = np.flatnonzero(suitable & (room | (table.pods > 0)) & (moves <= most_moves))
+    most_of_card = min(most_moves, _MOST_PER_CARD)
+    worth = np.flatnonzero(suitable & (room | (table.pods > 0)) & (moves <= most_of_card))
     order = worth[np.lexsort((short_mib[worth], moves[worth], table.node[worth]))]
     of_node = table.node[order]
     if not len(of_node):
@@ -172,7 +176,7 @@ def _on_node(
         number: _Choice(
             prover.movable(table.uuids[number]),
             _missing(table, container, number),
-            most=most_moves,
+            most=min(most_moves, _MOST_PER_CARD),
         )
         for number in numbers
         if not room[number]

@@ -1,6 +1,5 @@
 """Where a replacement could run: the scheduler's rules, asked before a pod is moved."""
 
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -178,7 +177,8 @@ def test_a_card_is_a_target_exactly_if_the_placement_would_put_the_pod_there(
     assert found == {card for card in info.cards if alone_fits(info, card)}
 
 
-def test_a_thousand_nodes_are_asked_for_two_thousand_pods_within_a_second_of_cpu() -> None:
+def test_two_thousand_pods_on_a_thousand_nodes_are_answered_by_a_handful_of_evaluations() -> None:
+    """How long that takes depends on the machine; `benchmarks.rebalancer_plan` measures it."""
     names = [f"n{number:04}" for number in range(1000)]
     nodes = [a_node(name, *(f"GPU-{name}-{index}" for index in range(8))) for name in names]
     pods = [
@@ -196,12 +196,12 @@ def test_a_thousand_nodes_are_asked_for_two_thousand_pods_within_a_second_of_cpu
     state = replace(state, scheduling=scheduling)
     hot = frozenset(card for card in state.cards())
 
-    began = time.process_time()
     for number in range(100):  # as many hot cards, each with twenty pods
         simulation = PlacementSimulation(state)
         for pod in pods[20 * number : 20 * number + 20]:
             assert not simulation.targets(pod, exclude=hot)
             assert simulation.targets(pod)
-    spent_s = time.process_time() - began
 
-    assert spent_s < 4, "a loaded machine is slower than the second that is meant"
+    # All pods ask for the same, and none has terms of its own.
+    assert len(state.scheduling.kept) == 1
+    assert state.index.evaluated == 3  # the need, and both sets of excluded cards

@@ -2,17 +2,26 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from msgspec import structs
 
 from fracgpu.cards.card import CardUuid, Cordon, NodeCards
-from fracgpu.k8s.resources import NO_HOST_RESOURCES
+from fracgpu.k8s.container import ContainerSpec
+from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.placement.card_choice import NO_CHOOSERS, choose_cards
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import Placement
-from fracgpu.placement.reserved import denied_cards, place_reserved, reservations_for
+from fracgpu.placement.reserved import (
+    cards_without_host,
+    denied_cards,
+    place_reserved,
+    reservations_for,
+)
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import Assignment, PodRecord
 from fracgpu.state.ledger import Ledger
@@ -21,7 +30,7 @@ from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.reservation import claims_of
 from tests.fakes.clock import NOON
 from tests.support.core import a_card, a_need, a_pod_need, a_record, on
-from tests.support.moves import move_of
+from tests.support.moves import a_beneficiary, move_of
 
 NODES = tuple(
     NodeCards(
@@ -322,3 +331,73 @@ class AnyOrder(RuleBasedStateMachine):
 
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+
+
+BIG = a_beneficiary("n-0", uid="big", held_until=LATER, cpu_milli=4000, memory_mib=1000)
+
+
+def a_keeping_move(name: str = "a", **changes: Any) -> MoveObject:
+    wanted: dict[str, Any] = {"phase": MovePhase.VERIFYING, "beneficiary": BIG}
+    return a_move(name, **(wanted | changes))
+
+
+def refused_nodes(ledger: Ledger, pod: PodInfo, *, left: HostResources | None) -> set[str]:
+    found = cards_without_host(ledger, pod, host_left=lambda _: left, now=NOON)
+    return set(found.values())
+
+
+def asking(cpu_milli: int, memory_mib: int = 0, uid: str = "p") -> PodInfo:
+    requests = {"cpu": f"{cpu_milli}m", "memory": f"{memory_mib}Mi"}
+    container = ContainerSpec(name="main", requests=requests)
+    return PodInfo(record=a_record(uid, containers=(container,)), need=a_pod_need(a_need(80)))
+
+
+@pytest.mark.parametrize(
+    ("pod", "left", "refused"),
+    [
+        (asking(1000), HostResources(cpu_milli=5000, memory_mib=1000), False),
+        (asking(1001), HostResources(cpu_milli=5000, memory_mib=1000), True),
+        (asking(0, 500), HostResources(cpu_milli=5000, memory_mib=1500), False),
+        (asking(0, 501), HostResources(cpu_milli=5000, memory_mib=1500), True),
+        # Those who leave are there still: what gets free is for the pod that waits.
+        (asking(1), HostResources(cpu_milli=3000, memory_mib=1000), True),
+        (asking(0), HostResources(cpu_milli=3000, memory_mib=0), False),
+        (asking(9000, uid="big"), HostResources(cpu_milli=5000, memory_mib=1000), False),
+        (asking(9000), None, False),  # the node does not say what it has
+    ],
+)
+def test_cpu_and_memory_are_kept_for_the_pod_that_waits(
+    pod: PodInfo, left: HostResources | None, refused: bool
+) -> None:
+    ledger = a_ledger(a_keeping_move())
+    assert refused_nodes(ledger, pod, left=left) == ({"n"} if refused else set())
+
+
+def test_several_moves_of_one_plan_keep_cpu_once() -> None:
+    left = HostResources(cpu_milli=5000, memory_mib=1000)
+    one, another = a_keeping_move(), a_keeping_move("b", source=("n", "n-1"))
+    assert refused_nodes(a_ledger(one, another), asking(1000), left=left) == set()
+
+    second = a_beneficiary("n-1", uid="large", held_until=LATER, cpu_milli=1)
+    another = a_keeping_move("b", source=("n", "n-1"), beneficiary=second)
+    assert refused_nodes(a_ledger(one, another), asking(1000), left=left) == {"n"}
+
+
+def test_cpu_is_kept_no_longer_than_the_cards() -> None:
+    left = HostResources(cpu_milli=1000, memory_mib=1000)
+    rolled_back = a_ledger(a_keeping_move(phase=MovePhase.ROLLING_BACK))
+    assert refused_nodes(rolled_back, asking(1000), left=left) == set()
+
+    placed_ = a_ledger(a_keeping_move())
+    placed_.set_pod(a_record("big", node="m", assignment=on("m-0", 80)))
+    assert refused_nodes(placed_, asking(1000), left=left) == set()
+
+    lapsed = structs.replace(BIG, held_until=NOON)
+    assert (
+        refused_nodes(
+            a_ledger(a_keeping_move(beneficiary=lapsed, reserved_until=NOON)),
+            asking(1000),
+            left=left,
+        )
+        == set()
+    )

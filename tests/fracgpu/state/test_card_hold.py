@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.state.allocation import Slice
@@ -125,3 +126,15 @@ def test_a_node_is_opened_only_for_the_pod_that_cards_are_kept_for() -> None:
     assert info is not None
     assert info.opened_for("another") is info
     assert not info.opened_for("uid-big").cards[CardUuid("GPU-source")].kept_for
+
+
+@pytest.mark.parametrize("phase", [phase for phase in MovePhase if phase not in _NO_ROOM])
+def test_a_hold_that_was_ended_is_over_whatever_the_phase(phase: MovePhase) -> None:
+    move = move_of(phase=phase, reserved_until=RESERVED_UNTIL, beneficiary=a_beneficiary())
+    ended = structs.replace(move, status=structs.replace(move.status, held_until=_BEFORE))
+
+    hold = hold_of(ended)
+
+    assert hold is not None
+    assert hold.until == _BEFORE
+    assert held_cards([hold], now=_BEFORE) == {}

@@ -6,13 +6,16 @@ import pytest
 
 from fracgpu import names
 from fracgpu.disruption.move import UNDER_WAY
+from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.move_object import MovePhase
 from kube.client import KubeClient
-from rebalancer.moves.janitor import Janitor, Remedy, leftovers, what_to_do
+from rebalancer.moves.janitor import Janitor, Remedy, leftovers, no_longer_needed, what_to_do
 from rebalancer.moves.steps.facts import OwnerFacts
 from rebalancer.moves.store import MoveStore
 from simulator.demo.definitions import install_definitions
 from tests.fakes.clock import NOON
+from tests.support.making_room import a_waiting_pod
+from tests.support.moves import a_beneficiary
 from tests.support.rebalancing import a_move, a_placed_pod
 from tests.support.records import a_record
 
@@ -69,3 +72,44 @@ async def test_old_moves_are_forgotten_once_a_minute(kube: KubeClient) -> None:
     assert [record.spec.pod.uid for record in store.records] == ["young"]
     await store.load()
     assert len(store.records) == 1
+
+
+LATER = NOON + timedelta(minutes=30)
+HOLDING = a_record(
+    MovePhase.DONE,
+    move=a_move(beneficiary=a_beneficiary("GPU-hot", uid="big", held_until=LATER)),
+)
+
+
+@pytest.mark.parametrize(
+    ("pods", "ended"),
+    [
+        ([a_waiting_pod("big")], False),
+        ([a_waiting_pod("big", node="n1")], True),  # it is placed; and may end soon
+        ([a_waiting_pod("another")], True),  # it was deleted
+    ],
+)
+def test_cards_are_kept_no_longer_than_the_pod_waits(pods: list[PlacedPod], ended: bool) -> None:
+    by_uid = {pod.uid: pod for pod in pods}
+
+    found = no_longer_needed([HOLDING], by_uid, now=NOON)
+
+    assert found == ([HOLDING] if ended else [])
+    assert no_longer_needed([HOLDING], by_uid, now=LATER) == []
+
+
+async def test_the_end_of_a_hold_is_written_into_the_move(kube: KubeClient) -> None:
+    await install_definitions(kube)
+    store = MoveStore(kube, guard=lambda: None)
+    janitor = Janitor(kube, store, guard=lambda: None)
+    await store.put(HOLDING)
+
+    await janitor.end_holds({}, now=NOON)
+    await janitor.end_holds({}, now=NOON + timedelta(seconds=15))
+
+    await store.load()
+    (record,) = store.records
+    assert record.status.held_until == NOON
+    beneficiary = record.past().move.beneficiary
+    assert beneficiary is not None
+    assert beneficiary.held_until == NOON

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import Heat
 from fracgpu.disruption.methods import make_room
@@ -17,7 +18,7 @@ from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
 from fracgpu.state.move_object import MoveMode, MovePhase
 from tests.fakes.clock import NOON
 from tests.support.making_room import a_cluster, a_small_pod, a_waiting_pod, begun
-from tests.support.rebalancing import ACTIVE, a_reading
+from tests.support.rebalancing import ACTIVE, a_placed_pod, a_reading
 
 MAKE_ROOM = replace(
     ACTIVE,
@@ -225,6 +226,25 @@ def test_the_budgets_must_have_room_for_the_whole_plan(room: int) -> None:
     found = plan(state, replace(MAKE_ROOM, max_per_hour=room))
     assert len(found.moves) == (2 if room == 2 else 0)
     assert room == 2 or reasons(found) == [HoldReason.PLAN_BUDGET]
+
+
+def test_a_plan_takes_no_two_pods_of_one_owner_but_finds_others() -> None:
+    """An owner that is moved must have all its pods ready, so its pods move one after the other."""
+    held = {"n1": dict.fromkeys(("a0", "a1", "a2", "a3", "a4", "a5"), 0)}
+    free = {"n2": dict.fromkeys(("b0", "b1", "b2"), 9000)}
+    owner = ("ReplicaSet", "web", "owner-web")
+    replicas = [
+        a_placed_pod(f"web-{card}", CardUuid(card), node="n1", mib=4000, owner=owner)
+        for card in ("a0", "a1", "a2", "a3", "a4")
+    ]
+    other = a_small_pod("api", "a5", node="n1")
+    state = a_cluster(held | free, *replicas, other, a_waiting_pod(cards=2))
+
+    found = plan(state)
+
+    assert len(found.moves) == 2
+    assert {move.owner_uid for move in found.moves} == {"owner-web", "owner-api"}
+    assert found.held == ()
 
 
 TWO_MOVES = {"n1": {"a0": 4000, "a1": 5000}, "n2": {"b0": 9000}, "n3": {"c0": 9000}}
