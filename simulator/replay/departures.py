@@ -19,8 +19,9 @@ from fracgpu.placement.placement import place as place_on
 from fracgpu.request.need import Strategy
 from fracgpu.state.allocation import Assignment
 from simulator.replay.fleet import FleetState
+from simulator.replay.fleet_prover import Running
 from simulator.replay.policies import POLICIES, CpuPods, ReplayPolicy
-from simulator.replay.room_maker import RoomMaker, Running
+from simulator.replay.room_maker import RoomMaker
 from simulator.replay.workload import ReplayPod, ReplayWorkload, node_order
 
 _LONGEST_S = 6 * 3600.0  # longer lives are cut, so that the window holds many lives
@@ -40,6 +41,8 @@ class MakeRoomLimits:
         after_s: how long a pod must have waited.
         move_s: how long one move takes, from its plan until the pod has left the source.
         in_flight: moves at once.
+        per_node: moves at once off one node.
+        hold_s: how long the cards are kept for the pod, from the plan on.
         keeps_host: CPU and memory of the node are kept for the pod as well as its cards.
     """
 
@@ -48,6 +51,8 @@ class MakeRoomLimits:
     most_moves: int = MOST_MOVES
     move_s: float = 120.0
     in_flight: int = 1
+    per_node: int = 1
+    hold_s: float = 1800.0
     keeps_host: bool = False
 
 

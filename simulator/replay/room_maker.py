@@ -5,28 +5,24 @@ source and its target until the move has ended, as in a surge.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.room.card_table import CardTable, Flags
-from fracgpu.disruption.room.search import MovablePod, PlannedMove, RoomPlan, find_room
+from fracgpu.disruption.room.search import RoomPlan, find_room
 from fracgpu.placement.outcome import Placement
-from fracgpu.placement.placement import SCORING
 from fracgpu.placement.placement import place as place_on
 from fracgpu.request.need import PodNeed, Strategy
-from fracgpu.state.allocation import Assignment, CardAllocation
-from fracgpu.units import Mib
+from fracgpu.state.allocation import Assignment
 from simulator.replay.fleet import FleetState
+from simulator.replay.fleet_prover import Fleet, FleetProver, Running
 from simulator.replay.workload import ReplayPod
 
 _HOUR_S: Final = 3600.0
-_COST: Final = 5.0
-_COST_PER_MIB: Final = 1 / (10 * 1024)
 
 
 class Limits(Protocol):
@@ -43,17 +39,11 @@ class Limits(Protocol):
     @property
     def in_flight(self) -> int: ...
     @property
+    def per_node(self) -> int: ...
+    @property
+    def hold_s(self) -> float: ...
+    @property
     def keeps_host(self) -> bool: ...
-
-
-@dataclass(slots=True, kw_only=True)
-class Running:
-    """A pod that runs: where, on which cards, and what releases it."""
-
-    pod: ReplayPod
-    place: int
-    cards: tuple[CardUuid, ...]
-    uid: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,16 +59,24 @@ class _Moving:
 
 @dataclass(slots=True, kw_only=True)
 class _Plan:
-    """A plan under way, for a pod that waits."""
+    """A plan under way, for a pod that waits; its moves are found one after the other.
+
+    Attributes:
+        cards: kept for the pod until *until_s*, or until it is placed.
+        made: moves that were begun.
+        dropped: the pod got in elsewhere.
+        cpu_milli: what is kept of the node besides the cards, and *memory_mib*.
+    """
 
     number: int
     pod: ReplayPod
     place: int
     cards: frozenset[CardUuid]
-    left: list[PlannedMove]
-    moving: _Moving | None = None
+    until_s: float
+    made: int = 0
+    moving: list[_Moving] = field(default_factory=list)
     dropped: bool = False
-    cpu_milli: int = 0  # what is kept of the node besides the cards
+    cpu_milli: int = 0
     memory_mib: int = 0
 
 
@@ -105,21 +103,16 @@ class RoomMaker:
         self._place_of = {name: place for place, name in enumerate(state.names)}
         self._running: dict[int, Running] = {}
         self._on: dict[CardUuid, set[int]] = defaultdict(set)
+        self._fleet = Fleet(
+            state=state,
+            strategy=strategy,
+            place_of=self._place_of,
+            running=self._running,
+            on=self._on,
+        )
         self._plans: list[_Plan] = []
         self._tried_s: dict[int, float] = {}
         self._now_s = 0.0
-
-    def pods_on(self, card: CardUuid) -> frozenset[int]:
-        """Return the pods that run on a card."""
-        return frozenset(self._on[card])
-
-    def running(self, number: int) -> Running:
-        """Return a pod that runs."""
-        return self._running[number]
-
-    def place_of(self, node: str) -> int:
-        """Return the place of a node in the fleet."""
-        return self._place_of[node]
 
     def started(self, number: int, running: Running) -> None:
         """Note a pod that runs now."""
@@ -133,9 +126,8 @@ class RoomMaker:
         self.state.release(running.pod, running.place, running.uid)
         self._off(number, running)
         del self._running[number]
-        for plan in self._plans:
-            moving = plan.moving
-            if moving is not None and moving.number == number:
+        for moving in self._under_way():
+            if moving.number == number:
                 self.state.release(running.pod, moving.place, moving.uid)
                 places.append(moving.place)
                 moving.ends_s = self._now_s
@@ -146,34 +138,33 @@ class RoomMaker:
         """Drop the plan for a pod that got in elsewhere; a move under way is finished."""
         for plan in self._plans:
             if plan.number == number:
-                plan.left.clear()
                 plan.dropped = True
                 self._close(plan.place)
                 self._give_host_back(plan)
 
     def plan(self, waiting: Iterable[tuple[int, ReplayPod]], now_s: float) -> None:
-        """Plan for the pods that wait, in their order, as far as the budgets allow."""
+        """Continue the plans, and plan for the pods that wait, as far as the budgets allow."""
         if not self.limits.moves_per_hour:
             return
+        for plan in self._plans:
+            if not plan.moving and not plan.dropped and plan.until_s > now_s:
+                self._continue(plan, now_s)
         hopeless: set[object] = set()
         for number, pod in waiting:
             tried_s = self._tried_s.get(number, -np.inf)
             if pod.need is None or pod.demand in hopeless or now_s - tried_s < _HOUR_S:
                 continue
-            if any(plan.number == number for plan in self._plans):
-                continue
-            most = min(self.limits.most_moves, self._budget(now_s))
-            if most < 1 or len(self._plans) >= self.limits.in_flight:
+            if self._budget(now_s) < 1 or self._in_flight() >= self.limits.in_flight:
                 return
-            found = self._find(pod, pod.need, most)
-            if found is None:
+            found = self._find(pod, pod.need, self.limits.most_moves)
+            if found is None or len(found.moves) > self._budget(now_s):
                 hopeless.add(pod.demand)
                 continue
             self._tried_s[number] = now_s
             self._begin(number, pod, found, now_s)
 
     def finish(self, now_s: float) -> tuple[list[Ready], list[int]]:
-        """End the moves that are due and begin the next ones.
+        """End the moves that are due, and the plans whose pod is placed or whose time is over.
 
         Returns:
             The pods whose cards are free, and the places that have more room for others after them.
@@ -182,30 +173,34 @@ class RoomMaker:
         ready: list[Ready] = []
         roomier: list[int] = []
         for plan in list(self._plans):
-            if plan.moving is not None and plan.moving.ends_s <= now_s:
-                roomier += self._end(plan.moving)
-                plan.moving = None
+            due = [moving for moving in plan.moving if moving.ends_s <= now_s]
+            for moving in due:
+                plan.moving.remove(moving)
+                roomier += self._end(moving)
+            if due:
                 self._keep_host(plan)
-                self._next(plan, now_s)
-            if plan.moving is None and not plan.left:
-                self._plans.remove(plan)
-                self._close(plan.place)
-                self._give_host_back(plan)
-                roomier.append(plan.place)
-                assignment = (
-                    None if plan.dropped else self._placed_on(plan.pod, plan.place, plan.cards)
-                )
-                if assignment is not None:
-                    self.helped_s.append(now_s)
-                    ready.append((plan.number, plan.place, assignment))
+            assignment = self._placed(plan)
+            over = plan.dropped or plan.until_s <= now_s
+            if assignment is None and (plan.moving or not over):
+                continue
+            self._plans.remove(plan)
+            self._close(plan.place)
+            self._give_host_back(plan)
+            roomier.append(plan.place)
+            if assignment is not None:
+                self.helped_s.append(now_s)
+                ready.append((plan.number, plan.place, assignment))
         return ready, roomier
 
-    def _find(self, pod: ReplayPod, need: PodNeed, most: int) -> RoomPlan | None:
+    def _find(
+        self, pod: ReplayPod, need: PodNeed, most: int, *, plan: _Plan | None = None
+    ) -> RoomPlan | None:
+        """Return moves for a pod, those of a begun *plan* on its cards alone."""
         state = self.state
         table = CardTable({name: state.node_info(at) for at, name in enumerate(state.names)})
         places = np.array([self._place_of[name] for name in table.nodes], np.int64)
-        moving = {plan.moving.number for plan in self._plans if plan.moving is not None}
-        prover = _FleetProver(self, pod, table, places, frozenset(moving))
+        moving = frozenset(moving.number for moving in self._under_way())
+        prover = FleetProver(self._fleet, pod, table, moving=moving)
         cpu, memory = state.cpu_milli.copy(), state.memory_mib.copy()
         for running in self._running.values():
             if len(running.cards) == 1:  # at most what moves could free
@@ -213,12 +208,20 @@ class RoomMaker:
                 memory[running.place] += running.pod.host.memory_mib
         possible = (cpu >= pod.host.cpu_milli) & (memory >= pod.host.memory_mib)
         cards: Flags = possible[places][table.node]
+        if plan is not None:
+            cards = cards & table.flags(plan.cards)
         return find_room(table, need, prover, cards=cards, most_moves=most)
 
+    def _under_way(self) -> list[_Moving]:
+        return [moving for plan in self._plans for moving in plan.moving]
+
+    def _in_flight(self) -> int:
+        return len(self._under_way())
+
     def _budget(self, now_s: float) -> int:
+        """Return how many more moves may begin in this hour."""
         begun = sum(now_s - at_s < _HOUR_S for at_s in self.begun_s[-self.limits.moves_per_hour :])
-        promised = sum(len(plan.left) for plan in self._plans)
-        return self.limits.moves_per_hour - begun - promised
+        return self.limits.moves_per_hour - begun
 
     def _begin(self, number: int, pod: ReplayPod, found: RoomPlan, now_s: float) -> None:
         plan = _Plan(
@@ -226,37 +229,64 @@ class RoomMaker:
             pod=pod,
             place=self._place_of[found.node],
             cards=frozenset(found.cards),
-            left=list(found.moves),
+            until_s=now_s + self.limits.hold_s,
         )
         self._plans.append(plan)
         self._close(plan.place)
         self._keep_host(plan)
         self.planned_s.append(now_s)
-        self._next(plan, now_s)
+        self._move(plan, found, now_s)
 
-    def _next(self, plan: _Plan, now_s: float) -> None:
-        """Begin the next move of a plan whose pod is there still; without a target, drop it."""
-        while plan.left and plan.moving is None:
-            planned = plan.left.pop(0)
+    def _continue(self, plan: _Plan, now_s: float) -> None:
+        """Begin the next moves of a plan, found anew on the cards that are kept."""
+        need, left = plan.pod.need, self.limits.most_moves - plan.made
+        if need is None or left < 1:
+            return
+        self._give_host_back(plan)
+        self.state.close(plan.place, frozenset())
+        found = self._find(plan.pod, need, left, plan=plan)
+        self._close(plan.place)
+        self._keep_host(plan)
+        if found is not None:
+            self._move(plan, found, now_s)
+
+    def _move(self, plan: _Plan, found: RoomPlan, now_s: float) -> None:
+        """Begin as many of the moves as may be under way at once."""
+        limits = self.limits
+        most = min(limits.per_node, limits.in_flight - self._in_flight(), self._budget(now_s))
+        for planned in found.moves[: max(most, 0)]:
             number = int(planned.pod.uid)
-            running = self._running.get(number)
-            if running is None or running.cards != (planned.pod.card,):
-                continue  # it left by itself
-            place = self._place_of[planned.node]
+            running, place = self._running[number], self._place_of[planned.node]
             assignment = self._placed_on(running.pod, place, frozenset({planned.card}))
             if assignment is None:
-                plan.left.clear()
-                plan.dropped = True
-                return
+                continue  # CPU and memory that are kept for the waiting pod: found anew later
             uid = self.state.take(running.pod, place, assignment)
             self.begun_s.append(now_s)
-            plan.moving = _Moving(
-                number=number,
-                place=place,
-                card=planned.card,
-                uid=uid,
-                ends_s=now_s + self.limits.move_s,
+            plan.made += 1
+            plan.moving.append(
+                _Moving(
+                    number=number,
+                    place=place,
+                    card=planned.card,
+                    uid=uid,
+                    ends_s=now_s + limits.move_s,
+                )
             )
+
+    def _placed(self, plan: _Plan) -> Assignment | None:
+        """Return the waiting pod's assignment on the cards of its plan, if they are free."""
+        if plan.dropped or plan.moving:
+            return None
+        cards = self.state.node_info(plan.place).cards
+        (container,) = plan.pod.need.containers if plan.pod.need else (None,)
+        if container is None or any(cards[uuid].free_mib < container.mib for uuid in plan.cards):
+            return None
+        self._give_host_back(plan)
+        self.state.close(plan.place, frozenset())
+        assignment = self._placed_on(plan.pod, plan.place, plan.cards)
+        self._close(plan.place)
+        self._keep_host(plan)
+        return assignment
 
     def _end(self, moving: _Moving) -> list[int]:
         """Let the pod leave its source; return the place that has more room."""
@@ -298,92 +328,9 @@ class RoomMaker:
         self, pod: ReplayPod, place: int, cards: frozenset[CardUuid]
     ) -> Assignment | None:
         """Return a pod's assignment on these cards of a place, or None if it does not fit."""
-        if pod.need is None or not self.has_host(pod, place):
+        if pod.need is None or not self._fleet.has_host(pod, place):
             return None
         info = self.state.node_info(place)
         others = frozenset(info.cards) - cards
         answer = place_on(info, pod.need, strategy=self.strategy, exclude=others)
         return answer.assignment if isinstance(answer, Placement) else None
-
-    def has_host(self, pod: ReplayPod, place: int, *, freed: Sequence[ReplayPod] = ()) -> bool:
-        """Report whether a place has CPU and memory for a pod once *freed* have left."""
-        cpu = self.state.cpu_milli[place] + sum(one.host.cpu_milli for one in freed)
-        memory = self.state.memory_mib[place] + sum(one.host.memory_mib for one in freed)
-        return bool(cpu >= pod.host.cpu_milli and memory >= pod.host.memory_mib)
-
-
-class _FleetProver:
-    """Proves the parts of a plan on the fleet as it is."""
-
-    def __init__(
-        self,
-        maker: RoomMaker,
-        waiting: ReplayPod,
-        table: CardTable,
-        places: NDArray[np.int64],
-        moving: frozenset[int],
-    ) -> None:
-        self._maker = maker
-        self._waiting = waiting
-        self._table = table
-        self._places = places
-        self._moving = moving
-
-    def movable(self, card: CardUuid) -> Sequence[MovablePod]:
-        found = []
-        for number in self._maker.pods_on(card) - self._moving:
-            running = self._maker.running(number)
-            if len(running.cards) == 1:
-                mib = Mib(running.pod.mib)
-                found.append(
-                    MovablePod(
-                        uid=str(number),
-                        card=card,
-                        allocation=CardAllocation(mib=mib),
-                        cost=_COST + _COST_PER_MIB * mib,
-                    )
-                )
-        return sorted(found, key=lambda pod: (pod.cost, pod.uid))
-
-    def fits(self, node: str, cards: Sequence[CardUuid], moved: Sequence[MovablePod]) -> bool:
-        maker, waiting = self._maker, self._waiting
-        place = maker.place_of(node)
-        freed = [maker.running(int(pod.uid)).pod for pod in moved]
-        if waiting.need is None or not maker.has_host(waiting, place, freed=freed):
-            return False
-        info = maker.state.node_info(place)
-        for pod in moved:
-            uid = maker.running(int(pod.uid)).uid
-            info = info.without_allocations({pod.card: pod.allocation}, pod_uid=uid)
-        others = frozenset(info.cards) - frozenset(cards)
-        answer = place_on(info, waiting.need, strategy=maker.strategy, exclude=others)
-        return isinstance(answer, Placement)
-
-    def target(
-        self, pod: MovablePod, before: Sequence[PlannedMove], keep_off: frozenset[CardUuid]
-    ) -> tuple[str, CardUuid] | None:
-        maker, table = self._maker, self._table
-        moved = maker.running(int(pod.uid)).pod
-        if (need := moved.need) is None:
-            return None
-        (container,) = need.containers
-        cpu, memory = maker.state.cpu_milli.copy(), maker.state.memory_mib.copy()
-        for planned in before:
-            host = maker.running(int(planned.pod.uid)).pod.host
-            cpu[maker.place_of(planned.node)] -= host.cpu_milli
-            memory[maker.place_of(planned.node)] -= host.memory_mib
-        hosts = (cpu >= moved.host.cpu_milli) & (memory >= moved.host.memory_mib)
-        closed = keep_off | {planned.card for planned in before}
-        fitting = (
-            table.has_room(container)
-            & table.suits(need, container)
-            & hosts[self._places][table.node]
-            & ~table.flags(closed)
-        )
-        numbers = np.flatnonzero(fitting)
-        if not len(numbers):
-            return None
-        left = (table.free_mib - container.mib) / np.maximum(table.capacity_mib, 1)
-        score = SCORING[maker.strategy].score(left, table.heat)[numbers]
-        best = int(numbers[int(np.argmax(score))])
-        return table.nodes[int(table.node[best])], table.uuids[best]

@@ -6,7 +6,8 @@ from fracgpu.state.allocation import Slice
 from fracgpu.units import Mib
 from simulator.replay.departures import MakeRoomLimits
 from simulator.replay.fleet import FleetState
-from simulator.replay.room_maker import RoomMaker, Running
+from simulator.replay.fleet_prover import Running
+from simulator.replay.room_maker import RoomMaker
 from simulator.replay.workload import ReplayPod
 from tests.simulator.replay.trace import a_trace
 
@@ -103,3 +104,40 @@ def test_nothing_is_planned_beyond_the_limits() -> None:
     fleet.maker.finish(100)
     fleet.plan(200)  # tried within the hour
     assert len(fleet.maker.planned_s) == 1
+
+
+def test_what_is_left_of_a_plan_is_found_anew_when_its_target_was_taken() -> None:
+    fleet = Fleet(MakeRoomLimits(moves_per_hour=10, move_s=100))
+    card = CardUuid("n0/0")
+    extra = fleet.state.take(POD["small"], 0, {"main": (_slice(card, POD["small"]),)})
+    fleet.running[3] = Running(pod=POD["small"], place=0, cards=(card,), uid=extra)
+    fleet.maker.started(3, fleet.running[3])
+    for place in (1, 2):  # so that the cards of both are as dear to free as the first
+        full = CardUuid(f"n{place}/0")
+        fleet.state.take(POD["small"], place, {"main": (_slice(full, POD["small"]),)})
+    fleet.plan()
+    (first,) = [place for place in range(3) if fleet.closed(place)]
+    assert first == 0
+
+    fleet.maker.finish(100)
+    fleet.maker.plan([], 100)
+    ready, _ = fleet.maker.finish(200)
+
+    assert [number for number, _, _ in ready] == [WAITING]
+    assert len(fleet.maker.begun_s) == 2
+    assert len(fleet.maker.planned_s) == 1
+    # Each target took one pod of the plan.
+    assert sorted(fleet.running[number].place for number in (0, 3)) == [1, 2]
+
+
+def test_the_cards_are_kept_until_the_plan_is_over() -> None:
+    fleet = Fleet(MakeRoomLimits(moves_per_hour=10, move_s=100, hold_s=300))
+    fleet.plan()
+    fleet.state.cpu_milli[0] -= 32000  # somebody took the CPU: the pod does not fit in its turn
+
+    assert fleet.maker.finish(100) == ([], [0])
+    assert fleet.closed(0)
+    assert fleet.maker.finish(299) == ([], [])
+    assert fleet.maker.finish(300) == ([], [0])
+    assert not fleet.closed(0)
+    assert fleet.maker.helped_s == []
