@@ -19,7 +19,9 @@ from kube.objects import ObjectList
 from tests.support.explaining import NOON
 from tests.support.gpu import a_gpu_pod, a_sharing_node
 
-WITH_CLAIM = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}
+WITH_CLAIM: dict[str, Any] = {
+    "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+}
 CLAIM = ("default", "data")
 
 
@@ -44,7 +46,8 @@ def refusals(state: ClusterState) -> dict[str, tuple[str, ...]]:
 
 
 def with_port(name: str, node: str = "") -> ExplainedPod:
-    body = a_gpu_pod(name, **({"nodeName": node} if node else {}))
+    spec: dict[str, Any] = {"nodeName": node} if node else {}
+    body = a_gpu_pod(name, **spec)
     body["metadata"]["uid"] = f"uid-{name}"
     body["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": 80}]
     return read_subject(json.dumps(body).encode())
