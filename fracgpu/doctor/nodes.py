@@ -247,8 +247,8 @@ def _strangers(facts: Facts) -> Iterator[Finding]:
                 yield warning(
                     f"card {uuid} of node {name}: {mib} MiB are used by processes without a share",
                     cure="nvidia-smi on the node names them; a pod that asked for nothing sees "
-                    "cards where NVIDIA's runtime is the default: docs/security.md says how to close "
-                    "that",
+                    "cards where NVIDIA's runtime is the default: docs/security.md says how to "
+                    "close that",
                 )
 
 
