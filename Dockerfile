@@ -1,10 +1,13 @@
-# One image, one command: fracgpu run ROLE.
+# One image, one command: fracgpu run ROLE. `make image` builds one without a daemon, and smaller.
 FROM python:3.11-slim-bookworm AS build
 WORKDIR /src
-RUN python -m venv /opt/fracgpu
-COPY requirements.lock pyproject.toml README.md LICENSE ./
-# The lock also pins what only developers need; used as constraints, it installs none of that.
-RUN /opt/fracgpu/bin/pip install --no-cache-dir --constraint requirements.lock setuptools
+COPY requirements.lock requirements-image.lock pyproject.toml README.md LICENSE ./
+# Only what builds FracGPU itself, of a lock that also pins what developers need.
+RUN sed -n '/^setuptools==/,/[^\\]$/p' requirements.lock > build.lock
+RUN python -m venv /build && /build/bin/pip install --no-cache-dir --require-hashes --requirement build.lock
+RUN python -m venv --without-pip /opt/fracgpu
+RUN /build/bin/pip --python /opt/fracgpu/bin/python install --no-cache-dir --no-deps --require-hashes \
+    --requirement requirements-image.lock
 COPY fracgpu fracgpu
 COPY kube kube
 COPY process process
@@ -16,8 +19,8 @@ COPY deviceplugin deviceplugin
 COPY rebalancer rebalancer
 COPY simulator simulator
 COPY cli cli
-RUN /opt/fracgpu/bin/pip install --no-cache-dir --no-build-isolation \
-    --constraint requirements.lock ".[all]"
+RUN /build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheel . \
+    && /build/bin/pip --python /opt/fracgpu/bin/python install --no-deps --no-index /wheel/*.whl
 
 FROM python:3.11-slim-bookworm
 COPY --from=build /opt/fracgpu /opt/fracgpu

@@ -15,6 +15,8 @@ JUDGED ?= none naive k-like benchmarks.judged_rebalancer:Policy
 JUDGE_OPTIONS ?=
 PYTEST ?=
 IMAGES ?=
+IMAGE ?=
+LOCK ?=
 
 .PHONY: help setup demo test check lint types imports format hooks e2e test-pythons bench bench-rebalancer fuzz \
 	lock proto dashboards chart commands images clean
@@ -33,7 +35,7 @@ $(READY): requirements.lock pyproject.toml tools/setup_venv.sh
 	@PYTHON=$(PYTHON) VENV=$(VENV) bash tools/setup_venv.sh
 	@touch $@
 
-demo: setup ## the whole system on a simulated cluster, about 90 s (options: DEMO="--keep --duration 120")
+demo: setup ## the whole system on a simulated cluster, about 75 s (options: DEMO="--keep --duration 120")
 	@$(BIN)/fracgpu demo $(DEMO)
 
 test: setup ## unit, property, contract and scenario tests
@@ -81,10 +83,18 @@ fuzz: setup ## 100,000 odd AdmissionReviews and 5,000 adversarial ones against t
 
 ##@ Upkeep
 
-lock: $(READY) ## pin the newest allowed versions
+# Each version with the hashes of its files for every platform. Without LOCK=--upgrade the versions
+# that are pinned stay, and only what pyproject.toml has new is added.
+COMPILE = $(BIN)/uv pip compile --quiet --python-version 3.11 --no-emit-index-url --no-emit-find-links \
+	--no-annotate --no-header --generate-hashes --extra all pyproject.toml
+
+lock: $(READY) ## pin what pyproject.toml has new, with hashes (LOCK=--upgrade: the newest of everything)
 	$(BIN)/pip install --quiet uv
-	$(BIN)/uv pip compile --quiet --upgrade --python-version 3.11 --no-emit-index-url --no-emit-find-links \
-		--no-annotate --no-header --extra all --group dev pyproject.toml --output-file requirements.lock
+	$(COMPILE) $(LOCK) --group dev --output-file requirements.lock
+	$(COMPILE) --constraint requirements.lock --output-file requirements-image.lock
+
+image: setup ## build the image for amd64 and arm64, with its bill of materials (IMAGE="--platform amd64")
+	@$(BIN)/python -m tools.image $(IMAGE)
 
 proto: setup ## generate deviceplugin/proto from our .proto files
 	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. \

@@ -28,5 +28,6 @@ if [ ! -x "$venv/bin/python" ] || [ ! -d "$venv/$lib" ]; then
     echo "setup: building $venv (about a minute)"
     "$python" -m venv --clear "$venv"
 fi
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps \
+    --requirement requirements.lock
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .

@@ -97,8 +97,38 @@ def requirements_of(name: str) -> Iterable[str]:
 
 
 def locked() -> set[str]:
-    lines = (ROOT / "requirements.lock").read_text().splitlines()
-    return {canonicalize_name(line.split("==")[0]) for line in lines}
+    return set(pins("requirements.lock"))
+
+
+def pins(lock: str) -> dict[str, tuple[str, frozenset[str]]]:
+    """Return for each package of a lock its version and the hashes of its files."""
+    found = {}
+    for entry in (ROOT / lock).read_text().replace("\\\n", "").splitlines():
+        pinned, *hashes = entry.split()
+        name, _, version = pinned.partition("==")
+        found[canonicalize_name(name)] = version, frozenset(hashes)
+    return found
+
+
+@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-image.lock"])
+def test_every_package_is_pinned_with_the_hashes_of_its_files(lock: str) -> None:
+    wrong = [
+        name
+        for name, (version, hashes) in pins(lock).items()
+        if not version
+        or not hashes
+        or any(not re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", each) for each in hashes)
+    ]
+
+    assert wrong == []
+
+
+def test_the_image_gets_the_same_files_as_developers_and_nothing_that_only_they_need() -> None:
+    everything, image = pins("requirements.lock"), pins("requirements-image.lock")
+
+    assert {name: everything.get(name) for name in image} == image
+    assert {"pytest", "mypy", "ruff", "setuptools", "hypothesis"} & set(image) == set()
+    assert {"aiohttp", "grpcio", "cryptography"} <= set(image)
 
 
 @pytest.mark.parametrize("python", supported())

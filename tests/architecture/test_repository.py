@@ -87,8 +87,9 @@ def test_every_link_between_documents_leads_somewhere() -> None:
     assert not broken
 
 
-def test_no_lock_file_names_an_index() -> None:
-    lock = (ROOT / "requirements.lock").read_text()
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-image.lock"])
+def test_no_lock_file_names_an_index(name: str) -> None:
+    lock = (ROOT / name).read_text()
 
     assert not re.search(r"https?://|--index|--find-links|file:", lock)
 

@@ -73,8 +73,11 @@ def test_the_overlay_of_the_guide_runs_the_images_that_it_names() -> None:
 
 def test_the_image_that_the_guide_builds_is_the_one_that_is_run() -> None:
     (ours, _) = images()
-    (pushed,) = re.findall(r"docker push (\S+)", TEXT)
+    (pushed,) = re.findall(r"skopeo copy .* docker://(\S+)", TEXT)
+    (built_by_docker,) = re.findall(r"docker build -t (\S+)", TEXT)
 
     assert pushed.endswith(f"/{ours}")
+    assert built_by_docker == pushed
+    assert f"build/image/{ours.replace(':', '-')}.oci.tar" in TEXT
     (install, _) = documented(GUIDE, "helm-install")
     assert f"--set image.registry={Path(pushed).parent}" in install

@@ -1,7 +1,8 @@
-"""Container images for tests, built without a daemon: ours, by the Dockerfile's own steps.
+"""Container images for tests, built without a daemon: by ``make image``, or by the Dockerfile.
 
-Debian's packages stand in for the image that the Dockerfile starts from. Each RUN is run in a
-chroot, without a network: pip finds the locked wheels, which were fetched before, in a folder.
+For the Dockerfile's own steps Debian's packages stand in for the image that it starts from. Each
+RUN is run in a chroot, without a network: pip finds the locked wheels, which were fetched before,
+in a folder.
 """
 
 import hashlib
@@ -28,8 +29,13 @@ from tests.support.dockerfile import (
     context_files,
     read_dockerfile,
 )
+from tools.image.build import Order, build
+from tools.image.commands import CommandError
+from tools.image.debian import has_mmdebstrap
+from tools.image.platforms import own_platform
 
 ROOT: Final = Path(__file__).parents[2]
+EPOCH: Final = 1_700_000_000
 _BASE: Final = re.compile(r"python:(?P<version>\d+\.\d+)-slim-(?P<suite>[a-z]+)")
 _KEPT: Final = 3
 _FETCH_LIMIT_S: Final = 900
@@ -62,6 +68,50 @@ class ImageConfig:
 
 
 def our_image(name: str) -> Path:
+    """Build what ``make image`` builds unless it is cached; return an archive for ``ctr``.
+
+    Raises:
+        NoImageError: this machine lacks a program, or cannot fetch packages.
+    """
+    if not has_mmdebstrap():
+        raise NoImageError("mmdebstrap is not installed; it fetches the packages of the image")
+    cache = cache_dir() / "images"
+    with locked(cache / "lock"):
+        files = context_files(ROOT, (ROOT / ".dockerignore").read_text())
+        folder = cache / f"made-{_key(name, [*files, *_builder()])}"
+        archive = folder / f"{name.rpartition('/')[2].replace(':', '-')}.oci.tar"
+        if not archive.exists():
+            order = Order(
+                source=ROOT,
+                folder=folder,
+                platforms=[own_platform()],
+                name=name,
+                epoch=EPOCH,
+                cache=cache / "packages",
+            )
+            try:
+                build(order, lambda _line: None)
+            except CommandError as error:
+                raise NoImageError(f"make image: {error}") from error
+            _forget_old(cache, "made-*")
+    return archive
+
+
+def _builder() -> list[Path]:
+    return [path.relative_to(ROOT) for path in sorted((ROOT / "tools/image").glob("*.py"))]
+
+
+def _forget_old(cache: Path, pattern: str) -> None:
+    """Remove all but the newest: another checkout's tests may be about to use those."""
+    found = sorted(cache.glob(pattern), key=lambda path: path.stat().st_mtime)
+    for old in found[:-_KEPT]:
+        if old.is_dir():
+            shutil.rmtree(old)
+        else:
+            old.unlink()
+
+
+def dockerfile_image(name: str) -> Path:
     """Build the image of the Dockerfile unless it is cached; return an archive for ``ctr``.
 
     Raises:
@@ -78,12 +128,7 @@ def our_image(name: str) -> Path:
         if not archive.exists():
             bases = {stage.base: _base(cache, stage.base) for stage in stages}
             wheels = _wheels(cache, _python_of(stages[-1].base)[0])
-            # Another checkout's tests may be about to use the newest ones.
-            archives = sorted(
-                cache.glob("image-*.tar"), key=lambda archive: archive.stat().st_mtime
-            )
-            for old in archives[:-_KEPT]:
-                old.unlink()
+            _forget_old(cache, "image-*.tar")
             with tempfile.TemporaryDirectory(dir=cache, prefix="build-") as folder:
                 built = _Build(Path(folder), bases=bases, wheels=wheels, files=files)
                 built.run(stages)

@@ -1,0 +1,42 @@
+"""What FracGPU's own layer is built from, and what is left out of others' packages."""
+
+from pathlib import Path
+
+from tools.image.wheels import SITE, context, install_ours, prune
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_context_is_what_the_dockerignore_lets_in() -> None:
+    found = context(ROOT)
+
+    assert {"pyproject.toml", "requirements-image.lock", "cli", "fracgpu"} <= set(found)
+    assert "tests" not in found
+    assert [name for name in found if not (ROOT / name).exists()] == []
+
+
+def test_tests_stubs_and_sources_of_compiled_modules_are_left_out(tmp_path: Path) -> None:
+    for name in (
+        *("p/__init__.py", "p/fast.so", "p/latest.py"),
+        *("p/tests/test_a.py", "p/fast.pyx", "p/__init__.pyi", "p/include/p.h"),
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+    prune(tmp_path)
+
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert left == ["p/__init__.py", "p/fast.so", "p/latest.py"]
+
+
+def test_our_wheel_is_installed_with_the_command_that_starts_it(tmp_path: Path) -> None:
+    install_ours(ROOT, tmp_path, epoch=1_700_000_000)
+
+    assert (tmp_path / SITE / "cli/main.py").read_text() == (ROOT / "cli/main.py").read_text()
+    assert list((tmp_path / SITE).glob("fracgpu-*.dist-info/METADATA"))
+    script = tmp_path / "usr/local/bin/fracgpu"
+    assert script.read_text().startswith("#!/usr/bin/python3.11\n")
+    assert script.stat().st_mode & 0o111
+    assert not (tmp_path / SITE / "tests").exists()
+    assert not (ROOT / "build/lib").exists(), "the build must leave nothing in the checkout"
