@@ -1,7 +1,7 @@
 """The demo's control plane: the embedded one, or real components where their binaries exist."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from kube.client import KubeClient
 from process.clock import Clock
 from simulator.apiserver.server import ApiServer
 from simulator.controllers.manager import run_controllers
+from simulator.demo.client_certificate import client_context, wait_client_certificate
 from simulator.demo.service_accounts import install_rights, token_of, user_of, write_kubeconfig
 from simulator.envtest.control_plane import ControlPlane
 from simulator.envtest.scheduler_configuration import scheduler_configuration
@@ -25,6 +26,7 @@ class DemoControlPlane:
     Attributes:
         kubeconfig: of an administrator.
         ca_file: the CA of the API server's certificate, where it serves HTTPS.
+        start_scheduler: starts a real kube-scheduler with a configuration; None: there is none.
     """
 
     url: str
@@ -33,7 +35,7 @@ class DemoControlPlane:
     workdir: Path
     extender_url: str
     simulated_controllers: bool
-    simulated_scheduler: bool
+    start_scheduler: Callable[[Path], Awaitable[None]] | None
 
     async def prepare_rights(self, kube: KubeClient) -> None:
         """Install the roles' RBAC; the embedded API server authorizes everybody and needs none."""
@@ -62,7 +64,7 @@ class DemoControlPlane:
         return {
             "apiServer": words[self.ca_file is None],
             "controllers": words[self.simulated_controllers],
-            "scheduler": words[self.simulated_scheduler],
+            "scheduler": words[self.start_scheduler is None],
         }
 
     async def run_controllers(self, kube: KubeClient, clock: Clock) -> None:
@@ -72,9 +74,27 @@ class DemoControlPlane:
         await asyncio.Event().wait()
 
     async def run_scheduler(self, kube: KubeClient, clock: Clock) -> None:
-        """Run the simulated kube-scheduler, unless a real one runs."""
-        if self.simulated_scheduler:
-            await KubeScheduler(kube, clock, extender_url=self.extender_url).run()
+        """Run kube-scheduler, the real one if it is there, as soon as it has its certificate.
+
+        Raises:
+            ControlPlaneError: the real one does not start.
+        """
+        tls = await wait_client_certificate(kube, clock, self.workdir / "scheduler-client")
+        if self.start_scheduler is None:
+            await KubeScheduler(
+                kube,
+                clock,
+                extender_url=self.extender_url,
+                tls=client_context(tls),
+                server_name=tls.server_name,
+            ).run()
+            return
+        config = self.workdir / "kube-scheduler.yaml"
+        written = scheduler_configuration(
+            extender_url=self.extender_url, kubeconfig=self.kubeconfig, tls=tls
+        )
+        config.write_text(yaml.safe_dump(written))
+        await self.start_scheduler(config)
         await asyncio.Event().wait()
 
 
@@ -91,7 +111,7 @@ async def open_control_plane(
     The *flags* are those of :meth:`simulator.envtest.control_plane.ControlPlane.start`; the
     embedded one has none.
     """
-    extender_url = f"http://127.0.0.1:{extender_port}"
+    extender_url = f"https://127.0.0.1:{extender_port}"
     kubeconfig = workdir / "kubeconfig"
     if assets is None:
         async with ApiServer.start() as embedded:
@@ -102,7 +122,7 @@ async def open_control_plane(
                 workdir=workdir,
                 extender_url=extender_url,
                 simulated_controllers=True,
-                simulated_scheduler=True,
+                start_scheduler=None,
             )
         return
     async with ControlPlane.start(assets, workdir / "api", flags=flags) as api:
@@ -111,14 +131,6 @@ async def open_control_plane(
         scheduler = (assets / "kube-scheduler").is_file()
         if manager:
             await api.start_controller_manager()
-        if scheduler:
-            config = workdir / "kube-scheduler.yaml"
-            config.write_text(
-                yaml.safe_dump(
-                    scheduler_configuration(extender_url=extender_url, kubeconfig=kubeconfig)
-                )
-            )
-            await api.start_scheduler(config)
         yield DemoControlPlane(
             url=api.url,
             kubeconfig=kubeconfig,
@@ -126,5 +138,5 @@ async def open_control_plane(
             workdir=workdir,
             extender_url=extender_url,
             simulated_controllers=not manager,
-            simulated_scheduler=not scheduler,
+            start_scheduler=api.start_scheduler if scheduler else None,
         )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from simulator.demo.client_certificate import SERVING_SECRET
 from simulator.demo.supervisor import ProcessSpec
 from simulator.envtest.ports import free_ports
 from simulator.kubelet.kubelet import KubeletFolders
@@ -63,7 +64,11 @@ def role_processes(
 ) -> tuple[RoleProcess, ...]:
     """Return every process of the demo."""
     webhook = ("--listen-host", "127.0.0.1", "--listen-port", str(addresses.webhook))
-    scheduler = ("--listen-port", str(addresses.extender), "--identity", "fracgpu-scheduler-0")
+    scheduler = (
+        *("--listen-port", str(addresses.extender), "--identity", "fracgpu-scheduler-0"),
+        # As deployed: kube-scheduler and the extender speak mutual TLS.
+        *("--tls-secret", SERVING_SECRET),
+    )
     rebalancer = ("--prometheus-url", prometheus_url, "--identity", "fracgpu-rebalancer-0")
     return (
         RoleProcess(name="certs", role="certs", flags=("--extra-names", "127.0.0.1")),

@@ -15,6 +15,7 @@ import msgspec
 from simulator.objects import encode
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import AsyncIterator, Mapping, Sequence
 
     from simulator.objects import Json
@@ -54,20 +55,40 @@ class _BindingResult(msgspec.Struct, rename="pascal"):
 class ExtenderClient:
     """Calls one extender, as with ``nodeCacheCapable: true``; made by :meth:`open`."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, *, timeout_s: float) -> None:
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        url: str,
+        *,
+        timeout_s: float,
+        server_name: str | None = None,
+    ) -> None:
         self._session = session
+        self._server_name = server_name
         self._url = url.rstrip("/")
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, url: str, *, timeout_s: float = 10.0) -> AsyncIterator[ExtenderClient]:
-        """Yield a client of the extender at *url* (``urlPrefix``); *timeout_s* limits one request.
+    async def open(
+        cls,
+        url: str,
+        *,
+        timeout_s: float = 10.0,
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
+    ) -> AsyncIterator[ExtenderClient]:
+        """Yield a client of an extender; nothing is sent yet.
 
-        Nothing is sent yet.
+        Args:
+            url: of the extender (``urlPrefix``).
+            timeout_s: limits one request.
+            tls: for ``https``: the authority that is trusted and our own certificate.
+            server_name: the name in the extender's certificate, if it is not that of *url*.
         """
-        async with aiohttp.ClientSession() as session:
-            yield cls(session, url, timeout_s=timeout_s)
+        connector = aiohttp.TCPConnector(ssl=tls) if tls is not None else None
+        async with aiohttp.ClientSession(connector=connector) as session:
+            yield cls(session, url, timeout_s=timeout_s, server_name=server_name)
 
     async def filter(self, pod: Json, node_names: Sequence[str]) -> Filtered:
         """Return which of the nodes fit.
@@ -116,7 +137,11 @@ class ExtenderClient:
         url = f"{self._url}/{verb}"
         try:
             async with self._session.post(
-                url, data=encode(args), headers=_JSON, timeout=self._timeout
+                url,
+                data=encode(args),
+                headers=_JSON,
+                timeout=self._timeout,
+                server_hostname=self._server_name,
             ) as response:
                 body = await response.read()
         except (aiohttp.ClientError, TimeoutError) as error:

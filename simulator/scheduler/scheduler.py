@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -25,6 +26,7 @@ from simulator.scheduler.filters import NodeUsage, misfits, requests_of, sum_of
 from simulator.scheduler.scheduling_queue import SchedulingQueue
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterable, Mapping
 
 log = structlog.get_logger()
@@ -45,6 +47,8 @@ class KubeScheduler:
         clock: for backoffs and Events.
         extender_url: of ``/filter``, ``/prioritize`` and ``/bind``; called for pods that request
             gpu-mem.
+        tls: for an extender with ``https``.
+        server_name: the name in the extender's certificate, if it is not that of its URL.
         scheduler_name: the profile; pods of others are ignored.
     """
 
@@ -54,11 +58,15 @@ class KubeScheduler:
         clock: Clock,
         *,
         extender_url: str,
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
         scheduler_name: str = names.SCHEDULER_NAME,
     ) -> None:
         self._client = client
         self._clock = clock
-        self._extender_url = extender_url
+        self._open_extender = partial(
+            ExtenderClient.open, extender_url, tls=tls, server_name=server_name
+        )
         self._name = scheduler_name
         self._queue = SchedulingQueue()
         self._pods: dict[str, Json] = {}
@@ -74,7 +82,7 @@ class KubeScheduler:
     async def run(self) -> None:
         """Schedule until cancelled, through outages of the API server and the extender."""
         async with (
-            ExtenderClient.open(self._extender_url) as extender,
+            self._open_extender() as extender,
             asyncio.TaskGroup() as group,
         ):
             group.create_task(self._node_informer.run(), name="kube-scheduler nodes")
