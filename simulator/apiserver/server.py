@@ -220,6 +220,7 @@ def _handler(rest: Handlers) -> Any:
                 content_type=request.content_type,
                 body=await request.read(),
                 user=_user(request),
+                accept=",".join(request.headers.getall("Accept", [])),
             )
         )
         return await _send(request, reply)

@@ -16,7 +16,7 @@ class Resource:
     ``storage`` is the name under which objects are kept; two resources that name the same one
     serve the same objects (Events). With ``generation`` a change of the spec increments
     ``metadata.generation``; with ``resets_status`` a create drops the status that was sent.
-    ``schema`` is a custom resource's.
+    ``schema`` and ``printer_columns`` are a custom resource's.
     """
 
     group: str = ""
@@ -31,6 +31,7 @@ class Resource:
     unconditional_update: bool = True
     storage: str
     schema: dict[str, Any] | None = field(default=None, compare=False)
+    printer_columns: tuple[dict[str, Any], ...] = field(default=(), compare=False)
 
     @property
     def group_version(self) -> str:

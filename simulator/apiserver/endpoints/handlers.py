@@ -18,7 +18,7 @@ from simulator.apiserver.apimachinery.errors import (
 )
 from simulator.apiserver.apimachinery.field_selectors import parse_field_selector
 from simulator.apiserver.apimachinery.request_info import Context, ListSelection, Target, User
-from simulator.apiserver.endpoints import discovery, versioning
+from simulator.apiserver.endpoints import discovery, openapi, versioning
 from simulator.apiserver.endpoints.bodies import (
     apply_patch,
     check_kind,
@@ -27,7 +27,9 @@ from simulator.apiserver.endpoints.bodies import (
     object_of,
     patch_of,
 )
+from simulator.apiserver.endpoints.field_validation import check_fields
 from simulator.apiserver.endpoints.lists import Lister, ListOptions
+from simulator.apiserver.endpoints.tables import Tables, wants_table
 from simulator.apiserver.endpoints.watches import LONGEST_S, WatchOptions, watch
 from simulator.apiserver.registry import subresources
 from simulator.objects import Json, encode
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from simulator.apiserver.registry.registry import Registry
 
 _YES: Final = frozenset({"true", "1"})
+_VALIDATION: Final = "fieldValidation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,7 @@ class Request:
     content_type: str = "application/json"
     body: bytes = b""
     user: User = field(default_factory=User)
+    accept: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +94,8 @@ class Handlers:
     async def _route(self, request: Request, context: Context) -> Reply:
         if request.path in {"/healthz", "/livez", "/readyz"}:
             return Reply(body=b"ok", content_type="text/plain; charset=utf-8")
-        document = discovery.answer(request.path, self.registry.served.all())
+        served = self.registry.served.all()
+        document = discovery.answer(request.path, served) or openapi.answer(request.path, served)
         if document is not None:
             return Reply(body=encode(document))
         target = _target(request.path, self.registry.served)
@@ -111,12 +116,14 @@ class Handlers:
             case "GET" if request.query.get("watch") in _YES:
                 return self._watch(target, request)
             case "GET":
-                options = _list_options(target, request)
-                return Reply(body=self.lister.page(target.resource, options))
+                tables = self._tables(target, request)
+                page = self.lister.page(target.resource, _list_options(target, request))
+                return Reply(body=page if tables is None else tables.of_list(page))
             case "POST" if target.namespace or not target.resource.namespaced:
                 body = object_of(request.content_type, request.body)
                 check_kind(target.resource, body)
                 check_namespace(target, body)
+                check_fields(target.resource, body, request.query.get(_VALIDATION, ""), context)
                 value = await self.registry.create(
                     target, versioning.to_storage(target.resource, body), context
                 )
@@ -133,8 +140,9 @@ class Handlers:
             case "GET" if request.query.get("watch") in _YES:
                 return self._watch(target, request)
             case "GET":
-                found = self.registry.get(target)
-                return Reply(body=versioning.encoded(target.resource, found))
+                tables = self._tables(target, request)
+                found = versioning.encoded(target.resource, self.registry.get(target))
+                return Reply(body=found if tables is None else tables.of_object(found))
             case "PUT":
                 return await self._put(target, request, context)
             case "PATCH":
@@ -148,6 +156,7 @@ class Handlers:
         body = object_of(request.content_type, request.body)
         check_kind(target.resource, body)
         check_namespace(target, body)
+        check_fields(target.resource, body, request.query.get(_VALIDATION, ""), context)
         value = versioning.to_storage(target.resource, body)
         if target.resource.plural == "leases" and self.registry.store.get(target.key) is None:
             # Leases may be created by an update (leaseStrategy.AllowCreateOnUpdate).
@@ -165,6 +174,7 @@ class Handlers:
             patched = apply_patch(request.content_type, shown, patch)
             check_kind(target.resource, patched)
             check_same_uid(target, shown, patched)
+            check_fields(target.resource, patched, request.query.get(_VALIDATION, ""), context)
             return versioning.to_storage(target.resource, patched)
 
         stored = await self.registry.update(target, change, context)
@@ -245,7 +255,16 @@ class Handlers:
             timeout_s=min(float(_number(query, "timeoutSeconds") or LONGEST_S), LONGEST_S),
             bookmark_every_s=self._bookmark_every_s,
         )
-        return Reply(stream=watch(self.registry.store, target.resource, options))
+        tables = self._tables(target, request)
+        lines = watch(self.registry.store, target.resource, options)
+        return Reply(stream=lines if tables is None else tables.of_watch(lines))
+
+    def _tables(self, target: Target, request: Request) -> Tables | None:
+        """Return what makes tables of the answer, or None if the client wants objects."""
+        if not wants_table(request.accept):
+            return None
+        include = request.query.get("includeObject", "")
+        return Tables(target.resource, include, self.registry.clock.now)
 
 
 def _target(path: str, served: ServedResources) -> Target | None:

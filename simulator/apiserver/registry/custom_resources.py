@@ -6,6 +6,7 @@ pkg/registry/customresource. A definition has one version here, and is served at
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from simulator.apiserver.apimachinery import resources
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simulator.apiserver.apimachinery.storage import Store
+
+
+_PLAIN_PATH: Final = re.compile(r"(\.\w+)+")
 
 
 class ServedResources:
@@ -74,6 +78,7 @@ def defined_by(definition: Json) -> Resource:
         unconditional_update=False,
         storage=f"{names['plural']}.{spec['group']}",
         schema=version["schema"]["openAPIV3Schema"],
+        printer_columns=tuple(version.get("additionalPrinterColumns") or ()),
     )
 
 
@@ -103,6 +108,10 @@ def definition_faults(definition: Json) -> list[StatusCause]:
     schema = (versions[0].get("schema") or {}).get("openAPIV3Schema")
     if not isinstance(schema, dict) or "properties" not in schema:
         return [_invalid("spec.versions[0].schema.openAPIV3Schema", "want properties")]
+    for number, column in enumerate(versions[0].get("additionalPrinterColumns") or ()):
+        if not _PLAIN_PATH.fullmatch(column.get("jsonPath", "")):
+            where = f"spec.versions[0].additionalPrinterColumns[{number}].jsonPath"
+            return [_invalid(where, "this server evaluates only paths like .spec.name")]
     unknown = ", ".join(sorted(unknown_keywords(schema)))
     field = "spec.versions[0].schema.openAPIV3Schema"
     return [_invalid(field, f"this server does not evaluate {unknown}")] if unknown else []
