@@ -22,21 +22,28 @@ from cli.printers.live import (
     save_dashboard,
     show_promises,
 )
+from fracgpu import names
 from process import logs
 from process.clock import SystemClock
 from simulator.demo.promises import DemoFacts, Promise, judge
 from simulator.demo.rig import Rig, RigFailed, RigSettings, open_rig
 from simulator.demo.script import Progress, Script, play_within
 from simulator.demo.service_accounts import DEPLOY
+from simulator.demo.story import refusal_line
+from simulator.demo.workload import NAMESPACE
 from simulator.envtest.control_plane import ASSETS_ENV, ControlPlaneError, find_assets
 from simulator.envtest.prometheus import PrometheusFailed
 
 _FRAME_S: Final = 0.5
 # Cards of each model that the steady workloads need, in whatever order they are packed.
 _FEWEST_CARDS: Final = 6
-# SIGHUP too: without it, every role would outlive a closed terminal.
-_LIKE_CTRL_C: Final = (signal.SIGTERM, signal.SIGHUP)
+# SIGHUP too: a closed terminal ends the demo.
+_STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_COMMAND_COLUMNS: Final = 76
 _STOPPED: Final = "stopped; all processes of the demo have ended"
+# Until the card is relieved, on a machine that is not busy; and how long it is watched after that.
+_TYPICAL_S: Final = 75.0
+_WATCHED_S: Final = 10.0
 # How far beyond the planned duration a slow machine may go before the demo has failed.
 _GRACE_S: Final = 90.0
 
@@ -71,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
         with tempfile.TemporaryDirectory(prefix="fracgpu-", dir="/tmp") as folder:
             _log_to(Path(folder) / "demo.log")
             return asyncio.run(_show(settings, options, Path(folder)))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         return _complain(FAILED, _STOPPED)
     except (RigFailed, ControlPlaneError, PrometheusFailed) as error:
         return _complain(FAILED, str(error))
@@ -101,10 +108,8 @@ def _settings(options: argparse.Namespace) -> RigSettings:
 
 
 async def _show(settings: RigSettings, options: argparse.Namespace, workdir: Path) -> int:
-    loop = asyncio.get_running_loop()
-    # As Ctrl-C, which asyncio.run turns into a cancellation.
-    for number in _LIKE_CTRL_C:
-        loop.add_signal_handler(number, signal.raise_signal, signal.SIGINT)
+    if (itself := asyncio.current_task()) is not None:
+        _on_signals(itself.cancel)
     console = open_console()
     say = partial(print_plain, console)
     say(f"starting {settings.nodes} nodes with {settings.cards_per_node} cards each ...")
@@ -132,9 +137,21 @@ async def _show(settings: RigSettings, options: argparse.Namespace, workdir: Pat
 def _stop_when_told() -> asyncio.Event:
     """Return an event that Ctrl-C and other signals to stop set; the exit code stays as it is."""
     stop = asyncio.Event()
-    for number in (signal.SIGINT, *_LIKE_CTRL_C):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    _on_signals(stop.set)
     return stop
+
+
+def _on_signals(react: Callable[[], object]) -> None:
+    """Have the signals that stop a program call *react*.
+
+    A shell starts a background job with SIGINT ignored, and asyncio then leaves it so; who sends
+    it still means it. Only SIGHUP stays ignored, if it is: that is what nohup is for.
+    """
+    loop = asyncio.get_running_loop()
+    for number in _STOPPING:
+        if number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+            continue
+        loop.add_signal_handler(number, react)
 
 
 async def _run(rig: Rig, options: argparse.Namespace, screen: Screen) -> _Outcome:
@@ -142,15 +159,18 @@ async def _run(rig: Rig, options: argparse.Namespace, screen: Screen) -> _Outcom
     progress = Progress()
     script = Script(rig, clock, progress)
     began_s = clock.monotonic()
+    planned_s = options.duration or _TYPICAL_S
 
     async def draw() -> None:
         saved = False
         while True:
             elapsed_s = clock.monotonic() - began_s
             state = rig.observer.dashboard(
-                expected=sum(progress.expected.values()), roles=rig.roles()
+                expected=sum(progress.expected.values()),
+                roles=rig.roles(),
+                refusals=[refusal_line(each.name, each.message) for each in progress.refusals],
             )
-            screen.show(state, elapsed_s=elapsed_s, duration_s=options.duration, step=progress.step)
+            screen.show(state, elapsed_s=elapsed_s, duration_s=planned_s, step=progress.step)
             cordoned = any(card.cordoned for node in state.nodes for card in node.cards)
             if options.picture is not None and cordoned and not saved:
                 saved = True
@@ -158,16 +178,17 @@ async def _run(rig: Rig, options: argparse.Namespace, screen: Screen) -> _Outcom
                     options.picture,
                     state,
                     elapsed_s=elapsed_s,
-                    duration_s=options.duration,
+                    duration_s=planned_s,
                     step=progress.step,
                 )
             await clock.sleep(_FRAME_S)
 
     async with asyncio.TaskGroup() as group:
         drawing = group.create_task(draw(), name="draw")
-        trouble = await play_within(script, options.duration + _GRACE_S)
+        trouble = await play_within(script, planned_s + _GRACE_S)
         if not trouble:
-            await clock.sleep(max(0.0, options.duration - (clock.monotonic() - began_s)))
+            left_s = (options.duration or 0.0) - (clock.monotonic() - began_s)
+            await clock.sleep(max(_WATCHED_S, left_s))
         facts = await script.facts()
         drawing.cancel()
     return _Outcome(
@@ -209,7 +230,37 @@ def _print_addresses(rig: Rig, write: Callable[[str], None]) -> None:
     write(f"Prometheus   {rig.prometheus.url}")
     for name, address in rig.addresses.scrape_targets().items():
         write(f"{name:<24} http://{address}/metrics")
+    write("")
+    write("Try next, in another terminal:")
+    for command, why in next_commands(rig.kubeconfig):
+        write(f"  {command:<{_COMMAND_COLUMNS}}{why and f' # {why}'}")
     write("Ctrl-C stops everything")
+
+
+def next_commands(kubeconfig: Path) -> tuple[tuple[str, str], ...]:
+    """Return commands that a newcomer may try on the running demo, each with what it shows."""
+    fracgpu = _own_command()
+    run = f"kubectl run -n {NAMESPACE} --image=simulated --annotations"
+    return (
+        (f"export KUBECONFIG={kubeconfig}", ""),
+        (f"{fracgpu} cards", "every card, who holds it, how busy it is"),
+        (f"{fracgpu} moves", "what the rebalancer has moved"),
+        (f"{fracgpu} explain pod {NAMESPACE}/notebook", "why a pod runs where it runs, or waits"),
+        (f"{run}={names.FRACTION}=0.5 half", "half a card"),
+        (f"{run}={names.FRACTION}=1.5 more", "refused, with the nearest request that works"),
+        (f"kubectl get pods -n {NAMESPACE} -o wide", "where they run"),
+        ("kubectl get moves", "the same moves, as Kubernetes' objects"),
+        ("kubectl describe node gpu-node-1", "what the node agent writes"),
+    )
+
+
+def _own_command() -> str:
+    """Return how this program can be started in the same folder."""
+    program = Path(sys.executable).with_name("fracgpu")
+    if not program.exists():
+        return f"{sys.executable} -m cli"
+    here = Path.cwd()
+    return str(program.relative_to(here) if program.is_relative_to(here) else program)
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -219,7 +270,9 @@ def arguments() -> argparse.ArgumentParser:
         description="From a fraction on a pod to a pod moved off a hot card, on this machine.",
     )
     parser.add_argument(
-        "--duration", type=_seconds, default=90.0, help="seconds to run (default 90)"
+        "--duration",
+        type=_seconds,
+        help="run for at least so many seconds (default: until ten seconds after the relief)",
     )
     parser.add_argument("--nodes", type=_count, default=4, help="simulated nodes (default 4)")
     parser.add_argument("--cards", type=_count, default=4, help="cards per node (default 4)")

@@ -14,6 +14,7 @@ from cli.printers.cells import safe
 from cli.printers.text import Line
 from simulator.demo.dashboard import CardPanel, Dashboard, NodePanel
 from simulator.demo.promises import Promise
+from simulator.demo.story import OMITTED
 
 _BAR_CELLS: Final = 32
 _SMALL_BAR_CELLS: Final = 20
@@ -39,18 +40,19 @@ def dashboard(
     events and the heat of each card can still be read in 80 by 24.
     """
     tall = _HEAD_ROWS + sum(2 + len(node.cards) for node in state.nodes) + _EVENT_LINES + 2
+    tall += len(state.story) + 2 if state.story else 0
     if room is not None and (room[0] < _FULL_COLUMNS or room[1] <= tall):
         return _small(state, elapsed_s=elapsed_s, duration_s=duration_s, step=step, rows=room[1])
     return Group(
         _head(state, elapsed_s=elapsed_s, duration_s=duration_s, step=step),
         *(_node(node, state) for node in state.nodes),
-        Panel(
-            _event_text(state.event_lines),
-            title="what happened",
-            title_align="left",
-            border_style="dim",
-        ),
+        *((_titled("refused and moved", _story_text(state.story)),) if state.story else ()),
+        _titled("what happened", _event_text(state.event_lines)),
     )
+
+
+def _titled(title: str, text: Text) -> Panel:
+    return Panel(text, title=title, title_align="left", border_style="dim")
 
 
 def _small(state: Dashboard, *, elapsed_s: float, duration_s: float, step: str, rows: int) -> Group:
@@ -75,14 +77,16 @@ def _small(state: Dashboard, *, elapsed_s: float, duration_s: float, step: str, 
                 Text(" ?") if card.busy is None else _percent(card.busy, state.hot_line),
                 mark.append_text(_pods(card, colours)),
             )
-    left = rows - _HEAD_ROWS - sum(len(node.cards) for node in state.nodes) - 1
+    left = rows - _HEAD_ROWS - sum(len(node.cards) for node in state.nodes) - 1 - len(state.story)
+    fewest = 1 if state.story else _FEWEST_EVENT_LINES
     title = Text("FracGPU  ", style="bold", no_wrap=True, overflow="ellipsis")
     return Group(
         title.append(step, style="italic"),
         head,
         _roles(state.roles),
         cards,
-        _event_text(state.event_lines, lines=max(_FEWEST_EVENT_LINES, left)),
+        *((_story_text(state.story, short=True),) if state.story else ()),
+        _event_text(state.event_lines, lines=max(fewest, left)),
     )
 
 
@@ -129,7 +133,7 @@ def elapsed(elapsed_s: float, duration_s: float) -> str:
     """Return the time that has passed; a busy machine takes longer than planned."""
     if elapsed_s > duration_s:
         return f"{elapsed_s:.0f} s, longer than planned"
-    return f"{elapsed_s:.0f} s of {duration_s:.0f} s"
+    return f"{elapsed_s:.0f} s of about {duration_s:.0f} s"
 
 
 def owner(pod: str) -> str:
@@ -226,6 +230,17 @@ def _pods(card: CardPanel, colours: Mapping[str, str]) -> Text:
 def _event_text(event_lines: Sequence[str], *, lines: int = _EVENT_LINES) -> Text:
     last = [line.replace("\n", " ") for line in event_lines[-lines:]]
     return Text("\n".join(last), no_wrap=True, overflow="ellipsis")
+
+
+def _story_text(story: Sequence[str], *, short: bool = False) -> Text:
+    lines = [_shortened(line) if short else line for line in story]
+    return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
+
+
+def _shortened(line: str) -> str:
+    """Return a line without what the story leaves out between its first and last clause."""
+    subject, _, rest = line.partition(": ")
+    return f"{subject}: {rest.rpartition(OMITTED)[2]}"
 
 
 def _short_model(model: str) -> str:

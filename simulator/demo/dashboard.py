@@ -45,7 +45,11 @@ class NodePanel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
-    """Everything on the screen at one moment."""
+    """Everything on the screen at one moment.
+
+    Attributes:
+        story: what stays on the screen: the refusals, and the pod that was moved.
+    """
 
     nodes: tuple[NodePanel, ...]
     pods_running: int
@@ -53,3 +57,4 @@ class Dashboard:
     roles: tuple[tuple[str, bool], ...]
     hot_line: float
     event_lines: tuple[str, ...]
+    story: tuple[str, ...] = ()

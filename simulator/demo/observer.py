@@ -63,6 +63,7 @@ class _Heat:
     hot_at_s: float | None = None
     relieved_at_s: float | None = None
     moved: list[str] = field(default_factory=list)
+    first_pods: frozenset[str] = frozenset()
 
 
 class Observer:
@@ -149,18 +150,24 @@ class Observer:
         relieved_after_s = None
         if heat.hot_at_s is not None and heat.relieved_at_s is not None:
             relieved_after_s = heat.relieved_at_s - heat.hot_at_s
+        replacement, new_card = self._replacement()
         return HeatFact(
             card=heat.card,
+            card_name=self._in_words(heat.card),
             peak_busy=heat.peak,
             last_busy=heat.last,
             hot_line=self._hot_line,
             moved_pods=tuple(heat.moved),
+            replacement=replacement,
+            new_card_name=self._in_words(new_card),
             hot_after_s=heat.hot_at_s,
             relieved_after_s=relieved_after_s,
         )
 
-    def dashboard(self, *, expected: int, roles: Sequence[tuple[str, bool]]) -> Dashboard:
-        """Return the dashboard as of now."""
+    def dashboard(
+        self, *, expected: int, roles: Sequence[tuple[str, bool]], refusals: Sequence[str] = ()
+    ) -> Dashboard:
+        """Return the dashboard as of now; *refusals* are lines that stay on it."""
         now = self._clock.now()
         names = {pod.record.uid: pod.record.name for pod in self.pods}
         snapshot = self._ledger.snapshot(now=now)
@@ -192,6 +199,7 @@ class Observer:
             roles=tuple(roles),
             hot_line=self._hot_line,
             event_lines=self.event_lines,
+            story=(*refusals, *(f"moved: {move}" for move in [self.heat.move] if move)),
         )
 
     def _pod_changed(self, change: Change[PodInfo]) -> None:
@@ -250,6 +258,7 @@ class Observer:
         heat = self._heat
         if not heat.card:
             heat.card = self._shared_card()
+            heat.first_pods = frozenset(pod.record.name for pod in self._burners())
         if not heat.card or heat.card not in self._busy:
             return
         now_s = self._clock.monotonic() - self._began_s
@@ -263,19 +272,33 @@ class Observer:
             heat.relieved_at_s = now_s
 
     def _all_burners_ready(self) -> bool:
-        burners = [pod for pod in self.pods if pod.record.name.startswith(self._heated)]
+        burners = self._burners()
         return bool(burners) and all(pod.ready for pod in burners)
+
+    def _burners(self) -> Sequence[PodInfo]:
+        return [pod for pod in self.pods if pod.record.name.startswith(self._heated)]
+
+    def _replacement(self) -> tuple[str, str]:
+        """Return the pod that was created in the place of a moved one, and its card's UUID."""
+        for pod in self._burners():
+            if self._heat.moved and pod.record.name not in self._heat.first_pods:
+                cards = [
+                    part.card
+                    for slices in (pod.record.assignment or {}).values()
+                    for part in slices
+                ]
+                return (pod.record.name, cards[0]) if cards else ("", "")
+        return "", ""
 
     def _shared_card(self) -> str:
         """Return the card that two or more of the heating pods share, or ''."""
         seen: set[str] = set()
-        for pod in self.pods:
-            if pod.record.name.startswith(self._heated):
-                for slices in (pod.record.assignment or {}).values():
-                    for part in slices:
-                        if part.card in seen:
-                            return part.card
-                        seen.add(part.card)
+        for pod in self._burners():
+            for slices in (pod.record.assignment or {}).values():
+                for part in slices:
+                    if part.card in seen:
+                        return part.card
+                    seen.add(part.card)
         return ""
 
 

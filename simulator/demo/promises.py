@@ -42,15 +42,36 @@ class CardPeak:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeatFact:
-    """What Prometheus showed of the card that was heated, as shares of its time (0..1)."""
+    """What Prometheus showed of the card that was heated, as shares of its time (0..1).
+
+    Attributes:
+        card: its UUID.
+        card_name: its node and index, as people call it.
+        moved_pods: the pods that left it.
+        replacement: the pod that runs in the place of the moved one.
+        new_card_name: the card of the replacement.
+    """
 
     card: str = ""
+    card_name: str = ""
     peak_busy: float = 0.0
     last_busy: float = 1.0
     hot_line: float = 0.8
     moved_pods: tuple[str, ...] = ()
+    replacement: str = ""
+    new_card_name: str = ""
     hot_after_s: float | None = None
     relieved_after_s: float | None = None
+
+    @property
+    def move(self) -> str:
+        """The move in words, with the pod and both cards; empty: nothing has moved yet."""
+        if not self.moved_pods or not self.replacement:
+            return ""
+        return (
+            f"{self.moved_pods[-1]} left card {self.card_name}; {self.replacement} runs in its "
+            f"place on card {self.new_card_name}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +160,8 @@ def _relieved(heat: HeatFact) -> Promise:
         name="the hot card was relieved",
         held=was_hot and cool_now and bool(heat.moved_pods) and heat.relieved_after_s is not None,
         detail=(
-            f"{heat.card or 'no card'} peaked at {heat.peak_busy:.0%}, now {heat.last_busy:.0%}"
-            f"{when}; moved: {', '.join(heat.moved_pods) or 'none'}"
+            f"card {heat.card_name or 'none'} peaked at {heat.peak_busy:.0%}, now "
+            f"{heat.last_busy:.0%}{when}; {heat.move or 'no pod has moved'}"
         ),
     )
 

@@ -12,6 +12,8 @@ from typing import Final
 
 import structlog
 
+from simulator.envtest.lifetime import ends_with_us
+
 _log = structlog.get_logger()
 
 STOP_LIMIT_S: Final = 3.0
@@ -106,7 +108,7 @@ class Supervisor:
     async def _run_once(self, child: _Child) -> int:
         with self.log_file(child.spec.name).open("ab") as output:
             child.process = await asyncio.create_subprocess_exec(
-                *child.spec.argv,
+                *ends_with_us(child.spec.argv),
                 env=dict(child.spec.env),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,

@@ -19,6 +19,7 @@ import structlog
 from kube.access import connect_to
 from kube.errors import KubeError
 from kube.retry import RetryPolicy
+from simulator.envtest.lifetime import ends_with_us
 from simulator.envtest.ports import free_ports
 
 ASSETS_ENV: Final = "KUBEBUILDER_ASSETS"
@@ -303,7 +304,7 @@ class _Process:
         self._workdir.mkdir(parents=True, exist_ok=True)
         with self.log_file.open("ab") as log:
             self._child = await asyncio.create_subprocess_exec(
-                *self._command,
+                *ends_with_us(self._command),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import structlog
 import yaml
 
+from simulator.envtest.lifetime import ends_with_us
 from simulator.envtest.ports import free_ports
 
 log = structlog.get_logger()
@@ -184,7 +185,7 @@ async def _start_once(
     (port,) = free_ports(1)
     log_file = workdir / "prometheus.log"
     with log_file.open("wb") as output:
-        process = await asyncio.create_subprocess_exec(
+        command = (
             binary,
             f"--config.file={workdir / 'prometheus.yml'}",
             f"--storage.tsdb.path={workdir / 'data'}",
@@ -193,6 +194,9 @@ async def _start_once(
             f"--web.route-prefix={web.prefix or '/'}",
             "--storage.tsdb.retention.time=1d",
             "--log.level=warn",
+        )
+        process = await asyncio.create_subprocess_exec(
+            *ends_with_us(command),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import shlex
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -11,6 +13,8 @@ import pytest
 from cli.commands.demo import main
 from cli.main import CALLED_WRONG, DONE
 from simulator.envtest.control_plane import ASSETS_ENV
+from tests.support.processes import told_by
+from tests.support.waiting import until_true
 
 
 @pytest.mark.parametrize(
@@ -86,7 +90,11 @@ def _descendants(pid: int) -> set[int]:
 
 
 def _alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+    """Report whether a process runs; an orphan that has ended may wait for init to bury it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 @pytest.mark.slow
@@ -97,13 +105,7 @@ def _alive(pid: int) -> bool:
 )
 async def test_a_signal_stops_everything_within_5_s(tmp_path: Path, number: signal.Signals) -> None:
     demo = await _started(tmp_path)
-    assert demo.stdout is not None
-    async with asyncio.timeout(60):
-        async for line in demo.stdout:
-            if b"submitted chat" in line:
-                break
-    children = _descendants(demo.pid)
-    assert len(children) >= 9, "eight roles and Prometheus"
+    children = await _submitting(demo)
 
     demo.send_signal(number)
 
@@ -114,17 +116,71 @@ async def test_a_signal_stops_everything_within_5_s(tmp_path: Path, number: sign
     assert [pid for pid in children if _alive(pid)] == []
 
 
+async def _submitting(demo: asyncio.subprocess.Process) -> set[int]:
+    """Wait until the demo submits pods; return all its children."""
+    assert demo.stdout is not None
+    async with asyncio.timeout(90):
+        async for line in demo.stdout:
+            if b"submitted chat" in line:
+                break
+    children = _descendants(demo.pid)
+    assert len(children) >= 9, "eight roles and Prometheus"
+    return children
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "term"])
+async def test_a_demo_in_the_background_is_stopped_by_a_signal_as_well(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    # As a shell without job control starts `nohup fracgpu demo &`.
+    command = shlex.join((sys.executable, "-m", "cli", "demo", "--report", str(tmp_path / "r")))
+    demo = await asyncio.create_subprocess_exec(
+        *("/bin/sh", "-c", f"trap '' INT QUIT HUP; exec {command}"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
+    children = await _submitting(demo)
+
+    demo.send_signal(signal.SIGHUP)  # nohup is there so that this does nothing
+    demo.send_signal(number)
+
+    async with asyncio.timeout(20):
+        output, _ = await demo.communicate()
+    assert b"stopped; all processes of the demo have ended" in output
+    await until_true(lambda: not any(map(_alive, children)), what="the children have ended")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGQUIT], ids=["kill", "quit"])
+async def test_a_demo_that_is_killed_leaves_no_process(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    if shutil.which("setpriv") is None:
+        pytest.skip("setpriv (util-linux) is not installed")
+    demo = await _started(tmp_path)
+    children = await _submitting(demo)
+
+    demo.send_signal(number)
+    await demo.communicate()
+
+    assert demo.returncode == -number
+    await until_true(lambda: not any(map(_alive, children)), what="the children have ended")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 async def test_without_a_terminal_it_prints_plain_lines_and_a_report_and_stays_up_if_asked(
     tmp_path: Path,
 ) -> None:
-    demo = await _started(tmp_path, "--duration", "30", "--nodes", "2", "--cards", "6", "--keep")
+    demo = await _started(tmp_path, "--nodes", "2", "--cards", "6", "--keep")
     assert demo.stdout is not None
     text = ""
     async for line in demo.stdout:
         text += line.decode()
         if b"Ctrl-C stops everything" in line:
+            tried = [await _tried(command) for command in _suggested(text)]
             demo.send_signal(signal.SIGINT)  # the verdict stays
     await demo.wait()
     report = json.loads((tmp_path / "report.json").read_text())
@@ -136,4 +192,39 @@ async def test_without_a_terminal_it_prints_plain_lines_and_a_report_and_stays_u
     assert report["kept"] is True
     assert len(report["pods"]) == 13
     assert len(report["cards"]) == 12
-    assert report["heat"]["peak_busy"] > report["heat"]["hot_line"] > report["heat"]["last_busy"]
+    heat = report["heat"]
+    assert heat["peak_busy"] > heat["hot_line"] > heat["last_busy"]
+    assert "did you mean fracgpu.io/fraction?" in text
+    (relieved,) = [line for line in text.splitlines() if "the hot card was relieved:" in line]
+    assert heat["card_name"] != heat["new_card_name"]
+    for name in (heat["moved_pods"][-1], heat["card_name"], heat["new_card_name"]):
+        assert name in relieved
+    # Ten seconds after the relief, and what the last checks take on a busy machine.
+    ended_s = report["lastedSeconds"] - heat["hot_after_s"] - heat["relieved_after_s"]
+    assert ended_s >= 10
+    assert [one for one in tried if one] == []
+
+
+def _suggested(text: str) -> list[str]:
+    """Return the commands under "Try next", each with the export before it."""
+    lines = text.rpartition("Try next")[2].splitlines()[1:]
+    export, *commands = [line.partition(" # ")[0].strip() for line in lines if line[:1] == " "]
+    found = [f"{export}; {command}" for command in commands]
+    assert len(found) >= 8
+    return found
+
+
+async def _tried(command: str) -> str:
+    """Run a suggested command; return what is wrong, or ''."""
+    if "kubectl" in command and shutil.which("kubectl") is None:
+        return ""
+    process = await asyncio.create_subprocess_shell(
+        command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    output, error = await told_by(process, limit_s=60)
+    if "=1.5" in command:  # the one that is to be refused
+        return "" if b"want" in error and process.returncode else f"{command}: was not refused"
+    return f"{command}: {error.decode()}" if process.returncode or not output else ""

@@ -40,7 +40,7 @@ def test_each_piece_of_news_is_written_once_and_in_order() -> None:
     screen.show(a_dashboard("two", "three"), elapsed_s=91, duration_s=90, step="watching")
 
     assert lines == [
-        "[1 s of 90 s] starting",
+        "[1 s of about 90 s] starting",
         "  one",
         "  two",
         "[91 s, longer than planned] watching",

@@ -76,7 +76,7 @@ def test_the_screen_holds_nodes_pods_roles_and_event_lines() -> None:
         "1 of 2 pods running",
         "● webhook",
         "○ certs",
-        "30 s of 90 s",
+        "30 s of about 90 s",
         "watching",
         "Scheduled: chat-1",
     ):

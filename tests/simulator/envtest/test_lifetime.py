@@ -1,0 +1,56 @@
+"""A child ends with its parent, also when the parent is killed."""
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from simulator.envtest.lifetime import ends_with_us
+from tests.support.waiting import until_true
+
+_PARENT = """
+import asyncio, sys
+from simulator.envtest.lifetime import ends_with_us
+async def main():
+    child = await asyncio.create_subprocess_exec(*ends_with_us(["sleep", "300"]))
+    print(child.pid, flush=True)
+    await child.wait()
+asyncio.run(main())
+"""
+
+
+def gone(pid: int) -> bool:
+    """Report whether a process has ended; an orphan may wait for init to bury it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+async def test_a_child_of_a_killed_process_is_killed() -> None:
+    if shutil.which("setpriv") is None:
+        pytest.skip("setpriv (util-linux) is not installed")
+    parent = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _PARENT), stdout=asyncio.subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    child = int(await parent.stdout.readline())
+    assert not gone(child)
+
+    parent.send_signal(signal.SIGKILL)
+    await parent.wait()
+
+    await until_true(lambda: gone(child), what="the child has ended")
+
+
+async def test_the_program_keeps_its_pid_and_its_arguments() -> None:
+    words = ends_with_us([sys.executable, "-c", "import os; print(os.getpid())"])
+    child = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
+
+    output, _ = await child.communicate()
+
+    assert int(output) == child.pid != os.getpid()
