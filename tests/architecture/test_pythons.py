@@ -102,7 +102,7 @@ def locked() -> set[str]:
 
 def pins(lock: str) -> dict[str, tuple[str, frozenset[str]]]:
     """Return for each package of a lock its version and the hashes of its files."""
-    found = {}
+    found: dict[str, tuple[str, frozenset[str]]] = {}
     for entry in (ROOT / lock).read_text().replace("\\\n", "").splitlines():
         pinned, *hashes = entry.split()
         name, _, version = pinned.partition("==")

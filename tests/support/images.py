@@ -36,6 +36,7 @@ from tools.image.platforms import own_platform
 
 ROOT: Final = Path(__file__).parents[2]
 EPOCH: Final = 1_700_000_000
+COMPRESSION: Final = 1  # the fastest: nobody downloads it
 _BASE: Final = re.compile(r"python:(?P<version>\d+\.\d+)-slim-(?P<suite>[a-z]+)")
 _KEPT: Final = 3
 _FETCH_LIMIT_S: Final = 900
@@ -87,6 +88,7 @@ def our_image(name: str) -> Path:
                 platforms=[own_platform()],
                 name=name,
                 epoch=EPOCH,
+                compression=COMPRESSION,
                 cache=cache / "packages",
             )
             try:

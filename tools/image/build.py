@@ -37,6 +37,7 @@ class Order:
         platforms: the architectures.
         name: of the image, with its tag.
         epoch: the time of the sources, in seconds since 1970 (SOURCE_DATE_EPOCH).
+        compression: gzip's level, 1 to 9: the digests depend on it.
         cache: keeps Debian's packages between builds; empty: they are fetched each time.
     """
 
@@ -45,6 +46,7 @@ class Order:
     platforms: Sequence[Platform]
     name: str
     epoch: int
+    compression: int = 6
     cache: Path | None = None
 
 
@@ -95,7 +97,7 @@ def build(order: Order, say: Callable[[str], None]) -> Result:
         for root in roots:
             say(f"{root.platform.name}: compiling and packing")
             _compile(root, interpreter, own)
-            layers[root.platform.name] = _pack(root, work, epoch=order.epoch)
+            layers[root.platform.name] = _pack(order, root, work)
             sboms.append(_write_sbom(order, root, work))
         archive = order.folder / f"{order.name.rpartition('/')[2].replace(':', '-')}.oci.tar"
         digest = write_archive(archive, layers, _settings(order), name=order.name)
@@ -135,7 +137,7 @@ def _compile(root: _Root, interpreter: Path, own: Platform) -> None:
         bytecode.compile_folder(layer, folder, python_root=interpreter, platform=own)
 
 
-def _pack(root: _Root, work: Path, *, epoch: int) -> list[Layer]:
+def _pack(order: Order, root: _Root, work: Path) -> list[Layer]:
     parts = (
         (root.system, "Debian packages"),
         (root.locked, wheels.LOCK),
@@ -145,8 +147,9 @@ def _pack(root: _Root, work: Path, *, epoch: int) -> list[Layer]:
         pack_layer(
             folder,
             work / f"{root.platform.name}-{folder.name}.tar.gz",
-            epoch=epoch,
+            epoch=order.epoch,
             comment=f"make image: {comment}",
+            compression=order.compression,
         )
         for folder, comment in parts
     ]

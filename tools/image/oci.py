@@ -48,9 +48,11 @@ class ImageSettings:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-def pack_layer(root: Path, target: Path, *, epoch: int, comment: str) -> Layer:
+def pack_layer(
+    root: Path, target: Path, *, epoch: int, comment: str, compression: int = 6
+) -> Layer:
     """Pack all files below *root* into *target*, gzipped, owned by root and dated *epoch*."""
-    plain = target.with_suffix(".tar")
+    plain = target.with_suffix("")
     with tarfile.open(plain, "w", format=tarfile.GNU_FORMAT) as tar:
         for path in sorted(root.rglob("*"), key=lambda path: path.relative_to(root).parts):
             _add(tar, path, path.relative_to(root).as_posix(), epoch=epoch)
@@ -58,7 +60,9 @@ def pack_layer(root: Path, target: Path, *, epoch: int, comment: str) -> Layer:
     with (
         plain.open("rb") as found,
         target.open("wb") as file,
-        gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=9, mtime=0) as packed,
+        gzip.GzipFile(
+            filename="", fileobj=file, mode="wb", compresslevel=compression, mtime=0
+        ) as packed,
     ):
         shutil.copyfileobj(found, packed, _CHUNK_BYTES)
     plain.unlink()

@@ -44,7 +44,9 @@ def write_sbom(
         bom_ref=f"image-{architecture}",
         purl=PackageURL("oci", None, OURS, None, {"arch": architecture}),
     )
-    packages = {canonicalize_name(found.name): _python(found) for found in python}
+    packages: Mapping[str, Component] = {
+        canonicalize_name(found.name): _python(found) for found in python
+    }
     system = [_debian(package) for package in debian]
     bom = Bom(components=[*packages.values(), *system])
     bom.metadata.component = image
@@ -62,7 +64,7 @@ def write_sbom(
 
 def _python(found: Distribution) -> Component:
     purl = PackageURL("pypi", None, canonicalize_name(found.name), found.version)
-    licence = found.metadata.get("License-Expression") or found.metadata.get("License") or ""
+    licence = _field(found, "License-Expression") or _field(found, "License")
     # Some packages have their licence's whole text there.
     name = licence.strip().partition("\n")[0]
     return Component(
@@ -73,6 +75,10 @@ def _python(found: Distribution) -> Component:
         purl=purl,
         licenses=[DisjunctiveLicense(name=name)] if name else (),
     )
+
+
+def _field(found: Distribution, name: str) -> str:
+    return str(found.metadata[name]) if name in found.metadata else ""
 
 
 def _debian(package: DebianPackage) -> Component:

@@ -176,7 +176,7 @@ async def test_without_a_terminal_it_prints_plain_lines_and_a_report_and_stays_u
 ) -> None:
     demo = await _started(tmp_path, "--nodes", "2", "--cards", "6", "--keep")
     assert demo.stdout is not None
-    text = ""
+    text, tried = "", ["nothing was suggested"]
     async for line in demo.stdout:
         text += line.decode()
         if b"Ctrl-C stops everything" in line:
