@@ -84,6 +84,39 @@ async def test_apply_creates_leaves_alone_and_changes(kubectl: Kubectl, namespac
     }
 
 
+async def test_server_side_apply_changes_what_it_names_and_removes_what_it_named_before(
+    kubectl: Kubectl, namespace: str
+) -> None:
+    words = ("apply", "--server-side", "-f", "-")
+    first = a_deployment(namespace, replicas=5, minReadySeconds=3)
+
+    assert (await kubectl(*words, stdin=first)).endswith("web serverside-applied\n")
+    await kubectl(*words, stdin=a_deployment(namespace))
+    await kubectl(*words, stdin=a_deployment(namespace))
+
+    paths = ".spec.replicas", ".spec.minReadySeconds", ".spec.template.spec.containers[*].name"
+    told = await kubectl(
+        *("get", "deployment", "web", "-n", namespace, "-o"),
+        f"jsonpath={' '.join(f'{{{path}}}' for path in paths)}",
+    )
+    assert " ".join(told.split()) in {"2 a b", "2 0 a b"}
+
+
+async def test_two_appliers_of_one_field_conflict_until_one_is_forced(
+    kubectl: Kubectl, namespace: str
+) -> None:
+    words = ("apply", "--server-side", "-f", "-")
+    await kubectl(*words, stdin=a_deployment(namespace))
+    other = (*words, "--field-manager=other")
+
+    said = await kubectl.refused(*other, stdin=a_deployment(namespace, replicas=3))
+    await kubectl(*other, "--force-conflicts", stdin=a_deployment(namespace, replicas=3))
+
+    assert 'Apply failed with 1 conflict: conflict with "kubectl": .spec.replicas' in said
+    back = await kubectl.refused(*words, stdin=a_deployment(namespace))
+    assert 'conflict with "other": .spec.replicas' in back
+
+
 @pytest.mark.parametrize("verb", ["apply", "create"])
 async def test_a_misspelt_field_is_refused_by_its_path(
     kubectl: Kubectl, namespace: str, verb: str

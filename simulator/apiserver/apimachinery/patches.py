@@ -11,7 +11,7 @@ from typing import Any, Final
 import jsonpatch
 import jsonpointer
 
-# Lists of objects that merge by a key, by the name of their field. "ports" is in _merge_key.
+# Lists of objects that merge by a key, by the name of their field. "ports" is in merge_key.
 # Source: patchMergeKey tags in k8s.io/api core/v1, apps/v1, batch/v1, admissionregistration/v1.
 _MERGE_KEYS: Final = {
     "containers": "name", "initContainers": "name", "ephemeralContainers": "name", "env": "name",
@@ -113,13 +113,14 @@ def _merged(key: str, old: Any, new: Any, order: Any) -> Any:
         return new
     if key in _MERGED_SETS:
         return [*(old or []), *(item for item in new if item not in (old or []))]
-    merge_key = _merge_key(key, [*(old or []), *new])
-    if merge_key is None:
+    name = merge_key(key, [*(old or []), *new])
+    if name is None:
         return new
-    return _merged_list(old or [], new, merge_key=merge_key, order=order)
+    return _merged_list(old or [], new, merge_key=name, order=order)
 
 
-def _merge_key(key: str, items: list[Any]) -> str | None:
+def merge_key(key: str, items: list[Any]) -> str | None:
+    """Return the field by which the items of the list *key* merge, or None if they do not."""
     if key != "ports":
         return _MERGE_KEYS.get(key)
     # Container ports merge by containerPort, Service ports by port.

@@ -63,7 +63,7 @@ def patch_of(content_type: str, body: bytes, resource: Resource) -> Any:
     """Return the body as a patch of the kind that its media type names.
 
     Raises:
-        ApiError: 415 for another kind, server-side apply among them; 400 for what is not JSON.
+        ApiError: 415 for another kind; 400 for what is not JSON.
     """
     kinds = ("json-patch+json", "merge-patch+json", "strategic-merge-patch+json")
     if content_type not in {f"application/{kind}" for kind in kinds}:

@@ -18,7 +18,7 @@ from simulator.apiserver.apimachinery.errors import (
 )
 from simulator.apiserver.apimachinery.field_selectors import parse_field_selector
 from simulator.apiserver.apimachinery.request_info import Context, ListSelection, Target, User
-from simulator.apiserver.endpoints import discovery, openapi, versioning
+from simulator.apiserver.endpoints import applying, discovery, openapi, versioning
 from simulator.apiserver.endpoints.bodies import (
     apply_patch,
     check_kind,
@@ -76,6 +76,7 @@ class Handlers:
     def __init__(self, registry: Registry, *, bookmark_every_s: float = 10.0) -> None:
         self.registry: Final = registry
         self.lister: Final = Lister(registry.store)
+        self.applier: Final = applying.Applier(registry)
         self._bookmark_every_s = bookmark_every_s
 
     async def handle(self, request: Request) -> Reply:
@@ -145,6 +146,9 @@ class Handlers:
                 return Reply(body=found if tables is None else tables.of_object(found))
             case "PUT":
                 return await self._put(target, request, context)
+            case "PATCH" if request.content_type == applying.MEDIA_TYPE and not target.subresource:
+                value, code = await self.applier.apply(target, request.body, request.query, context)
+                return _shown(target.resource, value, context, code=code)
             case "PATCH":
                 return await self._patch(target, request, context)
             case "DELETE" if not target.subresource:
