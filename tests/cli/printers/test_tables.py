@@ -107,6 +107,48 @@ def test_a_small_terminal_shows_every_card_its_heat_and_the_latest_event_lines()
     assert rows[-1].startswith("19.0s")
 
 
+STORY = (
+    "refused misspelt: fracgpu.io/fracton is '0.5'; ... did you mean fracgpu.io/fraction?",
+    "moved: burner-1 left card gpu-node-3/0; burner-2 runs in its place on card gpu-node-3/1",
+)
+
+
+def a_story(cards: int) -> Dashboard:
+    several = tuple(replace(a_card(), index=index, uuid=str(index)) for index in range(cards))
+    return Dashboard(
+        nodes=tuple(NodePanel(name=f"gpu-node-{n}", cards=several) for n in range(4)),
+        pods_running=13,
+        pods_expected=13,
+        roles=(("webhook", True),),
+        hot_line=0.8,
+        event_lines=tuple(f"{n}.0s  Scheduled: {'a pod on a node ' * 9}" for n in range(400)),
+        story=STORY,
+    )
+
+
+def test_refusals_and_the_move_stay_on_the_screen_whatever_happens_after_them() -> None:
+    shown = text(dashboard(a_story(2), elapsed_s=30, duration_s=90, step="watching"))
+
+    for line in STORY:
+        assert line in shown
+
+
+def test_a_small_terminal_has_what_would_work_and_both_cards() -> None:
+    console = Console(width=80, height=24, file=io.StringIO(), force_terminal=True)
+    picture = a_story(4)
+    console.print(
+        dashboard(picture, elapsed_s=30, duration_s=90, step="watching", room=console.size)
+    )
+    out = console.file
+    assert isinstance(out, io.StringIO)
+    rows = Text.from_ansi(out.getvalue()).plain.rstrip("\n").split("\n")
+
+    assert len(rows) <= 24
+    assert "refused misspelt: did you mean fracgpu.io/fraction?" in [row.strip() for row in rows]
+    assert any("burner-1 left card gpu-node-3/0" in row for row in rows)
+    assert rows[-1].startswith("399.0s")
+
+
 def test_a_broken_promise_stands_out_with_its_figures() -> None:
     shown = text(promises([Promise(name="no pod was lost", held=False, detail="12 of 13")]))
 

@@ -121,6 +121,10 @@ async def test_a_card_is_relieved_only_when_every_heating_pod_is_back(kube: Kube
         await kube.patch(PODS, "burner-3", status, namespace="demo", subresource="status")
 
         await until_true(lambda: observer.heat.relieved_after_s is not None, what="relief seen")
+        told = "burner-1 left card n1/0; burner-3 runs in its place on card n1/0"
+        assert observer.heat.move == told
+        shown = observer.dashboard(expected=2, roles=(), refusals=["refused x: because"])
+        assert shown.story == ("refused x: because", f"moved: {told}")
 
 
 async def test_the_dashboard_shows_slices_and_where_heat_is_unknown(kube: KubeClient) -> None:

@@ -52,6 +52,19 @@ def test_everything_as_promised_is_kept() -> None:
     assert broken(GOOD) == []
 
 
+def test_the_relief_is_told_with_the_pod_and_both_cards_by_name() -> None:
+    heat = replace(
+        GOOD.heat, card_name="n1/0", replacement="burner-2", new_card_name="n2/1", last_busy=0.47
+    )
+
+    (relieved,) = [one for one in judge(replace(GOOD, heat=heat)) if "relieved" in one.name]
+
+    assert relieved.detail == (
+        "card n1/0 peaked at 95%, now 47% after 20 s of heat; "
+        "burner-1 left card n1/0; burner-2 runs in its place on card n2/1"
+    )
+
+
 @pytest.mark.parametrize(
     ("what", "facts"),
     [
