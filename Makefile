@@ -93,7 +93,7 @@ lock: $(READY) ## pin what pyproject.toml has new, with hashes (LOCK=--upgrade: 
 	$(COMPILE) $(LOCK) --group dev --output-file requirements.lock
 	$(COMPILE) --constraint requirements.lock --output-file requirements-image.lock
 
-image: setup ## build the image for amd64 and arm64, with its bill of materials (IMAGE="--platform amd64")
+image: $(READY) ## build the image for amd64 and arm64, with its bill of materials (IMAGE="--platform amd64")
 	@$(BIN)/python -m tools.image $(IMAGE)
 
 proto: setup ## generate deviceplugin/proto from our .proto files
