@@ -19,7 +19,7 @@ IMAGE ?=
 LOCK ?=
 
 .PHONY: help setup demo test check lint types imports format hooks e2e test-pythons bench bench-rebalancer fuzz \
-	lock proto dashboards chart commands images clean
+	lock proto dashboards chart commands image images clean
 
 ##@ Start here
 

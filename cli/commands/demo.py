@@ -277,7 +277,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--nodes", type=_count, default=4, help="simulated nodes (default 4)")
     parser.add_argument("--cards", type=_count, default=4, help="cards per node (default 4)")
     parser.add_argument(
-        "--keep", action="store_true", help="keep running after the verdict and print the addresses"
+        "--keep",
+        action="store_true",
+        help="keep running after the verdict and print what to try next",
     )
     parser.add_argument(
         "--real-apiserver",
