@@ -204,3 +204,18 @@ def _cards(pod: PlacedPod) -> set[CardUuid]:
 
 def _heat_of(reading: CardReading | None) -> Heat:
     return Heat.HOT if reading and reading.level_ratio > ACTIVE.hot_ratio else Heat.COOL
+
+
+def avoiding(state: DisruptionState, *cards: str) -> DisruptionState:
+    """Return the state as it is while *cards* are avoided."""
+    nodes = {
+        name: replace(
+            info,
+            cards={
+                uuid: replace(card_info, avoided=uuid in cards)
+                for uuid, card_info in info.cards.items()
+            },
+        )
+        for name, info in state.snapshot.nodes.items()
+    }
+    return replace(state, snapshot=replace(state.snapshot, nodes=nodes))

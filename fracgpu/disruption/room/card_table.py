@@ -21,6 +21,7 @@ class CardTable:
     Attributes:
         nodes: the names of the nodes; *node* of a card is an index into it.
         open: the card takes new slices if it has room.
+        avoided: it takes them only where no other card fits.
         pods: how many pods hold something on the card.
     """
 
@@ -39,6 +40,7 @@ class CardTable:
         self.open: Flags = np.array(
             [usable[row] and _is_open(info) for row, (_, info) in infos], np.bool_
         )
+        self.avoided: Flags = np.array([info.avoided for info in cards], np.bool_)
         self.capacity_mib = _column([info.card.capacity_mib for info in cards])
         self.free_mib = _column([info.free_mib for info in cards])
         self.free_cores = _column([FULL_CORES - info.held_cores for info in cards])

@@ -261,7 +261,7 @@ class StateProver:
         numbers = np.flatnonzero(fitting)
         left = (table.free_mib - pod.allocation.mib) / np.maximum(table.capacity_mib, 1)
         score = SCORING[need.strategy or state.strategy].score(left, table.heat)[numbers]
-        yield from numbers[np.argsort(-score, kind="stable")].tolist()
+        yield from numbers[np.lexsort((-score, table.avoided[numbers]))].tolist()
 
     def _left(self, candidate: PlacedPod) -> frozenset[CardUuid]:
         """Return the cards that the pod's owner left so lately that it does not return."""

@@ -25,6 +25,7 @@ from tests.support.rebalancing import (
     a_node,
     a_past_move,
     a_placed_pod,
+    avoiding,
 )
 from tests.support.scheduling import HOST, REQUIRED, Json, pod_json, pod_term, read_pod, spread
 
@@ -138,6 +139,11 @@ def test_the_choice_of_the_scheduler_is_known(strategy: Strategy, card: str) -> 
 
     assert found == Target("n2", CardUuid(card))
     assert simulation.scheduler_choice(pod, simulation.targets(pod, exclude=every(state))) is None
+    others = {"GPU-half", "GPU-empty"} - {card}
+    avoided = PlacementSimulation(avoiding(state, card))
+    assert avoided.scheduler_choice(pod, avoided.targets(pod)) == Target(
+        "n2", CardUuid(others.pop())
+    )
 
 
 def every(state: DisruptionState) -> frozenset[CardUuid]:

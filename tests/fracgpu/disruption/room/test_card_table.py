@@ -48,6 +48,12 @@ def test_a_card_that_takes_nothing_new_is_not_open() -> None:
     assert _table(n1=away).open.tolist() == [False, False]
 
 
+def test_a_card_that_is_avoided_is_open() -> None:
+    table = _table(n1=a_node_info(a_card("a"), a_card("b", index=1), avoided=["b"]))
+
+    assert (table.open.tolist(), table.avoided.tolist()) == ([True, True], [False, True])
+
+
 def test_only_cards_of_the_named_model_and_of_the_shares_class_suit() -> None:
     info = a_node_info(a_card("a"), a_card("b", index=1, model="L4", mib=8192))
     table = _table(n1=info)

@@ -21,7 +21,7 @@ from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
 from tests.support.making_room import a_cluster, a_small_pod, a_waiting_pod
-from tests.support.rebalancing import ACTIVE, CARD_MIB, a_past_move, a_reading
+from tests.support.rebalancing import ACTIVE, CARD_MIB, a_past_move, a_reading, avoiding
 
 HELD = {"n1": {"a0": 4000}, "n2": {"b0": 8000, "b1": 2000}}
 
@@ -42,6 +42,12 @@ def test_the_target_is_the_one_that_the_clusters_strategy_prefers() -> None:
     state = a_cluster(HELD)
     assert target_of(state) == "b0"
     assert target_of(replace(state, strategy=Strategy.SPREAD)) == "b1"
+
+
+def test_an_avoided_card_is_the_target_only_where_there_is_no_other() -> None:
+    state = a_cluster(HELD)
+    assert target_of(avoiding(state, "b0")) == "b1"
+    assert target_of(avoiding(state, "b0", "b1")) == "b0"
 
 
 def test_the_pods_own_strategy_comes_first() -> None:
