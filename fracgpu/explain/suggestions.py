@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from fracgpu import names
-from fracgpu.cards.card import FULL_CORES, Health
+from fracgpu.cards.card import FULL_CORES, CordonEffect, Health
 from fracgpu.cards.card_class import model_allowed, model_key
 from fracgpu.explain.answers import Explanation, FittingCards, Holder, Suggestion, SuggestionKind
 from fracgpu.explain.explanation import (
@@ -271,7 +271,11 @@ def lapsing_cordons(need: PodNeed, nodes: Sequence[NodeInfo]) -> Iterator[Sugges
         if not isinstance(answer, Placement):
             continue
         taken = {part.card for parts in answer.assignment.values() for part in parts}
-        until = [cordon.until for cordon in node_info.node.cordons if cordon.card in taken]
+        until = [
+            cordon.until
+            for cordon in node_info.node.cordons
+            if cordon.card in taken and cordon.effect is CordonEffect.NO_SCHEDULE
+        ]
         if until:
             cards = fitting_cards_of(answer, node_info)
             yield Suggestion(

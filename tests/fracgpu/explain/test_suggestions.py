@@ -5,9 +5,10 @@ from fractions import Fraction
 from hypothesis import given
 
 from fracgpu import names
+from fracgpu.cards.card import CardUuid, CordonEffect
 from fracgpu.explain.answers import Suggestion, SuggestionKind
 from fracgpu.explain.explanation import explain, find_fitting_cards
-from fracgpu.explain.suggestions import suggest
+from fracgpu.explain.suggestions import lapsing_cordons, suggest
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
@@ -147,3 +148,17 @@ def test_every_smaller_request_that_is_told_can_be_read_and_fits(
         )
         assert find_fitting_cards(asked, [empty_node]) == smaller.home
         assert not isinstance(place(empty_node, need, strategy=Strategy.PACK), Placement)
+
+
+def test_the_end_of_a_cordon_that_closes_nothing_is_no_advice() -> None:
+    need = a_pod_need(a_need(1_000))
+    kept_off = {}
+    for effect in CordonEffect:
+        cluster = Cluster().node("n", a_card("GPU-a"), cordons={"GPU-a": 60}, effect=effect)
+        node_info = cluster.state().snapshot.nodes["n"].with_cordoned({CardUuid("GPU-a")})
+        kept_off[effect] = [found.kind for found in lapsing_cordons(need, [node_info])]
+
+    assert kept_off == {
+        CordonEffect.NO_SCHEDULE: [SuggestionKind.CORDON_ENDS],
+        CordonEffect.PREFER_NO_SCHEDULE: [],
+    }
