@@ -104,6 +104,7 @@ def report_on(
         max_in_flight=1_000_000,
         max_in_flight_per_node=1_000_000,
         max_per_hour=1_000_000,
+        max_per_day=1_000_000,
     )
     without_blocks = plan_moves(state, policy=open_policy, now=now)
     blocked = tuple(held for held in plan.held if held.subject == CLUSTER)

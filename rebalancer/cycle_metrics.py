@@ -114,10 +114,12 @@ class CycleMetrics:
         metrics.cordoned.set(len(plan.cordon))
         metrics.avoided.set(len(plan.avoid))
         under_way = sum(move.under_way for move in state.past) + len(plan.moves)
-        this_hour = Budgets(state.past, policy=policy, now=now).this_hour + len(plan.moves)
+        budgets = Budgets(state.past, policy=policy, now=now)
+        this_hour, today = budgets.this_hour + len(plan.moves), budgets.today + len(plan.moves)
         metrics.in_flight.set(under_way)
         metrics.budget.labels("in_flight").set(max(0, policy.max_in_flight - under_way))
         metrics.budget.labels("hour").set(max(0, policy.max_per_hour - this_hour))
+        metrics.budget.labels("day").set(max(0, policy.max_per_day - today))
         self._count_decisions(plan)
         self._count_outcomes(state, policy=policy, now=now)
 

@@ -146,7 +146,7 @@ class RebalancerMetrics:
             (self.dry_runs, outcomes),
             (self.query_errors, ((error.value,) for error in QueryError)),
             (self.breaker_open, ((breaker.value,) for breaker in Breaker)),
-            (self.budget, (("in_flight",), ("hour",))),
+            (self.budget, (("in_flight",), ("hour",), ("day",))),
         )
         for metric, labels in label_sets:
             for values in labels:

@@ -44,6 +44,7 @@ _FACTORS: Final[Mapping[str, _Factors]] = {
     "max_in_flight": (1, 1, 1, 2, 4),
     "max_in_flight_per_node": (1, 1, 1, 1, 2),
     "max_per_hour": _COUNTS,
+    "max_per_day": _COUNTS,
     "max_per_namespace_per_hour": _COUNTS,
     "max_per_owner_per_hour": _COUNTS,
     "max_per_owner_per_day": _COUNTS,

@@ -28,6 +28,7 @@ class HoldReason(Enum):
     CHANGE_FREEZE = "a change freeze is in effect"
     MOVE_IN_FLIGHT = "as many moves as allowed are under way"
     HOURLY_BUDGET = "as many moves as allowed were made in the last hour"
+    DAILY_BUDGET = "as many moves as allowed were made in the last day"
     # one card
     NOT_MEASURED = "the hot card has no trusted reading now"
     ONE_POD_ALONE = Unrelievable.ONE_POD_ALONE.value

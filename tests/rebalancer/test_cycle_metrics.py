@@ -227,7 +227,8 @@ def test_what_is_left_of_the_budgets_is_shown() -> None:
 
     assert counted["moves_in_flight"] == 1
     assert counted.get("budget_remaining", scope="in_flight") == 0
-    assert counted.get("budget_remaining", scope="hour") == 5
+    assert counted.get("budget_remaining", scope="hour") == 11
+    assert counted.get("budget_remaining", scope="day") == 38
 
 
 def test_each_reason_is_counted_every_cycle_and_logged_once() -> None:

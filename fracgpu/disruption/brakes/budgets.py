@@ -43,6 +43,7 @@ class Budgets:
         recent = [past_move for past_move in counted if _within(past_move, cooling, now)]
         self.in_flight = len(in_flight)
         self.this_hour = len(this_hour)
+        self.today = len(today)
         self._per_node = Counter(node for past_move in in_flight for node in _nodes(past_move.move))
         self._per_namespace = Counter(past_move.move.namespace for past_move in this_hour)
         self._per_owner_hour = Counter(past_move.move.owner_uid for past_move in this_hour)
@@ -75,6 +76,8 @@ class Budgets:
             return HoldReason.MOVE_IN_FLIGHT
         if self.this_hour >= self._policy.max_per_hour:
             return HoldReason.HOURLY_BUDGET
+        if self.today >= self._policy.max_per_day:
+            return HoldReason.DAILY_BUDGET
         return None
 
     def of_source(self, card: CardUuid, *, node: str) -> HoldReason | None:

@@ -228,7 +228,11 @@ def _within_budgets(
     found = _find(context, waiting, cards=cards, allows=allows, most_moves=most_moves)
     if found is None:
         return HoldReason.PLAN_BUDGET if refused else HoldReason.NO_ROOM
-    if context.policy.max_per_hour - budgets.this_hour < len(found.moves):
+    left = min(
+        context.policy.max_per_hour - budgets.this_hour,
+        context.policy.max_per_day - budgets.today,
+    )
+    if left < len(found.moves):
         return HoldReason.PLAN_BUDGET
     return found
 

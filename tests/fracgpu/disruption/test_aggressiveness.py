@@ -28,6 +28,7 @@ RISING = (
     "max_in_flight",
     "max_in_flight_per_node",
     "max_per_hour",
+    "max_per_day",
     "max_per_namespace_per_hour",
     "max_per_owner_per_hour",
     "max_per_owner_per_day",

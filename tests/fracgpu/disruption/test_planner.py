@@ -74,7 +74,7 @@ FAILING = replace(
         ({"leading_since": NOON - timedelta(minutes=9)}, HoldReason.STARTING),
         ({"past": [a_past_move(under_way=True)]}, HoldReason.MOVE_IN_FLIGHT),
         (
-            {"past": [a_past_move(minutes_ago=m, namespace=f"ns{m}") for m in range(1, 7)]},
+            {"past": [a_past_move(minutes_ago=m, namespace=f"ns{m}") for m in range(1, 13)]},
             HoldReason.HOURLY_BUDGET,
         ),
         ({"past": [a_past_move(minutes_ago=9, source=HOT_CARD)]}, HoldReason.CARD_COOLDOWN),

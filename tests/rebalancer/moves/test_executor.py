@@ -416,7 +416,7 @@ async def test_budgets_survive_a_crash(kube: KubeClient, clock: VirtualClock) ->
             await second.tick()
 
         assert len(second.store.records) == 1
-        assert second.figure("budget_remaining", scope="hour") == 5
+        assert second.figure("budget_remaining", scope="hour") == 11
 
 
 async def test_an_eviction_blocked_half_way_is_tried_again_later_and_given_up_in_the_end(

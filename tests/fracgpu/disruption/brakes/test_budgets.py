@@ -67,11 +67,20 @@ def test_what_was_only_shown_counts_only_while_nothing_else_is_done(
 ) -> None:
     shown = [
         replace(a_past_move(minutes_ago=m), ending=Ending.DRY_RUN, disturbed=False)
-        for m in range(1, 7)
+        for m in range(ACTIVE.max_per_hour)
     ]
 
     assert budgets(*shown).of_cluster() is None
     assert budgets(*shown, policy=policy).of_cluster() is HoldReason.HOURLY_BUDGET
+
+
+def test_a_backlog_is_cleared_fast_and_no_day_has_more_than_two_moves_an_hour() -> None:
+    spread = [a_past_move(minutes_ago=61 + 30 * m) for m in range(ACTIVE.max_per_day)]
+
+    assert ACTIVE.max_per_day <= 2 * 24
+    assert budgets(*spread).of_cluster() is HoldReason.DAILY_BUDGET
+    assert budgets(*spread[1:]).of_cluster() is None
+    assert budgets(*spread, now=NOON + timedelta(hours=4)).of_cluster() is None
 
 
 def test_a_move_under_way_counts_before_it_disturbs_a_pod() -> None:
@@ -232,6 +241,7 @@ POLICIES = st.builds(
     max_in_flight=st.integers(1, 3),
     max_in_flight_per_node=st.integers(1, 2),
     max_per_hour=st.integers(1, 6),
+    max_per_day=st.integers(1, 9),
     max_per_namespace_per_hour=st.integers(1, 4),
     max_per_owner_per_hour=st.integers(1, 3),
     max_per_owner_per_day=st.integers(1, 4),
@@ -329,6 +339,7 @@ def test_over_any_history_no_budget_is_ever_exceeded(
 
     limits: tuple[tuple[Callable[[Attempt], object], timedelta, int], ...] = (
         (lambda _: "cluster", HOUR, policy.max_per_hour),
+        (lambda _: "cluster", DAY, policy.max_per_day),
         (lambda attempt: attempt.namespace, HOUR, policy.max_per_namespace_per_hour),
         (lambda attempt: attempt.owner, HOUR, policy.max_per_owner_per_hour),
         (lambda attempt: attempt.owner, DAY, policy.max_per_owner_per_day),

@@ -219,11 +219,13 @@ def test_a_pod_with_rules_that_nobody_evaluates_gets_no_room() -> None:
 # Budgets
 
 
+@pytest.mark.parametrize("budget", ["max_per_hour", "max_per_day"])
 @pytest.mark.parametrize("room", [1, 2])
-def test_the_budgets_must_have_room_for_the_whole_plan(room: int) -> None:
+def test_the_budgets_must_have_room_for_the_whole_plan(room: int, budget: str) -> None:
     held = {"n1": {"a0": 4000, "a1": 4000}, "n2": {"b0": 9000}, "n3": {"c0": 9000}}
     state = a_cluster(held, a_waiting_pod(cards=2))
-    found = plan(state, replace(MAKE_ROOM, max_per_hour=room))
+    changes: dict[str, Any] = {budget: room}
+    found = plan(state, replace(MAKE_ROOM, **changes))
     assert len(found.moves) == (2 if room == 2 else 0)
     assert room == 2 or reasons(found) == [HoldReason.PLAN_BUDGET]
 
