@@ -12,7 +12,6 @@ from fracgpu.disruption.move import Ending
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import MovePhase
-from fracgpu.state.node_info import read_node
 from kube.client import KubeClient
 from kube.kinds import CUSTOM_RESOURCE_DEFINITIONS, NODES, PODS
 from rebalancer.usage.measured import Measured
@@ -26,6 +25,7 @@ from tests.support.moving import (
     a_rig,
     add_pod,
     cordons_of,
+    effects_of,
     events,
     hot_usage,
     make_cluster,
@@ -314,15 +314,11 @@ async def test_a_card_is_avoided_before_it_is_closed_and_closed_before_anything_
         assert hot is not None
         rig.usage.readings[HOT_CARD] = replace(hot, slow_hot_ratio=0.0)  # only the short window
         await rig.tick()
-        assert await effects_of(kube) == {HOT_CARD: CordonEffect.PREFER_NO_SCHEDULE}
+        assert await effects_of(kube, "n1") == {HOT_CARD: CordonEffect.PREFER_NO_SCHEDULE}
         assert (rig.figure("avoided_cards"), rig.figure("cordoned_cards")) == (1, 0)
 
         rig.usage.readings[HOT_CARD] = hot
-        seen: list[tuple[CordonEffect | None, list[MovePhase]]] = []
-        while not seen or seen[-1][1] in ([], [MovePhase.PLANNED]):
-            await rig.tick()
-            phases = [record.phase for record in rig.store.records]
-            seen.append(((await effects_of(kube)).get(HOT_CARD), phases))
+        seen = await rig.tick_until_disturbed(kube)
 
         avoided, closed = CordonEffect.PREFER_NO_SCHEDULE, CordonEffect.NO_SCHEDULE
         assert seen[0] == (avoided, [])
@@ -331,8 +327,3 @@ async def test_a_card_is_avoided_before_it_is_closed_and_closed_before_anything_
         assert seen[first] == (closed, [MovePhase.PLANNED])
         assert {effect for effect, _ in seen[first:]} == {closed}
         assert seen[-1][1] == [MovePhase.SURGING]
-
-
-async def effects_of(kube: KubeClient) -> dict[str, CordonEffect]:
-    node = read_node(await kube.get(NODES, "n1"))
-    return {cordon.card: cordon.effect for cordon in node.cordons}

@@ -9,13 +9,13 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 
 from fracgpu import names
-from fracgpu.cards.card import Card, CardUuid, NodeCards
+from fracgpu.cards.card import Card, CardUuid, CordonEffect, NodeCards
 from fracgpu.disruption.heat import CardReading
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.request.need import Strategy
 from fracgpu.state.allocation import Slice
 from fracgpu.state.assignment import write_assignment
-from fracgpu.state.move_object import decode_move
+from fracgpu.state.move_object import MovePhase, decode_move
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import decode_pod_info
 from fracgpu.state.reservation import reservation_of
@@ -332,6 +332,20 @@ class Rig:
                 return self.store.records[-1]
         raise AssertionError("no move was planned")
 
+    async def tick_until_disturbed(
+        self, kube: KubeClient
+    ) -> list[tuple[CordonEffect | None, list[MovePhase]]]:
+        """Tick until a move is beyond its plan; returns after each tick what happened so far.
+
+        That is what the cordon of the hot card does, and the phases of all moves.
+        """
+        seen: list[tuple[CordonEffect | None, list[MovePhase]]] = []
+        while not seen or seen[-1][1] in ([], [MovePhase.PLANNED]):
+            await self.tick()
+            phases = [record.phase for record in self.store.records]
+            seen.append(((await effects_of(kube, "n1")).get(HOT_CARD), phases))
+        return seen
+
     def record(self) -> MoveRecord:
         """The only move on record."""
         (record,) = self.store.records
@@ -395,3 +409,9 @@ async def cordons_of(kube: KubeClient, node: str) -> dict[str, Any]:
     """Return the cordons on a node in the API server: card to reason."""
     found: NodeCards = read_node(await kube.get(NODES, node))
     return {cordon.card: cordon.reason for cordon in found.cordons}
+
+
+async def effects_of(kube: KubeClient, node: str) -> dict[CardUuid, CordonEffect]:
+    """Return what the cordons on a node in the API server do, by card."""
+    found: NodeCards = read_node(await kube.get(NODES, node))
+    return {cordon.card: cordon.effect for cordon in found.cordons}
