@@ -90,6 +90,7 @@ def plan_json(plan: RemovalPlan) -> dict[str, Any]:
         ],
         "namespaces": list(plan.namespaces),
         "pods": list(plan.pods),
+        "moved": list(plan.moved),
     }
 
 
@@ -99,6 +100,7 @@ def left_json(left: Left) -> dict[str, Any]:
         "nodes": {name: list(words) for name, words in left.nodes.items()},
         "namespaces": list(left.namespaces),
         "withoutAgent": list(left.without_agent),
+        "moved": list(left.moved),
     }
 
 

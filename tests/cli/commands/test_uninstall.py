@@ -97,6 +97,7 @@ PLAN = RemovalPlan(
     ],
     namespaces=["fracgpu-system"],
     pods=["ml/p0"],
+    moved=["ml/p1"],
 )
 
 
@@ -109,11 +110,17 @@ def test_programs_read_the_plan_and_what_is_left_as_json() -> None:
         ],
         "namespaces": ["fracgpu-system"],
         "pods": ["ml/p0"],
+        "moved": ["ml/p1"],
     }
-    left = Left(nodes={"n1": ["capacity x"]}, namespaces=["a"], without_agent=["n2"])
+    left = Left(
+        nodes={"n1": ["capacity x"]}, namespaces=["a"], without_agent=["n2"], moved=["ml/p1"]
+    )
     assert left_json(left) == {
-        "nodes": {"n1": ["capacity x"]}, "namespaces": ["a"], "withoutAgent": ["n2"]
-    }  # fmt: skip
+        "nodes": {"n1": ["capacity x"]},
+        "namespaces": ["a"],
+        "withoutAgent": ["n2"],
+        "moved": ["ml/p1"],
+    }
 
 
 def test_names_are_those_of_kubectl() -> None:
