@@ -25,7 +25,8 @@ _MIB: Final = 1024 * 1024
 # With the compression of tests; that of releases makes it a tenth smaller.
 _LARGEST_MIB: Final = 90
 _NOT_NEEDED: Final = re.compile(
-    r"(^|/)(pip|setuptools|wheel|ensurepip|tests?|gcc|cc|g\+\+|make|apt|dpkg|perl|bash|dash|sh)$"
+    r"/(pip|setuptools|wheel|ensurepip|tests?)$|"
+    r"bin/(gcc|cc|g\+\+|make|apt|dpkg|perl|bash|dash|sh)$"
 )
 _SITE: Final = "usr/local/lib/python3.11/dist-packages"
 # Loads what the roles load only when they are busy.

@@ -108,7 +108,7 @@ def _bundle(image: Unpacked, command: Sequence[str], *, uid: int) -> Iterator[Pa
     bundle.mkdir()
     none: list[str] = []
     spaces = ("pid", "mount", "ipc", "uts", "network")
-    tmpfs = {"type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "nodev", "mode=1777"]}
+    tmpfs = {"type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=1777"]}
     spec = {
         "ociVersion": "1.0.2",
         "root": {"path": str(image.root), "readonly": True},

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from tools.image import bytecode, debian, wheels
+from tools.image.commands import CommandError
 from tools.image.debian import DebianPackage
+from tools.image.elf import missing_libraries
 from tools.image.oci import ImageSettings, Layer, pack_layer, write_archive
 from tools.image.platforms import PYTHON, Platform, own_platform
 from tools.image.sbom import write_sbom
@@ -117,13 +119,26 @@ def _unpack(order: Order, platform: Platform, work: Path, say: Callable[[str], N
     say(f"{platform.name}: installing {wheels.LOCK}")
     wheels.install_locked(order.source, platform, root.locked)
     wheels.install_ours(order.source, root.ours, epoch=order.epoch)
+    _check_libraries(root)
     return root
+
+
+def _check_libraries(root: _Root) -> None:
+    """Fail if a library is missing: an image of another architecture cannot be tried here."""
+    missing = missing_libraries([root.system, root.locked])
+    if missing:
+        listed = ", ".join(f"{name} (for {path})" for name, path in sorted(missing.items()))
+        raise CommandError(f"{root.platform.name}: the image lacks {listed}")
 
 
 def _unpack_debian(order: Order, platform: Platform, root: Path) -> Sequence[DebianPackage]:
     root.mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="fracgpu-debs-") as folder:
-        kept = Path(folder) if order.cache is None else order.cache / platform.name
+        kept = (
+            Path(folder)
+            if order.cache is None
+            else order.cache / f"{platform.name}-{debian.packages_key()}"
+        )
         found = sorted(kept.glob("*.deb")) or debian.fetch(platform, kept)
         return debian.unpack(found, platform, root)
 

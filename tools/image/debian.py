@@ -20,10 +20,12 @@ from typing import Final
 from tools.image.commands import run
 from tools.image.platforms import PYTHON, SUITE, Platform
 
-# ca-certificates: for API servers and Prometheus behind public authorities.
+# libstdc++6: for wheels of grpcio and numpy. ca-certificates: for API servers and Prometheus behind
+# public authorities.
 _WANTED: Final = (
     f"python{PYTHON}-minimal",
     f"libpython{PYTHON}-stdlib",
+    "libstdc++6",
     "ca-certificates",
     "base-files",
 )
@@ -36,7 +38,7 @@ _UNUSED_MODULES: Final = re.compile(
 )
 _UNUSED_LIBRARIES: Final = re.compile(
     r"(libnsl|libtirpc|libgssapi_krb5|libkrb5|libk5crypto|libkrb5support|libkeyutils|libcom_err|"
-    r"libdb-5|libreadline|libhistory|libncursesw|libtinfo|libformw|libmenuw|libpanelw|libacl|"
+    r"libdb-5|libreadline|libhistory|libncursesw|libtinfo|libtic|libformw|libmenuw|libpanelw|libacl|"
     r"libselinux|libpcre2|libmd|libmvec|libthread_db|libnss_compat|libnss_hesiod|libmemusage|"
     r"libpcprofile|libBrokenLocale|libc_malloc_debug|libSegFault)[.\-]"
 )
@@ -58,6 +60,11 @@ class DebianPackage:
     source: str
     sha256: str
     control: str
+
+
+def packages_key() -> str:
+    """Return a name for what is fetched: a folder of packages is only good for the same."""
+    return hashlib.sha256(",".join(_WANTED).encode()).hexdigest()[:12]
 
 
 def fetch(platform: Platform, folder: Path) -> list[Path]:
