@@ -1,16 +1,15 @@
 """What a library needs is read from it, and what is missing is told."""
 
+import importlib
 import shutil
 import ssl
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-from grpc._cython import cygrpc
-
 from tools.image.elf import missing_libraries, needed_by
 
-GRPC = Path(cygrpc.__file__)
+GRPC = Path(str(importlib.import_module("grpc._cython.cygrpc").__file__))
 
 
 def test_the_libraries_that_a_module_needs_are_read() -> None:
