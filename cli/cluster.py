@@ -13,9 +13,9 @@ import msgspec
 from cli.main import DONE, FAILED
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.explain.explanation import shortages
+from fracgpu.explain.subject import read_subject
 from fracgpu.k8s.node_affinity import Taint, taints_of
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
-from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
 from fracgpu.k8s.scheduling.objects import SchedulingNode, read_scheduling_node
 from fracgpu.placement.reserved import denied_cards, reservations_for
 from fracgpu.request.need import Strategy
@@ -23,7 +23,7 @@ from fracgpu.state.bound_pod import BoundPod, decode_bound_pod
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod, NodeConstraints
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.node_info import read_node
-from fracgpu.state.pod_info import PodInfo, decode_pod_info
+from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.reservation import MoveClaims, read_claims
 from fracgpu.state.snapshot import Snapshot
 from kube.access import connect
@@ -42,18 +42,6 @@ _NO_MOVES: Final = "may not list moves.fracgpu.io, so reservations of moves are 
 LIVE_PODS: Final = "status.phase!=Succeeded,status.phase!=Failed"
 
 
-class _Gate(msgspec.Struct):
-    name: str = ""
-
-
-class _GatedSpec(msgspec.Struct, rename="camel"):
-    scheduling_gates: list[_Gate] | None = None
-
-
-class _GatedPod(msgspec.Struct):
-    spec: _GatedSpec = msgspec.field(default_factory=_GatedSpec)
-
-
 class _NodeSpec(msgspec.Struct):
     unschedulable: bool = False
 
@@ -62,7 +50,6 @@ class _Node(msgspec.Struct):
     spec: _NodeSpec = msgspec.field(default_factory=_NodeSpec)
 
 
-_gated_decoder: Final = msgspec.json.Decoder(_GatedPod)
 _node_decoder: Final = msgspec.json.Decoder(_Node)
 
 
@@ -119,16 +106,6 @@ async def _claims(client: KubeClient) -> tuple[MoveClaims, ...] | None:
         return ()
     except Forbidden:
         return None
-
-
-def read_subject(body: bytes) -> ExplainedPod:
-    """Decode what an explanation needs of a pod."""
-    gates = _gated_decoder.decode(body).spec.scheduling_gates or ()
-    return ExplainedPod(
-        info=decode_pod_info(body),
-        scheduling_constraints=scheduling_constraints_of(body),
-        gates=tuple(gate.name for gate in gates),
-    )
 
 
 def read_seen_node(body: bytes) -> ObservedNode:

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from fracgpu.cards.card import Health, NodeCards
 from fracgpu.explain.answers import Holder
 from fracgpu.explain.explanation import holders_of
+from fracgpu.explain.trouble import card_trouble, node_trouble
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.snapshot import CardInfo, NodeInfo, Snapshot
 
@@ -74,7 +74,7 @@ def fleet_of(snapshot: Snapshot, pods: Mapping[str, PodInfo], *, node: str | Non
     for name, info in snapshot.nodes.items():
         if name == node or (node is None and (info.cards or info.node.shared)):
             cards = (_card(card, info, snapshot, pods) for card in info.cards.values())
-            rows.append(NodeRow(name=name, cards=tuple(cards), trouble=_node_trouble(info.node)))
+            rows.append(NodeRow(name=name, cards=tuple(cards), trouble=node_trouble(info.node)))
     return Fleet(nodes=tuple(rows))
 
 
@@ -136,35 +136,12 @@ def _card_json(card: CardRow) -> dict[str, Any]:
     }
 
 
-def _node_trouble(node: NodeCards) -> str:
-    if node.problem:
-        return node.problem
-    if not node.shared:
-        return "does not share its cards"
-    if not node.schedulable:
-        return "cordoned or not ready"
-    return "" if node.cards else "has not reported its cards"
-
-
 def _card(
     card_info: CardInfo, node_info: NodeInfo, snapshot: Snapshot, pods: Mapping[str, PodInfo]
 ) -> CardRow:
     card, node = card_info.card, node_info.node
-    cordon = next((cordon for cordon in node.cordons if cordon.card == card.uuid), None)
-    trouble = ""
-    if card.health is not Health.HEALTHY:
-        trouble = f"unhealthy: {card.health_reason}" if card.health_reason else "unhealthy"
-    elif card_info.cordoned and cordon is not None:
-        trouble = f"cordoned until {cordon.until:%H:%M:%S} UTC: {cordon.reason}"
-    elif card_info.unplaced_mib:
-        held = f"{card_info.unplaced_mib} MiB of it may be held"
-        trouble = (
-            f"{held} by {_unplaced(node.node, snapshot, pods)}, whose assignment is unreadable"
-        )
-    elif card_info.free_slots < 1:
-        trouble = f"all its slots are taken: {card_info.held_slots} of {card.slots}"
-    elif card_info.avoided and cordon is not None and not _node_trouble(node):
-        trouble = f"avoided until {cordon.until:%H:%M:%S} UTC: {cordon.reason}"
+    unplaced = _unplaced(node.node, snapshot, pods) if card_info.unplaced_mib else ""
+    trouble = card_trouble(card_info, node, unplaced=unplaced)
     return CardRow(
         uuid=card.uuid,
         index=card.index,
@@ -178,8 +155,8 @@ def _card(
         slots=card.slots,
         heat=node_info.heat.get(card.uuid),
         health=card.health.value,
-        trouble=trouble,
-        until=cordon.until if cordon and (card_info.cordoned or card_info.avoided) else None,
+        trouble=trouble.text,
+        until=trouble.until,
         slices=holders_of(card_info, snapshot, pods),
     )
 

@@ -1,29 +1,33 @@
 """Builds the extender: the only module of this role that names its concrete parts."""
 
 import socket
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
-from component import placement_config
+from component import config_keys, placement_config
 from component.certificate_watcher import CertificateWatcher
 from component.config_watcher import ConfigWatcher
 from component.leader_gate import LeaderGate
 from component.refused_config import RefusedConfigReporter
+from fracgpu.request.need import Strategy
+from fracgpu.state.move_object import decode_move
 from kube.access import connect
 from kube.client import KubeClient
 from kube.events import EventRecorder
-from kube.informer import Informer
+from kube.informer import Change, Informer
 from kube.kinds import MOVES, NODES, PDBS, PODS
 from kube.leader_election import LeaderElector
 from process.clock import Clock, SystemClock
-from process.lifecycle import Running, Service
+from process.lifecycle import Running, Server, Service
 from process.memory import settle_memory
 from process.telemetry import ReadyGate, Registry, TelemetryServer, new_registry
 from process.tls import ServingTls
 from scheduler.cache.assumptions import Assumptions, AssumptionTimeouts
 from scheduler.cache.comparer import CacheComparer
 from scheduler.cache.event_handlers import (
+    AnyPod,
     decode_any_pod,
     decode_claims,
     decode_node,
@@ -38,6 +42,11 @@ from scheduler.extender.stale_cache_retry import StaleCacheRetry
 from scheduler.fence import Fence
 from scheduler.leader_endpoint import Endpoint, LeaderEndpoint
 from scheduler.metrics import SchedulerMetrics
+from scheduler.page import hot_line
+from scheduler.page.board import Board, PageFacts
+from scheduler.page.explainer import Explainer
+from scheduler.page.filter_answers import FilterAnswers
+from scheduler.page.server import PageServer
 from scheduler.pod_activator import PodActivator
 from scheduler.settings import SchedulerSettings
 from scheduler.version_skew import VersionSkewCheck
@@ -105,13 +114,19 @@ def _wire(
         strategy=lambda: config.value, clock=clock, on_unreadable=metrics.unreadable
     )
     ledger = core.ledger
+    page = _Page(settings, client, core, clock, identity=identity, strategy=lambda: config.value)
+
+    def pod_changed(change: Change[AnyPod]) -> None:
+        core.handlers.pod_changed(change)
+        page.board.pod_changed(change)
+
     nodes = Informer(client, NODES, decode=decode_node, on_change=core.handlers.node_changed)
     pods = Informer(
         client,
         PODS,
         decode=decode_any_pod,
         field_selector=_LIVE_PODS,
-        on_change=core.handlers.pod_changed,
+        on_change=pod_changed,
     )
     budgets = Informer(client, PDBS, decode=decode_budget)
     moves = Informer(
@@ -210,6 +225,7 @@ def _wire(
         tasks={
             **tasks,
             **_beside_kube_scheduler(settings, client, clock, gate, leader_gate, metrics),
+            **page.tasks(leader_gate),
             "assumptions": assumptions.expire,
             "fence": leader_gate.once_listed(fence.run),
             "audit": leader_gate.once_listed(comparer.run),
@@ -251,7 +267,9 @@ def _wire(
                 port=settings.listen_port,
                 body_limit_mib=settings.body_limit_mib,
                 ssl_context=None if tls is None else tls.context,
+                on_filtered=page.answers.note,
             ),
+            *page.servers(leader_gate),
         ),
     )
 
@@ -291,3 +309,82 @@ def _beside_kube_scheduler(
         tasks["versions"] = skew.run
         gate.add("kube-scheduler version", skew.problem)
     return tasks
+
+
+class _Page:
+    """The parts of the page; without a port for it they only take notice of changes."""
+
+    def __init__(
+        self,
+        settings: SchedulerSettings,
+        client: KubeClient,
+        core: SchedulerCore,
+        clock: Clock,
+        *,
+        identity: str,
+        strategy: Callable[[], Strategy],
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._identity = identity
+        self._strategy = strategy
+        self.answers = FilterAnswers(clock)
+        self.board = Board(
+            core, self.answers, facts=self._facts, clock=clock, epoch=uuid.uuid4().hex[:12]
+        )
+        self._explainer = Explainer(client, core, self.board, strategy=strategy, clock=clock)
+        self._moves = Informer(
+            client,
+            MOVES,
+            decode=decode_move,
+            on_change=self.board.move_changed,
+            optional=True,
+        )
+        self._hot_line = ConfigWatcher(
+            client,
+            name=settings.config_map,
+            namespace=settings.namespace,
+            key=config_keys.REBALANCER,
+            parse=hot_line.parse_hot_ratio,
+            default=hot_line.DEFAULT,
+        )
+
+    def tasks(self, leader_gate: LeaderGate) -> dict[str, Callable[[], Awaitable[None]]]:
+        if not self._settings.page_port:
+            return {}
+        return {
+            "page": leader_gate.once_listed(self.board.run),
+            "moves of the page": leader_gate.once_listed(self._moves.run),
+            "hot line": leader_gate.once_listed(self._hot_line.run),
+        }
+
+    def servers(self, leader_gate: LeaderGate) -> tuple[Server, ...]:
+        if not self._settings.page_port:
+            return ()
+        return (
+            PageServer(
+                self.board,
+                self._explainer,
+                why_not=lambda: self._why_not(leader_gate),
+                clock=self._clock,
+                port=self._settings.page_port,
+            ),
+        )
+
+    def _why_not(self, leader_gate: LeaderGate) -> str | None:
+        why_not = leader_gate.why_not()
+        if why_not is None or leader_gate.leads:
+            return why_not
+        lease, namespace = self._settings.lease, self._settings.namespace
+        return (
+            f"{why_not}, and the page is there: forward a port of the pod that is the holder of "
+            f"Lease {lease} in {namespace}"
+        )
+
+    def _facts(self) -> PageFacts:
+        return PageFacts(
+            leader=self._identity,
+            strategy=self._strategy(),
+            hot_ratio=self._hot_line.value,
+            moves_served=self._moves.served,
+        )

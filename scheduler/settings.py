@@ -24,6 +24,9 @@ class SchedulerSettings(ProcessSettings):
         "", "Secret with the certificate and the CA of callers; empty: plain HTTP, loopback only"
     )
     listen_port: int = setting(9404, "port of the extender; 0 takes a free one", low=0, high=65535)
+    page_port: int = setting(
+        0, "port of the page for people, on loopback only; 0: no page", low=0, high=65535
+    )
     body_limit_mib: int = setting(
         64, "largest request; whole nodes are sent where nodeCacheCapable is false", low=1, high=512
     )

@@ -228,6 +228,7 @@ def _print_addresses(rig: Rig, write: Callable[[str], None]) -> None:
     write("")
     write(f"API server   export KUBECONFIG={rig.kubeconfig}")
     write(f"Prometheus   {rig.prometheus.url}")
+    write(f"The page     http://127.0.0.1:{rig.addresses.page}/")
     for name, address in rig.addresses.scrape_targets().items():
         write(f"{name:<24} http://{address}/metrics")
     write("")

@@ -8,6 +8,7 @@ import structlog
 from aiohttp import web
 
 from component.leader_gate import LeaderGate
+from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
 from process.telemetry import HttpServer, Readiness, Registry, add_telemetry_routes
 from scheduler.extender import api
@@ -51,6 +52,7 @@ class ExtenderServer(HttpServer):
         port: int,
         body_limit_mib: int,
         ssl_context: ssl.SSLContext | None = None,
+        on_filtered: Callable[[PodInfo, FilterResult], None] = lambda *_: None,
     ) -> None:
         self._extender = extender
         self._patient = patient
@@ -59,6 +61,7 @@ class ExtenderServer(HttpServer):
         self._leader_gate = leader_gate
         self._metrics = metrics
         self._clock = clock
+        self._on_filtered = on_filtered
         app = web.Application(client_max_size=body_limit_mib * _MIB)
         app.router.add_post("/filter", self._route(Verb.FILTER, self._filter))
         app.router.add_post("/prioritize", self._route(Verb.PRIORITIZE, self._prioritize))
@@ -71,6 +74,7 @@ class ExtenderServer(HttpServer):
         args = api.read_args(body)
         why_not = self._leader_gate.why_not()
         result = FilterResult(error=why_not) if why_not else await self._patient.filter(args)
+        self._on_filtered(args.pod, result)
         return api.write_filter_result(result, args)
 
     async def _prioritize(self, body: bytes) -> bytes:

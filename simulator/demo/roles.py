@@ -18,6 +18,7 @@ class Addresses:
 
     webhook: int
     extender: int
+    page: int
     telemetry: dict[str, int]
 
     def scrape_targets(self) -> dict[str, str]:
@@ -28,11 +29,12 @@ class Addresses:
 def choose_addresses(nodes: Sequence[str]) -> Addresses:
     """Return a free port for each server of each role."""
     names = ["webhook", "scheduler", "rebalancer", "certs", *(plugin_name(node) for node in nodes)]
-    ports = free_ports(len(names) + 2)
+    ports = free_ports(len(names) + 3)
     return Addresses(
         webhook=ports[0],
         extender=ports[1],
-        telemetry=dict(zip(names, ports[2:], strict=True)),
+        page=ports[2],
+        telemetry=dict(zip(names, ports[3:], strict=True)),
     )
 
 
@@ -68,6 +70,7 @@ def role_processes(
         *("--listen-port", str(addresses.extender), "--identity", "fracgpu-scheduler-0"),
         # As deployed: kube-scheduler and the extender speak mutual TLS.
         *("--tls-secret", SERVING_SECRET),
+        *("--page-port", str(addresses.page)),
     )
     rebalancer = ("--prometheus-url", prometheus_url, "--identity", "fracgpu-rebalancer-0")
     return (

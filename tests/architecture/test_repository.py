@@ -3,6 +3,8 @@
 import re
 import shutil
 import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -106,3 +108,36 @@ def test_no_file_is_longer_than_a_person_reads() -> None:
     }
 
     assert long == {}
+
+
+@pytest.mark.slow
+def test_the_wheel_has_every_file_of_the_page(tmp_path: Path) -> None:
+    folder = ROOT / "scheduler" / "page" / "static"
+    files = {path.relative_to(ROOT).as_posix() for path in folder.iterdir()}
+    source = tmp_path / "source"
+    for path in tracked():
+        if not path.suffix or path.suffix in (
+            ".py",
+            ".toml",
+            ".md",
+            ".html",
+            ".css",
+            ".js",
+            ".svg",
+        ):
+            target = source / path.relative_to(ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, target)
+    offline = ["--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(tmp_path)]
+    subprocess.run(  # noqa: S603 - our own interpreter
+        [sys.executable, "-m", "pip", "wheel", *offline, str(source)],
+        check=True,
+        capture_output=True,
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+
+    with zipfile.ZipFile(wheel) as archive:
+        packed = set(archive.namelist())
+
+    assert files
+    assert files - packed == set()

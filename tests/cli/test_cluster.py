@@ -11,11 +11,11 @@ from cli.cluster import (
     is_installed,
     permission_of,
     read_seen_node,
-    read_subject,
     snapshot_of,
     trouble,
 )
 from fracgpu import names
+from fracgpu.explain.subject import read_subject
 from fracgpu.k8s.node_affinity import Taint
 from fracgpu.request.need import Strategy
 from kube.client import KubeClient

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from cli.cluster import ObservedCluster, cluster_state_of, read_seen_node, read_subject
+from cli.cluster import ObservedCluster, cluster_state_of, read_seen_node
 from cli.extender_choice import ClusterStrategy, default_config_map, read_strategy, with_choice
 from fracgpu import names
 from fracgpu.cards.annotations import write_time
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.explain.answers import Explanation, PodVerdict
 from fracgpu.explain.explanation import explain
+from fracgpu.explain.subject import read_subject
 from fracgpu.placement.outcome import Placement
 from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod import decode_bound_pod

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from cli.cluster import ObservedCluster, cluster_state_of, read_seen_node, read_subject
+from cli.cluster import ObservedCluster, cluster_state_of, read_seen_node
 from cli.kube_scheduler import Guards, read_guards, with_refusals
 from fracgpu import names
+from fracgpu.explain.subject import read_subject
 from fracgpu.k8s.scheduling.volumes import Storage, Volume, VolumeClaim
 from fracgpu.request.need import Strategy
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod

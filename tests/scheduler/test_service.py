@@ -14,15 +14,17 @@ import pytest
 from fracgpu import names
 from kube.access import connect
 from kube.client import KubeClient
-from kube.kinds import CONFIGMAPS, ENDPOINT_SLICES, EVENTS, NAMESPACES, PODS
+from kube.kinds import CONFIGMAPS, ENDPOINT_SLICES, EVENTS, MOVES, NAMESPACES, PODS
 from kube.objects import decode_object
 from process.clock import SystemClock
 from process.lifecycle import run_until_stopped
 from scheduler.service import build
 from scheduler.settings import SchedulerSettings
 from simulator.apiserver.server import ApiServer
+from simulator.demo.definitions import install_definitions
 from simulator.envtest.ports import free_ports
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register
+from tests.support.moves import move_body, move_of
 from tests.support.waiting import until
 
 
@@ -63,6 +65,28 @@ class Replica:
             finally:
                 self.stop.set()
         assert task.result() == 0
+
+    def with_page(self) -> "Replica":
+        """Return the same replica with a page."""
+        (port,) = free_ports(1)
+        self.settings = replace(self.settings, page_port=port)
+        return self
+
+    async def page(self, path: str = "/") -> tuple[int, str]:
+        url = f"http://127.0.0.1:{self.settings.page_port}{path}"
+        async with aiohttp.ClientSession() as http, http.get(url) as answer:
+            return answer.status, await answer.text()
+
+    async def events_until(self, text: str) -> None:
+        """Read the page's stream until it has a text."""
+        url = f"http://127.0.0.1:{self.settings.page_port}/events"
+        read = b""
+        async with aiohttp.ClientSession() as http, http.get(url) as answer:
+            async with asyncio.timeout(20):
+                while text.encode() not in read:
+                    chunk = await answer.content.readany()
+                    assert chunk, "the stream ended"
+                    read += chunk
 
     async def readiness(self) -> tuple[int, str]:
         try:
@@ -241,3 +265,53 @@ async def second_after(first: Replica, second: Replica) -> AsyncIterator[None]:
         async with second.running():
             await second.until_ready()
             yield
+
+
+async def test_the_leader_serves_the_page_and_the_other_replica_says_where_it_is(
+    kubeconfig: Path, client: KubeClient
+) -> None:
+    leader, standby = Replica(kubeconfig, "a").with_page(), Replica(kubeconfig, "b").with_page()
+    async with leader.running():
+        await leader.until_ready()
+        async with standby.running():
+            await standby.until_ready()
+            assert (await leader.page())[0] == 200
+            status, text = await standby.page()
+
+    assert status == 503
+    assert "another replica leads, and the page is there" in text
+    assert "Lease fracgpu-scheduler-extender in fracgpu-system" in text
+
+
+async def test_the_page_shows_who_holds_a_card_and_why_another_pod_waits(
+    kubeconfig: Path, client: KubeClient
+) -> None:
+    replica = Replica(kubeconfig, "a").with_page()
+    async with replica.running():
+        await replica.until_ready()
+        bound = await a_pod(client, "p", mib=20_000)
+        assert await replica.ask("bind", binding(bound)) == {"Error": ""}
+        waiting = await a_pod(client, "q", mib=30_000)
+        refused = await replica.ask("filter", {"Pod": waiting, "NodeNames": ["n"]})
+        assert refused["NodeNames"] == []
+
+        await replica.events_until('"pod":"default/p","mib":20000')
+        await replica.events_until("1 too little free memory; fracgpu explain says more")
+        status, text = await replica.page("/explain?namespace=default&pod=q")
+
+    assert status == 200
+    assert "too little free memory for 30000 MiB" in text
+
+
+async def test_the_page_shows_a_move_and_the_rebalancers_line_for_heat(
+    kubeconfig: Path, client: KubeClient
+) -> None:
+    where = {"name": names.CONFIG_MAP, "namespace": names.SYSTEM_NAMESPACE}
+    await client.create(CONFIGMAPS, {"metadata": where, "data": {"rebalancer": "hotRatio: 0.73"}})
+    await install_definitions(client)
+    await client.create(MOVES, move_body(move_of("m1")))
+    replica = Replica(kubeconfig, "a").with_page()
+    async with replica.running():
+        await replica.until_ready()
+        await replica.events_until('"hotRatio":0.73')
+        await replica.events_until('"key":"move/m1"')

@@ -57,3 +57,7 @@ def test_a_port_that_nobody_knows_beforehand_is_not_announced() -> None:
     with pytest.raises(SettingsError, match="want the port of the Service that announce_service"):
         load(SchedulerSettings, flags, {}, program="scheduler")
     assert load(SchedulerSettings, flags[2:], {}, program="scheduler").listen_port == 0
+
+
+def test_by_default_there_is_no_page() -> None:
+    assert load(SchedulerSettings, [], {}, program="scheduler").page_port == 0

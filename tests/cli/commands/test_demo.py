@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import re
 import shlex
 import shutil
 import signal
 import sys
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from cli.commands.demo import main
@@ -176,15 +178,19 @@ async def test_without_a_terminal_it_prints_plain_lines_and_a_report_and_stays_u
 ) -> None:
     demo = await _started(tmp_path, "--nodes", "2", "--cards", "6", "--keep")
     assert demo.stdout is not None
-    text, tried = "", ["nothing was suggested"]
+    text, page, tried = "", "", ["nothing was suggested"]
     async for line in demo.stdout:
         text += line.decode()
         if b"Ctrl-C stops everything" in line:
             tried = [await _tried(command) for command in _suggested(text)]
+            (address,) = re.findall(r"^The page +(http\S+)$", text, re.MULTILINE)
+            async with aiohttp.ClientSession() as http, http.get(address) as answer:
+                page = await answer.text()
             demo.send_signal(signal.SIGINT)  # the verdict stays
     await demo.wait()
     report = json.loads((tmp_path / "report.json").read_text())
 
+    assert "<title>FracGPU: cards</title>" in page
     assert demo.returncode == 0, text
     assert text.endswith("stopped; all processes of the demo have ended\n")
     assert "\x1b[" not in text

@@ -71,3 +71,11 @@ def test_no_two_servers_share_a_port() -> None:
     ports = [ADDRESSES.webhook, ADDRESSES.extender, *ADDRESSES.telemetry.values()]
 
     assert len(set(ports)) == len(ports)
+
+
+def test_the_page_has_a_port_of_its_own_which_is_printed_at_the_end() -> None:
+    (scheduler,) = (process for process in PROCESSES if process.role == "scheduler")
+    flags = list(scheduler.flags)
+
+    assert flags[flags.index("--page-port") + 1] == str(ADDRESSES.page)
+    assert ADDRESSES.page not in (ADDRESSES.extender, ADDRESSES.webhook)

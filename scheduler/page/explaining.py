@@ -1,0 +1,114 @@
+"""Why one pod waits: what ``fracgpu explain`` says, of the few nodes that are nearest to a fit.
+
+All nodes of a large cluster would be too much work for a page, and too much to read.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+import numpy as np
+
+from fracgpu.placement.fit_index import FITS, FitIndex, Obstacle
+from fracgpu.placement.reserved import denied_cards, reservations_for
+from fracgpu.request.need import PodNeed, Strategy
+from fracgpu.state.allocation import PodRecord
+from fracgpu.state.bound_pod_index import BoundPodIndex
+from fracgpu.state.cluster_state import ClusterState, ExplainedPod
+from fracgpu.state.ledger import Ledger
+from fracgpu.state.pod_info import PodInfo
+from fracgpu.state.snapshot import NodeInfo, PodAllocation, Snapshot
+from scheduler.core import SchedulerCore
+
+_MOST_NODES: Final = 6
+_ORDER: Final = {obstacle: position for position, obstacle in enumerate(Obstacle, start=1)}
+
+
+def nearest_nodes(
+    need: PodNeed, fit_index: FitIndex, *, strategy: Strategy, now: datetime
+) -> tuple[str, ...]:
+    """Return the few nodes that are nearest to taking a pod: the nearest obstacle, then most free.
+
+    Of several containers only the first is looked at: all together would be searched node by node.
+    """
+    first = replace(need, containers=need.containers[:1], topology=None)
+    result = fit_index.evaluate(first, strategy=strategy, now=now)
+    matrix = fit_index.matrix
+    found: list[tuple[int, int, str]] = []
+    most_free = matrix.free_mib[: matrix.size].max(axis=1).tolist()
+    codes, of_code = np.unique(result.verdict[: matrix.size], return_inverse=True)
+    ranks = [0 if code == FITS else _ORDER[fit_index.obstacle_of(code)[0]] for code in codes]
+    for row, code in enumerate(of_code.tolist()):
+        if matrix.infos[row] is not None:
+            found.append((ranks[code], -most_free[row], matrix.names[row]))
+    return tuple(name for _, _, name in sorted(found)[:_MOST_NODES])
+
+
+def state_for(
+    subject: ExplainedPod, core: SchedulerCore, *, strategy: Strategy, scheduler: str, now: datetime
+) -> ClusterState:
+    """Return the part of the cluster that is looked at for one pod."""
+    ledger, need = core.ledger, subject.info.need
+    names = (
+        nearest_nodes(need, core.fit_index, strategy=strategy, now=now) if need is not None else ()
+    )
+    denied = denied_cards(ledger, subject.info, now=now)
+    reservations = reservations_for(ledger, subject.info, now=now)
+    nodes: dict[str, NodeInfo] = {}
+    for name in names:
+        node_info = ledger.node(name, now=now)
+        if node_info is None:
+            continue
+        node_info = node_info.with_cordoned(denied).opened_for(subject.info.record.uid)
+        for reservation in reservations:
+            if reservation.node == name:
+                node_info = node_info.without_reservation(reservation)
+        nodes[name] = node_info
+    return ClusterState(
+        snapshot=Snapshot(nodes=nodes, pods=_allocations(nodes, ledger)),
+        strategy=strategy,
+        pods=_holders(nodes, core.bound_pods),
+        reservations={
+            move: claims.reservation
+            for move, claims in ledger.reservations.claims.items()
+            if claims.reservation is not None and claims.reservation.node in nodes
+        },
+        denied=frozenset(denied),
+        schedulers=frozenset({scheduler}),
+        notes=("taints, CPU and host memory are not evaluated here",),
+        now=now,
+    )
+
+
+def _allocations(nodes: Mapping[str, NodeInfo], ledger: Ledger) -> dict[str, PodAllocation]:
+    found = {}
+    for name in nodes:
+        for uid in ledger.pods_on(name):
+            allocation = ledger.observed.get(uid)
+            assumption = ledger.assumed.get(uid)
+            if allocation is not None:
+                found[uid] = allocation
+            elif assumption is not None:
+                by_card = assumption.allocation.by_card
+                found[uid] = PodAllocation(pod_uid=uid, node=name, by_card=by_card)
+    return found
+
+
+def _holders(nodes: Mapping[str, NodeInfo], bound: BoundPodIndex) -> dict[str, PodInfo]:
+    """Return the pods on the cards of *nodes*, with nothing but their names."""
+    uids = {uid for node in nodes.values() for card in node.cards.values() for uid in card.pods}
+    pods = ((uid, bound.get(uid)) for uid in uids)
+    return {
+        uid: PodInfo(
+            record=PodRecord(
+                uid=uid,
+                namespace=pod.namespace,
+                name=pod.name,
+                node=pod.node,
+                terminating=pod.terminating,
+            )
+        )
+        for uid, pod in pods
+        if pod is not None
+    }

@@ -1,0 +1,77 @@
+"""Why a pod waits, asked by a browser."""
+
+import asyncio
+
+import pytest
+
+from fracgpu.explain.answers import PodVerdict
+from kube.informer import ChangeType
+from scheduler.page.explainer import TooManyQuestionsError
+from tests.support.page import PageCluster
+
+
+async def test_a_pod_that_waits_is_explained() -> None:
+    cluster = PageCluster()
+    cluster.node("n")
+    cluster.pod("p", mib=30_000)
+
+    found = await cluster.explainer.explain("default", "p")
+
+    assert found is not None
+    assert found.verdict is PodVerdict.STUCK
+    assert found.nodes[0].node == "n"
+
+
+async def test_only_pods_that_wait_are_read_from_the_api_server() -> None:
+    cluster = PageCluster()
+    cluster.node("n")
+    cluster.pod("running", on="n")
+
+    assert await cluster.explainer.explain("default", "running") is None
+    assert await cluster.explainer.explain("default", "unknown") is None
+    assert cluster.shelf.gets == 0
+
+
+async def test_a_pod_that_went_meanwhile_is_not_there() -> None:
+    cluster = PageCluster()
+    cluster.pod("p")
+    cluster.shelf.pods.clear()
+
+    assert await cluster.explainer.explain("default", "p") is None
+
+
+async def test_a_node_affinity_is_evaluated_although_the_cache_has_none() -> None:
+    cluster = PageCluster()
+    cluster.node("n")
+    cluster.pod("p", nodeSelector={"zone": "a"})
+
+    found = await cluster.explainer.explain("default", "p")
+
+    assert found is not None
+    (objection,) = found.nodes[0].objections
+    assert objection.text == "the pod's nodeSelector wants zone=a"
+
+
+async def test_one_question_is_answered_at_a_time_and_a_few_wait() -> None:
+    cluster = PageCluster()
+    cluster.node("n")
+    cluster.pod("p")
+    cluster.shelf.held = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(cluster.explainer.explain("default", "p")) for _ in range(4)]
+        await asyncio.sleep(0)
+        assert cluster.shelf.gets == 1
+
+        with pytest.raises(TooManyQuestionsError, match="too many questions"):
+            await cluster.explainer.explain("default", "p")
+        cluster.shelf.held.set()
+
+    assert all(task.result() is not None for task in asked)
+
+
+async def test_a_deleted_pod_does_not_wait() -> None:
+    cluster = PageCluster()
+    cluster.pod("p")
+    cluster.pod("p", what=ChangeType.DELETED)
+
+    assert await cluster.explainer.explain("default", "p") is None
