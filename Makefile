@@ -19,7 +19,7 @@ IMAGE ?=
 LOCK ?=
 
 .PHONY: help setup demo test check lint types imports format hooks e2e test-pythons bench bench-rebalancer fuzz \
-	lock proto dashboards chart commands image images clean
+	lock proto dashboards chart commands screenshots image images clean
 
 ##@ Start here
 
@@ -108,6 +108,9 @@ chart: setup ## write charts/fracgpu, the Helm chart, from deploy/ and overlays/
 
 commands: setup ## write the reference of all commands at the end of docs/commands.md
 	$(BIN)/python -m cli.reference
+
+screenshots: setup ## take the pictures of docs/page.md from a run of the demo (needs Chromium)
+	$(BIN)/python -m tools.page
 
 images: setup ## list the images that a cluster pulls (options: IMAGES="--kubernetes 1.33.5")
 	@$(BIN)/python -m tools.helm_chart.images $(IMAGES)

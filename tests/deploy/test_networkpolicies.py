@@ -102,3 +102,30 @@ def test_the_clusters_own_kube_scheduler_reaches_the_extender_from_its_nodes_net
     (scheduler,) = [pod for pod in pods() if "fracgpu-scheduler" in str(pod["metadata"]["labels"])]
 
     assert None in callers(scheduler, "extender", folder="overlays/cluster-scheduler/prepare")
+
+
+def test_the_page_is_on_loopback_alone_and_has_no_way_in_from_the_network() -> None:
+    (scheduler,) = (
+        pod
+        for pod in pods()
+        if pod["metadata"]["labels"]["app.kubernetes.io/name"] == "fracgpu-scheduler"
+    )
+    (flag,) = (
+        word
+        for container in scheduler["spec"]["containers"]
+        for word in container.get("args", ())
+        if word.startswith("--page-port=")
+    )
+    port = int(flag.partition("=")[2])
+    services = [manifest for manifest in built("deploy") if manifest["kind"] == "Service"]
+    served = [
+        each[key]
+        for service in services
+        for each in service["spec"]["ports"]
+        for key in ("port", "targetPort")
+    ]
+
+    assert not scheduler["spec"].get("hostNetwork")
+    assert port not in [each["containerPort"] for each in ports_of(scheduler)]
+    assert port not in served
+    assert f" {port}\n" in (DEPLOY.parent / "docs" / "page.md").read_text()
