@@ -40,7 +40,6 @@ class Explainer:
         core: the cache.
         board: knows which pods wait; no other is read.
         strategy: returns the cluster's default.
-        scheduler: the schedulerName whose kube-scheduler asks the extender.
         clock: the time at which cordons are evaluated.
     """
 
