@@ -184,8 +184,7 @@ async def test_a_second_hot_card_waits_for_the_first(kube: KubeClient) -> None:
         assert rig.figure("cards", state="hot") == 2
         # A quarter of two cards, and at least one, is closed; the other is only taken last.
         closed, avoided = CordonEffect.NO_SCHEDULE, CordonEffect.PREFER_NO_SCHEDULE
-        nodes = [read_node(await kube.get(NODES, name)) for name in ("n1", "n2")]
-        effects = {cordon.card: cordon.effect for node in nodes for cordon in node.cordons}
+        effects = {**await effects_of(kube, "n1"), **await effects_of(kube, "n2")}
         assert effects == {COOL_CARD: closed, HOT_CARD: avoided}
         assert rig.figure("decisions_total", outcome="held", reason="no_target") > 0
 
