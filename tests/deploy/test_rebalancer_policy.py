@@ -182,7 +182,6 @@ def test_its_roles_allow_evictions_of_pods_and_no_write_to_the_configuration() -
         ("", "pods", (), "patch"),
         ("", "pods/eviction", (), "create"),
         ("coordination.k8s.io", "leases", (), "create"),
-        ("coordination.k8s.io", "leases", ("fracgpu-rebalancer",), "patch"),
         ("coordination.k8s.io", "leases", ("fracgpu-rebalancer",), "update"),
         ("fracgpu.io", "moves", (), "create"),
         ("fracgpu.io", "moves", (), "delete"),
