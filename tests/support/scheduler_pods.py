@@ -273,7 +273,7 @@ class Kubelet:
     async def _scheduler(self, name: str, body: Mapping[str, Any]) -> _Pod:
         folder = self.workdir / name
         kubeconfig = await self._credentials(folder, _SCHEDULER)
-        listen, telemetry, secure = free_ports(3)
+        listen, telemetry, secure, page = free_ports(4)
         self._node_number += 1
         variables = {
             "POD_NAME": name,
@@ -287,6 +287,7 @@ class Kubelet:
             "--kubeconfig": str(kubeconfig),
             "--listen-host": "127.0.0.1",
             "--listen-port": str(listen),
+            "--page-port": str(page),  # each pod has its own loopback; here they share one
             "--telemetry-host": "127.0.0.1",
             "--telemetry-port": str(telemetry),
             "--drain-wait-s": "0",
