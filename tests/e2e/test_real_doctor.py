@@ -29,7 +29,7 @@ from fracgpu.doctor.checkup import CHECKS
 from fracgpu.doctor.measurements import SERIES
 from kube.access import connect
 from kube.client import KubeClient, PatchType
-from kube.errors import AlreadyExists
+from kube.errors import AlreadyExists, NotFound
 from kube.kinds import (
     CONFIGMAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -441,4 +441,13 @@ async def faults_of_versions(there: Installation) -> None:
     await there.finds("kube-scheduler", "newer than the API server", "helm upgrade")
 
     await client.delete(CUSTOM_RESOURCE_DEFINITIONS, "moves.fracgpu.io")
+
+    async def gone() -> bool:  # a finalizer removes the Moves first
+        try:
+            await client.get(CUSTOM_RESOURCE_DEFINITIONS, "moves.fracgpu.io")
+        except NotFound:
+            return True
+        return False
+
+    await until(gone, what="the definition of Moves is deleted")
     await there.finds("definition", "no CustomResourceDefinition", "deploy/crds/moves.yaml")
