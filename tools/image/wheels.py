@@ -3,6 +3,7 @@
 pip takes wheels for another architecture as it takes its own, and checks the hash of each.
 """
 
+import csv
 import os
 import shutil
 import sys
@@ -53,12 +54,26 @@ def install_locked(source: Path, platform: Platform, root: Path) -> None:
 
 
 def prune(site: Path) -> None:
-    """Remove from installed packages what no program needs to run."""
+    """Remove from installed packages what no program needs to run, and from their lists of files.
+
+    A list that named a removed program would name the hash of its first line as well, which is
+    the path of this machine's Python: the image would depend on where it was built.
+    """
     for folder in sorted(site.rglob("*"), reverse=True):
         if folder.is_dir() and folder.name in _FOLDERS and not folder.is_symlink():
             shutil.rmtree(folder)
         elif folder.is_file() and folder.suffix in _SUFFIXES:
             folder.unlink()
+    for record in site.glob("*.dist-info/RECORD"):
+        _forget_missing(record, site)
+
+
+def _forget_missing(record: Path, site: Path) -> None:
+    """Leave in a wheel's RECORD (rows of path, hash and size) what is there."""
+    with record.open(newline="") as source:
+        rows = [row for row in csv.reader(source) if row and (site / row[0]).exists()]
+    with record.open("w", newline="") as target:
+        csv.writer(target, lineterminator="\n").writerows(rows)
 
 
 def install_ours(source: Path, root: Path, *, epoch: int) -> None:

@@ -30,6 +30,19 @@ def test_tests_stubs_and_sources_of_compiled_modules_are_left_out(tmp_path: Path
     assert left == ["p/__init__.py", "p/fast.so", "p/latest.py"]
 
 
+def test_the_list_of_a_packages_files_does_not_tell_where_it_was_built(tmp_path: Path) -> None:
+    record = tmp_path / "p-1.dist-info/RECORD"
+    record.parent.mkdir()
+    there = "p.py,sha256=a,1\np-1.dist-info/RECORD,,\n"
+    # pip writes the hash of a program whose first line is the path of the machine's Python.
+    record.write_text(f"../../bin/p,sha256=of-a-path,217\np/tests/test_p.py,sha256=b,2\n{there}")
+    (tmp_path / "p.py").touch()
+
+    prune(tmp_path)
+
+    assert record.read_text() == there
+
+
 def test_our_wheel_is_installed_with_the_command_that_starts_it(tmp_path: Path) -> None:
     install_ours(ROOT, tmp_path, epoch=1_700_000_000)
 
