@@ -69,6 +69,8 @@ def test_a_real_api_server_needs_its_binaries(
 
 async def _started(tmp_path: Path, *flags: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
+        # Tests that run in the background, or under nohup, would hand on that these are ignored.
+        *("env", "--default-signal=HUP,INT,QUIT"),
         *(sys.executable, "-m", "cli", "demo", "--report", str(tmp_path / "report.json"), *flags),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
