@@ -13,14 +13,17 @@ import pytest
 from fracgpu import names
 from scheduler.page.server import LOOPBACK
 from tests.support.kubectl import DEPLOY, Kubectl
+from tests.support.real_cluster import RealCluster
 from tests.support.real_runtime import IMAGE
 from tests.support.shipped import SYSTEM, a_cluster_with_our_images, install, wait_counted
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 ALL_MIB: Final = 2 * 40_960  # as in overlays/simulated-cards
 PAGE_PORT: Final = 9405
 TELEMETRY_PORT: Final = 9403
+Json = dict[str, Any]
 
 # Run in another pod: the telemetry's port shows that the way to the address is open.
 _TRY: Final = """
@@ -81,6 +84,19 @@ async def read_until(http: aiohttp.ClientSession, url: str, text: str) -> None:
             read += await answer.content.readany()
 
 
+async def settled_replicas(cluster: RealCluster) -> list[Json]:
+    """Return the scheduler's two pods, once none of an older template is left."""
+    found: list[Json] = []
+
+    async def two() -> bool:
+        pods = await cluster.pods(SYSTEM, app="fracgpu-scheduler")
+        found[:] = pods
+        return len(pods) == 2 and not any("deletionTimestamp" in pod["metadata"] for pod in pods)
+
+    await until(two, what="two replicas of the scheduler", limit_s=90)
+    return found
+
+
 async def test_the_page_is_reached_by_port_forward_and_by_no_address_of_the_pod(
     tmp_path: Path,
 ) -> None:
@@ -89,11 +105,11 @@ async def test_the_page_is_reached_by_port_forward_and_by_no_address_of_the_pod(
         await wait_counted(cluster, mib=ALL_MIB)
         await cluster.kubectl("apply", "-f", "-", stdin=half_a_card())
         await cluster.wait_pod("half")
+        replicas = await settled_replicas(cluster)
         leader = await cluster.kubectl(
             *("-n", SYSTEM, "get", "lease", "fracgpu-scheduler-extender"),
             *("-o", "jsonpath={.spec.holderIdentity}"),
         )
-        replicas = await cluster.pods(SYSTEM, app="fracgpu-scheduler")
         others = [pod["metadata"]["name"] for pod in replicas if pod["metadata"]["name"] != leader]
         addresses = [pod["status"]["podIP"] for pod in replicas]
 
