@@ -57,7 +57,7 @@ async def competitors(cluster: Fragmented, pod: str) -> list[str]:
     async def begun() -> bool:
         return bool(await moves_for(cluster, pod))
 
-    await until(begun, what="a plan has begun", limit_s=60)
+    await until(begun, what="a plan has begun", limit_s=120)
     small, large, cpu = (
         [f"{kind}-{number}" for number in range(3)] for kind in ("small", "large", "cpu")
     )
@@ -88,7 +88,8 @@ async def test_make_room_lets_a_whole_card_pod_in_on_a_fragmented_cluster(
     await scattered(cluster)
     (db,) = await cluster.pods("db")
     cluster.watch()
-    await cluster.configure(mode="active", makeRoom="active")
+    # So long that no room is made for the competitors as well.
+    await cluster.configure(mode="active", makeRoom="active", makeRoomAfterS=30)
     async with a_rebalancer(cluster):
         for name, cards in (("one", 1), ("two", 2)):
             await cluster.ask(name, cards=cards, cpu="40")
