@@ -218,7 +218,8 @@ async def fill(cluster: MovingCluster, *, places: int, but_on: str = "") -> None
 async def test_pods_that_race_for_the_reserved_card_do_not_get_it(cluster: MovingCluster) -> None:
     held = await hold(cluster, "raced")
 
-    await fill(cluster, places=PLACES * len(cluster.load.cards) - 2)  # the pod's, the reserved
+    # The source is closed to all, and one place is reserved.
+    await fill(cluster, places=PLACES * (len(cluster.load.cards) - 1) - 1)
     held.go_on.set()
 
     await assert_relieved(cluster, held)
