@@ -386,7 +386,7 @@ async def test_the_rebalancer_writes_cordons_evictions_and_its_own_records_and_n
     await is_forbidden_by_rbac(
         rebalancer.patch(CONFIGMAPS, names.CONFIG_MAP, config, namespace=SYSTEM)
     )
-    found = await rebalancer.get_object(CONFIGMAPS, names.CONFIG_MAP, namespace=SYSTEM)
+    found = await admin.get_object(CONFIGMAPS, names.CONFIG_MAP, namespace=SYSTEM)
     await is_forbidden_by_rbac(rebalancer.replace(CONFIGMAPS, {**found, **config}))
     await admin.delete(CONFIGMAPS, names.CONFIG_MAP, namespace=SYSTEM)
     another = {"metadata": {"name": "x", "namespace": SYSTEM}}
