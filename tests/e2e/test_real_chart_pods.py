@@ -6,11 +6,17 @@ from typing import Any, Final
 import pytest
 
 from fracgpu import names
-from tests.e2e.test_real_uninstall_shipped import a_long_half
 from tests.support.documented import documented, run
 from tests.support.helm import helm_or_skip
 from tests.support.real_cluster import NODE, RealCluster
-from tests.support.shipped import AGENT, ROLES, SYSTEM, a_cluster_with_our_images, wait_counted
+from tests.support.shipped import (
+    AGENT,
+    ROLES,
+    SYSTEM,
+    a_cluster_with_our_images,
+    a_long_half,
+    wait_counted,
+)
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]
 

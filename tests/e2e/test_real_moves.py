@@ -19,14 +19,13 @@ from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.state.move_object import MovePhase
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.client import KubeClient
-from kube.errors import KubeError
 from kube.informer import Change, ChangeType, Informer
 from kube.kinds import DEPLOYMENTS, NAMESPACES, PDBS, PODS
 from process.clock import SystemClock
 from rebalancer.moves.record import MoveRecord
 from tests.fakes.clock import VirtualClock
 from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
-from tests.support.moving import NAMESPACE, Rig, Usage, a_rig, end_pod, set_ready
+from tests.support.moving import NAMESPACE, Rig, Usage, a_rig, play_kubelets
 from tests.support.real_scheduler import real_scheduler
 from tests.support.rebalancing import a_reading
 from tests.support.waiting import until
@@ -79,18 +78,9 @@ class Cluster:
         (pod,) = await self.pods("web")
         return pod
 
-    async def play_kubelets(self) -> None:
-        """Run every pod that is bound, and end every pod that is terminating."""
-        while True:
-            for pod in [*await self.pods("web"), *await self.pods("companion")]:
-                try:
-                    if pod.record.terminating:
-                        await end_pod(self.kube, pod.record.name)
-                    elif pod.record.node and not pod.ready:
-                        await set_ready(self.kube, pod.record.name, ready=True)
-                except KubeError:
-                    continue  # it changed meanwhile
-            await asyncio.sleep(0.1)
+    async def running(self) -> list[PodInfo]:
+        """Return the pods that the test made."""
+        return [*await self.pods("web"), *await self.pods("companion")]
 
     async def fill(self) -> None:
         """Create the Deployment with its budget, and one companion on every card."""
@@ -155,7 +145,10 @@ async def a_cluster(workdir: Path) -> AsyncIterator[Cluster]:
         cluster = Cluster(harness.client)
         informer = Informer(harness.client, PODS, decode=decode_pod_info, on_change=cluster.seen)
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(cluster.play_kubelets()), group.create_task(informer.run())]
+            tasks = [
+                group.create_task(play_kubelets(harness.client, cluster.running)),
+                group.create_task(informer.run()),
+            ]
             await informer.wait_synced()
             try:
                 await cluster.fill()

@@ -10,12 +10,16 @@ from typing import Any, Final
 import aiohttp
 import pytest
 
-from fracgpu import names
 from scheduler.page.server import LOOPBACK
 from tests.support.kubectl import DEPLOY, Kubectl
 from tests.support.real_cluster import RealCluster
-from tests.support.real_runtime import IMAGE
-from tests.support.shipped import SYSTEM, a_cluster_with_our_images, install, wait_counted
+from tests.support.shipped import (
+    SYSTEM,
+    a_cluster_with_our_images,
+    a_long_half,
+    install,
+    wait_counted,
+)
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -35,25 +39,6 @@ for port in sys.argv[2:]:
     except OSError as error:
         print(port, error.strerror)
 """
-
-
-def half_a_card() -> dict[str, Any]:
-    container = {
-        "name": "train",
-        "image": IMAGE,
-        "imagePullPolicy": "Never",
-        "command": ["/bin/sh", "-c", 'trap "exit 0" TERM; sleep 3600 & wait'],
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": "half",
-            "namespace": "default",
-            "annotations": {names.FRACTION: "0.5"},
-        },
-        "spec": {"terminationGracePeriodSeconds": 1, "containers": [container]},
-    }
 
 
 @asynccontextmanager
@@ -103,7 +88,7 @@ async def test_the_page_is_reached_by_port_forward_and_by_no_address_of_the_pod(
     async with a_cluster_with_our_images(tmp_path) as cluster:
         await install(cluster)
         await wait_counted(cluster, mib=ALL_MIB)
-        await cluster.kubectl("apply", "-f", "-", stdin=half_a_card())
+        await cluster.kubectl("apply", "-f", "-", stdin=a_long_half())
         await cluster.wait_pod("half")
         replicas = await settled_replicas(cluster)
         leader = await cluster.kubectl(

@@ -1,7 +1,7 @@
 """A real cluster with the shipped manifests: uninstalled, it is as before, object by object."""
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -12,8 +12,7 @@ from kube.kinds import EVENTS, LEASES, PODS
 from kube.objects import decode_object
 from tests.e2e.test_real_uninstall import settled, uninstall
 from tests.support.real_cluster import NODE, RealCluster
-from tests.support.real_runtime import IMAGE
-from tests.support.shipped import a_cluster_with_our_images, install, wait_counted
+from tests.support.shipped import a_cluster_with_our_images, a_long_half, install, wait_counted
 from tests.support.snapshot import differences
 from tests.support.waiting import until
 
@@ -23,26 +22,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]
 ALL_MIB: Final = 2 * 40_960
 _CDI: Final = Path("/var/run/cdi")
 _LINKS: Final = Path("/var/lib/fracgpu/links")
-
-
-def a_long_half() -> dict[str, Any]:
-    """Return a pod with half a card that keeps running."""
-    container = {
-        "name": "train",
-        "image": IMAGE,
-        "imagePullPolicy": "Never",
-        "command": ["/bin/sh", "-c", 'trap "exit 0" TERM; sleep 3600 & wait'],
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": "half",
-            "namespace": "default",
-            "annotations": {names.FRACTION: "0.5"},
-        },
-        "spec": {"terminationGracePeriodSeconds": 1, "containers": [container]},
-    }
 
 
 def our_files() -> list[str]:

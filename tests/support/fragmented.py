@@ -30,7 +30,7 @@ from simulator.envtest.ports import free_ports
 from simulator.envtest.prometheus import RealPrometheus
 from tests.fakes.exporter import Exporter
 from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, some_cards
-from tests.support.moving import NAMESPACE, end_pod, set_ready
+from tests.support.moving import NAMESPACE, play_kubelets
 from tests.support.real_scheduler import is_ready, real_scheduler
 from tests.support.waiting import until
 
@@ -150,19 +150,6 @@ class Fragmented:
     async def moves(self) -> list[MoveObject]:
         return [decode_move(bytes(raw)) for raw in (await self.kube.list(MOVES)).items]
 
-    async def play_kubelets(self) -> None:
-        """Run every pod that is bound, and end every pod that is terminating."""
-        while True:
-            for pod in await self.pods():
-                try:
-                    if pod.record.terminating:
-                        await end_pod(self.kube, pod.record.name)
-                    elif pod.record.node and not pod.ready:
-                        await set_ready(self.kube, pod.record.name, ready=True)
-                except KubeError:
-                    continue  # it changed meanwhile
-            await asyncio.sleep(0.1)
-
     async def beat(self) -> None:
         """Report the nodes alive, so that the node lifecycle controller does not taint them."""
         while True:
@@ -273,7 +260,7 @@ async def a_fragmented_cluster(workdir: Path) -> AsyncIterator[Fragmented]:
         informer = Informer(harness.client, PODS, decode=decode_pod_info, on_change=cluster.seen)
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(cluster.play_kubelets()),
+                group.create_task(play_kubelets(harness.client, cluster.pods)),
                 group.create_task(cluster.beat()),
                 group.create_task(informer.run()),
             ]

@@ -1,7 +1,7 @@
 """A small cluster in the embedded API server, and a rebalancer that sees what tests say."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,11 +17,11 @@ from fracgpu.state.allocation import Slice
 from fracgpu.state.assignment import write_assignment
 from fracgpu.state.move_object import MovePhase, decode_move
 from fracgpu.state.node_info import read_node
-from fracgpu.state.pod_info import decode_pod_info
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from fracgpu.state.reservation import reservation_of
 from fracgpu.units import Mib
 from kube.client import KubeClient
-from kube.errors import AlreadyExists
+from kube.errors import AlreadyExists, KubeError
 from kube.events import EventRecorder
 from kube.kinds import EVENTS, MOVES, NAMESPACES, NODES, PDBS, PODS, REPLICASETS
 from kube.objects import decode_object
@@ -197,6 +197,22 @@ async def set_ready(kube: KubeClient, name: str, *, ready: bool) -> None:
         "conditions": [{"type": "Ready", "status": str(ready)}],
     }
     await kube.patch(PODS, name, {"status": status}, namespace=NAMESPACE, subresource="status")
+
+
+async def play_kubelets(
+    kube: KubeClient, pods: Callable[[], Awaitable[Collection[PodInfo]]]
+) -> None:
+    """Run every pod that is bound, and end every pod that is terminating, until cancelled."""
+    while True:
+        for pod in await pods():
+            try:
+                if pod.record.terminating:
+                    await end_pod(kube, pod.record.name)
+                elif pod.record.node and not pod.ready:
+                    await set_ready(kube, pod.record.name, ready=True)
+            except KubeError:
+                continue  # it changed meanwhile
+        await asyncio.sleep(0.1)
 
 
 async def end_pod(kube: KubeClient, name: str) -> None:

@@ -4,7 +4,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import yaml
@@ -14,6 +14,7 @@ from simulator.envtest.control_plane import ASSETS_ENV
 from tests.support.images import NoImageError, our_image, program_image
 from tests.support.kubectl import DEPLOY
 from tests.support.real_cluster import RealCluster, a_real_cluster, cluster_runtime_or_skip
+from tests.support.real_runtime import IMAGE
 from tests.support.waiting import until
 
 SIMULATED: Final = DEPLOY.parent / "overlays" / "simulated-cards"
@@ -51,6 +52,26 @@ async def install(cluster: RealCluster, folder: Path = SIMULATED) -> None:
     await cluster.kubectl("label", "node", "--all", f"{names.SHARE_LABEL}=true")
     for what in (*ROLES, AGENT):
         await cluster.wait_ready(what, namespace=SYSTEM)
+
+
+def a_long_half() -> dict[str, Any]:
+    """Return a pod with half a card that keeps running."""
+    container = {
+        "name": "train",
+        "image": IMAGE,
+        "imagePullPolicy": "Never",
+        "command": ["/bin/sh", "-c", 'trap "exit 0" TERM; sleep 3600 & wait'],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "half",
+            "namespace": "default",
+            "annotations": {names.FRACTION: "0.5"},
+        },
+        "spec": {"terminationGracePeriodSeconds": 1, "containers": [container]},
+    }
 
 
 async def wait_counted(cluster: RealCluster, *, mib: int) -> None:
