@@ -29,7 +29,6 @@ class PatchType(Enum):
     JSON = "application/json-patch+json"
     MERGE = "application/merge-patch+json"
     STRATEGIC = "application/strategic-merge-patch+json"
-    APPLY = "application/apply-patch+yaml"
 
 
 class Propagation(Enum):
@@ -248,28 +247,6 @@ class KubeClient:
         path = kind.path(namespace=namespace, name=name, subresource=subresource)
         query = _dry_run(dry_run=dry_run)
         return await self._write("PATCH", path, patch, query=query, content_type=how.value)
-
-    async def apply(
-        self,
-        kind: Kind,
-        body: Mapping[str, Any],
-        *,
-        field_manager: str,
-        force: bool = True,
-        dry_run: bool = False,
-    ) -> dict[str, Any]:
-        """Server-side apply: create the object, or set the fields in *body* and own them.
-
-        Raises:
-            Conflict: another manager owns a field, and *force* is False.
-        """
-        body = complete(kind, body)
-        metadata = body["metadata"]
-        path = kind.path(namespace=metadata.get("namespace"), name=metadata["name"])
-        query = {"fieldManager": field_manager, "force": str(force).lower()}
-        query |= _dry_run(dry_run=dry_run)
-        how = PatchType.APPLY.value
-        return await self._write("PATCH", path, body, query=query, content_type=how)
 
     async def delete(
         self,

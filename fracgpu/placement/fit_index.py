@@ -64,7 +64,7 @@ _COUNT_MASK: Final = 2**_COUNT_BITS - 1
 _TOO_FEW_CARDS: Final = _WHOLE.index(FitReason.TOO_FEW_CARDS)
 
 # Reasons that may go away if pods leave the node: what kube-scheduler calls resolvable.
-_RESOLVABLE: Final = frozenset(
+RESOLVABLE: Final = frozenset(
     {
         FitReason.TOO_LITTLE_FREE,
         FitReason.TOO_FEW_CORES,
@@ -291,11 +291,6 @@ def refusal(counted: Mapping[Obstacle, int]) -> str:
     return f"node(s) without a fitting card ({summary}; fracgpu explain says more)"
 
 
-def may_preempt(answer: NoPlacement) -> bool:
-    """Report whether the pod may fit once pods have left the node."""
-    return bool({answer.whole, *answer.refusals.values()} & _RESOLVABLE)
-
-
 def _card_reasons(
     matrix: NodeMatrix, rows: IntArray, need: ContainerNeed, allowed: NDArray[np.bool_]
 ) -> NDArray[np.int8]:
@@ -353,4 +348,4 @@ def _decode(verdict: int) -> tuple[Obstacle, bool]:
         if rest & _COUNT_MASK:
             reasons.add(reason)
         rest >>= _COUNT_BITS
-    return obstacle(reasons), bool(reasons & _RESOLVABLE)
+    return obstacle(reasons), bool(reasons & RESOLVABLE)

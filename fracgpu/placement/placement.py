@@ -90,11 +90,6 @@ def is_linked(need: PodNeed, *, strategy: Strategy) -> bool:
     return SCORING[need.strategy or strategy].LINKED
 
 
-def score_0_to_10(placement: Placement) -> int:
-    """Return a placement's score on the scale of a scheduler extender, 0 to 10."""
-    return round(placement.score * MAX_SCORE)
-
-
 def _no_placement(
     node_info: NodeInfo, refusals: dict[CardUuid, FitReason], otherwise: FitReason
 ) -> NoPlacement:

@@ -1,8 +1,7 @@
-"""What one pod holds of its cards, and the phases it goes through."""
+"""What one pod holds of its cards."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import dataclass, field
 from typing import Final
 
 from fracgpu import names
@@ -66,41 +65,13 @@ class PodRecord:
 WHOLE_CARD: Final = CardAllocation(mib=MAX_MIB, cores=FULL_CORES)
 
 
-class Phase(Enum):
-    """How far an allocation has come."""
-
-    ASSUMED = "assumed"  # decided here, the Binding is under way
-    BOUND = "bound"  # the API server has it
-    RUNNING = "running"  # kubelet started a container with it
-    RELEASED = "released"  # the pod is terminal or gone
-
-
-_NEXT: Final = {
-    Phase.ASSUMED: frozenset({Phase.BOUND, Phase.RELEASED}),
-    Phase.BOUND: frozenset({Phase.RUNNING, Phase.RELEASED}),
-    Phase.RUNNING: frozenset({Phase.RELEASED}),
-    Phase.RELEASED: frozenset[Phase](),
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """What a pod holds on each card of its node, and in which phase."""
+    """What a pod holds on each card of its node."""
 
     pod_uid: str
     node: str
-    phase: Phase
     by_card: Mapping[CardUuid, CardAllocation] = field(default_factory=dict)
-
-    def to(self, phase: Phase) -> "Allocation":
-        """Return the allocation in another phase; the same phase is allowed.
-
-        A change that ``_NEXT`` does not list is a bug of the caller, hence the assertion.
-        """
-        if phase is self.phase:
-            return self
-        assert phase in _NEXT[self.phase], f"{self.phase.value} -> {phase.value}"
-        return replace(self, phase=phase)
 
 
 def allocations_by_card(

@@ -6,7 +6,7 @@ from datetime import datetime
 from types import MappingProxyType
 
 from fracgpu.cards.card import CardUuid, NodeCards
-from fracgpu.state.allocation import Allocation, Assignment, Phase, PodRecord, allocations_by_card
+from fracgpu.state.allocation import Allocation, Assignment, PodRecord, allocations_by_card
 from fracgpu.state.card_hold import CardHold, held_cards
 from fracgpu.state.move_object import MoveObject
 from fracgpu.state.reservation import MoveClaims, claims_of
@@ -119,7 +119,7 @@ class Ledger:
         """
         holds = allocations_by_card(assignment, pod.containers)
         assumption = Assumption(
-            allocation=Allocation(pod_uid=pod.uid, node=node, phase=Phase.ASSUMED, by_card=holds),
+            allocation=Allocation(pod_uid=pod.uid, node=node, by_card=holds),
             until=until,
             move=move,
         )

@@ -70,12 +70,11 @@ async def test_a_clear_answer_is_not_asked_for_again() -> None:
         lambda client: client.create(NODES, {"metadata": {"name": "a"}}),
         lambda client: client.replace(NODES, {"metadata": {"name": "a"}}),
         lambda client: client.patch(NODES, "a", {}),
-        lambda client: client.apply(NODES, {"metadata": {"name": "a"}}, field_manager="x"),
         lambda client: client.delete(NODES, "a"),
         lambda client: client.bind({}, namespace="ml", name="a"),
         lambda client: client.evict(namespace="ml", name="a", uid="u"),
     ],
-    ids=["create", "replace", "patch", "apply", "delete", "bind", "evict"],
+    ids=["create", "replace", "patch", "delete", "bind", "evict"],
 )
 @pytest.mark.parametrize(("answer", "error"), [(DOWN, Unavailable), (BUSY, TooManyRequests)])
 async def test_a_write_is_never_repeated(
@@ -192,15 +191,6 @@ async def test_a_patch_says_how_it_is_to_be_read(how: PatchType, patch: Any) -> 
     assert (heard.method, heard.path) == ("PATCH", "/api/v1/nodes/n1/status")
     assert heard.headers["Content-Type"] == how.value
     assert json.loads(heard.body) == patch
-
-
-async def test_an_apply_names_its_field_manager() -> None:
-    async with talking_to(answering(OK)) as (client, server):
-        await client.apply(NODES, {"metadata": {"name": "n1"}}, field_manager="me", dry_run=True)
-
-    (heard,) = server.heard
-    assert heard.headers["Content-Type"] == "application/apply-patch+yaml"
-    assert heard.query == {"fieldManager": "me", "force": "true", "dryRun": "All"}
 
 
 async def test_a_delete_carries_its_conditions() -> None:

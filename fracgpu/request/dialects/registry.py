@@ -1,6 +1,5 @@
 """All dialects; a new one is a file in `systems` and a line here."""
 
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
@@ -90,9 +89,3 @@ def is_foreign(key: str) -> bool:
 def is_of_family(key: str) -> bool:
     """Report whether *key* has the prefix of any system here, even if no dialect parses it."""
     return any(key.startswith(dialect.family) for dialect in DIALECTS)
-
-
-def by_name(names: Iterable[str]) -> tuple[Dialect, ...]:
-    """Return the dialects with these names, in the registry's order."""
-    wanted = frozenset(names)
-    return tuple(dialect for dialect in DIALECTS if dialect.name in wanted)

@@ -13,9 +13,9 @@ from fracgpu.cards.card import Card, CardUuid, Cordon, CordonEffect, Health, Nod
 from fracgpu.placement.fit_index import (
     FITS,
     OBSTACLES,
+    RESOLVABLE,
     FitIndex,
     Obstacle,
-    may_preempt,
     obstacle,
     refusal,
 )
@@ -132,7 +132,7 @@ def assert_agrees(index: FitIndex, ledger: Ledger, need: PodNeed, strategy: Stra
         else:
             met, resolvable = index.obstacle_of(int(result.verdict[row]))
             assert met is obstacle({expected.whole, *expected.refusals.values()})
-            assert resolvable == may_preempt(expected)
+            assert resolvable == bool({expected.whole, *expected.refusals.values()} & RESOLVABLE)
 
 
 NAMES = ("n1", "n2", "n3")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fracgpu.cards.card import FULL_CORES, CardUuid, Health
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.placement.outcome import FitReason, NoPlacement, Placement
-from fracgpu.placement.placement import place, score_0_to_10
+from fracgpu.placement.placement import place
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import Assignment, CardAllocation, Slice, allocations_by_card
 from fracgpu.state.snapshot import NodeInfo
@@ -232,7 +232,7 @@ def test_scores_run_from_empty_to_full_with_pack_and_back_with_spread() -> None:
 
     assert isinstance(packed, Placement)
     assert isinstance(spread, Placement)
-    assert (score_0_to_10(packed), score_0_to_10(spread)) == (10, 0)
+    assert (packed.score, spread.score) == (1.0, 0.0)
 
 
 # -- promises --------------------------------------------------------------------------------------
@@ -286,7 +286,6 @@ def test_an_assignment_is_found_whenever_there_is_one(
     if isinstance(found, Placement):
         assert fits(node_info, need, found.assignment)
         assert 0.0 <= found.score <= 1.0
-        assert 0 <= score_0_to_10(found) <= 10
 
 
 def test_on_three_small_cards_every_pair_of_containers_is_judged_right() -> None:

@@ -1,4 +1,4 @@
-"""What one pod holds of its cards, and the phases it goes through."""
+"""What one pod holds of its cards."""
 
 import pytest
 from hypothesis import given
@@ -8,9 +8,7 @@ from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.state.allocation import (
-    Allocation,
     CardAllocation,
-    Phase,
     Slice,
     allocations_by_card,
     most_by_limits,
@@ -18,31 +16,9 @@ from fracgpu.state.allocation import (
 from fracgpu.units import MAX_MIB, Mib
 from tests.support.core import a_record, an_allocation, kinds, on
 
-LEGAL = {
-    (Phase.ASSUMED, Phase.BOUND),
-    (Phase.ASSUMED, Phase.RELEASED),
-    (Phase.BOUND, Phase.RUNNING),
-    (Phase.BOUND, Phase.RELEASED),
-    (Phase.RUNNING, Phase.RELEASED),
-}
-
 
 def a_slice(card: str, mib: int, *, cores: int = 0) -> Slice:
     return Slice(card=CardUuid(card), mib=Mib(mib), cores=cores)
-
-
-@pytest.mark.parametrize("before", Phase)
-@pytest.mark.parametrize("after", Phase)
-def test_phases_change_only_as_the_table_says(before: Phase, after: Phase) -> None:
-    allocation = Allocation(pod_uid="u", node="n", phase=before)
-
-    if before is after:
-        assert allocation.to(after) is allocation
-    elif (before, after) in LEGAL:
-        assert allocation.to(after).phase is after
-    else:
-        with pytest.raises(AssertionError, match=before.value):
-            allocation.to(after)
 
 
 def test_app_containers_add_up_on_a_card() -> None:

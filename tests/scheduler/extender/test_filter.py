@@ -10,9 +10,8 @@ from datetime import timedelta
 import pytest
 
 from fracgpu import names
-from fracgpu.cards.card import CardUuid, Health, NodeCards
-from fracgpu.placement.fit_index import Obstacle, may_preempt, refusal
-from fracgpu.placement.outcome import FitReason, NoPlacement
+from fracgpu.cards.card import Health, NodeCards
+from fracgpu.placement.fit_index import Obstacle, refusal
 from fracgpu.request.need import Strategy
 from fracgpu.units import Mib
 from scheduler.extender.api import FilterResult
@@ -184,13 +183,6 @@ def test_preemption_helps_only_where_pods_are_in_the_way() -> None:
     pod = cluster.create("q", mib=1000, cards=3)
     too_few_cards = cluster.extender.filter(replace(args("q"), pod=pod))
     assert list(too_few_cards.unresolvable) == ["n"]
-
-    full = NoPlacement(
-        node="n",
-        refusals={CardUuid("a"): FitReason.TOO_LITTLE_FREE, CardUuid("b"): FitReason.UNHEALTHY},
-    )
-    sick = NoPlacement(node="n", refusals={CardUuid("b"): FitReason.UNHEALTHY})
-    assert (may_preempt(full), may_preempt(sick)) == (True, False)
 
 
 async def test_a_pods_own_lost_binding_does_not_stand_in_its_way() -> None:

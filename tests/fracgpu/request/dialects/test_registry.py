@@ -8,7 +8,6 @@ from fracgpu.request.dialects.registry import (
     DIALECTS,
     NAMES,
     annotation_owners,
-    by_name,
     limit_owners,
 )
 from fracgpu.request.dialects.systems.hami import HAMI
@@ -68,10 +67,6 @@ def test_patterns_match_a_key_in_full() -> None:
     assert limit_owners("nvidia.com/gpu-10gb") == (NOS,)
     assert limit_owners("nvidia.com/gpu-10gb.shared") == ()
     assert limit_owners("xnvidia.com/gpu-10gb") == ()
-
-
-def test_rows_by_name_come_in_the_tables_order() -> None:
-    assert by_name(["nvidia", "hami", "no such"]) == (HAMI, NVIDIA)
 
 
 def test_the_documents_name_every_dialect_and_every_key() -> None:
