@@ -8,7 +8,7 @@ call fails in between.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, Protocol
+from typing import Protocol
 
 import structlog
 
@@ -24,13 +24,11 @@ from certs.trust.ca_injector import (
     inject,
 )
 from certs.trust.served_certificates import ServedCertificates, SliceClient
-from certs.work_loop import LOOK_AT_LEAST_EVERY, WorkLoop
+from certs.work_loop import LOOK_AT_LEAST_EVERY, REPLICAS_EVERY, WorkLoop
 from process.clock import Clock
 from process.tls import CA_KEY, CERT_KEY
 
 log = structlog.get_logger()
-
-_REPLICAS_EVERY: Final = timedelta(seconds=10)
 
 
 class Client(SecretClient, ConfigurationClient, SliceClient, Protocol):
@@ -97,7 +95,7 @@ class CertManagerReconciler(WorkLoop):
         self.problem = "a webhook configuration changes" if moved else None
         if moved:
             self.wake()
-        return _REPLICAS_EVERY if older else LOOK_AT_LEAST_EVERY
+        return REPLICAS_EVERY if older else LOOK_AT_LEAST_EVERY
 
     async def _inject(self, bundle_pem: bytes) -> bool:
         """Write the bundle into every configuration; report whether one changed concurrently."""

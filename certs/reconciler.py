@@ -31,14 +31,13 @@ from certs.store import CertStore, SecretClient, StoredSecret, asked_for, stored
 from certs.trust.ca_injector import BundleTarget, InjectionResult, inject
 from certs.trust.rollout import DeploymentClient, restarted
 from certs.trust.served_certificates import ServedCertificates, SliceClient
-from certs.work_loop import LOOK_AT_LEAST_EVERY, LookAgain, WorkLoop
+from certs.work_loop import LOOK_AT_LEAST_EVERY, REPLICAS_EVERY, LookAgain, WorkLoop
 from kube.kinds import DAEMONSETS, DEPLOYMENTS
 from process.clock import Clock
 from process.tls import CA_KEY, CERT_KEY, PRIVATE_KEY_KEY
 
 log = structlog.get_logger()
 
-_REPLICAS_EVERY: Final = timedelta(seconds=10)
 _ROLLOUT_EVERY: Final = timedelta(seconds=2)
 
 
@@ -251,7 +250,7 @@ class Reconciler(WorkLoop):
             return [Keep(until=since)] if since is not None else []
         name, pair = self._desired.ca_secret, authority.pair
         if not await self._replicas.all_serve(self._desired.services, trusting=pair.cert_pem):
-            return [Keep(until=now + _REPLICAS_EVERY)]
+            return [Keep(until=now + REPLICAS_EVERY)]
         await self._write(name, pair, bundle_pem=pair.cert_pem, over=authority.stored)
         log.info("authorities_retired", secret=name, retired=len(authority.bundle) - 1)
         raise LookAgain

@@ -14,6 +14,8 @@ from process.clock import Clock, wait_at_most
 log = structlog.get_logger()
 
 LOOK_AT_LEAST_EVERY: Final = timedelta(minutes=5)
+# While replicas may serve an older certificate.
+REPLICAS_EVERY: Final = timedelta(seconds=10)
 _RETRY: Final = timedelta(seconds=5)
 # The loop runs again after each write, with growing pauses in case a write never takes effect.
 _AGAIN_FIRST: Final = timedelta(milliseconds=20)

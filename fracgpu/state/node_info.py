@@ -1,7 +1,6 @@
 """A node object decoded: its cards, cordons, heat and allocatable host resources."""
 
 from collections.abc import Callable
-from datetime import datetime
 from typing import Final, TypeVar
 
 import msgspec
@@ -23,23 +22,10 @@ _T = TypeVar("_T")
 
 
 # What we read of Kubernetes objects; unknown fields are skipped unread.
-class _Owner(msgspec.Struct, rename="camel"):
-    kind: str = ""
+class _Meta(msgspec.Struct):
     name: str = ""
-    uid: str = ""
-    controller: bool = False
-
-
-class _Meta(msgspec.Struct, rename="camel"):
-    name: str = ""
-    namespace: str = ""
-    uid: str = ""
-    resource_version: str = ""
-    creation_timestamp: datetime | None = None
-    deletion_timestamp: str | None = None
     annotations: dict[str, str] | None = None
     labels: dict[str, str] | None = None
-    owner_references: list[_Owner] | None = None
 
 
 class _Condition(msgspec.Struct):
