@@ -267,7 +267,3 @@ class Board:
             moves_served=facts.moves_served,
         )
         self.pieces.put(ABOUT, encode(document))
-
-
-def _waits_since(pod: PodInfo) -> tuple[datetime, str]:
-    return pod.unschedulable_since or pod.created_at or _LONG_AGO, pod.record.key

@@ -89,10 +89,6 @@ class DeparturesResult:
     hours: float
     allocated_percent: float
 
-    def late_percent(self, kind: str) -> float:
-        """Return the share of a class that was late, in per cent; 0 if none came."""
-        return 100 * self.late[kind] / self.arrived[kind] if self.arrived[kind] else 0.0
-
 
 def kind_of(pod: ReplayPod) -> str:
     """Return a pod's class by its cards."""

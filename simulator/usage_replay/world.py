@@ -15,7 +15,7 @@ from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, NodeCards
 from fracgpu.disruption.brakes.breakers import effective_mode, open_breakers
 from fracgpu.disruption.disruption_state import DisruptionState
-from fracgpu.disruption.heat import CardHeat, CardUsage, Heat
+from fracgpu.disruption.heat import CardHeat, CardUsage
 from fracgpu.disruption.move import Ending, Move, PastMove
 from fracgpu.disruption.planner import advance_all, plan_moves, validate_move
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
@@ -341,8 +341,3 @@ class ReplayedWorld:
     def _name(self, uuid: CardUuid) -> str:
         card = self._cards[uuid]
         return f"{card.node}/{card.index}"
-
-    @property
-    def hot_now(self) -> int:
-        """How many cards are hot by the policy's own rule."""
-        return sum(heat.heat is Heat.HOT for heat in self._heat.values())

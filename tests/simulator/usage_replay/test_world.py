@@ -54,7 +54,6 @@ def test_one_move_cools_the_card_and_no_other_follows(mode: Mode) -> None:
     assert NOON + timedelta(minutes=8) <= move.at <= NOON + timedelta(minutes=35)
     assert world.figures.hot_h < 0.6
     assert (world.figures.useless, world.figures.lost_h) == (0, 0)
-    assert world.hot_now == 0
 
 
 def test_switched_off_it_moves_nothing_and_paused_it_is_replayed_as_if_it_were_not() -> None:
