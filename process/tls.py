@@ -106,9 +106,14 @@ class ServingTls:
 
     def _use_newest(
         self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext
-    ) -> None:
+    ) -> int | None:
+        if self._require_client and connection.session_reused:
+            # TLS 1.2 resumes by session ID too, which the ssl module cannot switch off; the client
+            # comes again with a whole handshake.
+            return ssl.AlertDescription.ALERT_DESCRIPTION_HANDSHAKE_FAILURE
         if self._current is not None:
             connection.context = self._current
+        return None
 
     def _new_context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

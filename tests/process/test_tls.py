@@ -1,7 +1,9 @@
 import asyncio
 import base64
+import contextlib
 import json
 import os
+import socket
 import ssl
 import stat
 from pathlib import Path
@@ -208,3 +210,59 @@ async def test_with_client_certificates_required_only_clients_of_the_ca_get_in()
 
         assert await ask(url, trusting(ours.cert_pem, client=stranger)) == "ok"
         assert await ask(url, trusting(ours.cert_pem, client=friend)) == "ok"
+
+
+def answer(
+    url: str, context: ssl.SSLContext, session: ssl.SSLSession | None = None
+) -> tuple[bytes, ssl.SSLSession | None, bool]:
+    """Send a request on a connection that offers *session*.
+
+    Returns what was answered, nothing if the server has hung up; the connection's own session; and
+    whether it resumed the one that was offered.
+    """
+    host, _, port = url.removeprefix("https://").rstrip("/").partition(":")
+    with (
+        socket.create_connection((host, int(port)), timeout=10) as plain,
+        context.wrap_socket(plain, server_hostname=host, session=session) as connection,
+    ):
+        # With TLS 1.3, a session and a refusal come with the first data.
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        got = b"".join(iter(lambda: connection.recv(4096), b""))
+        return got, connection.session, bool(connection.session_reused)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_client_whose_ca_is_removed_does_not_get_in_by_an_older_session(
+    version: ssl.TLSVersion,
+) -> None:
+    ours, retired = a_ca(), a_ca()
+    leaf = a_leaf(ours)
+    context = trusting(ours.cert_pem, client=a_client(retired))
+    context.minimum_version = context.maximum_version = version
+    tls = ServingTls(require_client_certificate=True)
+    both = ours.cert_pem + retired.cert_pem
+    tls.replace(cert_pem=leaf.cert_pem, key_pem=leaf.key_pem, client_ca_pem=both)
+
+    async with https(tls) as url:
+        before, session, _ = await asyncio.to_thread(answer, url, context)
+        tls.replace(cert_pem=leaf.cert_pem, key_pem=leaf.key_pem, client_ca_pem=ours.cert_pem)
+        after, resumed = b"", False
+        with contextlib.suppress(OSError):
+            after, _, resumed = await asyncio.to_thread(answer, url, context, session)
+
+    assert before.endswith(b"ok")
+    assert (after, resumed) == (b"", False)
+
+
+async def test_no_session_is_resumed_where_client_certificates_are_checked() -> None:
+    ca = a_ca()
+    leaf = a_leaf(ca)
+    context = trusting(ca.cert_pem, client=a_client(ca))
+    tls = ServingTls(require_client_certificate=True)
+    tls.replace(cert_pem=leaf.cert_pem, key_pem=leaf.key_pem, client_ca_pem=ca.cert_pem)
+
+    async with https(tls) as url:
+        _, session, _ = await asyncio.to_thread(answer, url, context)
+        got, _, resumed = await asyncio.to_thread(answer, url, context, session)
+
+    assert (got[-2:], resumed, session is not None and session.has_ticket) == (b"ok", False, False)
