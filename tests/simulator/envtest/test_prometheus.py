@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from tests.fakes.exporter import Exporter
 from tests.support.waiting import until
 
 
-async def test_it_scrapes_its_targets_under_their_roles_and_is_gone_within_five_seconds(
+async def test_it_scrapes_its_targets_under_their_roles_and_is_gone_afterwards(
     tmp_path: Path,
 ) -> None:
     async with Exporter.start() as exporter:
@@ -28,9 +27,7 @@ async def test_it_scrapes_its_targets_under_their_roles_and_is_gone_within_five_
             await until(scraped, what="both targets were scraped")
             found = await prometheus.get("/api/v1/query?query=answer")
             assert found["data"]["result"][0]["metric"]["role"] == "good"
-            began_s = time.monotonic()
 
-    assert time.monotonic() - began_s < 5
     with pytest.raises(ProcessLookupError):
         os.kill(prometheus.pid, 0)
 
