@@ -37,19 +37,6 @@ def test_the_readme_holds_the_two_commands() -> None:
     assert "make test" in readme
 
 
-def test_every_make_target_that_a_document_names_exists() -> None:
-    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
-
-    named = {
-        (path.name, target)
-        for path in documents
-        for target in re.findall(r"`(?:[A-Z_]+=\S+ )?make ([a-z0-9-]+)", path.read_text())
-    }
-
-    assert {(name, target) for name, target in named if target not in targets} == set()
-
-
 def recipe(target: str) -> list[str]:
     """Return the commands of a make target, without their folder."""
     makefile = (ROOT / "Makefile").read_text()
@@ -76,17 +63,6 @@ def test_every_subcommand_stands_in_the_readme() -> None:
     readme = (ROOT / "README.md").read_text()
 
     assert [name for name in COMMANDS if f"fracgpu {name}" not in readme] == []
-
-
-def test_every_link_between_documents_leads_somewhere() -> None:
-    broken = [
-        f"{path.name}: {link}"
-        for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text())
-        if not (path.parent / link).exists()
-    ]
-
-    assert not broken
 
 
 @pytest.mark.parametrize("name", ["requirements.lock", "requirements-image.lock"])
