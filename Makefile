@@ -16,10 +16,12 @@ JUDGE_OPTIONS ?=
 PYTEST ?=
 IMAGES ?=
 IMAGE ?=
+REGISTRY ?=
+SKOPEO ?=
 LOCK ?=
 
 .PHONY: help setup demo test check lint types imports format hooks e2e test-pythons bench bench-rebalancer fuzz \
-	lock proto dashboards chart commands screenshots image images clean
+	lock proto can-push dashboards chart commands screenshots image push images clean
 
 ##@ Start here
 
@@ -95,6 +97,17 @@ lock: $(READY) ## pin what pyproject.toml has new, with hashes (LOCK=--upgrade: 
 
 image: $(READY) ## build the image for amd64 and arm64, with its bill of materials (IMAGE="--platform amd64")
 	@$(BIN)/python -m tools.image $(IMAGE)
+
+VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
+ARCHIVE = build/image/fracgpu-$(VERSION).oci.tar
+
+push: can-push image ## build the image and push it: REGISTRY=registry.example.com/team (options: SKOPEO="--dest-tls-verify=false")
+	@test -f $(ARCHIVE) || { echo "make push: $(ARCHIVE) is missing; podman and buildah leave no archive, push with them" >&2; exit 2; }
+	skopeo copy --all $(SKOPEO) oci-archive:$(ARCHIVE) docker://$(REGISTRY)/fracgpu:$(VERSION)
+
+can-push:
+	@test -n "$(REGISTRY)" || { echo "make push: want REGISTRY=registry.example.com/team" >&2; exit 2; }
+	@command -v skopeo >/dev/null || { echo "make push: skopeo is missing; on Debian: apt-get install skopeo" >&2; exit 2; }
 
 proto: setup ## generate deviceplugin/proto from our .proto files
 	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. \

@@ -1,14 +1,15 @@
-"""The README's one line pushes the image, with every architecture, to a registry."""
+"""The README's commands clone the repository, and push the image with every architecture."""
 
 import asyncio
 import json
-import re
-import shlex
+import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.support.documented import documented
 from tests.support.processes import told_by
 from tests.support.registry import Registry
 from tests.tools.image.test_oci import NAME, SETTINGS, packed, two_roots
@@ -17,36 +18,102 @@ from tools.image.oci import write_archive
 ROOT = Path(__file__).parents[3]
 
 
-async def test_the_line_of_the_readme_pushes_every_architecture(tmp_path: Path) -> None:
-    if shutil.which("skopeo") is None:
-        pytest.skip("skopeo is not installed")
-    (line,) = re.findall(r"make image && (skopeo .+)", (ROOT / "README.md").read_text())
+async def shell(command: str, *, at: Path) -> tuple[int | None, str]:
+    process = await asyncio.create_subprocess_shell(
+        command,
+        cwd=at,
+        env={**os.environ, "GIT_TERMINAL_PROMPT": "0"},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    out, _ = await told_by(process, limit_s=60)
+    return process.returncode, out.decode()
+
+
+async def ran(command: str, *, at: Path) -> str:
+    code, out = await shell(command, at=at)
+    assert code == 0, f"{command}\n{out}"
+    return out
+
+
+def with_words(command: str, words: Mapping[str, str]) -> str:
+    for word, own in words.items():
+        assert word in command
+        command = command.replace(word, own)
+    return command
+
+
+def needs(*programs: str) -> None:
+    for program in programs:
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+
+
+async def cloned(tmp_path: Path) -> Path:
+    """Run the README's first command in an empty folder; return the clone."""
+    needs("git", "make")
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    clone, *_ = documented("README.md", "use-it")
+    out = await ran(with_words(clone, {"REPOSITORY": str(ROOT)}) + " && pwd", at=tmp_path)
+    clone_dir = Path(out.splitlines()[-1])
+    # What is not committed yet is tested too.
+    shutil.copy(ROOT / "Makefile", clone_dir)
+    return clone_dir
+
+
+async def test_the_commands_of_the_readme_clone_and_push_every_architecture(
+    tmp_path: Path,
+) -> None:
+    needs("skopeo")
+    clone = await cloned(tmp_path)
+    _, push, *_ = documented("README.md", "use-it")
     first, second = two_roots(tmp_path)
     (second / "etc/passwd").write_text("another")
     layers = {
         "amd64": [packed(first, tmp_path / "amd.tar.gz")],
         "arm64": [packed(second, tmp_path / "arm.tar.gz")],
     }
-    archive = tmp_path / "build/image/fracgpu-0.1.0.oci.tar"
+    # What make image has built: tests/e2e/test_real_image.py does that, and runs it.
+    archive = clone / "build/image/fracgpu-0.1.0.oci.tar"
     archive.parent.mkdir(parents=True)
     digest = write_archive(archive, layers, SETTINGS, name=NAME)
 
     async with Registry.serve() as registry:
-        program, verb, *words = shlex.split(line.replace("REGISTRY", registry.address))
-        push = await asyncio.create_subprocess_exec(
-            # The registry of the test has no certificate.
-            *(program, verb, "--dest-tls-verify=false", *words),
-            cwd=tmp_path,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        _, error = await told_by(push, limit_s=60)
+        line = with_words(push, {"registry.example.com/team": registry.address})
+        # The registry of the test has no certificate.
+        await ran(f"{line} --assume-old=image SKOPEO=--dest-tls-verify=false", at=clone)
 
-    assert push.returncode == 0, error.decode()
     assert set(registry.manifests) > {"0.1.0", digest}
     pushed = json.loads(registry.manifests["0.1.0"])
     assert [one["platform"]["architecture"] for one in pushed["manifests"]] == ["amd64", "arm64"]
     for one in pushed["manifests"]:
         (layer,) = json.loads(registry.manifests[one["digest"]])["layers"]
         assert layer["digest"] in registry.blobs
+
+
+async def test_make_push_builds_the_image_that_make_image_builds() -> None:
+    needs("make")
+
+    told = await ran("make --dry-run push REGISTRY=registry.example.com/team", at=ROOT)
+
+    build, push = told.index("-m tools.image"), told.index("skopeo copy --all")
+    assert build < push
+    assert "docker://registry.example.com/team/fracgpu:0.1.0" in told
+
+
+async def test_without_a_registry_or_an_archive_nothing_is_pushed_and_a_sentence_says_why(
+    tmp_path: Path,
+) -> None:
+    needs("skopeo")
+    clone = await cloned(tmp_path)
+
+    code, told = await shell("make push", at=clone)
+    assert (code, told.splitlines()[0]) == (
+        2,
+        "make push: want REGISTRY=registry.example.com/team",
+    )
+    code, told = await shell("make push REGISTRY=x --assume-old=image", at=clone)
+    assert code == 2
+    assert "build/image/fracgpu-0.1.0.oci.tar is missing" in told
