@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Final
 
 from tests.support.helm import ROOT, helm_or_skip
+from tests.support.markdown import blocks
 from tests.support.processes import told_by
 
-_BLOCK: Final = re.compile(r"^```sh (?P<name>\S+)\n(?P<lines>.*?)^```$", re.MULTILINE | re.DOTALL)
 _LIMIT_S: Final = 300
 
 
 def documented(document: str, name: str) -> list[str]:
     """Return the commands of the block of that name."""
-    text = (ROOT / document).read_text()
-    (found,) = [block["lines"] for block in _BLOCK.finditer(text) if block["name"] == name]
-    return [line for line in found.splitlines() if line]
+    found = [block for block in blocks(document) if (block.language, block.name) == ("sh", name)]
+    (block,) = found
+    return [line for line in block.text.splitlines() if line]
 
 
 async def run(command: str, *, kubeconfig: Path, words: Mapping[str, str] | None = None) -> str:

@@ -1,0 +1,238 @@
+"""What our documents say becomes of a manifest is what the webhook makes of it."""
+
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import pytest
+import yaml
+
+from deviceplugin.settings import DevicePluginSettings
+from fracgpu.cards.card_class import CardClass
+from fracgpu.k8s.quantity import parse
+from fracgpu.units import Mib
+from process.settings import load
+from rebalancer.config import parse_policy
+from tests.deploy.test_certificates import built
+from tests.support.helm import ROOT
+from tests.support.manifests import REFUSED, Shown, is_workload, shown
+from tests.support.markdown import blocks, documents
+from tests.webhook.admission.test_workload import judged as judged_workload
+from tests.webhook.builders import RULES, a_container, a_pod, judged, stored
+from webhook.admission.verdict import Allowed, Denied, Patched
+from webhook.admission_config import parse_admission
+
+Json = dict[str, Any]
+
+# As the pages say: the cards of overlays/simulated-cards.
+A100S: Final = (
+    CardClass(
+        capacity_mib=Mib(40_960),
+        models=frozenset({"NVIDIA-A100-SXM4-40GB"}),
+        most_per_node=2,
+        cards=4,
+        free_share=1.0,
+    ),
+)
+SHOWN: Final = shown()
+# Blocks that are no workloads, and what reads them.
+READ_ELSEWHERE: Final = {
+    ("docs/commands.md", "reader"): "tests/e2e/test_real_doctor.py",
+    ("docs/install.md", ""): "tests/deploy/test_install_guide.py",
+    ("docs/scheduler.md", ""): "tests/docs/test_manifests.py",
+}
+
+
+def pod_of(example: Shown) -> Json:
+    """Return the pod that is created, as a webhook gets it."""
+    template = example.template
+    metadata = {"name": "pod", **template.get("metadata", {}), "namespace": "ml"}
+    return {
+        "metadata": metadata,
+        "spec": {"schedulerName": "default-scheduler", **template["spec"]},
+    }
+
+
+def labels_of(example: Shown) -> dict[str, str]:
+    return {"fracgpu.io/dialects": example.dialect} if example.dialect else {}
+
+
+def ours(amounts: Json) -> dict[str, int]:
+    return {
+        key: int(parse(value)) for key, value in amounts.items() if key.startswith("fracgpu.io/")
+    }
+
+
+def test_documents_show_workloads_that_are_granted_and_some_that_are_refused() -> None:
+    assert len([it for it in SHOWN if it.becomes is not None]) >= 7
+    assert len([it for it in SHOWN if it.refused]) >= 4
+
+
+@pytest.mark.parametrize("example", SHOWN, ids=str)
+def test_a_document_says_what_becomes_of_each_workload(example: Shown) -> None:
+    assert (example.becomes is None) == bool(example.refused), "either it is granted or refused"
+
+
+@pytest.mark.parametrize("example", [it for it in SHOWN if it.becomes is not None], ids=str)
+def test_a_workload_becomes_what_its_document_says(example: Shown) -> None:
+    pod = pod_of(example)
+    outcome = judged(pod, A100S, labels=labels_of(example))
+
+    assert isinstance(outcome, Patched), outcome
+    after = stored(pod, outcome)
+    limits = {
+        it["name"]: ours(it.get("resources", {}).get("limits", {}))
+        for it in after["spec"]["containers"]
+    }
+    assert limits == example.becomes
+    assert {
+        key
+        for it in after["spec"]["containers"]
+        for key in it.get("resources", {}).get("limits", {})
+        if "/" in key and not key.startswith("fracgpu.io/")
+    } == set()
+    words = after["metadata"]["annotations"]["fracgpu.io/granted"].partition("\n")[0]
+    assert not example.granted or words == example.granted
+
+
+@pytest.mark.parametrize("example", [it for it in SHOWN if it.refused], ids=str)
+def test_a_workload_is_refused_in_the_words_of_its_document(example: Shown) -> None:
+    assert judged(pod_of(example), A100S) == Denied(message=example.refused)
+
+
+@pytest.mark.parametrize(
+    "example",
+    [it for it in SHOWN if it.body["kind"] != "Pod" and not it.refused],
+    ids=str,
+)
+def test_the_webhook_lets_a_workload_pass_as_it_stands(example: Shown) -> None:
+    assert isinstance(judged_workload(example.body, example.body["kind"], classes=A100S), Allowed)
+
+
+def test_the_annotations_of_the_readme_are_granted() -> None:
+    (block,) = [it for it in blocks("README.md") if it.language == "yaml"]
+    pod = a_pod(a_container())
+    pod["metadata"] |= yaml.safe_load(block.text)["metadata"]
+
+    outcome = judged(pod, A100S)
+
+    assert isinstance(outcome, Patched), outcome
+    assert outcome.granted.startswith("train: 20480 MiB on 1 card")
+
+
+def test_the_guide_shows_the_example_that_it_applies() -> None:
+    file = (ROOT / "docs/examples/half-a-card.yaml").read_text()
+    (block,) = [it for it in blocks("docs/getting-started.md") if it.name == "half-a-card"]
+
+    assert block.text == file
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs/examples").iterdir()), ids=lambda it: it.name)
+def test_each_example_file_is_granted(path: Path) -> None:
+    pod = yaml.safe_load(path.read_text())
+    pod["metadata"]["namespace"] = "ml"
+
+    assert isinstance(judged(pod, A100S), Patched)
+
+
+def test_every_block_of_yaml_is_read_by_a_test() -> None:
+    unread = []
+    for path in documents():
+        document = str(path.relative_to(ROOT))
+        for block in blocks(document):
+            body = yaml.safe_load(block.text) if block.language == "yaml" else None
+            # Decisions show objects as they are written, and CONTRIBUTING.md has its own test.
+            if body is None or "decisions/" in document or is_workload(body):
+                continue
+            if block.name in ("becomes", *READERS) or document == "README.md":
+                continue
+            if (document, block.name) not in READ_ELSEWHERE:
+                unread.append(str(block))
+
+    assert unread == []
+    named = {ROOT / test for test in READ_ELSEWHERE.values()}
+    assert {test.name for test in named if not test.is_file()} == set()
+
+
+def overlay(text: str, *, deploy: str) -> tuple[Json, ...]:
+    """Build the kustomization of a document, in which *deploy* stands for our folder."""
+    folder = ROOT / "build" / f"overlay-{uuid4()}"
+    folder.mkdir(parents=True)
+    file = folder / "kustomization.yaml"
+    assert deploy in text
+    file.write_text(text.replace(deploy, "../../deploy"))
+    try:
+        return built(str(folder.relative_to(ROOT)))
+    finally:
+        file.unlink()
+        folder.rmdir()
+
+
+def test_the_overlay_of_the_page_on_the_scheduler_runs_the_version_that_it_names() -> None:
+    (block,) = [it for it in blocks("docs/scheduler.md") if it.language == "yaml"]
+
+    objects = overlay(block.text, deploy="github.com/OWNER/fracgpu/deploy")
+
+    named = {it["newTag"] for it in yaml.safe_load(block.text)["images"]}
+    images = {
+        container["image"]
+        for body in objects
+        if body["kind"] == "Deployment"
+        for container in body["spec"]["template"]["spec"]["containers"]
+    }
+    assert {it.rpartition(":")[2] for it in images if "kube-scheduler" in it} == named
+
+
+def read_policy(text: str) -> None:
+    assert parse_policy(text).aggressiveness == 2
+
+
+def read_admission(text: str) -> None:
+    assert parse_admission(text, base=RULES) != RULES
+
+
+def read_quota(text: str) -> None:
+    (key,) = yaml.safe_load(text)["spec"]["hard"]
+    assert key == "requests.fracgpu.io/gpu-mem"
+
+
+def read_kustomization(text: str) -> None:
+    """Build the overlay, and let the node agent read what it is given there."""
+    objects = overlay(text, deploy="../deploy")
+    (agent,) = [it for it in objects if it["kind"] == "DaemonSet"]
+    spec = agent["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    env = {it["name"]: it.get("value", "n1") for it in container["env"]}
+    flags = [flag.replace("$(NODE_NAME)", "n1") for flag in container["args"][2:]]
+    settings = load(DevicePluginSettings, flags, env, program="deviceplugin")
+    assert settings.isolation == "mps"
+    assert spec["hostPID"] is True
+    assert env["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
+    (shm,) = [it for it in spec["volumes"] if it["name"] == "mps-shm"]
+    assert shm["hostPath"]["path"] == f"{settings.mps_dir}/shm"
+
+
+READERS: Final = {
+    "rebalancer": read_policy,
+    "admission": read_admission,
+    "quota": read_quota,
+    "kustomization": read_kustomization,
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_settings_of_the_documents_are_read_by_those_whom_they_are_for(name: str) -> None:
+    found = [it for path in documents() for it in blocks(str(path.relative_to(ROOT)))]
+    texts = [it.text for it in found if (it.language, it.name) == ("yaml", name)]
+
+    assert texts
+    for text in texts:
+        READERS[name](text)
+
+
+def test_a_refusal_in_a_document_is_a_block_of_its_own() -> None:
+    found = [it for path in documents() for it in blocks(str(path.relative_to(ROOT)))]
+
+    assert len([it for it in found if it.name == REFUSED]) == len(
+        [it for it in SHOWN if it.refused]
+    )
