@@ -3,11 +3,15 @@
 import argparse
 import importlib
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 import pytest
+import yaml
 
 from cli.commands.run import ROLES
 from cli.completion import arguments_of
@@ -25,6 +29,8 @@ _FLAG: Final = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
 _ALONE: Final = re.compile(r"--[a-z][\w-]*(?=[= ]|$)")
 # Flags of other programs that our documents speak of.
 FOREIGN: Final = {"--set": "helm", "--root-dir": "kubelet", "--node-labels": "kubelet"}
+_KUBECTL: Final = re.compile(r"(?:^|&& |\$\()kubectl (?P<words>[^|&;>)]+)")
+_SET: Final = re.compile(r"--set[= ](?P<path>[a-zA-Z][\w.\[\]]*)=")
 _FOLDER: Final = re.compile(r"kubectl .*?-k (?P<path>(?:deploy|overlays)\S*)")
 _FILE: Final = re.compile(r"kubectl .*?-f (?P<path>(?:docs|deploy|overlays|charts)/\S*)")
 
@@ -148,3 +154,86 @@ def test_every_flag_that_stands_alone_is_one_of_ours_or_of_a_named_program(docum
     named = {match[0] for line in lines(document) if (match := _ALONE.match(line))}
 
     assert named - ours - FOREIGN.keys() == set()
+
+
+def verb_of(words: list[str]) -> str:
+    """Return the verb of a kubectl command, after flags for all verbs."""
+    rest = iter(words)
+    for word in rest:
+        if word in ("-n", "--namespace", "--context", "--kubeconfig"):
+            next(rest, None)
+        elif not word.startswith("-"):
+            return word
+    return ""
+
+
+@cache
+def flags_of_kubectl(*words: str) -> frozenset[str]:
+    """Return the flags that ``kubectl WORDS`` lists; empty if there is no such command."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("kubectl is not installed")
+    done = subprocess.run(  # noqa: S603 - the kubectl that the developer has
+        [kubectl, *words], capture_output=True, text=True, check=False, timeout=30
+    )
+    if done.returncode != 0 or "kubectl controls the Kubernetes" in done.stdout:
+        return frozenset()
+    return frozenset(re.findall(r"(?<![\w-])--?[a-z][\w-]*(?=[=,: ])", done.stdout))
+
+
+def unknown_to_kubectl(words: str) -> Iterator[str]:
+    """Yield what ``kubectl WORDS`` does not know."""
+    # What follows two dashes is for somebody else.
+    own = words.partition(" -- ")[0]
+    verb = verb_of(own.split())
+    known = flags_of_kubectl(verb, "--help")
+    if verb in ("rollout", "certificate", "auth"):
+        known |= flags_of_kubectl(verb, own.split(f"{verb} ")[1].split(maxsplit=1)[0], "--help")
+    if not known:
+        yield verb
+        return
+    known |= flags_of_kubectl("options") | {"-n", "-f", "-k", "-o", "-l", "-A", "-w", "-p"}
+    yield from (f"{verb} {flag}" for flag in _FLAG.findall(own) if flag not in known)
+
+
+@pytest.mark.timeout(300)
+def test_every_kubectl_command_exists_with_its_flags() -> None:
+    found = {
+        (name, match["words"].strip())
+        for name in NAMES
+        for line in lines(name)
+        for match in _KUBECTL.finditer(line)
+        # Our own program as a plugin, and commands of which only the beginning is named.
+        if not match["words"].startswith(("fracgpu", "-")) and "…" not in match["words"]
+    }
+
+    assert len(found) > 60
+    told = {(name, what) for name, words in found for what in unknown_to_kubectl(words)}
+    assert told == set()
+
+
+def test_what_kubectl_does_not_know_is_told() -> None:
+    assert list(unknown_to_kubectl("get pods --every")) == ["get --every"]
+    assert list(unknown_to_kubectl("fetch pods")) == ["fetch"]
+
+
+@pytest.mark.parametrize("document", NAMES)
+def test_every_value_that_helm_is_given_is_one_of_the_chart(document: str) -> None:
+    paths = {match["path"] for line in lines(document) for match in _SET.finditer(line)}
+
+    assert {path for path in paths if not is_value(path)} == set()
+
+
+def is_value(path: str) -> bool:
+    """Report whether the chart has the value; below an empty mapping anything may stand."""
+    at: object = yaml.safe_load((ROOT / "charts/fracgpu/values.yaml").read_text())
+    for key in re.sub(r"\[\d+\]", "", path).split("."):
+        if not isinstance(at, dict) or key not in at:
+            return at == {}
+        at = at[key]
+    return True
+
+
+def test_a_value_that_the_chart_lacks_is_told() -> None:
+    assert is_value("image.registry")
+    assert not is_value("image.registy")
