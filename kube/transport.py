@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
@@ -47,6 +49,22 @@ class ApiTransport:
         with_limit = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_LIMIT_S)
         async with self._answer(verb, path, query, body, content_type, with_limit) as response:
             return await response.read()
+
+    async def server_time(self, *, timeout_s: float) -> datetime | None:
+        """Return the time that the API server notes on an answer, in whole seconds.
+
+        None: it notes none, or something else. Source: RFC 9110, section 6.6.1 (Date).
+
+        Raises:
+            KubeError: no answer, or a refusal.
+        """
+        with_limit = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_LIMIT_S)
+        # Everybody may ask for the version, and it is made afresh for each.
+        async with self._answer(
+            "GET", "/version", None, None, "application/json", with_limit
+        ) as response:
+            await response.read()
+            return _time(response.headers.get("Date"))
 
     async def stream_lines(
         self, path: str, *, query: Mapping[str, str], inactivity_s: float
@@ -169,6 +187,14 @@ def error_from_body(
         ],
         retry_after_s=wait_s,
     )
+
+
+def _time(header: str | None) -> datetime | None:
+    try:
+        found = parsedate_to_datetime(header or "")
+    except ValueError:
+        return None
+    return found.replace(tzinfo=found.tzinfo or UTC)
 
 
 def _seconds(header: str | None) -> float | None:

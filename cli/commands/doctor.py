@@ -24,25 +24,33 @@ from fracgpu.doctor.finding import Result
 from kube.access import own_namespace
 from kube.client import KubeClient
 from process import logs
-from process.clock import SystemClock
+from process.clock import Clock, SystemClock
 
 _NAMES: Final = tuple(check.name for check in CHECKS)
 # The webhook is never asked about pods of these; there a dry run would say nothing.
 _EXCLUDED: Final = ("kube-system", "fracgpu-system")
 
 
-def main(argv: Sequence[str]) -> int:
-    """Examine the cluster; return the exit code."""
+def main(argv: Sequence[str], *, clock: Clock | None = None) -> int:
+    """Examine the cluster; return the exit code.
+
+    Args:
+        argv: the arguments.
+        clock: of this machine; None means its own.
+    """
     try:
         options = arguments().parse_args(argv)
     except SystemExit as end:  # argparse has printed its help or what is wrong
         return DONE if not end.code else CALLED_WRONG
     return with_cluster(
-        "doctor", options, lambda client: _examine(client, options), unanswered=UNKNOWN
+        "doctor",
+        options,
+        lambda client: _examine(client, options, clock or SystemClock()),
+        unanswered=UNKNOWN,
     )
 
 
-async def _examine(client: KubeClient, options: argparse.Namespace) -> int:
+async def _examine(client: KubeClient, options: argparse.Namespace, clock: Clock) -> int:
     logs.configure(level="error", json=False)
     gatherer = Gatherer(
         client,
@@ -51,7 +59,7 @@ async def _examine(client: KubeClient, options: argparse.Namespace) -> int:
         ask_prometheus=lambda asked: _ask_prometheus(asked, options),
         limit_s=options.request_timeout,
     )
-    facts = await gatherer.gather(now=SystemClock().now(), own_version=version())
+    facts = await gatherer.gather(clock, own_version=version())
     results = examine(facts, only=options.check or ())
     if options.output.structured:
         print(encode(doctor_json(results), options.output))

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 import yaml
@@ -53,6 +53,7 @@ from kube.kinds import (
 )
 from kube.objects import decode_object
 from kube.retry import RetryPolicy
+from process.clock import Clock
 from rebalancer.config import parse_policy
 from webhook.admission_config import AdmissionConfig, parse_admission
 
@@ -60,6 +61,7 @@ _T = TypeVar("_T")
 
 _NODE_LEASES: Final = "kube-node-lease"
 _AT_ONCE: Final = 8  # requests; more would be queued by the API server's own fairness
+_WHOLE_SECOND: Final = timedelta(seconds=1)  # a Date has no fractions of it
 _ONE_TRY: Final = RetryPolicy(attempts=2)
 
 Ask = Callable[[KubeClient], Awaitable[PrometheusFact | Unread]]
@@ -92,14 +94,20 @@ class Gatherer:
         self._limit_s = limit_s
         self._gate = asyncio.Semaphore(_AT_ONCE)
 
-    async def gather(self, *, now: datetime, own_version: str) -> Facts:
+    async def gather(self, clock: Clock, *, own_version: str) -> Facts:
         """Return all facts.
+
+        Args:
+            clock: of whoever asks; where the API server tells its own time, that counts instead.
+            own_version: of the program that asks.
 
         Raises:
             KubeError: the API server does not answer at all.
         """
         # Anybody may ask for the version: if this fails, there is nothing to examine.
         version = json.loads(await self._client.get_path("/version"))["gitVersion"]
+        ahead = await self._caller_ahead(clock)
+        now = clock.now() - (timedelta(0) if isinstance(ahead, Unread) else ahead)
         found: dict[str, Any] = {}
         async with asyncio.TaskGroup() as group:
             for field, read in self._readers(now).items():
@@ -107,6 +115,7 @@ class Gatherer:
         maps = found.pop("config_maps")
         return Facts(
             now=now,
+            caller_ahead=ahead,
             own_version=own_version,
             system_namespace=self._namespace,
             server_version=version,
@@ -153,6 +162,19 @@ class Gatherer:
             "admission": self._admission,
             "prometheus": lambda: self._ask_prometheus(self._client),
         }
+
+    async def _caller_ahead(self, clock: Clock) -> timedelta | Unread:
+        """Return how far *clock* is ahead of the API server's, however long its answer took."""
+        before = clock.now()
+        try:
+            told = await self._client.transport.server_time(timeout_s=self._limit_s)
+        except KubeError as error:
+            return Unread(str(error))
+        after = clock.now()
+        if told is None:
+            return Unread("this machine's clock: the API server's answers have no header Date")
+        nothing = timedelta(0)
+        return max(before - (told + _WHOLE_SECOND), nothing) or min(after - told, nothing)
 
     def _lists(self, kind: Kind, **selection: str) -> Callable[[], Awaitable[Objects]]:
         async def read() -> Objects:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from fracgpu import names
@@ -93,7 +93,9 @@ class Facts:
     """Everything that the checks look at; lists are objects as the API server has them.
 
     Attributes:
-        now: by the clock of whoever asks.
+        now: by the API server's clock; where that is not known, by the clock of whoever asks.
+        caller_ahead: how far the clock of whoever asks is ahead of the API server's, at least;
+            negative where it is behind.
         own_version: of the program that asks, e.g. ``0.1.0``.
         system_namespace: where FracGPU runs.
         server_version: ``gitVersion`` of the API server.
@@ -108,6 +110,7 @@ class Facts:
     """
 
     now: datetime
+    caller_ahead: timedelta | Unread
     own_version: str
     system_namespace: str
     server_version: str | Unread

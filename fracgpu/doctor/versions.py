@@ -11,6 +11,7 @@ from fracgpu.doctor.facts import (
     Json,
     NotKnownError,
     Objects,
+    Unread,
     known,
     name_of,
     named,
@@ -140,7 +141,16 @@ def _definition(facts: Facts) -> Iterator[Finding]:
 
 
 def _clocks(facts: Facts) -> Iterator[Finding]:
-    """Compare who renewed a Lease with the API server, which notes the time of the same write."""
+    """Compare every clock that is known with the API server's.
+
+    Who renewed a Lease is compared with the time that the API server notes of the same write.
+    """
+    if not isinstance(facts.caller_ahead, Unread) and abs(facts.caller_ahead) > _SKEW:
+        yield warning(
+            f"the clock of the machine that runs this command is {_apart(facts.caller_ahead)} the "
+            "API server's, by which everything here was judged",
+            cure="let NTP run on this machine: timedatectl status; chronyc tracking",
+        )
     leases: Objects = (*known(facts.node_leases), *known(facts.leases))
     untold = []
     for lease in leases:
@@ -156,8 +166,7 @@ def _clocks(facts: Facts) -> Iterator[Finding]:
         if abs(ahead) > _SKEW:
             found = error if abs(ahead) > MAX_CLOCK_SKEW else warning
             yield found(
-                f"the clock of {_owner(lease)} is {abs(ahead).total_seconds():.0f} s "
-                f"{'ahead of' if ahead > timedelta(0) else 'behind'} the API server's",
+                f"the clock of {_owner(lease)} is {_apart(ahead)} the API server's",
                 cure="let NTP run on the node: timedatectl status; chronyc tracking",
             )
     if untold:
@@ -165,6 +174,12 @@ def _clocks(facts: Facts) -> Iterator[Finding]:
             f"{len(untold)} Leases do not say when they were written (managedFields), such as "
             f"{untold[0]}"
         )
+    known(facts.caller_ahead)
+
+
+def _apart(ahead: timedelta) -> str:
+    direction = "ahead of" if ahead > timedelta(0) else "behind"
+    return f"{abs(ahead).total_seconds():.0f} s {direction}"
 
 
 def _owner(lease: Json) -> str:

@@ -49,10 +49,12 @@ from kube.kinds import (
     Kind,
 )
 from kube.objects import decode_object
-from process.clock import SystemClock
+from process.clock import Clock, SystemClock
 from process.lifecycle import run_until_stopped
 from simulator.demo.service_accounts import issue_token, write_kubeconfig
 from simulator.envtest.prometheus import RealPrometheus
+from tests.fakes.clock import VirtualClock
+from tests.support.api_gate import ApiGate
 from tests.support.backfill import write_blocks
 from tests.support.examined import LEADER, NODE, a_node, a_role_pod, a_slice, stamp
 from tests.support.gpu import a_gpu_pod, register
@@ -74,15 +76,19 @@ class Installation:
     """FracGPU on a real API server, and the accounts of an administrator and of a reader."""
 
     client: KubeClient
+    url: str
+    ca_file: Path
     admin: Path
     reader: Path
     capsys: pytest.CaptureFixture[str]
 
-    async def examined(self, *flags: str, kubeconfig: Path | None = None) -> dict[str, Json]:
+    async def examined(
+        self, *flags: str, kubeconfig: Path | None = None, clock: Clock | None = None
+    ) -> dict[str, Json]:
         """Run the command; return every check by its name."""
         self.capsys.readouterr()
         words = ["--kubeconfig", str(kubeconfig or self.admin), "-o", "json", *flags]
-        await asyncio.to_thread(main, words)
+        await asyncio.to_thread(main, words, clock=clock)
         captured = self.capsys.readouterr()
         assert captured.out, captured.err
         return {check["name"]: check for check in json.loads(captured.out)["checks"]}
@@ -209,7 +215,14 @@ async def installation(
             reader = write_kubeconfig(
                 folder / "reader.kubeconfig", server=api.url, token=token, ca_file=api.ca_file
             )
-            yield Installation(client=client, admin=admin, reader=reader, capsys=capsys)
+            yield Installation(
+                client=client,
+                url=api.url,
+                ca_file=api.ca_file,
+                admin=admin,
+                reader=reader,
+                capsys=capsys,
+            )
 
 
 async def test_doctor_finds_each_fault_that_is_planted_on_a_real_api_server(
@@ -218,6 +231,8 @@ async def test_doctor_finds_each_fault_that_is_planted_on_a_real_api_server(
     async with installation(tmp_path, capsys) as there:
         await a_reader_finds_no_fault_and_is_told_what_it_may_not_see(there)
         await a_reader_is_told_which_permission_is_missing(there)
+        await a_wrong_clock_of_the_caller_is_named_itself_and_accuses_nobody_else(there)
+        await a_kubernetes_that_is_too_old_is_found(there, tmp_path)
         await faults_of_admission(there)
         await faults_of_scheduling(there)
         await faults_of_nodes(there)
@@ -245,6 +260,42 @@ async def a_reader_is_told_which_permission_is_missing(there: Installation) -> N
     assert "fracgpu moves: may not list moves: " in error
     assert 'cannot list resource "moves" in API group "fracgpu.io"' in error
     assert "kubectl auth can-i list moves -A" in error
+
+
+async def a_wrong_clock_of_the_caller_is_named_itself_and_accuses_nobody_else(
+    there: Installation,
+) -> None:
+    for wrong_by, words in (
+        (timedelta(hours=2), "s ahead of the API server's"),
+        (timedelta(hours=-2), "s behind the API server's"),
+    ):
+        clock = VirtualClock(now() + wrong_by)
+
+        checks = await there.examined(kubeconfig=there.reader, clock=clock)
+
+        found = {name: check["findings"] for name, check in checks.items() if check["findings"]}
+        assert set(found) == {"clocks"}, found
+        (finding,) = found["clocks"]
+        assert "the clock of the machine that runs this command is 7" in finding["seen"], finding
+        assert words in finding["seen"]
+
+
+async def a_kubernetes_that_is_too_old_is_found(there: Installation, folder: Path) -> None:
+    token = json.loads(there.admin.read_text())["users"][0]["user"]["token"]
+    gate = ApiGate(there.url, ca_file=there.ca_file)
+    gate.answer_instead("/version", {"major": "1", "minor": "29", "gitVersion": "v1.29.14"})
+    async with gate.open():
+        through = write_kubeconfig(
+            folder / "old.kubeconfig", server=gate.url, token=token, ca_file=None
+        )
+
+        check = (await there.examined("--check", "kubernetes", kubeconfig=through))["kubernetes"]
+
+    seen = [(finding["severity"], finding["seen"]) for finding in check["findings"]]
+    assert ("error", "the API server is of Kubernetes 1.29; want 1.30 to 1.36") in [
+        (severity, text.partition(":")[0]) for severity, text in seen
+    ], check
+    assert any("upgrade the cluster to 1.30" in f["cure"] for f in check["findings"])
 
 
 async def faults_of_admission(there: Installation) -> None:

@@ -125,6 +125,7 @@ class ApiGate:
         self._tls = ssl.create_default_context(cafile=str(ca_file))
         self._trap: _Trap | None = None
         self._refusals: tuple[Trigger, list[tuple[int, Mapping[str, Any]]]] = (creating, [])
+        self._instead: dict[str, Mapping[str, Any]] = {}
         self.sprung = asyncio.Event()
 
     @asynccontextmanager
@@ -154,6 +155,10 @@ class ApiGate:
         """Answer the next writes that *trigger* selects here: with status and body, in order."""
         self._refusals = trigger, list(answers)
 
+    def answer_instead(self, path: str, body: Mapping[str, Any]) -> None:
+        """Answer every GET of *path* here, with *body*."""
+        self._instead[path] = body
+
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, port = self._server.hostname, self._server.port
         assert host is not None
@@ -182,6 +187,9 @@ class ApiGate:
                 head = await reader.readuntil(b"\r\n\r\n")
                 body = await reader.readexactly(_length(head))
                 verb, target, _ = head.split(b" ", 2)
+                if verb == b"GET" and target.decode() in self._instead:
+                    writer.write(_http(200, self._instead[target.decode()]))
+                    continue
                 if verb != b"GET":
                     write = Write(verb.decode(), target.decode(), body)
                     self.writes.append(write)
@@ -197,9 +205,8 @@ class ApiGate:
             return False
         write.status, status = answers[0]
         del answers[0]
-        body = json.dumps({"kind": "Status", "apiVersion": "v1", "status": "Failure", **status})
-        head = f"HTTP/1.1 {write.status} X\r\nContent-Type: application/json\r\n"
-        writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", **status}
+        writer.write(_http(write.status, body))
         return True
 
     async def _answer(
@@ -234,6 +241,12 @@ class _Trap:
     act: Callable[[], None]
     deliver: bool
     held: asyncio.Event | None
+
+
+def _http(status: int, body: Mapping[str, Any]) -> bytes:
+    text = json.dumps(body)
+    head = f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(text)}\r\n\r\n{text}".encode()
 
 
 def _length(head: bytes) -> int:

@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import fields
-from datetime import UTC, datetime
+from datetime import timedelta
 
 import pytest
 import yaml
@@ -15,12 +15,12 @@ from kube.access import connect_to
 from kube.client import KubeClient
 from kube.errors import Unavailable
 from kube.kinds import CONFIGMAPS, DEPLOYMENTS, JOBS, NAMESPACES, NODES
+from process.clock import Clock, SystemClock
 from simulator.demo.definitions import install_definitions
+from tests.fakes.clock import VirtualClock
 from tests.support.examined import DEPLOY, NODE, a_node, shipped
 from tests.support.objects import a_config
 from tests.support.scripted import a_server
-
-NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ async def no_prometheus(_: KubeClient) -> Unread:
     return Unread("not asked here")
 
 
-async def gathered(client: KubeClient, *, limit_s: float = 30) -> Facts:
+async def gathered(client: KubeClient, *, limit_s: float = 30, clock: Clock | None = None) -> Facts:
     gatherer = Gatherer(
         client,
         namespace=names.SYSTEM_NAMESPACE,
@@ -43,7 +43,7 @@ async def gathered(client: KubeClient, *, limit_s: float = 30) -> Facts:
         ask_prometheus=no_prometheus,
         limit_s=limit_s,
     )
-    return await gatherer.gather(now=NOON, own_version="0.1.0")
+    return await gatherer.gather(clock or VirtualClock(), own_version="0.1.0")
 
 
 async def test_what_the_cluster_has_is_read(kube: KubeClient) -> None:
@@ -143,7 +143,8 @@ async def test_what_may_not_be_read_is_unread_and_what_hangs_is_given_up() -> No
     read = {
         field.name: getattr(facts, field.name)
         for field in fields(Facts)
-        if field.name not in ("now", "own_version", "system_namespace", "server_version")
+        if field.name
+        not in ("now", "caller_ahead", "own_version", "system_namespace", "server_version")
     }
     assert all(isinstance(fact, Unread) for fact in read.values())
     assert facts.nodes == Unread("no answer within 2 s")
@@ -168,5 +169,38 @@ async def test_prometheus_is_asked_with_the_same_client(kube: KubeClient) -> Non
 
     gatherer = Gatherer(kube, namespace="s", probe_namespace=None, ask_prometheus=ask, limit_s=30)
 
-    assert (await gatherer.gather(now=NOON, own_version="0")).prometheus == PrometheusFact(url="u")
+    assert (await gatherer.gather(VirtualClock(), own_version="0")).prometheus == PrometheusFact(
+        url="u"
+    )
     assert asked == [kube.transport]
+
+
+@pytest.mark.parametrize("wrong_by", [timedelta(hours=2), timedelta(hours=-2)])
+async def test_the_time_is_the_api_servers_whatever_the_callers_clock_says(
+    kube: KubeClient, wrong_by: timedelta
+) -> None:
+    facts = await gathered(kube, clock=VirtualClock(SystemClock().now() + wrong_by))
+
+    assert isinstance(facts.caller_ahead, timedelta)
+    assert abs(facts.caller_ahead - wrong_by) < timedelta(minutes=2)
+    assert abs(facts.now - SystemClock().now()) < timedelta(minutes=2)
+
+
+async def test_a_clock_that_is_right_is_not_said_to_be_wrong(kube: KubeClient) -> None:
+    facts = await gathered(kube, clock=SystemClock())
+
+    assert facts.caller_ahead == timedelta(0)
+
+
+async def test_an_answer_without_a_date_leaves_the_callers_clock() -> None:
+    async def version(_: web.Request) -> web.Response:
+        return web.json_response({"gitVersion": "v1.36.2"}, headers={"Date": "today"})
+
+    clock = VirtualClock()
+    async with a_server(version) as server, connect_to(server.url) as client:
+        facts = await gathered(client, limit_s=5, clock=clock)
+
+    assert facts.now == clock.now()
+    assert facts.caller_ahead == Unread(
+        "this machine's clock: the API server's answers have no header Date"
+    )

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from fracgpu.doctor.facts import Unread
 from fracgpu.doctor.finding import Severity, Verdict
 from tests.support.examined import (
     LEADER,
@@ -120,3 +121,21 @@ def test_a_lease_that_does_not_say_when_it_was_written_is_not_checked() -> None:
     del lease["metadata"]["managedFields"]
 
     assert result_of("clocks", healthy(node_leases=(lease,))).verdict is Verdict.NOT_CHECKED
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "words"), [(600, "600 s ahead of the API server's"), (-31, "31 s behind the API")]
+)
+def test_the_clock_of_the_machine_that_asks_is_named_itself(ahead_s: int, words: str) -> None:
+    finding = found_by("clocks", healthy(caller_ahead=timedelta(seconds=ahead_s)))
+
+    assert finding.severity is Severity.WARNING
+    assert "the clock of the machine that runs this command is " in finding.seen
+    assert words in finding.seen
+    assert "on this machine" in finding.cure
+
+
+def test_a_clock_that_could_not_be_compared_is_not_checked() -> None:
+    facts = healthy(caller_ahead=Unread("no header Date"))
+
+    assert result_of("clocks", facts).verdict is Verdict.NOT_CHECKED
