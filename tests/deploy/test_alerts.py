@@ -41,8 +41,8 @@ def test_every_alert_says_what_it_means_and_what_to_do() -> None:
         assert rule["alert"].startswith("FracGPU")
         assert rule["labels"].keys() == {"severity"}
         assert rule["labels"]["severity"] in ("critical", "warning", "info")
-        assert rule["annotations"].keys() == {"summary", "description", "runbook"}
-        assert rule["annotations"]["runbook"] == f"docs/runbooks.md#{rule['alert'].lower()}"
+        assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
+        assert rule["annotations"]["runbook_url"] == f"docs/runbooks.md#{rule['alert'].lower()}"
 
 
 def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:

@@ -121,6 +121,59 @@ def test_a_cluster_with_the_prometheus_operator_is_watched_without_a_word() -> N
     assert not {"PodMonitor", "PrometheusRule"} & {body["kind"] for body in rendered()}
 
 
+@pytest.mark.parametrize(
+    ("base", "begins"),
+    [
+        ("", "docs/runbooks.md#"),
+        (
+            "https://git.example.com/gpu/blob/v1",
+            "https://git.example.com/gpu/blob/v1/docs/runbooks.md#",
+        ),
+        ("https://git.example.com/gpu/", "https://git.example.com/gpu/docs/runbooks.md#"),
+    ],
+)
+def test_every_alert_has_the_address_of_its_runbook_below_the_base_that_was_given(
+    base: str, begins: str
+) -> None:
+    operator = {"enabled": "always", "runbookBaseUrl": base}
+
+    addresses = runbooks(rendered({"prometheus": {"operator": operator}}))
+
+    assert len(addresses) == 30
+    assert addresses == {alert: f"{begins}{alert.lower()}" for alert in addresses}
+
+
+def test_the_base_of_runbooks_is_set_with_kustomize_as_the_page_says(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    replacement = page.partition("```yaml runbooks")[2].partition("```")[0]
+    folder = ROOT / "build" / f"overlay-{tmp_path.name}"
+    folder.mkdir(parents=True)
+    try:
+        text = replacement.replace("../deploy", "../../deploy")
+        (folder / "kustomization.yaml").write_text(text)
+        addresses = runbooks(built(str(folder.relative_to(ROOT))))
+    finally:
+        (folder / "kustomization.yaml").unlink()
+        folder.rmdir()
+
+    assert len(addresses) == 30
+    assert addresses == {
+        alert: f"https://git.example.com/fracgpu/blob/v0.1.0/docs/runbooks.md#{alert.lower()}"
+        for alert in addresses
+    }
+
+
+def runbooks(objects: tuple[Json, ...]) -> dict[str, str]:
+    """Return the address of each alert's runbook."""
+    (rules,) = (body for body in objects if body["kind"] == "PrometheusRule")
+    return {
+        rule["alert"]: rule["annotations"]["runbook_url"]
+        for group in rules["spec"]["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    }
+
+
 def test_a_grafana_that_looks_for_another_label_finds_the_dashboards() -> None:
     found = [
         body["metadata"]["labels"]

@@ -250,6 +250,13 @@ PROMETHEUS: Final = (
         default="auto",
     ),
     Setting(
+        key="prometheus.operator.runbookBaseUrl",
+        doc="Address of your copy of this repository, put before docs/runbooks.md in each alert's "
+        "runbook_url.",
+        schema=STRING,
+        default="",
+    ),
+    Setting(
         key="prometheus.operator.labels",
         doc="Labels by which your Prometheus selects them, e.g. {release: kube-prometheus-stack}.",
         schema=STRINGS_BY_NAME,

@@ -1,5 +1,6 @@
 """Puts values into the fields of the objects."""
 
+import json
 from typing import Any, Final
 
 import yaml
@@ -33,6 +34,8 @@ _POLICIES: Final = "fracgpu-policies"
 # By which the sidecar of Grafana's chart finds dashboards.
 DASHBOARD_LABEL: Final = "grafana_dashboard"
 DASHBOARDS_FOLDER: Final = "dashboards"
+# An annotation of alerts, as in the mixins of Kubernetes and of the Prometheus operator.
+_RUNBOOK: Final = "runbook_url"
 _IMAGES: Final = {"fracgpu": "fracgpu.image", "kube-scheduler": "fracgpu.kubeSchedulerImage"}
 
 
@@ -132,8 +135,20 @@ def _fill_by_kind(objects: Objects) -> None:
         if key[0] in ("PodMonitor", "PrometheusRule"):
             labels = find(objects, key[0], key[2])["metadata"]["labels"]
             labels[SPLICED] = Splice(".Values.prometheus.operator.labels")
+        if key[0] == "PrometheusRule":
+            _fill_runbooks(find(objects, key[0], key[2]))
         if key[0] == "ConfigMap":
             _fill_dashboard(find(objects, key[0], key[2]))
+
+
+def _fill_runbooks(body: Any) -> None:
+    for group in body["spec"]["groups"]:
+        for rule in group["rules"]:
+            if _RUNBOOK in rule.get("annotations", {}):
+                path = json.dumps(rule["annotations"][_RUNBOOK])
+                rule["annotations"][_RUNBOOK] = Expression(
+                    f'include "fracgpu.runbookUrl" (list . {path})', quoted=True
+                )
 
 
 def _fill_dashboard(body: Any) -> None:

@@ -25,6 +25,13 @@
 {{- if or (eq $wanted "always") (and (eq $wanted "auto") $served) -}}true{{- end -}}
 {{- end -}}
 
+{{/* Where an alert's runbook is: below the address of this repository, or a path in it without one. */}}
+{{- define "fracgpu.runbookUrl" -}}
+{{- $context := index . 0 -}}
+{{- with $context.Values.prometheus.operator.runbookBaseUrl }}{{ . | trimSuffix "/" }}/{{ end -}}
+{{- index . 1 -}}
+{{- end -}}
+
 {{/*
 The name of a ConfigMap with a hash of its content, so that pods restart with new content. It is the
 name that kustomize gives it: SHA-256 of its JSON, ten digits, with letters for those that could form words.
