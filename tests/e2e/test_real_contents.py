@@ -9,7 +9,7 @@ from fracgpu import names
 from tests.support.gpu import some_cards
 from tests.support.real_node import RealNode, a_real_node
 from tests.support.real_pods import MARK, Sight, a_container, a_real_pod
-from tests.support.stand_ins import MPS_CONTROL, a_program
+from tests.support.stand_ins import MPS_CONTROL, a_program, ending_daemons
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -80,12 +80,14 @@ async def test_a_container_reaches_the_mps_daemon_of_its_own_card(tmp_path: Path
     program = a_program(tmp_path, MPS_CONTROL)
     folder = tmp_path / "mps"
     flags = {"isolation": "mps", "mps-program": program, "mps-dir": str(folder)}
-    async with a_real_node(cards=some_cards("real-1", mib=CARD_MIB), flags=flags) as node:
-        await node.wait_counted(slots=4 * 32, mib=4 * CARD_MIB)
+    some = some_cards("real-1", mib=CARD_MIB)
+    with ending_daemons(folder):
+        async with a_real_node(cards=some, flags=flags) as node:
+            await node.wait_counted(slots=4 * 32, mib=4 * CARD_MIB)
 
-        sight = await started(node, card=1)
+            sight = await started(node, card=1)
 
-        card = node.cards[1].uuid
-        assert sight.env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=500M"
-        assert sight.mps == (card,)
-        assert sight.devices == node.expected([(card, 500)])
+            card = node.cards[1].uuid
+            assert sight.env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=500M"
+            assert sight.mps == (card,)
+            assert sight.devices == node.expected([(card, 500)])

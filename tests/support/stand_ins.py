@@ -1,5 +1,9 @@
 """Stand-ins for NVIDIA programs that need a card."""
 
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -20,3 +24,15 @@ def a_program(folder: Path, text: str) -> str:
     file.write_text(text)
     file.chmod(0o755)
     return str(file)
+
+
+@contextmanager
+def ending_daemons(folder: Path) -> Iterator[None]:
+    """End the daemons that logged below *folder*, which an agent that is killed leaves running."""
+    try:
+        yield
+    finally:
+        for log in folder.rglob("control.log"):
+            for line in log.read_text().splitlines():
+                with suppress(ProcessLookupError):
+                    os.kill(int(line.split()[0]), signal.SIGTERM)
