@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+import shutil
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ _LOOPBACK: Final = "127.0.0.1"
 _START_LIMIT_S: Final = 90.0  # a cold kube-apiserver on two busy cores needs about 20 s
 _STOP_LIMIT_S: Final = 2.0  # kube-apiserver waits for open watches, but its state is in etcd
 _POLL_S: Final = 0.2
+_ETCD_DATA: Final = "etcd"  # below the folder for state
 # Without a controller manager nothing creates the default service accounts or removes the
 # not-ready taint of a new node.
 _ADMISSION_OFF: Final = ("ServiceAccount", "TaintNodesByCondition")
@@ -66,6 +68,7 @@ class ControlPlane:
     workdir: Path
     _processes: AsyncExitStack
     _server: _Process
+    _etcd: _Process
 
     @property
     def token(self) -> str:
@@ -95,9 +98,10 @@ class ControlPlane:
             ControlPlaneError: one of them ended, or was not ready within 90 s.
         """
         async with AsyncExitStack() as processes:
-            etcd_url = await _start_etcd(processes, assets=assets, workdir=workdir)
+            etcd_url, etcd = await _start_etcd(processes, assets=assets, workdir=workdir)
             api = await _start_api(
                 processes,
+                etcd=etcd,
                 assets=assets,
                 workdir=workdir,
                 flags={"etcd-servers": etcd_url, **(flags or {})},
@@ -132,6 +136,34 @@ class ControlPlane:
         """
         await self._server.start()
         await self.wait_ready()
+
+    async def back_up(self, folder: Path) -> None:
+        """Copy etcd's data to *folder*, which must not exist; both programs are stopped for it.
+
+        Raises:
+            ControlPlaneError: as for :meth:`start`.
+        """
+        async with self._stopped() as data:
+            await asyncio.to_thread(shutil.copytree, data, folder)
+
+    async def restore(self, folder: Path) -> None:
+        """Put the data that :meth:`back_up` wrote in the place of etcd's.
+
+        Raises:
+            ControlPlaneError: as for :meth:`start`.
+        """
+        async with self._stopped() as data:
+            await asyncio.to_thread(shutil.rmtree, data)
+            await asyncio.to_thread(shutil.copytree, folder, data)
+
+    @asynccontextmanager
+    async def _stopped(self) -> AsyncIterator[Path]:
+        """Stop kube-apiserver and etcd, yield etcd's data, and start both again."""
+        await self._server.stop()
+        await self._etcd.stop()
+        yield self.workdir / _ETCD_DATA
+        await self._etcd.start()
+        await self.serve_again()
 
     async def wait_ready(self) -> None:
         """Wait until the API server is ready, with its default namespace.
@@ -200,12 +232,14 @@ class ControlPlane:
         child.check()
 
 
-async def _start_etcd(processes: AsyncExitStack, *, assets: Path, workdir: Path) -> str:
+async def _start_etcd(
+    processes: AsyncExitStack, *, assets: Path, workdir: Path
+) -> tuple[str, _Process]:
     client_port, peer_port = free_ports(2)
     client, peer = f"http://127.0.0.1:{client_port}", f"http://127.0.0.1:{peer_port}"
     command = [
         str(assets / "etcd"),
-        f"--data-dir={workdir / 'etcd'}",
+        f"--data-dir={workdir / _ETCD_DATA}",
         "--unsafe-no-fsync",  # the state is temporary
         f"--listen-client-urls={client}",
         f"--advertise-client-urls={client}",
@@ -213,13 +247,13 @@ async def _start_etcd(processes: AsyncExitStack, *, assets: Path, workdir: Path)
         f"--initial-advertise-peer-urls={peer}",
         f"--initial-cluster=default={peer}",
     ]
-    await _started(processes, command, workdir)
-    return client
+    return client, await _started(processes, command, workdir)
 
 
 async def _start_api(
     processes: AsyncExitStack,
     *,
+    etcd: _Process,
     assets: Path,
     workdir: Path,
     flags: Mapping[str, str | None],
@@ -260,6 +294,7 @@ async def _start_api(
         workdir=workdir,
         _processes=processes,
         _server=await _started(processes, command, workdir),
+        _etcd=etcd,
     )
     await api.wait_ready()
     return api

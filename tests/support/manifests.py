@@ -49,7 +49,8 @@ def is_workload(body: object) -> bool:
     match body:
         case {"kind": "Pod"} | {"spec": {"template": {"spec": {"containers": _}}}}:
             return True
-    return False
+        case _:
+            return False
 
 
 def shown() -> list[Shown]:
