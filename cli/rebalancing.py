@@ -43,14 +43,13 @@ class ClusterSettings:
     source: str
 
 
-def add_prometheus_flags(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+def add_prometheus_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of the rebalancer by which a command reaches Prometheus."""
     parser.add_argument(
         "--prometheus-url",
         metavar="URL",
-        required=required,
-        help="where Prometheus answers, e.g. http://localhost:9090 (kubectl port-forward)"
-        + ("" if required else "; default: the rebalancer's, through the API server"),
+        help="where Prometheus answers, e.g. http://localhost:9090 (kubectl port-forward); "
+        "default: the rebalancer's, through the API server",
     )
     parser.add_argument(
         "--prometheus-credentials-dir",
@@ -64,14 +63,20 @@ def add_prometheus_flags(parser: argparse.ArgumentParser, *, required: bool = Tr
     )
 
 
-def open_prometheus(options: argparse.Namespace) -> Prometheus:
-    """Return a client by the flags of :func:`add_prometheus_flags`."""
+def open_prometheus(
+    options: argparse.Namespace, *, url: str, presented: Path | None = None
+) -> Prometheus:
+    """Return a client of the Prometheus at *url*, by the flags of :func:`add_prometheus_flags`.
+
+    Without a flag for credentials those in the folder *presented* are used.
+    """
+    by_flag = options.prometheus_token_file is not None
     return Prometheus(
-        options.prometheus_url,
+        url,
         limit_s=options.query_timeout_s,
         limit_bytes=256 * _MIB,
         credentials=CredentialFiles(
-            folder=options.prometheus_credentials_dir,
+            folder=options.prometheus_credentials_dir or (None if by_flag else presented),
             token_file=options.prometheus_token_file,
             ca_file=options.prometheus_ca_file,
         ),

@@ -94,7 +94,7 @@ async def _ask_prometheus(
 ) -> PrometheusFact | Unread:
     if options.prometheus_url is None:
         return await ask_through_proxy(client, namespace=options.system_namespace)
-    async with open_prometheus(options) as prometheus:
+    async with open_prometheus(options, url=options.prometheus_url) as prometheus:
         return await ask_directly(options.prometheus_url, prometheus)
 
 
@@ -121,7 +121,7 @@ def arguments() -> argparse.ArgumentParser:
         "the context)",
     )
     parser.add_argument("--no-probe", action="store_true", help="send no dry run of a pod")
-    add_prometheus_flags(parser, required=False)
+    add_prometheus_flags(parser)
     add_system_namespace_flag(parser)
     add_cluster_flags(parser, formats=LISTS)
     return parser

@@ -25,11 +25,11 @@ from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.plan_report import PlanReport, report_json, report_on
 from cli.printers.live import open_console, show_lines
 from cli.printers.plan_lines import plan_lines
+from cli.prometheus_access import reach_prometheus
 from cli.rebalancing import (
     ClusterSettings,
     ReadingFailed,
     add_prometheus_flags,
-    open_prometheus,
     read_cluster,
     read_policy_file,
     read_settings,
@@ -67,7 +67,7 @@ async def _plan(client: KubeClient, options: argparse.Namespace) -> int:
                 strategy=settings.strategy,
                 source=str(options.config),
             )
-        async with open_prometheus(options) as prometheus:
+        async with reach_prometheus(client, options) as prometheus:
             report = await read_report(
                 client,
                 prometheus,

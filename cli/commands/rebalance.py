@@ -18,10 +18,10 @@ from cli.flags import add_cluster_flags, add_system_namespace_flag, encode
 from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.printers.live import open_console, open_progress, show_lines
 from cli.printers.replay_lines import replay_table
+from cli.prometheus_access import reach_prometheus
 from cli.rebalancing import (
     ReadingFailed,
     add_prometheus_flags,
-    open_prometheus,
     read_policy_file,
     read_settings,
 )
@@ -64,7 +64,7 @@ async def _replay(
     logs.configure(level="error", json=False)
     try:
         worlds = await _worlds(client, options)
-        async with open_prometheus(options) as prometheus:
+        async with reach_prometheus(client, options) as prometheus:
             frames = await play(
                 prometheus, worlds, span, step_s=options.step_s, quiet=options.output.structured
             )
@@ -190,7 +190,7 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fracgpu rebalance",
         usage="fracgpu rebalance replay --from TIME [--to TIME] [--config FILE] "
-        "--prometheus-url URL [flags]",
+        "[--prometheus-url URL] [flags]",
         description="Replays what Prometheus recorded against the present configuration and a "
         "candidate, side by side: moves, hot hours, lost work.",
     )

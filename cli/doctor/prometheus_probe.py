@@ -1,12 +1,11 @@
 """Asks Prometheus which series there are: directly, or through the API server's Service proxy."""
 
 import json
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
-from urllib.parse import urlsplit
 
-from fracgpu.doctor.facts import Json, PrometheusFact, Unread, template_of
+from cli.prometheus_access import REBALANCER, rebalancers_url, service_of
+from fracgpu.doctor.facts import PrometheusFact, Unread
 from fracgpu.doctor.measurements import SERIES
 from kube.client import KubeClient
 from kube.errors import Forbidden, KubeError
@@ -15,9 +14,6 @@ from rebalancer.usage.answers import Sample, samples_in
 from rebalancer.usage.measured import Querier
 from rebalancer.usage.prometheus import QueryFailed
 
-_URL_VARIABLE: Final = "FRACGPU_REBALANCER_PROMETHEUS_URL"
-_REBALANCER: Final = "fracgpu-rebalancer"
-_SERVICE: Final = re.compile(r"([a-z0-9-]+)\.([a-z0-9-]+)\.svc(\..+)?")
 _NAME: Final = "__name__"
 
 
@@ -44,20 +40,14 @@ async def ask_through_proxy(client: KubeClient, *, namespace: str) -> Prometheus
     Raises:
         KubeError: the Deployment of the rebalancer cannot be read.
     """
-    url = _url_of(await client.get_object(DEPLOYMENTS, _REBALANCER, namespace=namespace))
-    parts = urlsplit(url)
-    service = _SERVICE.fullmatch(parts.hostname or "")
+    url = rebalancers_url(await client.get_object(DEPLOYMENTS, REBALANCER, namespace=namespace))
+    service = service_of(url)
     if service is None:
         return Unread(
             f"the rebalancer's Prometheus, {url or '(none)'}, is no Service of this cluster; name "
             "an address that can be reached from here with --prometheus-url"
         )
-    scheme = "https:" if parts.scheme == "https" else ""
-    port = parts.port or (443 if scheme else 9090)
-    path = (
-        f"/api/v1/namespaces/{service[2]}/services/{scheme}{service[1]}:{port}/proxy"
-        f"{parts.path.rstrip('/')}/api/v1/query"
-    )
+    path = f"{service.proxy_path}/api/v1/query"
     try:
         answer = json.loads(await client.get_path(path, query={"query": query()}))
     except Forbidden as error:
@@ -82,19 +72,4 @@ def _read(url: str, answer: Any) -> PrometheusFact:
 def _counted(url: str, samples: Iterable[Sample]) -> PrometheusFact:
     return PrometheusFact(
         url=url, series={sample.labels.get(_NAME, ""): int(sample.value) for sample in samples}
-    )
-
-
-def _url_of(deployment: Json) -> str:
-    containers: Iterable[Mapping[str, Any]] = (
-        template_of(deployment).get("spec", {}).get("containers") or ()
-    )
-    return next(
-        (
-            str(variable.get("value", ""))
-            for container in containers
-            for variable in container.get("env") or ()
-            if variable.get("name") == _URL_VARIABLE
-        ),
-        "",
     )

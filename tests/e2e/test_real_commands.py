@@ -1,25 +1,30 @@
 """``fracgpu plan`` and ``moves`` on a real kube-apiserver, and all commands through kubectl."""
 
 import asyncio
+import base64
 import json
 import os
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cli.commands import moves, plan
-from cli.main import DONE
+from cli.main import DONE, FAILED
+from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from kube.access import connect
-from kube.client import KubeClient
-from kube.kinds import MOVES, PODS
+from kube.client import KubeClient, PatchType
+from kube.errors import AlreadyExists
+from kube.kinds import DEPLOYMENTS, MOVES, NAMESPACES, PODS, SECRETS
 from kube.objects import decode_object
 from process.clock import SystemClock
 from simulator.envtest.prometheus import RealPrometheus
 from tests.support.backfill import Past, steady, wavering, write_blocks
+from tests.support.examined import shipped
 from tests.support.moves import move_body, move_of
 from tests.support.moving import NAMESPACE, make_cluster
 from tests.support.processes import told_by
@@ -97,15 +102,58 @@ async def plan_says_what_would_be_moved(
         code = await asyncio.to_thread(plan.main, words)
         captured = capsys.readouterr()
 
+        after = (await client.list(PODS)).resource_version
+        by_itself = await plan_without_a_flag(client, kubeconfig, prometheus.url, capsys)
+
     assert code == DONE, captured.err
     answer: dict[str, Any] = json.loads(captured.out)
+    assert [card["name"] for card in by_itself["hotCards"]] == ["n1/0"]
     assert (answer["mode"], answer["trustedRatio"]) == ("dryRun", 1.0)
     (card,) = answer["hotCards"]
     (move,) = card["moves"]
     (held,) = card["held"]
     assert {move["pod"], held["subject"]} == {"ml/pod-a", "ml/pod-b"}
     assert (card["name"], move["to"]) == ("n1/0", "n2/0")
-    assert (await client.list(PODS)).resource_version == before  # nothing was written
+    assert after == before  # nothing was written
+
+
+async def plan_without_a_flag(
+    client: KubeClient, kubeconfig: Path, url: str, capsys: pytest.CaptureFixture[str]
+) -> dict[str, Any]:
+    """Return the plan with the Prometheus at *url*, which the rebalancer's Deployment names."""
+    words = ["--kubeconfig", str(kubeconfig), "-o", "json"]
+    capsys.readouterr()
+    assert await asyncio.to_thread(plan.main, words) == FAILED
+    where = f"Deployment {names.SYSTEM_NAMESPACE}/fracgpu-rebalancer"
+    assert f"no --prometheus-url, and there is no {where}" in capsys.readouterr().err
+
+    with suppress(AlreadyExists):
+        await client.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
+    (body,) = (b for b in shipped("Deployment") if b["metadata"]["name"] == "fracgpu-rebalancer")
+    await client.create(DEPLOYMENTS, body)
+    assert await asyncio.to_thread(plan.main, words) == FAILED
+    # As installed it is a Service, which is asked through the API server; this cluster has none.
+    error = capsys.readouterr().err
+    assert "asked through the API server" in error
+    assert "kubectl -n monitoring port-forward service/prometheus-operated 9090:9090" in error
+
+    args = [*body["spec"]["template"]["spec"]["containers"][0]["args"], f"--prometheus-url={url}"]
+    change = [{"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": args}]
+    await client.patch(
+        DEPLOYMENTS,
+        "fracgpu-rebalancer",
+        change,
+        namespace=names.SYSTEM_NAMESPACE,
+        how=PatchType.JSON,
+    )
+    token = base64.b64encode(b"of-the-secret").decode()
+    secret = {"metadata": {"name": "fracgpu-prometheus"}, "data": {"token": token}}
+    await client.create(SECRETS, secret, namespace=names.SYSTEM_NAMESPACE)
+    code = await asyncio.to_thread(plan.main, words)
+    captured = capsys.readouterr()
+    assert code == DONE, captured.err
+    answer: dict[str, Any] = json.loads(captured.out)
+    return answer
 
 
 async def moves_are_listed_as_the_api_server_has_them(

@@ -166,7 +166,19 @@ async def test_without_the_resource_for_moves_past_ones_are_unknown_and_it_says_
     assert "moves.fracgpu.io is not installed" in capsys.readouterr().err
 
 
+async def test_without_an_address_of_prometheus_it_says_where_it_looked(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await make_cluster(kube)
+    await install_definitions(kube)
+
+    assert await call(main, api, tmp_path) == FAILED
+
+    error = capsys.readouterr().err
+    assert "fracgpu plan: no --prometheus-url, and there is no Deployment fracgpu-system/" in error
+
+
 def test_wrong_arguments_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == CALLED_WRONG
-    assert "--prometheus-url" in capsys.readouterr().err
+    assert main(["--query-timeout-s", "soon"]) == CALLED_WRONG
+    assert "--query-timeout-s" in capsys.readouterr().err
     assert main(["--help"]) == DONE
