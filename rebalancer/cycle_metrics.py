@@ -8,7 +8,7 @@ from typing import Protocol
 
 import structlog
 
-from fracgpu.cards.card import CardUuid
+from fracgpu.cards.card import CardUuid, CordonEffect
 from fracgpu.disruption.brakes.breakers import Breaker, OpenBreaker
 from fracgpu.disruption.brakes.budgets import Budgets
 from fracgpu.disruption.disruption_state import DisruptionState
@@ -113,6 +113,7 @@ class CycleMetrics:
         metrics.strangers.set(measured.strangers)
         metrics.cordoned.set(len(plan.cordon))
         metrics.avoided.set(len(plan.avoid))
+        metrics.set_card_cordons(_cordoned_cards(state))
         under_way = sum(move.under_way for move in state.past) + len(plan.moves)
         budgets = Budgets(state.past, policy=policy, now=now)
         this_hour, today = budgets.this_hour + len(plan.moves), budgets.today + len(plan.moves)
@@ -202,6 +203,16 @@ class CycleMetrics:
                     detail=hold.detail,
                 )
         self._held = held
+
+
+def _cordoned_cards(state: DisruptionState) -> Iterator[tuple[str, CardUuid, CordonEffect]]:
+    """Yield the cards that the nodes' annotations keep new slices off, whoever wrote them."""
+    for name, node in state.snapshot.nodes.items():
+        for uuid, card_info in node.cards.items():
+            if card_info.cordoned:
+                yield name, uuid, CordonEffect.NO_SCHEDULE
+            elif card_info.avoided:
+                yield name, uuid, CordonEffect.PREFER_NO_SCHEDULE
 
 
 def blind_reason(state: DisruptionState, measured: Measured, policy: RebalancerPolicy) -> str:

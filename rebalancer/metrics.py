@@ -5,6 +5,7 @@ from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from fracgpu.cards.card import CordonEffect
 from fracgpu.disruption.brakes.breakers import Breaker
 from fracgpu.disruption.heat import Heat, ReadingQuality
 from fracgpu.disruption.move import Ending, HoldReason
@@ -49,6 +50,11 @@ class RebalancerMetrics:
         # Of cool cards there is no series, so that a large fleet costs little.
         self.card_heat = gauge(
             "card_heat", "1 for each card that is not cool, by heat.", ("node", "UUID", "state")
+        )
+        self.card_cordon = gauge(
+            "card_cordon",
+            "1 for each card that new slices are kept off, by effect.",
+            ("node", "UUID", "effect"),
         )
         self.trust = gauge("card_trust", "Cards by what their readings are worth.", ("trust",))
         self.hot_cards = gauge("hot_cards", "Hot cards.", ("relievable",))
@@ -167,6 +173,12 @@ class RebalancerMetrics:
         self.card_heat.clear()
         for node, uuid, heat in cards:
             self.card_heat.labels(node, uuid, heat.value).set(1)
+
+    def set_card_cordons(self, cards: Iterable[tuple[str, str, CordonEffect]]) -> None:
+        """Show node, UUID and effect of each card that is cordoned or avoided, and of no other."""
+        self.card_cordon.clear()
+        for node, uuid, effect in cards:
+            self.card_cordon.labels(node, uuid, effect.value).set(1)
 
     def set_blind(self, reason: str) -> None:
         """Show why nothing is known, one of :data:`BLIND_REASONS`; empty if enough is known."""

@@ -8,7 +8,7 @@ import pytest
 import structlog
 from prometheus_client import CollectorRegistry
 
-from fracgpu.cards.card import CardUuid
+from fracgpu.cards.card import CardUuid, Cordon, CordonEffect, NodeCards
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardReading, CardUsage, Heat, HeatCause, ReadingQuality
 from fracgpu.disruption.move import HeldBack, HoldReason, Plan
@@ -88,6 +88,38 @@ def test_a_card_that_is_not_cool_is_named_with_its_heat_for_as_long_as_it_is_not
     gone = a_disruption_state(nodes=[a_node("n2", COOL_CARD)], heat={HOT_CARD: Heat.HOT})
     counted.count(gone)
     assert heats() == set()
+
+
+def test_a_card_that_is_closed_is_told_from_one_that_is_avoided_and_from_all_others() -> None:
+    counted = Counted()
+
+    def cordons() -> set[tuple[str, ...]]:
+        return {
+            tuple(sample.labels[key] for key in ("node", "UUID", "effect"))
+            for family in counted.registry.collect()
+            for sample in family.samples
+            if sample.name == "fracgpu_rebalancer_card_cordon" and sample.value == 1
+        }
+
+    def a_cordon(card: str, effect: CordonEffect, *, lapsed: bool = False) -> Cordon:
+        until = NOON + timedelta(minutes=-1 if lapsed else 5)
+        return Cordon(card=CardUuid(card), until=until, reason="hot", effect=effect)
+
+    def nodes(*cordons: Cordon) -> list[NodeCards]:
+        first, second = a_node("n1", HOT_CARD), a_node("n2", COOL_CARD)
+        return [replace(first, cordons=cordons[:1]), replace(second, cordons=cordons[1:])]
+
+    closed = a_cordon(HOT_CARD, CordonEffect.NO_SCHEDULE)
+    avoided = a_cordon(COOL_CARD, CordonEffect.PREFER_NO_SCHEDULE)
+    counted.count(a_disruption_state(nodes=nodes(closed, avoided)))
+    assert cordons() == {
+        ("n1", HOT_CARD, "NoSchedule"),
+        ("n2", COOL_CARD, "PreferNoSchedule"),
+    }
+
+    lapsed = a_cordon(COOL_CARD, CordonEffect.PREFER_NO_SCHEDULE, lapsed=True)
+    counted.count(a_disruption_state(nodes=nodes(closed, lapsed)))
+    assert cordons() == {("n1", HOT_CARD, "NoSchedule")}
 
 
 def test_how_long_a_card_was_hot_is_counted_once_it_no_longer_is() -> None:

@@ -100,6 +100,7 @@ def test_the_page_on_metrics_lists_each_with_its_type_and_labels() -> None:
         labels = {label for sample in family.samples for label in sample.labels} - {"le"}
         there[name] = family.type, sorted(labels)
     # Series of nodes, of hot cards and of the policy appear later.
+    there["card_cordon"] = "gauge", ["UUID", "effect", "node"]
     there["card_heat"] = "gauge", ["UUID", "node", "state"]
     there["hot_card_seconds_total"] = "counter", ["cause", "node"]
     there["config_info"] = "gauge", ["hash", "mode"]

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tools.dashboards.cluster import states_of_cards
+from tools.dashboards.cluster import cards_kept_off, states_of_cards
 from tools.dashboards.panels import (
     GOOD_IF_ONE,
     GOOD_IF_ZERO,
@@ -64,13 +64,14 @@ _USE: Final = Row(
             width=12,
         ),
         states_of_cards(12),
+        cards_kept_off(12),
         graph(
             "Memory",
             (f"card:gpu_memory_used:mib{CARD}", f"{NODE_AND_INDEX} used"),
             (f"card:gpu_memory_allocated:mib{CARD}", f"{NODE_AND_INDEX} allocated"),
             (f"card:gpu_memory_shareable:mib{CARD}", f"{NODE_AND_INDEX} shareable"),
             unit="mbytes",
-            width=12,
+            width=24,
         ),
     ),
 )

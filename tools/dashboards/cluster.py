@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from fracgpu.cards.card import CordonEffect
 from tools.dashboards.panels import (
     BLUE,
     FULLNESS,
@@ -132,6 +133,30 @@ def states_of_cards(width: int) -> Panel:
     )
 
 
+CORDON_STATES: Final = {"1": ("closed", RED), "2": ("avoided", YELLOW)}
+
+
+def _kept_off() -> str:
+    """Return the number of the effect on each card that new slices are kept off."""
+    closed = rebalancer("card_cordon", effect=CordonEffect.NO_SCHEDULE.value)
+    avoided = rebalancer("card_cordon", effect=CordonEffect.PREFER_NO_SCHEDULE.value)
+    return with_card(f"max by (cluster, node, UUID) (1 * {closed} or 2 * {avoided})")
+
+
+def cards_kept_off(width: int) -> Panel:
+    """Return the panel of the cards that new pods are kept off, over time."""
+    return Panel(
+        title="Decision: cards that new pods are kept off",
+        kind=Kind.STATES,
+        queries=(Query(expr=_kept_off(), legend=NODE_AND_INDEX),),
+        states=CORDON_STATES,
+        description="Avoided: taken where no other card fits. Closed: not taken. As the nodes' "
+        "annotations say, whoever wrote them; dry runs write none.",
+        no_value="every card takes new pods",
+        width=width,
+    )
+
+
 HELD: Final = graph(
     "Decision: why no pod was moved",
     (f"{increase(rebalancer('decisions_total', outcome='held'), by='reason')} > 0", "{{reason}}"),
@@ -157,9 +182,9 @@ _LOOP: Final = Row(
             maximum=100,
             steps=HEAT,
             description="Dashed: clearRatio and hotRatio as shipped. Purple: a move ended.",
-            width=12,
         ),
-        states_of_cards(12),
+        states_of_cards(8),
+        cards_kept_off(8),
         HELD,
         ENDED,
         graph(
@@ -226,6 +251,11 @@ _MAP: Final = Row(
                     expr=_column(f"{_heat()} or 0 * card:gpu:info{CARD}"),
                     legend="heat",
                     states={_COOL: ("cool", GREEN), **HEAT_STATES},
+                ),
+                Query(
+                    expr=_column(f"{_kept_off()} or 0 * card:gpu:info{CARD}"),
+                    legend="new pods",
+                    states={"0": ("taken", GREEN), **CORDON_STATES},
                 ),
             ),
             card_links=True,

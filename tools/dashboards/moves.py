@@ -132,7 +132,7 @@ _BRAKES: Final = Row(
             "Budget left",
             f"max by (scope) ({rebalancer('budget_remaining')})",
             legend="{{scope}}",
-            width=8,
+            width=4,
         ),
         stat(
             "Open circuit breakers",
@@ -140,6 +140,7 @@ _BRAKES: Final = Row(
             steps=GOOD_IF_ZERO,
         ),
         stat("Closed cards", f"max({rebalancer('cordoned_cards')})"),
+        stat("Avoided cards", f"max({rebalancer('avoided_cards')})"),
         stat("Replicas that lead", f"sum({rebalancer('leader')})", steps=GOOD_IF_ONE),
         stat(
             "Configuration in use",
