@@ -53,6 +53,7 @@ from kube.kinds import (
 )
 from kube.objects import decode_object
 from kube.retry import RetryPolicy
+from kube.transport import ApiTransport
 from process.clock import Clock
 from rebalancer.config import parse_policy
 from webhook.admission_config import AdmissionConfig, parse_admission
@@ -165,9 +166,14 @@ class Gatherer:
 
     async def _caller_ahead(self, clock: Clock) -> timedelta | Unread:
         """Return how far *clock* is ahead of the API server's, however long its answer took."""
+        transport = self._client.transport
         before = clock.now()
         try:
-            told = await self._client.transport.server_time(timeout_s=self._limit_s)
+            told = (
+                await transport.server_time(timeout_s=self._limit_s)
+                if isinstance(transport, ApiTransport)
+                else None
+            )
         except KubeError as error:
             return Unread(str(error))
         after = clock.now()
