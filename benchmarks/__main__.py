@@ -1,12 +1,13 @@
 """``python -m benchmarks [NAME ...]``: run benchmarks, one JSON line per figure.
 
 Without names every benchmark runs that is not marked ``SLOW``. A benchmark is a module of this
-package with ``figures()``; see ``benchmarks.figure``. Progress goes to the error stream, so that
-the lines can be piped.
+package with ``figures()``, or a folder with such a module ``benchmark``; see
+``benchmarks.figure``. Progress goes to the error stream, so that the lines can be piped.
 """
 
 import argparse
 import importlib
+import importlib.util
 import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,13 +31,18 @@ class Entry:
 
 
 def find(package: str = "benchmarks") -> Mapping[str, Entry]:
-    """Return the benchmarks of *package* by name: its modules that have ``figures``."""
+    """Return the benchmarks of *package* by name: what has ``figures``."""
     folder = importlib.import_module(package).__path__
     entries = {}
     for module in pkgutil.iter_modules(folder):
         if module.name.startswith("_"):
             continue
-        found = vars(importlib.import_module(f"{package}.{module.name}"))
+        name = f"{package}.{module.name}"
+        if module.ispkg:
+            name += ".benchmark"
+            if importlib.util.find_spec(name) is None:
+                continue
+        found = vars(importlib.import_module(name))
         if "figures" in found:
             entries[module.name] = Entry(
                 name=module.name,

@@ -144,7 +144,7 @@ async def open_rig(settings: RigSettings, workdir: Path, clock: Clock) -> AsyncI
             )
         )
         kube = await stack.enter_async_context(connect(plane.kubeconfig))
-        await _prepare(kube, addresses, settings.policy)
+        await prepare_cluster(kube, addresses, settings.policy)
         await plane.prepare_rights(kube)
         prometheus = await stack.enter_async_context(
             RealPrometheus.start(
@@ -181,7 +181,7 @@ async def open_rig(settings: RigSettings, workdir: Path, clock: Clock) -> AsyncI
             for name, place in places.items()
         }
         await stack.enter_async_context(
-            _running(
+            running(
                 plane.run_controllers(kube, clock),
                 plane.run_scheduler(kube, clock),
                 observer.run(),
@@ -197,7 +197,7 @@ async def open_rig(settings: RigSettings, workdir: Path, clock: Clock) -> AsyncI
             raise RigFailed(f"the nodes were not ready within {_NODES_LIMIT_S:g} s") from None
         specs = await _specs(kube, plane, addresses, places, prometheus_url=prometheus.url)
         supervisor = Supervisor(specs, log_dir=workdir)
-        await stack.enter_async_context(_running(supervisor.run()))
+        await stack.enter_async_context(running(supervisor.run()))
         yield Rig(
             kube=kube,
             control_plane=plane,
@@ -211,7 +211,7 @@ async def open_rig(settings: RigSettings, workdir: Path, clock: Clock) -> AsyncI
 
 
 @asynccontextmanager
-async def _running(*parts: Any) -> AsyncIterator[None]:
+async def running(*parts: Any) -> AsyncIterator[None]:
     """Run loops while the block runs; the first error of any ends all of them."""
     try:
         async with asyncio.TaskGroup() as group:
@@ -226,7 +226,9 @@ async def _running(*parts: Any) -> AsyncIterator[None]:
         raise (several.exceptions[0] if len(several.exceptions) == 1 else several) from None
 
 
-async def _prepare(kube: KubeClient, addresses: Addresses, policy: Mapping[str, Any]) -> None:
+async def prepare_cluster(
+    kube: KubeClient, addresses: Addresses, policy: Mapping[str, Any]
+) -> None:
     """Create what an administrator creates: namespaces, configuration, webhook configuration."""
     for namespace in (names.SYSTEM_NAMESPACE, NAMESPACE):
         try:

@@ -62,6 +62,7 @@ class ControlPlane:
     """A running control plane; all its processes end with :meth:`start`'s block."""
 
     url: str
+    etcd_url: str
     tokens: Mapping[str, str]
     ca_file: Path
     assets: Path
@@ -104,6 +105,7 @@ class ControlPlane:
                 etcd=etcd,
                 assets=assets,
                 workdir=workdir,
+                etcd_url=etcd_url,
                 flags={"etcd-servers": etcd_url, **(flags or {})},
                 users={ADMIN: "system:masters", **(users or {})},
             )
@@ -256,6 +258,7 @@ async def _start_api(
     etcd: _Process,
     assets: Path,
     workdir: Path,
+    etcd_url: str,
     flags: Mapping[str, str | None],
     users: Mapping[str, str],
 ) -> ControlPlane:
@@ -288,6 +291,7 @@ async def _start_api(
     command += [f"--{name}={value}" for name, value in wanted.items() if value is not None]
     api = ControlPlane(
         url=f"https://{wanted['bind-address']}:{port}",
+        etcd_url=etcd_url,
         tokens=tokens,
         ca_file=certs / "apiserver.crt",
         assets=assets,

@@ -78,7 +78,9 @@ def test_every_room_has_tests(room: str) -> None:
     assert list((ROOT / "tests" / room).glob("test_*.py"))
 
 
-@pytest.mark.parametrize("room", [*ROOMS, "benchmarks", "benchmarks/fixtures"])
+@pytest.mark.parametrize(
+    "room", [*ROOMS, "benchmarks", "benchmarks/fixtures", "benchmarks/resources"]
+)
 def test_a_room_says_what_it_is_for_and_where_to_start(room: str) -> None:
     text = ast.get_docstring(ast.parse((ROOT / room / "__init__.py").read_text())) or ""
     first, *rest = text.splitlines()
@@ -87,7 +89,9 @@ def test_a_room_says_what_it_is_for_and_where_to_start(room: str) -> None:
     assert re.search(r"\bStart (with|at) [`:]", " ".join(rest))
 
 
-@pytest.mark.parametrize("room", [*ROOMS, "benchmarks", "benchmarks/fixtures"])
+@pytest.mark.parametrize(
+    "room", [*ROOMS, "benchmarks", "benchmarks/fixtures", "benchmarks/resources"]
+)
 def test_no_room_is_a_corridor(room: str) -> None:
     assert (
         len([module for module in modules_in(ROOT / room) if module.name != "__main__.py"])
@@ -111,7 +115,7 @@ def test_the_documents_show_every_room_and_no_other() -> None:
 
     shown = set(re.findall(r"^\| `([a-z0-9_/]+)/` \|", page, re.MULTILINE))
 
-    assert shown == {*ROOMS, "benchmarks", "benchmarks/fixtures"}
+    assert shown == {*ROOMS, "benchmarks", "benchmarks/fixtures", "benchmarks/resources"}
 
 
 def test_no_test_names_a_private_name_of_another_room() -> None:

@@ -31,7 +31,7 @@ def test_figures_are_printed_and_kept_as_they_come(
     assert capsys.readouterr().out == report.read_text()
 
 
-def test_a_module_with_figures_is_a_benchmark_and_any_other_is_not(
+def test_a_module_or_folder_with_figures_is_a_benchmark_and_any_other_is_not(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     package = tmp_path / "some_benchmarks"
@@ -40,6 +40,11 @@ def test_a_module_with_figures_is_a_benchmark_and_any_other_is_not(
     (package / "quick.py").write_text("def figures():\n    return iter(())\n")
     (package / "slow.py").write_text("SLOW = True\ndef figures():\n    return iter(())\n")
     (package / "helper.py").write_text("x = 1\n")
+    folder, fixtures = package / "large", package / "fixtures"
+    for room in (folder, fixtures):
+        room.mkdir()
+        (room / "__init__.py").write_text("")
+    (folder / "benchmark.py").write_text("def figures():\n    return iter(())\n")
     (package / "__main__.py").write_text("raise SystemExit\n")
     sys.path.insert(0, str(tmp_path))
     request.addfinalizer(lambda: sys.path.remove(str(tmp_path)))
@@ -47,7 +52,11 @@ def test_a_module_with_figures_is_a_benchmark_and_any_other_is_not(
 
     found = find("some_benchmarks")
 
-    assert {name: entry.slow for name, entry in found.items()} == {"quick": False, "slow": True}
+    assert {name: entry.slow for name, entry in found.items()} == {
+        "large": False,
+        "quick": False,
+        "slow": True,
+    }
 
 
 def test_an_unknown_name_is_refused_with_those_there_are(

@@ -1,0 +1,34 @@
+"""The stand-in answers all that the rebalancer asks, so that every card has a reading."""
+
+from benchmarks.fixtures.canned_api import CARDS, card_uuid
+from benchmarks.resources.canned_prometheus import HOT_EVERY, canned
+from fracgpu.disruption.policy import RebalancerPolicy
+from rebalancer.usage import promql
+from rebalancer.usage.measured import MeasuredUsage
+
+NODES = 13
+
+
+async def test_every_card_has_a_reading_and_some_are_hot() -> None:
+    policy = RebalancerPolicy()
+    prometheus = canned(policy, nodes=NODES, pods_per_node=20)
+    cards = [card_uuid(node, index) for node in range(NODES) for index in range(CARDS)]
+
+    measured = await MeasuredUsage(prometheus).observe(cards, policy)
+
+    assert not measured.trouble
+    assert len(measured.usage) == NODES * CARDS
+    levels = {uuid: usage.reading.level_ratio for uuid, usage in measured.usage.items()
+              if usage.reading is not None}  # fmt: skip
+    assert len(levels) == NODES * CARDS
+    hot = [uuid for uuid, level in levels.items() if level > policy.hot_ratio]
+    assert len(hot) == 1 + (NODES * CARDS - 1) // HOT_EVERY
+
+
+async def test_its_pods_account_for_their_cards() -> None:
+    policy = RebalancerPolicy()
+    prometheus = canned(policy, nodes=1, pods_per_node=20)
+
+    pods = await prometheus.query(promql.pod_mean(policy))
+
+    assert len(pods) == 20
