@@ -45,6 +45,7 @@ MOVE: Final = "fracgpu.io/move"
 MOVED_BY: Final = "fracgpu.io/moved-by"
 # When the pod is going to be moved (UTC, RFC 3339), so that it can prepare; by the rebalancer.
 NOTICE: Final = "fracgpu.io/move-notice"
+NOTICE_WITHDRAWN: Final = "withdrawn"  # its value when the move was given up; soon taken off
 RESERVED_KEYS: Final = (GRANTED, ASSIGNMENT, WIRED, TERM, MOVE, MOVED_BY, NOTICE)
 
 # Node annotations: the agent's inventory, and the cards that the rebalancer has cordoned.

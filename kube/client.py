@@ -305,18 +305,19 @@ class KubeClient:
         namespace: str,
         name: str,
         uid: str,
+        version: str = "",
         dry_run: bool = False,
         grace_s: int | None = None,
     ) -> None:
-        """Evict a pod through its disruption budgets (``policy/v1 Eviction``).
+        """Evict a pod, if it has this UID and version, through its disruption budgets.
 
         Raises:
-            TooManyRequests: a disruption budget forbids it now (``by_disruption_budget``), or the
-                server is busy.
-            Conflict: the name now belongs to another pod.
+            TooManyRequests: a budget forbids it (``by_disruption_budget``), or the server is busy.
+            Conflict: the name now belongs to another pod, or the pod has changed.
             NotFound: the pod is gone.
         """
-        options: dict[str, Any] = {"preconditions": {"uid": uid}}
+        versions = {"resourceVersion": version} if version else {}
+        options: dict[str, Any] = {"preconditions": {"uid": uid} | versions}
         if grace_s is not None:
             options["gracePeriodSeconds"] = grace_s
         body = {

@@ -23,6 +23,7 @@ class EvictionOutcome(Enum):
     ALLOWED = "allowed"  # evicted, or in a dry run would be
     GONE = "gone"  # the pod is terminating or gone already
     OTHER_POD = "other_pod"  # the name belongs to another pod
+    CHANGED = "changed"  # the pod has changed since it was read, or is another one
     BLOCKED = "blocked"  # a PodDisruptionBudget refused it for now
     BUSY = "busy"  # the API server refused it for now
     REFUSED = "refused"  # refused for good
@@ -40,7 +41,10 @@ class EvictionResult:
 
 
 class Evictor:
-    """Requests the eviction of one very pod: its UID is a precondition.
+    """Requests the eviction of one very pod as it was read: UID and version are preconditions.
+
+    A request that is delayed on its way, beyond the term of the leader that sent it, therefore
+    evicts nobody once the pod has been changed; see `Action.WITHDRAW`.
 
     Args:
         client: reaches the API server.
@@ -59,35 +63,39 @@ class Evictor:
         """Evict the pod with its own grace period; safe to call again after any outcome."""
         return await self._ask(move, dry_run=False)
 
-    async def check(self, move: Move) -> EvictionResult:
-        """Return whether the pod can still be evicted: ALLOWED, GONE, OTHER_POD or REFUSED.
+    async def _check(self, move: Move) -> tuple[EvictionResult, str]:
+        """Return whether the pod can still be evicted, and its resourceVersion.
 
-        A pending pod bypasses every disruption budget, so a pod that is not running is refused.
+        ALLOWED, GONE, OTHER_POD or REFUSED. A pending pod bypasses every disruption budget, so a
+        pod that is not running is refused.
         """
         try:
             body = await self._client.get(PODS, move.name, namespace=move.namespace)
             pod = decode_pod_info(body)
         except NotFound:
-            return EvictionResult(
-                outcome=EvictionOutcome.GONE, detail="there is no such pod", code=404
-            )
+            detail = "there is no such pod"
+            return EvictionResult(outcome=EvictionOutcome.GONE, detail=detail, code=404), ""
         except KubeError as error:
-            return EvictionResult(
-                outcome=EvictionOutcome.UNCLEAR, detail=str(error), code=error.status
-            )
+            outcome = EvictionOutcome.UNCLEAR
+            return EvictionResult(outcome=outcome, detail=str(error), code=error.status), ""
         except WireError as error:
-            return EvictionResult(outcome=EvictionOutcome.REFUSED, detail=str(error))
-        return _state_of(pod, move)
+            return EvictionResult(outcome=EvictionOutcome.REFUSED, detail=str(error)), ""
+        return _state_of(pod, move), pod.record.resource_version
 
     async def _ask(self, move: Move, *, dry_run: bool) -> EvictionResult:
-        # Read the pod first: it shows whether an eviction whose answer was lost took place.
-        seen = await self.check(move)
+        # Read the pod first: it shows whether an eviction whose answer was lost took place. Who
+        # leads after us changes the pod after this read, because the guard is asked after it.
+        seen, version = await self._check(move)
         if seen.outcome is not EvictionOutcome.ALLOWED:
             return seen
         self._guard()
         try:
             await self._client.evict(
-                namespace=move.namespace, name=move.name, uid=move.pod_uid, dry_run=dry_run
+                namespace=move.namespace,
+                name=move.name,
+                uid=move.pod_uid,
+                version="" if dry_run else version,
+                dry_run=dry_run,
             )
         except KubeError as error:
             return judge(error)
@@ -113,7 +121,7 @@ def judge(error: KubeError) -> EvictionResult:
     if isinstance(error, NotFound):
         return EvictionResult(outcome=EvictionOutcome.GONE, detail=detail, code=error.status)
     if isinstance(error, Conflict):
-        return EvictionResult(outcome=EvictionOutcome.OTHER_POD, detail=detail, code=error.status)
+        return EvictionResult(outcome=EvictionOutcome.CHANGED, detail=detail, code=error.status)
     if isinstance(error, TooManyRequests):
         outcome = EvictionOutcome.BLOCKED if error.by_disruption_budget else EvictionOutcome.BUSY
         return EvictionResult(

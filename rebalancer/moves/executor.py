@@ -156,7 +156,7 @@ class MoveExecutor:
             facts = facts or await self._observer.observe(record, context)
             step = _BY_PHASE[record.phase](record, facts, context)
             while isinstance(step, Do):
-                step = await self._do(step.action, record, facts, context)
+                step = await self._do(step, record, facts, context)
             if isinstance(step, Wait):
                 await self._note(record, step.why)
                 return
@@ -175,15 +175,19 @@ class MoveExecutor:
         await self._reporter.ended(await self._persist(ended))
 
     async def _do(
-        self, action: Action, record: MoveRecord, facts: MoveFacts, context: StepContext
+        self, due: Do, record: MoveRecord, facts: MoveFacts, context: StepContext
     ) -> Step:
         """Perform a side effect, report it, and return what follows from the answer."""
+        action = due.action
         result = await self._effects.perform(action, record, facts, context)
         if action is Action.PREFLIGHT:
             self._reporter.dry_run_answered(record, result)
         if action is Action.EVICT:
             self._reporter.asked(record, result)
             return evict_answered(record, result, facts, context, jitter=self._jitter())
+        if due.then is not None:
+            done = result.outcome is EvictionOutcome.ALLOWED
+            return due.then if done else Wait(result.detail or record.detail)
         if result.outcome is EvictionOutcome.ALLOWED:
             await self._report_done(action, record, context)
         return _BY_ACTION[action](record, result, context)

@@ -93,7 +93,7 @@ class Janitor:
             orphaned = bool(orphans_of(others, record.namespace, hash_value=value))
             what = what_to_do(owner, released=victim.released, orphaned=orphaned)
             if what is Remedy.EVICT:
-                await self._evict(pod)
+                await self._evict(pod, victim.version)
             if what is not Remedy.RESTORE:
                 return
         self._guard()
@@ -111,10 +111,12 @@ class Janitor:
         )
         log.info("leftover_restored", pod=record.key, was_released=victim.released)
 
-    async def _evict(self, pod: PlacedPod) -> None:
+    async def _evict(self, pod: PlacedPod, version: str) -> None:
         record = pod.info.record
         self._guard()
-        await self._client.evict(namespace=record.namespace, name=record.name, uid=record.uid)
+        await self._client.evict(
+            namespace=record.namespace, name=record.name, uid=record.uid, version=version
+        )
         log.info("leftover_evicted", pod=record.key)
 
 

@@ -46,6 +46,8 @@ class SideEffects:
                 return await self._patch(record, _release(record, victim))
             case Action.EVICT:
                 return await self._evictor.evict(record.move)
+            case Action.WITHDRAW:
+                return await self._patch(record, _withdraw(record, victim))
             case Action.DEMOTE:
                 return await self._demote(record, facts)
             case Action.RESTORE | Action.UNMARK:
@@ -122,6 +124,17 @@ def _release(record: MoveRecord, victim: VictimFacts) -> list[dict[str, Any]]:
         {"op": "replace", "path": _LABEL, "value": released_value(victim.hash_label)},
         {"op": "add", "path": _annotation(names.MOVED_BY), "value": record.id},
     ]
+
+
+def _withdraw(record: MoveRecord, victim: VictimFacts) -> list[dict[str, Any]]:
+    """Return the patch that changes a pod in any case, whatever its notice says by now."""
+    notice = _annotation(names.NOTICE)
+    change = (
+        {"op": "remove", "path": notice}
+        if victim.notice == names.NOTICE_WITHDRAWN
+        else {"op": "add", "path": notice, "value": names.NOTICE_WITHDRAWN}
+    )
+    return [*_unchanged(record.spec.pod.uid, victim), change]
 
 
 def _restore(record: MoveRecord, victim: VictimFacts) -> list[dict[str, Any]]:

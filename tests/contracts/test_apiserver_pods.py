@@ -260,6 +260,40 @@ async def test_a_budget_is_asked_before_the_uid_is_compared(
     assert status["disruptionsAllowed"] == 0
 
 
+async def test_an_eviction_of_a_pod_that_has_changed_since_conflicts_and_costs_the_budget(
+    client: KubeClient, namespace: str
+) -> None:
+    pod = await a_running_pod(client, namespace, "a")
+    uid, version = pod["metadata"]["uid"], pod["metadata"]["resourceVersion"]
+    await client.create(PDBS, a_budget("budget", app="a", min_available=1), namespace=namespace)
+    await budget_status(client, namespace, allowed=1, healthy=2)
+    note = {"metadata": {"annotations": {"changed": "since"}}}
+    await client.patch(PODS, "a", note, namespace=namespace)
+
+    with pytest.raises(Conflict) as caught:
+        await client.evict(namespace=namespace, name="a", uid=uid, version=version)
+
+    assert f"the ResourceVersion in the precondition ({version})" in caught.value.message
+    found = await client.get_object(PODS, "a", namespace=namespace)
+    assert "deletionTimestamp" not in found["metadata"]
+    assert "DisruptionTarget" not in {one["type"] for one in found["status"]["conditions"]}
+    status = (await client.get_object(PDBS, "budget", namespace=namespace))["status"]
+    assert status["disruptionsAllowed"] == 0
+
+
+async def test_an_eviction_of_a_pod_as_it_is_ends_it_and_says_so(
+    client: KubeClient, namespace: str
+) -> None:
+    pod = await a_running_pod(client, namespace, "a")
+    uid, version = pod["metadata"]["uid"], pod["metadata"]["resourceVersion"]
+
+    await client.evict(namespace=namespace, name="a", uid=uid, version=version)
+
+    found = await client.get_object(PODS, "a", namespace=namespace)
+    assert "deletionTimestamp" in found["metadata"]
+    assert "DisruptionTarget" in {one["type"] for one in found["status"]["conditions"]}
+
+
 async def test_an_eviction_of_a_missing_pod_is_not_found(
     client: KubeClient, namespace: str
 ) -> None:

@@ -35,6 +35,8 @@ from tests.support.waiting import until_true
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(540)]
 
+CONFLICT: Final = 409
+
 BEFORE: Final = (
     ("created", creating),
     ("planned", entering(MovePhase.PLANNED)),
@@ -162,6 +164,36 @@ async def test_a_leader_that_stood_still_while_another_took_over_writes_nothing_
         assert "process_ended" in first.process.tail()
         (move,) = await cluster.settle(app)
         assert move.status.result == Ending.RELIEVED.value, move
+        assert cluster.fewest_ready[app] == 1
+
+
+@pytest.mark.parametrize("signal_sent", [signal.SIGKILL, signal.SIGSTOP], ids=["dies", "stands"])
+async def test_an_eviction_that_arrives_after_an_heir_gave_the_move_up_evicts_nobody(
+    tmp_path: Path, signal_sent: signal.Signals
+) -> None:
+    async with a_moving_cluster(tmp_path) as cluster:
+        first = await cluster.start("first")
+        await cluster.wait_leader("first")
+        await cluster.start("heir")
+        app = await cluster.add(DEPLOYMENTS, a_workload("delayed", annotations=EVICT))
+        first.gate.delay(evicting)
+        victim = await cluster.heat(app)
+        await cluster.wait_sprung(first)
+        first.send(signal_sent)
+        await cluster.configure(mode="recommend")
+        await cluster.wait_leader("heir")
+        move = await cluster.wait_move(
+            app, lambda move: move.status.phase in ENDED, what="the move ends", limit_s=90
+        )
+        assert move.status.result == Ending.PAUSED.value, move
+
+        assert await first.gate.arrive() == CONFLICT
+
+        cluster.cool()
+        await cluster.configure()  # only then are cards opened again
+        await cluster.settle(app)
+        (pod,) = await cluster.pods(app)
+        assert pod.record.uid == victim.record.uid
         assert cluster.fewest_ready[app] == 1
 
 

@@ -58,7 +58,7 @@ async def test_a_whole_move_with_its_budget_and_its_record(real: KubeClient) -> 
         await add_budget(real, allowed=1)
         with pytest.raises(Conflict) as caught:
             await real.evict(namespace=NAMESPACE, name="pod-a", uid=planned.move.pod_uid)
-        assert judge(caught.value).outcome is EvictionOutcome.OTHER_POD
+        assert judge(caught.value).outcome is EvictionOutcome.CHANGED
 
         await rig.tick()
         assert rig.record().phase is MovePhase.VERIFYING

@@ -124,6 +124,8 @@ class ApiGate:
         self._server = urlsplit(server)
         self._tls = ssl.create_default_context(cafile=str(ca_file))
         self._trap: _Trap | None = None
+        self._delay: Trigger | None = None
+        self._delayed = b""
         self._refusals: tuple[Trigger, list[tuple[int, Mapping[str, Any]]]] = (creating, [])
         self._instead: dict[str, Mapping[str, Any]] = {}
         self.sprung = asyncio.Event()
@@ -159,6 +161,22 @@ class ApiGate:
         """Answer every GET of *path* here, with *body*."""
         self._instead[path] = body
 
+    def delay(self, trigger: Trigger) -> None:
+        """Keep the next write that *trigger* selects back, until `arrive`; nobody answers it."""
+        self.sprung.clear()
+        self._delay = trigger
+
+    async def arrive(self) -> int:
+        """Let the write that was kept back reach the API server now; returns the status."""
+        host, port = self._server.hostname, self._server.port
+        assert host is not None
+        assert port is not None
+        async with a_connection(host, port, tls=self._tls) as (answers, requests):
+            requests.write(self._delayed)
+            await requests.drain()
+            head = await answers.readuntil(b"\r\n\r\n")
+        return int(head.split(b" ", 2)[1])
+
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, port = self._server.hostname, self._server.port
         assert host is not None
@@ -193,7 +211,7 @@ class ApiGate:
                 if verb != b"GET":
                     write = Write(verb.decode(), target.decode(), body)
                     self.writes.append(write)
-                    if self._is_refused(write, writer):
+                    if self._is_refused(write, writer) or self._keeps_back(write, head + body):
                         continue
                     under_way.append(write)
                 server.write(head + body)
@@ -207,6 +225,13 @@ class ApiGate:
         del answers[0]
         body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", **status}
         writer.write(_http(write.status, body))
+        return True
+
+    def _keeps_back(self, write: Write, request: bytes) -> bool:
+        if self._delay is None or not self._delay(write):
+            return False
+        self._delay, self._delayed = None, request
+        self.sprung.set()
         return True
 
     async def _answer(

@@ -3,7 +3,8 @@
 ========= ========================================================== ==========================
 phase     what must be true to go on                                 else
 ========= ========================================================== ==========================
-evicting  the pod is evicted, or gone already                        retry, with longer pauses
+evicting  the pod is evicted, or gone already                        retry, with longer pauses;
+                                                                     withdrawn, then given up
 evicted   its replacement is Ready                                   wait; lost after a while
 verifying settled: the source has cooled and the target has not      useless; longer rest
           become hot
@@ -35,7 +36,7 @@ def evicting(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step
     surge = record.mode is MoveMode.SURGE
     instead = still_replaced(record, facts, context) if surge else _why_not(record, facts, context)
     if instead is not None:
-        return instead
+        return _withdraw(record, instead, context)
     if record.age(now=now) > timedelta(seconds=context.policy.evict_ttl_s):
         return _give_up(record, facts, context, Ending.BLOCKED, record.detail)
     if record.retry_at is not None and now < record.retry_at:
@@ -60,7 +61,7 @@ def evict_answered(
         context: of this cycle.
         jitter: 0..1; spreads the retries.
     """
-    gone = (EvictionOutcome.GONE, EvictionOutcome.OTHER_POD)
+    gone = (EvictionOutcome.GONE, EvictionOutcome.OTHER_POD, EvictionOutcome.CHANGED)
     undoing = record.phase is MovePhase.ROLLING_BACK
     if result.outcome in gone or (undoing and result.outcome is EvictionOutcome.ALLOWED):
         return Wait(record.detail if undoing else result.detail)  # the next cycle reads the pod
@@ -132,7 +133,7 @@ def verification(record: MoveRecord, context: StepContext) -> Verification:
     )
 
 
-def _why_not(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step | None:
+def _why_not(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Enter | None:
     """Return what to do instead of evicting a pod that has no replacement yet; None to evict."""
     stopped = why_stopped(context.policy)
     rules = (
@@ -152,8 +153,20 @@ def _give_up(
     record: MoveRecord, facts: MoveFacts, context: StepContext, ending: Ending, why: str
 ) -> Step:
     if record.mode is MoveMode.SURGE:
-        return roll_back(record, facts, context, ending, why)
-    return end(record, ending, why, now=context.now)
+        return _withdraw(record, roll_back(record, facts, context, ending, why), context)
+    return _withdraw(record, end(record, ending, why, now=context.now), context)
+
+
+def _withdraw(record: MoveRecord, otherwise: Enter, context: StepContext) -> Step:
+    """Return how a move goes back that may have sent an eviction which has not arrived yet.
+
+    It may come from a leader that stood still or died, or from us: an answer that did not come in
+    time says nothing. Its target must not be released while it can still take the pod. Where the
+    pod cannot be changed, this is tried as long again as the eviction was.
+    """
+    if record.age(now=context.now) > 2 * timedelta(seconds=context.policy.evict_ttl_s):
+        return otherwise
+    return Do(Action.WITHDRAW, then=otherwise)
 
 
 def _later(

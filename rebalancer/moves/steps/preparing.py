@@ -25,7 +25,12 @@ from rebalancer.moves.record import MoveRecord
 from rebalancer.moves.steps.facts import MoveFacts
 from rebalancer.moves.steps.step import Action, Do, Enter, Step, StepContext, Wait, end, why_stopped
 
-_FOR_NOW: Final = (EvictionOutcome.BLOCKED, EvictionOutcome.BUSY, EvictionOutcome.UNCLEAR)
+_FOR_NOW: Final = (
+    EvictionOutcome.BLOCKED,
+    EvictionOutcome.BUSY,
+    EvictionOutcome.UNCLEAR,
+    EvictionOutcome.CHANGED,
+)
 
 _Obstacle = tuple[Ending, str]
 

@@ -28,6 +28,8 @@ class Action(Enum):
     NOTICE = "notice"  # tell the pod when it will be disturbed
     RELEASE = "release"  # change the label, so that the ReplicaSet makes a replacement
     EVICT = "evict"
+    # Change the pod, so that no eviction takes effect that was sent before and may be under way.
+    WITHDRAW = "withdraw"
     DEMOTE = "demote"  # let the ReplicaSet delete the replacement first
     RESTORE = "restore"  # give the pod its label back, so that the ReplicaSet adopts it again
     UNMARK = "unmark"  # take the mark of the move off the pod, which has its ReplicaSet again
@@ -64,9 +66,14 @@ class Enter:
 
 @dataclass(frozen=True, slots=True)
 class Do:
-    """A side effect is due."""
+    """A side effect is due.
+
+    Attributes:
+        then: what follows once the API server has done it; None if its answer decides that.
+    """
 
     action: Action
+    then: "Enter | None" = None
 
 
 Step = Wait | Enter | Do

@@ -56,7 +56,7 @@ def replacement_ready(record: MoveRecord, facts: MoveFacts, context: StepContext
     return Enter(record.to(MovePhase.EVICTING, now=context.now))
 
 
-def still_replaced(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step | None:
+def still_replaced(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Enter | None:
     """Return what to do instead of evicting the pod; None if its replacement is Ready now."""
     if not facts.victim.there:
         return _ended_by_itself(record, facts, context)
@@ -96,7 +96,7 @@ def why_roll_back(record: MoveRecord, facts: MoveFacts, context: StepContext) ->
 
 def roll_back(
     record: MoveRecord, facts: MoveFacts, context: StepContext, ending: Ending, why: str
-) -> Step:
+) -> Enter:
     """Return the step that undoes a surge; if the pod was not released yet, nothing has to be."""
     untouched = (
         record.phase is MovePhase.SURGING
@@ -159,7 +159,7 @@ def noted(record: MoveRecord, found: ReplacementFacts) -> MoveRecord:
 _LEFT: Final = "it still has no controller, which is looked at every minute"
 
 
-def _ended_by_itself(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step:
+def _ended_by_itself(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Enter:
     message = facts.victim.why_gone
     return Enter(record.to(MovePhase.EVICTED, now=context.now, message=message))
 

@@ -6,6 +6,7 @@ registries, 1.36; the messages are the same because clients parse them.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
@@ -125,9 +126,10 @@ async def evict(registry: Registry, target: Target, eviction: Json, context: Con
             _set_condition(registry, current, disrupted)
             return current
 
-        version = (options.get("preconditions") or {}).get("resourceVersion")
-        if version is None:  # the condition would change the resourceVersion that is a precondition
-            _write(registry, target, mark, context)
+        _write(registry, target, mark, context)
+        # The condition has changed the resourceVersion, so the precondition has served its purpose.
+        preconditions = {**(options.get("preconditions") or {}), "resourceVersion": None}
+        context = replace(context, options={**options, "preconditions": preconditions})
     registry.remove(target, context)
     return {**SUCCESS, "code": HTTPStatus.CREATED}
 

@@ -50,7 +50,7 @@ CORDONED = replace(
 )
 
 
-_ON_THE_POD = (Action.RELEASE, Action.RESTORE, Action.UNMARK)
+_ON_THE_POD = (Action.RELEASE, Action.RESTORE, Action.UNMARK, Action.WITHDRAW)
 
 
 class Died(Exception):  # noqa: N818 - what happened to the process
@@ -81,6 +81,8 @@ class Model:
     dies_at: int = -1
     outcome: EvictionOutcome = EvictionOutcome.ALLOWED
     applied: bool = True
+    delayed: int = 0  # the version in the precondition of an eviction that is still on its way
+    unchanging: bool = False  # the API server refused to change the pod
     violations: list[str] = field(default_factory=list)
 
     # -- what the executor needs ---------------------------------------------------------------
@@ -112,6 +114,10 @@ class Model:
         self.outcome, self.applied = EvictionOutcome.ALLOWED, True
         if outcome is EvictionOutcome.ALLOWED or (outcome is EvictionOutcome.UNCLEAR and applied):
             self.apply(action, record, facts)
+        elif action is Action.EVICT and outcome is EvictionOutcome.UNCLEAR:
+            self.delayed = self.version
+        elif action is Action.WITHDRAW:
+            self.unchanging = True
         self.die_maybe()
         return EvictionResult(outcome=outcome, detail=outcome.value)
 
@@ -150,6 +156,8 @@ class Model:
             case Action.RESTORE if self.there:
                 self.label = original_value(self.label)
                 self.version += 1
+            case Action.WITHDRAW if self.there:
+                self.version += 1
             case Action.UNMARK if self.there:
                 self.moved_by = ""
                 self.version += 1
@@ -166,6 +174,17 @@ class Model:
         if surge and not (self.replacement is not None and self.replacement.ready):
             self.violations.append("evicted without a Ready replacement")
         self.there = False
+
+    def arrive(self) -> None:
+        """Let an eviction arrive that was sent long ago; who sent it may be dead."""
+        version, self.delayed = self.delayed, 0
+        if not self.there or version != self.version:
+            return
+        assert self.stored is not None
+        if self.stored.phase is MovePhase.EVICTING or self.unchanging:
+            self.there = False
+        else:
+            self.violations.append(f"evicted by a request of before, in {self.stored.phase.value}")
 
     def announced(self, record: MoveRecord, *phases: MovePhase) -> None:
         if self.stored is None or self.stored.phase not in phases or record.id != self.stored.id:
@@ -213,6 +232,8 @@ class Model:
             case "replacement" if found is not None:
                 changes = value(found)
                 self.replacement = replace(found, **changes)
+            case "arrive" if self.delayed:
+                self.arrive()
             case "set":
                 for name, changed in value.items():
                     setattr(self, name, changed)
@@ -305,6 +326,7 @@ EVENTS = st.one_of(
     said("tick", 15.0),
     said("tick", 1.0, 15.0, 61.0, 700.0),
     said("controllers", None),
+    said("arrive", None),
     said("replacement", bound(COOL_CARD), becomes(ready=True)),
     said("replacement", becomes(ready=False), is_stuck),
     said("replacement", bound(HOT_CARD), bound(CardUuid("GPU-other")), bound(None)),
@@ -328,6 +350,13 @@ REPLACED = (
 BLOCKED = (
     *REPLACED,
     ("set", {"outcome": EvictionOutcome.BLOCKED}),
+    ("tick", 31.0),
+)
+
+
+DELAYED = (
+    *REPLACED,
+    ("set", {"outcome": EvictionOutcome.UNCLEAR, "applied": False}),
     ("tick", 31.0),
 )
 
@@ -363,6 +392,17 @@ async def run(
     return model
 
 
+# An eviction is delayed until its move was given up, or until the replacement is gone.
+@example(
+    MoveMode.EVICT,
+    [("set", {"target_problem": "node n2 is cordoned"}), ("tick", 15.0), ("arrive", None)],
+    [("set", {"outcome": EvictionOutcome.UNCLEAR, "applied": False}), ("tick", 15.0)],
+)
+@example(
+    MoveMode.SURGE,
+    [("replacement", becomes(ready=False)), ("tick", 15.0), ("arrive", None)],
+    DELAYED,
+)
 # The controllers do nothing for so long that the move ends, and then the owner is deleted.
 @example(
     MoveMode.SURGE,
@@ -373,7 +413,7 @@ async def run(
 @given(
     st.sampled_from(MoveMode),
     st.lists(EVENTS, max_size=30),
-    st.lists(EVENTS, max_size=3).map(begun) | st.sampled_from([REPLACED, BLOCKED]),
+    st.lists(EVENTS, max_size=3).map(begun) | st.sampled_from([REPLACED, BLOCKED, DELAYED]),
 )
 def test_every_move_ends_without_a_gap_and_without_an_orphan(
     mode: MoveMode, events: list[tuple[str, Any]], before: Sequence[tuple[str, Any]]

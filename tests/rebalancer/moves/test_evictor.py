@@ -102,7 +102,7 @@ async def test_the_uid_is_a_precondition_of_the_write_itself(kube: KubeClient) -
     with pytest.raises(Conflict) as caught:
         await kube.evict(namespace=NAMESPACE, name="pod-a", uid="another")
 
-    assert judge(caught.value).outcome is EvictionOutcome.OTHER_POD
+    assert judge(caught.value).outcome is EvictionOutcome.CHANGED
     assert await is_there(kube)
 
 
@@ -146,7 +146,7 @@ BUDGET = [Cause(type="DisruptionBudget")]
     ("error", "kind", "outcome"),
     [
         (an_error(404), NotFound, EvictionOutcome.GONE),
-        (an_error(409), Conflict, EvictionOutcome.OTHER_POD),
+        (an_error(409), Conflict, EvictionOutcome.CHANGED),
         (an_error(429, causes=BUDGET), TooManyRequests, EvictionOutcome.BLOCKED),
         (an_error(429), TooManyRequests, EvictionOutcome.BUSY),
         (an_error(500, TWO), Unavailable, EvictionOutcome.REFUSED),

@@ -1,7 +1,10 @@
 """A move by eviction, from plan to verification against an API server, also across crashes."""
 
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -9,7 +12,8 @@ from fracgpu import names
 from fracgpu.disruption.move import Ending, HoldReason, Move
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.state.move_object import MovePhase
-from kube.client import KubeClient
+from kube.client import KubeClient, Transport
+from kube.errors import Conflict, Forbidden, Unavailable
 from kube.kinds import NODES, PODS
 from rebalancer.moves.evictor import EvictionResult, Evictor
 from rebalancer.moves.record import MoveRecord
@@ -35,6 +39,25 @@ EVICT = {names.REBALANCE: "evict"}
 async def terminating(kube: KubeClient, name: str = "pod-a") -> bool:
     pod = await kube.get_object(PODS, name, namespace=NAMESPACE)
     return "deletionTimestamp" in pod["metadata"]
+
+
+class DelayingTransport:
+    """Keeps evictions back: the last one reaches the API server when the test calls *delayed*."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self.delayed: Callable[[], Awaitable[bytes]] | None = None
+
+    async def request(self, verb: str, path: str, **more: Any) -> bytes:
+        if path.endswith("/eviction") and not more.get("query"):
+            self.delayed = partial(self._transport.request, verb, path, **more)
+            raise Unavailable(verb=verb, path=path, status=None, reason="", message="no answer")
+        return await self._transport.request(verb, path, **more)
+
+    def stream_lines(
+        self, path: str, *, query: Mapping[str, str], inactivity_s: float
+    ) -> AsyncGenerator[bytes, None]:
+        return self._transport.stream_lines(path, query=query, inactivity_s=inactivity_s)
 
 
 def begin(planned: MoveRecord, clock: VirtualClock) -> MoveRecord:
@@ -365,6 +388,56 @@ async def test_what_may_happen_is_on_record_before_it_can_happen(
         await rig.store.load()
 
         assert rig.record().phase is MovePhase.EVICTING
+
+
+async def test_an_eviction_that_is_delayed_beyond_the_end_of_its_move_evicts_nobody(
+    kube: KubeClient, clock: VirtualClock
+) -> None:
+    """It was sent by a leader that is dead by now, and was held up on its way."""
+    await make_cluster(kube, annotations=EVICT)
+    transport = DelayingTransport(kube.transport)
+    async with a_rig(KubeClient(transport), clock=clock) as rig:
+        await rig.tick_until_planned()
+        await rig.tick()
+        assert rig.record().phase is MovePhase.EVICTING
+        assert transport.delayed is not None
+
+    async with a_rig(kube, clock=clock) as heir:
+        heir.config.value = replace(heir.config.value, mode=Mode.RECOMMEND)
+        await heir.tick()
+        assert heir.record().ending is Ending.PAUSED
+
+        with pytest.raises(Conflict):
+            await transport.delayed()
+
+        assert not await terminating(kube)
+        pod = await kube.get_object(PODS, "pod-a", namespace=NAMESPACE)
+        assert pod["metadata"]["annotations"][names.NOTICE] == names.NOTICE_WITHDRAWN
+        await heir.tick(seconds=61)
+        pod = await kube.get_object(PODS, "pod-a", namespace=NAMESPACE)
+        assert names.NOTICE not in pod["metadata"]["annotations"]
+
+
+async def test_a_pod_that_cannot_be_changed_keeps_its_target_as_long_again_as_it_was_evicted(
+    kube: KubeClient, clock: VirtualClock
+) -> None:
+    class Unchanging(DelayingTransport):
+        async def request(self, verb: str, path: str, **more: Any) -> bytes:
+            if verb == "PATCH" and path.endswith("/pods/pod-a"):
+                raise Forbidden(verb=verb, path=path, status=403, reason="Forbidden", message="no")
+            return await super().request(verb, path, **more)
+
+    await make_cluster(kube, annotations=EVICT)
+    async with a_rig(KubeClient(Unchanging(kube.transport)), clock=clock) as rig:
+        await rig.tick_until_planned()
+        await rig.tick()
+        rig.config.value = replace(rig.config.value, mode=Mode.RECOMMEND)
+        for seconds in (15, 600, 500):
+            await rig.tick(seconds=seconds)
+            assert rig.record().phase is MovePhase.EVICTING
+        await rig.tick(seconds=100)
+
+        assert rig.record().ending is Ending.PAUSED
 
 
 async def test_switching_off_stops_an_eviction_that_has_not_happened(

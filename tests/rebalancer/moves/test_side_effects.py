@@ -6,7 +6,7 @@ import pytest
 
 from fracgpu import names
 from kube.client import KubeClient
-from kube.errors import KubeError, error_from_status
+from kube.errors import Conflict, KubeError, error_from_status
 from kube.kinds import PODS
 from rebalancer.moves.evictor import EvictionOutcome, Evictor
 from rebalancer.moves.record import MoveRecord
@@ -52,6 +52,7 @@ class World:
             there=True,
             hash_label=pod["labels"]["pod-template-hash"],
             moved_by=pod["annotations"].get(names.MOVED_BY, ""),
+            notice=pod["annotations"].get(names.NOTICE, ""),
             version=version or str(pod["resourceVersion"]),
         )
         return MoveFacts(victim=victim, owner=OwnerFacts(there=True))
@@ -107,6 +108,27 @@ async def test_a_notice_says_when(world: World) -> None:
     assert await world.do(Action.NOTICE) is EvictionOutcome.ALLOWED
 
     assert (await world.pod())["annotations"][names.NOTICE] == "2026-01-05T12:01:30Z"
+
+
+async def test_a_withdrawal_changes_the_pod_each_time_so_that_no_older_eviction_takes_effect(
+    world: World,
+) -> None:
+    seen = [await world.pod()]
+    for _ in range(3):
+        assert await world.do(Action.WITHDRAW) is EvictionOutcome.ALLOWED
+        seen.append(await world.pod())
+
+    assert len({str(pod["resourceVersion"]) for pod in seen}) == len(seen)
+    assert seen[1]["annotations"][names.NOTICE] == names.NOTICE_WITHDRAWN
+    for pod in seen[:-1]:
+        with pytest.raises(Conflict):
+            await world.kube.evict(
+                namespace=NAMESPACE,
+                name="pod-a",
+                uid=str(pod["uid"]),
+                version=str(pod["resourceVersion"]),
+            )
+    assert "deletionTimestamp" not in await world.pod()
 
 
 async def test_the_replacement_becomes_the_first_to_delete(world: World) -> None:
