@@ -1,13 +1,16 @@
 """Moves, planned and past, and the reasons to hold one back: values without decisions."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Final
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.heat import Unrelievable
+from fracgpu.state.allocation import CardAllocation
+from fracgpu.state.card_hold import CardHold
 from fracgpu.state.move_object import Beneficiary, MoveMode, MovePhase
+from fracgpu.state.reservation import MoveClaims, Reservation
 from fracgpu.units import Mib
 
 ENDED: Final = frozenset({MovePhase.RECOMMENDED, MovePhase.DONE, MovePhase.ABORTED})
@@ -15,6 +18,7 @@ ENDED: Final = frozenset({MovePhase.RECOMMENDED, MovePhase.DONE, MovePhase.ABORT
 UNDER_WAY: Final = frozenset(MovePhase) - ENDED - {MovePhase.VERIFYING}
 # From these phases on the pod's users could notice something.
 DISTURBING: Final = frozenset({MovePhase.SURGING, MovePhase.EVICTING})
+_NEVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
 class HoldReason(Enum):
@@ -148,6 +152,7 @@ class Move:
     Attributes:
         mib: what the pod holds of the source, in MiB.
         cores: what it holds of the source, in per cent of a card's compute.
+        slots: the number of its containers with a share of the source.
         busy_ratio: its measured share of the source's time, 0..1.
         level_ratio: how busy the source was, 0..1.
         gain_points: what the move relieves less what it costs, in per cent of one card.
@@ -171,6 +176,7 @@ class Move:
     busy_ratio: float
     level_ratio: float
     gain_points: float
+    slots: int = 1
     method: str = "hot-card"
     mode: MoveMode = MoveMode.SURGE
     plan: str = ""
@@ -181,6 +187,38 @@ class Move:
     def pod(self) -> str:
         """``namespace/name``, for people."""
         return f"{self.namespace}/{self.name}"
+
+
+def claims_once_planned(move: Move, *, reserves: bool = True, holds: bool = True) -> MoveClaims:
+    """Return what a Move for a decision would keep, without end; its name is not known yet.
+
+    Args:
+        move: the decision.
+        reserves: the target is kept for the replacement.
+        holds: the cards of the beneficiary, if there is one, are kept for that.
+    """
+    name = f"for {move.pod_uid}"
+    beneficiary = move.beneficiary
+    reservation = Reservation(
+        move=name,
+        owner_uid=move.owner_uid,
+        pod_uid=move.pod_uid,
+        pod=move.pod,
+        node=move.target_node,
+        card=move.target,
+        allocation=CardAllocation(mib=move.mib, cores=move.cores, slots=move.slots),
+        until=_NEVER,
+    )
+    hold = None
+    if beneficiary is not None and holds:
+        hold = CardHold(
+            move=name,
+            pod_uid=beneficiary.uid,
+            node=move.source_node,
+            cards=frozenset(CardUuid(card) for card in beneficiary.cards),
+            until=_NEVER,
+        )
+    return MoveClaims(move=name, reservation=reservation if reserves else None, hold=hold)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +238,8 @@ class PastMove:
             was outdated before that disturbed nobody.
         disturbed_at: when the first such step was announced, if that is known.
         replacement_uid: the pod that took its place, if it is known.
+        claims: what its Move keeps on cards; None without a Move, as in a replay or right after it
+            was planned.
     """
 
     move: Move
@@ -215,6 +255,14 @@ class PastMove:
     disturbed: bool = True
     disturbed_at: datetime | None = None
     replacement_uid: str = ""
+    claims: MoveClaims | None = None
+
+    @property
+    def claimed(self) -> MoveClaims:
+        """What it keeps on cards; without a Move as its Move would say while it is under way."""
+        return self.claims or claims_once_planned(
+            self.move, reserves=self.under_way and self.landed is None, holds=self.under_way
+        )
 
     @property
     def only_shown(self) -> bool:

@@ -4,7 +4,7 @@ Pod and target are chosen together: the pair with the highest gain less cost. Wh
 decided by the same :func:`fracgpu.placement.placement.place` that places new pods.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -23,8 +23,8 @@ from fracgpu.disruption.methods.method import Method
 from fracgpu.disruption.methods.registry import METHODS
 from fracgpu.disruption.move import HeldBack, HoldReason, Move, PastMove, Plan
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
-from fracgpu.state.allocation import CardAllocation
-from fracgpu.state.snapshot import PodAllocation
+from fracgpu.state.ledger import with_claims
+from fracgpu.state.reservation import MoveClaims
 
 
 def plan_moves(
@@ -162,28 +162,33 @@ def _frozen_until(policy: RebalancerPolicy, *, now: datetime) -> datetime | None
 def _with_under_way(
     state: DisruptionState, *, policy: RebalancerPolicy, now: datetime
 ) -> DisruptionState:
-    """Return the state with its budgets, and the memory of replacements on their way."""
-    state = replace(state, budgets=Budgets(state.past, policy=policy, now=now))
-    for past_move in state.past:
-        if past_move.under_way and past_move.landed is None:
-            state = replace(state, snapshot=state.snapshot.with_(_coming(past_move.move)))
-    return state
+    """Return the state with its budgets, and with what Moves keep on cards.
+
+    That is counted as the scheduler extender counts it, so that both agree on what is free.
+    """
+    return replace(
+        state,
+        budgets=Budgets(state.past, policy=policy, now=now),
+        snapshot=with_claims(state.snapshot, _claims(state.past), now=now),
+    )
 
 
 def _with_planned(
     state: DisruptionState, move: Move, *, policy: RebalancerPolicy, now: datetime
 ) -> DisruptionState:
-    """Return the state with a planned move counted: its budget and its target's memory."""
+    """Return the state with a planned move counted: its budget and what it keeps on cards."""
+    planned = PastMove(move=move, started_at=now, under_way=True)
     return replace(
         state,
-        snapshot=state.snapshot.with_(_coming(move)),
-        past=(*state.past, PastMove(move=move, started_at=now, under_way=True)),
+        snapshot=with_claims(state.snapshot, _claims([planned]), now=now),
+        past=(*state.past, planned),
         budgets=budgets_of(state, policy=policy, now=now).with_(move),
     )
 
 
-def _coming(move: Move) -> PodAllocation:
-    allocations = {move.target: CardAllocation(mib=move.mib, cores=move.cores)}
-    return PodAllocation(
-        pod_uid=f"replacement of {move.pod_uid}", node=move.target_node, by_card=allocations
-    )
+def _claims(past: Iterable[PastMove]) -> Iterator[MoveClaims]:
+    """Yield what moves keep on cards; two that have no name yet are of different pods."""
+    for past_move in past:
+        claims = past_move.claimed
+        if claims.reservation is not None or claims.hold is not None:
+            yield claims

@@ -1,7 +1,7 @@
 """Who holds what: a fold over observed pods, nodes and Moves and over assumptions of our own."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
 
@@ -316,3 +316,28 @@ class Ledger:
     def _touch(self, node: str) -> None:
         self._folded.pop(node, None)
         self._dirty.add(node)
+
+
+def with_claims(snapshot: Snapshot, claims: Iterable[MoveClaims], *, now: datetime) -> Snapshot:
+    """Return a snapshot of nodes and pods alone with what Moves reserve and keep at *now*.
+
+    A reservation counts until it lapses, or while no pod carries the name of its Move; a card is
+    kept until that lapses or its pod is placed.
+    """
+    index = ReservationIndex()
+    for one in claims:
+        index.put(one)
+    claimed = index.nodes()
+    if not claimed:
+        return snapshot
+    for uid, pod in snapshot.pods.items():
+        if pod.move:
+            index.consume(pod.move, pod_uid=uid)
+    nodes = dict(snapshot.nodes)
+    for name in claimed & nodes.keys():
+        holds = index.holds_on(name)
+        placed = [hold.pod_uid for hold in holds if hold.pod_uid in snapshot.pods]
+        nodes[name] = nodes[name].with_claims(
+            index.on_node(name, now=now), held_cards(holds, placed=placed, now=now)
+        )
+    return replace(snapshot, nodes=nodes)

@@ -119,6 +119,10 @@ class ReservationIndex:
         """Return what Moves keep on a node for waiting pods, lapsed or not."""
         return self._holds_of(self._holds_on.get(node, ()))
 
+    def nodes(self) -> frozenset[str]:
+        """Return the nodes on which Moves reserve or keep something, lapsed or not."""
+        return frozenset((*self._on_node, *self._holds_on))
+
     def nodes_with_holds(self) -> Sequence[str]:
         """Return the nodes on which Moves keep something for waiting pods, lapsed or not."""
         return sorted(self._holds_on)

@@ -76,6 +76,17 @@ class CardInfo:
             pods=self.pods - {pod_uid},
         )
 
+    def with_reservation(self, reservation: Reservation) -> "CardInfo":
+        allocation = reservation.allocation
+        return replace(
+            self,
+            held_mib=Mib(self.held_mib + allocation.mib),
+            held_cores=self.held_cores + allocation.cores,
+            held_slots=self.held_slots + allocation.slots,
+            reserved_mib=Mib(self.reserved_mib + allocation.mib),
+            moves=self.moves | {reservation.move},
+        )
+
     def without_reservation(self, reservation: Reservation) -> "CardInfo":
         allocation = reservation.allocation
         return replace(
@@ -121,6 +132,28 @@ class NodeInfo:
             if uuid in cards:
                 cards[uuid] = cards[uuid].without_allocation(allocation, pod_uid=pod_uid)
         return replace(self, cards=MappingProxyType(cards))
+
+    def with_claims(
+        self, reservations: Iterable[Reservation], kept: Mapping[CardUuid, CardHold]
+    ) -> "NodeInfo":
+        """Return the node with what Moves claim of it: the one place where that is counted.
+
+        Args:
+            reservations: those that hold now and are not consumed.
+            kept: the cards that are kept for waiting pods now.
+        """
+        changed: dict[CardUuid, CardInfo] = {}
+        for reservation in reservations:
+            card_info = changed.get(reservation.card) or self.cards.get(reservation.card)
+            if card_info is not None:
+                changed[reservation.card] = card_info.with_reservation(reservation)
+        for uuid, hold in kept.items():
+            card_info = changed.get(uuid) or self.cards.get(uuid)
+            if card_info is not None:
+                changed[uuid] = replace(card_info, kept_for=hold.pod_uid)
+        if not changed:
+            return self
+        return replace(self, cards=MappingProxyType({**self.cards, **changed}))
 
     def without_reservation(self, reservation: Reservation) -> "NodeInfo":
         """Return the node as the pod sees it that *reservation* is for."""
@@ -259,14 +292,6 @@ def build_node_info(
             mib, cores, slots = held.get(uuid, (0, 0, 0))
             held[uuid] = (mib + allocation.mib, cores + allocation.cores, slots + allocation.slots)
             holders.setdefault(uuid, []).append(pod.pod_uid)
-    reserved: dict[CardUuid, int] = {}
-    moves: dict[CardUuid, list[str]] = {}
-    for reservation in reservations:
-        uuid, allocation = reservation.card, reservation.allocation
-        mib, cores, slots = held.get(uuid, (0, 0, 0))
-        held[uuid] = (mib + allocation.mib, cores + allocation.cores, slots + allocation.slots)
-        reserved[uuid] = reserved.get(uuid, 0) + allocation.mib
-        moves.setdefault(uuid, []).append(reservation.move)
     cards = {}
     for card in sorted(node.cards, key=lambda card: (card.index, card.uuid)):
         mib, cores, slots = held.get(card.uuid, (0, 0, 0))
@@ -276,13 +301,11 @@ def build_node_info(
             held_cores=cores + unplaced_cores,
             held_slots=slots + unplaced_slots,
             pods=frozenset(holders.get(card.uuid, ())),
-            reserved_mib=Mib(reserved.get(card.uuid, 0)),
-            moves=frozenset(moves.get(card.uuid, ())),
-            kept_for=kept[card.uuid].pod_uid if card.uuid in kept else "",
             cordoned=cordons.get(card.uuid) is CordonEffect.NO_SCHEDULE,
             avoided=cordons.get(card.uuid) is CordonEffect.PREFER_NO_SCHEDULE,
             foreign_mib=node.foreign.get(card.uuid, Mib(0)),
             unplaced_mib=Mib(min(unplaced_mib, card.capacity_mib)),
             heat=heat.get(card.uuid, 1.0),
         )
-    return NodeInfo(node=node, cards=MappingProxyType(cards), heat=heat)
+    info = NodeInfo(node=node, cards=MappingProxyType(cards), heat=heat)
+    return info.with_claims(reservations, kept)

@@ -45,8 +45,6 @@ def spec_of(
     """
     pod = state.pods.get(move.pod_uid)
     kind, owner, _ = (pod.info.owner if pod else None) or ("ReplicaSet", "unknown", "")
-    held = state.snapshot.pods.get(move.pod_uid)
-    share = held.by_card.get(move.source) if held else None
     source = _card(state, move.source, node=move.source_node)
     target = _card(state, move.target, node=move.target_node)
     beneficiary = move.beneficiary
@@ -68,9 +66,7 @@ def spec_of(
         ),
         source=source,
         target=target,
-        request=RequestedShare(
-            mib=move.mib, cores=move.cores, slots=share.slots if share is not None else 1
-        ),
+        request=RequestedShare(mib=move.mib, cores=move.cores, slots=move.slots),
         mode=move.mode,
         method=move.method,
         plan=move.plan,

@@ -23,6 +23,7 @@ from fracgpu.state.move_object import (
     Replacement,
     Transition,
 )
+from fracgpu.state.reservation import claims_of
 from fracgpu.units import Mib
 
 KEPT: Final = timedelta(days=7)  # the longest budget covers a day; people look back a week
@@ -207,6 +208,7 @@ class MoveRecord:
                 None,
             ),
             replacement_uid=self.status.replacement.uid if self.status.replacement else "",
+            claims=claims_of(self.object),
         )
 
     def _move_with_hold(self) -> Move:
@@ -238,6 +240,7 @@ def move_of(spec: MoveSpec) -> Move:
         target_node=spec.target.node,
         mib=Mib(spec.request.mib),
         cores=spec.request.cores,
+        slots=spec.request.slots,
         busy_ratio=spec.reason.busy_ratio,
         level_ratio=spec.reason.level_ratio,
         gain_points=spec.reason.gain_points,

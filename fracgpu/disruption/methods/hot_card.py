@@ -328,6 +328,7 @@ def _move(  # noqa: PLR0913 - the facts about one pair of pod and card
         target_node=target[0],
         mib=allocation.mib,
         cores=allocation.cores,
+        slots=allocation.slots,
         busy_ratio=use.busy_ratio,
         level_ratio=reading.level_ratio,
         gain_points=round(gain, 6),

@@ -300,6 +300,7 @@ def _move(context: RoomContext, node: str, planned: PlannedMove) -> Move:
         target_node=planned.node,
         mib=pod.allocation.mib,
         cores=pod.allocation.cores,
+        slots=pod.allocation.slots,
         busy_ratio=use.busy_ratio if use else 0.0,
         level_ratio=card_level(state, pod.card),
         gain_points=round(100 * pod.allocation.mib / capacity_mib - pod.cost, 6),
