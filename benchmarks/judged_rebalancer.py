@@ -25,6 +25,7 @@ from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.disruption.verification import verify
 from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
 from fracgpu.placement.snapshot_index import SnapshotIndex
+from fracgpu.state.bound_pod import decode_bound_pod
 from fracgpu.state.cluster_state import PlacedPod, scheduling_by_cards, settled_workloads
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.move_object import MoveMode, MovePhase
@@ -137,6 +138,7 @@ class Policy:
             scheduler_name=names.SCHEDULER_NAME,
             leading_since=_EPOCH,
         )
+        state.learn()
         mode = self._mode(state, now=now)
         beginning = list(self._beginning(state, mode, now=now))
         begun += [replace(past_move, disturbed=True) for past_move in beginning]
@@ -227,6 +229,7 @@ class Policy:
         before, found = self._pods, {}
         for uid in before.keys() - {pod.id for pod in pods}:
             self._ledger.remove_pod(uid)
+            self._index.observe({uid: None})
         for pod in pods:
             known = before.get(pod.id)
             if known is None or known.info.ready != pod.ready:
@@ -236,6 +239,7 @@ class Policy:
                     scheduling_constraints=scheduling_constraints_of(body),
                 )
                 self._ledger.set_pod(known.info.record)
+                self._index.observe({pod.id: decode_bound_pod(body)})
             found[pod.id] = known
         if found != before:
             self._pods = found

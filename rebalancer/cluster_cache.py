@@ -26,6 +26,7 @@ from fracgpu.k8s.workloads.quota import read_quota
 from fracgpu.k8s.workloads.service_selector import read_service_selector
 from fracgpu.k8s.workloads.workload import read_deployment, read_replicaset, read_statefulset
 from fracgpu.k8s.workloads.workload_state import ByNamespace, WorkloadState
+from fracgpu.state.bound_pod import BoundPod, decode_bound_pod
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.node_info import read_node
@@ -73,10 +74,12 @@ class _Pod:
     Attributes:
         scheduled: how it counts for others; None if it has no node or has ended.
         placed: all about it; None unless it is live and holds or asks for a share of a card.
+        bound: what it takes of its node; None if it has none.
     """
 
     scheduled: ScheduledPod | None
     placed: PlacedPod | None
+    bound: BoundPod | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +95,7 @@ class ClusterCache:
         self._ledger = Ledger()
         self._placed_pods: dict[str, PlacedPod] = {}
         self._scheduled: dict[str, ScheduledPod] = {}
+        self._bound_changes: dict[str, BoundPod | None] = {}
         self._nodes: dict[str, _Node] = {}
         self._scheduling: SchedulingCluster | None = None
         self._pod_informer = Informer(client, PODS, decode=_read_pod, on_change=self._pod)
@@ -143,6 +147,14 @@ class ClusterCache:
             for card in node.cards.cards
         }
 
+    def take_bound_changes(self) -> Mapping[str, BoundPod | None]:
+        """Return the bound pods by UID that changed since the last call; None for one that is gone.
+
+        There can be only one caller.
+        """
+        changes, self._bound_changes = self._bound_changes, {}
+        return changes
+
     def snapshot(self, *, now: datetime) -> Snapshot:
         return self._ledger.snapshot(now=now)
 
@@ -193,6 +205,7 @@ class ClusterCache:
     def _pod(self, change: Change[_Pod]) -> None:
         self._scheduling = None
         uid, gone = change.uid, change.type is ChangeType.DELETED
+        self._bound_changes[uid] = None if gone else change.object.bound
         scheduled, placed = change.object.scheduled, change.object.placed
         if gone or scheduled is None:
             self._scheduled.pop(uid, None)
@@ -227,7 +240,7 @@ def _read_pod(body: bytes) -> _Pod:
     placed = None
     if record.live and concerned:
         placed = PlacedPod(info=info, scheduling_constraints=scheduling_constraints_of(body))
-    return _Pod(scheduled=scheduled, placed=placed)
+    return _Pod(scheduled=scheduled, placed=placed, bound=decode_bound_pod(body))
 
 
 def _read_node(body: bytes) -> _Node:

@@ -162,6 +162,7 @@ class Controller:
         parts.trial.remember(state, now=now)
         mode = await self._mode(state, measured, policy, now=now)
         # In a thread: with a thousand cards it takes long enough to delay the renewal of the lease.
+        await asyncio.to_thread(state.learn)
         plan = await asyncio.to_thread(
             plan_moves, state, policy=replace(policy, mode=mode), now=now
         )

@@ -30,7 +30,8 @@ class DisruptionInputs:
 def disruption_state(
     cache: ClusterCache, inputs: DisruptionInputs, *, now: datetime
 ) -> DisruptionState:
-    """Return the input of a plan for *now*."""
+    """Return the input of a plan for *now*; the index of *inputs* is the only one of the cache."""
+    inputs.index.observe(cache.take_bound_changes())
     return DisruptionState(
         snapshot=cache.snapshot(now=now),
         usage=inputs.measured.usage,

@@ -1,10 +1,13 @@
 """Tries an edited policy on the last state of the cluster before it is taken."""
 
+from dataclasses import replace
 from datetime import datetime
 
-from fracgpu.disruption.disruption_state import DisruptionState
+from fracgpu.disruption.cool_cards import PlanIndex
+from fracgpu.disruption.disruption_state import DisruptionState, OwnerIndex
 from fracgpu.disruption.planner import plan_moves
 from fracgpu.disruption.policy import RebalancerPolicy
+from fracgpu.placement.snapshot_index import SnapshotIndex
 from rebalancer.config import parse_policy
 
 
@@ -13,10 +16,12 @@ class PolicyTrial:
 
     def __init__(self) -> None:
         self._last: tuple[DisruptionState, datetime] | None = None
+        self._index = SnapshotIndex()  # its own: a plan may be under way in another thread
 
     def remember(self, state: DisruptionState, *, now: datetime) -> None:
         """Try the next policies on *state*."""
-        self._last = (state, now)
+        own = replace(state, index=self._index, plan_index=PlanIndex(), owners=OwnerIndex())
+        self._last = (own, now)
 
     def parse(self, text: str) -> RebalancerPolicy:
         """Return the policy in *text*, with which a plan could be made for the last state.

@@ -122,6 +122,7 @@ async def read_report(
         leading_since=now - _LONG_LEADING,
     )
     state = disruption_state(cache, inputs, now=now)
+    state.learn()
     breakers = open_breakers(past, policy=policy, now=now)
     return report_on(state, policy=policy, breakers=breakers, now=now)
 

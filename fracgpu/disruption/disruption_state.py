@@ -72,6 +72,16 @@ class DisruptionState:
         """Return the pods of one controller that hold or ask for a share of a card."""
         return self.owners.of(owner_uid, self.pods)
 
+    def learn(self) -> None:
+        """Learn what the strategies in use have to know, so that *index* ranks cards by them.
+
+        Before, it ranks as the scheduler extender does until it has learnt. In a large cluster the
+        first time takes as long as many plans do.
+        """
+        needs = (pod.info.need for pod in self.pods.values())
+        named = {need.strategy for need in needs if need is not None and need.strategy is not None}
+        self.index.learn(self.snapshot, {self.strategy, *named})
+
     def cool_cards(self) -> CoolCards:
         """Return what is measured of the cool cards, by their place in *index*."""
         return self.plan_index.cool(self.usage, self.heat, index=self.index, snapshot=self.snapshot)

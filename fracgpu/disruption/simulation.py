@@ -6,6 +6,7 @@ that the scheduler would choose by itself.
 """
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import overload
 
@@ -19,7 +20,6 @@ from fracgpu.k8s.scheduling.cluster import Change, Flags
 from fracgpu.k8s.scheduling.node_filters import NodeFilter, allowed_nodes, refusals
 from fracgpu.k8s.scheduling.objects import ScheduledPod, shared_labels
 from fracgpu.placement.node_matrix import UNSEEN, NodeMatrix
-from fracgpu.placement.placement import SCORING, allocation_on_one_card
 from fracgpu.placement.snapshot_index import Cells
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.move_object import MoveMode
@@ -49,6 +49,17 @@ class Targets(Sequence[Target]):
         self.rows: NDArray[np.int64]
         self.columns: NDArray[np.int64]
         self.rows, self.columns = np.nonzero(cells)
+
+    def only(self, those: NDArray[np.bool_]) -> "Targets":
+        """Return some of the targets: [target] a flag for each."""
+        found = copy(self)
+        found.rows, found.columns = self.rows[those], self.columns[those]
+        return found
+
+    def on(self, node: str) -> NDArray[np.bool_]:
+        """Return for each target whether it is on a node."""
+        found: NDArray[np.bool_] = self.rows == self._matrix.rows.get(node, -1)
+        return found
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -145,22 +156,26 @@ class PlacementSimulation:
         return np.array([name in rows and allowed[rows[name]] for name in nodes], np.bool_)
 
     def scheduler_choice(self, candidate: PlacedPod, targets: Targets) -> Target | None:
-        """Return the target that the scheduler extender itself would prefer; None without any.
+        """Return the target that the scheduler extender itself would choose; None without any.
 
-        It is the card with the best score, 0..1, by the pod's strategy, or the cluster's; of equal
-        ones the first. An avoided card is taken if there is no other. least-waste scores a
-        single card by how tight it is; what it learns of the cluster's workload, which only the
-        extender knows, may tell otherwise.
+        It is the best by the pod's strategy, or the cluster's; of equal ones the first node, and
+        of that the tightest card.
         """
-        need = candidate.info.need
-        if need is None or not targets:
+        if candidate.info.need is None or not targets:
             return None
-        scoring = SCORING[need.strategy or self._state.strategy]
-        cells = (targets.rows, targets.columns)
-        matrix = self._matrix
-        left = matrix.free_mib[cells] - allocation_on_one_card(need).mib
-        score = scoring.score(left / np.maximum(matrix.capacity_mib[cells], 1), matrix.heat[cells])
-        return targets[int(np.argmax(score - matrix.avoided[cells]))]
+        rows, columns = targets.rows, targets.columns
+        preference = self.preference(candidate, rows, columns)
+        free_mib = self._matrix.free_mib[rows, columns]
+        return targets[int(np.lexsort((columns, free_mib, rows, -preference))[0])]
+
+    def preference(
+        self, candidate: PlacedPod, rows: NDArray[np.int64], columns: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Return how gladly the extender would give a pod each of some cards; higher is better."""
+        state = self._state
+        return state.index.preference(
+            candidate.info, rows, columns, strategy=state.strategy, snapshot=state.snapshot
+        )
 
     def why_none(self, candidate: PlacedPod, *, mode: MoveMode | None = None) -> str:
         """Return why nodes would refuse a replacement, the commonest reason first; may be empty."""
@@ -207,14 +222,13 @@ class PlacementSimulation:
 
     def _replacements(self) -> Iterator[Change]:
         """Yield the replacements that are on their way, each on the node of its target."""
-        coming = [move for move in self._state.past if move.under_way and move.landed is None]
-        if not coming:
-            return
-        like = {pod.owner_uid: pod for pod in self._state.pods.values()}
-        for past_move in coming:
+        state = self._state
+        for past_move in state.under_way():
             move = past_move.move
-            pod = self._state.pods.get(move.pod_uid) or like.get(move.owner_uid)
-            if pod is not None and move.target_node in self._cluster.rows:
+            if past_move.landed is not None or move.target_node not in self._cluster.rows:
+                continue
+            pod = state.pods.get(move.pod_uid) or next(iter(state.pods_of(move.owner_uid)), None)
+            if pod is not None:
                 uid = f"replacement of {move.pod_uid}"
                 yield Change(replace(pod.scheduled, uid=uid, node=move.target_node), 1)
 

@@ -1,9 +1,10 @@
-"""Which cards of a snapshot would take a whole pod; kept up to date from snapshot to snapshot.
+"""Which cards of a snapshot would take a whole pod, and which of them the scheduler would choose.
 
-Only nodes that differ from the last snapshot are read again.
+It is kept up to date from snapshot to snapshot: only nodes that differ from the last one are read
+again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
@@ -11,10 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.cards.card import CardUuid
+from fracgpu.k8s.resources import pod_requests
 from fracgpu.placement.fit_index import cards_for_whole_pod
-from fracgpu.placement.node_matrix import NodeMatrix
-from fracgpu.request.need import PodNeed
+from fracgpu.placement.node_matrix import IntArray, NodeMatrix
+from fracgpu.placement.placement import SCORING, allocation_on_one_card
+from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
+from fracgpu.request.need import PodNeed, Strategy
+from fracgpu.state.bound_pod import BoundPod
+from fracgpu.state.bound_pod_index import BoundPodIndex
 from fracgpu.state.ledger import Ledger
+from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.snapshot import NodeInfo, Snapshot
 
 Cells = NDArray[np.bool_]
@@ -60,6 +67,8 @@ class SnapshotIndex:
         self.evaluated = 0
         self._ledger = _SnapshotLedger()
         self._matrix = NodeMatrix(self._ledger)
+        self._bound_pods = BoundPodIndex()
+        self._least_waste = LeastWasteOrder(self._matrix, self._bound_pods, now=lambda: ANY_TIME)
         self._found: dict[PodNeed, Cells] = {}
         self._places: dict[CardUuid, tuple[int, int]] = {}
         self._without: dict[frozenset[CardUuid], Cells] = {}
@@ -75,6 +84,61 @@ class SnapshotIndex:
             self._places.clear()
             self._without.clear()
         return self._matrix
+
+    def observe(self, changes: Mapping[str, BoundPod | None]) -> None:
+        """Record bound pods by UID as they are now, None for one that is gone: what CPU they take.
+
+        They have to be told once, and then those that changed.
+        """
+        for uid, pod in changes.items():
+            if pod is None:
+                self._bound_pods.remove(uid)
+            elif self._bound_pods.put(pod):
+                self._least_waste.observe(pod)
+
+    def learn(self, snapshot: Snapshot, strategies: Iterable[Strategy]) -> None:
+        """Learn from the bound pods what one of *strategies* has to know, if they have changed."""
+        if Strategy.LEAST_WASTE in strategies:
+            self.matrix(snapshot)
+            self._least_waste.learn_now(ahead=False)
+
+    def preference(
+        self,
+        pod: PodInfo,
+        rows: IntArray,
+        columns: IntArray,
+        *,
+        strategy: Strategy,
+        snapshot: Snapshot,
+    ) -> NDArray[np.float64]:
+        """Return how gladly the scheduler extender would give a pod each of some cards.
+
+        Args:
+            pod: it fits on each of them, and has a need.
+            rows: the node of each card in `matrix`.
+            columns: the card's place in that row.
+            strategy: the cluster's default; a pod's own strategy overrides it.
+            snapshot: the nodes.
+
+        Returns:
+            [card] higher is better. Avoided cards come after all others.
+        """
+        need = pod.need
+        assert need is not None, "a pod that is placed has a need"
+        matrix = self.matrix(snapshot)
+        strategy = need.strategy or strategy
+        if strategy is Strategy.LEAST_WASTE:
+            host = pod_requests(pod.record.containers)
+            cost = self._least_waste.card_costs(need, host, rows, columns)
+            # Of nothing but avoided cards the tightest is taken, as by `choose_cards`.
+            if cost is not None and not np.isnan(cost).all():
+                return np.where(np.isnan(cost), -np.inf, -cost)
+        cells = rows, columns
+        left = matrix.free_mib[cells] - allocation_on_one_card(need).mib
+        capacity = np.maximum(matrix.capacity_mib[cells], 1)
+        score = SCORING[strategy].score(left / capacity, matrix.heat[cells])
+        found: NDArray[np.float64] = score - matrix.avoided[cells]
+        return found
 
     def fitting(self, need: PodNeed, snapshot: Snapshot) -> Cells:
         """Return the cards on each of which the whole pod would fit."""

@@ -23,6 +23,7 @@ from fracgpu.disruption.verification import verify
 from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
 from fracgpu.placement.snapshot_index import SnapshotIndex
 from fracgpu.request.need import Strategy
+from fracgpu.state.bound_pod import decode_bound_pod
 from fracgpu.state.cluster_state import PlacedPod, scheduling_by_cards, settled_workloads
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.move_object import MoveMode
@@ -178,8 +179,10 @@ class ReplayedWorld:
         self._by_uid[pod.uid] = pod
         self._placed[pod.uid] = placed
         self._ledger.set_pod(placed.info.record)
+        self._index.observe({pod.uid: decode_bound_pod(body)})
 
     def _forget(self, pod: ReplayedPod) -> None:
+        self._index.observe({pod.uid: None})
         self._ledger.remove_pod(pod.uid)
         self._placed.pop(pod.uid, None)
         self._by_uid.pop(pod.uid, None)
@@ -235,6 +238,7 @@ class ReplayedWorld:
         self._verify(state.usage, now)
         self._past = [past for past in self._past if now - past.started_at < _KEPT]
         state = replace(state, past=list(self._past))
+        state.learn()
         mode = effective_mode(self._policy, open_breakers(self._past, policy=self._policy, now=now))
         if mode is not Mode.ACTIVE:
             self._planned = []

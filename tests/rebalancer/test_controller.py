@@ -8,16 +8,23 @@ from datetime import timedelta
 import pytest
 import structlog
 
+from fracgpu import names
 from fracgpu.cards.card import CardUuid, CordonEffect
 from fracgpu.disruption.move import Ending
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
-from fracgpu.request.need import Strategy
+from fracgpu.placement.outcome import Placement
+from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
+from fracgpu.state.bound_pod import decode_bound_pod
 from fracgpu.state.move_object import MovePhase
+from fracgpu.state.node_info import read_node
+from fracgpu.state.pod_info import decode_pod_info
 from kube.client import KubeClient
 from kube.kinds import CUSTOM_RESOURCE_DEFINITIONS, NODES, PODS
+from kube.objects import encode
 from rebalancer.usage.measured import Measured
+from scheduler.core import SchedulerCore
 from simulator.apiserver.server import ApiServer
-from tests.fakes.clock import NOON
+from tests.fakes.clock import NOON, VirtualClock
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register
 from tests.support.moves import a_beneficiary
 from tests.support.moving import (
@@ -241,6 +248,54 @@ async def test_the_target_is_what_the_clusters_strategy_would_choose(
         record = await rig.tick_until_planned()
 
     assert record.move.target == target
+
+
+async def test_by_default_the_target_is_what_the_extender_would_choose_and_not_the_fullest_card(
+    kube: KubeClient,
+) -> None:
+    """The pods of the cluster take 8,000 MiB, which fit where 8,000 are left, not where 4,000."""
+    await make_cluster(kube)
+    tight, roomy, full = (CardUuid(f"GPU-{name}") for name in ("tight", "roomy", "full"))
+    cards = [a_card(tight), a_card(roomy, index=1), a_card(full, index=2), a_card("GPU-2", index=3)]
+    await kube.delete(NODES, "n2")
+    await register(kube, a_sharing_node("n2", cards=cards))
+    others = {tight: (8000, 8000), roomy: (12_000,), full: (8000,) * 3, "GPU-2": (8000,) * 3}
+    for card, sizes in others.items():
+        for number, mib in enumerate(sizes):
+            name = f"{card.lower()}-{number}"
+            await add_pod(kube, name, card=CardUuid(card), node="n2", mib=mib)
+    async with a_rig(kube) as rig:
+        rig.usage.readings |= {CardUuid(card): a_reading(0.05) for card in others}
+
+        record = await rig.tick_until_planned()
+
+    assert rig.placement.value is DEFAULT_STRATEGY is Strategy.LEAST_WASTE
+    assert record.move.target == roomy
+    assert record.move.target == await extenders_choice(kube, "pod-a", closed={HOT_CARD})
+
+
+async def extenders_choice(kube: KubeClient, name: str, *, closed: set[CardUuid]) -> CardUuid:
+    """Return the card that the extender would give a replica of a pod that owns nothing yet."""
+    core = SchedulerCore(strategy=lambda: DEFAULT_STRATEGY, clock=VirtualClock())
+    for raw in (await kube.list(NODES)).items:
+        node = read_node(bytes(raw))
+        if not closed & {card.uuid for card in node.cards}:
+            core.ledger.set_node(node)
+    for raw in (await kube.list(PODS)).items:
+        bound = decode_bound_pod(bytes(raw))
+        assert bound is not None
+        core.ledger.observe(bound.allocation)
+        core.bound_pods.put(bound)
+    core.least_waste.learn_now()
+    body = await kube.get_object(PODS, name, namespace=NAMESPACE)
+    del body["spec"]["nodeName"], body["metadata"]["annotations"][names.ASSIGNMENT]
+    pod = decode_pod_info(encode(body | {"metadata": body["metadata"] | {"uid": "replica"}}))
+    best = core.best_node(pod, tuple(core.ledger.nodes))
+    assert best is not None
+    answer = core.cards_on(pod, best)
+    assert isinstance(answer, Placement)
+    ((part,),) = answer.assignment.values()
+    return part.card
 
 
 async def test_a_node_that_goes_while_prometheus_answers_ends_nothing(kube: KubeClient) -> None:

@@ -12,7 +12,7 @@ from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, CordonEffect, NodeCards
 from fracgpu.disruption.heat import CardReading
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
-from fracgpu.request.need import Strategy
+from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
 from fracgpu.state.allocation import Slice
 from fracgpu.state.assignment import write_assignment
 from fracgpu.state.move_object import MovePhase, decode_move
@@ -278,7 +278,7 @@ class Config:
 
 @dataclass
 class Placement:
-    value: Strategy = Strategy.PACK
+    value: Strategy = DEFAULT_STRATEGY
 
 
 class Rig:

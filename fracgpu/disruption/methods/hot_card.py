@@ -8,8 +8,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-import numpy as np
-
 from fracgpu.cards.card import FULL_CORES, CardUuid, Health
 from fracgpu.disruption.candidates.evictability import why_not_evictable
 from fracgpu.disruption.candidates.move_mode import mode_of
@@ -215,21 +213,12 @@ def best_move(
     if not targets:
         detail = simulation.why_none(candidate) if targets.refused else ""
         return HeldBack(subject=key, reason=HoldReason.NO_TARGET, detail=detail)
-    preferred = simulation.scheduler_choice(candidate, targets)
-    source_node = candidate.info.record.node
     forecast = state.cool_cards().forecast[targets.rows, targets.columns]
-    coolest = [targets[int(at)] for at in np.flatnonzero(forecast == forecast.min())]
-    target = min(
-        coolest,
-        # On ties prefer the source node, which has the image already, then the card that the
-        # scheduler would have chosen.
-        key=lambda target: (
-            target.node != source_node,
-            preferred is None or target.card != preferred.card,
-            target.node,
-            target.card,
-        ),
-    )
+    coolest = targets.only(forecast == forecast.min())
+    # On ties the source node, which has the image already; then what the scheduler would choose.
+    near = coolest.on(candidate.info.record.node)
+    target = simulation.scheduler_choice(candidate, coolest.only(near) if near.any() else coolest)
+    assert target is not None, "there is a coolest card"
     cost = _cost(state, card, candidate)
     best = _move(state, card, candidate, use, (target.node, target.card), cost=cost, policy=policy)
     if best.gain_points <= 0:

@@ -26,7 +26,7 @@ from fracgpu.disruption.simulation import PlacementSimulation
 from fracgpu.k8s.scheduling.cluster import Change
 from fracgpu.k8s.scheduling.node_filters import NodeFilter, allowed_nodes
 from fracgpu.placement.outcome import Placement
-from fracgpu.placement.placement import SCORING, place
+from fracgpu.placement.placement import place
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.move_object import MoveMode
 
@@ -94,6 +94,12 @@ class RoomContext:
                 candidate, self.table.nodes, without=_ROOM if waits else frozenset()
             )
         return found
+
+    def preference(self, candidate: PlacedPod, cards: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return how gladly the scheduler would give a pod each of some cards of the table."""
+        places = self.state.index.places(self.state.snapshot)
+        found = np.array([places[self.table.uuids[number]] for number in cards.tolist()], np.int64)
+        return self._simulation.preference(candidate, found[:, 0], found[:, 1])
 
     def use(self, candidate: PlacedPod, card: CardUuid) -> MeasuredPodUse | None:
         """Return a pod's use of its card; what the whole card does, if the pod is not measured."""
@@ -259,9 +265,10 @@ class StateProver:
             & (context.measured_free_mib >= pod.allocation.mib + policy.free_margin_mib)
         )
         numbers = np.flatnonzero(fitting)
-        left = (table.free_mib - pod.allocation.mib) / np.maximum(table.capacity_mib, 1)
-        score = SCORING[need.strategy or state.strategy].score(left, table.heat)[numbers]
-        yield from numbers[np.lexsort((-score, table.avoided[numbers]))].tolist()
+        if len(numbers):
+            preference = context.preference(candidate, numbers)
+            order = np.lexsort((table.free_mib[numbers], -preference, table.avoided[numbers]))
+            yield from numbers[order].tolist()
 
     def _left(self, candidate: PlacedPod) -> frozenset[CardUuid]:
         """Return the cards that the pod's owner left so lately that it does not return."""

@@ -4,19 +4,28 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.simulation import PlacementSimulation, Target
 from fracgpu.k8s.container import ContainerKind
+from fracgpu.k8s.resources import pod_requests
 from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
+from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
+from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
 from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
+from fracgpu.state.bound_pod import BoundPod
+from fracgpu.state.bound_pod_index import BoundPodIndex
 from fracgpu.state.cluster_state import PlacedPod, scheduling_by_cards
+from fracgpu.state.ledger import Ledger
 from fracgpu.state.move_object import MoveMode
-from fracgpu.state.snapshot import NodeInfo
+from fracgpu.state.snapshot import NodeInfo, allocation_of
 from fracgpu.units import Mib
+from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
     CARD_MIB,
     COOL_CARD,
@@ -144,6 +153,59 @@ def test_the_choice_of_the_scheduler_is_known(strategy: Strategy, card: str) -> 
     assert avoided.scheduler_choice(pod, avoided.targets(pod)) == Target(
         "n2", CardUuid(others.pop())
     )
+
+
+@given(st.data())
+def test_of_some_cards_it_knows_the_one_that_least_waste_would_choose(data: st.DataObject) -> None:
+    """Asked as the extender asks it, which is kept off the other cards."""
+    nodes = [a_node("n1", HOT_CARD), a_node("n2", "a", "b", "c"), a_node("n3", "d", "e", model="B")]
+    sizes = st.sampled_from([2000, 4000, 6000, 8000, 12_000])
+    pods = [replica()]
+    for node in nodes[1:]:
+        for card in node.cards:
+            found = data.draw(
+                st.lists(sizes, max_size=3).filter(lambda here: sum(here) <= CARD_MIB)
+            )
+            pods += [
+                a_placed_pod(f"{card.uuid}-{at}", card.uuid, node=node.node, mib=mib)
+                for at, mib in enumerate(found)
+            ]
+    among = data.draw(st.sets(st.sampled_from("abcde"), min_size=1))
+    closed = {CardUuid(card): "n2" if card in "abc" else "n3" for card in set("abcde") - among}
+    state = a_disruption_state(nodes=nodes, pods=pods)
+    state.index.observe({pod.uid: a_bound_pod(pod) for pod in pods})
+    state.learn()
+    simulation = PlacementSimulation(state)
+    targets = simulation.targets(pods[0], exclude=frozenset(closed))
+
+    chosen = simulation.scheduler_choice(pods[0], targets)
+
+    if chosen is None:
+        assert not targets
+        return
+    ledger, bound = Ledger(), BoundPodIndex()
+    for node in nodes:
+        ledger.set_node(node)
+    for pod in pods:
+        ledger.set_pod(pod.info.record)
+        bound.put(a_bound_pod(pod))
+    matrix = NodeMatrix(ledger)
+    order = LeastWasteOrder(matrix, bound, now=lambda: NOON)
+    order.learn_now()
+    need, host = pods[0].info.need, pod_requests(pods[0].info.record.containers)
+    assert need is not None
+    offered = sorted({target.node for target in targets})
+    scores = order.score(need, host, matrix.rows_of(offered), closed=closed)
+    assert scores is not None
+    assert scores[offered.index(chosen.node)] == scores.max()
+    assert order.prefer(need, host, chosen.node, closed=closed) == frozenset({chosen.card})
+
+
+def a_bound_pod(pod: PlacedPod) -> BoundPod:
+    record = pod.info.record
+    host = pod_requests(record.containers)
+    allocation = allocation_of(record)
+    return BoundPod(namespace=record.namespace, name=record.name, host=host, allocation=allocation)
 
 
 def every(state: DisruptionState) -> frozenset[CardUuid]:

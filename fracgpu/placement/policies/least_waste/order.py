@@ -67,8 +67,7 @@ class LeastWasteOrder:
         self._now = now
         # The models of a Demand in this mix are globs, as the pod wrote them. They are resolved
         # each time the mix is learnt, since a cluster may get new models.
-        self._mix = WorkloadMix()
-        self._folded = False
+        self._mix, self._folded = WorkloadMix(), False
         self._synced: _SyncedPolicy | None = None
         self.times_learnt = 0
         self._accepted: dict[frozenset[str], Models] = {}
@@ -131,8 +130,7 @@ class LeastWasteOrder:
     def learning(self, *, ahead: bool = True) -> Iterator[None]:
         """Learn the mix in steps of some milliseconds, if it has drifted from the last one.
 
-        Args:
-            ahead: fill the policy's caches as well. The scores are the same without.
+        With *ahead* the policy's caches are filled as well; the scores are the same without.
         """
         self._matrix.refresh(now=self._now())
         if not self._folded:
@@ -143,9 +141,8 @@ class LeastWasteOrder:
             and drift_ratio(self._synced.policy.classes, classes) < _DRIFT_RATIO
         ):
             return
-        synced = _SyncedPolicy(
-            LeastWaste(classes, self._matrix.models), self._matrix, self._bound_pods
-        )
+        policy = LeastWaste(classes, self._matrix.models)
+        synced = _SyncedPolicy(policy, self._matrix, self._bound_pods)
         synced.keep_up()
         demands = [pod_class.demand for pod_class in classes]
         for _ in synced.policy.warming(demands) if ahead else ():
@@ -155,9 +152,8 @@ class LeastWasteOrder:
 
     def _fold(self) -> Iterator[None]:
         """Count the pods that are bound already; pods bound meanwhile count as new."""
-        bound_pods = self._bound_pods.pods()
         self._folded = True
-        for at, pod in enumerate(bound_pods):
+        for at, pod in enumerate(self._bound_pods.pods()):
             demand = self._demand_of_bound(pod)
             if demand is not None:
                 self._mix.include(demand)
@@ -203,8 +199,7 @@ class LeastWasteOrder:
     ) -> NDArray[np.float64] | None:
         """Return scores 0..1 of nodes on which a pod fits, or None if there are none to give.
 
-        See `scheduler.extender.filter.NodeScorer`. A pod without a need takes CPU and memory of a
-        node, and no card.
+        A pod without a need takes CPU and memory of a node, and no card.
         """
         synced = self._synced
         if synced is None or (need is not None and len(need.containers) != 1):
@@ -238,8 +233,7 @@ class LeastWasteOrder:
     ) -> frozenset[CardUuid] | None:
         """Return the cards to take on one node, none *closed*, or None for no preference.
 
-        The caller must check that the pod fits on them: thousandths of a card are rounded, and
-        other binds may be under way.
+        The caller checks that the pod fits: thousandths are rounded, and other binds under way.
         """
         synced = self._synced
         if synced is None or len(need.containers) != 1:
@@ -259,6 +253,25 @@ class LeastWasteOrder:
             return None
         uuids = tuple(node_info.cards)
         return frozenset(uuids[card] for card in synced.policy.cards(ranking, 0, demand, columns))
+
+    def card_costs(
+        self, need: PodNeed, host: HostResources, rows: IntArray, columns: IntArray
+    ) -> NDArray[np.float64] | None:
+        """Return what a pod of one card would cost on each card; NaN for one that is avoided.
+
+        The cards are given by matrix row and column. None for no preference, as in `prefer`.
+        """
+        synced = self._synced
+        if synced is None or len(need.containers) != 1 or need.containers[0].cards != 1:
+            return None
+        synced.keep_up()
+        found, own, sizes = np.full(len(rows), np.nan), synced.row[rows], synced.size_mib[rows]
+        sizes[(own < 0) | (columns >= MAX_CARDS)] = 0
+        for size in np.unique(sizes[sizes > 0]).tolist():
+            at = np.flatnonzero(sizes == size)
+            demand = self._demand(need, host, size)
+            found[at] = synced.policy.card_costs(demand, own[at], columns[at])
+        return found
 
     def _demand(self, need: PodNeed | None, host: HostResources, size_mib: int) -> Demand:
         if need is None:

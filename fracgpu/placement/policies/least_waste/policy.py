@@ -149,15 +149,7 @@ class LeastWaste:
         after = options.state[rows]
         at, option = np.nonzero(after >= 0)
         node = rows[at]
-        state = after[at, option]
-        cpu = nodes.cpu_milli[node] - demand.cpu_milli
-        cost = states.waste_milli(state, cpu) + options.lost_milli[node, option]
-        cost = cost - self._scarcity.worth_milli(
-            model=nodes.model[node], cpu_milli=cpu, idle_cards=states.idle_cards[state]
-        )
-        # The rise over the cost as the node is now; idle cards break ties, see _TIE_WEIGHT.
-        cost -= self._cost_now[node] - _TIE_WEIGHT * self._idle_milli[node]
-        cost += self._prices.by_model[nodes.model[node]] * demand.gpu_milli
+        cost = self._rise(demand, options, node, option)
         # Where the options of each node begin; `at` ascends, so they are adjacent.
         first = np.flatnonzero(np.diff(at, prepend=-1))
         if len(first) == len(at):
@@ -172,6 +164,45 @@ class LeastWaste:
             cost_milli=cost[chosen],
             card=options.card[node[chosen], option[chosen]],
         )
+
+    def card_costs(self, demand: Demand, rows: IntArray, columns: IntArray) -> NDArray[np.float64]:
+        """Return the cost of a pod on one card for each of some cards, as `rank` has it.
+
+        Args:
+            demand: what the pod requests; one card.
+            rows: the node of each card.
+            columns: its place among the cards of the node.
+
+        Returns:
+            [card] thousandths of a card; NaN where the pod does not fit.
+        """
+        self._keep_up()
+        nodes = self._nodes
+        options = self._options_of(demand)
+        cost = np.full(len(rows), np.nan)
+        # Cards of a node with one free level lead to one state: look for the option of that level.
+        first = options.card[rows]
+        levels = nodes.levels[rows[:, np.newaxis], first]
+        same = (levels == nodes.levels[rows, columns][:, np.newaxis]) & (options.state[rows] >= 0)
+        fits = same.any(1) & np.isin(rows, nodes.candidate_rows(demand))
+        cost[fits] = self._rise(demand, options, rows[fits], same[fits].argmax(1))
+        return cost
+
+    def _rise(
+        self, demand: Demand, options: PlacementOptions, node: IntArray, option: IntArray
+    ) -> NDArray[np.float64]:
+        """Return how much the cost of each node rises if a pod takes that option of it."""
+        nodes, states = self._nodes, self._states
+        state = options.state[node, option]
+        cpu = nodes.cpu_milli[node] - demand.cpu_milli
+        waste = states.waste_milli(state, cpu) + options.lost_milli[node, option]
+        cost: NDArray[np.float64] = waste - self._scarcity.worth_milli(
+            model=nodes.model[node], cpu_milli=cpu, idle_cards=states.idle_cards[state]
+        )
+        # The rise over the cost as the node is now; idle cards break ties, see _TIE_WEIGHT.
+        cost -= self._cost_now[node] - _TIE_WEIGHT * self._idle_milli[node]
+        cost += self._prices.by_model[nodes.model[node]] * demand.gpu_milli
+        return cost
 
     def cards(
         self,
