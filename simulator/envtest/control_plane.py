@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -99,14 +99,13 @@ class ControlPlane:
             ControlPlaneError: one of them ended, or was not ready within 90 s.
         """
         async with AsyncExitStack() as processes:
-            etcd_url, etcd = await _start_etcd(processes, assets=assets, workdir=workdir)
+            etcd = await _start_etcd(processes, assets=assets, workdir=workdir)
             api = await _start_api(
                 processes,
                 etcd=etcd,
                 assets=assets,
                 workdir=workdir,
-                etcd_url=etcd_url,
-                flags={"etcd-servers": etcd_url, **(flags or {})},
+                flags={"etcd-servers": etcd.url, **(flags or {})},
                 users={ADMIN: "system:masters", **(users or {})},
             )
             yield api
@@ -234,9 +233,12 @@ class ControlPlane:
         child.check()
 
 
-async def _start_etcd(
-    processes: AsyncExitStack, *, assets: Path, workdir: Path
-) -> tuple[str, _Process]:
+class _Etcd(NamedTuple):
+    url: str
+    process: _Process
+
+
+async def _start_etcd(processes: AsyncExitStack, *, assets: Path, workdir: Path) -> _Etcd:
     client_port, peer_port = free_ports(2)
     client, peer = f"http://127.0.0.1:{client_port}", f"http://127.0.0.1:{peer_port}"
     command = [
@@ -249,16 +251,15 @@ async def _start_etcd(
         f"--initial-advertise-peer-urls={peer}",
         f"--initial-cluster=default={peer}",
     ]
-    return client, await _started(processes, command, workdir)
+    return _Etcd(client, await _started(processes, command, workdir))
 
 
 async def _start_api(
     processes: AsyncExitStack,
     *,
-    etcd: _Process,
+    etcd: _Etcd,
     assets: Path,
     workdir: Path,
-    etcd_url: str,
     flags: Mapping[str, str | None],
     users: Mapping[str, str],
 ) -> ControlPlane:
@@ -291,14 +292,14 @@ async def _start_api(
     command += [f"--{name}={value}" for name, value in wanted.items() if value is not None]
     api = ControlPlane(
         url=f"https://{wanted['bind-address']}:{port}",
-        etcd_url=etcd_url,
+        etcd_url=etcd.url,
         tokens=tokens,
         ca_file=certs / "apiserver.crt",
         assets=assets,
         workdir=workdir,
         _processes=processes,
         _server=await _started(processes, command, workdir),
-        _etcd=etcd,
+        _etcd=etcd.process,
     )
     await api.wait_ready()
     return api
