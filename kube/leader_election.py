@@ -260,13 +260,20 @@ class LeaderElector:
             self._hold(at=at, at_s=at_s)
 
     async def _look_again(self) -> None:
-        """Resolve a conflict: our own write with a lost answer, an edit, or another holder."""
+        """Resolve a conflict: our own write with a lost answer, an edit, another holder, a restore.
+
+        With an older version than ours etcd was restored from a backup. A watch then gets nothing
+        until the version that it asks for is reached again, so what this process has in memory
+        stays as it was; it ends, and the next one lists everything.
+        """
         found = await self._client.get_object(LEASES, self._name, namespace=self._namespace)
         holder = (found.get("spec") or {}).get("holderIdentity")
         if holder != self.identity:
             raise self._lost(f"it is now held by {holder!r}")
         if _term(found) != self.term:
             raise self._lost("another process of the same name has taken it")
+        if _is_older(found, than=self._lease):
+            raise self._lost("the API server has an older version of it: etcd was restored")
         self._lease = found  # the next attempt renews this version
 
     def _hold(self, *, at: datetime, at_s: float) -> None:
@@ -283,6 +290,16 @@ def _term(lease: dict[str, Any]) -> str:
     if not lease:
         return ""
     return f"{lease['metadata'].get('uid', '')}/{lease['spec'].get('leaseTransitions', 0)}"
+
+
+def _is_older(lease: dict[str, Any], *, than: dict[str, Any]) -> bool:
+    """Report whether a Lease was stored before another; False where versions are no numbers.
+
+    Versions of one resource are numbers that can be compared: apimachinery's
+    ``resourceversion.CompareResourceVersion``, since Kubernetes 1.35; with etcd they always were.
+    """
+    version, ours = (str(body["metadata"]["resourceVersion"]) for body in (lease, than))
+    return version.isdecimal() and ours.isdecimal() and int(version) < int(ours)
 
 
 def micro_time(at: datetime) -> str:

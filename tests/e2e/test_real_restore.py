@@ -9,10 +9,12 @@ import pytest
 from kube.access import connect
 from kube.client import KubeClient
 from kube.informer import Informer
-from kube.kinds import CONFIGMAPS
+from kube.kinds import CONFIGMAPS, LEASES
+from kube.leader_election import LeaderElector, LeaseDurations, LeaseLost
 from kube.retry import RetryPolicy
+from process.clock import SystemClock
 from tests.support.real_apiserver import real_api_server
-from tests.support.waiting import until_true
+from tests.support.waiting import until, until_true
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -33,6 +35,32 @@ def named(informer: Informer[bytes]) -> set[str]:
 
 async def create(client: KubeClient, name: str) -> None:
     await client.create(CONFIGMAPS, {"metadata": {"name": name}}, namespace="default")
+
+
+def candidate(client: KubeClient) -> LeaderElector:
+    """Return a candidate that would live through a longer outage than a restart."""
+    return LeaderElector(
+        client,
+        SystemClock(),
+        name="leader",
+        namespace="default",
+        identity="one",
+        times=LeaseDurations(duration_s=180, renew_deadline_s=160, retry_s=1),
+    )
+
+
+async def lease_version(client: KubeClient) -> str:
+    found = await client.get_object(LEASES, "leader", namespace="default")
+    return str(found["metadata"]["resourceVersion"])
+
+
+async def why_it_ends(leader: LeaderElector) -> str:
+    """Renew until the Lease is lost; return why."""
+    try:
+        await leader.renew_until_lost()
+    except LeaseLost as lost:
+        return str(lost)
+    return ""
 
 
 async def test_after_a_restore_only_a_process_that_was_restarted_sees_what_there_is(
@@ -65,3 +93,30 @@ async def test_after_a_restore_only_a_process_that_was_restarted_sees_what_there
         assert named(running) == {"kept", *lost}
         for task in tasks:
             task.cancel()
+
+
+async def test_a_leader_finds_its_lease_older_after_a_restore_and_ends(tmp_path: Path) -> None:
+    async with (
+        real_api_server(tmp_path / "api") as api,
+        connect(api.kubeconfig(tmp_path / "kubeconfig")) as client,
+    ):
+        leader = candidate(client)
+        await leader.acquire()
+        await api.back_up(tmp_path / "backup")
+        async with asyncio.TaskGroup() as group:
+            ended = group.create_task(why_it_ends(leader))
+            saved = await lease_version(client)
+
+            async def renewed() -> bool:
+                return await lease_version(client) != saved
+
+            await until(renewed, what="the Lease is renewed after the backup")
+            await api.restore(tmp_path / "backup")
+            async with asyncio.timeout(60):
+                why = await ended
+
+        assert "etcd was restored" in why
+        assert not leader.still_leader()
+        successor = candidate(client)
+        async with asyncio.timeout(60):
+            await successor.acquire()

@@ -290,6 +290,39 @@ async def test_an_edit_by_a_stranger_is_no_loss(leases: Leases, clock: VirtualCl
         assert leases.stored[PATH]["metadata"]["labels"] == {"x": "y"}
 
 
+async def test_a_lease_of_an_older_version_was_restored_and_is_lost_at_the_next_renewal(
+    leases: Leases, clock: VirtualClock
+) -> None:
+    one = Candidate(leases, clock, "one")
+    async with running(one) as (task,):
+        await passes(clock, 1)
+        backup = leases.version, leases.stored[PATH]
+        await passes(clock, 10)
+        assert leases.version > backup[0]
+        leases.version, leases.stored[PATH] = backup
+
+        # As often as it renews.
+        await clock.advance(5)
+        await task
+
+        assert not one.election.still_leader()
+
+
+async def test_a_version_that_is_no_number_is_not_compared(
+    leases: Leases, clock: VirtualClock
+) -> None:
+    one = Candidate(leases, clock, "one")
+    async with running(one) as (task,):
+        await passes(clock, 1)
+        held = leases.stored[PATH]
+        other = {**held["metadata"], "resourceVersion": "x"}
+        leases.stored[PATH] = {**held, "metadata": other}
+        await passes(clock, A_LONG_TIME_S)
+
+        assert not task.done()
+        assert one.election.still_leader()
+
+
 async def test_a_lease_that_was_taken_or_deleted_is_lost_at_the_next_renewal(
     leases: Leases, clock: VirtualClock
 ) -> None:
