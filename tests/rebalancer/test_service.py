@@ -29,19 +29,21 @@ from tests.support.moving import NAMESPACE, add_pod, cordons_of, end_pod, events
 from tests.support.rebalancing import COOL_CARD, HOT_CARD
 from tests.support.waiting import until
 
+# The exporter is scraped each second. The policy expects half of that, so that a busy machine may
+# miss every other scrape; and a move is judged when the short window has nothing of before in it.
 QUICK: Final[dict[str, Any]] = {
     "mode": "active",
     "tickS": 1,
     "startupGraceS": 0,
-    "fastWindowS": 5,
-    "slowWindowS": 10,
-    "forecastWindowS": 10,
+    "fastWindowS": 10,
+    "slowWindowS": 12,
+    "forecastWindowS": 12,
     "stepS": 1,
-    "scrapeIntervalS": 1,
-    "staleAfterS": 4,
-    "settleS": 3,
-    "cordonS": 10,
-    "planTtlS": 20,
+    "scrapeIntervalS": 2,
+    "staleAfterS": 10,
+    "settleS": 12,
+    "cordonS": 60,
+    "planTtlS": 60,
 }
 
 
@@ -92,7 +94,7 @@ async def a_role(api: ApiServer, tmp_path: Path, prometheus_url: str) -> AsyncIt
         telemetry_host="127.0.0.1",
         telemetry_port=0,
         identity="rebalancer-0",
-        query_timeout_s=2.0,
+        query_timeout_s=10.0,
     )
     service = build(settings)
     assert isinstance(service.telemetry, HttpServer)
@@ -134,6 +136,7 @@ def is_leaving(kube: KubeClient, *pods: str) -> Callable[[], Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 async def test_it_follows_its_configuration_and_moves_a_pod_off_a_hot_card(
     api: ApiServer, kube: KubeClient, tmp_path: Path
 ) -> None:
@@ -162,8 +165,10 @@ async def test_it_follows_its_configuration_and_moves_a_pod_off_a_hot_card(
             await until(lambda: role.shows("fracgpu_rebalancer_config_valid 0.0"), what="refused")
             await configure(kube, yaml.safe_dump(QUICK))
             await until(lambda: role.shows("fracgpu_rebalancer_config_valid 1.0"), what="taken")
-            await until(leaving, what="a pod is evicted", limit_s=40)
+            await until(leaving, what="a pod is evicted", limit_s=90)
             (gone,) = await leaving()
+            del load.pods[pods[gone]]
+            load.cards |= {HOT_CARD: 47, COOL_CARD: 52}  # before the replacement is seen to run
             assert await cordons_of(kube, "n1") == {HOT_CARD: "hot"}
             assert (await role.get("/readyz"))[0] == 200
 
@@ -173,15 +178,13 @@ async def test_it_follows_its_configuration_and_moves_a_pod_off_a_hot_card(
             await add_pod(
                 kube, "pod-c", card=COOL_CARD, node="n2", move=decode_move(bytes(move)).name
             )
-            del load.pods[pods[gone]]
-            load.cards |= {HOT_CARD: 47, COOL_CARD: 52}
             await until(
                 lambda: role.shows(
                     "fracgpu_rebalancer_moves_total"
                     '{mode="evict",reason="relieved",result="done"} 1.0'
                 ),
                 what="the move is done and proven",
-                limit_s=40,
+                limit_s=90,
             )
             assert await role.shows("fracgpu_rebalancer_misplaced_total 0.0")
 
