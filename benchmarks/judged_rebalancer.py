@@ -25,6 +25,7 @@ from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.disruption.verification import verify
 from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
 from fracgpu.placement.snapshot_index import SnapshotIndex
+from fracgpu.request.need import DEFAULT_STRATEGY
 from fracgpu.state.bound_pod import decode_bound_pod
 from fracgpu.state.cluster_state import PlacedPod, scheduling_by_cards, settled_workloads
 from fracgpu.state.ledger import Ledger
@@ -135,6 +136,7 @@ class Policy:
             workloads=self._workloads,
             index=self._index,
             past=past,
+            strategy=DEFAULT_STRATEGY,
             scheduler_name=names.SCHEDULER_NAME,
             leading_since=_EPOCH,
         )

@@ -33,7 +33,7 @@ from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.k8s.scheduling.constraints import ANYWHERE
 from fracgpu.placement.snapshot_index import SnapshotIndex
-from fracgpu.request.need import ContainerNeed, PodNeed
+from fracgpu.request.need import DEFAULT_STRATEGY, ContainerNeed, PodNeed
 from fracgpu.state.allocation import PodRecord, Slice
 from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.cluster_state import PlacedPod, scheduling_by_cards, settled_workloads
@@ -195,6 +195,7 @@ def a_state(size: Size) -> DisruptionState:
         past=_past_moves(),
         scheduling=scheduling_by_cards(ledger.nodes.values(), pods.values()),
         workloads=settled_workloads(pods.values()),
+        strategy=DEFAULT_STRATEGY,
         scheduler_name=names.SCHEDULER_NAME,
         leading_since=_LONG_AGO,
     )

@@ -9,7 +9,7 @@ from component import placement_config
 from fracgpu import names
 from fracgpu.explain.explanation import objections_of
 from fracgpu.placement.outcome import Placement
-from fracgpu.request.need import Strategy
+from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod
 from kube.client import KubeClient
 from kube.errors import KubeError, NotFound
@@ -28,7 +28,7 @@ _MIX_NOTE: Final = (
 class ClusterStrategy:
     """The cluster's strategy; *note* says why it may be another one."""
 
-    strategy: Strategy = placement_config.DEFAULT
+    strategy: Strategy = DEFAULT_STRATEGY
     note: str = ""
 
 
@@ -49,15 +49,13 @@ async def read_strategy(client: KubeClient, *, namespace: str, config_map: str) 
         body = await client.get(CONFIGMAPS, config_map, namespace=namespace)
         text = (decode_object(body).get("data") or {}).get(placement_config.KEY)
         return ClusterStrategy(
-            strategy=placement_config.DEFAULT
-            if text is None
-            else placement_config.parse_strategy(text)
+            strategy=DEFAULT_STRATEGY if text is None else placement_config.parse_strategy(text)
         )
     except NotFound:
         return ClusterStrategy()
     except (KubeError, ValueError) as error:
         return ClusterStrategy(
-            note=f"{where} cannot be read ({error}), so {placement_config.DEFAULT.value} was "
+            note=f"{where} cannot be read ({error}), so {DEFAULT_STRATEGY.value} was "
             "assumed; the extender goes on with the last good value that it has seen"
         )
 

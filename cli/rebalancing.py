@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from component.placement_config import DEFAULT, parse_strategy
 from component.placement_config import KEY as PLACEMENT_KEY
+from component.placement_config import parse_strategy
 from fracgpu import names
 from fracgpu.disruption.policy import RebalancerPolicy
-from fracgpu.request.need import Strategy
+from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
 from kube.client import KubeClient
 from kube.errors import NotFound
 from kube.kinds import CONFIGMAPS
@@ -107,11 +107,11 @@ async def read_settings(client: KubeClient, *, namespace: str) -> ClusterSetting
         body = await client.get(CONFIGMAPS, names.CONFIG_MAP, namespace=namespace)
     except NotFound:
         source = f"the defaults, because there is no {where}"
-        return ClusterSettings(policy=RebalancerPolicy(), strategy=DEFAULT, source=source)
+        return ClusterSettings(policy=RebalancerPolicy(), strategy=DEFAULT_STRATEGY, source=source)
     data: dict[str, str] = decode_object(body).get("data") or {}
     try:
         policy = parse_policy(data[KEY]) if KEY in data else RebalancerPolicy()
-        strategy = parse_strategy(data[PLACEMENT_KEY]) if PLACEMENT_KEY in data else DEFAULT
+        strategy = parse_strategy(data.get(PLACEMENT_KEY, ""))
     except ValueError as error:
         raise ReadingFailed(f"{where}: {error}; try another policy with --config") from error
     return ClusterSettings(policy=policy, strategy=strategy, source=where)

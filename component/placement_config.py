@@ -4,11 +4,9 @@ from typing import Final
 
 from component.config_keys import PLACEMENT, read_strategy
 from component.config_watcher import strict_mapping
-from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
+from fracgpu.request.need import Strategy
 
 KEY: Final = PLACEMENT
-
-DEFAULT: Final = DEFAULT_STRATEGY
 
 
 def parse_strategy(text: str) -> Strategy:

@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager, closing
 from typing import Final
 
 from component.config_watcher import ConfigWatcher
-from component.placement_config import DEFAULT, parse_strategy
 from component.placement_config import KEY as PLACEMENT_KEY
+from component.placement_config import parse_strategy
 from fracgpu import names
 from fracgpu.disruption.policy import RebalancerPolicy
-from fracgpu.request.need import Strategy
+from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
 from kube.access import connect
 from kube.client import KubeClient
 from kube.event_correlator import EventCorrelator
@@ -127,7 +127,7 @@ def running(  # noqa: PLR0913 - the parts of one process
         namespace=settings.namespace,
         key=PLACEMENT_KEY,
         parse=parse_strategy,
-        default=DEFAULT,
+        default=DEFAULT_STRATEGY,
     )
     metrics.watch_config(lambda: not (config.problem or placement.problem))
     store = MoveStore(client, guard=guard)

@@ -11,7 +11,7 @@ from component.certificate_watcher import CertificateWatcher
 from component.config_watcher import ConfigWatcher
 from component.leader_gate import LeaderGate
 from component.refused_config import RefusedConfigReporter
-from fracgpu.request.need import Strategy
+from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
 from fracgpu.state.move_object import decode_move
 from kube.access import connect
 from kube.client import KubeClient
@@ -107,7 +107,7 @@ def _wire(
         namespace=settings.namespace,
         key=placement_config.KEY,
         parse=placement_config.parse_strategy,
-        default=placement_config.DEFAULT,
+        default=DEFAULT_STRATEGY,
         on_refused=refuse,
     )
     core = SchedulerCore(

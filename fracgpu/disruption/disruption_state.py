@@ -17,7 +17,7 @@ from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.k8s.scheduling.cluster import SchedulingCluster
 from fracgpu.k8s.workloads.workload_state import WorkloadState
 from fracgpu.placement.snapshot_index import SnapshotIndex
-from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
+from fracgpu.request.need import Strategy
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.snapshot import Snapshot
 
@@ -61,7 +61,7 @@ class DisruptionState:
     scheduling: SchedulingCluster
     workloads: WorkloadState
     index: SnapshotIndex = field(default_factory=SnapshotIndex, compare=False, repr=False)
-    strategy: Strategy = DEFAULT_STRATEGY
+    strategy: Strategy
     scheduler_name: str
     leading_since: datetime
     budgets: Budgets | None = None

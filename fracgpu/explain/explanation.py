@@ -26,7 +26,7 @@ from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.placement.outcome import FitReason, NoPlacement, Placement
 from fracgpu.placement.placement import place
 from fracgpu.request.grant_note import words_of
-from fracgpu.request.need import PodNeed, Strategy
+from fracgpu.request.need import DEFAULT_STRATEGY, PodNeed
 from fracgpu.state.allocation import PodRecord, allocations_by_card
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod, NodeConstraints
 from fracgpu.state.pod_info import PodInfo
@@ -115,9 +115,9 @@ def try_cards(
     opened = replace(node_info, node=replace(node_info.node, schedulable=True))
     others = node_info.cards.keys() - among if among is not None else frozenset()
     # Only a need that no pod has lacks a strategy: use the default of the product.
-    answer = place(opened, need, strategy=Strategy.LEAST_WASTE, exclude=frozenset(others))
+    answer = place(opened, need, strategy=DEFAULT_STRATEGY, exclude=frozenset(others))
     if isinstance(answer, NoPlacement) and others:
-        return place(opened, need, strategy=Strategy.LEAST_WASTE)
+        return place(opened, need, strategy=DEFAULT_STRATEGY)
     return answer
 
 

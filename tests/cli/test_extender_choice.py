@@ -10,6 +10,8 @@ import pytest
 
 from cli.cluster import ObservedCluster, cluster_state_of, read_seen_node
 from cli.extender_choice import ClusterStrategy, default_config_map, read_strategy, with_choice
+from cli.rebalancing import read_settings
+from component.placement_config import parse_strategy
 from fracgpu import names
 from fracgpu.cards.annotations import write_time
 from fracgpu.cards.card import Card, CardUuid, Health
@@ -17,7 +19,7 @@ from fracgpu.explain.answers import Explanation, PodVerdict
 from fracgpu.explain.explanation import explain
 from fracgpu.explain.subject import read_subject
 from fracgpu.placement.outcome import Placement
-from fracgpu.request.need import Strategy
+from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
 from fracgpu.state.bound_pod import decode_bound_pod
 from fracgpu.state.node_info import read_node
 from fracgpu.units import Mib
@@ -222,6 +224,23 @@ async def test_without_a_config_map_the_extenders_default_holds(kube: KubeClient
     found = await read_strategy(kube, namespace=namespace, config_map=name)
 
     assert found == ClusterStrategy(strategy=Strategy.LEAST_WASTE)
+
+
+@pytest.mark.parametrize("data", [None, {}, {"placement": ""}, {"placement": "strategy: spread"}])
+async def test_every_command_has_the_strategy_that_scheduler_and_rebalancer_have(
+    kube: KubeClient, data: Json | None
+) -> None:
+    """`fracgpu explain` reads it in one place, `fracgpu plan` and the replay in another."""
+    explained = await with_config(kube, data) if data is not None else await unconfigured(kube)
+    planned = await read_settings(kube, namespace=names.SYSTEM_NAMESPACE)
+
+    text = (data or {}).get("placement", "")
+    wanted = parse_strategy(text) if text else DEFAULT_STRATEGY
+    assert explained.strategy is planned.strategy is wanted
+
+
+async def unconfigured(kube: KubeClient) -> ClusterStrategy:
+    return await read_strategy(kube, namespace=names.SYSTEM_NAMESPACE, config_map=names.CONFIG_MAP)
 
 
 async def test_a_strategy_that_cannot_be_read_is_said(kube: KubeClient) -> None:

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from cli.rebalancing import ReadingFailed, read_cluster, read_policy_file, read_settings
-from component.placement_config import DEFAULT
 from fracgpu import names
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
-from fracgpu.request.need import Strategy
+from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
 from kube.client import KubeClient
 from kube.kinds import CONFIGMAPS
 from tests.support.moving import make_cluster
@@ -26,7 +25,7 @@ async def configure(kube: KubeClient, **keys: str) -> None:
 async def test_without_a_configmap_the_defaults_hold(kube: KubeClient) -> None:
     settings = await read_settings(kube, namespace=names.SYSTEM_NAMESPACE)
 
-    assert (settings.policy, settings.strategy) == (RebalancerPolicy(), DEFAULT)
+    assert (settings.policy, settings.strategy) == (RebalancerPolicy(), DEFAULT_STRATEGY)
     assert "there is no ConfigMap fracgpu-system/fracgpu-config" in settings.source
 
 

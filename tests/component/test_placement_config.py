@@ -2,8 +2,8 @@
 
 import pytest
 
-from component.placement_config import DEFAULT, parse_strategy
-from fracgpu.request.need import Strategy
+from component.placement_config import parse_strategy
+from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
 
 
 @pytest.mark.parametrize("strategy", Strategy)
@@ -12,7 +12,7 @@ def test_every_strategy_has_a_name(strategy: Strategy) -> None:
 
 
 def test_what_is_not_said_is_the_default() -> None:
-    assert parse_strategy("") is DEFAULT
+    assert parse_strategy("") is DEFAULT_STRATEGY
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from component.placement_config import parse_strategy
 from deviceplugin.settings import DevicePluginSettings
 from fracgpu import names
 from fracgpu.disruption.policy import Mode
-from fracgpu.request.need import Strategy
+from fracgpu.request.need import DEFAULT_STRATEGY
 from process.settings import load
 from rebalancer.config import KEY as REBALANCER_KEY
 from rebalancer.config import parse_policy
@@ -158,7 +158,7 @@ def test_the_configuration_that_ships_is_one_the_roles_read() -> None:
 
     assert set(data) == {ADMISSION_KEY, PLACEMENT_KEY, REBALANCER_KEY}
     assert parse_admission(data[ADMISSION_KEY], base=AdmissionConfig()) == AdmissionConfig()
-    assert parse_strategy(data[PLACEMENT_KEY]) is Strategy.LEAST_WASTE
+    assert parse_strategy(data[PLACEMENT_KEY]) is DEFAULT_STRATEGY
     # Nothing moves before an administrator says so.
     assert parse_policy(data[REBALANCER_KEY]).mode is Mode.DRY_RUN
 

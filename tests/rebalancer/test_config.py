@@ -10,10 +10,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from component.placement_config import DEFAULT, parse_strategy
+from component.placement_config import parse_strategy
 from fracgpu.disruption.aggressiveness import LEVELS, policy_at
 from fracgpu.disruption.policy import Mode, RebalancerPolicy, tunables
-from fracgpu.request.need import Strategy
+from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
 from rebalancer.config import camel, parse_policy, policy_hash, reference
 
 
@@ -189,7 +189,7 @@ def test_the_documentation_holds_the_reference_as_it_is() -> None:
 
 def test_the_strategy_is_the_schedulers_and_what_names_none_is_refused() -> None:
     assert parse_strategy("strategy: least-waste") is Strategy.LEAST_WASTE
-    assert parse_strategy("") is DEFAULT is Strategy.LEAST_WASTE
+    assert parse_strategy("") is DEFAULT_STRATEGY is Strategy.LEAST_WASTE
     for text in ("strategy: sideways", "strategy: [pack]", "pack", "stategy: pack"):
         with pytest.raises(ValueError, match=r"."):
             parse_strategy(text)

@@ -20,7 +20,7 @@ from fracgpu.disruption.move import Move, PastMove
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.k8s.scheduling.constraints import ANYWHERE, SchedulingConstraints
-from fracgpu.request.need import ContainerNeed, PodNeed
+from fracgpu.request.need import DEFAULT_STRATEGY, ContainerNeed, PodNeed
 from fracgpu.state.allocation import PodRecord, Slice
 from fracgpu.state.cluster_state import PlacedPod, scheduling_by_cards, settled_workloads
 from fracgpu.state.ledger import Ledger
@@ -152,6 +152,7 @@ def a_disruption_state(
         scheduling=scheduling_by_cards(shown, placed),
         workloads=settled_workloads(placed),
         past=past,
+        strategy=DEFAULT_STRATEGY,
         scheduler_name=names.SCHEDULER_NAME,
         leading_since=leading_since,
     )
