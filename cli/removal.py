@@ -9,7 +9,7 @@ to their owners once the rebalancer is gone, which would move them on.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import msgspec
 
@@ -63,6 +63,7 @@ _RIGHTS: Final = (ROLE_BINDINGS, ROLES, CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES)
 _ELSEWHERE: Final = (CONFIGMAPS, SECRETS, SERVICES, SERVICE_ACCOUNTS)
 # With the definition go the Moves.
 _KINDS: Final = (*_ADMISSION, *_ELSEWHERE, *_RIGHTS, CUSTOM_RESOURCE_DEFINITIONS)
+_SLOTS: Final = f"capacity {names.GPU_SLOT}"
 _PAUSE_S: Final = 1.0
 
 
@@ -99,19 +100,28 @@ class RemovalPlan:
 
     Attributes:
         nodes: labels, annotations and resources to remove, by node.
+        counted: further nodes, of which only kubelet's own count of slots is left.
         objects: in the order of their removal.
         pods: those that still hold cards, as ``namespace/name``; they are not touched.
         moved: those that carry the marks of a move, as ``namespace/name``.
     """
 
     nodes: Mapping[str, NodeMarks] = field(default_factory=dict)
+    counted: Sequence[str] = ()
     objects: Sequence[FoundObject] = ()
     namespaces: Sequence[str] = ()
     pods: Sequence[str] = ()
     moved: Sequence[str] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.nodes or self.objects or self.namespaces or self.moved)
+        found = (self.nodes, self.counted, self.objects, self.namespaces, self.moved)
+        return any(found)
+
+    @property
+    def on_nodes(self) -> Mapping[str, Sequence[str]]:
+        """What is to be removed from each node, in words."""
+        marked = {name: marks.words for name, marks in self.nodes.items()}
+        return {**marked, **dict.fromkeys(self.counted, (_SLOTS,))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,14 +156,12 @@ async def make_plan(client: KubeClient, *, node: str | None = None) -> RemovalPl
         reason = _goes_on_sharing(body)
         if reason:
             raise StillSharesError(reason)
-        marks = marks_of(body, include_admin_keys=True)
-        return RemovalPlan(
-            nodes={node: marks} if marks else {}, pods=await _holders(client, node=node)
-        )
-    namespaces = [meta.name for meta in await _labelled(client, NAMESPACES)]
+        return RemovalPlan(**_marked([body]), pods=await _holders(client, node=node))
+    namespaces = await _namespaces(client)
     objects = [found for kind in _KINDS for found in await _labelled(client, kind)]
+    bodies = [decode_object(raw) for raw in (await client.list(NODES)).items]
     return RemovalPlan(
-        nodes={name: marks for name, marks in (await _nodes(client)).items() if marks},
+        **_marked(bodies),
         objects=[found for found in objects if found.namespace not in namespaces],
         namespaces=namespaces,
         pods=await _holders(client),
@@ -170,9 +178,37 @@ async def _labelled(client: KubeClient, kind: Kind) -> list[FoundObject]:
     return [FoundObject(kind=kind, name=meta.name, namespace=meta.namespace) for meta in metas]
 
 
-async def _nodes(client: KubeClient) -> dict[str, NodeMarks]:
-    bodies = [decode_object(raw) for raw in (await client.list(NODES)).items]
-    return {body["metadata"]["name"]: marks_of(body, include_admin_keys=True) for body in bodies}
+async def _namespaces(client: KubeClient) -> list[str]:
+    """Return our namespaces; one that ``helm --create-namespace`` made has no label of ours."""
+    everyone = [
+        msgspec.json.decode(raw, type=_Object).metadata.name
+        for raw in (await client.list(NAMESPACES)).items
+    ]
+    found = {meta.name for meta in await _labelled(client, NAMESPACES)}
+    return sorted(found | ({names.SYSTEM_NAMESPACE} & set(everyone)))
+
+
+class _Marked(TypedDict):
+    nodes: Mapping[str, NodeMarks]
+    counted: Sequence[str]
+
+
+def _marked(bodies: Iterable[Mapping[str, Any]]) -> _Marked:
+    """Return what is on these nodes: our own marks, or kubelet's count of our slots alone."""
+    nodes, counted = {}, []
+    for body in bodies:
+        name = body["metadata"]["name"]
+        marks = marks_of(body, include_admin_keys=True)
+        if marks:
+            nodes[name] = marks
+        elif _counts_slots(body):
+            counted.append(name)
+    return {"nodes": nodes, "counted": counted}
+
+
+def _counts_slots(node: Mapping[str, Any]) -> bool:
+    """Report whether kubelet counts our slots; only their zero is one of our marks."""
+    return names.GPU_SLOT in (node.get("status", {}).get("capacity") or {})
 
 
 async def _holders(client: KubeClient, *, node: str | None = None) -> list[str]:
@@ -222,7 +258,7 @@ class Removal:
         waiting = await self._wait_gone(plan.namespaces)
         moved = await self._give_back_moved()
         await self._delete(found for found in plan.objects if found.kind not in _ADMISSION)
-        left = await self._wait_clean(plan.nodes)
+        left = await self._wait_clean(plan.on_nodes)
         return Left(nodes=left, namespaces=waiting, without_agent=without_agent, moved=moved)
 
     async def _unshare(self, nodes: Mapping[str, NodeMarks]) -> list[str]:
@@ -283,7 +319,7 @@ class Removal:
     async def _wait_gone(self, namespaces: Sequence[str]) -> list[str]:
         waiting = list(namespaces)
         while waiting:
-            there = {meta.name for meta in await _labelled(self._client, NAMESPACES)}
+            there = set(await _namespaces(self._client))
             waiting = [name for name in waiting if name in there]
             if not waiting or not self._in_time():
                 return waiting
@@ -298,7 +334,7 @@ class Removal:
                 return left
             await self._clock.sleep(_PAUSE_S)
 
-    async def _wait_clean(self, nodes: Mapping[str, NodeMarks]) -> dict[str, list[str]]:
+    async def _wait_clean(self, nodes: Iterable[str]) -> dict[str, list[str]]:
         """Clean the nodes until nothing is left; return what is.
 
         kubelet writes its count of slots again until that count is zero.
@@ -323,9 +359,8 @@ class Removal:
             node = await self._client.get_object(NODES, name)
         except NotFound:
             return []
-        slots = names.GPU_SLOT in (node.get("status", {}).get("capacity") or {})
         words = [*marks_of(node, include_admin_keys=True).words]
-        return [*words, f"capacity {names.GPU_SLOT}"] if slots else words
+        return [*words, _SLOTS] if _counts_slots(node) else words
 
     def _in_time(self) -> bool:
         return self._clock.monotonic() < self._until_s

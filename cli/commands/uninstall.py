@@ -74,7 +74,7 @@ def plan_names(plan: RemovalPlan) -> list[str]:
     """Return what is there as kubectl names it: ``node/NAME``, ``clusterrole.GROUP/NAME``."""
     groups = ((found.kind, found.key) for found in plan.objects)
     return [
-        *(f"node/{name}" for name in plan.nodes),
+        *(f"node/{name}" for name in plan.on_nodes),
         *(f"{kind.qualified_name}/{key.rpartition('/')[2]}" for kind, key in groups),
         *(f"namespace/{name}" for name in plan.namespaces),
     ]
@@ -83,7 +83,7 @@ def plan_names(plan: RemovalPlan) -> list[str]:
 def plan_json(plan: RemovalPlan) -> dict[str, Any]:
     """Return what is there as JSON."""
     return {
-        "nodes": {name: list(marks.words) for name, marks in plan.nodes.items()},
+        "nodes": {name: list(words) for name, words in plan.on_nodes.items()},
         "objects": [
             {"kind": found.kind.kind, "namespace": found.namespace, "name": found.name}
             for found in plan.objects
@@ -106,7 +106,7 @@ def left_json(left: Left) -> dict[str, Any]:
 
 def plan_lines(plan: RemovalPlan) -> list[str]:
     """Return lines that say what is there, and which pods still hold cards."""
-    lines = [f"node {node}: {', '.join(marks.words)}" for node, marks in plan.nodes.items()]
+    lines = [f"node {node}: {', '.join(words)}" for node, words in plan.on_nodes.items()]
     lines += [f"{found.kind.kind} {found.key}" for found in plan.objects]
     lines += [f"Namespace {name}, with everything in it" for name in plan.namespaces]
     if plan.moved:

@@ -117,6 +117,39 @@ async def test_kubelets_slots_that_are_not_zero_yet_are_waited_for_and_then_name
     assert said[-1] == "waiting for kubelets to drop the slots, up to five minutes"
 
 
+async def test_slots_alone_are_waited_for_and_no_agent_is_missed(kube: KubeClient) -> None:
+    await kube.create(NODES, {"metadata": {"name": NODE}})
+    status = {"capacity": {names.GPU_SLOT: "64"}}
+    await kube.patch(NODES, NODE, {"status": status}, subresource="status")
+
+    plan = await make_plan(kube)
+    left, _ = await removed(kube)
+
+    assert plan.on_nodes == {NODE: (f"capacity {names.GPU_SLOT}",)}
+    assert left.nodes == {NODE: [f"capacity {names.GPU_SLOT}"]}
+    assert left.without_agent == []
+
+    zero = {"capacity": {names.GPU_SLOT: "0"}}
+    await kube.patch(NODES, NODE, {"status": zero}, subresource="status")
+    left, _ = await removed(kube)
+
+    assert not left.unfinished
+    assert not await make_plan(kube)
+
+
+async def test_the_namespace_that_helm_created_without_our_label_is_removed(
+    kube: KubeClient,
+) -> None:
+    for name in (names.SYSTEM_NAMESPACE, "somebodys"):
+        await kube.create(NAMESPACES, {"metadata": {"name": name}})
+
+    plan = await make_plan(kube)
+    _, said = await removed(kube)
+
+    assert list(plan.namespaces) == [names.SYSTEM_NAMESPACE]
+    assert said == [f"deleted Namespace {names.SYSTEM_NAMESPACE}"]
+
+
 async def test_a_node_that_goes_meanwhile_stops_nothing(cluster: KubeClient) -> None:
     plan = await make_plan(cluster)
     await cluster.delete(NODES, NODE)

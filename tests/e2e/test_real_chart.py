@@ -16,16 +16,13 @@ from kube.kinds import (
     DAEMONSETS,
     DEPLOYMENTS,
     MUTATING_WEBHOOKS,
-    NAMESPACES,
     NODES,
-    SERVICE_ACCOUNTS,
     VALIDATING_WEBHOOKS,
 )
-from kube.objects import decode_object
 from simulator.demo.service_accounts import token_of, write_kubeconfig
 from simulator.envtest.control_plane import ControlPlane
 from tests.deploy.test_chart import SAME, WITH_NAMESPACE
-from tests.e2e.test_real_uninstall import NO_SHARE, end_with_the_label, settled
+from tests.e2e.test_real_uninstall import NO_SHARE, end_with_the_label, settled, uninstall
 from tests.support.documented import documented, run
 from tests.support.helm import CHART, SYSTEM, helm_or_skip, rendered
 from tests.support.installed import certs_flags
@@ -33,7 +30,7 @@ from tests.support.kubectl import Kubectl
 from tests.support.node import Node, a_node
 from tests.support.real_apiserver import real_api_server
 from tests.support.roles import running_roles
-from tests.support.snapshot import differences, snapshot
+from tests.support.snapshot import differences, snapshot, wait_for_controllers
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -98,22 +95,6 @@ def next_chart(folder: Path) -> Path:
     return chart
 
 
-async def wait_for_controllers(client: KubeClient) -> None:
-    """Wait until the cluster's own controllers have made what each namespace has from them."""
-
-    async def made() -> bool:
-        spaces = {
-            decode_object(raw)["metadata"]["name"] for raw in (await client.list(NAMESPACES)).items
-        }
-        for kind, name in ((CONFIGMAPS, "kube-root-ca.crt"), (SERVICE_ACCOUNTS, "default")):
-            objects = [decode_object(raw)["metadata"] for raw in (await client.list(kind)).items]
-            if {body["namespace"] for body in objects if body["name"] == name} < spaces:
-                return False
-        return "kube-node-lease" in spaces
-
-    await until(made, what="each namespace has its account and certificate", limit_s=60)
-
-
 async def install(client: KubeClient, admin: Path, node: Node, server: ControlPlane) -> None:
     """Follow the guide, and run the agent of the node that it labels."""
     helm, label = documented(GUIDE, "helm-install")
@@ -162,7 +143,7 @@ async def check_next_version(client: KubeClient, kubectl: Kubectl, folder: Path)
 
 
 async def uninstall_as_documented(admin: Path, node: Node) -> None:
-    unlabel, *rest = documented(GUIDE, "helm-uninstall")
+    unlabel, *rest, last = documented(GUIDE, "helm-uninstall")
     async with asyncio.TaskGroup() as group:
         group.create_task(end_with_the_label(node))
         await run(unlabel, kubeconfig=admin)
@@ -171,6 +152,11 @@ async def uninstall_as_documented(admin: Path, node: Node) -> None:
     await Kubectl.find(admin)("-n", SYSTEM, "delete", "pods", *agents)
     for command in rest:
         await run(command, kubeconfig=admin)
+    # kubelet keeps the slots of a device plugin that has gone for five minutes; nobody waits here.
+    assert last == "fracgpu uninstall --yes"
+    code, said = await uninstall(admin, "--yes", "--wait-s", "60")
+    assert code == 1, said
+    assert said.splitlines()[-1] == f"node {node.name} still has capacity {names.GPU_SLOT}"
 
 
 async def test_installed_upgraded_and_uninstalled_as_documented_the_cluster_is_as_before(
@@ -206,5 +192,4 @@ async def test_installed_upgraded_and_uninstalled_as_documented_the_cluster_is_a
 
             await uninstall_as_documented(admin, node)
             left = differences(before, await settled(client))
-            # kubelet keeps the slots of a device plugin that has gone for five minutes.
             assert [key for key in left if names.GPU_SLOT not in key] == []

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,11 @@ from kube.access import connect
 from kube.client import KubeClient
 from kube.kinds import NAMESPACES, NODES
 from simulator.demo.service_accounts import token_of, write_kubeconfig
+from tests.support.documented import documented, run
 from tests.support.kubectl import DEPLOY, Kubectl
 from tests.support.node import Node, a_node
 from tests.support.real_apiserver import real_api_server
-from tests.support.snapshot import Snapshot, differences, snapshot
+from tests.support.snapshot import Snapshot, differences, snapshot, wait_for_controllers
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -59,8 +61,18 @@ async def end_with_the_label(node: Node) -> None:
     await node.stop_agent()
 
 
+async def with_kubectl(kubectl: Kubectl) -> None:
+    await kubectl("apply", "-k", str(DEPLOY))
+
+
+async def with_helm(kubectl: Kubectl) -> None:
+    install, _ = documented("docs/install.md", "helm-install")
+    await run(install, kubeconfig=kubectl.kubeconfig)
+
+
+@pytest.mark.parametrize("install", [with_kubectl, with_helm])
 async def test_installed_used_and_uninstalled_a_cluster_is_as_before_object_by_object(
-    tmp_path: Path,
+    install: Callable[[Kubectl], Awaitable[None]], tmp_path: Path
 ) -> None:
     async with real_api_server(tmp_path) as api:
         admin = api.kubeconfig(tmp_path / "kubeconfig")
@@ -71,9 +83,10 @@ async def test_installed_used_and_uninstalled_a_cluster_is_as_before_object_by_o
             a_node(client, tmp_path / "agent.kubeconfig", agent=False) as node,
         ):
             await client.patch(NODES, node.name, NO_SHARE)
+            await wait_for_controllers(client)
             before = await settled(client)
 
-            await kubectl("apply", "-k", str(DEPLOY))
+            await install(kubectl)
             await client.patch(NODES, node.name, SHARE)
             token = await token_of(client, "deviceplugin", node=node.name)
             write_kubeconfig(node.kubeconfig, server=api.url, token=token, ca_file=api.ca_file)

@@ -1,8 +1,9 @@
-"""Commands as a document gives them, run as they stand there."""
+"""Commands and files as a document gives them, used as they stand there."""
 
 import asyncio
 import os
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -11,7 +12,7 @@ from tests.support.helm import ROOT, helm_or_skip
 from tests.support.markdown import blocks
 from tests.support.processes import told_by
 
-_LIMIT_S: Final = 300
+_LIMIT_S: Final = 300.0
 
 
 def documented(document: str, name: str) -> list[str]:
@@ -21,17 +22,32 @@ def documented(document: str, name: str) -> list[str]:
     return [line for line in block.text.splitlines() if line]
 
 
-async def run(command: str, *, kubeconfig: Path, words: Mapping[str, str] | None = None) -> str:
+def documented_file(document: str, name: str) -> str:
+    """Return the text of the YAML file whose block begins with a comment of its name."""
+    found = [block.text for block in blocks(document) if block.text.startswith(f"# {name}\n")]
+    (text,) = found
+    return text
+
+
+async def run(
+    command: str,
+    *,
+    kubeconfig: Path,
+    words: Mapping[str, str] | None = None,
+    limit_s: float = _LIMIT_S,
+) -> str:
     """Run one command at the repository's root and return what it prints.
 
     Args:
         command: a line of a document.
         kubeconfig: of the cluster that it is about.
         words: what stands for a reader's own words, as ``NAME``.
+        limit_s: TimeoutError when it takes longer.
     """
     for word, own in (words or {}).items():
         command = re.sub(rf"\b{word}\b", own, command)
-    path = f"{helm_or_skip().parent}:{os.environ['PATH']}"
+    # Helm, and fracgpu of this environment.
+    path = f"{helm_or_skip().parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     process = await asyncio.create_subprocess_shell(
         command,
         cwd=ROOT,
@@ -39,6 +55,6 @@ async def run(command: str, *, kubeconfig: Path, words: Mapping[str, str] | None
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    out, _ = await told_by(process, limit_s=_LIMIT_S)
+    out, _ = await told_by(process, limit_s=limit_s)
     assert process.returncode == 0, f"{command}\n{out.decode()}"
     return out.decode()

@@ -6,7 +6,9 @@ from typing import Any, Final
 
 from kube.client import KubeClient
 from kube.errors import KubeError
+from kube.kinds import CONFIGMAPS, NAMESPACES, SERVICE_ACCOUNTS
 from kube.objects import decode_object
+from tests.support.waiting import until
 
 Json = dict[str, Any]
 Snapshot = Mapping[str, Json]
@@ -31,17 +33,40 @@ async def snapshot(client: KubeClient) -> Snapshot:
     return found
 
 
+async def wait_for_controllers(client: KubeClient) -> None:
+    """Wait until the cluster's own controllers have made what each namespace has from them."""
+
+    async def made() -> bool:
+        spaces = {
+            decode_object(raw)["metadata"]["name"] for raw in (await client.list(NAMESPACES)).items
+        }
+        for kind, name in ((CONFIGMAPS, "kube-root-ca.crt"), (SERVICE_ACCOUNTS, "default")):
+            objects = [decode_object(raw)["metadata"] for raw in (await client.list(kind)).items]
+            if {body["namespace"] for body in objects if body["name"] == name} < spaces:
+                return False
+        return "kube-node-lease" in spaces
+
+    await until(made, what="each namespace has its account and certificate", limit_s=60)
+
+
 async def _paths(client: KubeClient) -> list[str]:
+    """Return the path of each resource that discovery lists, in one version that serves it."""
     groups = json.loads(await client.get_path("/apis"))["groups"]
-    roots = ["/api/v1", *(f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups)]
-    found = []
-    for root in roots:
-        resources = decode_object(await client.get_path(root))["resources"]
-        listable = {
-            resource["name"] for resource in resources if "list" in resource["verbs"]
-        } - _PASSED_OVER
-        found += [f"{root}/{name}" for name in sorted(listable)]
+    found = await _listable(client, "/api/v1")
+    for group in groups:
+        versions = [group["preferredVersion"], *group["versions"]]
+        in_group: dict[str, str] = {}
+        for version in versions:
+            for path in await _listable(client, f"/apis/{version['groupVersion']}"):
+                in_group.setdefault(path.rpartition("/")[2], path)
+        found += sorted(in_group.values())
     return found
+
+
+async def _listable(client: KubeClient, root: str) -> list[str]:
+    resources = decode_object(await client.get_path(root))["resources"]
+    listable = {resource["name"] for resource in resources if "list" in resource["verbs"]}
+    return [f"{root}/{name}" for name in sorted(listable - _PASSED_OVER)]
 
 
 def _steady(path: str, item: Json) -> Json:
