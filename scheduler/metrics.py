@@ -156,6 +156,7 @@ class SchedulerMetrics:
             self._reservations.labels(state.value)
         for verb in Verb:
             self._requests.labels(verb.value, RequestOutcome.ANSWERED.value)
+            self._seconds.labels(verb.value)
         for outcome in BindOutcome:
             self._binds.labels(outcome.value)
 

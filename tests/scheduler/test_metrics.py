@@ -13,6 +13,9 @@ def test_every_verb_and_outcome_is_there_from_the_start() -> None:
     for verb in Verb:
         labels = {"verb": verb.value, "outcome": RequestOutcome.ANSWERED.value}
         assert registry.get_sample_value("fracgpu_scheduler_requests_total", labels) == 0
+        # Without it the first requests would have no rate, and the dashboard no quantile of them.
+        only = {"verb": verb.value}
+        assert registry.get_sample_value("fracgpu_scheduler_request_seconds_count", only) == 0
     for outcome in BindOutcome:
         labels = {"outcome": outcome.value}
         assert registry.get_sample_value("fracgpu_scheduler_binds_total", labels) == 0
