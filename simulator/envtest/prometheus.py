@@ -41,12 +41,14 @@ class Web:
     Attributes:
         config: of its web configuration file: TLS and passwords.
         prefix: a path before that of the API, such as ``/prometheus``.
+        host: the address it listens on: 127.0.0.1 or 0.0.0.0.
         context: for our own requests, where *config* has TLS.
         headers: for our own requests, where *config* has passwords.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
     prefix: str = ""
+    host: str = "127.0.0.1"
     context: ssl.SSLContext | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
@@ -90,6 +92,7 @@ class RealPrometheus:
         targets: Mapping[str, str | Sequence[str]],
         *,
         scrape_interval_s: float = 1.0,
+        scrape_configs: Sequence[Mapping[str, Any]] = (),
         rule_files: Sequence[Path] = (),
         web: Web = _PLAIN,
     ) -> AsyncIterator[Self]:
@@ -101,6 +104,7 @@ class RealPrometheus:
             targets: one or several ``host:port`` with ``/metrics`` by role; each series gets the
                 label ``role``.
             scrape_interval_s: scrape interval in seconds, and how often rules are evaluated.
+            scrape_configs: further jobs, as in Prometheus' own configuration.
             rule_files: rules to evaluate.
             web: how it serves its API.
 
@@ -113,7 +117,8 @@ class RealPrometheus:
                 "no program 'prometheus' in PATH; install it, e.g. with 'make setup' "
                 "or 'apt-get install prometheus'"
             )
-        _prepare(workdir, _configuration(targets, scrape_interval_s, rule_files), web)
+        configuration = _configuration(targets, scrape_interval_s, scrape_configs, rule_files)
+        _prepare(workdir, configuration, web)
         process, port = await _start(binary, workdir, web)
         try:
             log_file = workdir / "prometheus.log"
@@ -143,16 +148,21 @@ class RealPrometheus:
 
 
 def _configuration(
-    targets: Mapping[str, str | Sequence[str]], interval_s: float, rule_files: Sequence[Path]
+    targets: Mapping[str, str | Sequence[str]],
+    interval_s: float,
+    scrape_configs: Sequence[Mapping[str, Any]],
+    rule_files: Sequence[Path],
 ) -> str:
     interval = f"{round(interval_s * 1000)}ms"
-    jobs = [
+    groups = [
         {
             "targets": [addresses] if isinstance(addresses, str) else list(addresses),
             "labels": {"role": role},
         }
         for role, addresses in targets.items()
     ]
+    # The exporter writes pod="" on the series of a card; keep its labels.
+    static = {"job_name": "fracgpu", "honor_labels": True, "static_configs": groups}
     return yaml.safe_dump(
         {
             "global": {
@@ -161,10 +171,7 @@ def _configuration(
                 "evaluation_interval": interval,
             },
             "rule_files": [str(file.resolve()) for file in rule_files],
-            "scrape_configs": [
-                # The exporter writes pod="" on the series of a card; keep its labels.
-                {"job_name": "fracgpu", "honor_labels": True, "static_configs": jobs}
-            ],
+            "scrape_configs": [*([static] if groups else ()), *map(dict, scrape_configs)],
         }
     )
 
@@ -189,7 +196,7 @@ async def _start_once(
             binary,
             f"--config.file={workdir / 'prometheus.yml'}",
             f"--storage.tsdb.path={workdir / 'data'}",
-            f"--web.listen-address=127.0.0.1:{port}",
+            f"--web.listen-address={web.host}:{port}",
             f"--web.config.file={workdir / _WEB_FILE}",
             f"--web.route-prefix={web.prefix or '/'}",
             "--storage.tsdb.retention.time=1d",

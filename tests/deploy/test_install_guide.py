@@ -8,8 +8,10 @@ import pytest
 import yaml
 
 from tests.deploy.test_certificates import built
-from tests.support.documented import documented
+from tests.support.documented import documented, documented_file
 from tests.support.helm import CHART, ROOT, SYSTEM, helm
+from tests.support.monitoring import scrape_jobs, with_targets_of
+from tests.support.promtool import RULES, promtool
 from tools.helm_chart.images import images
 
 GUIDE = "docs/install.md"
@@ -54,7 +56,7 @@ def test_each_value_of_the_guide_is_one_of_the_chart(value: str) -> None:
 
 
 def test_the_overlay_of_the_guide_runs_the_images_that_it_names() -> None:
-    (text,) = re.findall(r"^```yaml\n(# kustomization\.yaml\n.*?)^```$", TEXT, re.M | re.S)
+    text = documented_file(GUIDE, "kustomization.yaml")
     folder = ROOT / "build" / "guide"
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -86,3 +88,16 @@ def test_the_image_that_the_guide_builds_is_the_one_that_is_run() -> None:
     assert f"build/image/{ours.replace(':', '-')}.oci.tar" in TEXT
     (install, _) = documented(GUIDE, "helm-install")
     assert f"--set image.registry={Path(pushed).parent}" in install
+
+
+def test_promtool_accepts_the_scrape_job_of_the_guide_beside_our_rules(tmp_path: Path) -> None:
+    written = yaml.safe_load(documented_file(GUIDE, "prometheus.yml"))
+    # Debian's is built without discovery in Kubernetes.
+    jobs = [with_targets_of(job, tmp_path / "targets.json") for job in scrape_jobs()]
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump({**written, "scrape_configs": jobs}))
+    shutil.copy(RULES, tmp_path)
+
+    done = promtool("check", "config", str(tmp_path / "prometheus.yml"))
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 rule files found" in done.stdout

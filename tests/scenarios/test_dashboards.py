@@ -3,11 +3,9 @@
 import json
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
-from urllib.parse import urlencode
+from typing import Final
 
 import pytest
 
@@ -15,86 +13,14 @@ from process.clock import SystemClock
 from simulator.cards.simulated_cards import write_cards_file
 from simulator.demo.rig import Rig, RigSettings, open_rig
 from simulator.demo.script import Progress, Script, play_within
+from tests.support.dashboards import ALL, Answers, Asked, dashboards, filled, queries
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-FOLDER: Final = Path(__file__).parents[2] / "deploy" / "grafana"
 LIMIT_S: Final = 200.0
-# What Grafana would choose for a scrape each second and the last quarter of an hour.
-ALWAYS: Final = {"__rate_interval": "30s", "__range": "15m"}
-NAMES: Final = ("cluster", "pool", "node", "card", "namespace", "pod")
-ALL: Final = dict.fromkeys(NAMES, ".*")
 # An error of a program: it is shown, and says nothing about the card.
 XID: Final = 13
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One query of a panel."""
-
-    panel: str
-    expr: str
-    over_time: bool
-
-
-def dashboards() -> Iterator[tuple[str, Any]]:
-    for file in sorted(FOLDER.glob("*.json")):
-        yield file.stem, json.loads(file.read_text())
-
-
-def queries() -> list[Asked]:
-    found = [
-        Asked(f"{name}: {panel['title']} {target['refId']}", target["expr"], bool(target["range"]))
-        for name, dashboard in dashboards()
-        for panel in dashboard["panels"]
-        for target in panel.get("targets", ())
-    ]
-    return found + [
-        Asked(f"{name}: annotation {query['name']}", query["expr"], over_time=True)
-        for name, dashboard in dashboards()
-        for query in dashboard["annotations"]["list"]
-    ]
-
-
-def filled(expr: str, chosen: Mapping[str, str]) -> str:
-    """Return *expr* with values in place of the variables, as Grafana would send it."""
-    done = re.sub(r"\$(\w+)", lambda name: {**chosen, **ALWAYS}[name[1]], expr)
-    assert "$" not in done
-    return done
-
-
-class Answers:
-    """Asks the rig's Prometheus what Grafana would ask it."""
-
-    def __init__(self, rig: Rig, began_s: float) -> None:
-        self._rig = rig
-        self._began_s = began_s
-
-    async def of(self, asked: Asked, chosen: Mapping[str, str]) -> list[Any]:
-        """Return the series that have a value, at the end or over the time of the test."""
-        words: dict[str, Any] = {"query": filled(asked.expr, chosen)}
-        path = "query"
-        if asked.over_time:
-            now_s = SystemClock().now().timestamp()
-            words |= {"start": self._began_s, "end": now_s, "step": 2}
-            path = "query_range"
-        try:
-            answer = await self._rig.prometheus.get(f"/api/v1/{path}?{urlencode(words)}")
-        except OSError as error:
-            raise AssertionError(f"{asked.panel}: {error}: {words['query']}") from error
-        return [series for series in answer["data"]["result"] if _has_value(series)]
-
-    async def one(self, expr: str) -> Mapping[str, str]:
-        """Return the labels of the first series that *expr* selects."""
-        series = await self.of(Asked("", expr, over_time=False), ALL)
-        labels: Mapping[str, str] = series[0]["metric"]
-        return labels
-
-
-def _has_value(series: Any) -> bool:
-    values = series.get("values") or [series["value"]]
-    return any(value != "NaN" for _, value in values)
 
 
 async def test_no_query_of_any_dashboard_is_answered_with_nothing() -> None:
@@ -107,7 +33,7 @@ async def test_no_query_of_any_dashboard_is_answered_with_nothing() -> None:
             script = Script(rig, SystemClock(), Progress())
             trouble = await play_within(script, LIMIT_S)
             assert not trouble, trouble
-            answers = Answers(rig, began_s)
+            answers = Answers(rig.prometheus, began_s)
 
             await _nothing_is_empty(answers, ALL)
             await _nothing_is_empty(answers, await _one_card(answers))
@@ -130,7 +56,7 @@ async def _nothing_is_empty(answers: Answers, chosen: Mapping[str, str]) -> None
     told: list[str] = []
 
     async def none_is_left() -> bool:
-        waiting[:] = [asked for asked in waiting if not await answers.of(asked, chosen)]
+        waiting[:] = await answers.empty(waiting, chosen)
         told[:] = [f"{asked.panel}: {filled(asked.expr, chosen)}" for asked in waiting]
         return not waiting
 

@@ -138,6 +138,11 @@ def import_archive(runtime: Runtime, *, socket: Path, archive: Path) -> None:
     _run([str(runtime.ctr), "-a", str(socket), "-n", "k8s.io", "image", "import", str(archive)])
 
 
+def tag_image(runtime: Runtime, *, socket: Path, image: str, name: str) -> None:
+    """Give an image of containerd a further name, as if kubelet had pulled it from there."""
+    _run([str(runtime.ctr), "-a", str(socket), "-n", "k8s.io", "image", "tag", image, name])
+
+
 def _image_archive(program: bytes) -> bytes:
     """Write an image as ``docker save`` does: one layer, its configuration and a manifest."""
     layer = io.BytesIO()
