@@ -250,7 +250,8 @@ def _agent_pod(number: int, node: str) -> dict[str, Any]:
         "metadata": {
             "name": f"agent-{number}",
             "labels": {POD_LABEL: "agent"},
-            "annotations": {names.FRACTION: "0.05", BUSY_KEY: "0.03"},
+            # MiB: a fraction would be one of the class that is the freest, in the end another one.
+            "annotations": {names.MEMORY: "1000Mi", BUSY_KEY: "0.03"},
         },
         "spec": {
             "nodeSelector": {"kubernetes.io/hostname": node},
