@@ -1,8 +1,7 @@
 """Installed, used, watched, upgraded, uninstalled as documented: on real parts, and timed.
 
 The control plane, kubelet and containerd are real, the cards simulated; each role is a pod of our
-image under the account that it is shipped with. Afterwards the cluster is as before, object by
-object.
+image under its own account. Afterwards the cluster is as before, object by object.
 """
 
 import asyncio
@@ -55,7 +54,7 @@ ALL_MIB: Final = 2 * 40_960
 PUSHED: Final = "registry.example.com/team/fracgpu"
 SHIPPED: Final = "0.1.0"
 NEXT: Final = "0.2.0"
-# Pods created one after the other during an upgrade; together they fit on the cards.
+# Pods created during an upgrade; together they fit on the cards.
 MOST_DURING: Final = 20
 SMALL: Final = "0.05"
 # kubelet gives up the slots after five minutes.
@@ -73,6 +72,10 @@ NO_DATA_YET: Final = {
         "fracgpu-rebalancer: Effect: cards that were relieved, now and before B",
         "fracgpu-rebalancer: Time until a hot card was relieved A",
         "fracgpu-rebalancer: Time until a hot card was relieved B",
+    ),
+    "no card is kept from new pods": (
+        "fracgpu-card: Decision: cards that new pods are kept off A",
+        "fracgpu-cluster: Decision: cards that new pods are kept off A",
     ),
     "no pod has been moved": (
         "fracgpu-card: annotation Moves that ended",
@@ -212,7 +215,7 @@ async def first_pod(cluster: RealCluster, steps: Steps) -> Json:
 async def check_dashboards(
     cluster: RealCluster, prometheus: RealPrometheus, began_s: float, steps: Steps
 ) -> None:
-    """Wait until Prometheus scrapes every pod of ours and answers every query that it can yet."""
+    """Wait until every pod of ours is scraped and every query answered that can be yet."""
     answers, waiting = Answers(prometheus, began_s), queries()
     assert len(waiting) > 100
     empty = sorted(panel for panels in NO_DATA_YET.values() for panel in panels)
