@@ -298,13 +298,12 @@ async def upgrade(cluster: RealCluster, way: Way, steps: Steps) -> None:
     assert took
     steps.tell(f"longest of {len(took)} pods created meanwhile, until it ran", max(took))
 
-    images = {
-        container["image"]
-        for pod in await cluster.pods(SYSTEM)
-        if "deletionTimestamp" not in pod["metadata"]
-        for container in pod["spec"]["containers"]
-    }
-    assert {image for image in images if "fracgpu" in image} == {f"{PUSHED}:{NEXT}"}
+    async def no_old_pod_is_left() -> bool:
+        specs = [pod["spec"] for pod in await cluster.pods(SYSTEM)]
+        images = {container["image"] for spec in specs for container in spec["containers"]}
+        return {image for image in images if "fracgpu" in image} == {f"{PUSHED}:{NEXT}"}
+
+    await until(no_old_pod_is_left, what="every pod of ours has the new image", limit_s=90)
     assert "name: Since" in await cluster.kubectl("get", "crd", "moves.fracgpu.io", "-o", "yaml")
 
 
