@@ -12,7 +12,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol, TypeVar
 from zlib import crc32
 
-from benchmarks.fixtures.judged_prometheus import JudgedCard, JudgedPod, JudgedPrometheus
+from benchmarks.fixtures.judged_prometheus import (
+    JudgedCard,
+    JudgedPod,
+    JudgedPrometheus,
+    Remembered,
+)
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, NodeCards
 from fracgpu.disruption.brakes.breakers import NO_OUTAGES, effective_mode, open_breakers
@@ -98,6 +103,7 @@ class Policy:
         self._ended: dict[str, PastMove] = {}
         self._given_up: list[PastMove] = []
         self._outages = NO_OUTAGES
+        self._remembered = Remembered(round(POLICY.memory_window_s / _TICK_S))
         self._ledger = Ledger()
         self._index = SnapshotIndex()
         self._pods: dict[str, PlacedPod] = {}
@@ -118,7 +124,7 @@ class Policy:
     ) -> list[Decision]:
         """Run one cycle; return the moves that begin now."""
         now = _EPOCH + timedelta(seconds=now_s)
-        prometheus = JudgedPrometheus(POLICY, cards, pods, now.timestamp())
+        prometheus = JudgedPrometheus(POLICY, cards, pods, now.timestamp(), self._remembered)
         asked = [CardUuid(card.id) for card in cards]
         usage = _at_once(MeasuredUsage(prometheus).observe(asked, POLICY)).usage
         self._observe(cards, pods)

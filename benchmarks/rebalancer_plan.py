@@ -257,6 +257,8 @@ def _usage(card: CardUuid, pods: list[str], *, hot: bool, room: bool) -> CardUsa
         fast_hot_ratio=float(hot),
         slow_hot_ratio=float(hot),
         forecast_ratio=level,
+        remembered_ratio=level,
+        history_ratio=1.0,
         free_mib=Mib(_CARD_MIB),
         latest_ratio=level,
         pods={uid: MeasuredPodUse(busy_ratio=each, high_ratio=each) for uid in pods},

@@ -31,6 +31,7 @@ _FACTORS: Final[Mapping[str, _Factors]] = {
     "fast_window_s": _WINDOWS,
     "slow_window_s": _WINDOWS,
     "forecast_window_s": _WINDOWS,
+    "memory_window_s": _WINDOWS,
     "fast_hot_ratio": _SHARES,
     "slow_hot_ratio": _SHARES,
     "hold_cycles": (4, 2, 1, 1, 0),

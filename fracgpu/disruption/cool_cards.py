@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,9 @@ from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.placement.snapshot_index import Cells, SnapshotIndex
 from fracgpu.state.snapshot import Snapshot
 
+# Mean share of its time from which on a card has nothing left to give, so that work is being lost.
+FULL_RATIO: Final = 0.98
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoolCards:
@@ -22,6 +26,8 @@ class CoolCards:
 
     Attributes:
         forecast: the load to expect, 0..1; infinite for a card that is not known to be cool.
+        remembered: the upper quartile of how busy it was over the memory window, 0..1.
+        history: share of the forecast window in which it was measured, 0..1.
         level: how busy it was over the short window, 0..1.
         free_mib: its measured free memory.
         model: the number of its model in *models*.
@@ -29,23 +35,68 @@ class CoolCards:
 
     forecast: NDArray[np.float64]
     level: NDArray[np.float64]
+    remembered: NDArray[np.float64]
+    history: NDArray[np.float64]
     free_mib: NDArray[np.int64]
     model: NDArray[np.int64]
     models: Mapping[str, int]
 
     def bearing(
-        self, use: MeasuredPodUse, *, model: str, free_mib: int, policy: RebalancerPolicy
+        self,
+        use: MeasuredPodUse,
+        *,
+        model: str,
+        free_mib: int,
+        losing: bool,
+        policy: RebalancerPolicy,
     ) -> Cells:
-        """Return the cards of a model that would stay cool with one more pod."""
+        """Return the cards of a model that would stay cool with one more pod.
+
+        Args:
+            use: what the pod uses where it is.
+            model: of the card that it leaves.
+            free_mib: the free memory that it needs.
+            losing: whether work is lost where it is; then less must be known of the target.
+            policy: the limits.
+        """
         if model not in self.models:
             return np.zeros(self.forecast.shape, np.bool_)
         found: Cells = (
             (self.forecast + use.busy_ratio <= policy.ceiling_ratio)
             & (self.level + use.high_ratio <= policy.hot_ratio)
+            & (self.history >= needed_history(losing=losing, policy=policy))
+            & (self.remembered + use.busy_ratio <= most_remembered(losing=losing, policy=policy))
             & (self.free_mib >= free_mib)
             & (self.model == self.models[model])
         )
         return found
+
+
+def is_losing(source: CardReading | None) -> bool:
+    """Report whether a card has nothing left to give, so that its pods may lack something.
+
+    Both windows have to show it: a load that varies comes near its whole time now and again.
+    """
+    return source is not None and min(source.level_ratio, source.slow_level_ratio) >= FULL_RATIO
+
+
+def needed_history(*, losing: bool, policy: RebalancerPolicy) -> float:
+    """Return the share of the forecast window in which a target must have been measured.
+
+    While work is lost the long window has to do.
+    """
+    needed_s = policy.forecast_window_s
+    if losing:
+        needed_s = min(needed_s, policy.slow_window_s)
+    return policy.coverage_ratio * (needed_s / policy.forecast_window_s)
+
+
+def most_remembered(*, losing: bool, policy: RebalancerPolicy) -> float:
+    """Return how busy a target may become with the pod if it is as busy as it often was.
+
+    A card that loses work is not left as it is because another one might become as busy.
+    """
+    return 1.0 if losing else policy.hot_ratio
 
 
 class PlanIndex:
@@ -143,6 +194,8 @@ def _cool_cards(
     found = CoolCards(
         forecast=np.full(shape, np.inf),
         level=np.full(shape, np.inf),
+        remembered=np.full(shape, np.inf),
+        history=np.zeros(shape),
         free_mib=np.zeros(shape, np.int64),
         model=np.full(shape, -1, np.int64),
         models=models,
@@ -152,6 +205,8 @@ def _cool_cards(
             if uuid in places and is_known_to_be_cool(heat.get(uuid), usage.get(uuid)):
                 at, reading = places[uuid], _reading(usage[uuid])
                 found.forecast[at] = reading.forecast_ratio
+                found.remembered[at] = reading.remembered_ratio
+                found.history[at] = reading.history_ratio
                 found.level[at] = reading.level_ratio
                 found.free_mib[at] = reading.free_mib
                 found.model[at] = models.setdefault(info.card.model, len(models))

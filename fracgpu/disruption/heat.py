@@ -60,6 +60,8 @@ class CardReading:
         fast_hot_ratio: share of the short window's samples above the hot line.
         slow_hot_ratio: the same for the long window.
         forecast_ratio: the load to expect if the card becomes a target.
+        remembered_ratio: the upper quartile over the memory window, as far as that was measured.
+        history_ratio: share of the forecast window's samples that exist.
         free_mib: measured free memory, not capacity less allocations.
         latest_ratio: the newest sample.
         active_ratio: share of the short window in which the multiprocessors, or else the engines,
@@ -75,6 +77,8 @@ class CardReading:
     fast_hot_ratio: float
     slow_hot_ratio: float
     forecast_ratio: float
+    remembered_ratio: float
+    history_ratio: float
     free_mib: Mib
     latest_ratio: float
     active_ratio: float | None = None

@@ -89,6 +89,12 @@ class RebalancerPolicy:
         0.6, "share of the long window's samples that must be hot", low=0.1, high=1
     )
     forecast_window_s: float = _tuned(3600, "what a target's forecast looks at", low=10, high=86400)
+    memory_window_s: float = _tuned(
+        21600,
+        "how far back a target must not have been busy for a quarter of the time",
+        low=10,
+        high=86400,
+    )
     min_active_ratio: float = _tuned(
         0.5,
         "share of the short window with work on the multiprocessors, where that is measured, below "

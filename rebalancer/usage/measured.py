@@ -61,6 +61,8 @@ class _Answers:
     slow_hot: Mapping[str, float]
     forecast_mean: Mapping[str, float]
     forecast_quantile: Mapping[str, float]
+    history: Mapping[str, float]
+    remembered: Mapping[str, float]
     free_mib: Mapping[str, float]
     latest: Mapping[str, float]
     busy_changes: Mapping[str, float]
@@ -128,6 +130,8 @@ class MeasuredUsage:
             slow_hot=await self._by_card(promql.slow_hot(policy), at_s),
             forecast_mean=await self._by_card(promql.forecast_mean(policy), at_s),
             forecast_quantile=await self._by_card(promql.forecast_quantile(policy), at_s),
+            history=await self._by_card(promql.history(policy), at_s),
+            remembered=await self._by_card(promql.remembered(policy), at_s),
             free_mib=await self._by_card(promql.FREE_MIB, at_s),
             latest=latest,
             busy_changes=await self._by_card(promql.busy_changes(policy), at_s),
@@ -209,6 +213,7 @@ def _value_fault(uuid: CardUuid, answers: _Answers, _: RebalancerPolicy) -> _Fau
     values = [(found.get(uuid), most) for found, most in bounds]
     if any(value is None for value, _most in values):
         return ReadingQuality.PARTIAL, "a whole series of a card is missing"
+    values.append((answers.remembered.get(uuid), _PERCENT))
     if not all(is_sane(value or 0.0, low=-_SLACK, high=most + _SLACK) for value, most in values):
         return ReadingQuality.UNKNOWN, "a value of a card cannot be true"
     return None
@@ -272,6 +277,7 @@ def _second_signal(uuid: CardUuid, answers: _Answers) -> float | None:
 
 def _reading(uuid: CardUuid, answers: _Answers, policy: RebalancerPolicy) -> CardReading:
     late = answers.age_s[uuid] >= _LATE_SCRAPES * policy.scrape_interval_s
+    expected = policy.forecast_window_s / policy.scrape_interval_s
     pods = {}
     highs = answers.pod_high.get(uuid, {})
     for pod_uid, mean in answers.pod_mean.get(uuid, {}).items():
@@ -279,12 +285,16 @@ def _reading(uuid: CardUuid, answers: _Answers, policy: RebalancerPolicy) -> Car
         # A pod with impossible figures is treated as unmeasured: it is neither moved nor counted.
         if high is not None and _both_sane(mean, high):
             pods[pod_uid] = MeasuredPodUse(busy_ratio=_ratio(mean), high_ratio=_ratio(high))
+    forecast = max(answers.forecast_mean[uuid], answers.forecast_quantile[uuid])
     return CardReading(
         level_ratio=_ratio(answers.level[uuid]),
         slow_level_ratio=_ratio(answers.slow_level[uuid]),
         fast_hot_ratio=answers.fast_hot[uuid],
         slow_hot_ratio=answers.slow_hot[uuid],
-        forecast_ratio=_ratio(max(answers.forecast_mean[uuid], answers.forecast_quantile[uuid])),
+        forecast_ratio=_ratio(forecast),
+        # The steps of so long a window may all be older than a card that is new.
+        remembered_ratio=_ratio(answers.remembered.get(uuid, forecast)),
+        history_ratio=min(1.0, answers.history.get(uuid, 0.0) / expected),
         free_mib=Mib(int(answers.free_mib[uuid])),
         latest_ratio=_ratio(answers.latest[uuid]),
         active_ratio=_second_signal(uuid, answers),

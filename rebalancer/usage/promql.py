@@ -22,6 +22,9 @@ _SM_ACTIVE: Final = ("DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_PROF_SM_UTIL_RATIO")
 _ENGINE_ACTIVE: Final = ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO")
 _REMAP_FAILED: Final = ("DCGM_FI_DEV_ROW_REMAP_FAILURE", "DCGM_FI_DEV_ROW_REMAP_FAILED")
 
+# In how many steps the memory window is read: more would cost Prometheus more and say little.
+_MEMORY_STEPS: Final = 72
+
 # How many scrapes an exporter may repeat before the rebalancer waits for a change.
 _REPEATS: Final = 3
 
@@ -54,11 +57,7 @@ _POD_BUSY: Final = "fracgpu_pod_sm_util"
 
 def samples(policy: RebalancerPolicy) -> str:
     """Return the query for the number of samples of each card in the short window."""
-    window = _seconds(policy.fast_window_s)
-    return (
-        f"max by (UUID) (count_over_time({_PERCENT}[{window}])"
-        f" or count_over_time({_RATIO}[{window}]))"
-    )
+    return _count(policy.fast_window_s)
 
 
 def peak(policy: RebalancerPolicy) -> str:
@@ -99,6 +98,22 @@ def forecast_mean(policy: RebalancerPolicy) -> str:
     return f"avg_over_time(({BUSY})[{_range(policy.forecast_window_s, policy)}])"
 
 
+def history(policy: RebalancerPolicy) -> str:
+    """Return the query for the number of samples of each card in the forecast window."""
+    return _count(policy.forecast_window_s)
+
+
+def remembered(policy: RebalancerPolicy) -> str:
+    """Return the query for the upper quartile of each card's per cent over the memory window."""
+    window = f"{_seconds(policy.memory_window_s)}:{_seconds(memory_step_s(policy))}"
+    return f"quantile_over_time(0.75, ({BUSY})[{window}])"
+
+
+def memory_step_s(policy: RebalancerPolicy) -> float:
+    """Return the resolution of the memory window: so long a window needs no fine one."""
+    return max(policy.step_s, policy.memory_window_s / _MEMORY_STEPS)
+
+
 def forecast_quantile(policy: RebalancerPolicy) -> str:
     """Return the query for the upper quartile of each card's per cent over the long window."""
     return f"quantile_over_time(0.75, ({BUSY})[{_range(policy.slow_window_s, policy)}])"
@@ -137,6 +152,14 @@ def sm_active(policy: RebalancerPolicy) -> str:
 def engine_active(policy: RebalancerPolicy) -> str:
     """Return the query for the share of time with an engine busy, mean over the short window."""
     return _still_reported(_ENGINE_ACTIVE, policy)
+
+
+def _count(window_s: float) -> str:
+    window = _seconds(window_s)
+    return (
+        f"max by (UUID) (count_over_time({_PERCENT}[{window}])"
+        f" or count_over_time({_RATIO}[{window}]))"
+    )
 
 
 def _changes(names: tuple[str, str], window_s: float) -> str:

@@ -52,6 +52,7 @@ DEMO_POLICY: Final[Mapping[str, Any]] = {
     "fastWindowS": 10,
     "slowWindowS": 15,
     "forecastWindowS": 20,
+    "memoryWindowS": 20,
     "stepS": 1,
     "scrapeIntervalS": 1,
     "staleAfterS": 6,

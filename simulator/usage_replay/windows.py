@@ -13,6 +13,7 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.heat import CardReading, CardUsage, MeasuredPodUse, ReadingQuality
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.units import Mib
+from rebalancer.usage.promql import memory_step_s
 
 K = TypeVar("K", bound=Hashable)
 Floats = NDArray[np.float64]
@@ -47,10 +48,15 @@ class SampleWindow(Generic[K]):
             self._data[row] = np.nan
             self._free.append(row)
 
-    def last(self, count: int) -> tuple[list[K], Floats]:
-        """Return all series, and their last *count* samples as rows, in any order of time."""
+    def last(self, count: int, *, every: int = 1) -> tuple[list[K], Floats]:
+        """Return all series, and their last *count* samples as rows, the newest first.
+
+        Args:
+            count: how many.
+            every: return one of so many.
+        """
         count = min(max(1, count), self._length)
-        columns = [(self._at - back) % self._length for back in range(count)]
+        columns = [(self._at - back) % self._length for back in range(0, count, every)]
         keys = list(self._rows)
         return keys, self._data[np.ix_([self._rows[key] for key in keys], columns)]
 
@@ -89,7 +95,14 @@ def readings(
     fresh = ~np.isnan(short[:, 0])
     level, slow_level, mean = _mean(short), _mean(long), _mean(longest)
     fast_hot, slow_hot = _above(short, policy.hot_ratio), _above(long, policy.hot_ratio)
+    history = np.sum(~np.isnan(longest), axis=1) / forecast
+    memory, every = (
+        samples_of(span_s, step_s) for span_s in (policy.memory_window_s, memory_step_s(policy))
+    )
+    _, remembered = cards.last(memory, every=every)
     expected = np.maximum(mean, _quantile(long, 0.75))
+    often = _quantile(remembered, 0.75)
+    often = np.where(np.isnan(often), expected, often)
     uses = _uses(pods, slow, forecast)
     found: dict[CardUuid, CardUsage] = {}
     for row, card in enumerate(keys):
@@ -103,6 +116,8 @@ def readings(
             fast_hot_ratio=float(fast_hot[row]),
             slow_hot_ratio=float(slow_hot[row]),
             forecast_ratio=float(expected[row]),
+            remembered_ratio=float(often[row]),
+            history_ratio=float(history[row]),
             free_mib=Mib(max(0, free_mib.get(card, 0))),
             latest_ratio=float(short[row, 0]),
             pods=uses.get(card, {}),

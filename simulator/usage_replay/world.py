@@ -102,7 +102,8 @@ class ReplayedWorld:
         self._step_s = step_s
         self._startup = timedelta(seconds=startup_s)
         length = samples_of(max(self._policy.forecast_window_s, self._policy.slow_window_s), step_s)
-        self._card_samples: SampleWindow[CardUuid] = SampleWindow(length)
+        memory = max(length, samples_of(self._policy.memory_window_s, step_s))
+        self._card_samples: SampleWindow[CardUuid] = SampleWindow(memory)
         self._pod_samples: SampleWindow[tuple[CardUuid, str]] = SampleWindow(length)
         self._cards: dict[CardUuid, RecordedCard] = {}
         self._pods: dict[str, ReplayedPod] = {}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.fixtures.judged_prometheus import JudgedPrometheus
+from benchmarks.fixtures.judged_prometheus import JudgedPrometheus, Remembered
 from benchmarks.judged_rebalancer import POLICY, Decision, Policy
 
 _TICK_S = 57
@@ -83,7 +83,7 @@ def test_of_a_hot_card_one_pod_is_moved_by_surge_to_the_idle_card_after_a_second
     made: list[tuple[int, Decision]] = []
     cordoned: dict[int, frozenset[str]] = {}
 
-    for tick in range(60):
+    for tick in range(80):
         shown = Shown(tick)
         history = [ShownMove(pod=it.pod, begun_s=at * _TICK_S) for at, it in made]
         decisions = policy.decide(tick * _TICK_S, shown.cards(), shown.pods(), history)
@@ -92,7 +92,8 @@ def test_of_a_hot_card_one_pod_is_moved_by_surge_to_the_idle_card_after_a_second
 
     ((at, decision),) = made
     assert decision == Decision(pod="b", target="c01", surge=True)
-    assert at * _TICK_S >= POLICY.startup_grace_s
+    needed_s = POLICY.coverage_ratio * POLICY.forecast_window_s
+    assert at * _TICK_S >= needed_s >= POLICY.startup_grace_s
     # Either would cool the card; b overshoots less. It was planned one cycle earlier, and its card
     # was closed by then.
     assert cordoned[at - 1] == {"c00"}
@@ -103,7 +104,7 @@ def test_a_move_is_told_as_a_past_move_with_the_verdict_on_it() -> None:
     policy = Policy()
     history: list[ShownMove] = []
 
-    for tick in range(60):
+    for tick in range(80):
         shown = Shown(tick, moved=frozenset(move.pod for move in history))
         for decision in policy.decide(tick * _TICK_S, shown.cards(), shown.pods(), history):
             ready_s = (tick + 1) * _TICK_S
@@ -129,7 +130,20 @@ def test_calm_cards_are_left_alone() -> None:
 
 async def test_a_query_that_nobody_taught_the_stand_in_is_an_error() -> None:
     shown = Shown(30)
-    prometheus = JudgedPrometheus(POLICY, shown.cards(), shown.pods(), 1.7e9)
+    prometheus = JudgedPrometheus(POLICY, shown.cards(), shown.pods(), 1.7e9, Remembered(5))
 
     with pytest.raises(KeyError, match="up"):
         await prometheus.query("up")
+
+
+def test_samples_that_the_judge_shows_no_more_are_remembered() -> None:
+    remembered = Remembered(3)
+    shown = np.arange(10.0)
+
+    found = [
+        remembered.before(ShownCard(id="c", samples=shown[tick : tick + 4])) for tick in range(6)
+    ]
+
+    np.testing.assert_array_equal(found[0], [np.nan] * 3)
+    np.testing.assert_array_equal(found[2], [np.nan, 0.0, 1.0])
+    np.testing.assert_array_equal(found[5], [2.0, 3.0, 4.0])

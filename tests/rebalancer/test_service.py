@@ -38,6 +38,7 @@ QUICK: Final[dict[str, Any]] = {
     "fastWindowS": 10,
     "slowWindowS": 12,
     "forecastWindowS": 12,
+    "memoryWindowS": 12,
     "stepS": 1,
     "scrapeIntervalS": 2,
     "staleAfterS": 10,

@@ -76,7 +76,10 @@ class MeasuredLoad:
             return self._each(lambda card: float(self.level(card) > self._hot_ratio))
 
         of_pods = self._each_pod
-        means = (promql.level, promql.slow_level, promql.forecast_mean, promql.forecast_quantile)
+        means = (
+            *(promql.level, promql.slow_level, promql.forecast_mean, promql.forecast_quantile),
+            promql.remembered,
+        )
         absent = (
             promql.COLLECT_AGE,
             promql.REMAP_FAILED,
@@ -92,6 +95,7 @@ class MeasuredLoad:
             promql.peak(policy): percent,
             **{mean(policy): percent for mean in means},
             promql.samples(policy): constant(_ENOUGH),
+            promql.history(policy): constant(_ENOUGH),
             promql.fast_hot(policy): hot,
             promql.slow_hot(policy): hot,
             promql.busy_changes(policy): constant(3),

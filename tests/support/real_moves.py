@@ -58,6 +58,7 @@ QUICK: Final[Mapping[str, Any]] = {
     "fastWindowS": 5,
     "slowWindowS": 10,
     "forecastWindowS": 10,
+    "memoryWindowS": 10,
     "stepS": 1,
     "scrapeIntervalS": 1,
     "staleAfterS": 4,

@@ -44,6 +44,8 @@ def a_reading(level: float = 0.1, *, pods: Mapping[str, float] | None = None) ->
         fast_hot_ratio=hot,
         slow_hot_ratio=hot,
         forecast_ratio=level,
+        remembered_ratio=level,
+        history_ratio=1.0,
         free_mib=Mib(CARD_MIB),
         latest_ratio=level,
         pods={

@@ -12,7 +12,7 @@ from fracgpu.cards.card import FULL_CORES, CardUuid, Health
 from fracgpu.disruption.candidates.evictability import why_not_evictable
 from fracgpu.disruption.candidates.move_mode import mode_of
 from fracgpu.disruption.candidates.preflight import why_not_now
-from fracgpu.disruption.cool_cards import load_coming
+from fracgpu.disruption.cool_cards import is_losing, load_coming, most_remembered
 from fracgpu.disruption.disruption_state import DisruptionState, budgets_of, card_level
 from fracgpu.disruption.heat import (
     CardReading,
@@ -246,13 +246,16 @@ def _bearing(
     free_mib = _most_mib(need) + policy.free_margin_mib if need else 0
     cool, under_way = state.cool_cards(), state.under_way()
     model = info.card.model if info else ""
-    bearing = cool.bearing(use, model=model, free_mib=free_mib, policy=policy)
+    losing = is_losing(state.reading(source))
+    bearing = cool.bearing(use, model=model, free_mib=free_mib, losing=losing, policy=policy)
+    remembered = most_remembered(losing=losing, policy=policy)
     places = state.index.places(state.snapshot)
     for card in {card for past in under_way for card in (past.move.target, past.landed) if card}:
         if card in places:
             at, coming = places[card], load_coming(card, under_way)
             bearing[at] &= bool(
                 cool.forecast[at] + coming + use.busy_ratio <= policy.ceiling_ratio
+                and cool.remembered[at] + coming + use.busy_ratio <= remembered
                 and cool.level[at] + coming + use.high_ratio <= policy.hot_ratio
             )
     return bearing

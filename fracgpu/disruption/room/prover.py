@@ -16,6 +16,7 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.candidates.evictability import why_not_evictable
 from fracgpu.disruption.candidates.move_mode import mode_of
 from fracgpu.disruption.candidates.preflight import why_not_now
+from fracgpu.disruption.cool_cards import most_remembered, needed_history
 from fracgpu.disruption.disruption_state import DisruptionState, budgets_of
 from fracgpu.disruption.heat import Heat, MeasuredPodUse
 from fracgpu.disruption.policy import RebalancerPolicy
@@ -68,6 +69,8 @@ class RoomContext:
         readings = [state.reading(uuid) for uuid in self.table.uuids]
         self.level = _ratios([one.level_ratio if one else _UNKNOWN for one in readings])
         self.forecast = _ratios([one.forecast_ratio if one else _UNKNOWN for one in readings])
+        self.remembered = _ratios([one.remembered_ratio if one else _UNKNOWN for one in readings])
+        self.history = _ratios([one.history_ratio if one else 0.0 for one in readings])
         self.measured_free_mib = np.array(
             [one.free_mib if one else 0 for one in readings], np.int64
         )
@@ -261,6 +264,8 @@ class StateProver:
             & (table.free_cores >= pod.allocation.cores)
             & (table.free_slots >= pod.allocation.slots)
             & (context.forecast + use.busy_ratio <= policy.ceiling_ratio)
+            & (context.history >= needed_history(losing=False, policy=policy))
+            & (context.remembered + use.busy_ratio <= most_remembered(losing=False, policy=policy))
             & (context.level + use.high_ratio <= policy.hot_ratio)
             & (context.measured_free_mib >= pod.allocation.mib + policy.free_margin_mib)
         )

@@ -4,9 +4,11 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.cool_cards import PlanIndex, load_coming
+from fracgpu.disruption.cool_cards import PlanIndex, is_losing, load_coming, needed_history
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardReading, Heat, MeasuredPodUse
 from tests.fakes.clock import NOON
@@ -22,9 +24,16 @@ from tests.support.rebalancing import (
 IDLE = a_reading(0.05)
 
 
-def bears(state: DisruptionState, *, busy: float = 0.3, high: float = 0.3, mib: int = 1) -> bool:
+def bears(
+    state: DisruptionState,
+    *,
+    busy: float = 0.3,
+    high: float = 0.3,
+    mib: int = 1,
+    losing: bool = False,
+) -> bool:
     use = MeasuredPodUse(busy_ratio=busy, high_ratio=high)
-    cells = state.cool_cards().bearing(use, model="A30", free_mib=mib, policy=ACTIVE)
+    cells = state.cool_cards().bearing(use, model="A30", free_mib=mib, losing=losing, policy=ACTIVE)
     row, column = state.index.places(state.snapshot)[COOL_CARD]
     assert cells.sum() <= 1, "the hot card is never one"
     return bool(cells[row, column])
@@ -57,7 +66,61 @@ def test_another_model_is_no_target() -> None:
     state = a_disruption_state()
     use = MeasuredPodUse(busy_ratio=0.1, high_ratio=0.1)
 
-    assert not state.cool_cards().bearing(use, model="H100", free_mib=1, policy=ACTIVE).any()
+    cells = state.cool_cards().bearing(use, model="H100", free_mib=1, losing=False, policy=ACTIVE)
+    assert not cells.any()
+
+
+def with_cool(*, history_ratio: float = 1.0, remembered_ratio: float = 0.05) -> DisruptionState:
+    reading = replace(IDLE, history_ratio=history_ratio, remembered_ratio=remembered_ratio)
+    return a_disruption_state(readings={COOL_CARD: reading})
+
+
+def test_a_card_bears_a_pod_once_the_forecast_window_has_been_measured() -> None:
+    assert bears(with_cool(history_ratio=0.8))
+    assert not bears(with_cool(history_ratio=0.79))
+
+
+def test_while_work_is_lost_a_card_bears_a_pod_once_the_long_window_has_been_measured() -> None:
+    assert bears(with_cool(history_ratio=0.4), losing=True)
+    assert not bears(with_cool(history_ratio=0.39), losing=True)
+
+
+def test_a_card_that_was_often_busy_bears_only_a_pod_with_which_it_would_not_have_been_hot() -> (
+    None
+):
+    assert bears(with_cool(remembered_ratio=0.49))
+    assert not bears(with_cool(remembered_ratio=0.51))
+
+
+def test_while_work_is_lost_a_card_that_was_often_busy_bears_a_pod_up_to_its_whole_time() -> None:
+    assert bears(with_cool(remembered_ratio=0.69), losing=True)
+    assert not bears(with_cool(remembered_ratio=0.71), losing=True)
+
+
+@given(
+    forecast_s=st.floats(10, 86400),
+    slow_s=st.floats(10, 21600),
+    coverage=st.floats(0.1, 1.0),
+    losing=st.booleans(),
+)
+def test_some_history_is_always_needed_and_never_more_than_there_can_be(
+    *, forecast_s: float, slow_s: float, coverage: float, losing: bool
+) -> None:
+    policy = replace(
+        ACTIVE, forecast_window_s=forecast_s, slow_window_s=slow_s, coverage_ratio=coverage
+    )
+
+    needed = needed_history(losing=losing, policy=policy)
+
+    assert 0 < needed <= coverage
+    assert needed <= needed_history(losing=False, policy=policy)
+
+
+def test_work_is_lost_where_a_card_has_nothing_left_to_give() -> None:
+    assert is_losing(a_reading(0.99))
+    assert not is_losing(a_reading(0.96))
+    assert not is_losing(replace(a_reading(0.99), slow_level_ratio=0.96))
+    assert not is_losing(None)
 
 
 def test_new_readings_are_read_anew() -> None:

@@ -214,6 +214,8 @@ def _check_readings(measured: Measured) -> None:
     assert hot.free_mib == Mib(16000)
     assert cool.level_ratio == cool.forecast_ratio == pytest.approx(0.1)
     assert (cool.fast_hot_ratio, cool.slow_hot_ratio) == (0.0, 0.0)
+    assert cool.remembered_ratio == pytest.approx(0.1)
+    assert cool.history_ratio > POLICY.coverage_ratio
     assert 0.1 < spiky_card.slow_hot_ratio < 0.3
     # Hot for ten minutes: the short window says so, the long one does not yet.
     assert heating.fast_hot_ratio > 0.9

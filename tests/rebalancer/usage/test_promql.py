@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -18,6 +19,7 @@ def questions(policy: RebalancerPolicy) -> dict[str, str]:
     made = (
         *(promql.samples, promql.peak, promql.level, promql.slow_level, promql.fast_hot),
         *(promql.slow_hot, promql.forecast_mean, promql.forecast_quantile),
+        *(promql.history, promql.remembered),
         *(promql.pod_mean, promql.pod_high, promql.busy_changes, promql.power_changes),
         *(promql.lately_busy_changes, promql.lately_power_changes),
         *(promql.sm_active, promql.engine_active),
@@ -56,9 +58,17 @@ def test_windows_and_steps_follow_the_policy() -> None:
     assert found["level"].endswith("[10000ms:2000ms])")
     assert found["slow_hot"].endswith("> bool 80)[20000ms:2000ms])")
     assert found["forecast_mean"].endswith("[30000ms:2000ms])")
+    assert found["history"].count("[30000ms]") == 2
+    assert found["remembered"].endswith("[21600000ms:300000ms])")
     assert "[20000ms]" in found["pod_mean"]
     assert "[30000ms]" in found["pod_high"]
     assert "> bool 92.5)" in promql.fast_hot(RebalancerPolicy(hot_ratio=0.925))
+
+
+def test_a_short_memory_is_read_at_the_resolution_of_the_windows() -> None:
+    short = replace(SHORT, memory_window_s=60)
+
+    assert promql.remembered(short).endswith("[60000ms:2000ms])")
 
 
 def test_every_question_about_a_card_speaks_both_dialects() -> None:

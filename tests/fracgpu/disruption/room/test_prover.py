@@ -65,6 +65,14 @@ def test_the_pods_own_strategy_comes_first() -> None:
         pytest.param({"readings": {"b0": a_reading(0.55)}}, id="it would be busier than allowed"),
         pytest.param({"readings": {"b0": None}}, id="it is not measured"),
         pytest.param(
+            {"readings": {"b0": replace(a_reading(0.1), history_ratio=0.7)}},
+            id="it has not been measured for long",
+        ),
+        pytest.param(
+            {"readings": {"b0": replace(a_reading(0.1), remembered_ratio=0.75)}},
+            id="it was often busy",
+        ),
+        pytest.param(
             {"readings": {"b0": replace(a_reading(0.1), free_mib=Mib(4100))}},
             id="it has less free memory than the ledger says",
         ),
