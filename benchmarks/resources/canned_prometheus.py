@@ -22,7 +22,7 @@ from benchmarks.fixtures.canned_api import (
     card_uuid,
     node_name,
 )
-from benchmarks.fixtures.judged_prometheus import Floats, JudgedPrometheus
+from benchmarks.fixtures.judged_prometheus import Floats, JudgedPrometheus, Remembered
 from fracgpu.disruption.policy import RebalancerPolicy
 from process.clock import SystemClock
 from rebalancer.usage import promql
@@ -82,7 +82,9 @@ def canned(policy: RebalancerPolicy, *, nodes: int, pods_per_node: int) -> Judge
                 Pod(id=a_pod(node, pod)["metadata"]["uid"], card=uuid, samples=samples / len(here))
                 for pod in here
             ]
-    return JudgedPrometheus(policy, cards, pods, SystemClock().now().timestamp())
+    now_s = SystemClock().now().timestamp()
+    # What the cards did before the samples that are shown is not known.
+    return JudgedPrometheus(policy, cards, pods, now_s, Remembered(0))
 
 
 class CannedPrometheus:
