@@ -54,10 +54,14 @@ async def alone(cluster: MovingCluster, app: str) -> bool:
 
 
 async def uninstall(kubeconfig: Path) -> str:
-    """Run the command as an administrator does; returns what it tells."""
+    """Run the command as an administrator does; returns what it tells.
+
+    It waits for the namespace first. Nobody takes back what these nodes' kubelets counted, so that
+    it waits for that until its time is over.
+    """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "cli", "uninstall", "--kubeconfig", str(kubeconfig)),
-        *("--yes", "--wait-s", "5"),
+        *("--yes", "--wait-s", "45"),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
