@@ -19,10 +19,14 @@ ROOT = Path(__file__).parents[3]
 
 
 async def shell(command: str, *, at: Path) -> tuple[int | None, str]:
+    # By these, `make test` would have the make in here tell its folder and take its options.
+    own = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))
+    }
     process = await asyncio.create_subprocess_shell(
         command,
         cwd=at,
-        env={**os.environ, "GIT_TERMINAL_PROMPT": "0"},
+        env={**own, "GIT_TERMINAL_PROMPT": "0"},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
