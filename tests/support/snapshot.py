@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kube.client import KubeClient
-from kube.errors import KubeError
-from kube.kinds import CONFIGMAPS, NAMESPACES, SERVICE_ACCOUNTS
+from kube.errors import KubeError, NotFound
+from kube.kinds import CLUSTER_ROLES, CONFIGMAPS, NAMESPACES, SERVICE_ACCOUNTS
 from kube.objects import decode_object
 from tests.support.waiting import until
 
@@ -15,6 +15,7 @@ Snapshot = Mapping[str, Json]
 
 # Events expire by themselves; the others only change with time.
 _PASSED_OVER: Final = frozenset({"events", "componentstatuses"})
+_SERVICE_CIDRS: Final = "/apis/networking.k8s.io/v1/servicecidrs"
 _CHANGES_BY_ITSELF: Final = ("resourceVersion", "managedFields", "generation")
 
 
@@ -34,9 +35,25 @@ async def snapshot(client: KubeClient) -> Snapshot:
 
 
 async def wait_for_controllers(client: KubeClient) -> None:
-    """Wait until the cluster's own controllers have made what each namespace has from them."""
+    """Wait until the cluster's own controllers have made what a cluster has from them.
+
+    That is what each namespace has, the rules of roles that are made of others, and the conditions
+    of the range of Services' addresses.
+    """
+
+    async def ranges() -> list[Json]:
+        try:
+            found: list[Json] = json.loads(await client.get_path(_SERVICE_CIDRS))["items"]
+        except NotFound:  # before Kubernetes 1.33
+            return []
+        return found
 
     async def made() -> bool:
+        roles = [decode_object(raw) for raw in (await client.list(CLUSTER_ROLES)).items]
+        if any(role.get("aggregationRule") and not role.get("rules") for role in roles):
+            return False
+        if not all((found.get("status") or {}).get("conditions") for found in await ranges()):
+            return False
         spaces = {
             decode_object(raw)["metadata"]["name"] for raw in (await client.list(NAMESPACES)).items
         }
@@ -46,7 +63,7 @@ async def wait_for_controllers(client: KubeClient) -> None:
                 return False
         return "kube-node-lease" in spaces
 
-    await until(made, what="each namespace has its account and certificate", limit_s=60)
+    await until(made, what="the cluster's own objects are complete", limit_s=60)
 
 
 async def _paths(client: KubeClient) -> list[str]:
