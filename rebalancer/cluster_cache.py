@@ -96,6 +96,7 @@ class ClusterCache:
         self._placed_pods: dict[str, PlacedPod] = {}
         self._scheduled: dict[str, ScheduledPod] = {}
         self._bound_changes: dict[str, BoundPod | None] = {}
+        self._bound_taken: set[str] = set()
         self._nodes: dict[str, _Node] = {}
         self._scheduling: SchedulingCluster | None = None
         self._pod_informer = Informer(client, PODS, decode=_read_pod, on_change=self._pod)
@@ -153,6 +154,8 @@ class ClusterCache:
         There can be only one caller.
         """
         changes, self._bound_changes = self._bound_changes, {}
+        self._bound_taken |= changes.keys()
+        self._bound_taken -= {uid for uid, pod in changes.items() if pod is None}
         return changes
 
     def snapshot(self, *, now: datetime) -> Snapshot:
@@ -202,10 +205,17 @@ class ClusterCache:
     def _items(self, kind: Kind) -> list[tuple[Any, Any]]:
         return list(self._guards[kind].items().items())
 
+    def _bound_changed(self, uid: str, bound: BoundPod | None) -> None:
+        if bound is None and uid not in self._bound_taken:
+            # Nobody knows it: on a replica that waits to lead, nothing must pile up.
+            self._bound_changes.pop(uid, None)
+        else:
+            self._bound_changes[uid] = bound
+
     def _pod(self, change: Change[_Pod]) -> None:
         self._scheduling = None
         uid, gone = change.uid, change.type is ChangeType.DELETED
-        self._bound_changes[uid] = None if gone else change.object.bound
+        self._bound_changed(uid, None if gone else change.object.bound)
         scheduled, placed = change.object.scheduled, change.object.placed
         if gone or scheduled is None:
             self._scheduled.pop(uid, None)

@@ -65,6 +65,22 @@ async def test_a_pod_that_ends_holds_nothing_and_a_new_one_does(
     await until_true(lambda: held_mib(cache) == 1000, what="the new pod is counted")
 
 
+async def test_of_pods_that_come_and_go_before_anybody_asks_nothing_is_kept(
+    kube: KubeClient, cache: ClusterCache
+) -> None:
+    (gone,) = (uid for uid, pod in cache.placed_pods.items() if pod.info.record.name == "pod-a")
+    await end_pod(kube, "pod-a")
+    await until_true(lambda: held_mib(cache) == 4000, what="the pod is gone")
+    first = cache.take_bound_changes()
+    assert gone not in first
+
+    (known,) = cache.placed_pods
+    assert first[known] is not None
+    await end_pod(kube, "pod-b")
+    await until_true(lambda: not cache.placed_pods, what="the other pod is gone")
+    assert cache.take_bound_changes() == {known: None}
+
+
 async def test_pods_without_a_share_are_not_kept(kube: KubeClient, cache: ClusterCache) -> None:
     plain = {
         "metadata": {"name": "plain", "namespace": NAMESPACE},
