@@ -1,13 +1,12 @@
 """Each line on what happens when something fails names tests, and these exist."""
 
-import re
 from typing import Final
 
 from tests.support.helm import ROOT
 from tests.support.markdown import prose
+from tests.support.named_tests import NAMED, missing_tests
 
 TEXT: Final = (ROOT / "docs" / "operations.md").read_text()
-_NAMED: Final = re.compile(r"`(?P<file>[a-z_0-9/]+\.py)::(?P<test>test_[a-z_0-9]+)`")
 
 
 def rows() -> list[str]:
@@ -16,18 +15,13 @@ def rows() -> list[str]:
 
 def test_every_failure_names_a_test_that_shows_it() -> None:
     assert len(rows()) > 12
-    assert [row.split(" | ")[0] for row in rows() if not _NAMED.search(row)] == []
+    assert [
+        row.split(" | ")[0] for row in rows() if not any(it["file"] for it in NAMED.finditer(row))
+    ] == []
 
 
 def test_every_test_that_is_named_exists() -> None:
-    found = [(match["file"], match["test"]) for match in _NAMED.finditer(TEXT)]
-
-    assert [
-        f"{file}::{test}"
-        for file, test in found
-        if not (ROOT / "tests" / file).is_file()
-        or f"def {test}(" not in (ROOT / "tests" / file).read_text()
-    ] == []
+    assert missing_tests(TEXT) == []
 
 
 def test_every_line_says_what_is_noticed_what_happens_and_what_to_do() -> None:

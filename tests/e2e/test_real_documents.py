@@ -10,10 +10,7 @@ import yaml
 
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.units import Mib
-from kube.access import connect
 from kube.kinds import NAMESPACES
-from simulator.envtest.ports import free_ports
-from tests.certs.tls_harness import a_ca
 from tests.docs.test_manifests import SHOWN, ours
 from tests.e2e.test_real_webhook import in_force
 from tests.support.documented import documented, run
@@ -23,8 +20,7 @@ from tests.support.kubectl import Kubectl
 from tests.support.manifests import Shown
 from tests.support.markdown import blocks, documents
 from tests.support.real_apiserver import real_api_server
-from tests.webhook.cluster import Harness
-from webhook.settings import WebhookSettings
+from tests.webhook.cluster import Harness, a_harness
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -48,24 +44,15 @@ def a100s() -> tuple[Card, ...]:
 @pytest.fixture
 async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
     """A cluster with the cards of our pages, and a namespace for each dialect."""
-    async with real_api_server(tmp_path) as api:
-        listen_port, telemetry_port = free_ports(2)
-        kubeconfig = api.kubeconfig(tmp_path / "admin.kubeconfig")
-        async with connect(kubeconfig) as client:
-            settings = WebhookSettings(
-                kubeconfig=str(kubeconfig),
-                listen_host="127.0.0.1",
-                listen_port=listen_port,
-                telemetry_host="127.0.0.1",
-                telemetry_port=telemetry_port,
-                drain_wait_s=0,
-            )
-            await client.create(NAMESPACES, {"metadata": {"name": settings.namespace}})
-            for name in DIALECTS:
-                labels = {"fracgpu.io/dialects": name}
-                await client.create(NAMESPACES, {"metadata": {"name": name, "labels": labels}})
-            await register(client, a_sharing_node("gpu-1", cards=a100s()))
-            yield Harness(client=client, ca=a_ca(), settings=settings)
+    async with (
+        real_api_server(tmp_path) as api,
+        a_harness(api.kubeconfig(tmp_path / "admin.kubeconfig")) as harness,
+    ):
+        for name in DIALECTS:
+            labels = {"fracgpu.io/dialects": name}
+            await harness.client.create(NAMESPACES, {"metadata": {"name": name, "labels": labels}})
+        await register(harness.client, a_sharing_node("gpu-1", cards=a100s()))
+        yield harness
 
 
 def pod_of(example: Shown) -> Json:

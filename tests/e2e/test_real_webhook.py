@@ -8,18 +8,14 @@ from typing import Any
 import pytest
 
 from fracgpu import names
-from kube.access import connect
-from kube.kinds import NAMESPACES, PODS, RESOURCE_QUOTAS
+from kube.kinds import PODS, RESOURCE_QUOTAS
 from simulator.envtest.control_plane import ControlPlane
-from simulator.envtest.ports import free_ports
-from tests.certs.tls_harness import a_ca
 from tests.support.gpu import a_sharing_node, register
 from tests.support.kubectl import Kubectl
 from tests.support.real_apiserver import real_api_server
 from tests.support.waiting import until
 from tests.webhook.builders import Json, a_container, a_pod
-from tests.webhook.cluster import Harness, running, says
-from webhook.settings import WebhookSettings
+from tests.webhook.cluster import Harness, a_harness, running, says
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
@@ -32,20 +28,9 @@ async def api(tmp_path: Path) -> AsyncIterator[ControlPlane]:
 
 @pytest.fixture
 async def harness(api: ControlPlane, tmp_path: Path) -> AsyncIterator[Harness]:
-    listen_port, telemetry_port = free_ports(2)
-    kubeconfig = api.kubeconfig(tmp_path / "admin.kubeconfig")
-    async with connect(kubeconfig) as client:
-        settings = WebhookSettings(
-            kubeconfig=str(kubeconfig),
-            listen_host="127.0.0.1",
-            listen_port=listen_port,
-            telemetry_host="127.0.0.1",
-            telemetry_port=telemetry_port,
-            drain_wait_s=0,
-        )
-        await client.create(NAMESPACES, {"metadata": {"name": settings.namespace}})
-        await register(client, a_sharing_node("gpu-1"))
-        yield Harness(client=client, ca=a_ca(), settings=settings)
+    async with a_harness(api.kubeconfig(tmp_path / "admin.kubeconfig")) as harness:
+        await register(harness.client, a_sharing_node("gpu-1"))
+        yield harness
 
 
 @pytest.fixture

@@ -8,15 +8,12 @@ import pytest
 
 from certs.authority import make_client
 from fracgpu import names
-from kube.access import connect
-from kube.kinds import NAMESPACES
 from simulator.envtest.ports import free_ports
 from tests.certs.tls_harness import HOUR, a_ca, now, trusting
 from tests.support.gpu import a_sharing_node, register
 from tests.support.real_apiserver import real_api_server
 from tests.webhook.builders import a_pod, a_review
-from tests.webhook.cluster import Harness, running, says
-from webhook.settings import WebhookSettings
+from tests.webhook.cluster import Harness, a_harness, running, says
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
@@ -56,25 +53,14 @@ def admission_configuration(folder: Path, *, server: str) -> tuple[Path, Path]:
 
 
 async def test_the_webhook_asks_the_api_server_for_a_client_certificate(tmp_path: Path) -> None:
-    listen_port, telemetry_port = free_ports(2)
+    (listen_port,) = free_ports(1)
     configuration, authority = admission_configuration(tmp_path, server=f"127.0.0.1:{listen_port}")
     flags = {"admission-control-config-file": str(configuration)}
     async with real_api_server(tmp_path, flags=flags) as api:
         kubeconfig = api.kubeconfig(tmp_path / "admin.kubeconfig")
-        async with connect(kubeconfig) as client:
-            settings = WebhookSettings(
-                kubeconfig=str(kubeconfig),
-                listen_host="127.0.0.1",
-                listen_port=listen_port,
-                telemetry_host="127.0.0.1",
-                telemetry_port=telemetry_port,
-                drain_wait_s=0,
-                client_ca_file=str(authority),
-                client_names=(CLIENT,),
-            )
-            await client.create(NAMESPACES, {"metadata": {"name": settings.namespace}})
-            await register(client, a_sharing_node("gpu-1"))
-            harness = Harness(client=client, ca=a_ca(), settings=settings)
+        asked = {"client_ca_file": str(authority), "client_names": (CLIENT,)}
+        async with a_harness(kubeconfig, listen_port=listen_port, **asked) as harness:
+            await register(harness.client, a_sharing_node("gpu-1"))
             async with running(harness):
                 await harness.give_certificate()
                 await says(harness, "200")

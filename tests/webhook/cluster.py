@@ -11,13 +11,22 @@ from typing import Any
 import yaml
 
 from certs.authority import Pair
+from kube.access import connect
 from kube.client import KubeClient
 from kube.errors import KubeError
-from kube.kinds import DEPLOYMENTS, MUTATING_WEBHOOKS, PODS, SECRETS, VALIDATING_WEBHOOKS
+from kube.kinds import (
+    DEPLOYMENTS,
+    MUTATING_WEBHOOKS,
+    NAMESPACES,
+    PODS,
+    SECRETS,
+    VALIDATING_WEBHOOKS,
+)
 from process.clock import SystemClock
 from process.lifecycle import run_until_stopped
 from simulator.apiserver.server import ApiServer
-from tests.certs.tls_harness import a_leaf, served
+from simulator.envtest.ports import free_ports
+from tests.certs.tls_harness import a_ca, a_leaf, served
 from tests.support.real_apiserver import real_api_server
 from tests.support.waiting import until
 from tests.webhook.builders import Json, a_pod
@@ -132,6 +141,32 @@ class Harness:
             "spec": {"selector": {"matchLabels": {"app": "w"}}, "template": template, **spec},
         }
         return await self.client.create(DEPLOYMENTS, body, dry_run=dry_run)
+
+
+@asynccontextmanager
+async def a_harness(
+    kubeconfig: Path, *, listen_port: int | None = None, **settings: Any
+) -> AsyncIterator[Harness]:
+    """Connect to an API server and make the webhook's namespace; nothing runs yet.
+
+    Args:
+        kubeconfig: of an administrator.
+        listen_port: of the webhook; None takes a free one.
+        settings: further settings of the webhook.
+    """
+    free_port, telemetry_port = free_ports(2)
+    whole = WebhookSettings(
+        kubeconfig=str(kubeconfig),
+        listen_host="127.0.0.1",
+        listen_port=listen_port or free_port,
+        telemetry_host="127.0.0.1",
+        telemetry_port=telemetry_port,
+        drain_wait_s=0,
+        **settings,
+    )
+    async with connect(kubeconfig) as client:
+        await client.create(NAMESPACES, {"metadata": {"name": whole.namespace}})
+        yield Harness(client=client, ca=a_ca(), settings=whole)
 
 
 @asynccontextmanager

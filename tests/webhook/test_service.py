@@ -19,13 +19,10 @@ from kube.kinds import (
 )
 from process.clock import SystemClock
 from simulator.apiserver.server import ApiServer
-from simulator.envtest.ports import free_ports
-from tests.certs.tls_harness import a_ca
 from tests.support.gpu import a_sharing_node, register
 from tests.support.waiting import until
 from tests.webhook.builders import Json, a_container, a_pod
-from tests.webhook.cluster import Harness, an_api_server, running, says
-from webhook.settings import WebhookSettings
+from tests.webhook.cluster import Harness, a_harness, an_api_server, running, says
 
 ROOT = Path(__file__).parents[2]
 AGENT = "system:serviceaccount:fracgpu-system:fracgpu-deviceplugin"
@@ -33,21 +30,11 @@ AGENT = "system:serviceaccount:fracgpu-system:fracgpu-deviceplugin"
 
 @pytest.fixture(params=["simulator", pytest.param("real", marks=pytest.mark.e2e)])
 async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Harness]:
-    listen_port, telemetry_port = free_ports(2)
     async with (
         an_api_server(request.param, tmp_path) as kubeconfig,
-        connect(kubeconfig) as client,
+        a_harness(kubeconfig) as harness,
     ):
-        settings = WebhookSettings(
-            kubeconfig=str(kubeconfig),
-            listen_host="127.0.0.1",
-            listen_port=listen_port,
-            telemetry_host="127.0.0.1",
-            telemetry_port=telemetry_port,
-            drain_wait_s=0,
-        )
-        await client.create(NAMESPACES, {"metadata": {"name": settings.namespace}})
-        yield Harness(client=client, ca=a_ca(), settings=settings)
+        yield harness
 
 
 async def test_the_webhook_is_ready_only_with_an_inventory_and_a_certificate(
@@ -252,19 +239,12 @@ async def test_an_edit_of_the_administrator_counts_at_once(cluster: Harness) -> 
 
 async def test_the_node_agent_may_say_what_it_wired(tmp_path: Path) -> None:
     async with ApiServer.start() as api:
-        listen_port, telemetry_port = free_ports(2)
-        settings = WebhookSettings(
-            kubeconfig=str(api.kubeconfig(tmp_path / "kubeconfig")),
-            listen_host="127.0.0.1",
-            listen_port=listen_port,
-            telemetry_host="127.0.0.1",
-            telemetry_port=telemetry_port,
-            drain_wait_s=0,
-        )
         agent_config = api.kubeconfig(tmp_path / "agent", user=AGENT)
-        async with connect(settings.kubeconfig) as client, connect(agent_config) as agent:
-            cluster = Harness(client=client, ca=a_ca(), settings=settings)
-            await client.create(NAMESPACES, {"metadata": {"name": settings.namespace}})
+        async with (
+            a_harness(api.kubeconfig(tmp_path / "kubeconfig")) as cluster,
+            connect(agent_config) as agent,
+        ):
+            client = cluster.client
             await register(client, a_sharing_node("gpu-1"))
             async with running(cluster):
                 await cluster.give_certificate()
