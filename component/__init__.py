@@ -1,5 +1,5 @@
 """Parts that several roles share: watchers of one object, and the leader gate.
 
-Above kube, process and fracgpu, below the roles; a role passes its metrics in as callbacks.
+Above kube, process and fracgpu, below the roles, which say by what prefix their metrics go.
 Start with `config_watcher.py`.
 """

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from datetime import datetime
 from typing import Any, Final
 
 import structlog
 
 from component.certificate_expiry import not_after
+from component.metrics import CertificateMetrics
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
 from kube.kinds import SECRETS
@@ -28,13 +28,12 @@ class CertificateWatcher:
     Args:
         client: reads the Secret.
         tls: of the server.
+        metrics: count what was read, and show when the served certificate expires.
         namespace: of the Secret.
         secret: its name.
         service_name: DNS name by which the API server calls; empty skips the comparison of names,
             and None the whole check whether the API server would accept the certificate.
         on_taken: called with the Secret's data when another certificate is served.
-        on_refused: called when the Secret has no certificate that can be served.
-        on_expiry: called with the time at which the served certificate expires.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per independent fact
@@ -42,17 +41,15 @@ class CertificateWatcher:
         client: KubeClient,
         tls: ServingTls,
         *,
+        metrics: CertificateMetrics,
         namespace: str,
         secret: str,
         service_name: str | None = None,
         on_taken: Callable[[Mapping[str, bytes]], None] | None = None,
-        on_refused: Callable[[], None] | None = None,
-        on_expiry: Callable[[datetime], None] | None = None,
     ) -> None:
         self._tls = tls
         self._on_taken = on_taken
-        self._on_refused = on_refused
-        self._on_expiry = on_expiry
+        self._metrics = metrics
         self._last: Change[Mapping[str, bytes]] | None = None
         self._where = f"{namespace}/{secret}"
         self._problem = f"there is no Secret {self._where} yet"
@@ -111,11 +108,11 @@ class CertificateWatcher:
             replaced = self._tls.apply_secret(change.object)
         except TlsError as error:
             self._problem = f"Secret {self._where}: {error}"
-            if self._on_refused is not None:
-                self._on_refused()
+            self._metrics.refused()
             log.warning("certificate_refused", secret=self._where, error=str(error))
             return
         if replaced:
+            self._metrics.taken()
             if self._on_taken is not None:
                 self._on_taken(change.object)
             ca_pem = change.object.get(CA_KEY, b"")
@@ -130,5 +127,4 @@ class CertificateWatcher:
             # OpenSSL accepted the certificate, so it serves; only its expiry is not reported.
             log.warning("certificate_end_unknown", secret=self._where, error=str(error))
             return
-        if self._on_expiry is not None:
-            self._on_expiry(ends)
+        self._metrics.expires(ends)

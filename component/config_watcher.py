@@ -9,6 +9,7 @@ import msgspec
 import structlog
 import yaml
 
+from component.metrics import ConfigMetrics
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
 from kube.kinds import CONFIGMAPS
@@ -33,6 +34,7 @@ class ConfigWatcher(Generic[T]):
         default: the value while the key does not exist.
         on_change: called with each value that differs from the previous one.
         on_refused: called with the reason for each refused edit.
+        metrics: show whether the key is in use, and count refused edits.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per independent fact
@@ -46,6 +48,7 @@ class ConfigWatcher(Generic[T]):
         default: T,
         on_change: Callable[[T], None] | None = None,
         on_refused: Callable[[str], None] | None = None,
+        metrics: ConfigMetrics | None = None,
     ) -> None:
         self._where = f"ConfigMap {namespace}/{name}"
         self._where += ", its keys" if key is None else f", key {key}"
@@ -57,7 +60,9 @@ class ConfigWatcher(Generic[T]):
         self._text: str | None = None
         self._value = default
         self._problem = ""
-        self.refused = 0
+        self._metrics = metrics
+        if metrics is not None:
+            metrics.watch(lambda: self._problem)
         self._informer = Informer(
             client,
             CONFIGMAPS,
@@ -107,8 +112,9 @@ class ConfigWatcher(Generic[T]):
             value = self._default if text is None else self._parse(text)
         except ValueError as error:
             self._problem = str(error)
-            self.refused += 1
             _log.error("config_refused", where=self._where, error=self._problem)
+            if self._metrics is not None:
+                self._metrics.refused()
             if self._on_refused is not None:
                 self._on_refused(self._problem)
             return

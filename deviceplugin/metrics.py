@@ -36,20 +36,20 @@ class DevicePluginMetrics:
             registry=registry,
         )
         self._disagreements = Counter(
-            "fracgpu_audit_disagreements_total",
+            "fracgpu_deviceplugin_disagreements_total",
             "Disagreements found between assignment, kubelet, CDI spec and processes, by kind.",
             ["kind"],
             registry=registry,
         )
         self._disagreeing = Gauge(
-            "fracgpu_audit_disagreements_now",
-            "Disagreements that the last audit confirmed, by kind.",
+            "fracgpu_deviceplugin_disagreements_now",
+            "Disagreements that the last consistency check confirmed, by kind.",
             ["kind"],
             registry=registry,
         )
-        self._last_audit = Gauge(
-            "fracgpu_last_audit_success",
-            "1 if the last audit could read kubelet and the CDI folder, else 0.",
+        self._last_check = Gauge(
+            "fracgpu_deviceplugin_last_consistency_check_success",
+            "1 if the last consistency check could read kubelet and the CDI folder, else 0.",
             registry=registry,
         )
         self._injection = Gauge(
@@ -59,13 +59,13 @@ class DevicePluginMetrics:
             ["by"],
             registry=registry,
         )
-        self._not_seen = Gauge(
-            "fracgpu_audit_containers_not_seen",
-            "Running containers with a card whose device files the last audit could not look at.",
+        self._not_checked = Gauge(
+            "fracgpu_deviceplugin_containers_not_checked",
+            "Running containers with a card whose device files the last check could not see.",
             registry=registry,
         )
-        self._last_survey = Gauge(
-            "fracgpu_last_survey_success",
+        self._last_list = Gauge(
+            "fracgpu_deviceplugin_last_card_list_success",
             "1 if the driver could list the cards the last time, else 0.",
             registry=registry,
         )
@@ -89,8 +89,8 @@ class DevicePluginMetrics:
         self._node_writes.labels(outcome).inc()
 
     def consistency_checked(self, *, now: Mapping[str, int], new: Mapping[str, int]) -> None:
-        """Record the disagreements of the last audit: all of them, and the new ones, by kind."""
-        self._last_audit.set(1)
+        """Record the disagreements of the last check: all of them, and the new ones, by kind."""
+        self._last_check.set(1)
         for kind, count in now.items():
             self._disagreeing.labels(kind).set(count)
         for kind, count in new.items():
@@ -98,7 +98,7 @@ class DevicePluginMetrics:
 
     def containers_not_checked(self, containers: int) -> None:
         """Record how many running containers could not be looked into."""
-        self._not_seen.set(containers)
+        self._not_checked.set(containers)
 
     def runtime_is(self, state: str) -> None:
         """Record how new containers get their cards: ``cdi``, ``links`` or ``unknown``."""
@@ -106,11 +106,11 @@ class DevicePluginMetrics:
             self._injection.labels(label).set(label == state)
 
     def consistency_check_failed(self) -> None:
-        self._last_audit.set(0)
+        self._last_check.set(0)
 
     def cards_listed(self, success: bool) -> None:  # noqa: FBT001 - called back
         """Record whether the cards could be listed the last time."""
-        self._last_survey.set(1 if success else 0)
+        self._last_list.set(1 if success else 0)
 
     def collected(self, *, success: bool) -> None:
         self._last_collect.set(1 if success else 0)

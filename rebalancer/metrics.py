@@ -1,10 +1,11 @@
 """Metrics of the rebalancer; every label set exists from the start, at 0."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from component.metrics import ConfigMetrics
 from fracgpu.cards.card import CordonEffect
 from fracgpu.disruption.brakes.breakers import Breaker
 from fracgpu.disruption.heat import Heat, ReadingQuality
@@ -126,10 +127,7 @@ class RebalancerMetrics:
             "breaker_open", "1 while this circuit breaker is open.", ("name",)
         )
         self.leader = gauge("leader", "1 while this replica leads.")
-        self.config_valid = gauge(
-            "config_valid",
-            "0 while the ConfigMap's rebalancer or placement is not in use.",
-        )
+        self.config = ConfigMetrics("rebalancer", registry)
         self.config_at_s = gauge(
             "config_last_success_timestamp_seconds", "When a configuration was last taken."
         )
@@ -157,10 +155,6 @@ class RebalancerMetrics:
         for metric, labels in label_sets:
             for values in labels:
                 metric.labels(*values)
-
-    def watch_config(self, valid: Callable[[], bool]) -> None:
-        """Call *valid* at each scrape for whether the configuration is in use."""
-        self.config_valid.set_function(valid)
 
     def set_cards(self, heats: Mapping[Heat, int], trusts: Mapping[ReadingQuality, int]) -> None:
         for heat in Heat:

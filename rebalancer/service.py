@@ -120,6 +120,7 @@ def running(  # noqa: PLR0913 - the parts of one process
         default=RebalancerPolicy(),
         on_change=lambda _: changed.set(),
         on_refused=lambda _: changed.set(),
+        metrics=metrics.config,
     )
     placement: ConfigWatcher[Strategy] = ConfigWatcher(
         client,
@@ -128,8 +129,8 @@ def running(  # noqa: PLR0913 - the parts of one process
         key=PLACEMENT_KEY,
         parse=parse_strategy,
         default=DEFAULT_STRATEGY,
+        metrics=metrics.config,
     )
-    metrics.watch_config(lambda: not (config.problem or placement.problem))
     store = MoveStore(client, guard=guard)
     events = EventRecorder(
         client, COMPONENT, clock, instance=identity, correlator=EventCorrelator()

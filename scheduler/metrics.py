@@ -7,6 +7,7 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from component.metrics import ConfigMetrics
 from fracgpu import names
 from fracgpu.state.reservation_index import ReservationState
 
@@ -56,6 +57,7 @@ class SchedulerMetrics:
     """The extender's metrics, in the given registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self.config = ConfigMetrics("scheduler", registry)
         self._requests = Counter(
             "fracgpu_scheduler_requests_total",
             "Requests of kube-scheduler by verb and outcome.",
@@ -86,18 +88,8 @@ class SchedulerMetrics:
             registry=registry,
         )
         self._leads = Gauge(
-            "fracgpu_scheduler_leads",
+            "fracgpu_scheduler_leader",
             "1 while this replica is the active one.",
-            registry=registry,
-        )
-        self._config_refused = Counter(
-            "fracgpu_scheduler_config_refused_total",
-            "Edits of the ConfigMap that were not taken.",
-            registry=registry,
-        )
-        self._config_valid = Gauge(
-            "fracgpu_scheduler_config_valid",
-            "0 while what the ConfigMap says of placement is not in use.",
             registry=registry,
         )
         self._skew = Gauge(
@@ -145,8 +137,8 @@ class SchedulerMetrics:
             "reserved.",
             registry=registry,
         )
-        self._audits = Counter(
-            "fracgpu_scheduler_audits_total",
+        self._comparisons = Counter(
+            "fracgpu_scheduler_cache_comparisons_total",
             "Comparisons of the cache with a rebuild from scratch.",
             registry=registry,
         )
@@ -174,11 +166,8 @@ class SchedulerMetrics:
         self._skew.set(newer_by)
 
     def compared(self, differing_nodes: int) -> None:
-        self._audits.inc()
+        self._comparisons.inc()
         self._drift.set(differing_nodes)
-
-    def config_refused(self) -> None:
-        self._config_refused.inc()
 
     def overcommitted(self, cards: int) -> None:
         self._overcommitted.set(cards)
@@ -197,7 +186,6 @@ class SchedulerMetrics:
         *,
         assumed: Callable[[], int],
         leads: Callable[[], bool],
-        config_valid: Callable[[], bool],
         moves_served: Callable[[], bool],
         reservations: Callable[[], Mapping[ReservationState, int]],
     ) -> None:
@@ -209,7 +197,6 @@ class SchedulerMetrics:
             )
         self._assumed.set_function(assumed)
         self._leads.set_function(leads)
-        self._config_valid.set_function(config_valid)
 
 
 def _count_of(

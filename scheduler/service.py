@@ -10,6 +10,7 @@ from component import config_keys, placement_config
 from component.certificate_watcher import CertificateWatcher
 from component.config_watcher import ConfigWatcher
 from component.leader_gate import LeaderGate
+from component.metrics import CertificateMetrics
 from component.refused_config import RefusedConfigReporter
 from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
 from fracgpu.state.move_object import decode_move
@@ -97,10 +98,6 @@ def _wire(
         namespace=settings.namespace,
     )
 
-    def refuse(reason: str) -> None:
-        metrics.config_refused()
-        refused.key(placement_config.KEY, reason)
-
     config = ConfigWatcher(
         client,
         name=settings.config_map,
@@ -108,7 +105,8 @@ def _wire(
         key=placement_config.KEY,
         parse=placement_config.parse_strategy,
         default=DEFAULT_STRATEGY,
-        on_refused=refuse,
+        on_refused=partial(refused.key, placement_config.KEY),
+        metrics=metrics.config,
     )
     core = SchedulerCore(
         strategy=lambda: config.value, clock=clock, on_unreadable=metrics.unreadable
@@ -158,7 +156,11 @@ def _wire(
     if settings.tls_secret:
         tls = ServingTls(require_client_certificate=True)
         certificate = CertificateWatcher(
-            client, tls, namespace=settings.namespace, secret=settings.tls_secret
+            client,
+            tls,
+            metrics=CertificateMetrics("scheduler", registry, clock),
+            namespace=settings.namespace,
+            secret=settings.tls_secret,
         )
         tasks |= certificate.tasks
         gate.add("certificate", certificate.problem)
@@ -216,7 +218,6 @@ def _wire(
     metrics.watch(
         assumed=lambda: len(ledger.assumed),
         leads=lambda: leader_gate.leads,
-        config_valid=lambda: not config.problem,
         moves_served=lambda: moves.served,
         reservations=lambda: ledger.reservations.states(now=clock.now()),
     )

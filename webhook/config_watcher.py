@@ -6,12 +6,12 @@ from typing import Any
 
 from component.config_keys import refuse_unknown_keys
 from component.config_watcher import ConfigWatcher
+from component.metrics import ConfigMetrics
 from component.refused_config import RefusedConfigReporter
 from fracgpu import names
 from kube.client import KubeClient
 from kube.events import EventRecorder
 from webhook.admission_config import KEY, AdmissionConfig, parse_admission
-from webhook.metrics import WebhookMetrics
 
 
 class AdmissionConfigWatcher:
@@ -22,7 +22,7 @@ class AdmissionConfigWatcher:
     Args:
         client: reads the ConfigMap.
         events: records an Event for each refused edit.
-        metrics: counts refused edits.
+        metrics: count refused edits.
         namespace: of the ConfigMap.
         base: applies where the ConfigMap says nothing.
         on_change: called after the configuration has changed.
@@ -33,12 +33,11 @@ class AdmissionConfigWatcher:
         client: KubeClient,
         *,
         events: EventRecorder,
-        metrics: WebhookMetrics,
+        metrics: ConfigMetrics,
         namespace: str,
         base: AdmissionConfig,
         on_change: Callable[[], None],
     ) -> None:
-        self._metrics = metrics
         self._refused = RefusedConfigReporter(events, name=names.CONFIG_MAP, namespace=namespace)
         self._config: ConfigWatcher[AdmissionConfig] = ConfigWatcher(
             client,
@@ -48,7 +47,8 @@ class AdmissionConfigWatcher:
             parse=partial(parse_admission, base=base),
             default=base,
             on_change=lambda _: on_change(),
-            on_refused=self._take_refusal,
+            on_refused=partial(self._refused.key, KEY),
+            metrics=metrics,
         )
         self._keys: ConfigWatcher[None] = ConfigWatcher(
             client,
@@ -57,9 +57,9 @@ class AdmissionConfigWatcher:
             key=None,
             parse=lambda keys: refuse_unknown_keys(keys.splitlines()),
             default=None,
-            on_refused=self._take_unknown_keys,
+            on_refused=self._refused.note,
+            metrics=metrics,
         )
-        metrics.watch_config(lambda: not (self._config.problem or self._keys.problem))
 
     @property
     def tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
@@ -78,11 +78,3 @@ class AdmissionConfigWatcher:
     def problem(self) -> str | None:
         """Return why the configuration is not known yet, or None; invalid edits do not count."""
         return None if self._config.synced else "the ConfigMap has not been read yet"
-
-    def _take_refusal(self, reason: str) -> None:
-        self._metrics.config_refused()
-        self._refused.key(KEY, reason)
-
-    def _take_unknown_keys(self, reason: str) -> None:
-        self._metrics.config_refused()
-        self._refused.note(reason)

@@ -1,12 +1,12 @@
 """The webhook's metrics."""
 
-import math
 from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from component.metrics import ConfigMetrics
 from webhook.admission.verdict import NO_DIALECT
 
 # The API server waits 10 s for a webhook, so the buckets show anything above a tenth of that.
@@ -26,9 +26,10 @@ class Decision(Enum):
 
 
 class WebhookMetrics:
-    """Decisions, their latency, the age of the cached cluster state, and certificates loaded."""
+    """Decisions, their latency, the age of the cached cluster state, and the configuration."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self.config = ConfigMetrics("webhook", registry)
         self._decisions = Counter(
             "fracgpu_webhook_decisions_total",
             "Admission reviews by outcome, and the dialect that the request was made in.",
@@ -52,32 +53,8 @@ class WebhookMetrics:
             "Seconds since the API server last told about nodes or pods, whichever is longer ago.",
             registry=registry,
         )
-        self._certificates = Counter(
-            "fracgpu_webhook_certificates_total",
-            "Certificates read from the Secret, taken or refused.",
-            ["outcome"],
-            registry=registry,
-        )
-        self._expiry = Gauge(
-            "fracgpu_webhook_certificate_expiry_seconds",
-            "Seconds until the certificate that is served expires; negative once it has.",
-            registry=registry,
-        )
-        self._config_refused = Counter(
-            "fracgpu_webhook_config_refused_total",
-            "Edits of the ConfigMap that were not taken.",
-            registry=registry,
-        )
-        self._config_valid = Gauge(
-            "fracgpu_webhook_config_valid",
-            "0 while the ConfigMap says something that is not in use, or has a key nobody reads.",
-            registry=registry,
-        )
-        self._expiry.set(math.nan)
         for decision in Decision:
             self._decisions.labels(decision.value, NO_DIALECT)
-        for outcome in ("taken", "refused"):
-            self._certificates.labels(outcome)
 
     def decided(self, decision: Decision, *, duration_s: float, dialect: str = NO_DIALECT) -> None:
         child = self._children.get((decision, dialect))
@@ -86,20 +63,6 @@ class WebhookMetrics:
             self._children[decision, dialect] = child
         child.inc()
         self._seconds.observe(duration_s)
-
-    def certificate(self, *, taken: bool) -> None:
-        self._certificates.labels("taken" if taken else "refused").inc()
-
-    def watch_expiry(self, left_s: Callable[[], float]) -> None:
-        """Call *left_s* at each scrape for the seconds until the certificate expires."""
-        self._expiry.set_function(left_s)
-
-    def config_refused(self) -> None:
-        self._config_refused.inc()
-
-    def watch_config(self, valid: Callable[[], bool]) -> None:
-        """Call *valid* at each scrape for whether the whole ConfigMap is in use."""
-        self._config_valid.set_function(valid)
 
     def watch_connections(self, count: Callable[[], float]) -> None:
         """Call *count* at each scrape for the number of open connections."""

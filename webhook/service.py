@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from component.certificate_watcher import CertificateWatcher
+from component.metrics import CertificateMetrics
 from fracgpu.request.grant_note import Seal
 from kube.access import connect
 from kube.events import EventRecorder
@@ -61,7 +62,7 @@ def build(settings: WebhookSettings) -> Service:
             rules = AdmissionConfigWatcher(
                 client,
                 events=EventRecorder(client, _COMPONENT, clock, instance=socket.gethostname()),
-                metrics=metrics,
+                metrics=metrics.config,
                 namespace=settings.namespace,
                 base=base,
                 on_change=card_classes.refresh,
@@ -70,12 +71,11 @@ def build(settings: WebhookSettings) -> Service:
             certificate = CertificateWatcher(
                 client,
                 tls,
+                metrics=CertificateMetrics("webhook", registry, clock),
                 namespace=settings.namespace,
                 secret=settings.tls_secret,
                 service_name=settings.service and f"{settings.service}.{settings.namespace}.svc",
-                on_taken=partial(_learn, seal_keys, metrics, clock),
-                on_refused=partial(metrics.certificate, taken=False),
-                on_expiry=partial(_count_down, metrics, clock),
+                on_taken=partial(_learn, seal_keys, clock),
             )
             namespaces = NamespaceLabels(client)
             ready_gate.add("inventory", card_classes.problem)
@@ -124,18 +124,6 @@ def _seal(seal_keys: SealKeys, namespace: str, *, now: datetime) -> Seal:
     return Seal(key=key, also=tuple(also), scope=namespace, now=now)
 
 
-def _learn(
-    seal_keys: SealKeys, metrics: WebhookMetrics, clock: Clock, secret: Mapping[str, bytes]
-) -> None:
-    """Count the certificate that is served from now on, and learn the seal key derived from it."""
-    metrics.certificate(taken=True)
+def _learn(seal_keys: SealKeys, clock: Clock, secret: Mapping[str, bytes]) -> None:
+    """Learn the seal key derived from the certificate that is served from now on."""
     seal_keys.learn(seal_key(secret[PRIVATE_KEY_KEY]), now=clock.now())
-
-
-def _count_down(metrics: WebhookMetrics, clock: Clock, ends: datetime) -> None:
-    """Publish the seconds until the served certificate expires."""
-
-    def left_s() -> float:
-        return (ends - clock.now()).total_seconds()
-
-    metrics.watch_expiry(left_s)

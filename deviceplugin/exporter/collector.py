@@ -71,7 +71,7 @@ class AgeCollector(Collector):
             value=snapshot.taken_at_s,
         )
         yield GaugeMetricFamily(
-            "fracgpu_collect_age_seconds",
+            "fracgpu_deviceplugin_collect_age_seconds",
             "Age of the figures of the cards.",
             value=self._now_s() - snapshot.taken_at_s,
         )
@@ -203,7 +203,7 @@ class CardCollector(Collector):
             "MiB held by processes that belong to no pod with a slice of the card.",
         )
         degraded = _metric(
-            "fracgpu_attribution_degraded",
+            "fracgpu_deviceplugin_attribution_degraded",
             "gauge",
             "1 if it is unknown which processes keep the card busy, else 0.",
         )

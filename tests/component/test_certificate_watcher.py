@@ -2,8 +2,7 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
-from datetime import datetime, timedelta
-from functools import partial
+from datetime import timedelta
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -11,12 +10,13 @@ from prometheus_client import CollectorRegistry
 from certs.authority import Pair, make_serving
 from component.certificate_expiry import not_after
 from component.certificate_watcher import CertificateWatcher
+from component.metrics import CertificateMetrics
 from kube.client import KubeClient
 from kube.kinds import SECRETS
 from process.tls import ServingTls, read_secret
 from tests.certs.tls_harness import HOUR, a_ca, a_leaf, ask, https, now, trusting
+from tests.fakes.clock import VirtualClock
 from tests.support.waiting import until_true
-from webhook.metrics import WebhookMetrics
 
 
 def a_secret(name: str, **data: bytes) -> dict[str, object]:
@@ -37,17 +37,14 @@ class Following:
     def __init__(self, client: KubeClient) -> None:
         self.registry = CollectorRegistry()
         self.tls = ServingTls()
-        metrics = WebhookMetrics(self.registry)
-        self.ends: list[datetime] = []
+        self.clock = VirtualClock()
         self.certificate = CertificateWatcher(
             client,
             self.tls,
+            metrics=CertificateMetrics("webhook", self.registry, self.clock),
             namespace="default",
             secret="tls",
             service_name="localhost",
-            on_taken=lambda _: metrics.certificate(taken=True),
-            on_refused=partial(metrics.certificate, taken=False),
-            on_expiry=self.ends.append,
         )
 
     def counted(self, outcome: str) -> float | None:
@@ -143,7 +140,9 @@ async def test_the_end_of_the_certificate_that_is_served_is_told(
     await kube.create(SECRETS, a_secret("tls", **keys_of(leaf)))
     await following.until_counted(taken=1)
 
-    assert following.ends == [not_after(leaf.cert_pem)]
+    left_s = (not_after(leaf.cert_pem) - following.clock.now()).total_seconds()
+    name = "fracgpu_webhook_certificate_expiry_seconds"
+    assert following.registry.get_sample_value(name) == left_s
 
 
 def test_values_that_are_no_base64_are_as_good_as_missing() -> None:

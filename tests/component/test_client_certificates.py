@@ -10,9 +10,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp import web
+from prometheus_client import CollectorRegistry
 
 from certs.authority import Pair, make_ca, make_client, make_serving
 from component.certificate_watcher import CertificateWatcher
+from component.metrics import CertificateMetrics
 from fracgpu.names import SYSTEM_NAMESPACE
 from kube.access import connect_to
 from kube.client import KubeClient
@@ -21,6 +23,7 @@ from kube.objects import ObjectKey
 from process.clock import SystemClock
 from process.telemetry import HttpServer
 from process.tls import ServingTls, read_secret
+from tests.fakes.clock import VirtualClock
 
 DAY = timedelta(days=1)
 NOW = SystemClock().now()
@@ -44,7 +47,8 @@ def a_change(
 
 
 def a_certificate(client: KubeClient, tls: ServingTls) -> CertificateWatcher:
-    return CertificateWatcher(client, tls, namespace=SYSTEM_NAMESPACE, secret="s")
+    metrics = CertificateMetrics("scheduler", CollectorRegistry(), VirtualClock())
+    return CertificateWatcher(client, tls, metrics=metrics, namespace=SYSTEM_NAMESPACE, secret="s")
 
 
 def a_caller(tmp_path: Path, ca: Pair | None) -> ssl.SSLContext:

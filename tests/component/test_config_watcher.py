@@ -6,8 +6,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from component.config_watcher import ConfigWatcher, strict_mapping
+from component.metrics import ConfigMetrics
 from kube.client import KubeClient
 
 
@@ -78,6 +80,10 @@ class Seen:
     def __init__(self) -> None:
         self.values: list[int] = []
         self.refusals: list[str] = []
+        self.registry = CollectorRegistry()
+
+    def shown(self, name: str) -> float | None:
+        return self.registry.get_sample_value(f"fracgpu_scheduler_{name}")
 
 
 @asynccontextmanager
@@ -94,6 +100,7 @@ async def following(
         default=7,
         on_change=told.values.append,
         on_refused=told.refusals.append,
+        metrics=ConfigMetrics("scheduler", told.registry),
     )
     async with asyncio.TaskGroup() as group:
         task = group.create_task(watcher.run(), name="follow")
@@ -164,7 +171,8 @@ async def test_a_bad_edit_keeps_the_last_good_value_and_says_so() -> None:
     async with following(api, seen) as watcher:
         api.edit({"limit": "many"})
         await eventually(lambda: watcher.problem != "")
-        assert (watcher.value, watcher.refused) == (9, 1)
+        assert watcher.value == 9
+        assert (seen.shown("config_valid"), seen.shown("config_refused_total")) == (0, 1)
     assert seen.refusals == ["'many' is no whole number"]
     assert seen.values == [9]
 

@@ -75,6 +75,7 @@ def test_promtool_reads_the_rules() -> None:
 DAY_S = 86_400
 CERTS_LEFT = 'fracgpu_certs_expiry_seconds{certificate="fracgpu-ca",instance="%s"}'
 WEBHOOK_LEFT = 'fracgpu_webhook_certificate_expiry_seconds{instance="w"}'
+EXTENDER_LEFT = 'fracgpu_scheduler_certificate_expiry_seconds{instance="x"}'
 BLIND = 'fracgpu_rebalancer_blind{instance="%s",reason="%s"}'
 LOST = 'fracgpu_rebalancer_lost_pods_total{instance="r"}'
 LEADER = 'fracgpu_rebalancer_leader{instance="%s"}'
@@ -101,13 +102,19 @@ OLDER: Final[tuple[tuple[str, dict[str, float | str], int, dict[str, str] | None
         60,
         None,
     ),
-    ("FracGPUWebhookCertificateExpires", {WEBHOOK_LEFT: 8 * DAY_S}, 60, None),
-    ("FracGPUWebhookCertificateExpires", {WEBHOOK_LEFT: "NaN"}, 60, None),
+    ("FracGPUServedCertificateExpires", {WEBHOOK_LEFT: 8 * DAY_S}, 60, None),
+    ("FracGPUServedCertificateExpires", {WEBHOOK_LEFT: "NaN"}, 60, None),
     (
-        "FracGPUWebhookCertificateExpires",
+        "FracGPUServedCertificateExpires",
         {WEBHOOK_LEFT: -1},
         11,
         {"instance": "w", "severity": "critical"},
+    ),
+    (
+        "FracGPUServedCertificateExpires",
+        {WEBHOOK_LEFT: 8 * DAY_S, EXTENDER_LEFT: 6 * DAY_S},
+        11,
+        {"instance": "x", "severity": "critical"},
     ),
     ("FracGPURebalancerBlind", {BLIND % ("r", "slow"): 0}, 60, None),
     ("FracGPURebalancerBlind", {BLIND % ("r", "slow"): 1}, 14, None),

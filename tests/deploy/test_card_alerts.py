@@ -26,8 +26,8 @@ REMAP: Final = f"DCGM_FI_DEV_ROW_REMAP_FAILURE{{{CARD}}}"
 THERMAL: Final = f"DCGM_FI_DEV_THERMAL_VIOLATION{{{CARD}}}"
 READ_AT: Final = 'fracgpu_collect_timestamp_seconds{instance="e"}'
 COLLECTED: Final = 'fracgpu_last_collect_success{instance="e"}'
-SURVEYED: Final = 'fracgpu_last_survey_success{instance="e"}'
-AUDITED: Final = 'fracgpu_audit_disagreements_now{instance="e",kind="cdi_spec_differs"}'
+SURVEYED: Final = 'fracgpu_deviceplugin_last_card_list_success{instance="e"}'
+AUDITED: Final = 'fracgpu_deviceplugin_disagreements_now{instance="e",kind="cdi_spec_differs"}'
 R: Final = "fracgpu_rebalancer_"
 LEADER: Final = f'{R}leader{{instance="r"}}'
 STANDBY: Final = f'{R}leader{{instance="s"}}'
@@ -39,7 +39,7 @@ MOVES: Final = f'{R}moves_total{{instance="r",mode="%s",reason="relieved",result
 EVICTIONS: Final = f'{R}evictions_total{{code="%s",instance="r"}}'
 HOT: Final = f'{R}hot_cards{{instance="r",relievable="%s"}}'
 WEBHOOK: Final = 'fracgpu_webhook_config_valid{instance="w"}'
-SCHEDULER: Final = 'fracgpu_scheduler_leads{instance="x"}'
+SCHEDULER: Final = 'fracgpu_scheduler_leader{instance="x"}'
 
 WARNING: Final = {"severity": "warning"}
 CRITICAL: Final = {"severity": "critical"}

@@ -399,7 +399,7 @@ async def test_an_audit_finds_nothing_on_a_healthy_node_and_a_forged_spec_at_onc
         _, text = await node.scrape()
         found = {}
         for line in text.splitlines():
-            if line.startswith("fracgpu_audit_disagreements_now{"):
+            if line.startswith("fracgpu_deviceplugin_disagreements_now{"):
                 found[line.split('"')[1]] = float(line.rpartition(" ")[2])
         return found
 
@@ -417,7 +417,7 @@ async def test_an_audit_finds_nothing_on_a_healthy_node_and_a_forged_spec_at_onc
 
     await until(found, what="the audit finds the forged spec")
     _, text = await node.scrape()
-    assert f'fracgpu_audit_disagreements_total{{kind="{kind}"}} 1.0' in text
+    assert f'fracgpu_deviceplugin_disagreements_total{{kind="{kind}"}} 1.0' in text
 
 
 async def test_pods_that_kubelet_refused_while_the_agent_was_away_are_cleaned_up_never_a_bare_one(

@@ -201,7 +201,7 @@ async def test_a_driver_that_hangs_closes_the_cards_and_then_ends_the_process(
                 health == [Health.UNHEALTHY] * 2
                 and body["status"]["allocatable"].get(names.GPU_SLOT) == "0"
                 and await agent.memory() == 0
-                and "fracgpu_last_survey_success 0.0" in told
+                and "fracgpu_deviceplugin_last_card_list_success 0.0" in told
             )
 
         await until(

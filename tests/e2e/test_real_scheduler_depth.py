@@ -36,10 +36,10 @@ async def until_bound(harness: Harness, count: int, *, limit_s: float = 200) -> 
 
 async def assert_no_drift(harness: Harness) -> None:
     """The cache is compared twice more, and equals a fold from scratch."""
-    before = await harness.metric("fracgpu_scheduler_audits_total")
+    before = await harness.metric("fracgpu_scheduler_cache_comparisons_total")
 
     async def audited() -> bool:
-        return await harness.metric("fracgpu_scheduler_audits_total") >= before + 2
+        return await harness.metric("fracgpu_scheduler_cache_comparisons_total") >= before + 2
 
     await until(audited, what="two audits", limit_s=30)
     assert await harness.metric("fracgpu_scheduler_ledger_drift") == 0

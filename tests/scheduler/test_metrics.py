@@ -40,7 +40,6 @@ def test_states_are_read_at_each_scrape() -> None:
     metrics.watch(
         assumed=lambda: assumed,
         leads=lambda: True,
-        config_valid=lambda: True,
         moves_served=lambda: False,
         reservations=lambda: dict.fromkeys(ReservationState, 2),
     )
@@ -48,20 +47,17 @@ def test_states_are_read_at_each_scrape() -> None:
 
     assumed = 4
     assert registry.get_sample_value("fracgpu_scheduler_assumptions") == 4
-    assert registry.get_sample_value("fracgpu_scheduler_leads") == 1
-    assert registry.get_sample_value("fracgpu_scheduler_config_valid") == 1
+    assert registry.get_sample_value("fracgpu_scheduler_leader") == 1
     assert registry.get_sample_value("fracgpu_scheduler_moves_served") == 0
     for state in ("held", "consumed", "lapsed", "unreadable"):
         labels = {"state": state}
         assert registry.get_sample_value("fracgpu_scheduler_reservations", labels) == 2
 
 
-def test_lapses_and_refused_edits_are_counted() -> None:
+def test_lapses_are_counted() -> None:
     registry = CollectorRegistry()
     metrics = SchedulerMetrics(registry)
 
     metrics.lapsed()
-    metrics.config_refused()
 
     assert registry.get_sample_value("fracgpu_scheduler_assumptions_lapsed_total") == 1
-    assert registry.get_sample_value("fracgpu_scheduler_config_refused_total") == 1

@@ -3,6 +3,7 @@
 from prometheus_client import CollectorRegistry, generate_latest
 
 from certs.metrics import CertsMetrics
+from component.metrics import CertificateMetrics
 from deviceplugin.exporter.families import DcgmNaming
 from rebalancer.metrics import RebalancerMetrics
 from scheduler.metrics import SchedulerMetrics
@@ -20,6 +21,8 @@ def exported() -> set[str]:
     WebhookMetrics(registry)
     RebalancerMetrics(registry)
     CertsMetrics(registry, VirtualClock())
+    for role in ("webhook", "scheduler"):
+        CertificateMetrics(role, registry, VirtualClock())
     texts = [
         generate_latest(registry).decode(),
         cards_and_age(a_snapshot()),

@@ -5,6 +5,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from component.metrics import ConfigMetrics
 from kube.client import KubeClient
 from kube.events import EventRecorder
 from kube.kinds import CONFIGMAPS, EVENTS, NAMESPACES
@@ -13,7 +14,6 @@ from process.clock import SystemClock
 from tests.support.waiting import until, until_true
 from webhook.admission_config import AdmissionConfig
 from webhook.config_watcher import AdmissionConfigWatcher
-from webhook.metrics import WebhookMetrics
 
 SPACE = "fracgpu-system"
 
@@ -27,7 +27,7 @@ async def followed(
     rules = AdmissionConfigWatcher(
         kube,
         events=EventRecorder(kube, "fracgpu-webhook", clock),
-        metrics=WebhookMetrics(registry),
+        metrics=ConfigMetrics("webhook", registry),
         namespace=SPACE,
         base=AdmissionConfig(scheduler_name="mine"),
         on_change=lambda: changes.append("changed"),

@@ -1,5 +1,3 @@
-import math
-
 from prometheus_client import CollectorRegistry
 
 from webhook.metrics import Decision, WebhookMetrics
@@ -31,39 +29,3 @@ def test_the_age_of_the_inventory_is_asked_for_at_each_scrape() -> None:
 
     name = "fracgpu_webhook_inventory_age_seconds"
     assert [registry.get_sample_value(name) for _ in range(2)] == [1.5, 2.5]
-
-
-def test_certificates_are_counted_taken_or_refused() -> None:
-    registry = CollectorRegistry()
-    metrics = WebhookMetrics(registry)
-
-    metrics.certificate(taken=True)
-    metrics.certificate(taken=False)
-    metrics.certificate(taken=False)
-
-    name = "fracgpu_webhook_certificates_total"
-    assert registry.get_sample_value(name, {"outcome": "taken"}) == 1
-    assert registry.get_sample_value(name, {"outcome": "refused"}) == 2
-
-
-def test_a_bad_configuration_is_counted_and_shown_as_long_as_it_stands() -> None:
-    registry = CollectorRegistry()
-    metrics = WebhookMetrics(registry)
-    states = iter([False, True])
-
-    metrics.config_refused()
-    metrics.watch_config(lambda: next(states))
-
-    assert registry.get_sample_value("fracgpu_webhook_config_refused_total") == 1
-    valid = [registry.get_sample_value("fracgpu_webhook_config_valid") for _ in range(2)]
-    assert valid == [0, 1]
-
-
-def test_the_end_of_the_certificate_is_unknown_until_there_is_one() -> None:
-    registry = CollectorRegistry()
-    metrics = WebhookMetrics(registry)
-    name = "fracgpu_webhook_certificate_expiry_seconds"
-
-    assert math.isnan(registry.get_sample_value(name) or 0)
-    metrics.watch_expiry(lambda: 60.0)
-    assert registry.get_sample_value(name) == 60

@@ -270,7 +270,7 @@ _HEALTH: Final = Row(
     panels=(
         stat(
             "Schedulers that lead",
-            f"sum(fracgpu_scheduler_leads{CLUSTER})",
+            f"sum(fracgpu_scheduler_leader{CLUSTER})",
             steps=GOOD_IF_ONE,
         ),
         stat(
@@ -286,14 +286,15 @@ _HEALTH: Final = Row(
         ),
         stat(
             "Disagreements on nodes",
-            f"sum(fracgpu_audit_disagreements_now{CLUSTER}) or vector(0)",
+            f"sum(fracgpu_deviceplugin_disagreements_now{CLUSTER}) or vector(0)",
             steps=GOOD_IF_ZERO,
             description="Between assignments and what containers really have.",
         ),
         stat(
             "Certificates end in",
             f"min(fracgpu_certs_expiry_seconds{CLUSTER}"
-            f" or fracgpu_webhook_certificate_expiry_seconds{CLUSTER})",
+            f" or fracgpu_webhook_certificate_expiry_seconds{CLUSTER}"
+            f" or fracgpu_scheduler_certificate_expiry_seconds{CLUSTER})",
             unit="s",
             steps=_DAYS_S,
         ),

@@ -215,7 +215,7 @@ def test_an_old_snapshot_is_not_served_as_fresh_but_its_time_is_told() -> None:
     assert "DCGM_" not in stale
     assert "fracgpu_pod_card_info" not in stale
     assert one(stale, "fracgpu_collect_timestamp_seconds") == TAKEN_AT_S
-    assert one(stale, "fracgpu_collect_age_seconds") == pytest.approx(15.1)
+    assert one(stale, "fracgpu_deviceplugin_collect_age_seconds") == pytest.approx(15.1)
 
 
 def test_what_was_written_holds_until_there_is_another_snapshot_or_it_is_too_old() -> None:

@@ -49,10 +49,10 @@ OURS = (
     "sum by (UUID) (fracgpu_unattributed_memory_mib)",
     "sum by (UUID) (fracgpu_unattributed_processes)",
     f"sum by (UUID) (fracgpu_pod_sm_util) / on (UUID) ({promql.BUSY} > 0)",
-    "fracgpu_attribution_degraded",
+    "fracgpu_deviceplugin_attribution_degraded",
     "fracgpu_card_healthy",
     "time() - fracgpu_collect_timestamp_seconds",
-    "fracgpu_collect_age_seconds",
+    "fracgpu_deviceplugin_collect_age_seconds",
     "fracgpu_last_collect_success == 1",
 )
 OURS_CLASSIC = (
