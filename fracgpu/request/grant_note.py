@@ -123,10 +123,9 @@ class Seal:
 NO_SEAL: Final = Seal()
 
 
-def describe_grant(granted: Grant, *, origin: str = "") -> GrantNote:
-    """Return the note for a grant; *origin* is the foreign request behind it, if any."""
+def describe_grant(granted: Grant, *, dialect: str = "", origin: str = "") -> GrantNote:
+    """Return the note for a grant; *dialect* and *origin* are of the foreign request, if any."""
     words = describe(granted)
-    dialect = origin.partition(" from ")[2].partition(":")[0]
     return GrantNote(
         words=f"{words}{_FROM}{origin}" if origin else words,
         data=GrantData(containers=_of(granted), class_mib=_class_of(granted), dialect=dialect),

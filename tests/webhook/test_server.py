@@ -216,6 +216,18 @@ async def test_a_namespaces_label_turns_a_dialect_on(server: Harness, *, young: 
     assert server.counted("granted", dialect="gpushare") == 1
 
 
+async def test_no_name_of_a_container_becomes_a_label_of_a_metric(server: Harness) -> None:
+    server.labels["ml"] = {"fracgpu.io/dialects": "gpushare"}
+    limits = {"limits": {"aliyun.com/gpu-mem": "4"}}
+
+    for number in range(3):
+        container = a_container(f"train from made-up-{number}: x", resources=limits)
+        await server.post(a_review(a_pod(container)))
+
+    assert server.counted("granted", dialect="gpushare") == 3
+    assert "made-up" not in (await server.get("/metrics")).text
+
+
 async def test_every_review_leaves_one_line_with_its_uid(server: Harness) -> None:
     with structlog.testing.capture_logs() as lines:
         await server.post(a_review(a_pod(fraction="0.5")))

@@ -100,7 +100,7 @@ def admit_create(
         said = _said(pod)
         sealed = said if said is not None and seal.holds(said) else None
         granted = _grant_in_words(pod, translation, classes, config, sealed=sealed)
-        described = describe_grant(granted, origin=translation.origin)
+        described = describe_grant(granted, dialect=translation.dialect, origin=translation.origin)
         _refuse_forged(pod, described)
     except RequestError as error:
         reason = blame_limit_range(error, pod.annotations)
@@ -123,14 +123,14 @@ def admit_create(
     )
     # A pod translated earlier keeps foreign annotations whose resources are gone: warnings about
     # them would mislead.
-    taken_over = not translation.origin and sealed is not None and sealed.data.dialect
+    taken_over = not translation.dialect and sealed is not None and sealed.data.dialect
     foreign = () if taken_over else translation.warnings
     warnings = (
         *misplaced,
         *foreign,
         *_warnings(pod, granted, config, translation.foreign_scheduler),
     )
-    dialect = _dialect(translation.origin)
+    dialect = translation.dialect or OURS
     if not edits:
         return Allowed(warnings=warnings, dialect=dialect)
     return Patched(edits=edits, granted=words_of(text), warnings=warnings, dialect=dialect)
@@ -207,11 +207,6 @@ def _translate(
     if not enabled.warnings:
         return found
     return replace(found, warnings=(*enabled.warnings, *found.warnings))
-
-
-def _dialect(origin: str) -> str:
-    """Return the dialect of an origin such as "train from gpushare: aliyun.com/gpu-mem=4; ..."."""
-    return origin.partition(" from ")[2].partition(":")[0] or OURS
 
 
 def _refuse_reserved_keys(pod: Pod) -> None:

@@ -5,6 +5,7 @@ from typing import Final
 
 from fracgpu import names
 from fracgpu.errors import RequestError
+from fracgpu.request.dialects import NAMES
 from fracgpu.request.grant_note import GrantNote, read_grant_note
 from fracgpu.request.language import parse_request
 from webhook.admission.bounds import check_bounds
@@ -41,7 +42,9 @@ def admit_update(old: Pod, new: Pod, *, user: str, config: AdmissionConfig) -> A
     edits = () if granted is None else _put_back(new, granted)
     if granted is None or not edits:
         return Allowed()
-    dialect = granted.data.dialect or OURS
+    # Nobody vouches for a note that was stored while the webhook was away, and this is a label of
+    # a metric.
+    dialect = granted.data.dialect if granted.data.dialect in NAMES else OURS
     return Patched(edits=edits, granted=granted.words, dialect=dialect)
 
 

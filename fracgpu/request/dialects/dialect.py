@@ -68,6 +68,7 @@ class ForeignRequest:
         sources: pod annotations that it comes from, beside the container's limits.
         written: the keys that its author wrote, with their values. This and the following fields
             are set by :mod:`fracgpu.request.dialects.resolve`.
+        dialect: the name of the dialect.
         origin: dialect and raw text, for the user.
         foreign: resources to remove from the container's limits and requests.
     """
@@ -79,6 +80,7 @@ class ForeignRequest:
     cores: int = 0
     sources: tuple[str, ...] = ()
     written: tuple[tuple[str, str], ...] = ()
+    dialect: str = ""
     origin: str = ""
     foreign: tuple[str, ...] = ()
 

@@ -149,6 +149,7 @@ def _filled(request: ForeignRequest, owned: OwnedKeys) -> ForeignRequest:
     return replace(
         request,
         written=tuple(raw),
+        dialect=owned.dialect.name,
         origin=f"{owned.dialect.name}: {text}",
         foreign=tuple(sorted({*limits, *owned.requests.get(request.container, {})})),
     )

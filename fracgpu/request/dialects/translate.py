@@ -36,6 +36,7 @@ class Translation:
         request: the request, or None when the pod asks for nothing.
         annotations: to be written on the pod, so that all other components parse our keys alone.
         removals: container name to resources to remove from its limits and requests.
+        dialect: the dialect of the first container's request; empty for our own language.
         origin: dialect and raw text of each container's request, or an empty string.
         authors: the keys that the pod's author wrote, for errors about the translation.
         foreign_scheduler: the scheduler of another system that a translated pod names, and which
@@ -46,6 +47,7 @@ class Translation:
     request: PodRequest | None = None
     annotations: Mapping[str, str] = field(default_factory=dict)
     removals: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    dialect: str = ""
     origin: str = ""
     authors: Authors = field(default_factory=Authors, compare=False)
     foreign_scheduler: str = ""
@@ -107,6 +109,7 @@ def _taken_over(pod: PodForDialects, resolution: Resolution) -> Translation:
         request=request,
         annotations=written,
         removals=removals,
+        dialect=resolution.requests[0].dialect,
         origin="; ".join(
             f"{foreign.container} from {foreign.origin}" for foreign in resolution.requests
         ),
@@ -199,8 +202,7 @@ def _pod_annotations(pod: PodForDialects, resolution: Resolution) -> dict[str, s
             raise RequestError(
                 field=key,
                 found=own,
-                wanted=f"'{shorten(text)}', as "
-                f"{resolution.requests[0].origin.partition(':')[0]}'s annotations say",
+                wanted=f"'{shorten(text)}', as {resolution.requests[0].dialect}'s annotations say",
                 hint="keep one of the two",
             )
     return wanted

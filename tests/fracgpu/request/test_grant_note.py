@@ -30,7 +30,9 @@ def a_grant(mib: int = 40960) -> Grant:
     return Grant(need=PodNeed(containers=(need,)), card_class=H100S)
 
 
-GRANTED = describe_grant(a_grant(), origin="train from hami: nvidia.com/gpumem-percentage=50")
+GRANTED = describe_grant(
+    a_grant(), dialect="hami", origin="train from hami: nvidia.com/gpumem-percentage=50"
+)
 
 
 def test_a_grant_carries_data_beside_the_prose() -> None:

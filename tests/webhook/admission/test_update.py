@@ -107,3 +107,16 @@ def test_what_is_said_of_a_move_on_a_pod_is_changed_by_the_rebalancer_or_by_nobo
             assert outcome.message.startswith(key)
             assert "want no change" in outcome.message
     assert isinstance(judged_change(noted, with_note(key, "m"), user=user), Allowed)
+
+
+def test_what_an_unwatched_note_calls_its_dialect_is_no_label_of_a_metric() -> None:
+    pod = a_pod(fraction="0.5", spec=OWN_AFFINITY)
+    once = stored(pod, judged(pod))
+    annotations = once["metadata"]["annotations"]
+    note = annotations[names.GRANTED]
+    annotations[names.GRANTED] = note.replace('"containers":', '"dialect":"made-up","containers":')
+
+    outcome = judged_change(once, applied_again(pod, once))
+
+    assert isinstance(outcome, Patched)
+    assert outcome.dialect == "fracgpu"

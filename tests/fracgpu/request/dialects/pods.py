@@ -63,6 +63,7 @@ def check(dialect: str, row: Row) -> None:
         request=PodRequest(slices=(row.part,), models=row.models, strategy=row.strategy),
         annotations={f"fracgpu.io/{key}": text for key, text in row.written.items()},
         removals={NAME: tuple(sorted(row.limits))} if row.limits else {},
+        dialect=dialect,
         origin=f"{NAME} from {dialect}: {row.raw}",
         warnings=row.warnings,
     )
