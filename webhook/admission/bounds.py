@@ -73,14 +73,9 @@ def requests_cards(pod: Pod) -> bool:
     noted = (*pod.annotations, *(pod.metadata.labels or ()))
     return any(key.lower().startswith(names.PREFIX) for key in noted) or any(
         key.startswith(names.PREFIX)
-        for container in _containers(pod)
+        for container in pod.containers
         for key in _resources(container)
     )
-
-
-def _containers(pod: Pod) -> Iterator[Container]:
-    yield from pod.spec.init_containers or ()
-    yield from pod.spec.containers
 
 
 def _resources(container: Container) -> Iterator[str]:
@@ -125,7 +120,7 @@ def _fault_of_key(key: str, what: str) -> str:
 def _fault_of_containers(pod: Pod) -> str:
     seen: set[str] = set()
     resources = 0
-    for container in _containers(pod):
+    for container in pod.containers:
         if len(container.name) > MAX_NAME_CHARS:
             return (
                 f"the name of a container is '{shorten(container.name)}'; want at most "

@@ -15,7 +15,7 @@ from fracgpu.request.dialects import (
     in_authors_words,
     translate_request,
 )
-from fracgpu.request.grant import ClassRule, Grant, grant
+from fracgpu.request.grant import Grant, grant
 from fracgpu.request.grant_note import (
     NO_SEAL,
     GrantNote,
@@ -32,11 +32,10 @@ from webhook.admission.misplaced_keys import refuse_misplaced
 from webhook.admission.patch import Edit, escape
 from webhook.admission.pod import NO_META, Pod, specs
 from webhook.admission.pod_edits import (
+    container_edits,
     node_edits,
     refuse_chosen_cards,
     requirements,
-    resource_edits,
-    void_edits,
 )
 from webhook.admission.verdict import (
     OTHER,
@@ -89,19 +88,19 @@ def admit_create(
         misplaced = refuse_misplaced(pod.annotations, pod.metadata.labels or {})
         _refuse_reserved_keys(pod)
         translation = _translate(pod, config, namespace_labels)
+        said = _said(pod)
         if translation.request is None:
-            _refuse_forged(pod, None)
+            _refuse_forged(pod, said, None)
             return Allowed(warnings=(*misplaced, *translation.warnings))
         _refuse_node_name(pod)
         _refuse_foreign_scheduler(translation.foreign_scheduler, config)
         refuse_chosen_cards(pod)
         if classes is None:
             return NOT_READ_YET
-        said = _said(pod)
         sealed = said if said is not None and seal.holds(said) else None
-        granted = _grant_in_words(pod, translation, classes, config, sealed=sealed)
+        granted = _grant(pod, translation, classes, config, sealed=sealed)
         described = describe_grant(granted, dialect=translation.dialect, origin=translation.origin)
-        _refuse_forged(pod, described)
+        _refuse_forged(pod, said, described)
     except RequestError as error:
         reason = blame_limit_range(error, pod.annotations)
         return Denied(message=str(reason), dialect=OURS if requests_cards(pod) else OTHER)
@@ -116,8 +115,7 @@ def admit_create(
     text = pod.annotations[names.GRANTED] if sealed is not None else seal.write(changed)
     edits = (
         *_annotation_edits(pod, {**translation.annotations, names.GRANTED: text}),
-        *resource_edits(pod, granted, translation.removals),
-        *_void_edits(pod, granted, config),
+        *container_edits(pod, granted, translation.removals, void_others=config.void_others),
         *node_edits(pod.spec.affinity, required),
         *to_scheduler,
     )
@@ -143,13 +141,13 @@ def refuse_written_keys(pod: Pod) -> Denied | None:
     """
     try:
         _refuse_reserved_keys(pod)
-        _refuse_forged(pod, None)
+        _refuse_forged(pod, _said(pod), None)
     except RequestError as error:
         return Denied(message=str(error))
     return None
 
 
-def _grant_in_words(
+def _grant(
     pod: Pod,
     translation: Translation,
     classes: Sequence[CardClass],
@@ -157,39 +155,36 @@ def _grant_in_words(
     *,
     sealed: GrantNote | None,
 ) -> Grant:
-    """Return the grant for a pod's request; an error names the keys that its author wrote."""
+    """Return the grant that we sealed a moment ago if still possible, else one by the rule.
+
+    Between two reviews of one pod another class may have become the freest, or the rule may have
+    changed. An error names the keys that the pod's author wrote.
+    """
     assert translation.request is not None  # noqa: S101 - called only for pods with a request
+    again = None if sealed is None else _granted_before(translation.request, classes, sealed)
+    if again is not None:
+        return again
     try:
-        return _grant(translation.request, classes, rule=config.card_classes, sealed=sealed)
+        return grant(translation.request, classes, rule=config.card_classes)
     except RequestError as error:
         raise in_authors_words(error, translation.authors, own=pod.annotations) from error
 
 
-def _grant(
-    request: PodRequest,
-    classes: Sequence[CardClass],
-    *,
-    rule: ClassRule,
-    sealed: GrantNote | None,
-) -> Grant:
-    """Return the grant that we sealed a moment ago if still possible, else one by *rule*.
-
-    Between two reviews of one pod another class may have become the freest, or the rule may have
-    changed.
-    """
-    if sealed is not None:
-        # Classes differ in size, which alone rules out nearly all others.
-        size_mib = sealed.data.class_mib
-        for card_class in classes:
-            if size_mib is not None and card_class.capacity_mib != size_mib:
-                continue
-            try:
-                again = grant(request, [card_class])
-            except RequestError:
-                continue
-            if describe_grant(again).repeats(sealed):
-                return again
-    return grant(request, classes, rule=rule)
+def _granted_before(
+    request: PodRequest, classes: Sequence[CardClass], sealed: GrantNote
+) -> Grant | None:
+    # Classes differ in size, which alone rules out nearly all others.
+    size_mib = sealed.data.class_mib
+    for card_class in classes:
+        if size_mib is not None and card_class.capacity_mib != size_mib:
+            continue
+        try:
+            again = grant(request, [card_class])
+        except RequestError:
+            continue
+        if describe_grant(again).repeats(sealed):
+            return again
+    return None
 
 
 def _translate(
@@ -226,16 +221,15 @@ def _said(pod: Pod) -> GrantNote | None:
     return None if text is None else read_grant_note(text)
 
 
-def _refuse_forged(pod: Pod, granted: GrantNote | None) -> None:
+def _refuse_forged(pod: Pod, said: GrantNote | None, granted: GrantNote | None) -> None:
     """Raise if the pod already has a grant that differs from the one it gets.
 
     Raises:
-        RequestError: the pod has another grant.
+        RequestError: the pod has another grant, or one without data.
     """
     text = pod.annotations.get(names.GRANTED)
     if text is None:
         return
-    said = read_grant_note(text)
     if said is None or granted is None or not granted.repeats(said):
         raise RequestError(
             field=names.GRANTED,
@@ -266,12 +260,6 @@ def _annotation_edits(pod: Pod, written: Mapping[str, str]) -> list[Edit]:
         for key, text in written.items()
         if pod.annotations.get(key) != text
     ]
-
-
-def _void_edits(pod: Pod, granted: Grant, config: AdmissionConfig) -> list[Edit]:
-    if not config.void_others:
-        return []
-    return void_edits(pod, {container.name for container in granted.need.containers})
 
 
 def _refuse_foreign_scheduler(foreign: str, config: AdmissionConfig) -> None:

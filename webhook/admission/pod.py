@@ -1,6 +1,6 @@
 """The fields of a pod, or of a workload's pod template, that admission reads."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, TypeVar
 
 import msgspec
@@ -23,6 +23,9 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
     requests: dict[str, str | int | float] | None = None
 
 
+_NO_RESOURCES: Final = Resources()
+
+
 class EnvVar(msgspec.Struct, frozen=True, gc=False):
     """One environment variable; without a value it is empty or set by ``valueFrom``."""
 
@@ -37,6 +40,16 @@ class Container(msgspec.Struct, frozen=True, rename="camel", gc=False):
     restart_policy: str | None = None
     resources: Resources | None = None
     env: list[EnvVar] | None = None
+
+    @property
+    def amounts(self) -> tuple[dict[str, str], dict[str, str]]:
+        """The container's limits and requests, each amount as text."""
+        resources = self.resources or _NO_RESOURCES
+        return _as_text(resources.limits), _as_text(resources.requests)
+
+
+def _as_text(amounts: dict[str, str | int | float] | None) -> dict[str, str]:
+    return {key: str(amount) for key, amount in (amounts or {}).items()}
 
 
 class NodeSelectorRequirement(msgspec.Struct, frozen=True, gc=False):
@@ -107,6 +120,11 @@ class Pod(msgspec.Struct, frozen=True):
     def annotations(self) -> Mapping[str, str]:
         return self.metadata.annotations or {}
 
+    @property
+    def containers(self) -> tuple[Container, ...]:
+        """All containers, init containers first."""
+        return (*(self.spec.init_containers or ()), *self.spec.containers)
+
 
 class _StoredPod(msgspec.Struct):
     metadata: PodMeta = NO_META
@@ -147,27 +165,20 @@ def decode(decoder: "msgspec.json.Decoder[_T]", body: bytes | msgspec.Raw, *, wh
         raise MalformedReviewError(shorten_bytes(f"{what} cannot be read: {error}")) from error
 
 
+def places(pod: Pod) -> Iterator[tuple[str, Container]]:
+    """Yield each container with its JSON pointer, init containers first."""
+    for index, container in enumerate(pod.spec.init_containers or ()):
+        yield f"/spec/initContainers/{index}", container
+    for index, container in enumerate(pod.spec.containers):
+        yield f"/spec/containers/{index}", container
+
+
 def specs(pod: Pod) -> tuple[ContainerSpec, ...]:
     """Return the pod's containers in the core's form."""
     return container_specs(
         [
-            (
-                container.name,
-                container.restart_policy,
-                amounts(container, "limits"),
-                amounts(container, "requests"),
-            )
-            for container in pod.spec.init_containers or ()
+            (each.name, each.restart_policy, *each.amounts)
+            for each in pod.spec.init_containers or ()
         ],
-        [
-            (container.name, amounts(container, "limits"), amounts(container, "requests"))
-            for container in pod.spec.containers
-        ],
+        [(each.name, *each.amounts) for each in pod.spec.containers],
     )
-
-
-def amounts(container: Container, which: str) -> dict[str, str]:
-    """Return a container's ``limits`` or ``requests``, each amount as text."""
-    resources = container.resources
-    found = resources and (resources.limits if which == "limits" else resources.requests)
-    return {key: str(value) for key, value in (found or {}).items()}

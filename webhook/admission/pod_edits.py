@@ -5,15 +5,25 @@ Environment: NVIDIA's runtime trusts one variable; containers without a grant ge
 Resources: the grant's amounts are written, and another system's resources are removed.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from fracgpu import names
 from fracgpu.errors import RequestError
 from fracgpu.request.grant import Grant
 from fracgpu.request.grant_note import AddedRequirement
+from fracgpu.request.need import ContainerNeed
 from webhook.admission.patch import Edit, escape
-from webhook.admission.pod import Affinity, Container, NodeSelector, NodeSelectorTerm, Pod, amounts
+from webhook.admission.pod import (
+    Affinity,
+    Container,
+    EnvVar,
+    NodeSelector,
+    NodeSelectorTerm,
+    Pod,
+    Resources,
+    places,
+)
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -107,50 +117,21 @@ VOID: Final = "void"
 _HARMLESS: Final = (VOID, "none")
 
 
-def places(pod: Pod) -> Iterator[tuple[str, Sequence[Container]]]:
-    """Yield each list of containers with its JSON pointer."""
-    yield "/spec/initContainers", pod.spec.init_containers or ()
-    yield "/spec/containers", pod.spec.containers
-
-
 def refuse_chosen_cards(pod: Pod) -> None:
     """Raise if a pod with a request also chooses cards itself, bypassing the scheduler.
 
     Raises:
         RequestError: a container sets the variable to a value that exposes a card.
     """
-    for _, containers in places(pod):
-        for container in containers:
-            for variable in container.env or ():
-                if variable.name == _KEY and variable.value not in _HARMLESS:
-                    raise RequestError(
-                        field=f"env {_KEY} of container '{container.name}'",
-                        found=variable.value or "no plain value",
-                        wanted="no such variable: FracGPU chooses the cards, and shows them",
-                        hint="leave it out",
-                    )
-
-
-def void_edits(pod: Pod, granted: Collection[str]) -> list[Edit]:
-    """Return the edits that keep containers without a grant from seeing all cards of the node.
-
-    CUDA images set the variable to "all", and the runtime trusts it.
-    """
-    edits = []
-    for path, containers in places(pod):
-        for index, container in enumerate(containers):
-            if container.name in granted or _is_set(container):
-                continue
-            variable = {"name": _KEY, "value": VOID}
-            if container.env is None:
-                edits.append(Edit(path=f"{path}/{index}/env", value=[variable]))
-            else:
-                edits.append(Edit(path=f"{path}/{index}/env/-", value=variable))
-    return edits
-
-
-def _is_set(container: Container) -> bool:
-    return any(variable.name == _KEY for variable in container.env or ())
+    for container in pod.containers:
+        for variable in container.env or ():
+            if variable.name == _KEY and variable.value not in _HARMLESS:
+                raise RequestError(
+                    field=f"env {_KEY} of container '{container.name}'",
+                    found=variable.value or "no plain value",
+                    wanted="no such variable: FracGPU chooses the cards, and shows them",
+                    hint="leave it out",
+                )
 
 
 _GPU_MEM: Final = escape(names.GPU_MEM)
@@ -158,48 +139,61 @@ _GPU_MEM: Final = escape(names.GPU_MEM)
 _GPU_SLOT: Final = escape(names.GPU_SLOT)
 
 
-def resource_edits(pod: Pod, granted: Grant, removals: Mapping[str, Sequence[str]]) -> list[Edit]:
-    """Return the edits that write a grant's MiB and slots into limits and requests.
+def container_edits(
+    pod: Pod, granted: Grant, removals: Mapping[str, Sequence[str]], *, void_others: bool
+) -> list[Edit]:
+    """Return the edits of the containers: amounts with a grant, no card without one.
 
     Args:
         pod: the pod with all containers of the grant.
-        granted: the grant.
+        granted: its MiB and slots are written into limits and requests.
         removals: by container name, another system's resources to remove.
+        void_others: keep containers without a grant from seeing all cards of the node: CUDA images
+            set the variable to "all", and the runtime trusts it.
     """
-    needs = {container.name: container for container in granted.need.containers}
-    edits = []
-    for path, containers in places(pod):
-        for index, container in enumerate(containers):
-            if container.name in needs:
-                need = needs[container.name]
-                written = {names.GPU_MEM: str(need.total_mib), names.GPU_SLOT: str(need.cards)}
-                where = f"{path}/{index}/resources"
-                edits += _removal_edits(where, container, removals.get(container.name, ()))
-                edits += _amount_edits(where, container, written)
+    needs = {need.name: need for need in granted.need.containers}
+    edits: list[Edit] = []
+    for pointer, container in places(pod):
+        need = needs.get(container.name)
+        if need is not None:
+            edits += removal_edits(pointer, container, removals)
+            edits += _amount_edits(f"{pointer}/resources", container.resources, need)
+        elif void_others:
+            edits += _void_edits(f"{pointer}/env", container.env)
     return edits
 
 
-def _removal_edits(path: str, container: Container, gone: Sequence[str]) -> list[Edit]:
-    """Return edits that remove a dialect's resources, which no node offers."""
-    return [
-        Edit(op="remove", path=f"{path}/{which}/{escape(key)}")
-        for which in ("limits", "requests")
-        for key in gone
-        if key in amounts(container, which)
-    ]
+def removal_edits(
+    pointer: str, container: Container, removals: Mapping[str, Sequence[str]]
+) -> Iterator[Edit]:
+    """Yield edits that remove a dialect's resources, which no node offers, from one container."""
+    gone, resources = removals.get(container.name, ()), container.resources
+    if gone and resources is not None:
+        for which, present in (("limits", resources.limits), ("requests", resources.requests)):
+            for key in gone:
+                if key in (present or ()):
+                    path = f"{pointer}/resources/{which}/{escape(key)}"
+                    yield Edit(op="remove", path=path)
 
 
-def _amount_edits(path: str, container: Container, written: Mapping[str, str]) -> list[Edit]:
-    """Return edits that add missing amounts; the grant has verified those that are present."""
-    resources = container.resources
+def _amount_edits(path: str, resources: Resources | None, need: ContainerNeed) -> Iterator[Edit]:
+    """Yield edits that add missing amounts; the grant has verified those that are present."""
+    written = {names.GPU_MEM: str(need.total_mib), names.GPU_SLOT: str(need.cards)}
     if resources is None:
-        return [Edit(path=path, value={"limits": written, "requests": written})]
-    edits = []
+        yield Edit(path=path, value={"limits": written, "requests": written})
+        return
     for which, present in (("limits", resources.limits), ("requests", resources.requests)):
         if present is None:
-            edits.append(Edit(path=f"{path}/{which}", value=written))
+            yield Edit(path=f"{path}/{which}", value=written)
             continue
         for key, escaped in ((names.GPU_MEM, _GPU_MEM), (names.GPU_SLOT, _GPU_SLOT)):
             if key not in present:
-                edits.append(Edit(path=f"{path}/{which}/{escaped}", value=written[key]))
-    return edits
+                yield Edit(path=f"{path}/{which}/{escaped}", value=written[key])
+
+
+def _void_edits(path: str, env: Sequence[EnvVar] | None) -> Iterator[Edit]:
+    variable = {"name": _KEY, "value": VOID}
+    if env is None:
+        yield Edit(path=path, value=[variable])
+    elif all(present.name != _KEY for present in env):
+        yield Edit(path=f"{path}/-", value=variable)

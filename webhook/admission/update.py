@@ -9,9 +9,9 @@ from fracgpu.request.dialects import NAMES
 from fracgpu.request.grant_note import GrantNote, read_grant_note
 from fracgpu.request.language import parse_request
 from webhook.admission.bounds import check_bounds
-from webhook.admission.patch import Edit, escape
-from webhook.admission.pod import Pod, amounts, specs
-from webhook.admission.pod_edits import node_edits, places
+from webhook.admission.patch import Edit
+from webhook.admission.pod import Pod, places, specs
+from webhook.admission.pod_edits import node_edits, removal_edits
 from webhook.admission.verdict import OURS, AdmissionResult, Allowed, Denied, Patched
 from webhook.admission_config import AdmissionConfig
 
@@ -64,19 +64,9 @@ def _put_back(new: Pod, granted: GrantNote) -> tuple[Edit, ...]:
     edits = node_edits(new.spec.affinity, data.requires)
     if len(data.schedulers) > 1 and new.spec.scheduler_name == data.schedulers[0]:
         edits.append(Edit(path="/spec/schedulerName", value=data.schedulers[1]))
-    return (*edits, *_removals(new, data.removed))
-
-
-def _removals(new: Pod, removed: Mapping[str, tuple[str, ...]]) -> list[Edit]:
-    """Return edits that remove the other system's resources again."""
-    return [
-        Edit(op="remove", path=f"{path}/{index}/resources/{which}/{escape(key)}")
-        for path, containers in places(new)
-        for index, container in enumerate(containers)
-        for which in ("limits", "requests")
-        for key in removed.get(container.name, ())
-        if key in amounts(container, which)
-    ]
+    for pointer, container in places(new) if data.removed else ():
+        edits += removal_edits(pointer, container, data.removed)
+    return tuple(edits)
 
 
 def _refuse_change(old: Pod, new: Pod, key: str, *, wanted: str, hint: str = "") -> None:

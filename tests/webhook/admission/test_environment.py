@@ -3,10 +3,16 @@ from typing import Any
 import pytest
 
 from fracgpu.errors import RequestError
+from fracgpu.request.grant import Grant
+from fracgpu.request.need import ContainerNeed, PodNeed
+from fracgpu.units import Mib
 from tests.webhook.builders import a_container, a_pod, parsed
-from webhook.admission.pod_edits import places, refuse_chosen_cards, void_edits
+from webhook.admission.pod_edits import container_edits, refuse_chosen_cards
 
 VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+GRANTED = Grant(
+    need=PodNeed(containers=(ContainerNeed(name="granted", mib=Mib(2048)),)), card_class=None
+)
 
 
 def with_env(*env: dict[str, Any]) -> dict[str, Any]:
@@ -54,19 +60,12 @@ def test_containers_without_a_grant_are_kept_from_all_cards() -> None:
         )
     )
 
-    edits = [(edit.path, edit.value) for edit in void_edits(pod, {"granted"})]
+    edits = container_edits(pod, GRANTED, {}, void_others=True)
+    left = container_edits(pod, GRANTED, {}, void_others=False)
 
-    assert edits == [
+    assert [(edit.path, edit.value) for edit in edits if edit not in left] == [
         ("/spec/initContainers/0/env", [VOID]),
         ("/spec/containers/1/env", [VOID]),
         ("/spec/containers/2/env/-", VOID),
     ]
-
-
-def test_containers_are_found_with_the_way_to_them() -> None:
-    pod = parsed(a_pod(a_container("a"), init=[a_container("i")]))
-
-    assert [(path, [container.name for container in found]) for path, found in places(pod)] == [
-        ("/spec/initContainers", ["i"]),
-        ("/spec/containers", ["a"]),
-    ]
+    assert [edit.path for edit in left] == ["/spec/containers/0/resources"]

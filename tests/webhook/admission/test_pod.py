@@ -3,8 +3,19 @@ import json
 import pytest
 
 from fracgpu.k8s.container import ContainerKind
-from tests.webhook.builders import a_container, a_pod
-from webhook.admission.pod import EnvVar, MalformedReviewError, amounts, read_pod, specs
+from tests.webhook.builders import a_container, a_pod, parsed
+from webhook.admission.pod import EnvVar, MalformedReviewError, places, read_pod, specs
+
+
+def test_containers_are_found_with_the_way_to_them() -> None:
+    pod = parsed(a_pod(a_container("a"), a_container("b"), init=[a_container("i")]))
+
+    assert [(pointer, container.name) for pointer, container in places(pod)] == [
+        ("/spec/initContainers/0", "i"),
+        ("/spec/containers/0", "a"),
+        ("/spec/containers/1", "b"),
+    ]
+    assert [container.name for container in pod.containers] == ["i", "a", "b"]
 
 
 def test_containers_are_seen_init_containers_first_with_their_kind_and_amounts() -> None:
@@ -29,7 +40,7 @@ def test_a_variable_from_somewhere_else_has_no_value() -> None:
     pod = read_pod(json.dumps(a_pod(a_container(env=env))).encode())
 
     assert pod.spec.containers[0].env == [EnvVar(name="A")]
-    assert amounts(pod.spec.containers[0], "requests") == {}
+    assert pod.spec.containers[0].amounts == ({}, {})
 
 
 def test_what_is_no_pod_is_malformed_under_its_name() -> None:

@@ -6,7 +6,7 @@ from fracgpu.request.grant import Grant
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.units import Mib
 from tests.webhook.builders import a_container, a_pod, parsed
-from webhook.admission.pod_edits import resource_edits
+from webhook.admission.pod_edits import container_edits
 
 MEM, SLOT = "/fracgpu.io~1gpu-mem", "/fracgpu.io~1gpu-slot"
 WRITTEN = {"fracgpu.io/gpu-mem": "4096", "fracgpu.io/gpu-slot": "2"}
@@ -45,7 +45,7 @@ def test_amounts_are_added_where_they_are_absent_and_foreign_ones_removed(
 ) -> None:
     pod = parsed(a_pod(a_container("other"), a_container(resources=resources)))
 
-    edits = resource_edits(pod, GRANTED, {"train": ("aliyun.com/gpu-mem",)})
+    edits = container_edits(pod, GRANTED, {"train": ("aliyun.com/gpu-mem",)}, void_others=False)
 
     where = "/spec/containers/1/resources"
     assert [(edit.op, edit.path.removeprefix(where), edit.value) for edit in edits] == wanted
