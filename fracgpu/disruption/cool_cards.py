@@ -50,13 +50,15 @@ class CoolCards:
         losing: bool,
         policy: RebalancerPolicy,
     ) -> Cells:
-        """Return the cards of a model that would stay cool with one more pod.
+        """Return the cards of a model that would stay cool with one more pod, by what is known.
+
+        How much is known of a card is another question: see `measured`.
 
         Args:
             use: what the pod uses where it is.
             model: of the card that it leaves.
             free_mib: the free memory that it needs.
-            losing: whether work is lost where it is; then less must be known of the target.
+            losing: whether work is lost where it is; then the target may become busier.
             policy: the limits.
         """
         if model not in self.models:
@@ -64,12 +66,27 @@ class CoolCards:
         found: Cells = (
             (self.forecast + use.busy_ratio <= policy.ceiling_ratio)
             & (self.level + use.high_ratio <= policy.hot_ratio)
-            & (self.history >= needed_history(losing=losing, policy=policy))
             & (self.remembered + use.busy_ratio <= most_remembered(losing=losing, policy=policy))
             & (self.free_mib >= free_mib)
             & (self.model == self.models[model])
         )
         return found
+
+    def measured(self, *, losing: bool, policy: RebalancerPolicy) -> Cells:
+        """Return the cards that were measured for long enough to be targets.
+
+        While work is lost where the pod is, *losing*, less must be known of them.
+        """
+        found: Cells = self.history >= needed_history(losing=losing, policy=policy)
+        return found
+
+    def soonest_measured_s(self, cells: Cells, *, losing: bool, policy: RebalancerPolicy) -> float:
+        """Return when the first of some cards can be measured for long enough, in seconds.
+
+        It takes longer if samples are missing meanwhile, or if old ones leave the window.
+        """
+        missing = needed_history(losing=losing, policy=policy) - self.history[cells].max()
+        return max(0.0, float(missing)) * policy.forecast_window_s
 
 
 def is_losing(source: CardReading | None) -> bool:

@@ -108,6 +108,20 @@ def test_a_decision_to_move_has_the_score_and_every_other_candidate(tmp_path: Pa
     }
 
 
+def test_a_decision_says_which_targets_lack_history_and_how_long_they_will(tmp_path: Path) -> None:
+    new = replace(a_reading(0.05), history_ratio=0.3)
+
+    with a_log(tmp_path / "audit") as written:
+        _, decision = written.cycle(a_disruption_state(readings={COOL_CARD: new}))
+
+    assert {(part["refused_by"], part["detail"]) for part in decision["candidates"]} == {
+        (
+            "no_target",
+            "1 cool card with room lacks history; the first can be a target in 30 min",
+        )
+    }
+
+
 def test_a_card_that_keeps_its_pods_has_the_first_rule_that_refused_each(tmp_path: Path) -> None:
     state = a_disruption_state()
     held = (

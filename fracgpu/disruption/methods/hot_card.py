@@ -6,7 +6,10 @@ The value of a move is the load that it takes off the card less what the disrupt
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from math import ceil
 from typing import Final
+
+import numpy as np
 
 from fracgpu.cards.card import FULL_CORES, CardUuid, Health
 from fracgpu.disruption.candidates.evictability import why_not_evictable
@@ -22,7 +25,7 @@ from fracgpu.disruption.heat import (
 )
 from fracgpu.disruption.move import HeldBack, HoldReason, Move
 from fracgpu.disruption.policy import RebalancerPolicy
-from fracgpu.disruption.simulation import PlacementSimulation
+from fracgpu.disruption.simulation import PlacementSimulation, Targets
 from fracgpu.placement.snapshot_index import Cells
 from fracgpu.request.need import PodNeed
 from fracgpu.state.cluster_state import PlacedPod
@@ -209,9 +212,15 @@ def best_move(
         return HeldBack(subject=key, reason=HoldReason.NO_TARGET)
     simulation = PlacementSimulation(state)
     closed = _closed(state, card, candidate, policy=policy, now=now)
-    targets = simulation.targets(candidate, exclude=closed, among=bearing)
+    measured = state.cool_cards().measured(losing=is_losing(reading), policy=policy)
+    targets = simulation.targets(candidate, exclude=closed, among=bearing & measured)
     if not targets:
-        detail = simulation.why_none(candidate) if targets.refused else ""
+        unknown = simulation.targets(candidate, exclude=closed, among=bearing & ~measured)
+        why = (
+            _without_history(state, unknown, losing=is_losing(reading), policy=policy),
+            simulation.why_none(candidate) if targets.refused else "",
+        )
+        detail = "; ".join(filter(None, why))
         return HeldBack(subject=key, reason=HoldReason.NO_TARGET, detail=detail)
     forecast = state.cool_cards().forecast[targets.rows, targets.columns]
     coolest = targets.only(forecast == forecast.min())
@@ -239,7 +248,10 @@ def _bearing(
     *,
     policy: RebalancerPolicy,
 ) -> Cells:
-    """Return the cards that would stay cool with a pod, with what is on its way to them."""
+    """Return the cards that would stay cool with a pod, with what is on its way to them.
+
+    Those of which too little is known are among them.
+    """
     node = state.snapshot.nodes.get(candidate.info.record.node)
     info = node.cards.get(source) if node else None
     need = candidate.info.need
@@ -259,6 +271,21 @@ def _bearing(
                 and cool.level[at] + coming + use.high_ratio <= policy.hot_ratio
             )
     return bearing
+
+
+def _without_history(
+    state: DisruptionState, targets: Targets, *, losing: bool, policy: RebalancerPolicy
+) -> str:
+    """Return how many cards would do but for their history, and when the first can; or ""."""
+    if not targets:
+        return ""
+    cool = state.cool_cards()
+    cells = np.zeros(cool.history.shape, np.bool_)
+    cells[targets.rows, targets.columns] = True
+    minutes = ceil(cool.soonest_measured_s(cells, losing=losing, policy=policy) / 60)
+    count = len(targets)
+    cards = "1 cool card with room lacks" if count == 1 else f"{count} cool cards with room lack"
+    return f"{cards} history; the first can be a target in {minutes} min"
 
 
 def _closed(

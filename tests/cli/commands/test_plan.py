@@ -28,10 +28,10 @@ from tests.support.rebalancing import COOL_CARD, HOT_CARD
 TARGET = {"job": "fracgpu", "instance": "10.0.0.1:9400"}
 
 
-def a_card(uuid: CardUuid, busy: float) -> list[Past]:
+def a_card(uuid: CardUuid, busy: float, *, since_s: float = 4200) -> list[Past]:
     labels = {"UUID": uuid, "pod": "", **TARGET}
     return [
-        Past(name="DCGM_FI_DEV_GPU_UTIL", labels=labels, points=wavering(busy)),
+        Past(name="DCGM_FI_DEV_GPU_UTIL", labels=labels, points=wavering(busy, since_s=since_s)),
         Past(name="DCGM_FI_DEV_FB_FREE", labels=labels, points=steady(16_000)),
     ]
 
@@ -43,14 +43,14 @@ def a_pod(uuid: CardUuid, uid: str, busy: float) -> Past:
 
 @asynccontextmanager
 async def a_past_hour(
-    folder: Path, kube: KubeClient, *, cool: float = 1
+    folder: Path, kube: KubeClient, *, cool: float = 1, cool_since_s: float = 4200
 ) -> AsyncIterator[RealPrometheus]:
     """Run a Prometheus in which one card was hot for an hour, by two pods."""
     pods = [decode_object(bytes(raw)) for raw in (await kube.list(PODS, namespace=NAMESPACE)).items]
     uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
     series = [
         *a_card(HOT_CARD, 95),
-        *a_card(COOL_CARD, cool),
+        *a_card(COOL_CARD, cool, since_s=cool_since_s),
         a_pod(HOT_CARD, uids["pod-a"], 35),
         a_pod(HOT_CARD, uids["pod-b"], 55),
     ]
@@ -88,6 +88,28 @@ async def test_every_pod_of_a_hot_card_has_its_move_or_the_rule_that_holds_it(
     assert "-> n2/0 (gain " in move
     assert "moving another pod off the card relieves more" in stay
     assert (await kube.list(PODS)).resource_version == before  # nothing was written
+
+
+async def test_a_cool_card_that_was_not_measured_for_long_enough_is_named_as_the_reason(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await make_cluster(kube)
+    await install_definitions(kube)
+    async with a_past_hour(tmp_path / "prom", kube, cool_since_s=1500) as prometheus:
+        capsys.readouterr()
+        code = await call(main, api, tmp_path, "--prometheus-url", prometheus.url)
+
+    out = capsys.readouterr().out
+    assert code == DONE, out
+    held = [line for line in out.splitlines() if line.startswith("  stay ")]
+    assert len(held) == 2, out
+    for line in held:
+        # 80 % of the last hour, of which there are 25 minutes less the age of the newest sample.
+        assert re.search(
+            r"no cool card has room for it \(1 cool card with room lacks history; "
+            r"the first can be a target in 2[345] min\)",
+            line,
+        ), line
 
 
 async def test_what_blocks_everything_is_named_and_what_would_happen_without_it(

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,7 +34,9 @@ def bears(
     losing: bool = False,
 ) -> bool:
     use = MeasuredPodUse(busy_ratio=busy, high_ratio=high)
-    cells = state.cool_cards().bearing(use, model="A30", free_mib=mib, losing=losing, policy=ACTIVE)
+    cool = state.cool_cards()
+    cells = cool.bearing(use, model="A30", free_mib=mib, losing=losing, policy=ACTIVE)
+    cells &= cool.measured(losing=losing, policy=ACTIVE)
     row, column = state.index.places(state.snapshot)[COOL_CARD]
     assert cells.sum() <= 1, "the hot card is never one"
     return bool(cells[row, column])
@@ -83,6 +86,17 @@ def test_a_card_bears_a_pod_once_the_forecast_window_has_been_measured() -> None
 def test_while_work_is_lost_a_card_bears_a_pod_once_the_long_window_has_been_measured() -> None:
     assert bears(with_cool(history_ratio=0.4), losing=True)
     assert not bears(with_cool(history_ratio=0.39), losing=True)
+
+
+def test_the_card_that_was_measured_longest_is_a_target_first() -> None:
+    cool = with_cool(history_ratio=0.3).cool_cards()
+    every = np.ones(cool.history.shape, np.bool_)
+
+    def wait_s(*, losing: bool) -> float:
+        return cool.soonest_measured_s(every, losing=losing, policy=ACTIVE)
+
+    assert wait_s(losing=False) == pytest.approx(0.5 * ACTIVE.forecast_window_s)
+    assert wait_s(losing=True) == pytest.approx(0.1 * ACTIVE.forecast_window_s)
 
 
 def test_a_card_that_was_often_busy_bears_only_a_pod_with_which_it_would_not_have_been_hot() -> (

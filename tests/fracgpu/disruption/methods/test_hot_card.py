@@ -205,3 +205,36 @@ def test_a_burst_counts_more_than_a_mean_on_the_target() -> None:
 
     assert found.moves == ()
     assert reasons(found) == {HoldReason.NO_TARGET}
+
+
+def held_for_want_of_a_target(found: Plan) -> set[str]:
+    return {held.detail for held in found.held if held.reason is HoldReason.NO_TARGET}
+
+
+def test_cards_that_lack_history_are_counted_with_the_time_when_the_first_can_be_a_target() -> None:
+    nodes = [a_node("n1", HOT_CARD), a_node("n2", "GPU-c1", "GPU-c2", "GPU-full")]
+    new = {
+        CardUuid("GPU-c1"): replace(a_reading(0.05), history_ratio=0.1),
+        CardUuid("GPU-c2"): replace(a_reading(0.05), history_ratio=0.3),
+        CardUuid("GPU-full"): replace(a_reading(0.05), history_ratio=0.7, free_mib=Mib(10)),
+    }
+
+    found = plan(a_disruption_state(nodes=nodes, readings=new))
+
+    assert found.moves == ()
+    assert held_for_want_of_a_target(found) == {
+        "2 cool cards with room lack history; the first can be a target in 30 min"
+    }
+
+
+def test_a_card_that_lacks_history_on_a_node_that_refuses_the_pod_is_not_counted() -> None:
+    new = replace(a_reading(0.05), history_ratio=0.1)
+    nodes = [a_node("n1", HOT_CARD), a_node("n2", COOL_CARD)]
+    taints = {"n2": (Taint(key="x"),)}
+    pods = two_busy_pods()
+    state = replace(
+        a_disruption_state(nodes=nodes, pods=pods, readings={COOL_CARD: new}),
+        scheduling=scheduling_by_cards(nodes, pods, taints),
+    )
+
+    assert held_for_want_of_a_target(plan(state)) == {""}
