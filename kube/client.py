@@ -105,7 +105,7 @@ class KubeClient:
 
     async def get_path(self, path: str, *, query: Mapping[str, str] | None = None) -> bytes:
         """GET any path, e.g. ``/version`` or ``/readyz``."""
-        return await self._read(
+        return await self.retrying(
             lambda: self.transport.request("GET", path, query=query, timeout_s=self._timeout_s)
         )
 
@@ -176,7 +176,8 @@ class KubeClient:
             if not token:
                 return
 
-    async def _read(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
+    async def retrying(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
+        """Return what *attempt*, a read, returns: again, by this client's policy, if it fails."""
         for failures in range(1, self._retry.attempts):
             try:
                 return await attempt()

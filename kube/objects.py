@@ -90,6 +90,12 @@ class Status(msgspec.Struct, frozen=True):
     details: StatusDetails | None = None
 
 
+class VersionInfo(msgspec.Struct, frozen=True, rename="camel"):
+    """``version.Info``: the answer to ``/version``."""
+
+    git_version: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectList:
     """A whole list, all its pages, as of one resourceVersion."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
@@ -11,15 +12,30 @@ from urllib.parse import urlencode
 
 import aiohttp
 
-from kube.errors import Cause, KubeError, Unavailable, error_from_status
-from kube.objects import Status, StatusDetails, decode
+from kube.errors import Cause, KubeDecodeError, KubeError, Unavailable, error_from_status
+from kube.objects import Status, StatusDetails, VersionInfo, decode
 
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import ApiClient
 
+_VERSION = "/version"
 _CONNECT_LIMIT_S = 10.0
 _ERROR_BODY_LIMIT = 1 << 16  # bytes of an error's body that are read at most
 _LINE_LIMIT = 1 << 26  # bytes; etcd caps an object at 1.5 MiB, so a longer line is not an event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerVersion:
+    """What the API server says of itself, afresh for each who asks.
+
+    Attributes:
+        git_version: e.g. ``v1.36.2``.
+        time: that it notes on the answer, in whole seconds; None if it notes none, or something
+            else. Source: RFC 9110, section 6.6.1 (Date).
+    """
+
+    git_version: str
+    time: datetime | None
 
 
 class ApiTransport:
@@ -50,21 +66,28 @@ class ApiTransport:
         async with self._answer(verb, path, query, body, content_type, with_limit) as response:
             return await response.read()
 
-    async def server_time(self, *, timeout_s: float) -> datetime | None:
-        """Return the time that the API server notes on an answer, in whole seconds.
-
-        None: it notes none, or something else. Source: RFC 9110, section 6.6.1 (Date).
+    async def version(self, *, timeout_s: float) -> ServerVersion:
+        """Return the API server's version and time; everybody may ask for them.
 
         Raises:
-            KubeError: no answer, or a refusal.
+            KubeError: no answer, a refusal, or something else than a version.
         """
         with_limit = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_LIMIT_S)
-        # Everybody may ask for the version, and it is made afresh for each.
         async with self._answer(
-            "GET", "/version", None, None, "application/json", with_limit
+            "GET", _VERSION, None, None, "application/json", with_limit
         ) as response:
-            await response.read()
-            return _time(response.headers.get("Date"))
+            body, date = await response.read(), response.headers.get("Date")
+        try:
+            found = decode(body, VersionInfo)
+        except ValueError as error:
+            raise KubeDecodeError(
+                verb="GET",
+                path=_VERSION,
+                status=200,
+                reason="NotTheJsonPromised",
+                message=str(error),
+            ) from error
+        return ServerVersion(git_version=found.git_version, time=_time(date))
 
     async def stream_lines(
         self, path: str, *, query: Mapping[str, str], inactivity_s: float

@@ -1,7 +1,6 @@
 """Reads what the checks need: every fact by itself, so that one that fails leaves the others."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
@@ -106,8 +105,7 @@ class Gatherer:
             KubeError: the API server does not answer at all.
         """
         # Anybody may ask for the version: if this fails, there is nothing to examine.
-        version = json.loads(await self._client.get_path("/version"))["gitVersion"]
-        ahead = await self._caller_ahead(clock)
+        version, ahead = await self._server(clock)
         now = clock.now() - (timedelta(0) if isinstance(ahead, Unread) else ahead)
         found: dict[str, Any] = {}
         async with asyncio.TaskGroup() as group:
@@ -164,23 +162,28 @@ class Gatherer:
             "prometheus": lambda: self._ask_prometheus(self._client),
         }
 
-    async def _caller_ahead(self, clock: Clock) -> timedelta | Unread:
-        """Return how far *clock* is ahead of the API server's, however long its answer took."""
+    async def _server(self, clock: Clock) -> tuple[str, timedelta | Unread]:
+        """Return the API server's version, and how far *clock* is ahead of the server's.
+
+        That is right however long the answer took.
+
+        Raises:
+            KubeError: there is no answer.
+        """
         transport = self._client.transport
+        assert isinstance(transport, ApiTransport), "the client is one of kube.access"  # noqa: S101
         before = clock.now()
-        try:
-            told = (
-                await transport.server_time(timeout_s=self._limit_s)
-                if isinstance(transport, ApiTransport)
-                else None
-            )
-        except KubeError as error:
-            return Unread(str(error))
+        told = await self._client.retrying(lambda: transport.version(timeout_s=self._limit_s))
         after = clock.now()
-        if told is None:
-            return Unread("this machine's clock: the API server's answers have no header Date")
+        if told.time is None:
+            return told.git_version, Unread(
+                "this machine's clock: the API server's answers have no header Date"
+            )
         nothing = timedelta(0)
-        return max(before - (told + _WHOLE_SECOND), nothing) or min(after - told, nothing)
+        ahead = max(before - (told.time + _WHOLE_SECOND), nothing) or min(
+            after - told.time, nothing
+        )
+        return told.git_version, ahead
 
     def _lists(self, kind: Kind, **selection: str) -> Callable[[], Awaitable[Objects]]:
         async def read() -> Objects:

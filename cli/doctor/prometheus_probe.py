@@ -1,16 +1,15 @@
 """Asks Prometheus which series there are: directly, or through the API server's Service proxy."""
 
-import json
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
-from cli.prometheus_access import REBALANCER, rebalancers_url, service_of
+from cli.prometheus_access import REBALANCER, ProxiedPrometheus, rebalancers_url, service_of
 from fracgpu.doctor.facts import PrometheusFact, Unread
 from fracgpu.doctor.measurements import SERIES
 from kube.client import KubeClient
-from kube.errors import Forbidden, KubeError
+from kube.errors import Forbidden
 from kube.kinds import DEPLOYMENTS
-from rebalancer.usage.answers import Sample, samples_in
+from rebalancer.usage.answers import Sample
 from rebalancer.usage.measured import Querier
 from rebalancer.usage.prometheus import QueryFailed
 
@@ -47,26 +46,15 @@ async def ask_through_proxy(client: KubeClient, *, namespace: str) -> Prometheus
             f"the rebalancer's Prometheus, {url or '(none)'}, is no Service of this cluster; name "
             "an address that can be reached from here with --prometheus-url"
         )
-    path = f"{service.proxy_path}/api/v1/query"
     try:
-        answer = json.loads(await client.get_path(path, query={"query": query()}))
-    except Forbidden as error:
-        return Unread(
-            f"this account may not ask Prometheus through the API server ({error.message}); name "
-            "an address that can be reached from here with --prometheus-url"
-        )
-    except KubeError as error:
-        return PrometheusFact(url=url, error=error.message)
-    except ValueError:
-        return PrometheusFact(url=url, error="its answer is not JSON")
-    return _read(url, answer)
-
-
-def _read(url: str, answer: Any) -> PrometheusFact:
-    try:
-        return _counted(url, samples_in(answer["data"]["result"]))
-    except (KeyError, IndexError, TypeError, ValueError):
-        return PrometheusFact(url=url, error="its answer is not one of Prometheus' query API")
+        return _counted(url, await ProxiedPrometheus(client, service).query(query()))
+    except QueryFailed as error:
+        if isinstance(error.__cause__, Forbidden):
+            return Unread(
+                "this account may not ask Prometheus through the API server "
+                f"({error.__cause__.message}); instead: {service.port_forward}"
+            )
+        return PrometheusFact(url=url, error=str(error))
 
 
 def _counted(url: str, samples: Iterable[Sample]) -> PrometheusFact:

@@ -13,7 +13,7 @@ from fracgpu import names
 from fracgpu.doctor.facts import Facts, PrometheusFact, Unread, name_of
 from kube.access import connect_to
 from kube.client import KubeClient
-from kube.errors import Unavailable
+from kube.errors import KubeError, Unavailable
 from kube.kinds import CONFIGMAPS, DEPLOYMENTS, JOBS, NAMESPACES, NODES
 from process.clock import Clock, SystemClock
 from simulator.demo.definitions import install_definitions
@@ -184,6 +184,31 @@ async def test_the_time_is_the_api_servers_whatever_the_callers_clock_says(
     assert isinstance(facts.caller_ahead, timedelta)
     assert abs(facts.caller_ahead - wrong_by) < timedelta(minutes=2)
     assert abs(facts.now - SystemClock().now()) < timedelta(minutes=2)
+
+
+async def test_the_version_and_the_time_are_of_one_answer() -> None:
+    asked: list[str] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        if request.path == "/version":
+            return web.json_response({"gitVersion": "v1.36.2"})
+        return web.json_response({"metadata": {}, "items": []})
+
+    async with a_server(handler) as server, connect_to(server.url) as client:
+        facts = await gathered(client, clock=SystemClock())
+
+    assert (facts.server_version, facts.caller_ahead) == ("v1.36.2", timedelta(0))
+    assert asked.count("/version") == 1
+
+
+async def test_what_is_not_a_version_is_not_an_answer() -> None:
+    async def handler(_: web.Request) -> web.Response:
+        return web.json_response({"gitVersion": None})
+
+    async with a_server(handler) as server, connect_to(server.url) as client:
+        with pytest.raises(KubeError, match="gitVersion"):
+            await gathered(client)
 
 
 async def test_a_clock_that_is_right_is_not_said_to_be_wrong(kube: KubeClient) -> None:
