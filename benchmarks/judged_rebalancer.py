@@ -28,14 +28,15 @@ from fracgpu.disruption.move import Ending, Move, PastMove
 from fracgpu.disruption.planner import advance_all, plan_moves, validate_move
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.disruption.verification import verify
+from fracgpu.k8s.pod import decode_pod
 from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
 from fracgpu.placement.snapshot_index import SnapshotIndex
 from fracgpu.request.need import DEFAULT_STRATEGY
-from fracgpu.state.bound_pod import decode_bound_pod
+from fracgpu.state.bound_pod import bound_pod_of
 from fracgpu.state.cluster_state import PlacedPod, scheduling_by_cards, settled_workloads
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.move_object import MoveMode, MovePhase
-from fracgpu.state.pod_info import decode_pod_info
+from fracgpu.state.pod_info import pod_info_of
 from fracgpu.units import Mib
 from rebalancer.usage.measured import MeasuredUsage
 
@@ -241,13 +242,13 @@ class Policy:
         for pod in pods:
             known = before.get(pod.id)
             if known is None or known.info.ready != pod.ready:
-                body = _pod_body(pod, node_of[pod.card])
+                body = decode_pod(_pod_body(pod, node_of[pod.card]))
                 known = PlacedPod(
-                    info=decode_pod_info(body),
+                    info=pod_info_of(body),
                     scheduling_constraints=scheduling_constraints_of(body),
                 )
                 self._ledger.set_pod(known.info.record)
-                self._index.observe({pod.id: decode_bound_pod(body)})
+                self._index.observe({pod.id: bound_pod_of(known.info)})
             found[pod.id] = known
         if found != before:
             self._pods = found

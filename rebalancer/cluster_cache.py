@@ -12,25 +12,26 @@ import structlog
 
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.k8s.disruption_budget import read_budget
+from fracgpu.k8s.pod import decode_pod
 from fracgpu.k8s.scheduling.cluster import SchedulingCluster
 from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
 from fracgpu.k8s.scheduling.objects import (
     ScheduledPod,
     SchedulingNode,
     read_namespace_labels,
-    read_scheduled_pod,
     read_scheduling_node,
+    scheduled_pod_of,
 )
 from fracgpu.k8s.scheduling.volumes import Storage, read_claim, read_volume
 from fracgpu.k8s.workloads.quota import read_quota
 from fracgpu.k8s.workloads.service_selector import read_service_selector
 from fracgpu.k8s.workloads.workload import read_deployment, read_replicaset, read_statefulset
 from fracgpu.k8s.workloads.workload_state import ByNamespace, WorkloadState
-from fracgpu.state.bound_pod import BoundPod, decode_bound_pod
+from fracgpu.state.bound_pod import BoundPod, bound_pod_of
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.node_info import read_node
-from fracgpu.state.pod_info import decode_pod_info
+from fracgpu.state.pod_info import pod_info_of
 from fracgpu.state.snapshot import Snapshot
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
@@ -243,14 +244,16 @@ class ClusterCache:
 
 
 def _read_pod(body: bytes) -> _Pod:
-    info = decode_pod_info(body)
+    pod = decode_pod(body)
+    info, constraints = pod_info_of(pod), scheduling_constraints_of(pod)
     record = info.record
     concerned = info.need is not None or info.need_problem or record.assignment or record.problem
-    scheduled = read_scheduled_pod(body)
     placed = None
     if record.live and concerned:
-        placed = PlacedPod(info=info, scheduling_constraints=scheduling_constraints_of(body))
-    return _Pod(scheduled=scheduled, placed=placed, bound=decode_bound_pod(body))
+        placed = PlacedPod(info=info, scheduling_constraints=constraints)
+    return _Pod(
+        scheduled=scheduled_pod_of(pod, constraints), placed=placed, bound=bound_pod_of(info)
+    )
 
 
 def _read_node(body: bytes) -> _Node:

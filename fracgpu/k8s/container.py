@@ -23,6 +23,11 @@ class ContainerSpec:
     requests: Mapping[str, str] = field(default_factory=dict)
 
 
+def init_container_kind(restart_policy: str | None) -> ContainerKind:
+    """Return the kind of an init container with this restartPolicy."""
+    return ContainerKind.SIDECAR if restart_policy == "Always" else ContainerKind.INIT
+
+
 def pod_resource_sum(containers: Sequence[tuple[ContainerKind, int]]) -> int:
     """Return what a pod needs of one resource, by Kubernetes' rule for its containers' amounts.
 

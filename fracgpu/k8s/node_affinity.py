@@ -171,29 +171,29 @@ class _Node(msgspec.Struct, frozen=True):
 
 
 _affinity_decoder: Final = msgspec.json.Decoder(_Affinity)
-_selector_decoder: Final = msgspec.json.Decoder(dict[str, str])
 _tolerations_decoder: Final = msgspec.json.Decoder(tuple[_Toleration, ...])
 _node_decoder: Final = msgspec.json.Decoder(_Node)
 
 
 @lru_cache(maxsize=4096)
-def read_node_rules(selector: bytes, affinity: bytes, tolerations: bytes) -> NodeRules:
-    """Return the node rules in the JSON of three fields of a pod's spec; equal ones are one object.
+def read_node_rules(
+    selector: tuple[tuple[str, str], ...], affinity: bytes, tolerations: bytes
+) -> NodeRules:
+    """Return the node rules in three fields of a pod's spec; equal ones are one object.
 
     Args:
-        selector: ``nodeSelector``; empty if absent, as are the others.
-        affinity: ``affinity``.
-        tolerations: ``tolerations``.
+        selector: the labels of ``nodeSelector`` and their values.
+        affinity: ``affinity`` as JSON; empty if absent.
+        tolerations: ``tolerations``, likewise.
 
     Raises:
         ValueError: one of them is not what it should be.
     """
-    wanted = _selector_decoder.decode(selector) if selector else {}
     found = _affinity_decoder.decode(affinity).node_affinity if affinity else None
     required = found.required if found else None
     return NodeRules(
         selector=tuple(
-            NodeExpression(key=key, operator="In", values=(value,)) for key, value in wanted.items()
+            NodeExpression(key=key, operator="In", values=(value,)) for key, value in selector
         ),
         terms=None if required is None else node_terms(required),
         tolerations=tuple(

@@ -1,13 +1,202 @@
-"""What all decoders of a pod's JSON share: container specs, and the errors that decoding raises."""
+"""A pod's JSON, decoded once: the union of what this project reads of it.
+
+Two decoders stand beside this one, for a reason: that of bound pods, which skips most of this and
+of which a scheduler needs 100,000 (`fracgpu.state.bound_pod`), and that of admission, which is
+strict and keeps the order of fields (`webhook.admission.pod`).
+"""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Final
 
-from fracgpu.k8s.container import ContainerKind, ContainerSpec
+import msgspec
+
+from fracgpu.errors import WireError
+from fracgpu.k8s.container import ContainerSpec, init_container_kind
 
 # The errors of decoding JSON: msgspec's own and invalid UTF-8 are ValueErrors, and deeply nested
 # input raises RecursionError.
 UNREADABLE: Final = (ValueError, RecursionError)
+
+_ENDED: Final = ("Succeeded", "Failed")
+
+Amounts = Mapping[str, str | int | float]
+
+
+# What is read of a pod; unknown fields are skipped unread.
+class OwnerReference(msgspec.Struct, frozen=True):
+    """An owner of an object."""
+
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+
+
+class PodMetadata(msgspec.Struct, rename="camel"):
+    """``metadata``."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: str | None = None
+    annotations: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
+    owner_references: list[OwnerReference] | None = None
+
+
+class Resources(msgspec.Struct):
+    """The ``resources`` of a container, or of the whole pod."""
+
+    limits: dict[str, str | int | float] | None = None
+    requests: dict[str, str | int | float] | None = None
+
+
+class Port(msgspec.Struct, frozen=True, rename="camel"):
+    """A port of a container."""
+
+    host_port: int = 0
+    host_ip: str = msgspec.field(default="", name="hostIP")
+    protocol: str = ""
+
+
+class Container(msgspec.Struct, rename="camel"):
+    """A container, or an init container."""
+
+    name: str = ""
+    restart_policy: str | None = None
+    ports: list[Port] | None = None
+    resources: Resources | None = None
+
+
+class Something(msgspec.Struct, frozen=True):
+    """An object of which only the presence matters."""
+
+
+class EmptyDir(msgspec.Struct, frozen=True):
+    """An ``emptyDir``."""
+
+    medium: str = ""
+
+
+class ClaimReference(msgspec.Struct, frozen=True, rename="camel"):
+    """A ``persistentVolumeClaim``."""
+
+    claim_name: str = ""
+
+
+class Volume(msgspec.Struct, frozen=True, rename="camel"):
+    """A volume, of the kinds that decide where a pod may run."""
+
+    persistent_volume_claim: ClaimReference | None = None
+    ephemeral: Something | None = None
+    host_path: Something | None = None
+    empty_dir: EmptyDir | None = None
+    gce_persistent_disk: Something | None = None
+    aws_elastic_block_store: Something | None = None
+    iscsi: Something | None = None
+    rbd: Something | None = None
+
+
+class SchedulingGate(msgspec.Struct, frozen=True):
+    """What keeps a pod from being scheduled."""
+
+    name: str = ""
+
+
+class PodSpec(msgspec.Struct, rename="camel"):
+    """``spec``; what few pods have, or many share, stays JSON until it is looked at."""
+
+    node_name: str = ""
+    scheduler_name: str = ""
+    priority: int | None = None
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    node_selector: dict[str, str] | None = None
+    affinity: msgspec.Raw = msgspec.Raw()
+    tolerations: msgspec.Raw = msgspec.Raw()
+    topology_spread_constraints: msgspec.Raw = msgspec.Raw()
+    volumes: list[Volume] | None = None
+    resource_claims: list[Something] | None = None
+    overhead: dict[str, str | int | float] | None = None
+    resources: Resources | None = None
+    scheduling_gates: list[SchedulingGate] | None = None
+
+
+class PodCondition(msgspec.Struct, rename="camel"):
+    """A condition."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    last_transition_time: datetime | None = None
+
+
+class Waiting(msgspec.Struct):
+    """The state of a container that waits."""
+
+    message: str = ""
+
+
+class ContainerState(msgspec.Struct):
+    """The state of a container."""
+
+    waiting: Waiting | None = None
+
+
+class ContainerStatus(msgspec.Struct):
+    """The status of a container."""
+
+    name: str = ""
+    state: ContainerState | None = None
+    container_id: str = msgspec.field(default="", name="containerID")
+
+
+class PodStatus(msgspec.Struct, rename="camel"):
+    """``status``."""
+
+    phase: str = ""
+    reason: str = ""
+    start_time: datetime | None = None
+    nominated_node_name: str = ""
+    conditions: list[PodCondition] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
+    container_statuses: list[ContainerStatus] | None = None
+
+
+class Pod(msgspec.Struct):
+    """A pod as it came; read it and let it go, because it keeps its JSON in memory."""
+
+    metadata: PodMetadata = msgspec.field(default_factory=PodMetadata)
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+    @property
+    def live(self) -> bool:
+        """Whether it has not ended."""
+        return not has_ended(self.status.phase)
+
+
+_decoder: Final = msgspec.json.Decoder(Pod)
+
+
+def decode_pod(body: bytes) -> Pod:
+    """Return the pod that *body* holds.
+
+    Raises:
+        WireError: *body* is not a pod.
+    """
+    try:
+        return _decoder.decode(body)
+    except UNREADABLE as error:
+        raise WireError(what="pod", message=str(error)) from error
+
+
+def has_ended(phase: str) -> bool:
+    """Report whether a pod in *phase* has ended: it runs no more, and holds nothing."""
+    return phase in _ENDED
 
 
 def container_specs(
@@ -21,12 +210,7 @@ def container_specs(
         containers: name, limits and requests of each app container.
     """
     inits = tuple(
-        ContainerSpec(
-            name=name,
-            kind=ContainerKind.SIDECAR if policy == "Always" else ContainerKind.INIT,
-            limits=limits,
-            requests=requests,
-        )
+        ContainerSpec(name=name, kind=init_container_kind(policy), limits=limits, requests=requests)
         for name, policy, limits, requests in init_containers
     )
     return inits + tuple(

@@ -1,7 +1,7 @@
 """What one pod holds of its cards."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from fracgpu import names
@@ -63,15 +63,6 @@ class PodRecord:
 
 
 WHOLE_CARD: Final = CardAllocation(mib=MAX_MIB, cores=FULL_CORES)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
-    """What a pod holds on each card of its node."""
-
-    pod_uid: str
-    node: str
-    by_card: Mapping[CardUuid, CardAllocation] = field(default_factory=dict)
 
 
 def allocations_by_card(

@@ -1,13 +1,14 @@
 """A bound pod with the few fields that the ledger needs; equal values are shared between pods.
 
 A cluster has up to 100,000 pods, and most of a pod's JSON does not matter to what cards hold.
-Fields that are not needed are never decoded, names are interned, and equal labels, host resources
+It is why this module has structs of its own beside those of `fracgpu.k8s.pod`: fields that are not
+needed are never decoded, names are interned, and equal labels, host resources
 and allocations are one object each: this keeps the scheduler's memory below 1 GiB.
 """
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
@@ -17,17 +18,16 @@ import msgspec
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.errors import RequestError, WireError
-from fracgpu.k8s.container import ContainerKind, ContainerSpec
-from fracgpu.k8s.pod import UNREADABLE
+from fracgpu.k8s.container import ContainerKind, ContainerSpec, init_container_kind
+from fracgpu.k8s.pod import UNREADABLE, has_ended
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
 from fracgpu.request.language import parse_models
 from fracgpu.state.allocation import CardAllocation, allocations_by_card
 from fracgpu.state.assignment import read_assignment
-from fracgpu.state.pod_info import decode_pod_info
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from fracgpu.state.snapshot import PodAllocation, allocation_of
 from fracgpu.units import Mib
 
-_TERMINAL: Final = ("Succeeded", "Failed")
 _NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 _NO_AMOUNTS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -132,7 +132,7 @@ def decode_bound_pod(body: bytes) -> BoundPod | None:
     meta, spec = pod.metadata, pod.spec
     if not spec.node_name:
         return None
-    live = pod.status.phase not in _TERMINAL
+    live = not has_ended(pod.status.phase)
     containers = _containers(spec)
     uid, node = meta.uid, sys.intern(spec.node_name)
     problem = ""
@@ -163,13 +163,40 @@ def decode_bound_pod(body: bytes) -> BoundPod | None:
     )
 
 
+def bound_pod_of(pod: PodInfo) -> BoundPod | None:
+    """Return a pod that was decoded whole as `decode_bound_pod` does; None if it has no node."""
+    record = pod.record
+    if not record.node:
+        return None
+    allocation = allocation_of(record)
+    node = sys.intern(record.node)
+    return BoundPod(
+        namespace=sys.intern(record.namespace),
+        name=record.name,
+        live=record.live,
+        terminating=record.terminating,
+        priority=pod.priority,
+        started=f"{pod.started_at:%Y-%m-%dT%H:%M:%SZ}" if pod.started_at else "",
+        labels=_shared_labels(tuple(sorted(pod.labels.items()))) if pod.labels else _NO_LABELS,
+        host=_shared_host(pod_requests(record.containers)) if record.live else NO_HOST_RESOURCES,
+        allocation=replace(allocation, node=node, by_card=_shared_cards(allocation.by_card)),
+        models=_shared_models(pod.annotations.get(names.MODEL, "")),
+        problem=record.problem if record.live else "",
+    )
+
+
 def _card_allocations(
     meta: _Meta, containers: tuple[ContainerSpec, ...]
 ) -> Mapping[CardUuid, CardAllocation]:
     text = meta.annotations.assignment if meta.annotations else None
     if text is None:
         return {}
-    found = allocations_by_card(read_assignment(text), containers)
+    return _shared_cards(allocations_by_card(read_assignment(text), containers))
+
+
+def _shared_cards(
+    found: Mapping[CardUuid, CardAllocation],
+) -> Mapping[CardUuid, CardAllocation]:
     return {
         CardUuid(sys.intern(uuid)): _shared_allocation(held.mib, held.cores, held.slots)
         for uuid, held in found.items()
@@ -178,10 +205,7 @@ def _card_allocations(
 
 def _containers(spec: _Spec) -> tuple[ContainerSpec, ...]:
     inits = [
-        _spec(
-            container,
-            ContainerKind.SIDECAR if container.restart_policy == "Always" else ContainerKind.INIT,
-        )
+        _spec(container, init_container_kind(container.restart_policy))
         for container in spec.init_containers or ()
     ]
     return (*inits, *(_spec(container, ContainerKind.APP) for container in spec.containers or ()))

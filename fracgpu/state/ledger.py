@@ -6,7 +6,7 @@ from datetime import datetime
 from types import MappingProxyType
 
 from fracgpu.cards.card import CardUuid, NodeCards
-from fracgpu.state.allocation import Allocation, Assignment, PodRecord, allocations_by_card
+from fracgpu.state.allocation import Assignment, PodRecord, allocations_by_card
 from fracgpu.state.card_hold import CardHold, held_cards
 from fracgpu.state.move_object import MoveObject
 from fracgpu.state.reservation import MoveClaims, claims_of
@@ -23,7 +23,7 @@ class Assumption:
         move: the name of the Move whose reservation it consumes; empty if it consumes none.
     """
 
-    allocation: Allocation
+    allocation: PodAllocation
     until: datetime
     move: str = ""
 
@@ -119,7 +119,7 @@ class Ledger:
         """
         holds = allocations_by_card(assignment, pod.containers)
         assumption = Assumption(
-            allocation=Allocation(pod_uid=pod.uid, node=node, by_card=holds),
+            allocation=PodAllocation(pod_uid=pod.uid, node=node, by_card=holds),
             until=until,
             move=move,
         )
@@ -231,8 +231,7 @@ class Ledger:
             assumption = self._assumed[uid]
             ends.append(assumption.until)
             if assumption.until > now:
-                allocation = assumption.allocation
-                pods.append(PodAllocation(pod_uid=uid, node=name, by_card=allocation.by_card))
+                pods.append(assumption.allocation)
         ends += self._reservations.changes_on(name)
         holds = self._reservations.holds_on(name)
         placed = [hold.pod_uid for hold in holds if self._is_placed(hold.pod_uid, now=now)]
@@ -271,10 +270,7 @@ class Ledger:
         pods = dict(self._observed)
         for uid, assumption in self._assumed.items():
             if assumption.until > now:
-                allocation = assumption.allocation
-                pods[uid] = PodAllocation(
-                    pod_uid=uid, node=allocation.node, by_card=allocation.by_card
-                )
+                pods[uid] = assumption.allocation
         return Snapshot(nodes=MappingProxyType(nodes), pods=MappingProxyType(pods))
 
     def free_mib(self, *, now: datetime) -> dict[CardUuid, Mib]:

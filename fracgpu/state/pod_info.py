@@ -3,21 +3,24 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
-
-import msgspec
 
 from fracgpu import names
 from fracgpu.errors import RequestError, WireError
 from fracgpu.k8s.container import ContainerSpec
-from fracgpu.k8s.pod import UNREADABLE, container_specs
+from fracgpu.k8s.pod import (
+    Container,
+    Pod,
+    PodCondition,
+    PodSpec,
+    PodStatus,
+    container_specs,
+    decode_pod,
+)
 from fracgpu.request.grant import need_from_limits
 from fracgpu.request.language import parse_request
 from fracgpu.request.need import PodNeed, Rebalance
 from fracgpu.state.allocation import Assignment, PodRecord
 from fracgpu.state.assignment import read_assignment
-
-_TERMINAL: Final = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,99 +63,21 @@ class PodInfo:
     nominated_node: str = ""
 
 
-# What we read of Kubernetes objects; unknown fields are skipped unread.
-class _Owner(msgspec.Struct, rename="camel"):
-    kind: str = ""
-    name: str = ""
-    uid: str = ""
-    controller: bool = False
-
-
-class _Meta(msgspec.Struct, rename="camel"):
-    name: str = ""
-    namespace: str = ""
-    uid: str = ""
-    resource_version: str = ""
-    creation_timestamp: datetime | None = None
-    deletion_timestamp: str | None = None
-    annotations: dict[str, str] | None = None
-    labels: dict[str, str] | None = None
-    owner_references: list[_Owner] | None = None
-
-
-class _Resources(msgspec.Struct):
-    limits: dict[str, str | int | float] | None = None
-    requests: dict[str, str | int | float] | None = None
-
-
-class _Container(msgspec.Struct, rename="camel"):
-    name: str = ""
-    restart_policy: str | None = None
-    resources: _Resources | None = None
-
-
-class _PodSpec(msgspec.Struct, rename="camel"):
-    node_name: str = ""
-    scheduler_name: str = ""
-    containers: list[_Container] | None = None
-    init_containers: list[_Container] | None = None
-    node_selector: dict[str, str] | None = None
-    priority: int | None = None
-
-
-class _Condition(msgspec.Struct, rename="camel"):
-    type: str = ""
-    status: str = ""
-    reason: str = ""
-    last_transition_time: datetime | None = None
-
-
-class _Waiting(msgspec.Struct):
-    message: str = ""
-
-
-class _State(msgspec.Struct):
-    waiting: _Waiting | None = None
-
-
-class _ContainerStatus(msgspec.Struct):
-    name: str = ""
-    state: _State | None = None
-    container_id: str = msgspec.field(default="", name="containerID")
-
-
-class _PodStatus(msgspec.Struct, rename="camel"):
-    phase: str = ""
-    reason: str = ""
-    start_time: datetime | None = None
-    nominated_node_name: str = ""
-    conditions: list[_Condition] | None = None
-    init_container_statuses: list[_ContainerStatus] | None = None
-    container_statuses: list[_ContainerStatus] | None = None
-
-
-class _Pod(msgspec.Struct):
-    metadata: _Meta = msgspec.field(default_factory=_Meta)
-    spec: _PodSpec = msgspec.field(default_factory=_PodSpec)
-    status: _PodStatus = msgspec.field(default_factory=_PodStatus)
-
-
-_pod_decoder: Final = msgspec.json.Decoder(_Pod)
-
-
 def decode_pod_info(body: bytes) -> PodInfo:
     """Return the pod that *body* holds.
-
-    Annotations that cannot be read are reported in *problem* or *need_problem*, not raised: any
-    user may write them.
 
     Raises:
         WireError: *body* is not a pod.
     """
-    try:
-        pod = _pod_decoder.decode(body)
-    except UNREADABLE as error:
-        raise WireError(what="pod", message=str(error)) from error
+    return pod_info_of(decode_pod(body))
+
+
+def pod_info_of(pod: Pod) -> PodInfo:
+    """Return what a pod requests and holds, and what scheduling and moving it need.
+
+    Annotations that cannot be read are reported in *problem* or *need_problem*, not raised: any
+    user may write them.
+    """
     meta, spec, status = pod.metadata, pod.spec, pod.status
     annotations = meta.annotations or {}
     containers = _containers(spec)
@@ -166,7 +91,7 @@ def decode_pod_info(body: bytes) -> PodInfo:
             namespace=meta.namespace,
             name=meta.name,
             node=spec.node_name,
-            live=status.phase not in _TERMINAL,
+            live=pod.live,
             terminating=meta.deletion_timestamp is not None,
             resource_version=meta.resource_version,
             containers=containers,
@@ -195,7 +120,7 @@ def decode_pod_info(body: bytes) -> PodInfo:
     )
 
 
-def _unschedulable_since(conditions: Sequence[_Condition]) -> datetime | None:
+def _unschedulable_since(conditions: Sequence[PodCondition]) -> datetime | None:
     # Sources: PodReasonUnschedulable and PodReasonSchedulingGated in core/v1's types.go.
     return next(
         (
@@ -209,7 +134,7 @@ def _unschedulable_since(conditions: Sequence[_Condition]) -> datetime | None:
     )
 
 
-def _containers(spec: _PodSpec) -> tuple[ContainerSpec, ...]:
+def _containers(spec: PodSpec) -> tuple[ContainerSpec, ...]:
     return container_specs(
         [
             (
@@ -227,7 +152,7 @@ def _containers(spec: _PodSpec) -> tuple[ContainerSpec, ...]:
     )
 
 
-def _amounts(container: _Container, which: str) -> dict[str, str]:
+def _amounts(container: Container, which: str) -> dict[str, str]:
     resources = container.resources
     if resources is None:
         return {}
@@ -257,7 +182,7 @@ def _need_of(
         return None, str(error), None
 
 
-def _container_ids(status: _PodStatus) -> dict[str, str]:
+def _container_ids(status: PodStatus) -> dict[str, str]:
     every = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
     return {
         status.name: status.container_id.rpartition("/")[2]
@@ -266,7 +191,7 @@ def _container_ids(status: _PodStatus) -> dict[str, str]:
     }
 
 
-def _waiting(status: _PodStatus) -> dict[str, str]:
+def _waiting(status: PodStatus) -> dict[str, str]:
     messages = {}
     for container in (*(status.init_container_statuses or ()), *(status.container_statuses or ())):
         if (

@@ -146,10 +146,11 @@ class CacheComparer:
         if node is None:
             return cached is None and shown is None
         here = list(holds.get(name, ()))
-        for uid, assumed in self._ledger.assumed.items():
-            if assumed.allocation.node == name and assumed.until > now:
-                by_card = assumed.allocation.by_card
-                here.append(PodAllocation(pod_uid=uid, node=name, by_card=by_card))
+        here += [
+            assumed.allocation
+            for assumed in self._ledger.assumed.values()
+            if assumed.allocation.node == name and assumed.until > now
+        ]
         assumed_moves = {one.move for one in self._ledger.assumed.values() if one.until > now}
         folded = build_node_info(
             node,

@@ -90,8 +90,7 @@ def _allocations(nodes: Mapping[str, NodeInfo], ledger: Ledger) -> dict[str, Pod
             if allocation is not None:
                 found[uid] = allocation
             elif assumption is not None:
-                by_card = assumption.allocation.by_card
-                found[uid] = PodAllocation(pod_uid=uid, node=name, by_card=by_card)
+                found[uid] = assumption.allocation
     return found
 
 

@@ -20,14 +20,15 @@ from fracgpu.disruption.move import Ending, Move, PastMove
 from fracgpu.disruption.planner import advance_all, plan_moves, validate_move
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.disruption.verification import verify
+from fracgpu.k8s.pod import decode_pod
 from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
 from fracgpu.placement.snapshot_index import SnapshotIndex
 from fracgpu.request.need import Strategy
-from fracgpu.state.bound_pod import decode_bound_pod
+from fracgpu.state.bound_pod import bound_pod_of
 from fracgpu.state.cluster_state import PlacedPod, scheduling_by_cards, settled_workloads
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.move_object import MoveMode
-from fracgpu.state.pod_info import decode_pod_info
+from fracgpu.state.pod_info import pod_info_of
 from fracgpu.units import Mib
 from simulator.usage_replay.pods import ReplayedPod, pod_body
 from simulator.usage_replay.recording import Frame, Piece, RecordedCard
@@ -173,14 +174,13 @@ class ReplayedWorld:
         self._card_samples.keep(self._cards)
 
     def _remember(self, pod: ReplayedPod) -> None:
-        body = pod_body(pod, self._cards)
-        placed = PlacedPod(
-            info=decode_pod_info(body), scheduling_constraints=scheduling_constraints_of(body)
-        )
+        body = decode_pod(pod_body(pod, self._cards))
+        info = pod_info_of(body)
+        placed = PlacedPod(info=info, scheduling_constraints=scheduling_constraints_of(body))
         self._by_uid[pod.uid] = pod
         self._placed[pod.uid] = placed
         self._ledger.set_pod(placed.info.record)
-        self._index.observe({pod.uid: decode_bound_pod(body)})
+        self._index.observe({pod.uid: bound_pod_of(info)})
 
     def _forget(self, pod: ReplayedPod) -> None:
         self._index.observe({pod.uid: None})

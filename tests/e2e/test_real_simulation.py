@@ -12,9 +12,15 @@ from typing import Any
 
 import pytest
 
+from fracgpu.k8s.pod import decode_pod
 from fracgpu.k8s.scheduling.cluster import SchedulingCluster
+from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
 from fracgpu.k8s.scheduling.node_filters import NodeFilter, allowed_nodes, refusals
-from fracgpu.k8s.scheduling.objects import read_scheduled_pod, read_scheduling_node
+from fracgpu.k8s.scheduling.objects import (
+    ScheduledPod,
+    read_scheduling_node,
+    scheduled_pod_of,
+)
 from fracgpu.k8s.scheduling.volumes import Storage, read_claim, read_volume
 from kube.access import connect_to
 from kube.client import KubeClient
@@ -85,6 +91,11 @@ def configuration(url: str, kubeconfig: Path) -> Json:
     }
 
 
+def _scheduled(body: bytes) -> ScheduledPod | None:
+    pod = decode_pod(body)
+    return scheduled_pod_of(pod, scheduling_constraints_of(pod))
+
+
 async def observed(client: KubeClient) -> SchedulingCluster:
     """Read the cluster from the API server, as the rebalancer does."""
     nodes = await client.list(NODES)
@@ -93,7 +104,7 @@ async def observed(client: KubeClient) -> SchedulingCluster:
     volumes = await client.list(PERSISTENT_VOLUMES)
     return SchedulingCluster(
         (read_scheduling_node(bytes(raw)) for raw in nodes.items),
-        (pod for raw in pods.items if (pod := read_scheduled_pod(bytes(raw))) is not None),
+        (pod for raw in pods.items if (pod := _scheduled(bytes(raw))) is not None),
         namespaces=RANDOM_NAMESPACES,
         storage=Storage(
             claims={

@@ -5,12 +5,14 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from fracgpu.k8s.pod import decode_pod
 from fracgpu.k8s.scheduling.cluster import Flags, SchedulingCluster
+from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
 from fracgpu.k8s.scheduling.objects import (
     ScheduledPod,
     SchedulingNode,
-    read_scheduled_pod,
     read_scheduling_node,
+    scheduled_pod_of,
 )
 
 Json = dict[str, Any]
@@ -79,7 +81,8 @@ def read_node(node: Json) -> SchedulingNode:
 def read_pod(pod: Json) -> ScheduledPod:
     """Return a pod; one without a node is read as if it were somewhere."""
     placed = {**pod, "spec": {"nodeName": "nowhere", **pod["spec"]}}
-    found = read_scheduled_pod(json.dumps(placed).encode())
+    decoded = decode_pod(json.dumps(placed).encode())
+    found = scheduled_pod_of(decoded, scheduling_constraints_of(decoded))
     assert found is not None, "it has a node"
     return found
 

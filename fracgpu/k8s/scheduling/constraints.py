@@ -12,13 +12,8 @@ import msgspec
 
 from fracgpu.errors import WireError
 from fracgpu.k8s.node_affinity import ANY_NODE, NodeRules, Taint, read_node_rules
-from fracgpu.k8s.pod import UNREADABLE
-from fracgpu.k8s.scheduling.requests import (
-    NO_REQUESTS,
-    ContainerRequests,
-    Requests,
-    pod_requests,
-)
+from fracgpu.k8s.pod import UNREADABLE, Pod, PodSpec, Volume
+from fracgpu.k8s.scheduling.requests import NO_REQUESTS, Requests, pod_requests
 from fracgpu.k8s.scheduling.terms import PodTerm, SpreadConstraint, read_pod_terms, read_spread
 
 _EVERY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - Kubernetes' own default; nothing listens on it
@@ -75,29 +70,6 @@ class SchedulingConstraints:
 ANYWHERE: Final = SchedulingConstraints()
 
 
-class _Something(msgspec.Struct, frozen=True):
-    """An object of which only the presence matters."""
-
-
-class _EmptyDir(msgspec.Struct, frozen=True):
-    medium: str = ""
-
-
-class _Claim(msgspec.Struct, frozen=True, rename="camel"):
-    claim_name: str = ""
-
-
-class _Volume(msgspec.Struct, frozen=True, rename="camel"):
-    persistent_volume_claim: _Claim | None = None
-    ephemeral: _Something | None = None
-    host_path: _Something | None = None
-    empty_dir: _EmptyDir | None = None
-    gce_persistent_disk: _Something | None = None
-    aws_elastic_block_store: _Something | None = None
-    iscsi: _Something | None = None
-    rbd: _Something | None = None
-
-
 # What may refuse a node and is not simulated. The inline disks are those that kube-scheduler's
 # plugin VolumeRestrictions compares with the disks of the other pods of a node.
 _UNJUDGED_VOLUMES: Final = {
@@ -110,56 +82,20 @@ _UNJUDGED_VOLUMES: Final = {
 }
 
 
-class _Port(msgspec.Struct, frozen=True, rename="camel"):
-    host_port: int = 0
-    host_ip: str = msgspec.field(default="", name="hostIP")
-    protocol: str = ""
-
-
-class _Container(msgspec.Struct, rename="camel"):
-    restart_policy: str | None = None
-    ports: list[_Port] | None = None
-    resources: ContainerRequests | None = None
-
-
-class _PodSpec(msgspec.Struct, rename="camel"):
-    node_selector: msgspec.Raw = msgspec.Raw()
-    affinity: msgspec.Raw = msgspec.Raw()
-    tolerations: msgspec.Raw = msgspec.Raw()
-    topology_spread_constraints: msgspec.Raw = msgspec.Raw()
-    volumes: list[_Volume] | None = None
-    containers: list[_Container] | None = None
-    init_containers: list[_Container] | None = None
-    resource_claims: list[_Something] | None = None
-    overhead: dict[str, str | int | float] | None = None
-    resources: ContainerRequests | None = None
-
-
-class _Meta(msgspec.Struct):
-    namespace: str = ""
-
-
-class _Pod(msgspec.Struct):
-    metadata: _Meta = msgspec.field(default_factory=_Meta)
-    spec: _PodSpec = msgspec.field(default_factory=_PodSpec)
-
-
-_decoder: Final = msgspec.json.Decoder(_Pod)
-
-
-def scheduling_constraints_of(body: bytes) -> SchedulingConstraints:
-    """Parse the scheduling constraints of a pod from its JSON; equal ones are one object.
+def scheduling_constraints_of(pod: Pod) -> SchedulingConstraints:
+    """Return the scheduling constraints of a pod; equal ones are one object.
 
     Raises:
-        WireError: *body* is not a pod.
+        WireError: what the pod was decoded from is not a pod.
     """
+    spec = pod.spec
     try:
-        pod = _decoder.decode(body)
-        spec = pod.spec
         return _shared(
             namespace=pod.metadata.namespace if bytes(spec.affinity) else "",
             node=read_node_rules(
-                _bytes(spec.node_selector), _bytes(spec.affinity), _bytes(spec.tolerations)
+                tuple((spec.node_selector or {}).items()),
+                _bytes(spec.affinity),
+                _bytes(spec.tolerations),
             ),
             affinity=_bytes(spec.affinity),
             spread=_bytes(spec.topology_spread_constraints),
@@ -181,7 +117,7 @@ def _shared(  # noqa: PLR0913 - the parts of a spec, each hashable
     spread: bytes,
     requests: Requests,
     ports: tuple[HostPort, ...],
-    volumes: frozenset[_Volume],
+    volumes: frozenset[Volume],
     resource_claims: bool,
 ) -> SchedulingConstraints:
     terms, anti_terms = read_pod_terms(affinity, namespace) if affinity else ((), ())
@@ -217,7 +153,7 @@ def _bytes(raw: msgspec.Raw) -> bytes:
     return b"" if found == b"null" else found
 
 
-def _requests(spec: _PodSpec) -> Requests:
+def _requests(spec: PodSpec) -> Requests:
     return pod_requests(
         init_containers=[
             (container.restart_policy, container.resources)
@@ -229,7 +165,7 @@ def _requests(spec: _PodSpec) -> Requests:
     )
 
 
-def _ports(spec: _PodSpec) -> tuple[HostPort, ...]:
+def _ports(spec: PodSpec) -> tuple[HostPort, ...]:
     """Return the ports of app containers and sidecars, as kube-scheduler's GetHostPorts does."""
     sidecars = [part for part in spec.init_containers or () if part.restart_policy == "Always"]
     return tuple(

@@ -11,15 +11,10 @@ import msgspec
 
 from fracgpu.errors import WireError
 from fracgpu.k8s.node_affinity import Taint, taints_of
-from fracgpu.k8s.pod import UNREADABLE
-from fracgpu.k8s.scheduling.constraints import (
-    ANYWHERE,
-    SchedulingConstraints,
-    scheduling_constraints_of,
-)
+from fracgpu.k8s.pod import UNREADABLE, Pod
+from fracgpu.k8s.scheduling.constraints import ANYWHERE, SchedulingConstraints
 from fracgpu.k8s.scheduling.requests import node_amounts
 
-_TERMINAL: Final = ("Succeeded", "Failed")
 _NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -57,26 +52,13 @@ class SchedulingNode:
     allocatable: Mapping[str, int] = field(default_factory=dict)
 
 
-class _Meta(msgspec.Struct, rename="camel"):
+class _Meta(msgspec.Struct):
     name: str = ""
-    namespace: str = ""
-    uid: str = ""
-    deletion_timestamp: str | None = None
     labels: dict[str, str] | None = None
 
 
-class _PodSpec(msgspec.Struct, rename="camel"):
-    node_name: str = ""
-
-
-class _PodStatus(msgspec.Struct):
-    phase: str = ""
-
-
-class _Pod(msgspec.Struct):
+class _Namespace(msgspec.Struct):
     metadata: _Meta = msgspec.field(default_factory=_Meta)
-    spec: _PodSpec = msgspec.field(default_factory=_PodSpec)
-    status: _PodStatus = msgspec.field(default_factory=_PodStatus)
 
 
 class _NodeSpec(msgspec.Struct):
@@ -93,22 +75,14 @@ class _Node(msgspec.Struct):
     status: _NodeStatus = msgspec.field(default_factory=_NodeStatus)
 
 
-_pod_decoder: Final = msgspec.json.Decoder(_Pod)
+_namespace_decoder: Final = msgspec.json.Decoder(_Namespace)
 _node_decoder: Final = msgspec.json.Decoder(_Node)
 
 
-def read_scheduled_pod(body: bytes) -> ScheduledPod | None:
-    """Return the pod that *body* holds, or None if it has no node or has ended.
-
-    Raises:
-        WireError: *body* is not a pod.
-    """
-    try:
-        pod = _pod_decoder.decode(body)
-    except UNREADABLE as error:
-        raise WireError(what="pod", message=str(error)) from error
+def scheduled_pod_of(pod: Pod, constraints: SchedulingConstraints) -> ScheduledPod | None:
+    """Return a pod with its constraints, or None if it has no node or has ended."""
     meta = pod.metadata
-    if not pod.spec.node_name or pod.status.phase in _TERMINAL:
+    if not (pod.spec.node_name and pod.live):
         return None
     return ScheduledPod(
         uid=meta.uid,
@@ -116,7 +90,7 @@ def read_scheduled_pod(body: bytes) -> ScheduledPod | None:
         node=sys.intern(pod.spec.node_name),
         labels=shared_labels(meta.labels),
         terminating=meta.deletion_timestamp is not None,
-        constraints=scheduling_constraints_of(body),
+        constraints=constraints,
     )
 
 
@@ -146,7 +120,7 @@ def read_namespace_labels(body: bytes) -> Mapping[str, str]:
         WireError: *body* is not a namespace.
     """
     try:
-        return _pod_decoder.decode(body).metadata.labels or _NO_LABELS
+        return _namespace_decoder.decode(body).metadata.labels or _NO_LABELS
     except UNREADABLE as error:
         raise WireError(what="namespace", message=str(error)) from error
 

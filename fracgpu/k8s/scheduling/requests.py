@@ -1,13 +1,12 @@
 """What a pod requests of each resource of a node, and what a node has, in whole units."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
-import msgspec
-
-from fracgpu.k8s.container import ContainerKind, pod_resource_sum
+from fracgpu.k8s.container import ContainerKind, init_container_kind, pod_resource_sum
+from fracgpu.k8s.pod import Amounts, Resources
 from fracgpu.k8s.quantity import cpu_milli, parse_or_zero
 
 CPU: Final = "cpu"
@@ -26,15 +25,6 @@ _HUGE_PAGES: Final = "hugepages-"
 UNBOUNDED: Final = 2**62
 """The largest amount that is told from others; also stands for any amount."""
 
-Amounts = Mapping[str, str | int | float]
-
-
-class ContainerRequests(msgspec.Struct):
-    """The ``resources`` of a container, or of the whole pod."""
-
-    limits: dict[str, str | int | float] | None = None
-    requests: dict[str, str | int | float] | None = None
-
 
 def amount_of(resource: str, quantity: str | int | float) -> int:
     """Return a quantity in whole units, rounded up; CPU in millicores."""
@@ -50,10 +40,10 @@ def node_amounts(allocatable: Amounts) -> dict[str, int]:
 
 def pod_requests(
     *,
-    init_containers: Sequence[tuple[str | None, ContainerRequests | None]],
-    containers: Sequence[ContainerRequests | None],
+    init_containers: Sequence[tuple[str | None, Resources | None]],
+    containers: Sequence[Resources | None],
     overhead: Amounts | None = None,
-    pod_level: ContainerRequests | None = None,
+    pod_level: Resources | None = None,
 ) -> Requests:
     """Return what a pod requests, as kube-scheduler adds it up.
 
@@ -66,11 +56,7 @@ def pod_requests(
         pod_level: the ``spec.resources`` of the pod.
     """
     parts = [
-        (
-            ContainerKind.SIDECAR if policy == "Always" else ContainerKind.INIT,
-            _wanted(resources),
-        )
-        for policy, resources in init_containers
+        (init_container_kind(policy), _wanted(resources)) for policy, resources in init_containers
     ]
     parts += [(ContainerKind.APP, _wanted(resources)) for resources in containers]
     names = sorted({name for _, wanted in parts for name in wanted})
@@ -88,7 +74,7 @@ def pod_requests(
     return _shared(tuple(sorted((name, amount) for name, amount in total.items() if amount > 0)))
 
 
-def _wanted(resources: ContainerRequests | None) -> dict[str, int]:
+def _wanted(resources: Resources | None) -> dict[str, int]:
     if resources is None:
         return {}
     both = {**(resources.limits or {}), **(resources.requests or {})}

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from fracgpu.errors import WireError
-from fracgpu.k8s.pod import UNREADABLE
+from fracgpu.k8s.pod import UNREADABLE, OwnerReference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,19 +58,13 @@ class Workload:
         return not (self.updated and self.observed and self.total == self.desired)
 
 
-class _Owner(msgspec.Struct, frozen=True):
-    kind: str = ""
-    uid: str = ""
-    controller: bool = False
-
-
 class _Meta(msgspec.Struct, rename="camel"):
     name: str = ""
     namespace: str = ""
     uid: str = ""
     generation: int = 0
     deletion_timestamp: str | None = None
-    owner_references: list[_Owner] | None = None
+    owner_references: list[OwnerReference] | None = None
 
 
 class _Strategy(msgspec.Struct):
@@ -145,7 +139,8 @@ def _decode(body: bytes) -> _Wire:
 
 def _workload(wire: _Wire, *, kind: str, current: int) -> Workload:
     meta, spec, status = wire.metadata, wire.spec, wire.status
-    owner = next((owner for owner in meta.owner_references or () if owner.controller), _Owner())
+    owners = (owner for owner in meta.owner_references or () if owner.controller)
+    owner = next(owners, OwnerReference())
     return Workload(
         uid=meta.uid,
         kind=kind,

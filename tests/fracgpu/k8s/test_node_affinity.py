@@ -7,13 +7,14 @@ import pytest
 
 from fracgpu.errors import WireError
 from fracgpu.k8s.node_affinity import Taint, taints_of
+from fracgpu.k8s.pod import decode_pod
 from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
 
 A100 = {"zone": "a", "gpu": "A100", "count": "8"}
 
 
 def rules_of(**spec: Any) -> Any:
-    return scheduling_constraints_of(json.dumps({"spec": spec}).encode())
+    return scheduling_constraints_of(decode_pod(json.dumps({"spec": spec}).encode()))
 
 
 def affinity(*terms: dict[str, Any]) -> dict[str, Any]:

@@ -4,13 +4,15 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.errors import WireError
 from fracgpu.k8s.resources import HostResources
 from fracgpu.names import ASSIGNMENT, MODEL, MOVE
 from fracgpu.state.allocation import CardAllocation, allocations_by_card
-from fracgpu.state.bound_pod import decode_bound_pod
+from fracgpu.state.bound_pod import bound_pod_of, decode_bound_pod
 from fracgpu.state.pod_info import decode_pod_info
 from fracgpu.state.snapshot import allocation_of
 from fracgpu.units import Mib
@@ -46,7 +48,52 @@ def test_it_holds_what_the_whole_pod_holds() -> None:
 
 
 def test_a_pod_without_a_node_is_not_bound() -> None:
-    assert decode_bound_pod(json.dumps(a_gpu_pod("p")).encode()) is None
+    body = json.dumps(a_gpu_pod("p")).encode()
+
+    assert decode_bound_pod(body) is None
+    assert bound_pod_of(decode_pod_info(body)) is None
+
+
+@given(
+    phase=st.sampled_from(["", "Pending", "Running", "Succeeded", "Failed"]),
+    terminating=st.booleans(),
+    started=st.sampled_from([None, "1999-12-31T23:59:59Z", "2026-01-01T00:00:00Z"]),
+    assignment=st.none()
+    | st.sampled_from(
+        [
+            "{}",
+            "not JSON",
+            '{"train":[{"card":"GPU-a","mib":1000,"cores":3}]}',
+            '{"train":[{"card":"GPU-a","mib":1}],"other":[{"card":"GPU-b","mib":2}]}',
+        ]
+    ),
+    move=st.sampled_from(["", "move-1"]),
+    model=st.sampled_from(["", "A100*", "[", "A30,T4"]),
+    labels=st.dictionaries(st.sampled_from("ab"), st.sampled_from("xy")),
+)
+def test_the_lean_decoding_and_the_whole_one_agree(  # noqa: PLR0913 - what a pod may have
+    *,
+    phase: str,
+    terminating: bool,
+    started: str | None,
+    assignment: str | None,
+    move: str,
+    model: str,
+    labels: dict[str, str],
+) -> None:
+    pod = bound()
+    notes = {ASSIGNMENT: assignment, MOVE: move or None, MODEL: model or None}
+    pod["metadata"]["annotations"] = {key: text for key, text in notes.items() if text is not None}
+    pod["metadata"]["labels"] = labels
+    if terminating:
+        pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    pod["spec"]["initContainers"] = [
+        {"name": "other", "restartPolicy": "Always", "resources": {"requests": {"memory": "2Gi"}}}
+    ]
+    pod["status"] = {"phase": phase} | ({"startTime": started} if started else {})
+    body = json.dumps(pod).encode()
+
+    assert bound_pod_of(decode_pod_info(body)) == decode_bound_pod(body)
 
 
 def test_an_ended_pod_holds_nothing_and_a_terminating_one_everything() -> None:

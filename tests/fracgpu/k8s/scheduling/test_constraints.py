@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from fracgpu.errors import WireError
+from fracgpu.k8s.pod import decode_pod
 from fracgpu.k8s.scheduling.constraints import (
     HostPort,
     SchedulingConstraints,
@@ -15,7 +16,7 @@ from tests.support.scheduling import REQUIRED, pod_json, pod_term, spread
 
 
 def constraints_of(**facts: Any) -> SchedulingConstraints:
-    return scheduling_constraints_of(json.dumps(pod_json("p", **facts)).encode())
+    return scheduling_constraints_of(decode_pod(json.dumps(pod_json("p", **facts)).encode()))
 
 
 def test_a_pod_without_wishes_has_no_constraint() -> None:
@@ -112,6 +113,8 @@ def test_pods_of_one_template_share_their_constraints() -> None:
     assert first is second
 
 
-def test_what_is_no_pod_is_refused() -> None:
-    with pytest.raises(WireError):
-        scheduling_constraints_of(b"[]")
+def test_what_is_no_affinity_is_refused() -> None:
+    pod = decode_pod(b'{"spec": {"affinity": []}}')
+
+    with pytest.raises(WireError, match="pod"):
+        scheduling_constraints_of(pod)

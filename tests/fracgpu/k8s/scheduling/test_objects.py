@@ -6,15 +6,17 @@ import pytest
 
 from fracgpu.errors import WireError
 from fracgpu.k8s.node_affinity import Taint
-from fracgpu.k8s.scheduling.objects import read_scheduled_pod, read_scheduling_node
+from fracgpu.k8s.pod import decode_pod
+from fracgpu.k8s.scheduling.constraints import ANYWHERE
+from fracgpu.k8s.scheduling.objects import read_scheduling_node, scheduled_pod_of
 from tests.support.scheduling import HOST, node_json, pod_json, read_pod
 
 
 def test_only_a_pod_with_a_node_that_has_not_ended_counts() -> None:
     ended = {**pod_json("p", node="n"), "status": {"phase": "Failed"}}
 
-    assert read_scheduled_pod(json.dumps(pod_json("p")).encode()) is None
-    assert read_scheduled_pod(json.dumps(ended).encode()) is None
+    for body in (pod_json("p"), ended):
+        assert scheduled_pod_of(decode_pod(json.dumps(body).encode()), ANYWHERE) is None
 
 
 def test_a_pod_keeps_what_decides() -> None:
@@ -45,8 +47,6 @@ def test_a_node_keeps_what_decides() -> None:
     assert found.allocatable["cpu"] == 8000
 
 
-@pytest.mark.parametrize("read", [read_scheduled_pod, read_scheduling_node])
-def test_what_is_no_object_is_refused(read: object) -> None:
-    assert callable(read)
+def test_what_is_no_node_is_refused() -> None:
     with pytest.raises(WireError):
-        read(b"[]")
+        read_scheduling_node(b"[]")

@@ -1,14 +1,15 @@
 """What a pod requests of a node's resources."""
 
-from fracgpu.k8s.scheduling.requests import ContainerRequests, node_amounts, pod_requests
+from fracgpu.k8s.pod import Resources
+from fracgpu.k8s.scheduling.requests import node_amounts, pod_requests
 
 
-def wants(**amounts: str) -> ContainerRequests:
-    return ContainerRequests(requests={**amounts})
+def wants(**amounts: str) -> Resources:
+    return Resources(requests={**amounts})
 
 
 def test_containers_add_up_and_a_limit_stands_for_a_request() -> None:
-    limited = ContainerRequests(limits={"cpu": "1", "example.com/widget": "2"})
+    limited = Resources(limits={"cpu": "1", "example.com/widget": "2"})
 
     found = pod_requests(init_containers=[], containers=[wants(cpu="250m", memory="1Ki"), limited])
 
