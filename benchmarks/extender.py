@@ -1,4 +1,4 @@
-"""Filter, prioritize and bind of the real extender, compared with a bare server.
+"""Filter, prioritize, preempt and bind of the real extender, compared with a bare server.
 
 Calls to both alternate in one run, because other load on the machine affects both: the ratio
 counts, and of several runs the median.
@@ -29,6 +29,8 @@ _BODIES: Final = 25
 _BINDERS: Final = 8
 # kube-scheduler 1.30 to 1.36 by default: numFeasibleNodesToFind of 1,000 nodes.
 _SAMPLE_OF_1000: Final = 420
+# As many as kube-scheduler names by default on 5,000 nodes: a tenth of them.
+_PREEMPTABLE: Final = 500
 
 
 def figures() -> Iterator[Figure]:
@@ -51,6 +53,7 @@ async def _measured(nodes: int) -> Sequence[Figure]:
             found += [figure async for figure in _verbs(live, nodes, named=nodes)]
             if nodes == _SIZES[0]:
                 found += [figure async for figure in _verbs(live, nodes, named=_SAMPLE_OF_1000)]
+                found += await _preempt(live)
                 found.append(await _bind_rate(live, nodes))
             found.append(_figure(f"rss_after_{nodes}_nodes", live.rss_mib, "MiB", note))
     return found
@@ -91,6 +94,42 @@ async def _side_by_side(
                 theirs.append(await _timed_ms(bare, request))
             runs.append((mine, theirs))
     return runs
+
+
+async def _preempt(live: LiveExtender) -> Sequence[Figure]:
+    """Return how long preempt takes, and how long another request waits meanwhile."""
+    bodies = [_preempt_body(turn) for turn in range(_RUNS)]
+    requests = [request_bytes("/preempt", body) for body in bodies]
+    small = request_bytes("/filter", _body(1, 1, 0))
+    took_ms: list[float] = []
+    waited_ms: list[float] = []
+
+    async def ask() -> None:
+        async with Caller(live.port, live.trust) as caller:
+            took_ms.extend([await _timed_ms(caller, request) for request in requests])
+
+    async with Caller(live.port, live.trust) as other, asyncio.TaskGroup() as group:
+        await _timed_ms(other, small)
+        asking = group.create_task(ask())
+        while not asking.done():
+            waited_ms.append(await _timed_ms(other, small))
+    note = f"{_PREEMPTABLE} nodes named, {_PODS_PER_NODE} pods each; keep-alive TLS"
+    return (
+        _figure(f"preempt_{_PREEMPTABLE}_nodes_p50", statistics.median(took_ms), "ms", note),
+        _figure(
+            f"preempt_{_PREEMPTABLE}_nodes_others_p50", statistics.median(waited_ms), "ms", note
+        ),
+        _figure(f"preempt_{_PREEMPTABLE}_nodes_others_max", max(waited_ms), "ms", note),
+    )
+
+
+def _preempt_body(turn: int) -> bytes:
+    """Return what kube-scheduler sends for a pod for which two others have to leave a card."""
+    pod = {"kind": "Pod", "apiVersion": "v1", **a_pending_pod(turn, mib=76_000)}
+    pod["spec"]["priority"] = 10
+    nodes = {node_name(number): {"Pods": []} for number in range(_PREEMPTABLE)}
+    args = {"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": nodes}
+    return json.dumps(args).encode()
 
 
 async def _bind_rate(live: LiveExtender, nodes: int) -> Figure:

@@ -254,6 +254,7 @@ def _wire(
                 preemptor=Preemptor(
                     ledger,
                     core.bound_pods,
+                    core.matrix,
                     budgets=lambda: tuple(budgets.items().values()),
                     strategy=lambda: config.value,
                     clock=clock,

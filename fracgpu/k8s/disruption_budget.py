@@ -1,7 +1,7 @@
 """PodDisruptionBudgets, as far as preemption needs them to choose victims."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -131,24 +131,50 @@ def read_budget(body: bytes) -> PodDisruptionBudget:
     )
 
 
-def violations(victims: Sequence[BudgetedPod], budgets: Sequence[PodDisruptionBudget]) -> int:
-    """Return how many victims violate a budget when all are preempted one after the other.
+class BudgetIndex:
+    """Budgets by namespace, and which of them each pod counts against.
 
-    Source: pkg/scheduler/framework/plugins/defaultpreemption filterPodsWithPDBViolation.
+    Preemption asks about the same pods in many combinations, and a cluster may have thousands of
+    budgets, so the budgets of pods with equal labels are looked up once.
     """
-    disruptions: Counter[tuple[str, str]] = Counter()
-    violating = 0
-    for victim in victims:
-        violates = False
+
+    def __init__(self, budgets: Iterable[PodDisruptionBudget] = ()) -> None:
+        self._in_namespace: dict[str, list[PodDisruptionBudget]] = {}
         for budget in budgets:
-            if (
-                budget.covers(victim.namespace, victim.labels)
-                and victim.name not in budget.disrupted
-            ):
-                disruptions[budget.namespace, budget.name] += 1
-                violates |= disruptions[budget.namespace, budget.name] > budget.allowed
-        violating += violates
-    return violating
+            self._in_namespace.setdefault(budget.namespace, []).append(budget)
+        self._of_labels: dict[
+            tuple[str, frozenset[tuple[str, str]]], tuple[PodDisruptionBudget, ...]
+        ] = {}
+
+    def of(self, pod: BudgetedPod) -> tuple[PodDisruptionBudget, ...]:
+        """Return the budgets that the preemption of a pod counts against."""
+        there = self._in_namespace.get(pod.namespace)
+        if not there:
+            return ()
+        key = pod.namespace, frozenset(pod.labels.items())
+        found = self._of_labels.get(key)
+        if found is None:
+            found = tuple(budget for budget in there if budget.covers(pod.namespace, pod.labels))
+            self._of_labels[key] = found
+        if not any(pod.name in budget.disrupted for budget in found):
+            return found
+        return tuple(budget for budget in found if pod.name not in budget.disrupted)
+
+    def violations(self, victims: Iterable[BudgetedPod]) -> int:
+        """Return how many victims violate a budget when all are preempted one after the other.
+
+        Source: pkg/scheduler/framework/preemption filterVictimsWithPDBViolation.
+        """
+        disruptions: Counter[tuple[str, str]] = Counter()
+        violating = 0
+        for victim in victims:
+            violates = False
+            for budget in self.of(victim):
+                name = budget.namespace, budget.name
+                disruptions[name] += 1
+                violates |= disruptions[name] > budget.allowed
+            violating += violates
+        return violating
 
 
 def _holds(wanted: _Expression, value: str | None) -> bool:

@@ -83,6 +83,16 @@ def place(
     )
 
 
+def cards_open_to(
+    node_info: NodeInfo, need: PodNeed, container: ContainerNeed
+) -> Sequence[CardInfo]:
+    """Return the cards that a container of the pod may have, however much is held on them."""
+    if _node_refusal(node_info) is not None:
+        return ()
+    usable, _ = _usable_cards(node_info, need, frozenset())
+    return [card_info for card_info in usable if not _is_other_class(card_info, container)]
+
+
 def is_linked(need: PodNeed, *, strategy: Strategy) -> bool:
     """Report whether a container on several cards is to get neighbouring ones."""
     if need.topology is not None:
@@ -132,10 +142,7 @@ def _usable_cards(
 
 
 def _unfit_reason(card_info: CardInfo, need: ContainerNeed) -> FitReason | None:
-    if (
-        need.share is not None
-        and share_of(need.share, capacity_mib=card_info.card.capacity_mib) != need.mib
-    ):
+    if _is_other_class(card_info, need):
         return FitReason.WRONG_CLASS
     if need.mib > card_info.free_mib:
         return FitReason.TOO_LITTLE_FREE
@@ -144,6 +151,11 @@ def _unfit_reason(card_info: CardInfo, need: ContainerNeed) -> FitReason | None:
     if card_info.free_slots < 1:
         return FitReason.NO_FREE_SLOT
     return None
+
+
+def _is_other_class(card_info: CardInfo, need: ContainerNeed) -> bool:
+    capacity_mib = card_info.card.capacity_mib
+    return need.share is not None and share_of(need.share, capacity_mib=capacity_mib) != need.mib
 
 
 def _left_ratio(card_info: CardInfo, mib: int) -> float:

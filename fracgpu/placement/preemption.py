@@ -6,22 +6,35 @@ host. The card with the cheapest victims is taken: fewest violated disruption bu
 highest priority, then fewest victims, as kube-scheduler itself chooses between nodes.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from math import comb
+from types import MappingProxyType
 from typing import Final
 
+import numpy as np
+
 from fracgpu.cards.card import FULL_CORES, CardUuid
-from fracgpu.k8s.disruption_budget import BudgetedPod, PodDisruptionBudget, violations
+from fracgpu.k8s.disruption_budget import BudgetedPod, BudgetIndex
 from fracgpu.k8s.resources import HostResources
+from fracgpu.placement.node_matrix import SHARES, USABLE, Flags, IntArray, NodeMatrix
 from fracgpu.placement.outcome import Placement
-from fracgpu.placement.placement import place
-from fracgpu.request.need import PodNeed, Strategy
+from fracgpu.placement.placement import cards_open_to, place
+from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
 from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.snapshot import CardInfo, NodeInfo
+from fracgpu.units import Mib, share_of
 
-# Up to this many victims on one card, every combination is tried; beyond, the largest go first.
+# Up to this many victims on one card, every combination is tried; beyond, or where there are more
+# combinations than that, the largest go first.
 _MAX_COMBINED: Final = 3
+_MAX_COMBINATIONS: Final = 1_000
+
+# kube-scheduler's own defaults, minCandidateNodesPercentage and minCandidateNodesAbsolute.
+_WANTED_PERCENT: Final = 10
+_WANTED_AT_LEAST: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +78,53 @@ class Victims:
 
 # (budget violations, highest priority, number of victims, sum of priorities, sorted UIDs)
 _Cost = tuple[int, int, int, int, tuple[str, ...]]
+_Fits = Callable[[Sequence[PotentialVictim]], bool]
+_NO_BUDGETS: Final = BudgetIndex()
+
+
+class CandidateCount:
+    """Whether enough nodes have been found where preemption helps, by kube-scheduler's own rule.
+
+    It stops looking once a tenth of the nodes, and no fewer than a hundred, are found, if at least
+    one of them violates no disruption budget. Source: DryRunPreemption in
+    pkg/scheduler/framework/preemption/preemption.go, and calculateNumCandidates in
+    pkg/scheduler/framework/plugins/defaultpreemption/default_preemption.go.
+
+    Args:
+        nodes: how many nodes kube-scheduler asks about.
+    """
+
+    def __init__(self, nodes: int) -> None:
+        self._wanted = max(nodes * _WANTED_PERCENT // 100, _WANTED_AT_LEAST)
+        self._found = 0
+        self._unviolating = False
+
+    def add(self, victims: Victims) -> None:
+        """Count a node with its victims."""
+        self._found += 1
+        self._unviolating |= not victims.violations
+
+    @property
+    def enough(self) -> bool:
+        return self._unviolating and self._found >= self._wanted
+
+
+def fits_if_emptied(matrix: NodeMatrix, rows: IntArray, need: PodNeed) -> Flags:
+    """Return whether each row has cards that would do for each container if nothing held them.
+
+    Where it has not, no preemption helps; where it has, one may.
+    """
+    helps: Flags = matrix.node_state[rows] == SHARES
+    capacity = matrix.capacity_mib[rows]
+    open_to = (matrix.state[rows] == USABLE) & matrix.allowed(need.models)[matrix.model[rows]]
+    for container in need.containers:
+        large_enough = open_to & (capacity >= container.mib)
+        if container.share is not None:
+            for size in np.unique(capacity).tolist():
+                if share_of(container.share, capacity_mib=Mib(size)) != container.mib:
+                    large_enough &= capacity != size
+        helps &= large_enough.sum(1) >= container.cards
+    return helps
 
 
 def choose_victims(
@@ -73,7 +133,7 @@ def choose_victims(
     potential_victims: Sequence[PotentialVictim],
     *,
     strategy: Strategy,
-    budgets: Sequence[PodDisruptionBudget] = (),
+    budgets: BudgetIndex = _NO_BUDGETS,
     proposed: frozenset[str] = frozenset(),
 ) -> Victims | None:
     """Return the victims on one node, or None if no choice of victims makes the pod fit.
@@ -86,26 +146,19 @@ def choose_victims(
         budgets: the disruption budgets.
         proposed: UIDs of kube-scheduler's victims; preferred when the host lacks something.
     """
+    cards = _Cards(target.node, need) if len(need.containers) == 1 else None
 
-    def cost(victims: Sequence[PotentialVictim]) -> _Cost:
-        return (
-            violations([victim.budgeted for victim in victims], budgets),
-            max((victim.priority for victim in victims), default=0),
-            len(victims),
-            sum(victim.priority for victim in victims),
-            tuple(sorted(victim.uid for victim in victims)),
-        )
-
-    def fits(victims: Sequence[PotentialVictim]) -> bool:
+    def fits_together(victims: Sequence[PotentialVictim]) -> bool:
         return isinstance(place(_without(target.node, victims), need, strategy=strategy), Placement)
 
+    fits = fits_together if cards is None else cards.fit
     holders = [pod for pod in potential_victims if pod.by_card]
     if fits(()):
         chosen: Sequence[PotentialVictim] | None = ()
     elif not fits(holders):
         return None
-    elif len(need.containers) == 1:
-        chosen = _on_cards(target.node, need, holders, cost)
+    elif cards is not None:
+        chosen = _on_cards(cards, holders, budgets)
     else:
         chosen = _reprieve(holders, fits)
     if chosen is None or not fits(chosen):
@@ -115,84 +168,119 @@ def choose_victims(
         return None
     return Victims(
         uids=tuple(victim.uid for victim in _most_important_first(complete)),
-        violations=violations([victim.budgeted for victim in complete], budgets),
+        violations=budgets.violations(victim.budgeted for victim in complete),
+    )
+
+
+class _Cards:
+    """The cards of one node that a pod's only container may have, and what is free on each.
+
+    For one container no search is needed: it fits if enough cards have room for it.
+    """
+
+    def __init__(self, node_info: NodeInfo, need: PodNeed) -> None:
+        (self.container,) = need.containers
+        self.infos: Mapping[CardUuid, CardInfo] = {
+            card_info.card.uuid: card_info
+            for card_info in cards_open_to(node_info, need, self.container)
+        }
+
+    def fit(self, victims: Sequence[PotentialVictim]) -> bool:
+        """Report whether the container fits without the victims."""
+        freed = _by_card(victims)
+        fitting = 0
+        for uuid, card_info in self.infos.items():
+            here = [victim.by_card[uuid] for victim in freed.get(uuid, ())]
+            fitting += _has_room(card_info, self.container, here)
+        return fitting >= self.container.cards
+
+
+def _by_card(
+    pods: Sequence[PotentialVictim],
+) -> Mapping[CardUuid, Sequence[PotentialVictim]]:
+    found: dict[CardUuid, list[PotentialVictim]] = {}
+    for pod in pods:
+        for uuid in pod.by_card:
+            found.setdefault(uuid, []).append(pod)
+    return found
+
+
+def _has_room(
+    card_info: CardInfo, container: ContainerNeed, freed: Sequence[CardAllocation]
+) -> bool:
+    mib, cores, slots = card_info.free_mib, FULL_CORES - card_info.held_cores, card_info.free_slots
+    for held in freed:
+        mib, cores, slots = Mib(mib + held.mib), cores + held.cores, slots + held.slots
+    return container.mib <= mib and container.cores <= cores and slots >= 1
+
+
+def _cost(victims: Sequence[PotentialVictim], budgets: BudgetIndex) -> _Cost:
+    return (
+        budgets.violations(victim.budgeted for victim in victims),
+        max((victim.priority for victim in victims), default=0),
+        len(victims),
+        sum(victim.priority for victim in victims),
+        tuple(sorted(victim.uid for victim in victims)),
     )
 
 
 def _on_cards(
-    node_info: NodeInfo,
-    need: PodNeed,
-    holders: Sequence[PotentialVictim],
-    cost: Callable[[Sequence[PotentialVictim]], _Cost],
+    cards: _Cards, holders: Sequence[PotentialVictim], budgets: BudgetIndex
 ) -> Sequence[PotentialVictim] | None:
     """Return victims that free as many cards as the one container needs, the cheapest cards."""
-    (container,) = need.containers
-    alone = replace(need, containers=(replace(container, cards=1),), topology=None)
+    by_card = _by_card(holders)
     found: list[tuple[_Cost, tuple[PotentialVictim, ...]]] = []
-    for uuid, card_info in node_info.cards.items():
-        here = [pod for pod in holders if uuid in pod.by_card]
-        victims = _of_card(node_info, card_info, alone, here, cost)
+    for card_info in cards.infos.values():
+        here = by_card.get(card_info.card.uuid, ())
+        victims = _of_card(card_info, cards.container, here, budgets)
         if victims is not None:
-            found.append((cost(victims), victims))
-    if len(found) < container.cards:
+            found.append((_cost(victims, budgets), victims))
+    if len(found) < cards.container.cards:
         return None
     found.sort(key=lambda entry: entry[0])
-    union = {victim.uid: victim for _, victims in found[: container.cards] for victim in victims}
+    cheapest = found[: cards.container.cards]
+    union = {victim.uid: victim for _, victims in cheapest for victim in victims}
     return tuple(union.values())
 
 
 def _of_card(
-    node_info: NodeInfo,
     card_info: CardInfo,
-    need: PodNeed,
+    container: ContainerNeed,
     here: Sequence[PotentialVictim],
-    cost: Callable[[Sequence[PotentialVictim]], _Cost],
+    budgets: BudgetIndex,
 ) -> tuple[PotentialVictim, ...] | None:
     """Return the cheapest victims that make one slice fit on one card, or None if none do.
 
     The result is empty if the slice fits without any victim.
     """
     uuid = card_info.card.uuid
-    (container,) = need.containers
 
     def enough(victims: Sequence[PotentialVictim]) -> bool:
-        mib = card_info.free_mib + sum(victim.by_card[uuid].mib for victim in victims)
-        cores = (
-            FULL_CORES
-            - card_info.held_cores
-            + sum(victim.by_card[uuid].cores for victim in victims)
-        )
-        slots = card_info.free_slots + sum(victim.by_card[uuid].slots for victim in victims)
-        return container.mib <= mib and container.cores <= cores and slots >= 1
+        return _has_room(card_info, container, [victim.by_card[uuid] for victim in victims])
 
-    emptied = card_info
-    for pod in here:
-        emptied = emptied.without_allocation(pod.by_card[uuid], pod_uid=pod.uid)
-    single = NodeInfo(node=replace(node_info.node, cards=(card_info.card,)), cards={uuid: emptied})
-    if not isinstance(place(single, need, strategy=Strategy.PACK), Placement):
+    if not enough(here):
         return None
     if enough(()):
         return ()
-    unprotected = [pod for pod in here if not cost((pod,))[0]]
+    unprotected = [pod for pod in here if not budgets.violations((pod.budgeted,))]
     for pool in (unprotected, here):
         for highest in sorted({pod.priority for pod in pool}):
             some = [pod for pod in pool if pod.priority <= highest]
             if enough(some):
-                return _fewest(some, enough, cost, card=uuid)
+                return _fewest(some, enough, budgets, card=uuid)
     return None
 
 
 def _fewest(
-    some: Sequence[PotentialVictim],
-    enough: Callable[[Sequence[PotentialVictim]], bool],
-    cost: Callable[[Sequence[PotentialVictim]], _Cost],
-    *,
-    card: CardUuid,
+    some: Sequence[PotentialVictim], enough: _Fits, budgets: BudgetIndex, *, card: CardUuid
 ) -> tuple[PotentialVictim, ...]:
     for count in range(1, min(_MAX_COMBINED, len(some)) + 1):
-        sets = [victims for victims in combinations(some, count) if enough(victims)]
+        different = _first_of_equals(some, count, budgets, card=card)
+        if comb(len(different), count) > _MAX_COMBINATIONS:
+            break
+        sets = [victims for victims in combinations(different, count) if enough(victims)]
         if sets:
-            return min(sets, key=cost)
+            return min(sets, key=lambda victims: _cost(victims, budgets))
     largest_first = sorted(some, key=lambda pod: (-pod.by_card[card].mib, pod.priority, pod.uid))
     taken: list[PotentialVictim] = []
     for pod in largest_first:
@@ -202,9 +290,25 @@ def _fewest(
     return tuple(_reprieve(taken, enough))
 
 
-def _reprieve(
-    victims: Sequence[PotentialVictim], fits: Callable[[Sequence[PotentialVictim]], bool]
+def _first_of_equals(
+    pods: Sequence[PotentialVictim], count: int, budgets: BudgetIndex, *, card: CardUuid
 ) -> Sequence[PotentialVictim]:
+    """Return the pods less those that are never in the cheapest set of *count*.
+
+    Of pods that free the same on the card and differ only in name, the first by UID are cheapest.
+    """
+    seen: Counter[tuple[CardAllocation, int, tuple[str, ...]]] = Counter()
+    found: list[PotentialVictim] = []
+    for pod in sorted(pods, key=lambda pod: pod.uid):
+        counted = tuple(f"{one.namespace}/{one.name}" for one in budgets.of(pod.budgeted))
+        key = pod.by_card[card], pod.priority, counted
+        seen[key] += 1
+        if seen[key] <= count:
+            found.append(pod)
+    return found
+
+
+def _reprieve(victims: Sequence[PotentialVictim], fits: _Fits) -> Sequence[PotentialVictim]:
     """Return the victims less those that are not needed, sparing the most important first."""
     left = list(victims)
     for victim in _most_important_first(victims):
@@ -232,8 +336,11 @@ def _with_host(
             or len(victims) < missing.pods
         )
 
+    if not lacks(chosen):
+        return chosen
     extended = list(chosen)
-    others = [pod for pod in potential_victims if pod not in extended]
+    taken = {victim.uid for victim in chosen}
+    others = [pod for pod in potential_victims if pod.uid not in taken]
     others.sort(key=lambda pod: (pod.uid not in proposed, pod.priority, pod.uid))
     for pod in others:
         if not lacks(extended):
@@ -241,7 +348,7 @@ def _with_host(
         extended.append(pod)
     if lacks(extended):
         return ()
-    for victim in _most_important_first([pod for pod in extended if pod not in chosen]):
+    for victim in _most_important_first([pod for pod in extended if pod.uid not in taken]):
         rest = [other for other in extended if other is not victim]
         if not lacks(rest):
             extended = rest
@@ -249,9 +356,24 @@ def _with_host(
 
 
 def _without(node_info: NodeInfo, victims: Sequence[PotentialVictim]) -> NodeInfo:
-    for victim in victims:
-        node_info = node_info.without_allocations(victim.by_card, pod_uid=victim.uid)
-    return node_info
+    cards = dict(node_info.cards)
+    for uuid, here in _by_card(victims).items():
+        if uuid in cards:
+            cards[uuid] = _card_without(cards[uuid], uuid, here)
+    return replace(node_info, cards=MappingProxyType(cards))
+
+
+def _card_without(
+    card_info: CardInfo, uuid: CardUuid, victims: Sequence[PotentialVictim]
+) -> CardInfo:
+    freed = [victim.by_card[uuid] for victim in victims]
+    total = CardAllocation(
+        mib=Mib(sum(held.mib for held in freed)),
+        cores=sum(held.cores for held in freed),
+        slots=sum(held.slots for held in freed),
+    )
+    left = card_info.without_allocation(total, pod_uid="")
+    return replace(left, pods=card_info.pods - {victim.uid for victim in victims})
 
 
 def _most_important_first(victims: Sequence[PotentialVictim]) -> list[PotentialVictim]:

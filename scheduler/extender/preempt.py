@@ -1,13 +1,34 @@
-"""Preempt: which pods kube-scheduler should evict from which node, so that the pod fits."""
+"""Preempt: which pods kube-scheduler should evict from which node, so that the pod fits.
+
+Nodes whose cards would not do even if nothing held them are left out by the node matrix. The others
+are looked at one by one, until there are as many as kube-scheduler itself would look for; other
+requests are answered in between.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
+from typing import Final
+from zlib import crc32
 
 import structlog
 
 from fracgpu.errors import WireError
-from fracgpu.k8s.disruption_budget import BudgetedPod, PodDisruptionBudget, read_budget
+from fracgpu.k8s.disruption_budget import (
+    BudgetedPod,
+    BudgetIndex,
+    PodDisruptionBudget,
+    read_budget,
+)
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
-from fracgpu.placement.preemption import PotentialVictim, PreemptionTarget, Victims, choose_victims
+from fracgpu.placement.node_matrix import NodeMatrix
+from fracgpu.placement.preemption import (
+    CandidateCount,
+    PotentialVictim,
+    PreemptionTarget,
+    Victims,
+    choose_victims,
+    fits_if_emptied,
+)
 from fracgpu.placement.reserved import denied_cards
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.bound_pod import BoundPod
@@ -19,6 +40,9 @@ from process.clock import Clock
 from scheduler.extender.api import PreemptionArgs
 
 log = structlog.get_logger()
+
+# After this long other requests get their turn; one node may take as long again.
+_LONGEST_TURN_S: Final = 0.005
 
 
 def decode_budget(body: bytes) -> PodDisruptionBudget:
@@ -41,6 +65,7 @@ class Preemptor:
     Args:
         ledger: who holds what.
         bound_pods: index of bound pods.
+        matrix: the cards of all nodes.
         budgets: returns the current PodDisruptionBudgets.
         strategy: returns the cluster's current default.
         clock: the time at which cordons and assumptions are evaluated.
@@ -50,6 +75,7 @@ class Preemptor:
         self,
         ledger: Ledger,
         bound_pods: BoundPodIndex,
+        matrix: NodeMatrix,
         *,
         budgets: Callable[[], Sequence[PodDisruptionBudget]],
         strategy: Callable[[], Strategy],
@@ -57,25 +83,62 @@ class Preemptor:
     ) -> None:
         self._ledger = ledger
         self._bound_pods = bound_pods
+        self._matrix = matrix
         self._budgets = budgets
         self._strategy = strategy
         self._clock = clock
 
-    def preempt(self, args: PreemptionArgs) -> Mapping[str, Victims]:
-        """Return the nodes of the request where preemption helps, each with its victims."""
+    async def preempt(self, args: PreemptionArgs) -> Mapping[str, Victims]:
+        """Return nodes of the request where preemption helps, each with its victims.
+
+        All of them, if they are no more than kube-scheduler would look for. Between two nodes other
+        requests may be answered: each node is judged by what is known of it at its turn.
+        """
         pod = args.pod
         if pod.need is None:
             return {}
         found: dict[str, Victims] = {}
-        for node, proposed in args.proposed.items():
-            victims = self._on_node(pod, pod.need, node, proposed)
+        budgets, count = BudgetIndex(self._budgets()), CandidateCount(len(args.proposed))
+        nodes = self._nodes_to_try(args, pod.need)
+        turn_until_s = self._clock.monotonic() + _LONGEST_TURN_S
+        for node in nodes:
+            victims = self._on_node(pod, pod.need, node, args.proposed[node], budgets)
             if victims is not None:
                 found[node] = victims
-        log.info("victims_chosen", pod=pod.record.key, asked=len(args.proposed), nodes=len(found))
+                count.add(victims)
+            if count.enough:
+                break
+            if self._clock.monotonic() >= turn_until_s:
+                await self._clock.sleep(0)
+                turn_until_s = self._clock.monotonic() + _LONGEST_TURN_S
+        log.info(
+            "victims_chosen",
+            pod=pod.record.key,
+            asked=len(args.proposed),
+            possible=len(nodes),
+            nodes=len(found),
+        )
         return found
 
+    def _nodes_to_try(self, args: PreemptionArgs, need: PodNeed) -> Sequence[str]:
+        """Return the nodes where preemption may help, beginning at another one for each pod.
+
+        kube-scheduler begins at a random one, so that not always the same nodes are found.
+        """
+        self._matrix.refresh(now=self._clock.now())
+        names = tuple(args.proposed)
+        rows = self._matrix.rows_of(names)
+        possible = list(compress(names, fits_if_emptied(self._matrix, rows, need).tolist()))
+        first = crc32(args.pod.record.uid.encode()) % max(1, len(possible))
+        return possible[first:] + possible[:first]
+
     def _on_node(
-        self, pod: PodInfo, need: PodNeed, node: str, proposed: frozenset[str]
+        self,
+        pod: PodInfo,
+        need: PodNeed,
+        node: str,
+        proposed: frozenset[str],
+        budgets: BudgetIndex,
     ) -> Victims | None:
         now = self._clock.now()
         node_info = self._ledger.node_but(node, pod.record.uid, now=now)
@@ -98,7 +161,7 @@ class Preemptor:
             need,
             potential_victims,
             strategy=self._strategy(),
-            budgets=self._budgets(),
+            budgets=budgets,
             proposed=proposed,
         )
         # kube-scheduler treats a node without victims as an error; such a node is left out, because

@@ -89,7 +89,7 @@ class ExtenderServer(HttpServer):
         why_not = self._leader_gate.why_not()
         if why_not:
             raise NotReady(why_not)
-        return api.write_preemption_result(self._preemptor.preempt(args))
+        return api.write_preemption_result(await self._preemptor.preempt(args))
 
     async def _bind(self, body: bytes) -> bytes:
         args = api.read_binding_args(body)

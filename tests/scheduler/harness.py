@@ -214,14 +214,15 @@ class Harness:
             limit_s=4.0,
         )
         self.budgets: list[PodDisruptionBudget] = []
+        self.fits = FitIndex(NodeMatrix(self.ledger))
         self.preemptor = Preemptor(
             self.ledger,
             self.bound_pods,
+            self.fits.matrix,
             budgets=lambda: self.budgets,
             strategy=lambda: self.strategy,
             clock=self.clock,
         )
-        self.fits = FitIndex(NodeMatrix(self.ledger))
         self.extender = Extender(self.fits, strategy=lambda: self.strategy, clock=self.clock)
         self.waker = PodActivator(
             self.ledger,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fracgpu.errors import WireError
-from fracgpu.k8s.disruption_budget import BudgetedPod, read_budget, violations
+from fracgpu.k8s.disruption_budget import BudgetedPod, BudgetIndex, read_budget
 
 
 def a_budget(allowed: int = 1, **selector: Any) -> bytes:
@@ -24,18 +24,26 @@ def a_subject(name: str = "p", namespace: str = "default", **labels: str) -> Bud
 
 
 def test_more_victims_than_a_budget_allows_break_it() -> None:
-    budgets = [read_budget(a_budget(allowed=1))]
+    budgets = BudgetIndex([read_budget(a_budget(allowed=1))])
 
-    assert violations([a_subject("p", app="a")], budgets) == 0
-    assert violations([a_subject("p", app="a"), a_subject("q", app="a")], budgets) == 1
+    assert budgets.violations([a_subject("p", app="a")]) == 0
+    assert budgets.violations([a_subject("p", app="a"), a_subject("q", app="a")]) == 1
 
 
 def test_pods_of_others_and_pods_taken_already_break_nothing() -> None:
-    budgets = [read_budget(a_budget(allowed=0))]
+    budgets = BudgetIndex([read_budget(a_budget(allowed=0))])
 
-    assert violations([a_subject(app="b"), a_subject(namespace="other", app="a")], budgets) == 0
-    assert violations([a_subject("taken", app="a")], budgets) == 0
-    assert violations([a_subject(app="a")], budgets) == 1
+    assert budgets.violations([a_subject(app="b"), a_subject(namespace="other", app="a")]) == 0
+    assert budgets.violations([a_subject("taken", app="a")]) == 0
+    assert budgets.violations([a_subject(app="a")]) == 1
+
+
+def test_of_pods_with_equal_labels_only_the_one_that_is_not_taken_already_counts() -> None:
+    index = BudgetIndex([read_budget(a_budget(allowed=1))])
+    pods = [a_subject(name, app="a") for name in ("p", "taken", "q")]
+
+    assert [len(index.of(pod)) for pod in pods] == [1, 0, 1]
+    assert index.violations(pods) == 1
 
 
 @pytest.mark.parametrize(

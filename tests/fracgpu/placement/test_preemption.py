@@ -1,6 +1,7 @@
 """Victims that make room on one card."""
 
 from collections.abc import Sequence
+from fractions import Fraction
 from itertools import combinations
 from typing import Any
 
@@ -8,15 +9,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fracgpu.cards.card import Card, CardUuid, Health, NodeCards
-from fracgpu.k8s.disruption_budget import BudgetedPod, PodDisruptionBudget
+from fracgpu.k8s.disruption_budget import BudgetedPod, BudgetIndex, PodDisruptionBudget
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
+from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
-from fracgpu.placement.preemption import PotentialVictim, PreemptionTarget, Victims, choose_victims
-from fracgpu.request.need import PodNeed, Strategy
+from fracgpu.placement.preemption import (
+    CandidateCount,
+    PotentialVictim,
+    PreemptionTarget,
+    Victims,
+    choose_victims,
+    fits_if_emptied,
+)
+from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
 from fracgpu.state.allocation import CardAllocation
+from fracgpu.state.ledger import Ledger
 from fracgpu.state.snapshot import NodeInfo, PodAllocation, build_node_info
 from fracgpu.units import Mib
+from tests.fakes.clock import NOON
 from tests.support.core import a_card, a_need, a_pod_need
 
 ONE_EACH = HostResources(cpu_milli=1000, memory_mib=1, pods=1)
@@ -55,7 +66,7 @@ def chosen(  # noqa: PLR0913 - what a test varies
         need,
         [pod for pod in pods if pod.priority < below],
         strategy=Strategy.PACK,
-        budgets=budgets,
+        budgets=BudgetIndex(budgets),
         proposed=proposed,
     )
 
@@ -180,6 +191,35 @@ def test_host_and_card_are_freed_together() -> None:
     assert uids(found) == {"p", "q"}
 
 
+def test_among_dozens_of_different_pods_on_a_card_no_victim_is_in_vain() -> None:
+    cards = [a_card("a", mib=32_000)]
+    pods = [a_potential_victim(f"p{n:02d}", a=984 + n) for n in range(32)]  # 32,000 MiB less 16
+    need = a_pod_need(a_need(4_000))
+
+    found = uids(chosen(need, pods, cards=cards))
+
+    freed = [pod.by_card[CardUuid("a")].mib for pod in pods if pod.uid in found]
+    free = 32_000 - sum(pod.by_card[CardUuid("a")].mib for pod in pods)
+    assert free + sum(freed) >= 4_000 > free + sum(freed) - min(freed)
+
+
+def test_kube_schedulers_rule_says_when_enough_nodes_are_found() -> None:
+    breaking, clean = Victims(uids=("p",), violations=1), Victims(uids=("p",), violations=0)
+
+    def needed(nodes: int, *others: Victims) -> int:
+        count, added = CandidateCount(nodes), 0
+        for victims in (*others, *[clean] * nodes):
+            if count.enough:
+                break
+            count.add(victims)
+            added += 1
+        return added
+
+    assert [needed(nodes) for nodes in (10, 500, 1000, 1010, 5000)] == [10, 100, 100, 101, 500]
+    assert needed(500, *[breaking] * 99) == 100
+    assert needed(500, *[breaking] * 300) == 301, "one node has to break no budget"
+
+
 @st.composite
 def cards_and_victims(draw: st.DrawFn) -> tuple[list[Card], list[PotentialVictim]]:
     cards = [a_card(name, mib=400, index=n) for n, name in enumerate("abc")]
@@ -231,3 +271,51 @@ def test_the_pod_fits_afterwards_and_without_any_one_victim_it_would_not(
         equal = [pod for pod in lesser if pod.priority <= top]
         for fewer in combinations(equal, len(victims) - 1):
             assert not fits_without(fewer)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    cards_and_victims(),
+    st.lists(st.just(a_card("a", mib=400, health=Health.UNHEALTHY)), max_size=1),
+    st.builds(
+        a_need,
+        st.sampled_from([80, 200, 400, 480]),
+        cards=st.sampled_from([1, 2, 3]),
+        share=st.sampled_from([None, Fraction(1, 2), Fraction(1)]),
+    ),
+    st.sampled_from([(), ("NVIDIA A30",), ("NVIDIA H100",)]),
+    st.booleans(),
+)
+def test_no_node_is_left_out_by_the_arrays_on_which_victims_would_be_found(
+    drawn: tuple[list[Card], list[PotentialVictim]],
+    sick: list[Card],
+    wanted: ContainerNeed,
+    models: tuple[str, ...],
+    shared: bool,
+) -> None:
+    cards, pods = drawn
+    cards = [*sick, *cards[len(sick) :]]
+    ledger = Ledger()
+    ledger.set_node(NodeCards(node="n", cards=tuple(cards), shared=shared))
+    for pod in pods:
+        ledger.observe(PodAllocation(pod_uid=pod.uid, node="n", by_card=pod.by_card))
+    matrix = NodeMatrix(ledger)
+    matrix.refresh(now=NOON)
+    need = a_pod_need(wanted, models=models)
+    node_info = ledger.node("n", now=NOON)
+    assert node_info is not None
+
+    found = choose_victims(
+        PreemptionTarget(node=node_info, missing=NO_HOST_RESOURCES),
+        need,
+        pods,
+        strategy=Strategy.PACK,
+    )
+
+    (possible,) = fits_if_emptied(matrix, matrix.rows_of(["n"]), need).tolist()
+    assert possible or found is None
+    emptied = [PodAllocation(pod_uid="none", node="n", by_card={})]
+    node = NodeCards(node="n", cards=tuple(cards), shared=shared)
+    answer = place(build_node_info(node, emptied), need, strategy=Strategy.PACK)
+    assert possible == isinstance(answer, Placement)
+    assert not fits_if_emptied(matrix, matrix.rows_of(["unknown"]), need).any()

@@ -1,58 +1,94 @@
 """Preempt: which victims are chosen."""
 
+import asyncio
 import json
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from fracgpu.k8s.disruption_budget import PodDisruptionBudget
 from fracgpu.names import ASSIGNMENT
+from fracgpu.request.need import Strategy
 from fracgpu.state.pod_info import decode_pod_info
 from kube.informer import ChangeType
 from scheduler.extender.api import PreemptionArgs
+from scheduler.extender.preempt import Preemptor
+from tests.fakes.clock import VirtualClock
 from tests.scheduler.harness import Harness
 from tests.support.gpu import a_gpu_pod
 
 
 def bound(
-    cluster: Harness, name: str, *, card: int, mib: int, priority: int = 0, **meta: Any
+    cluster: Harness,
+    name: str,
+    *,
+    card: int,
+    mib: int,
+    priority: int = 0,
+    node: str = "n",
+    **meta: Any,
 ) -> str:
-    slices = f'{{"train":[{{"card":"GPU-n-{card}","mib":{mib}}}]}}'
+    slices = f'{{"train":[{{"card":"GPU-{node}-{card}","mib":{mib}}}]}}'
     pod = a_gpu_pod(name, mib=mib, annotations={ASSIGNMENT: slices}, priority=priority)
-    pod["spec"]["nodeName"] = "n"
+    pod["spec"]["nodeName"] = node
     pod["metadata"] |= meta
     cluster.api.put(pod)
     return cluster.see(name, ChangeType.ADDED).record.uid
 
 
-def asked(*proposed: str, mib: int = 20_000, priority: int = 10) -> PreemptionArgs:
+def asked(
+    *proposed: str, mib: int = 20_000, priority: int = 10, nodes: Sequence[str] = ("n",)
+) -> PreemptionArgs:
     pod = decode_pod_info(json.dumps(a_gpu_pod("p", mib=mib, priority=priority)).encode())
-    return PreemptionArgs(pod=pod, proposed={"n": frozenset(proposed)})
+    return PreemptionArgs(pod=pod, proposed=dict.fromkeys(nodes, frozenset(proposed)))
 
 
-def test_kube_schedulers_victims_on_two_cards_become_ours_on_one() -> None:
+def a_full_cluster(count: int, *, guarded: int = 0) -> tuple[Harness, Sequence[str]]:
+    """Return nodes of one card that one pod holds, and their names; the first have a budget."""
+    nodes = [f"n{number:03d}" for number in range(count)]
+    cluster = Harness(*nodes, cards=1)
+    for number, node in enumerate(nodes):
+        app = "guarded" if number < guarded else "free"
+        bound(cluster, f"on-{node}", card=0, mib=20_000, node=node, labels={"app": app})
+    cluster.budgets.append(
+        PodDisruptionBudget(namespace="default", name="b", allowed=0, labels={"app": "guarded"})
+    )
+    return cluster, nodes
+
+
+class TickingClock(VirtualClock):
+    """Each look at it takes a millisecond."""
+
+    def monotonic(self) -> float:
+        self._elapsed_s += 0.001
+        return super().monotonic()
+
+
+async def test_kube_schedulers_victims_on_two_cards_become_ours_on_one() -> None:
     cluster = Harness(cards=2)
     a1, a2 = (bound(cluster, f"a{n}", card=0, mib=12_000) for n in range(2))
     b1, b2 = (bound(cluster, f"b{n}", card=1, mib=12_000) for n in range(2))
 
-    (victims,) = cluster.preemptor.preempt(asked(a1, b1)).values()
+    (victims,) = (await cluster.preemptor.preempt(asked(a1, b1))).values()
 
     assert set(victims.uids) in ({a1, a2}, {b1, b2})
 
 
-def test_pods_of_the_same_or_higher_priority_are_never_taken() -> None:
+async def test_pods_of_the_same_or_higher_priority_are_never_taken() -> None:
     cluster = Harness(cards=1)
     uid = bound(cluster, "boss", card=0, mib=12_000, priority=10)
 
-    assert cluster.preemptor.preempt(asked(uid)) == {}
+    assert await cluster.preemptor.preempt(asked(uid)) == {}
 
 
-def test_where_a_pod_is_already_going_one_only_has_to_wait() -> None:
+async def test_where_a_pod_is_already_going_one_only_has_to_wait() -> None:
     cluster = Harness(cards=1)
     uid = bound(cluster, "going", card=0, mib=20_000, deletionTimestamp="2026-01-01T00:00:00Z")
 
-    assert cluster.preemptor.preempt(asked(uid)) == {}
+    assert await cluster.preemptor.preempt(asked(uid)) == {}
 
 
-def test_a_binding_under_way_is_not_taken_back() -> None:
+async def test_a_binding_under_way_is_not_taken_back() -> None:
     cluster = Harness(cards=1)
     cluster.create("new", mib=20_000)
     cluster.ledger.assume(
@@ -62,27 +98,92 @@ def test_a_binding_under_way_is_not_taken_back() -> None:
         until=cluster.clock.now(),
     )
 
-    assert cluster.preemptor.preempt(asked("nobody")) == {}
+    assert await cluster.preemptor.preempt(asked("nobody")) == {}
 
 
-def test_broken_budgets_are_reported() -> None:
+async def test_broken_budgets_are_reported() -> None:
     cluster = Harness(cards=1)
     uid = bound(cluster, "guarded", card=0, mib=20_000, labels={"app": "a"})
     cluster.budgets.append(
         PodDisruptionBudget(namespace="default", name="b", allowed=0, labels={"app": "a"})
     )
 
-    (victims,) = cluster.preemptor.preempt(asked(uid)).values()
+    (victims,) = (await cluster.preemptor.preempt(asked(uid))).values()
 
     assert (victims.uids, victims.violations) == ((uid,), 1)
 
 
-def test_unknown_nodes_and_pods_without_a_need_are_left_out() -> None:
+async def test_unknown_nodes_and_pods_without_a_need_are_left_out() -> None:
     cluster = Harness(cards=1)
     args = asked("x")
     plain = decode_pod_info(b'{"metadata":{"name":"p","namespace":"d"},"spec":{"priority":5}}')
 
-    assert (
-        cluster.preemptor.preempt(PreemptionArgs(pod=args.pod, proposed={"m": frozenset()})) == {}
+    elsewhere = PreemptionArgs(pod=args.pod, proposed={"m": frozenset()})
+    assert await cluster.preemptor.preempt(elsewhere) == {}
+    assert await cluster.preemptor.preempt(PreemptionArgs(pod=plain, proposed=args.proposed)) == {}
+
+
+async def test_as_many_nodes_are_answered_as_kube_scheduler_looks_for_and_no_more() -> None:
+    cluster, nodes = a_full_cluster(120)
+
+    found = await cluster.preemptor.preempt(asked(nodes=nodes))
+
+    assert len(found) == 100
+    assert found.keys() <= set(nodes)
+
+
+async def test_nodes_are_tried_until_one_breaks_no_budget() -> None:
+    cluster, nodes = a_full_cluster(120, guarded=119)
+
+    found = await cluster.preemptor.preempt(asked(nodes=nodes))
+
+    assert len(found) >= 100
+    assert found["n119"].violations == 0
+    assert {victims.violations for victims in found.values()} == {0, 1}
+
+
+async def test_where_none_breaks_no_budget_every_node_is_answered() -> None:
+    cluster, nodes = a_full_cluster(120, guarded=120)
+
+    assert (await cluster.preemptor.preempt(asked(nodes=nodes))).keys() == set(nodes)
+
+
+async def test_a_node_gets_the_same_victims_whoever_else_is_asked_about() -> None:
+    cluster, nodes = a_full_cluster(30, guarded=10)
+    for node in nodes[5:20]:
+        bound(cluster, f"boss-{node}", card=0, mib=1000, priority=50, node=node)
+    cluster.annotate_node({"cards": "unreadable"}, node=nodes[0])
+
+    together = await cluster.preemptor.preempt(asked(mib=23_500, nodes=nodes))
+
+    alone = [await cluster.preemptor.preempt(asked(mib=23_500, nodes=[node])) for node in nodes]
+    assert together == {node: victims for one in alone for node, victims in one.items()}
+    assert together.keys() == set(nodes[1:5] + nodes[20:])
+
+
+async def test_others_are_answered_while_victims_are_looked_for() -> None:
+    cluster, nodes = a_full_cluster(60)
+    clock = TickingClock()
+    preemptor = Preemptor(
+        cluster.ledger,
+        cluster.bound_pods,
+        cluster.fits.matrix,
+        budgets=tuple,
+        strategy=lambda: Strategy.PACK,
+        clock=clock,
     )
-    assert cluster.preemptor.preempt(PreemptionArgs(pod=plain, proposed=args.proposed)) == {}
+    turns: list[float] = []
+
+    async def other() -> None:
+        while True:
+            turns.append(clock.monotonic())
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as group:
+        talking = group.create_task(other())
+        found = await preemptor.preempt(asked(nodes=nodes))
+        talking.cancel()
+
+    assert len(found) == len(nodes)
+    assert max(later - sooner for sooner, later in pairwise(turns)) < 0.020
+    assert len(turns) > 5

@@ -294,13 +294,14 @@ async def test_a_reservation_is_not_preempted() -> None:
     cluster.api.put(pod)
     uid = cluster.see("low", ChangeType.ADDED).record.uid
 
-    def victims(mib: int) -> set[str]:
+    async def victims(mib: int) -> set[str]:
         body = json.dumps(a_gpu_pod("high", mib=mib, priority=10)).encode()
         args = PreemptionArgs(pod=decode_pod_info(body), proposed={"m": frozenset({uid})})
-        return {one for found in cluster.preemptor.preempt(args).values() for one in found.uids}
+        answer = await cluster.preemptor.preempt(args)
+        return {one for found in answer.values() for one in found.uids}
 
-    assert victims(8000) == {uid}
-    assert victims(8001) == set()
+    assert await victims(8000) == {uid}
+    assert await victims(8001) == set()
 
 
 async def test_a_card_is_not_preempted_for_a_controller_that_is_kept_off_it() -> None:
@@ -317,8 +318,8 @@ async def test_a_card_is_not_preempted_for_a_controller_that_is_kept_off_it() ->
         body = json.dumps(a_gpu_pod("high", mib=8000, priority=10, owner=owner)).encode()
         return PreemptionArgs(pod=decode_pod_info(body), proposed={"n": frozenset({uid})})
 
-    assert cluster.preemptor.preempt(asked("other"))
-    assert cluster.preemptor.preempt(asked(OWNER)) == {}
+    assert await cluster.preemptor.preempt(asked("other"))
+    assert await cluster.preemptor.preempt(asked(OWNER)) == {}
 
 
 def see_raw(cluster: Harness, body: dict[str, Any]) -> None:
