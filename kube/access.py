@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from kube.client import DEFAULT_TIMEOUT_S, KubeClient
 from kube.errors import AccessError
 from kube.lean import ApiClient, Configuration, KubeConfigLoader, config
-from kube.transport import ApiTransport
+from kube.transport import ApiTransport, ask_environment_once
 
 _OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -108,6 +108,7 @@ async def _client(
         ) from error
     async with api:
         api.user_agent = user_agent
+        ask_environment_once(api)
         yield KubeClient(ApiTransport(api), timeout_s=timeout_s)
 
 

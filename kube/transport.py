@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
@@ -22,6 +23,38 @@ _VERSION = "/version"
 _CONNECT_LIMIT_S = 10.0
 _ERROR_BODY_LIMIT = 1 << 16  # bytes of an error's body that are read at most
 _LINE_LIMIT = 1 << 26  # bytes; etcd caps an object at 1.5 MiB, so a longer line is not an event
+_READ_BUFFER = 1 << 21  # bytes, as kubernetes-asyncio has it: an event may be 1.5 MiB long
+
+
+def ask_environment_once(api: ApiClient) -> None:
+    """Have *api* send its requests without asking the environment before each of them.
+
+    kubernetes-asyncio's session looks for a proxy in the environment and for a password in
+    ``~/.netrc`` before every request, each in a thread, which takes longer than the request. Here
+    the proxy of the environment is looked up now, for all of them. A netrc file is not read:
+    credentials come from the kubeconfig or the cluster, and a password for the API server's host
+    there would make every request fail, which cannot have two. Cookies are not kept, as by kubectl.
+
+    A proxy that the kubeconfig names wins over that of the environment.
+    """
+    rest = api.rest_client
+    before: aiohttp.ClientSession = rest.pool_manager
+    connector = before.connector
+    before.detach()
+    rest.pool_manager = aiohttp.ClientSession(
+        connector=connector, cookie_jar=aiohttp.DummyCookieJar(), read_bufsize=_READ_BUFFER
+    )
+    rest.proxy = rest.proxy or _proxy_for(api.configuration.host)
+
+
+def _proxy_for(url: str) -> str | None:
+    """Return the proxy that the environment names for *url*; one that speaks TLS is not used."""
+    try:
+        scheme, host = urlsplit(url).scheme, urlsplit(url).hostname or ""
+    except ValueError:  # each request will say what is wrong with the address
+        return None
+    found = getproxies().get(scheme, "")
+    return found if found.startswith("http://") and not proxy_bypass(host) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

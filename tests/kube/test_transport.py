@@ -3,6 +3,7 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -200,3 +201,38 @@ async def test_a_line_without_end_is_given_up() -> None:
 
     with pytest.raises(KubeError, match="longer than"):
         await collect(split_lines(flood(), path=PODS.path()))
+
+
+async def test_a_password_in_netrc_for_the_api_server_does_not_stop_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("default login somebody password something\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+
+    async with (
+        a_server(answering(json_answer({}))) as server,
+        connect_to(server.url, token="ours") as client,
+    ):
+        await client.transport.request("GET", "/version", timeout_s=5)
+
+    assert server.heard[0].headers["Authorization"] == "Bearer ours"
+
+
+@pytest.mark.parametrize(
+    ("spared", "by_proxy"), [("elsewhere.example", True), ("127.0.0.1", False)]
+)
+async def test_the_proxy_of_the_environment_is_used_unless_the_host_is_spared(
+    spared: str, by_proxy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        a_server(answering(json_answer({}))) as proxy,
+        a_server(answering(json_answer({}))) as server,
+    ):
+        monkeypatch.setenv("http_proxy", proxy.url)
+        monkeypatch.setenv("no_proxy", spared)
+        async with connect_to(server.url) as client:
+            await client.transport.request("GET", "/version", timeout_s=5)
+
+    assert (len(proxy.heard), len(server.heard)) == ((1, 0) if by_proxy else (0, 1))
