@@ -23,7 +23,7 @@ LIMIT_S: Final = 200.0
 XID: Final = 13
 
 
-async def test_no_query_of_any_dashboard_is_answered_with_nothing() -> None:
+async def test_no_query_of_any_dashboard_is_answered_with_nothing_and_no_role_restarts() -> None:
     began_s = SystemClock().now().timestamp()
     with tempfile.TemporaryDirectory(prefix="fg-", dir="/tmp") as folder:
         async with open_rig(
@@ -39,6 +39,7 @@ async def test_no_query_of_any_dashboard_is_answered_with_nothing() -> None:
             await _nothing_is_empty(answers, await _one_card(answers))
             await _every_variable_has_values(answers)
             await _the_rules_are_evaluated_and_nothing_is_critical(answers, rig)
+            assert {rig.supervisor.starts(name) for name in rig.supervisor.names()} == {1}
 
 
 def _show_every_figure_of_cards(folder: Path) -> None:

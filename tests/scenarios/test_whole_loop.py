@@ -1,4 +1,4 @@
-"""The demo's promises as tests: nine real processes, real TLS, HTTP, gRPC and Prometheus."""
+"""The demo's promises although it is sabotaged: real processes, TLS, HTTP, gRPC and Prometheus."""
 
 import asyncio
 import tempfile
@@ -43,14 +43,6 @@ async def play(rig: Rig, progress: Progress) -> tuple[Promise, ...]:
     return judge(await script.facts())
 
 
-async def test_every_promise_of_the_demo_holds() -> None:
-    async with a_rig() as rig:
-        promises = await play(rig, Progress())
-
-        assert [promise for promise in promises if not promise.held] == []
-        assert {rig.supervisor.starts(name) for name in rig.supervisor.names()} == {1}
-
-
 async def test_the_promises_hold_although_every_role_is_killed_when_it_is_needed() -> None:
     async with a_rig() as rig:
         progress = Progress()
@@ -62,6 +54,10 @@ async def test_the_promises_hold_although_every_role_is_killed_when_it_is_needed
         assert [promise for promise in promises if not promise.held] == []
         for name in {name for names in DEATHS.values() for name in names}:
             assert rig.supervisor.starts(name) >= 2, f"{name} was not killed"
+        pids = [rig.supervisor.pid(name) for name in rig.supervisor.names()]
+        pids.append(rig.prometheus.pid)
+
+    assert [pid for pid in pids if pid is not None and _alive(pid)] == []
 
 
 async def _bare_pods_run(rig: Rig) -> None:
@@ -84,17 +80,6 @@ async def _sabotage(rig: Rig, progress: Progress) -> None:
                     await _bare_pods_run(rig)
                 rig.supervisor.kill(name)
         await asyncio.sleep(0.05)
-
-
-async def test_everything_that_was_started_has_ended_with_the_rig() -> None:
-    async with a_rig() as rig:
-        pids = [rig.supervisor.pid(name) for name in rig.supervisor.names()]
-        pids.append(rig.prometheus.pid)
-        began_s = asyncio.get_running_loop().time()
-
-    lasted_s = asyncio.get_running_loop().time() - began_s
-    assert [pid for pid in pids if pid is not None and _alive(pid)] == []
-    assert lasted_s < 5.0
 
 
 def _alive(pid: int) -> bool:
