@@ -2,6 +2,7 @@
 
 import importlib
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,15 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 OVERLAYS = DEPLOY.parent / "overlays"
 
 
-def objects() -> list[dict[str, Any]]:
+@cache
+def objects() -> tuple[dict[str, Any], ...]:
     kustomization = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())
-    return [
+    return tuple(
         document
         for file in kustomization["resources"]
         for document in yaml.safe_load_all((DEPLOY / file).read_text())
         if document
-    ]
+    )
 
 
 def of_kind(*kinds: str) -> list[dict[str, Any]]:

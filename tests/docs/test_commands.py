@@ -51,12 +51,14 @@ def parser_of(words: list[str]) -> tuple[argparse.ArgumentParser, str]:
     return parser, said
 
 
-def role_flags(role: str) -> set[str]:
+@cache
+def role_flags(role: str) -> frozenset[str]:
     """Return the flags of ``fracgpu run ROLE``; none of a role that stands for any."""
     if role not in ROLES:
-        return set()
+        return frozenset()
     settings = vars(importlib.import_module(f"{role}.settings"))[ROLES[role].settings]
-    return set(re.findall(r"^ *(--[a-z][\w-]*)", usage(settings, program=role), re.MULTILINE))
+    found = re.findall(r"^ *(--[a-z][\w-]*)", usage(settings, program=role), re.MULTILINE)
+    return frozenset(found)
 
 
 def options_of(parser: argparse.ArgumentParser) -> set[str]:
@@ -145,15 +147,20 @@ def flags_of_benchmarks() -> set[str]:
     return {flag for text in sources for flag in re.findall(r'add_argument\("(--[\w-]+)"', text)}
 
 
+@cache
+def our_flags() -> frozenset[str]:
+    """Return every flag of the roles, the commands and the benchmarks."""
+    ours = {flag for role in ROLES for flag in role_flags(role)}
+    ours |= {flag for name in COMMANDS for flag in options_of(arguments_of(name))}
+    return frozenset(ours | flags_of_benchmarks())
+
+
 # Decisions are records: what they were measured with may be gone.
 @pytest.mark.parametrize("document", [it for it in NAMES if "/decisions/" not in it])
 def test_every_flag_that_stands_alone_is_one_of_ours_or_of_a_named_program(document: str) -> None:
-    ours = {flag for role in ROLES for flag in role_flags(role)}
-    ours |= {flag for name in COMMANDS for flag in options_of(arguments_of(name))}
-    ours |= flags_of_benchmarks()
     named = {match[0] for line in lines(document) if (match := _ALONE.match(line))}
 
-    assert named - ours - FOREIGN.keys() == set()
+    assert named - our_flags() - FOREIGN.keys() == set()
 
 
 def verb_of(words: list[str]) -> str:
@@ -224,9 +231,15 @@ def test_every_value_that_helm_is_given_is_one_of_the_chart(document: str) -> No
     assert {path for path in paths if not is_value(path)} == set()
 
 
+@cache
+def values() -> object:
+    """Return the values of the chart."""
+    return yaml.safe_load((ROOT / "charts/fracgpu/values.yaml").read_text())
+
+
 def is_value(path: str) -> bool:
     """Report whether the chart has the value; below an empty mapping anything may stand."""
-    at: object = yaml.safe_load((ROOT / "charts/fracgpu/values.yaml").read_text())
+    at: object = values()
     for key in re.sub(r"\[\d+\]", "", path).split("."):
         if not isinstance(at, dict) or key not in at:
             return at == {}
