@@ -215,7 +215,13 @@ def best_move(
     measured = state.cool_cards().measured(losing=is_losing(reading), policy=policy)
     targets = simulation.targets(candidate, exclude=closed, among=bearing & measured)
     if not targets:
-        unknown = simulation.targets(candidate, exclude=closed, among=bearing & ~measured)
+        unmeasured = bearing & ~measured
+        # Asked only where it can say something: it takes as long as the search for a target.
+        unknown = (
+            simulation.targets(candidate, exclude=closed, among=unmeasured)
+            if unmeasured.any()
+            else targets
+        )
         why = (
             _without_history(state, unknown, losing=is_losing(reading), policy=policy),
             simulation.why_none(candidate) if targets.refused else "",
