@@ -66,7 +66,7 @@ class Harness:
 
         async def leads() -> bool:
             # In this order: a replica that does not lead is ready as well.
-            return await self.figure(started, "leads 1.0") and await started.ready()
+            return await self.figure(started, "leader 1.0") and await started.ready()
 
         await until(leads, what=f"{name} leads", limit_s=90)
         return started
