@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.figure import Figure
 from benchmarks.fixtures.canned_api import PENDING, a_pending_pod, node_name
@@ -127,7 +127,7 @@ def _preempt_body(turn: int) -> bytes:
     """Return what kube-scheduler sends for a pod for which two others have to leave a card."""
     pod = {"kind": "Pod", "apiVersion": "v1", **a_pending_pod(turn, mib=76_000)}
     pod["spec"]["priority"] = 10
-    nodes = {node_name(number): {"Pods": []} for number in range(_PREEMPTABLE)}
+    nodes: dict[str, Any] = {node_name(number): {"Pods": []} for number in range(_PREEMPTABLE)}
     args = {"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": nodes}
     return json.dumps(args).encode()
 

@@ -44,7 +44,9 @@ def ask_environment_once(api: ApiClient) -> None:
     rest.pool_manager = aiohttp.ClientSession(
         connector=connector, cookie_jar=aiohttp.DummyCookieJar(), read_bufsize=_READ_BUFFER
     )
-    rest.proxy = rest.proxy or _proxy_for(api.configuration.host)
+    proxy = rest.proxy or _proxy_for(str(api.configuration.host))
+    if proxy:
+        rest.proxy = proxy
 
 
 def _proxy_for(url: str) -> str | None:

@@ -158,7 +158,7 @@ async def test_a_node_gets_the_same_victims_whoever_else_is_asked_about() -> Non
 
     alone = [await cluster.preemptor.preempt(asked(mib=23_500, nodes=[node])) for node in nodes]
     assert together == {node: victims for one in alone for node, victims in one.items()}
-    assert together.keys() == set(nodes[1:5] + nodes[20:])
+    assert together.keys() == {*nodes[1:5], *nodes[20:]}
 
 
 async def test_others_are_answered_while_victims_are_looked_for() -> None:
