@@ -8,14 +8,17 @@ marked, which is an event.
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
+from fracgpu.cards.card import CardUuid
 from fracgpu.placement.fit_index import FITS, FitIndex
 from fracgpu.request.need import Strategy
+from fracgpu.state.allocation import Allocation, CardAllocation
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodInfo
+from fracgpu.state.snapshot import PodAllocation
 from kube.errors import KubeError
 from process.clock import Clock
 from scheduler.cache.event_handlers import AnyPod
@@ -26,6 +29,18 @@ log = structlog.get_logger()
 
 _TICK_S: Final = 1.0
 _AT_ONCE: Final = 50  # pods checked in one tick; the others follow in the next
+
+
+class _Assumed(NamedTuple):
+    """What an assumption counts, and where."""
+
+    pod_uid: str
+    node: str
+    by_card: frozenset[tuple[CardUuid, CardAllocation]]
+
+
+def _assumed_of(holds: Allocation | PodAllocation) -> _Assumed:
+    return _Assumed(holds.pod_uid, holds.node, frozenset(holds.by_card.items()))
 
 
 class PodActivator:
@@ -75,7 +90,11 @@ class PodActivator:
     async def once(self) -> int:
         """Check once; return the number of pods that were marked."""
         closed = self._what_is_closed(self._clock.now())
-        opened = frozenset(node for hold, node in self._closed.items() if hold not in closed)
+        opened = frozenset(
+            node
+            for what, node in self._closed.items()
+            if what not in closed and not self._has_come_true(what)
+        )
         self._closed = closed
         if opened:
             self._opened = opened | (self._opened if self._due else frozenset())
@@ -97,8 +116,8 @@ class PodActivator:
             if node.cordons
             for uuid in node.cordoned(now=now)
         }
-        for uid, assumed in self._ledger.assumed.items():
-            closed[uid] = assumed.allocation.node
+        for assumed in self._ledger.assumed.values():
+            closed[_assumed_of(assumed.allocation)] = assumed.allocation.node
         for move, claims in self._ledger.reservations.claims.items():
             reservation, denial = claims.reservation, claims.denial
             if reservation is not None and reservation.until > now:
@@ -109,6 +128,16 @@ class PodActivator:
             if hold is not None and hold.until > now and hold.pod_uid not in self._ledger.observed:
                 closed[move, hold.node] = hold.node
         return closed
+
+    def _has_come_true(self, what: object) -> bool:
+        """Report whether *what* is an assumption whose pod is seen to hold just that by now.
+
+        So ends every Binding that takes effect; the cards are not free for anybody by that.
+        """
+        if not isinstance(what, _Assumed):
+            return False
+        observed = self._ledger.observed.get(what.pod_uid)
+        return observed is not None and _assumed_of(observed) == what
 
     async def _wake(self, pod: PodInfo) -> bool:
         record = pod.record

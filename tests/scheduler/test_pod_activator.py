@@ -3,6 +3,7 @@
 import json
 from datetime import timedelta
 
+from fracgpu.names import ASSIGNMENT
 from tests.scheduler.harness import Harness, silence
 
 
@@ -46,6 +47,36 @@ async def test_an_assumption_that_is_dropped_wakes_the_pods_that_waited_for_its_
 
     # The informer has not seen yet that the first is gone; marking it changes nothing.
     assert await woken(cluster) == ["lost", "other"]
+
+
+async def test_a_binding_that_is_seen_to_have_taken_effect_wakes_nobody() -> None:
+    cluster = Harness(cards=1)
+    cluster.create("placed", mib=8_000)
+    cluster.create("waiting", mib=8_000)
+    await cluster.bind("placed")
+    assert await woken(cluster) == []
+
+    cluster.see("placed")
+
+    assert await woken(cluster) == []
+
+
+async def test_a_binding_to_other_cards_than_assumed_wakes_those_that_waited_for_these() -> None:
+    cluster = Harness(cards=2)
+    cluster.create("placed", mib=20_000)
+    cluster.create("waiting", mib=20_000)
+    cluster.api.bind_raises = silence()
+    await cluster.bind("placed")
+    assert await woken(cluster) == []
+    slices = '{"train":[{"card":"GPU-n-1","mib":20000}]}'
+    pod = cluster.copy_of("placed")
+    pod["spec"]["nodeName"] = "n"
+    pod["metadata"].setdefault("annotations", {})[ASSIGNMENT] = slices
+    cluster.api.put(pod)
+
+    cluster.see("placed")
+
+    assert await woken(cluster) == ["waiting"]
 
 
 async def test_what_lapses_where_no_waiting_pod_fits_wakes_nobody() -> None:
