@@ -17,7 +17,8 @@ class ConnectionLimits:
     """Limits that protect a server from its clients.
 
     One TLS connection takes about 350 KiB before its first request: asyncio's SSLProtocol holds
-    a buffer of 256 KiB for each (``asyncio.sslproto.SSLProtocol.max_size``).
+    a buffer of 256 KiB for each (``asyncio.sslproto.SSLProtocol.max_size``), or of 32 KiB after
+    :func:`process.memory.read_tls_in_small_pieces`.
 
     Attributes:
         most: connections at once; one more replaces the least important one (see :class:`Stage`).

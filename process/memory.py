@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import gc
+from asyncio import sslproto
 from typing import Final
 
 # Of mallopt(3), in glibc's malloc.h.
@@ -11,6 +12,8 @@ _M_ARENA_MAX: Final = -8
 _M_MMAP_THRESHOLD: Final = -3
 
 _LARGE_BYTES: Final = 64 * 1024
+
+_TLS_PIECE_BYTES: Final = 32 * 1024
 
 
 def share_one_heap() -> bool:
@@ -30,6 +33,17 @@ def give_back_large_blocks() -> bool:
     TLS buffer of 256 KiB then grows with every burst of them.
     """
     return _mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+
+
+def read_tls_in_small_pieces() -> None:
+    """Have asyncio read TLS connections in pieces of 32 KiB, instead of 256 KiB.
+
+    asyncio allocates a whole piece for each read, about two in a request, and keeps a buffer of
+    that size for each connection; with :func:`give_back_large_blocks` each one is mapped and
+    unmapped. No read returns more than one TLS record, which has at most 16 KiB (RFC 8446, 5.1;
+    SSL_read(3) of OpenSSL), so a longer piece is never filled.
+    """
+    sslproto.SSLProtocol.max_size = _TLS_PIECE_BYTES
 
 
 def _mallopt(parameter: int, value: int) -> bool:

@@ -16,7 +16,7 @@ from kube.events import EventRecorder
 from process.clock import Clock, SystemClock
 from process.connections import ConnectionLimits, Connections
 from process.lifecycle import Running, Service
-from process.memory import give_back_large_blocks
+from process.memory import give_back_large_blocks, read_tls_in_small_pieces
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
 from process.tls import PRIVATE_KEY_KEY, ServingTls
 from webhook.admission_config import AdmissionConfig
@@ -35,6 +35,7 @@ def build(settings: WebhookSettings) -> Service:
     """Build the webhook; nothing is opened before it runs."""
     # Memory taken by large requests must be returned: docs/webhook.md has the figures.
     give_back_large_blocks()
+    read_tls_in_small_pieces()
     registry = new_registry()
     metrics = WebhookMetrics(registry)
     ready_gate = ReadyGate()

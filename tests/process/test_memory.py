@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from process.memory import give_back_large_blocks, share_one_heap
+from tests.certs.tls_harness import a_ca, a_leaf
 
 ROOT = Path(__file__).parents[2]
 # malloc_stats writes one "Arena" line for each heap.
@@ -79,6 +80,56 @@ def blocks_of_the_kernel(how: str) -> int:
 def test_a_large_block_goes_back_to_the_kernel_where_it_would_have_been_kept() -> None:
     assert blocks_of_the_kernel("kept") == 0
     assert blocks_of_the_kernel("given back") == 1
+
+
+# What Python has allocated for ten connections between a server and a client in one process.
+_TLS_SCRIPT = """
+import asyncio, ssl, sys, tracemalloc
+if sys.argv[1] == "small":
+    from process.memory import read_tls_in_small_pieces
+    read_tls_in_small_pieces()
+server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+server.load_cert_chain(sys.argv[2])
+client = ssl.create_default_context(cafile=sys.argv[3])
+BODY = bytes(range(256)) * 4096
+async def echo(reader, writer):
+    writer.write(await reader.readexactly(len(BODY)))
+async def main():
+    listening = await asyncio.start_server(echo, "127.0.0.1", 0, ssl=server)
+    port = listening.sockets[0].getsockname()[1]
+    opened = [await asyncio.open_connection("localhost", port, ssl=client) for _ in range(10)]
+    held = tracemalloc.get_traced_memory()[0]
+    reader, writer = opened[0]
+    writer.write(BODY)
+    assert await reader.readexactly(len(BODY)) == BODY
+    print(held // (10 * 2 * 1024))
+    for _, writer in opened:
+        writer.transport.abort()
+tracemalloc.start()
+asyncio.run(main())
+"""
+
+
+def kib_of_a_connections_end(how: str, *pems: Path) -> int:
+    answer = subprocess.run(  # noqa: S603 - our own words
+        [sys.executable, "-c", _TLS_SCRIPT, how, *map(str, pems)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    return int(answer.stdout)
+
+
+def test_a_tls_connection_holds_a_small_buffer_and_still_passes_a_mebibyte(tmp_path: Path) -> None:
+    ca = a_ca()
+    leaf = a_leaf(ca)
+    server, trusted = tmp_path / "server.pem", tmp_path / "ca.pem"
+    server.write_bytes(leaf.cert_pem + leaf.key_pem)
+    trusted.write_bytes(ca.cert_pem)
+
+    assert kib_of_a_connections_end("whole", server, trusted) >= 256
+    assert kib_of_a_connections_end("small", server, trusted) < 128
 
 
 @glibc
