@@ -1,9 +1,10 @@
 """The HTTPS routes of the webhook: decode a review, decide, encode the answer."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import structlog
@@ -83,9 +84,10 @@ class RequestGate:
         self._client_names = frozenset(client_names)
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
 
-    @asynccontextmanager
-    async def body_of(self, request: web.Request) -> AsyncIterator[bytes]:
-        """Yield the request's body; a large one counts against the limit until the block ends.
+    async def answer(
+        self, request: web.Request, answer: Callable[[bytes], Awaitable[web.Response]]
+    ) -> web.Response:
+        """Return *answer* to the request's body; a large one counts against the limit until then.
 
         Raises:
             HTTPRequestTimeout: the body did not arrive in time.
@@ -94,17 +96,28 @@ class RequestGate:
         length = request.content_length
         if length is not None and length > request.client_max_size:
             raise web.HTTPRequestEntityTooLarge(request.client_max_size, length)
-        async with AsyncExitStack() as held:
-            try:
-                async with asyncio.timeout(self._body_timeout_s):
-                    if length is None or length > _LARGE_BYTES:
-                        await held.enter_async_context(self._large)
-                    body = await request.read()
-            except TimeoutError:
-                text = f"the body did not come within {self._body_timeout_s:g} s\n"
-                raise web.HTTPRequestTimeout(text=text) from None
+        if length is not None and length <= _LARGE_BYTES:
+            # Nearly every body has arrived with its head, so that there is nothing to wait for.
+            arrived = request.content.is_eof()
+            body = await (request.read() if arrived else self._read_in_time(request))
             self._enter(request, Stage.JUDGING)
-            yield body
+            return await answer(body)
+        async with AsyncExitStack() as held:
+            body = await self._read_in_time(request, held)
+            self._enter(request, Stage.JUDGING)
+            return await answer(body)
+
+    async def _read_in_time(
+        self, request: web.Request, held: AsyncExitStack | None = None
+    ) -> bytes:
+        try:
+            async with asyncio.timeout(self._body_timeout_s):
+                if held is not None:
+                    await held.enter_async_context(self._large)
+                return await request.read()
+        except TimeoutError:
+            text = f"the body did not come within {self._body_timeout_s:g} s\n"
+            raise web.HTTPRequestTimeout(text=text) from None
 
     @web.middleware
     async def stages(
@@ -162,8 +175,7 @@ class AdmissionHandler:
         self, request: web.Request, judge: Callable[[Review, Mapping[str, str]], AdmissionResult]
     ) -> web.Response:
         try:
-            async with self._gate.body_of(request) as body:
-                return await self._answer(body, judge)
+            return await self._gate.answer(request, partial(self._answer, judge))
         except web.HTTPRequestEntityTooLarge as error:
             self._metrics.decided(Decision.TOO_LARGE, duration_s=0)
             log.warning("review_too_large", reason=error.text)
@@ -174,7 +186,7 @@ class AdmissionHandler:
             raise
 
     async def _answer(
-        self, body: bytes, judge: Callable[[Review, Mapping[str, str]], AdmissionResult]
+        self, judge: Callable[[Review, Mapping[str, str]], AdmissionResult], body: bytes
     ) -> web.Response:
         began_s = self._clock.monotonic()
         try:
