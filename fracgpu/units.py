@@ -95,7 +95,7 @@ def parse_share(text: str, *, field: str) -> Fraction:
         raise RequestError(field=field, found=text, wanted=wanted, hint=_share_hint(text))
     whole, _, decimals = match[1].partition(".")
     share = Fraction(int(whole + decimals), 10 ** len(decimals) * (100 if match[2] else 1))
-    if share > 1:
+    if share.numerator > share.denominator:
         percent = Fraction(match[1])
         hint = (
             f"write '{match[1]}%' if percent was meant, or fracgpu.io/cards for several cards"
@@ -103,7 +103,7 @@ def parse_share(text: str, *, field: str) -> Fraction:
             else "use fracgpu.io/cards for several cards"
         )
         raise RequestError(field=field, found=text, wanted=wanted, hint=hint)
-    if share == 0:
+    if not share.numerator:
         raise RequestError(field=field, found=text, wanted=wanted)
     return share
 

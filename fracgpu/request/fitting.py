@@ -8,6 +8,7 @@ classes are decided in constant time. Why a request does not fit is explained on
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import accumulate
 from math import lcm
 
@@ -49,13 +50,7 @@ class Fitting:
                 for kind, numerator, denominator, cards in self._shares
             ]
         )
-        # Sizes in MiB, ascending, and beside each the largest number of cards in one node that have
-        # at least this size: cards_of() needs one binary search.
-        largest_first = sorted(among, key=lambda card_class: -card_class.capacity_mib)
-        self._sizes_mib = [card_class.capacity_mib for card_class in reversed(largest_first)]
-        self._as_large = list(
-            accumulate((card_class.as_large_per_node for card_class in largest_first), max)
-        )[::-1]
+        self._among = among
         self._mib_fits = all(
             part.share is not None or part.mib is None or part.cards <= self.cards_of(part.mib)
             for part in request.slices
@@ -73,8 +68,18 @@ class Fitting:
 
     def cards_of(self, mib: Mib) -> int:
         """Return the largest number of cards in one node that have *mib* or more shareable."""
-        at = bisect_left(self._sizes_mib, mib)
-        return self._as_large[at] if at < len(self._as_large) else 0
+        sizes_mib, as_large = self._by_size
+        at = bisect_left(sizes_mib, mib)
+        return as_large[at] if at < len(as_large) else 0
+
+    @cached_property
+    def _by_size(self) -> tuple[list[Mib], list[int]]:
+        """Sizes in MiB, ascending, and how many cards of one node have at least each size."""
+        largest_first = sorted(self._among, key=lambda card_class: -card_class.capacity_mib)
+        as_large = list(
+            accumulate((card_class.as_large_per_node for card_class in largest_first), max)
+        )
+        return [card_class.capacity_mib for card_class in reversed(largest_first)], as_large[::-1]
 
     def holds(self, card_class: CardClass) -> bool:
         """Report whether an empty node with cards of this class could hold the whole pod."""

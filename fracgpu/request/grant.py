@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Final
 
 from fracgpu import names
@@ -66,11 +65,13 @@ def grant(request: PodRequest, classes: Sequence[CardClass], *, rule: ClassRule 
         RequestError: no class could ever hold the pod, or its limits contradict its annotations.
     """
     shared = any(part.share is not None for part in request.slices)
-    allowed = [
-        card_class
-        for card_class in classes
-        if any(model_allowed(model, globs=request.models) for model in card_class.models)
-    ]
+    allowed = classes
+    if request.models:
+        allowed = [
+            card_class
+            for card_class in classes
+            if any(model_allowed(model, globs=request.models) for model in card_class.models)
+        ]
     if not allowed:
         return _without_class(request, _no_class(request, classes), rule, shared=shared)
     candidates = allowed
@@ -80,16 +81,7 @@ def grant(request: PodRequest, classes: Sequence[CardClass], *, rule: ClassRule 
             return _without_class(request, _no_default(rule, classes), rule, shared=shared)
     among = candidates if shared else allowed
     fitting = Fitting(request, among)
-    holding = (card_class for card_class in candidates if fitting.holds(card_class))
-    held = next(holding, None)
-    card_class = next(
-        (
-            candidate
-            for candidate in chain([held], holding)
-            if candidate and fitting.agrees(candidate)
-        ),
-        None,
-    )
+    held, card_class = _first_held(candidates, fitting)
     if card_class is None and held is not None:
         contradiction = _contradiction(request, _need_in(request, held))
         assert contradiction is not None, "limits that do not agree contradict the annotations"
@@ -98,6 +90,19 @@ def grant(request: PodRequest, classes: Sequence[CardClass], *, rule: ClassRule 
     granted = Grant(need=_need_in(request, first), card_class=first if shared else None)
     misfit = None if card_class else _misfit(request, granted.need, first, among, fitting)
     return granted if misfit is None else _waiting(request, granted, misfit, rule)
+
+
+def _first_held(
+    candidates: Sequence[CardClass], fitting: Fitting
+) -> tuple[CardClass | None, CardClass | None]:
+    """Return the first class that holds the request, and the first that also agrees with it."""
+    held = None
+    for candidate in candidates:
+        if fitting.holds(candidate):
+            held = held or candidate
+            if fitting.agrees(candidate):
+                return held, candidate
+    return held, None
 
 
 def _mib_in(part: SliceRequest, card_class: CardClass | None) -> Mib:

@@ -86,6 +86,9 @@ def is_foreign(key: str) -> bool:
     return bool(limit_owners(key) or annotation_owners(key))
 
 
+_FAMILIES: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.family)
+
+
 def is_of_family(key: str) -> bool:
     """Report whether *key* has the prefix of any system here, even if no dialect parses it."""
-    return any(key.startswith(dialect.family) for dialect in DIALECTS)
+    return key.startswith(_FAMILIES)
