@@ -214,9 +214,9 @@ def held_for_want_of_a_target(found: Plan) -> set[str]:
 def test_cards_that_lack_history_are_counted_with_the_time_when_the_first_can_be_a_target() -> None:
     nodes = [a_node("n1", HOT_CARD), a_node("n2", "GPU-c1", "GPU-c2", "GPU-full")]
     new = {
-        CardUuid("GPU-c1"): replace(a_reading(0.05), history_ratio=0.1),
-        CardUuid("GPU-c2"): replace(a_reading(0.05), history_ratio=0.3),
-        CardUuid("GPU-full"): replace(a_reading(0.05), history_ratio=0.7, free_mib=Mib(10)),
+        "GPU-c1": replace(a_reading(0.05), history_ratio=0.1),
+        "GPU-c2": replace(a_reading(0.05), history_ratio=0.3),
+        "GPU-full": replace(a_reading(0.05), history_ratio=0.7, free_mib=Mib(10)),
     }
 
     found = plan(a_disruption_state(nodes=nodes, readings=new))
