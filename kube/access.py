@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+import ssl
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, cast
 
 from kube.client import DEFAULT_TIMEOUT_S, KubeClient
+from kube.credentials.in_cluster import HOST, SERVICE_ACCOUNT, in_cluster_server
+from kube.credentials.kubeconfig import namespace_of_kubeconfig, server_of_kubeconfig
 from kube.errors import AccessError
-from kube.lean import ApiClient, Configuration, KubeConfigLoader, config
-from kube.transport import ApiTransport, ask_environment_once
-
-_OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+from kube.transport import ApiServer, open_transport
 
 
 @asynccontextmanager
@@ -33,14 +32,15 @@ async def connect(
     Raises:
         AccessError: there is no configuration, or it cannot be used.
     """
-    configuration = Configuration()
     where = _kubeconfig(kubeconfig, context)
     if where is None:
-        _from_cluster(configuration)
+        server = in_cluster_server(user_agent=user_agent)
     else:
-        await _from_file(configuration, where, context=context)
-    async with _client(configuration, user_agent=user_agent, timeout_s=timeout_s) as client:
-        yield client
+        server = await server_of_kubeconfig(
+            _existing(where), context=context, user_agent=user_agent
+        )
+    async with open_transport(server) as transport:
+        yield KubeClient(transport, timeout_s=timeout_s)
 
 
 def own_namespace(
@@ -54,16 +54,10 @@ def own_namespace(
     where = _kubeconfig(kubeconfig, context)
     if where is None:
         try:
-            return _OWN_NAMESPACE.read_text(encoding="utf-8").strip() or "default"
+            return (SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip() or "default"
         except OSError as error:
             raise AccessError(f"cannot use the in-cluster service account: {error}") from error
-    paths = _existing(where)
-    try:
-        contexts, current = config.list_kube_config_contexts(config_file=paths)
-        chosen: Any = next((each for each in contexts if each["name"] == context), current)
-        return str(chosen["context"].get("namespace") or "default")
-    except Exception as error:  # as below: the library passes on whatever an odd file causes
-        raise AccessError(f"cannot use kubeconfig {paths!r}: {error}") from error
+    return namespace_of_kubeconfig(_existing(where), context=context)
 
 
 def _kubeconfig(
@@ -72,7 +66,7 @@ def _kubeconfig(
     """Return where the kubeconfig is; None if the in-cluster credentials are to be used."""
     if named is not None:
         return named
-    if context is None and "KUBERNETES_SERVICE_HOST" in os.environ:
+    if context is None and HOST in os.environ:
         return None
     return os.environ.get("KUBECONFIG") or "~/.kube/config"
 
@@ -86,49 +80,19 @@ async def connect_to(
     user_agent: str = "fracgpu",
 ) -> AsyncIterator[KubeClient]:
     """Open a client to the API server at *url*, e.g. one that this process runs itself."""
-    configuration = Configuration()
-    configuration.host = url.rstrip("/")
-    if token is not None:
-        configuration.api_key["BearerToken"] = f"Bearer {token}"
-    if ca_file is not None:
-        configuration.ssl_ca_cert = os.fspath(ca_file)
-    async with _client(configuration, user_agent=user_agent) as client:
-        yield client
 
+    async def authorization() -> str:
+        return "" if token is None else f"Bearer {token}"
 
-@asynccontextmanager
-async def _client(
-    configuration: Configuration, *, user_agent: str, timeout_s: float = DEFAULT_TIMEOUT_S
-) -> AsyncIterator[KubeClient]:
     try:
-        api = ApiClient(configuration)
-    except (OSError, ValueError) as error:  # certificate files that are missing or not PEM
-        raise AccessError(
-            f"cannot use the credentials for {configuration.host}: {error}"
-        ) from error
-    async with api:
-        api.user_agent = user_agent
-        ask_environment_once(api)
-        yield KubeClient(ApiTransport(api), timeout_s=timeout_s)
-
-
-async def _from_file(
-    configuration: Configuration, where: str | os.PathLike[str], *, context: str | None
-) -> None:
-    paths = _existing(where)
-    try:
-        loader = await config.load_kube_config(
-            config_file=paths,
-            context=context,
-            client_configuration=configuration,
-            persist_config=False,
-        )
-    # kubernetes-asyncio passes on the errors of its YAML, base64 and plugin code: assertion,
-    # type and attribute errors on odd files among them. All mean an unusable file.
-    except Exception as error:
-        raise AccessError(f"cannot use kubeconfig {paths!r}: {error}") from error
-    if hasattr(loader, "exec_plugin_expiry"):
-        configuration.refresh_api_key_hook = _refreshing(loader)
+        tls = None if ca_file is None else ssl.create_default_context(cafile=os.fspath(ca_file))
+    except (OSError, ValueError) as error:  # a file that is missing or not PEM
+        raise AccessError(f"cannot use the credentials for {url}: {error}") from error
+    server = ApiServer(
+        url=url.rstrip("/"), tls=tls, authorization=authorization, user_agent=user_agent
+    )
+    async with open_transport(server) as transport:
+        yield KubeClient(transport)
 
 
 def _existing(where: str | os.PathLike[str]) -> str:
@@ -140,34 +104,3 @@ def _existing(where: str | os.PathLike[str]) -> str:
             "or run inside a cluster"
         )
     return os.pathsep.join(str(path) for path in paths)
-
-
-def _refreshing(loader: KubeConfigLoader) -> Callable[[Configuration], Awaitable[None]]:
-    """Return a hook that runs the exec plugin again once its token has expired."""
-
-    async def hook(configuration: Configuration) -> None:
-        try:
-            await loader.load_from_exec_plugin()
-        except Exception as error:  # a plugin can fail in any way
-            raise AccessError(f"the exec plugin returned no credentials: {error}") from error
-        configuration.api_key["BearerToken"] = loader.token
-
-    return hook
-
-
-def _from_cluster(configuration: Configuration) -> None:
-    untyped: Any = config
-    try:
-        untyped.load_incluster_config(client_configuration=configuration)
-    except (config.ConfigException, OSError) as error:
-        raise AccessError(f"cannot use the in-cluster service account: {error}") from error
-    # Reads the mounted token again once a minute: kubelet rotates it.
-    reload_token = cast("Callable[[Configuration], None]", configuration.refresh_api_key_hook)
-
-    def hook(current: Configuration) -> None:
-        try:
-            reload_token(current)
-        except (config.ConfigException, OSError) as error:
-            raise AccessError(f"cannot read the service account's token: {error}") from error
-
-    configuration.refresh_api_key_hook = hook

@@ -2,7 +2,7 @@
 
 The models are generated from Kubernetes' OpenAPI document, so they have every field of every kind
 in the version that the library is made for. Each is loaded when it is asked for, and only that:
-see :mod:`kube.lean`.
+see :mod:`kube.credentials.lean`.
 """
 
 import importlib
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from kube.lean import spare_models
+from kube.credentials.lean import spare_models
 
 _MODELS: Final = "kubernetes_asyncio.client.models"
 _LIST: Final = re.compile(r"list\[(.+)\]")

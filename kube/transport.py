@@ -2,61 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
 from kube.errors import Cause, KubeDecodeError, KubeError, Unavailable, error_from_status
-from kube.objects import Status, StatusDetails, VersionInfo, decode
+from kube.objects import Status, StatusDetails, VersionInfo, decode, encode
 
 if TYPE_CHECKING:
-    from kubernetes_asyncio.client import ApiClient
+    import ssl
 
 _VERSION = "/version"
 _CONNECT_LIMIT_S = 10.0
+_CONNECTIONS = 100  # at once; kubernetes-asyncio's default
+_READ_BUFFER = 1 << 21  # bytes, as kubernetes-asyncio has it: an event may be 1.5 MiB long
 _ERROR_BODY_LIMIT = 1 << 16  # bytes of an error's body that are read at most
 _LINE_LIMIT = 1 << 26  # bytes; etcd caps an object at 1.5 MiB, so a longer line is not an event
-_READ_BUFFER = 1 << 21  # bytes, as kubernetes-asyncio has it: an event may be 1.5 MiB long
-
-
-def ask_environment_once(api: ApiClient) -> None:
-    """Have *api* send its requests without asking the environment before each of them.
-
-    kubernetes-asyncio's session looks for a proxy in the environment and for a password in
-    ``~/.netrc`` before every request, each in a thread, which takes longer than the request. Here
-    the proxy of the environment is looked up now, for all of them. A netrc file is not read:
-    credentials come from the kubeconfig or the cluster, and a password for the API server's host
-    there would make every request fail, which cannot have two. Cookies are not kept, as by kubectl.
-
-    A proxy that the kubeconfig names wins over that of the environment.
-    """
-    rest = api.rest_client
-    before: aiohttp.ClientSession = rest.pool_manager
-    connector = before.connector
-    before.detach()
-    rest.pool_manager = aiohttp.ClientSession(
-        connector=connector, cookie_jar=aiohttp.DummyCookieJar(), read_bufsize=_READ_BUFFER
-    )
-    proxy = rest.proxy or _proxy_for(str(api.configuration.host))
-    if proxy:
-        rest.proxy = proxy
-
-
-def _proxy_for(url: str) -> str | None:
-    """Return the proxy that the environment names for *url*; one that speaks TLS is not used."""
-    try:
-        scheme, host = urlsplit(url).scheme, urlsplit(url).hostname or ""
-    except ValueError:  # each request will say what is wrong with the address
-        return None
-    found = getproxies().get(scheme, "")
-    return found if found.startswith("http://") and not proxy_bypass(host) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,14 +41,60 @@ class ServerVersion:
     time: datetime | None
 
 
-class ApiTransport:
-    """Requests through kubernetes-asyncio's REST client, never through its generated models.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiServer:
+    """Where an API server is, and how one is known to it.
 
-    *api* is closed by its creator (:mod:`kube.access`).
+    Attributes:
+        url: its address, without a slash at the end.
+        tls: whom to trust, and the client certificate; None for the system's authorities.
+        authorization: returns the header of that name for the next request; empty for none.
+        user_agent: what calls.
+        tls_server_name: the name to expect in its certificate; empty for that of *url*.
+        proxy: a proxy in between; empty for that of the environment, if any.
+        proxy_headers: what to tell the proxy.
     """
 
-    def __init__(self, api: ApiClient) -> None:
-        self._api = api
+    url: str
+    tls: ssl.SSLContext | None = None
+    authorization: Callable[[], Awaitable[str]]
+    user_agent: str
+    tls_server_name: str = ""
+    proxy: str = ""
+    proxy_headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@asynccontextmanager
+async def open_transport(server: ApiServer) -> AsyncIterator[ApiTransport]:
+    """Open connections to an API server as they are needed; close them at the end.
+
+    The environment is asked for a proxy now, and not in a thread before each request as aiohttp
+    does, which takes longer than the request. A netrc file is not read: credentials come from the
+    kubeconfig or the cluster, and a request cannot have two. Cookies are not kept, as by kubectl.
+    """
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=_CONNECTIONS, ssl=server.tls or True),
+        headers={"User-Agent": server.user_agent, "Accept": "application/json"},
+        cookie_jar=aiohttp.DummyCookieJar(),
+        read_bufsize=_READ_BUFFER,
+    ) as session:
+        proxy = server.proxy or _proxy_for(server.url) or ""
+        yield ApiTransport(replace(server, proxy=proxy), session)
+
+
+class ApiTransport:
+    """Requests to one API server through *session*, which its opener closes."""
+
+    def __init__(self, server: ApiServer, session: aiohttp.ClientSession) -> None:
+        self._server = server
+        self._session = session
+        # Only what is set: each of them is a default of the library otherwise.
+        options = {
+            "server_hostname": server.tls_server_name,
+            "proxy": server.proxy,
+            "proxy_headers": server.proxy_headers,
+        }
+        self._options: dict[str, Any] = {name: value for name, value in options.items() if value}
 
     async def request(
         self,
@@ -156,14 +170,13 @@ class ApiTransport:
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - the HTTP library keeps this limit
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         try:
-            headers = await self._headers(content_type)
-            response: aiohttp.ClientResponse = await self._api.rest_client.request(
+            response = await self._session.request(
                 verb,
-                f"{self._api.configuration.host}{path}" + (f"?{urlencode(query)}" if query else ""),
-                headers=headers,
-                body=body,
-                _preload_content=False,
-                _request_timeout=timeout,
+                f"{self._server.url}{path}" + (f"?{urlencode(query)}" if query else ""),
+                headers=await self._headers(content_type),
+                data=None if body is None else encode(body),
+                timeout=timeout,
+                **self._options,
             )
             async with response:
                 if not 200 <= response.status < 300:  # noqa: PLR2004
@@ -173,11 +186,10 @@ class ApiTransport:
             raise _no_answer(verb, path, error) from error
 
     async def _headers(self, content_type: str) -> dict[str, str]:
-        headers = {**self._api.default_headers, "Accept": "application/json"}
-        headers["Content-Type"] = content_type
-        # Runs the token refresh of in-cluster credentials and exec plugins when it is due.
-        await self._api.update_params_for_auth(headers, [], ["BearerToken"])
-        return headers
+        # Reads a rotated token again, or runs an exec plugin, when that is due.
+        authorization = await self._server.authorization()
+        known = {"Authorization": authorization} if authorization else {}
+        return {"Content-Type": content_type, **known}
 
 
 async def split_lines(chunks: AsyncIterator[bytes], *, path: str) -> AsyncGenerator[bytes, None]:
@@ -258,6 +270,16 @@ def _time(header: str | None) -> datetime | None:
 def _seconds(header: str | None) -> float | None:
     # The API server always writes seconds; a date, which HTTP allows too, is from a proxy.
     return float(header) if header is not None and header.isdecimal() else None
+
+
+def _proxy_for(url: str) -> str | None:
+    """Return the proxy that the environment names for *url*; one that speaks TLS is not used."""
+    try:
+        scheme, host = urlsplit(url).scheme, urlsplit(url).hostname or ""
+    except ValueError:  # each request will say what is wrong with the address
+        return None
+    found = getproxies().get(scheme, "")
+    return found if found.startswith("http://") and not proxy_bypass(host) else None
 
 
 def _no_answer(verb: str, path: str, error: Exception) -> Unavailable:

@@ -1,7 +1,7 @@
 """kubernetes-asyncio without its thousand generated models, which take 37 MB in every process.
 
-Its packages import all their modules. We only use its configuration and its REST client, so their
-parent packages are replaced by empty ones whose attributes are imported on demand.
+Its packages import all their modules. We only use how it reads a kubeconfig, so their parent
+packages are replaced by empty ones whose attributes are imported on demand.
 """
 
 import importlib
@@ -49,7 +49,7 @@ def _offer(name: str) -> Any:
 spare_models()
 
 from kubernetes_asyncio import config  # noqa: E402 - only now
-from kubernetes_asyncio.client import ApiClient, Configuration  # noqa: E402
+from kubernetes_asyncio.client import Configuration  # noqa: E402
 from kubernetes_asyncio.config.kube_config import KubeConfigLoader  # noqa: E402
 
-__all__ = ["ApiClient", "Configuration", "KubeConfigLoader", "config", "spare_models"]
+__all__ = ["Configuration", "KubeConfigLoader", "config", "spare_models"]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kube import lean
+from kube.credentials import lean
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 _RESIDENT = (
     "resident = lambda: int(next(line.split()[1] for line in open('/proc/self/status')"
@@ -28,7 +28,7 @@ def run(script: str) -> str:
 
 def test_no_generated_model_is_loaded_by_way_of_our_client() -> None:
     found = run(
-        "import sys, json, kube.access, kube.client;"
+        "import sys, json, kube.credentials.lean;"
         "print(json.dumps([name for name in sys.modules"
         " if name.startswith(('kubernetes_asyncio.client.models.', 'kubernetes_asyncio.client.api.'"
         "))]))"
@@ -38,14 +38,14 @@ def test_no_generated_model_is_loaded_by_way_of_our_client() -> None:
 
 
 def test_the_models_would_cost_more_than_twenty_mib() -> None:
-    """If not, the library no longer imports them and kube.lean can be removed."""
+    """If not, the library no longer imports them and kube.credentials.lean can be removed."""
     spared, whole = (
         int(
             run(
                 f"import aiohttp; {_RESIDENT} before = resident(); {what}; print(resident()-before)"
             )
         )
-        for what in ("import kube.access", "import kubernetes_asyncio.client")
+        for what in ("import kube.credentials.lean", "import kubernetes_asyncio.client")
     )
 
     assert whole - spared > 20 * 1024
@@ -53,9 +53,9 @@ def test_the_models_would_cost_more_than_twenty_mib() -> None:
 
 def test_a_library_that_is_loaded_whole_already_is_left_alone() -> None:
     found = run(
-        "import kubernetes_asyncio, kube.access;"
-        "print(hasattr(kubernetes_asyncio.client, 'V1Pod'), kube.access.ApiClient"
-        " is kubernetes_asyncio.client.ApiClient)"
+        "import kubernetes_asyncio, kube.credentials.lean;"
+        "print(hasattr(kubernetes_asyncio.client, 'V1Pod'), kube.credentials.lean.Configuration"
+        " is kubernetes_asyncio.client.Configuration)"
     )
 
     assert found.split() == ["True", "True"]
@@ -64,7 +64,6 @@ def test_a_library_that_is_loaded_whole_already_is_left_alone() -> None:
 def test_what_we_do_not_use_is_missing_by_name() -> None:
     client = sys.modules["kubernetes_asyncio.client"]
 
-    assert client.ApiClient is lean.ApiClient
     assert client.Configuration is lean.Configuration
     with pytest.raises(AttributeError, match="V1Pod"):
         _ = client.V1Pod

@@ -1,0 +1,106 @@
+"""The API server of a kubeconfig: its credentials and plugins are kubernetes-asyncio's to handle.
+
+The library is loaded when a kubeconfig is used, and not before: a pod needs none.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING, Any
+
+from kube.errors import AccessError
+from kube.transport import ApiServer
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from kube.credentials.lean import Configuration, KubeConfigLoader
+
+
+async def server_of_kubeconfig(paths: str, *, context: str | None, user_agent: str) -> ApiServer:
+    """Return the API server of a context, or of the current one.
+
+    Args:
+        paths: of the files, as in ``$KUBECONFIG``.
+        context: a name; None for the current one.
+        user_agent: what calls.
+
+    Raises:
+        AccessError: it cannot be used.
+    """
+    from kube.credentials.lean import Configuration, config  # noqa: PLC0415 - see above
+
+    configuration = Configuration()
+    try:
+        loader = await config.load_kube_config(
+            config_file=paths,
+            context=context,
+            client_configuration=configuration,
+            persist_config=False,
+        )
+    # kubernetes-asyncio passes on the errors of its YAML, base64 and plugin code: assertion,
+    # type and attribute errors on odd files among them. All mean an unusable file.
+    except Exception as error:
+        raise AccessError(f"cannot use kubeconfig {paths!r}: {error}") from error
+    if hasattr(loader, "exec_plugin_expiry"):
+        configuration.refresh_api_key_hook = _refreshing(loader)
+
+    async def authorization() -> str:
+        found = (await configuration.auth_settings()).get("BearerToken", {})
+        return str(found.get("value") or "")
+
+    return ApiServer(
+        url=str(configuration.host),
+        tls=_tls(configuration),
+        authorization=authorization,
+        user_agent=user_agent,
+        tls_server_name=configuration.tls_server_name or "",
+        proxy=configuration.proxy or "",
+        proxy_headers=configuration.proxy_headers or {},
+    )
+
+
+def namespace_of_kubeconfig(paths: str, *, context: str | None) -> str:
+    """Return the namespace of a context, or of the current one.
+
+    Raises:
+        AccessError: it cannot be used.
+    """
+    from kube.credentials.lean import config  # noqa: PLC0415 - see above
+
+    try:
+        contexts, current = config.list_kube_config_contexts(config_file=paths)
+        chosen: Any = next((each for each in contexts if each["name"] == context), current)
+        return str(chosen["context"].get("namespace") or "default")
+    except Exception as error:  # as above: the library passes on whatever an odd file causes
+        raise AccessError(f"cannot use kubeconfig {paths!r}: {error}") from error
+
+
+def _tls(configuration: Configuration) -> ssl.SSLContext:
+    try:
+        tls = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+        if configuration.cert_file:
+            tls.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file)
+    except (OSError, ValueError) as error:  # certificate files that are missing or not PEM
+        raise AccessError(
+            f"cannot use the credentials for {configuration.host}: {error}"
+        ) from error
+    if not configuration.verify_ssl:  # insecure-skip-tls-verify
+        tls.check_hostname = False
+        tls.verify_mode = ssl.CERT_NONE
+    if configuration.disable_strict_ssl_verification:
+        tls.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return tls
+
+
+def _refreshing(loader: KubeConfigLoader) -> Callable[[Configuration], Awaitable[None]]:
+    """Return a hook that runs the exec plugin again once its token has expired."""
+
+    async def hook(configuration: Configuration) -> None:
+        try:
+            await loader.load_from_exec_plugin()
+        except Exception as error:  # a plugin can fail in any way
+            raise AccessError(f"the exec plugin returned no credentials: {error}") from error
+        configuration.api_key["BearerToken"] = loader.token
+
+    return hook
