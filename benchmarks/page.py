@@ -25,12 +25,13 @@ from fracgpu.cards.card import Card, CardUuid
 from fracgpu.request.need import Strategy
 from fracgpu.state.allocation import Slice
 from fracgpu.state.assignment import write_assignment
+from fracgpu.state.node_info import read_node
 from fracgpu.units import Mib
 from kube.informer import Change, ChangeType
 from kube.kinds import Kind
 from kube.objects import ObjectKey
 from process.clock import SystemClock
-from scheduler.cache.event_handlers import decode_any_pod, decode_node
+from scheduler.cache.event_handlers import decode_any_pod
 from scheduler.core import SchedulerCore
 from scheduler.page.board import Board, PageFacts
 from scheduler.page.explainer import Explainer
@@ -102,7 +103,7 @@ class _Cluster:
                 key=ObjectKey("", name),
                 uid=name,
                 resource_version="1",
-                object=decode_node(json.dumps(body).encode()),
+                object=read_node(json.dumps(body).encode()),
             )
         )
 

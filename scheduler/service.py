@@ -12,8 +12,11 @@ from component.config_watcher import ConfigWatcher
 from component.leader_gate import LeaderGate
 from component.metrics import CertificateMetrics
 from component.refused_config import RefusedConfigReporter
+from fracgpu.k8s.disruption_budget import read_budget
 from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
 from fracgpu.state.move_object import decode_move
+from fracgpu.state.node_info import read_node
+from fracgpu.state.reservation import read_claims
 from kube.access import connect
 from kube.client import KubeClient
 from kube.events import EventRecorder
@@ -27,17 +30,11 @@ from process.telemetry import ReadyGate, Registry, TelemetryServer, new_registry
 from process.tls import ServingTls
 from scheduler.cache.assumptions import Assumptions, AssumptionTimeouts
 from scheduler.cache.comparer import CacheComparer
-from scheduler.cache.event_handlers import (
-    AnyPod,
-    decode_any_pod,
-    decode_claims,
-    decode_node,
-    pending_only,
-)
+from scheduler.cache.event_handlers import AnyPod, decode_any_pod, pending_only
 from scheduler.cache.pod_marker import PodMarker
 from scheduler.core import SchedulerCore
 from scheduler.extender.bind import Binder
-from scheduler.extender.preempt import Preemptor, decode_budget
+from scheduler.extender.preempt import Preemptor
 from scheduler.extender.server import ExtenderServer
 from scheduler.extender.stale_cache_retry import StaleCacheRetry
 from scheduler.fence import Fence
@@ -118,7 +115,7 @@ def _wire(
         core.handlers.pod_changed(change)
         page.board.pod_changed(change)
 
-    nodes = Informer(client, NODES, decode=decode_node, on_change=core.handlers.node_changed)
+    nodes = Informer(client, NODES, decode=read_node, on_change=core.handlers.node_changed)
     pods = Informer(
         client,
         PODS,
@@ -126,11 +123,11 @@ def _wire(
         field_selector=_LIVE_PODS,
         on_change=pod_changed,
     )
-    budgets = Informer(client, PDBS, decode=decode_budget)
+    budgets = Informer(client, PDBS, decode=read_budget)
     moves = Informer(
         client,
         MOVES,
-        decode=decode_claims,
+        decode=read_claims,
         on_change=core.handlers.move_changed,
         optional=True,
     )

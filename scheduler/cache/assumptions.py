@@ -16,11 +16,10 @@ import structlog
 
 from fracgpu.state.allocation import Assignment, PodRecord
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.pod_info import PodInfo
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.errors import KubeError, NotFound
 from kube.kinds import PODS, Kind
 from process.clock import Clock
-from scheduler.cache.event_handlers import decode_pod
 from scheduler.cache.pod_marker import PodMarker
 
 log = structlog.get_logger()
@@ -59,7 +58,7 @@ async def read_now(api: PodReader, namespace: str, name: str, *, limit_s: float)
     """
     try:
         async with asyncio.timeout(limit_s):
-            return decode_pod(await api.get(PODS, name, namespace=namespace))
+            return decode_pod_info(await api.get(PODS, name, namespace=namespace))
     except NotFound:
         return None
 

@@ -6,13 +6,11 @@ import structlog
 
 from fracgpu import names
 from fracgpu.cards.card import NodeCards
-from fracgpu.errors import WireError
 from fracgpu.state.bound_pod import BoundPod, decode_bound_pod
 from fracgpu.state.bound_pod_index import BoundPodIndex
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
-from fracgpu.state.reservation import MoveClaims, read_claims
+from fracgpu.state.reservation import MoveClaims
 from kube.informer import Change, ChangeType
 from scheduler.cache.change_signal import ChangeSignal
 
@@ -26,48 +24,9 @@ def decode_any_pod(body: bytes) -> AnyPod:
     """Decode a pod for an informer.
 
     Raises:
-        ValueError: the body is no pod.
+        WireError: the body is no pod.
     """
-    try:
-        return decode_bound_pod(body) or decode_pod_info(body)
-    except WireError as error:
-        raise ValueError(str(error)) from error
-
-
-def decode_pod(body: bytes) -> PodInfo:
-    """Decode a pod with its whole request.
-
-    Raises:
-        ValueError: the body is no pod.
-    """
-    try:
-        return decode_pod_info(body)
-    except WireError as error:
-        raise ValueError(str(error)) from error
-
-
-def decode_node(body: bytes) -> NodeCards:
-    """Decode a node for an informer.
-
-    Raises:
-        ValueError: the body is no node.
-    """
-    try:
-        return read_node(body)
-    except WireError as error:
-        raise ValueError(str(error)) from error
-
-
-def decode_claims(body: bytes) -> MoveClaims:
-    """Decode what a Move claims.
-
-    Raises:
-        ValueError: the body is no Move.
-    """
-    try:
-        return read_claims(body)
-    except WireError as error:
-        raise ValueError(str(error)) from error
+    return decode_bound_pod(body) or decode_pod_info(body)
 
 
 def pending_only(find: Callable[[str, str], AnyPod | None]) -> Callable[[str, str], PodInfo | None]:

@@ -19,12 +19,11 @@ from typing import Any, Protocol
 
 from fracgpu import names
 from fracgpu.state.allocation import PodRecord
-from fracgpu.state.pod_info import PodInfo
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.errors import Conflict, Invalid, NotFound
 from kube.kinds import PODS, Kind
 from kube.leader_election import micro_time
 from process.clock import Clock
-from scheduler.cache.event_handlers import decode_pod
 
 
 class PodPatcher(Protocol):
@@ -92,11 +91,13 @@ class PodMarker:
                     return None
                 raise
         self._on_mark()
-        return decode_pod(json.dumps(stored).encode())
+        return decode_pod_info(json.dumps(stored).encode())
 
     async def _is_replaced(self, record: PodRecord) -> bool:
         try:
-            found = decode_pod(await self._api.get(PODS, record.name, namespace=record.namespace))
+            found = decode_pod_info(
+                await self._api.get(PODS, record.name, namespace=record.namespace)
+            )
         except NotFound:
             return True
         return found.record.uid != record.uid

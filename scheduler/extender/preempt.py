@@ -12,12 +12,10 @@ from zlib import crc32
 
 import structlog
 
-from fracgpu.errors import WireError
 from fracgpu.k8s.disruption_budget import (
     BudgetedPod,
     BudgetIndex,
     PodDisruptionBudget,
-    read_budget,
 )
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
 from fracgpu.placement.node_matrix import NodeMatrix
@@ -43,18 +41,6 @@ log = structlog.get_logger()
 
 # After this long other requests get their turn; one node may take as long again.
 _LONGEST_TURN_S: Final = 0.005
-
-
-def decode_budget(body: bytes) -> PodDisruptionBudget:
-    """Decode a PodDisruptionBudget for an informer.
-
-    Raises:
-        ValueError: the body is none.
-    """
-    try:
-        return read_budget(body)
-    except WireError as error:
-        raise ValueError(str(error)) from error
 
 
 class Preemptor:

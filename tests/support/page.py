@@ -17,6 +17,7 @@ from fracgpu.request.need import Strategy
 from fracgpu.state.allocation import Slice
 from fracgpu.state.assignment import write_assignment
 from fracgpu.state.move_object import MoveObject
+from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from fracgpu.state.reservation import claims_of
 from fracgpu.units import Mib
@@ -25,7 +26,7 @@ from kube.informer import Change, ChangeType
 from kube.kinds import Kind
 from kube.objects import ObjectKey
 from process.clock import Clock
-from scheduler.cache.event_handlers import decode_any_pod, decode_node
+from scheduler.cache.event_handlers import decode_any_pod
 from scheduler.core import SchedulerCore
 from scheduler.page.board import Board, PageFacts
 from scheduler.page.explainer import Explainer
@@ -107,7 +108,7 @@ class PageCluster:
                 key=ObjectKey("", name),
                 uid=name,
                 resource_version="1",
-                object=decode_node(json.dumps(self._nodes[name]).encode()),
+                object=read_node(json.dumps(self._nodes[name]).encode()),
             )
         )
 

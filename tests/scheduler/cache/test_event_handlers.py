@@ -8,21 +8,23 @@ from structlog.testing import capture_logs
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.names import ASSIGNMENT
+from fracgpu.state.node_info import read_node
+from fracgpu.state.pod_info import decode_pod_info
+from fracgpu.state.reservation import read_claims
 from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey
-from scheduler.cache.event_handlers import decode_claims, decode_node, decode_pod
 from tests.scheduler.harness import Harness
 from tests.support.gpu import a_gpu_pod, a_sharing_node
 from tests.support.moves import move_of
 
 
 def test_pods_and_nodes_are_read() -> None:
-    assert decode_pod(json.dumps(a_gpu_pod("p")).encode()).record.name == "p"
-    assert decode_node(json.dumps(a_sharing_node("n")).encode()).node == "n"
+    assert decode_pod_info(json.dumps(a_gpu_pod("p")).encode()).record.name == "p"
+    assert read_node(json.dumps(a_sharing_node("n")).encode()).node == "n"
 
 
 def test_what_is_none_is_a_value_error_that_an_informer_survives() -> None:
-    for decode in (decode_pod, decode_node):
+    for decode in (decode_pod_info, read_node):
         with pytest.raises(ValueError, match="Expected `object`"):
             decode(b"[]")
 
@@ -41,7 +43,7 @@ def test_a_bound_pod_is_counted_until_it_is_deleted() -> None:
 
 def test_a_deleted_node_is_gone() -> None:
     cluster = Harness()
-    node = decode_node(json.dumps(a_sharing_node("n")).encode())
+    node = read_node(json.dumps(a_sharing_node("n")).encode())
     key = ObjectKey("", "n")
     cluster.handlers.node_changed(
         Change(type=ChangeType.DELETED, key=key, uid="n", resource_version="2", object=node)
@@ -63,7 +65,7 @@ def test_each_change_is_news_after_the_ledger_has_it() -> None:
     cluster.changes.listen(listen)
     pod = cluster.create("p")
     cluster.add_node("m", ())
-    cluster.add_node("m", decode_node(json.dumps(a_sharing_node("m")).encode()).cards)
+    cluster.add_node("m", read_node(json.dumps(a_sharing_node("m")).encode()).cards)
 
     assert heard == [(pod.record.uid, False), ("", False), ("", True)]
 
@@ -83,7 +85,7 @@ def test_a_move_is_counted_until_it_is_deleted() -> None:
 def test_a_move_that_cannot_be_read_is_logged_and_counts_as_full() -> None:
     cluster = Harness()
     body = {"metadata": {"name": "odd"}, "spec": {"target": {"node": "n", "card": "GPU-n-0"}}}
-    claims = decode_claims(json.dumps(body).encode())
+    claims = read_claims(json.dumps(body).encode())
     change = Change(
         type=ChangeType.ADDED,
         key=ObjectKey("", "odd"),
@@ -102,4 +104,4 @@ def test_a_move_that_cannot_be_read_is_logged_and_counts_as_full() -> None:
 
 def test_what_has_no_name_is_no_move() -> None:
     with pytest.raises(ValueError, match=r"metadata\.name"):
-        decode_claims(b"{}")
+        read_claims(b"{}")

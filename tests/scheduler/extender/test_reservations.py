@@ -12,9 +12,9 @@ from fracgpu.placement.placement import MAX_SCORE
 from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import MoveObject, MovePhase
 from fracgpu.state.pod_info import decode_pod_info
+from fracgpu.state.reservation import read_claims
 from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey
-from scheduler.cache.event_handlers import decode_claims
 from scheduler.extender.api import PreemptionArgs
 from tests.fakes.clock import NOON
 from tests.scheduler.harness import Harness, refusal, silence
@@ -323,7 +323,7 @@ async def test_a_card_is_not_preempted_for_a_controller_that_is_kept_off_it() ->
 
 
 def see_raw(cluster: Harness, body: dict[str, Any]) -> None:
-    claims = decode_claims(json.dumps(body).encode())
+    claims = read_claims(json.dumps(body).encode())
     key = ObjectKey("", claims.move)
     cluster.handlers.move_changed(
         Change(type=ChangeType.ADDED, key=key, uid="u", resource_version="1", object=claims)
