@@ -15,7 +15,7 @@ import structlog
 from fracgpu.cards.card import CardUuid
 from fracgpu.placement.fit_index import FITS, FitIndex
 from fracgpu.request.need import Strategy
-from fracgpu.state.allocation import Allocation, CardAllocation
+from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.snapshot import PodAllocation
@@ -39,7 +39,7 @@ class _Assumed(NamedTuple):
     by_card: frozenset[tuple[CardUuid, CardAllocation]]
 
 
-def _assumed_of(holds: Allocation | PodAllocation) -> _Assumed:
+def _assumed_of(holds: PodAllocation) -> _Assumed:
     return _Assumed(holds.pod_uid, holds.node, frozenset(holds.by_card.items()))
 
 

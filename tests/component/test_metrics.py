@@ -18,8 +18,8 @@ def test_a_configuration_is_valid_while_every_part_of_it_is() -> None:
     metrics = ConfigMetrics("webhook", registry)
     problems = ["", ""]
 
-    for part in range(2):
-        metrics.watch(lambda part=part: problems[part])
+    metrics.watch(lambda: problems[0])
+    metrics.watch(lambda: problems[1])
 
     def valid() -> float | None:
         return registry.get_sample_value("fracgpu_webhook_config_valid")
