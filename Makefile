@@ -41,7 +41,7 @@ demo: setup ## the whole system on a simulated cluster, about 75 s (options: DEM
 	@$(BIN)/fracgpu demo $(DEMO)
 
 test: setup ## unit, property, contract and scenario tests
-	$(BIN)/pytest -n auto --dist worksteal -m "not e2e" $(PYTEST)
+	$(BIN)/pytest -n auto --dist worksteal -m "not e2e" --ignore=tests/e2e $(PYTEST)
 
 ##@ Before a commit
 

@@ -86,6 +86,15 @@ def test_no_file_is_longer_than_a_person_reads() -> None:
     assert long == {}
 
 
+def test_no_test_stands_where_neither_make_test_nor_make_e2e_runs_it() -> None:
+    assert "--ignore=tests/e2e" in recipe("test")[0]
+    files = sorted((ROOT / "tests" / "e2e").glob("test_*.py"))
+
+    assert len(files) > 30
+    mark = re.compile(r"^pytestmark = (\[[^\]]*)?pytest\.mark\.e2e", re.MULTILINE)
+    assert [file.name for file in files if not mark.search(file.read_text())] == []
+
+
 @pytest.mark.slow
 def test_the_wheel_has_every_file_of_the_page(tmp_path: Path) -> None:
     folder = ROOT / "scheduler" / "page" / "static"

@@ -22,11 +22,11 @@ def logs_in(folder: Path) -> str:
     return "".join(path.read_text() for path in folder.glob("*.log"))
 
 
-@pytest.mark.slow
 async def another_leaf(traffic: Traffic, *, seen: int) -> None:
     await until_true(lambda: len(traffic.leaves) > seen, what="a new leaf met by the traffic")
 
 
+@pytest.mark.slow
 async def test_authority_and_leaf_are_rotated_twice_under_traffic_without_one_failed_request(
     api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+_SHORTEST_S = 0.02
+_LONGEST_S = 0.1
+
 
 async def until(
     condition: Callable[[], Awaitable[bool]], *, what: str, limit_s: float = 20.0
@@ -12,10 +15,13 @@ async def until(
     Raises:
         AssertionError: it was not within *limit_s*; the message says *what* was awaited.
     """
+    began_s = asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout(limit_s):
-            while not await condition():  # noqa: ASYNC110 - whatever it is, it cannot notify us
-                await asyncio.sleep(0.02)
+            while not await condition():  # whatever it is, it cannot notify us
+                # To ask takes a CPU from those that are waited for: seldom, after a while.
+                waited_s = asyncio.get_running_loop().time() - began_s
+                await asyncio.sleep(min(max(_SHORTEST_S, waited_s / 10), _LONGEST_S))
     except TimeoutError:
         raise AssertionError(f"not within {limit_s} s: {what}") from None
 
