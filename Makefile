@@ -19,8 +19,9 @@ IMAGE ?=
 REGISTRY ?=
 SKOPEO ?=
 LOCK ?=
+MODULE ?=
 
-.PHONY: help setup demo test check lint types imports format hooks e2e test-pythons bench bench-rebalancer fuzz \
+.PHONY: help setup demo test check lint types imports format hooks e2e test-pythons bench bench-rebalancer fuzz mutants \
 	lock proto can-push dashboards chart commands screenshots image push images clean
 
 ##@ Start here
@@ -82,6 +83,9 @@ bench-rebalancer: setup ## judge the rebalancer's decisions on a usage trace, be
 
 fuzz: setup ## 100,000 odd AdmissionReviews and 5,000 adversarial ones against the real webhook (minutes)
 	$(BIN)/python -m benchmarks.fuzz_webhook --count 100000 --dear 5000
+
+mutants: setup ## say which changes of the decision code no test notices (options: MODULE="fracgpu/request/grant.py")
+	@$(BIN)/python -m tools.mutants $(MODULE)
 
 ##@ Upkeep
 

@@ -1,0 +1,1 @@
+"""Finds changes of the decision code that no test notices. Start with `__main__.py`."""

@@ -1,0 +1,137 @@
+"""``python -m tools.mutants``: which changes of the decision code does no test notice?
+
+mutmut changes a copy of this repository, one operator or constant at a time, and runs the tests
+that reach the changed function. A mutant that no test notices has survived.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).parents[2]
+DECISIONS: Final = (
+    "fracgpu/placement",
+    "fracgpu/disruption",
+    "fracgpu/request",
+    "scheduler",
+    "rebalancer",
+    "deviceplugin/claims.py",
+)
+_COPY: Final = Path("build/mutants")
+_CALLED_WRONG: Final = 2
+_FAILED: Final = 1
+# What is not ours to mutate, or too large to copy.
+_LEFT_OUT: Final = ("build", "dist", "__pycache__", "*.egg-info", "demo-report*", ".*")
+_KEPT: Final = (".importlinter", ".dockerignore", ".pre-commit-config.yaml")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Mutate, run the tests, and say what survived; return 0 unless there is no result."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.mutants", description="Say which changes of our code no test notices."
+    )
+    parser.add_argument(
+        "modules",
+        nargs="*",
+        default=DECISIONS,
+        metavar="MODULE",
+        help=f"a file or folder of Python (default: {' '.join(DECISIONS)})",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="mutants tested at once"
+    )
+    options = parser.parse_args(argv)
+    if missing := [name for name in options.modules if not (ROOT / name).exists()]:
+        sys.stderr.write(f"mutants: no such file or folder: {', '.join(missing)}\n")
+        return _CALLED_WRONG
+    return run(ROOT, ROOT / _COPY, options.modules, jobs=options.jobs)
+
+
+def run(root: Path, copy: Path, modules: Sequence[str], *, jobs: int) -> int:
+    """Test the mutants of *modules* in a *copy* of *root*, and print what survived.
+
+    Args:
+        root: a checkout, which stays as it is.
+        copy: a folder, which is replaced.
+        modules: files and folders, relative to *root*.
+        jobs: mutants tested at once.
+    """
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(root, copy, ignore=shutil.ignore_patterns(*_LEFT_OUT))
+    for name in _KEPT:
+        if (root / name).exists():
+            shutil.copy(root / name, copy)
+    with (copy / "pyproject.toml").open("a", encoding="utf-8") as file:
+        file.write(configuration(copy, modules))
+    if _mutmut(copy, "run", "--max-children", str(jobs)).returncode:
+        sys.stderr.write(f"mutants: mutmut failed in {copy}\n")
+        return _FAILED
+    found = results(_mutmut(copy, "results", "--all", "true", quiet=True).stdout)
+    for name in sorted(name for name, status in found.items() if status == "survived"):
+        sys.stdout.write(f"survived: {name}\n")
+    sys.stdout.write(f"one of them: (cd {copy} && mutmut show NAME)\n{score(found)}\n")
+    return 0
+
+
+def configuration(copy: Path, modules: Sequence[str]) -> str:
+    """Return mutmut's section of ``pyproject.toml``."""
+    files = [f"{name.rstrip('/')}/*" if (copy / name).is_dir() else name for name in modules]
+    packages = sorted({path.parent.name for path in copy.glob("*/__init__.py")} - {"tests"})
+    others = sorted(path.name for path in copy.iterdir() if path.name not in packages)
+    settings: dict[str, Any] = {
+        "source_paths": packages,
+        "only_mutate": files,
+        "also_copy": others,
+        "pytest_add_cli_args_test_selection": [selection(copy, name) for name in modules],
+        # A slow test starts programs, which run the code of the copy without the mutant.
+        "pytest_add_cli_args": ["-p", "no:cacheprovider", "-m", "not slow and not e2e"],
+    }
+    lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
+    return "\n".join(["", "[tool.mutmut]", *lines, ""])
+
+
+def selection(root: Path, module: str) -> str:
+    """Return the tests of a module: those of its room, which tests/architecture says it has."""
+    path = Path("tests") / module
+    room = path.parent if path.suffix == ".py" else path
+    while not (root / room).is_dir():
+        room = room.parent
+    return str(room)
+
+
+def results(listed: str) -> dict[str, str]:
+    """Return what became of each mutant, from the lines of ``mutmut results``."""
+    pairs = (line.strip().rpartition(": ") for line in listed.splitlines())
+    return {name: status for name, _, status in pairs if "__mutmut_" in name}
+
+
+def score(found: Mapping[str, str]) -> str:
+    """Return one line for people; a mutant that hangs a test was noticed."""
+    counts = Counter(found.values())
+    noticed = counts["killed"] + counts["timeout"]
+    judged = noticed + counts["survived"]
+    share = f"{100 * noticed / judged:.1f} %" if judged else "none"
+    rest = sorted(counts.keys() - {"killed", "timeout", "survived"})
+    others = "".join(f"; {counts[status]} {status}" for status in rest)
+    return f"{noticed} of {judged} mutants noticed ({share}){others}"
+
+
+def _mutmut(copy: Path, *words: str, quiet: bool = False) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603 - the program beside our own interpreter
+        [Path(sys.executable).with_name("mutmut"), *words],
+        cwd=copy,
+        stdout=subprocess.PIPE if quiet else None,
+        text=True,
+        check=False,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
