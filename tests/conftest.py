@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 from collections import Counter
@@ -16,7 +15,7 @@ from kube.access import connect_to
 from simulator.apiserver.server import ApiServer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Generator, Iterator
+    from collections.abc import AsyncIterator, Iterator
 
     from kube.client import KubeClient
 
@@ -25,20 +24,6 @@ settings.register_profile(
     "shared", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile("shared")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """Look for no garbage while tests are collected, nor later among what was collected.
-
-    None of it ends before the session does, and looking for it is a fifth of the collection.
-    """
-    gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -144,7 +144,9 @@ async def test_a_pod_that_matches_again_is_adopted_and_the_one_that_costs_least_
     new = await release(harness, old)
     by_name = {"old": old, "new": new}
     for name, ready in (("old", old_ready), ("new", new_ready)):
-        status = ready_since("2026-01-01" if name == "old" else "2026-01-02") if ready else UNREADY
+        # Times of which one is more than twice as long ago: a ReplicaSet compares their logarithms.
+        # Source: getPodsRankedByRelatedPodsOnSameNode and ActivePodsWithRanks in pkg/controller.
+        status = ready_since("2000-01-01" if name == "old" else "2026-01-02") if ready else UNREADY
         await harness.set_status(by_name[name]["metadata"]["name"], status)
     if cheap:
         await cheapen(harness, by_name[cheap])

@@ -1,5 +1,6 @@
 """An admission webhook over TLS with a test's answers, which keeps its requests."""
 
+import asyncio
 import base64
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -64,8 +65,11 @@ async def an_admission_webhook(workdir: Path) -> AsyncIterator[AdmissionWebhook]
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert_file, key_file)
     webhook = AdmissionWebhook(url="", ca_pem=ca.cert_pem, answer=allow)
+    connections: set[asyncio.Transport] = set()
 
     async def review(received: web.Request) -> web.Response:
+        assert received.transport is not None
+        connections.add(received.transport)
         request: Json = (await received.json())["request"]
         webhook.requests.append(request)
         response = {"uid": request["uid"], **webhook.answer(request)}
@@ -87,3 +91,7 @@ async def an_admission_webhook(workdir: Path) -> AsyncIterator[AdmissionWebhook]
         yield webhook
     finally:
         await runner.cleanup()
+        # By TLS a closed connection waits for the caller to close it as well; the test does not.
+        for connection in connections:
+            connection.abort()
+        await asyncio.sleep(0)  # their sockets are closed in the next turn of the event loop
