@@ -41,6 +41,10 @@ $(READY): requirements.lock pyproject.toml tools/setup_venv.sh
 demo: setup ## the whole system on a simulated cluster, about 75 s (options: DEMO="--keep --duration 120")
 	@$(BIN)/fracgpu demo $(DEMO)
 
+# Hundreds of processes start in a run of the tests. Where the environment forbids bytecode files, each
+# would compile all that it imports, and each worker the assertions of all tests.
+test e2e: export PYTHONDONTWRITEBYTECODE =
+
 test: setup ## unit, property, contract and scenario tests
 	$(BIN)/pytest -n auto --dist worksteal -m "not e2e" --ignore=tests/e2e $(PYTEST)
 
@@ -133,4 +137,5 @@ images: setup ## list the images that a cluster pulls (options: IMAGES="--kubern
 	@$(BIN)/python -m tools.helm_chart.images $(IMAGES)
 
 clean: ## remove what the other targets made
+	find . -name __pycache__ -not -path "./.venv*" -prune -exec rm -rf {} +
 	rm -rf .venv .venv-3.* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

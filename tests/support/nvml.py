@@ -2,16 +2,18 @@
 
 import asyncio
 import json
-import os
+import multiprocessing
 import shutil
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
+
+from tests.support import nvml_child
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "tests" / "fakes" / "nvml_standin" / "standin.c"
@@ -112,10 +114,10 @@ class ProcessEnds(Exception):  # noqa: N818 - what the reader said
 class Standin:
     """The library's values, and its reader in a child process."""
 
-    def __init__(self, file: Path, process: asyncio.subprocess.Process, log: Path) -> None:
+    def __init__(self, file: Path, child: Connection, log: Path) -> None:
         self._file = file
         self._log = log
-        self._process = process
+        self._child = child
         self._values: dict[str, object] = {}
 
     def told(self, event: str) -> list[dict[str, Any]]:
@@ -138,13 +140,9 @@ class Standin:
         Raises:
             Unavailable: the cards cannot be read.
         """
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(command.encode() + b"\n")
-        await self._process.stdin.drain()
+        self._child.send(command)
         async with asyncio.timeout(limit_s):
-            line = await self._process.stdout.readline()
-        reply = json.loads(line)
+            reply = await asyncio.to_thread(self._child.recv)
         if "unavailable" in reply:
             raise Unavailable(reply["unavailable"])
         if "ends" in reply:
@@ -174,32 +172,29 @@ class Standin:
         return int(await self.ask(f"calls {function}"))
 
 
+# Each child is a copy of a process that has imported everything and loaded no library yet.
+_CHILDREN: Final = multiprocessing.get_context("forkserver")
+_CHILDREN.set_forkserver_preload(["__main__", nvml_child.__name__])
+
+
 @asynccontextmanager
 async def a_standin(
     folder: Path, *, library: Path, timeout_s: float = 5.0
 ) -> AsyncIterator[Standin]:
     """Start a child that reads cards through *library*."""
-    file = folder / "values"
-    environment = {
-        **os.environ,
-        "NVML_STANDIN": str(file),
-        "LD_LIBRARY_PATH": str(library.parent),
-        "PYTHONPATH": str(ROOT),
-    }
-    log = folder / "child.log"
-    errors = log.open("wb")
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.support.nvml_child", str(timeout_s), str(folder),
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-        stderr=errors, env=environment, cwd=ROOT,
-        limit=1 << 20,
-    )  # fmt: skip
-    errors.close()
-    standin = Standin(file, process, log)
-    standin.say({"driver": "580.65.06", "cards": 2}, a_card(0), a_card(1))
-    try:
-        yield standin
-    finally:
-        if process.returncode is None:
+    file, log = folder / "values", folder / "child.log"
+    log.touch()
+    ours, theirs = _CHILDREN.Pipe()
+    reads = nvml_child.Reads(values=file, log=log, library=library, root=folder)
+    process = _CHILDREN.Process(target=nvml_child.run, args=(theirs, reads, timeout_s))
+    with closing(ours):
+        with closing(theirs):
+            process.start()
+        standin = Standin(file, ours, log)
+        standin.say({"driver": "580.65.06", "cards": 2}, a_card(0), a_card(1))
+        try:
+            yield standin
+        finally:
             process.kill()
-        await process.wait()
+            process.join()
+            process.close()

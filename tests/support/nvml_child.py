@@ -1,15 +1,13 @@
-"""A process that reads cards through the real pynvml: commands on standard input, JSON on output.
-
-It loads whatever ``libnvidia-ml.so.1`` the loader finds, as the agent does.
-"""
+"""A process that reads cards through the real pynvml: it is sent commands, and sends answers."""
 
 import asyncio
 import ctypes
 import dataclasses
-import json
+import os
 import sys
 from datetime import datetime, timedelta
 from enum import Enum
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +65,31 @@ async def answer(reader: NvmlReader, command: str, argument: str) -> Any:
     raise ValueError(command)
 
 
-async def main() -> None:
-    """Serve until standard input ends."""
-    logs.configure(level="info", json=True)
-    root, clock = Path(sys.argv[2]), ShiftedClock()
-    reader = NvmlReader(
-        timeout_s=float(sys.argv[1]), dev_root=root, sys_root=root / "sys", clock=clock
-    )
-    while line := await asyncio.to_thread(sys.stdin.readline):
-        command, _, argument = line.strip().partition(" ")
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Reads:
+    """What a child reads, and where it logs.
+
+    Attributes:
+        values: of the library, as the stand-in's source says.
+        log: its standard error.
+        library: the stand-in.
+        root: the folder in place of the node's ``/dev``.
+    """
+
+    values: Path
+    log: Path
+    library: Path
+    root: Path
+
+
+async def serve(commands: Connection, reader: NvmlReader, clock: ShiftedClock) -> None:
+    """Answer commands until nobody is left to send them."""
+    while True:
+        try:
+            line = await asyncio.to_thread(commands.recv)
+        except EOFError:
+            return
+        command, _, argument = line.partition(" ")
         try:
             if command == "shift":
                 clock.shift_s += float(argument)
@@ -89,9 +103,19 @@ async def main() -> None:
             reply = {"unavailable": str(error)}
         except EndProcess as error:
             reply = {"ends": str(error)}
-        sys.stdout.write(json.dumps(reply) + "\n")
-        sys.stdout.flush()
+        commands.send(reply)
 
 
-if __name__ == "__main__":
-    asyncio.run(main())
+def run(commands: Connection, reads: Reads, timeout_s: float) -> None:
+    """Be the child: read cards through the stand-in until the other end closes."""
+    with reads.log.open("ab") as log:
+        os.dup2(log.fileno(), sys.stderr.fileno())
+    os.environ["NVML_STANDIN"] = str(reads.values)
+    # The loader takes what is loaded already for the library of that name, which pynvml asks for.
+    ctypes.CDLL(str(reads.library))
+    logs.configure(level="info", json=True)
+    clock = ShiftedClock()
+    reader = NvmlReader(
+        timeout_s=timeout_s, dev_root=reads.root, sys_root=reads.root / "sys", clock=clock
+    )
+    asyncio.run(serve(commands, reader, clock))
