@@ -12,7 +12,7 @@ import math
 import random
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import structlog
 
@@ -51,6 +51,13 @@ class LeaseDurations:
     duration_s: int = 15
     renew_deadline_s: float = 10.0
     retry_s: float = 2.0
+
+    @classmethod
+    def lasting(cls, duration_s: int) -> Self:
+        """Return durations in the proportions of the default ones."""
+        return cls(
+            duration_s=duration_s, renew_deadline_s=duration_s * 2 / 3, retry_s=duration_s * 2 / 15
+        )
 
     def __post_init__(self) -> None:
         if not 0 < self.retry_s < self.renew_deadline_s < self.duration_s:

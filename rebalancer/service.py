@@ -16,7 +16,7 @@ from kube.access import connect
 from kube.client import KubeClient
 from kube.event_correlator import EventCorrelator
 from kube.events import EventRecorder
-from kube.leader_election import LeaderElector, LeaseLost
+from kube.leader_election import LeaderElector, LeaseDurations, LeaseLost
 from process.clock import Clock, SystemClock
 from process.lifecycle import EndProcess, Running, Service
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
@@ -99,7 +99,12 @@ def running(  # noqa: PLR0913 - the parts of one process
     """Connect the controller to its parts, and return the tasks to run."""
     identity = settings.identity or socket.gethostname()
     election = LeaderElector(
-        client, clock, name=COMPONENT, namespace=settings.namespace, identity=identity
+        client,
+        clock,
+        name=COMPONENT,
+        namespace=settings.namespace,
+        identity=identity,
+        times=LeaseDurations.lasting(settings.lease_duration_s),
     )
 
     def guard() -> None:

@@ -40,6 +40,12 @@ class RebalancerSettings(ProcessSettings):
     namespace: str = setting(
         names.SYSTEM_NAMESPACE, "where the ConfigMaps and the Lease of the rebalancer live"
     )
+    lease_duration_s: int = setting(
+        15,
+        "how long others wait once the leader is silent; it stops by itself after two thirds",
+        low=3,
+        high=120,
+    )
     identity: str | None = setting(
         None, "this replica's name among several; default: the host's name, in a pod the pod's"
     )

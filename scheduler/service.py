@@ -22,7 +22,7 @@ from kube.client import KubeClient
 from kube.events import EventRecorder
 from kube.informer import Change, Informer
 from kube.kinds import MOVES, NODES, PDBS, PODS
-from kube.leader_election import LeaderElector
+from kube.leader_election import LeaderElector, LeaseDurations
 from process.clock import Clock, SystemClock
 from process.lifecycle import Running, Server, Service
 from process.memory import settle_memory
@@ -137,6 +137,7 @@ def _wire(
         name=settings.lease,
         namespace=settings.namespace,
         identity=identity,
+        times=LeaseDurations.lasting(settings.lease_duration_s),
     )
     leader_gate = LeaderGate(election)
     tasks = {

@@ -33,6 +33,12 @@ class SchedulerSettings(ProcessSettings):
     namespace: str = setting(names.SYSTEM_NAMESPACE, "where the ConfigMap and the Lease are")
     config_map: str = setting(names.CONFIG_MAP, "ConfigMap whose key 'placement' is followed")
     lease: str = setting("fracgpu-scheduler-extender", "Lease that elects the one active replica")
+    lease_duration_s: int = setting(
+        15,
+        "how long others wait once the leader is silent; it stops by itself after two thirds",
+        low=3,
+        high=120,
+    )
     identity: str = setting(
         "", "name of this replica, the same after a restart; default: the host's name"
     )
@@ -87,6 +93,12 @@ class SchedulerSettings(ProcessSettings):
             raise ValueError(
                 "listen_port is 0, a free port that nobody knows beforehand; want the port of the "
                 f"Service that announce_service names, {self.announce_service!r}"
+            )
+        if not self.bind_timeout_s < self.lease_duration_s / 3:
+            raise ValueError(
+                f"bind_timeout_s is {self.bind_timeout_s:g}: a Binding could be written after "
+                "another replica has taken over; want less than a third of lease_duration_s, "
+                f"{self.lease_duration_s}"
             )
         if not self.bind_timeout_s < self.assumption_check_s < self.assumption_timeout_s:
             raise ValueError(

@@ -464,6 +464,13 @@ def test_times_that_let_two_lead_are_refused(
         LeaseDurations(duration_s=duration_s, renew_deadline_s=renew_deadline_s, retry_s=retry_s)
 
 
+def test_other_durations_keep_the_proportions_of_the_default_ones() -> None:
+    assert LeaseDurations.lasting(15) == LeaseDurations()
+    assert LeaseDurations.lasting(6) == LeaseDurations(
+        duration_s=6, renew_deadline_s=4, retry_s=0.8
+    )
+
+
 def test_a_micro_time_is_utc_with_six_digits() -> None:
     east = datetime(2026, 1, 5, 14, 0, 0, 250, tzinfo=timezone(timedelta(hours=2)))
 

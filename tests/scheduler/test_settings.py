@@ -21,6 +21,15 @@ def test_the_waits_must_grow() -> None:
         load(SchedulerSettings, flags, {}, program="scheduler")
 
 
+def test_a_binding_ends_before_another_replica_may_take_over() -> None:
+    flags = ["--lease-duration-s", "12"]
+
+    with pytest.raises(SettingsError, match="want less than a third of lease_duration_s, 12"):
+        load(SchedulerSettings, flags, {}, program="scheduler")
+    flags += ["--bind-timeout-s", "3.9"]
+    assert load(SchedulerSettings, flags, {}, program="scheduler").lease_duration_s == 12
+
+
 def test_a_variable_tunes_as_well() -> None:
     environ = {"FRACGPU_SCHEDULER_IDENTITY": "pod-7"}
 

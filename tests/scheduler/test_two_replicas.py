@@ -22,6 +22,8 @@ from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
+SOON = ("--lease-duration-s=6", "--bind-timeout-s=1.5")
+
 
 async def seen(client: KubeClient, name: str) -> PodInfo:
     return decode_pod_info(await client.get(PODS, name, namespace="default"))
@@ -43,9 +45,9 @@ async def test_a_paused_leader_writes_nothing_after_another_took_over(tmp_path: 
             asked_first, asked_second = [
                 await created(client, name) for name in ("first", "second")
             ]
-            async with replica("a", kubeconfig, tmp_path) as a:
+            async with replica("a", kubeconfig, tmp_path, *SOON) as a:
                 await until(a.ready, what="a leads", limit_s=60)
-                async with replica("b", kubeconfig, tmp_path) as b:
+                async with replica("b", kubeconfig, tmp_path, *SOON) as b:
                     os.kill(a.process.pid, signal.SIGSTOP)
                     async with asyncio.TaskGroup() as group:
                         # It stays in the paused process's socket until the process resumes.

@@ -41,12 +41,20 @@ class Replica:
 
 @asynccontextmanager
 async def replica(
-    name: str, kubeconfig: Path, workdir: Path, *, identity: str = ""
+    name: str, kubeconfig: Path, workdir: Path, *flags: str, identity: str = ""
 ) -> AsyncIterator[Replica]:
     """Start a replica, and kill it at the end. *name* is for its log, and its default identity."""
     port, telemetry = free_ports(2)
     words = ["run", "scheduler", "--kubeconfig", str(kubeconfig), "--identity", identity or name]
-    words += ["--listen-port", str(port), "--telemetry-port", str(telemetry), "--drain-wait-s", "0"]
+    words += [
+        "--listen-port",
+        str(port),
+        "--telemetry-port",
+        str(telemetry),
+        "--drain-wait-s",
+        "0",
+        *flags,
+    ]
     with (workdir / f"{name}.log").open("wb") as out:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "cli", *words, stdout=out, stderr=out, env=dict(os.environ)
