@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections import Counter
@@ -19,10 +20,16 @@ if TYPE_CHECKING:
 
     from kube.client import KubeClient
 
-# How long an example takes says how busy the machine is, not whether the promise holds.
+# How long an example takes says how busy the machine is, not whether the promise holds. Each run
+# draws other examples, so few will do in each; --hypothesis-profile=thorough draws many.
 settings.register_profile(
-    "shared", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+    "shared",
+    deadline=None,
+    max_examples=40,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
 )
+settings.register_profile("thorough", settings.get_profile("shared"), max_examples=2000)
 settings.load_profile("shared")
 
 
@@ -35,6 +42,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that have slow tests: no worker is to start one when others end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector off all that was collected: it stays for the whole run."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

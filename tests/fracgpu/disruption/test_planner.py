@@ -384,7 +384,6 @@ def policies() -> st.SearchStrategy[RebalancerPolicy]:
     )
 
 
-@settings(max_examples=100, deadline=None)
 @given(states(), policies())
 def test_a_plan_never_exceeds_its_budgets(state: DisruptionState, policy: RebalancerPolicy) -> None:
     moves = plan(state, policy).moves
@@ -406,7 +405,6 @@ def test_a_plan_never_exceeds_its_budgets(state: DisruptionState, policy: Rebala
         assert len(set(values)) == len(values), attribute
 
 
-@settings(max_examples=100, deadline=None)
 @given(states(), policies())
 def test_a_plan_never_targets_a_card_that_is_not_trusted_and_cool(
     state: DisruptionState, policy: RebalancerPolicy
@@ -422,7 +420,6 @@ def test_a_plan_never_targets_a_card_that_is_not_trusted_and_cool(
         assert reading.forecast_ratio + move.busy_ratio <= policy.ceiling_ratio + 1e-9
 
 
-@settings(max_examples=100, deadline=None)
 @given(states(), policies())
 def test_a_plan_never_overcommits_a_card(state: DisruptionState, policy: RebalancerPolicy) -> None:
     taken: dict[CardUuid, int] = {}
@@ -439,7 +436,6 @@ def test_a_plan_never_overcommits_a_card(state: DisruptionState, policy: Rebalan
         assert load.held_mib + coming + mib <= load.card.capacity_mib
 
 
-@settings(max_examples=50, deadline=None)
 @given(states(), policies(), st.randoms())
 def test_the_same_state_gives_the_same_plan_in_any_order(
     state: DisruptionState, policy: RebalancerPolicy, order: Any
@@ -466,7 +462,6 @@ def test_the_same_state_gives_the_same_plan_in_any_order(
     assert plan(shuffled, policy) == plan(state, policy)
 
 
-@settings(max_examples=100, deadline=None)
 @given(states(), policies())
 def test_what_is_unknown_never_moves(state: DisruptionState, policy: RebalancerPolicy) -> None:
     unknown = {uuid: usage_of(uuid, None) for uuid in state.usage}

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fracgpu.cards.card import CardUuid, NodeCards
@@ -155,6 +155,7 @@ def test_the_choice_of_the_scheduler_is_known(strategy: Strategy, card: str) -> 
     )
 
 
+@settings(max_examples=20)
 @given(st.data())
 def test_of_some_cards_it_knows_the_one_that_least_waste_would_choose(data: st.DataObject) -> None:
     """Asked as the extender asks it, which is kept off the other cards."""

@@ -275,7 +275,7 @@ def any_assignment(node_info: NodeInfo, need: PodNeed) -> bool:
     )
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(small_nodes(), small_needs(), st.sampled_from(Strategy))
 def test_an_assignment_is_found_whenever_there_is_one(
     node_info: NodeInfo, need: PodNeed, strategy: Strategy

@@ -236,7 +236,7 @@ def cards_and_victims(draw: st.DrawFn) -> tuple[list[Card], list[PotentialVictim
     return cards, pods
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60)
 @given(
     cards_and_victims(),
     st.sampled_from([80, 160, 240, 400]),
@@ -273,7 +273,7 @@ def test_the_pod_fits_afterwards_and_without_any_one_victim_it_would_not(
             assert not fits_without(fewer)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60)
 @given(
     cards_and_victims(),
     st.lists(st.just(a_card("a", mib=400, health=Health.UNHEALTHY)), max_size=1),

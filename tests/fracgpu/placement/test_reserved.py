@@ -330,7 +330,7 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestAnyOrder.settings = settings(max_examples=40, stateful_step_count=40)
 
 
 BIG = a_beneficiary("n-0", uid="big", held_until=LATER, cpu_milli=4000, memory_mib=1000)

@@ -409,7 +409,7 @@ async def run(
     [("controllers", None), ("tick", 700.0), ("tick", 700.0), ("set", {"owner": False})],
     [("tick", 15.0)],
 )
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(
     st.sampled_from(MoveMode),
     st.lists(EVENTS, max_size=30),

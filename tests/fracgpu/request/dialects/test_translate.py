@@ -294,7 +294,7 @@ def pods(draw: st.DrawFn) -> PodForDialects:
     return PodForDialects(containers=tuple(specs), annotations=drawn, labels=labels)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(pods(), st.sampled_from([ALL, ALL, ALL, frozenset[str](), frozenset({"kai"})]))
 def test_no_pod_gets_anything_but_an_understanding_or_a_refusal(
     pod: PodForDialects, enabled: frozenset[str]

@@ -68,7 +68,6 @@ def test_a_share_takes_the_card_on_which_it_leaves_no_remainder() -> None:
     assert chosen(simple(node(690, 500, 1000)), HALF) == (0, (1,))
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     levels=st.lists(st.sampled_from([0, 190, 500, 690, 1000]), min_size=1, max_size=4),
     demand=st.sampled_from([HALF, ODD, WHOLE]),
@@ -204,7 +203,6 @@ def test_warming_gives_the_answers_that_a_cold_policy_gives() -> None:
     assert chosen(warm, HALF) == chosen(told(*nodes), HALF)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(FREE, max_size=6), DEMAND)
 def test_no_card_is_taken_that_has_no_room(nodes: list[FreeResources], demand: Demand) -> None:
     policy = told(*nodes)
@@ -218,7 +216,6 @@ def test_no_card_is_taken_that_has_no_room(nodes: list[FreeResources], demand: D
         assert demand.accepts(nodes[row].model)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(FREE, max_size=6), DEMAND)
 def test_no_node_is_left_out_on_which_the_pod_fits(
     nodes: list[FreeResources], demand: Demand
