@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 _SHORTEST_S = 0.02
-_LONGEST_S = 0.1
+_LONGEST_S = 0.3
 
 
 async def until(
