@@ -216,7 +216,7 @@ async def check_dashboards(
     cluster: RealCluster, prometheus: RealPrometheus, began_s: float, steps: Steps
 ) -> None:
     """Wait until every pod of ours is scraped and every query answered that can be yet."""
-    answers, waiting = Answers(prometheus, began_s), queries()
+    answers, waiting = Answers(prometheus.get, began_s), queries()
     assert len(waiting) > 100
     empty = sorted(panel for panels in NO_DATA_YET.values() for panel in panels)
 

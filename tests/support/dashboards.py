@@ -2,14 +2,16 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
+import pytest
+
 from process.clock import SystemClock
-from simulator.envtest.prometheus import RealPrometheus
+from tests.support.waiting import until
 
 FOLDER: Final = Path(__file__).parents[2] / "deploy" / "grafana"
 NAMES: Final = ("cluster", "pool", "node", "card", "namespace", "pod")
@@ -59,12 +61,12 @@ class Answers:
     """Asks a Prometheus what Grafana would ask it.
 
     Args:
-        prometheus: the one that scrapes.
+        get: GETs a path of the API of the one that scrapes, and returns the decoded JSON.
         began_s: from when on queries over time are asked.
     """
 
-    def __init__(self, prometheus: RealPrometheus, began_s: float) -> None:
-        self._prometheus = prometheus
+    def __init__(self, get: Callable[[str], Awaitable[Any]], began_s: float) -> None:
+        self._get = get
         self._began_s = began_s
 
     async def of(self, asked: Asked, chosen: Mapping[str, str]) -> list[Any]:
@@ -76,7 +78,7 @@ class Answers:
             words |= {"start": self._began_s, "end": now_s, "step": 2}
             path = "query_range"
         try:
-            answer = await self._prometheus.get(f"/api/v1/{path}?{urlencode(words)}")
+            answer = await self._get(f"/api/v1/{path}?{urlencode(words)}")
         except OSError as error:
             raise AssertionError(f"{asked.panel}: {error}: {words['query']}") from error
         return [series for series in answer["data"]["result"] if _has_value(series)]
@@ -87,6 +89,11 @@ class Answers:
         labels: Mapping[str, str] = series[0]["metric"]
         return labels
 
+    async def rules(self) -> list[Any]:
+        """Return every rule, with its health."""
+        groups = (await self._get("/api/v1/rules"))["data"]["groups"]
+        return [rule for group in groups for rule in group["rules"]]
+
     async def empty(self, asked: Iterable[Asked], chosen: Mapping[str, str]) -> list[Asked]:
         """Return those queries that are answered with nothing."""
         return [one for one in asked if not await self.of(one, chosen)]
@@ -95,3 +102,68 @@ class Answers:
 def _has_value(series: Any) -> bool:
     values = series.get("values") or [series["value"]]
     return any(value != "NaN" for _, value in values)
+
+
+async def nothing_is_empty(answers: Answers, chosen: Mapping[str, str]) -> None:
+    """Fail with the queries that are answered with nothing."""
+    waiting = queries()
+    assert len(waiting) > 100
+    told: list[str] = []
+
+    async def none_is_left() -> bool:
+        waiting[:] = await answers.empty(waiting, chosen)
+        told[:] = [f"{asked.panel}: {filled(asked.expr, chosen)}" for asked in waiting]
+        return not waiting
+
+    try:
+        # A counter that has just appeared has no rate yet.
+        await until(none_is_left, what="", limit_s=40)
+    except AssertionError:
+        pytest.fail("answered with nothing:\n" + "\n".join(told))
+
+
+async def one_card(answers: Answers) -> Mapping[str, str]:
+    """Return the values that stand for the card that was relieved, and for a pod that is on it."""
+    card = await answers.one(
+        "topk(1, max by (node, UUID, modelName) (max_over_time(card:gpu_busy:percent[10m])))"
+    )
+    pod = await answers.one(f'fracgpu_pod_card_info{{UUID="{card["UUID"]}"}}')
+    return {
+        "cluster": ".*",
+        "pool": card["modelName"],
+        "node": card["node"],
+        "card": card["UUID"],
+        "namespace": pod["namespace"],
+        "pod": pod["pod"],
+    }
+
+
+async def every_variable_has_values(answers: Answers) -> None:
+    """Fail where Grafana would have nothing to choose from."""
+    for name, dashboard in dashboards():
+        for variable in dashboard["templating"]["list"]:
+            # Only a Prometheus for several clusters has that label.
+            if variable["type"] != "query" or variable["name"] == "cluster":
+                continue
+            found = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"])
+            assert found, name
+            expr = f"count by ({found[2]}) ({found[1]})"
+            series = await answers.of(Asked(name, expr, over_time=False), ALL)
+            assert series, f"{name}: {variable['name']}"
+            assert all(series[found[2]] for series in (one["metric"] for one in series))
+
+
+async def the_rules_are_evaluated_and_nothing_is_critical(answers: Answers) -> None:
+    """Fail where a rule cannot be evaluated, or an alert says that something is broken."""
+    rules = await answers.rules()
+
+    assert len(rules) > 40
+    assert [rule["lastError"] for rule in rules if rule["health"] != "ok"] == []
+    critical = Asked("alerts", 'ALERTS{severity="critical"}', over_time=True)
+    assert await answers.of(critical, ALL) == []
+
+
+async def no_role_was_restarted(answers: Answers, roles: int) -> None:
+    """Fail where one of so many scraped processes was another one before."""
+    started = Asked("starts", 'changes(process_start_time_seconds{job="fracgpu"}[15m])', False)
+    assert [series["value"][1] for series in await answers.of(started, ALL)] == ["0"] * roles
