@@ -48,9 +48,9 @@ def test_a_wrong_answer_is_told_from_a_right_one(status: int, answer: bytes, fau
 
 
 def test_the_same_seed_yields_the_same_reviews_with_every_kind_of_change() -> None:
-    once, again = list(odd_reviews(500, seed=1)), list(odd_reviews(200, seed=1))
+    once, again = list(odd_reviews(500, seed=1)), list(odd_reviews(50, seed=1))
 
-    assert once[:200] == again
+    assert once[:50] == again
     assert {path for path, _ in once} == {"/mutate", "/validate"}
     assert max(len(body) for _, body in once) > 2_000_000
     assert any(b"[[[[[[[[" in body for _, body in once)
@@ -62,14 +62,14 @@ def test_the_same_seed_yields_the_same_reviews_with_every_kind_of_change() -> No
 async def test_a_real_webhook_answers_odd_reviews_rightly_and_stays_as_it_is(
     tmp_path: Path,
 ) -> None:
-    """A hundred times as many are `make fuzz`."""
+    """Three hundred times as many are `make fuzz`."""
     async with live_webhooks(tmp_path, models=MODELS) as live:
-        await fuzz(live, count=400, seed=1)  # caches and pools fill
+        await fuzz(live, count=200, seed=1)  # caches and pools fill
 
-        tally = await fuzz(live, count=1000, seed=2)
+        tally = await fuzz(live, count=300, seed=2)
 
     assert tally.faults == []
-    assert sum(tally.statuses.values()) == 1000
+    assert sum(tally.statuses.values()) == 300
     # The server may close the connection on a body above the limit before it is sent in full.
     said = set(tally.statuses) - {"hung up"}
     assert said == {"4xx", "passed", "patched", "refused"}
@@ -83,7 +83,7 @@ async def test_none_of_the_dear_reviews_takes_more_cpu_of_a_real_webhook_than_it
     async with live_webhooks(tmp_path, models=MODELS) as live:
         await fuzz_costs(live, count=24, seed=1)  # modules and caches are loaded from here on
 
-        tally = await fuzz_costs(live, count=240, seed=2)
+        tally = await fuzz_costs(live, count=96, seed=2)
 
     assert tally.faults == []
     assert 0 < tally.most_cpu_s <= 0.05

@@ -1,6 +1,5 @@
 """No review takes long, whatever its author writes, and no answer is long."""
 
-import contextlib
 import json
 import re
 import time
@@ -70,20 +69,34 @@ def answered(path: str, body: bytes) -> tuple[AdmissionResult | None, bytes]:
     return outcome, answer
 
 
-def test_bounded_work_for_every_review() -> None:
-    """The issue's own bound is 50 ms; here it is generous, for processors that others use too."""
+def test_for_every_review_work_is_bounded_answers_are_short_and_warnings_fit_the_headers() -> None:
+    """The webhook's own bound is 50 ms; here it is generous, for processors that others use too."""
     slow = []
     for what, path, body in adversarial_reviews(240, seed=3):
-        spent_s = []
-        for _ in range(3):
-            began_s = time.thread_time()
-            with contextlib.suppress(MalformedReviewError):
-                answered(path, body)
-            spent_s.append(time.thread_time() - began_s)
-        if min(spent_s) > 0.25:
-            slow.append((what, min(spent_s)))
+        spent_s, answer = measured(path, body)
+        if spent_s > 0.25:  # not for a pause of this machine
+            spent_s = min(spent_s, *(measured(path, body)[0] for _ in range(2)))
+        if spent_s > 0.25:
+            slow.append((what, spent_s))
+
+        response = json.loads(answer)["response"]
+        if not response["allowed"]:
+            assert len(response["status"]["message"].encode()) <= MOST_MESSAGE_BYTES
+        warnings = response.get("warnings", [])
+        assert all(len(warning.encode()) <= MOST_MESSAGE_BYTES for warning in warnings)
+        assert sum(map(len, warnings)) <= 4096
 
     assert slow == []
+
+
+def measured(path: str, body: bytes) -> tuple[float, bytes]:
+    """Return the CPU seconds that a review takes, and the answer to it."""
+    began_s = time.thread_time()
+    try:
+        _, answer = answered(path, body)
+    except MalformedReviewError as error:
+        answer = write_refused("u", message=str(error), code=400, reason="BadRequest")
+    return time.thread_time() - began_s, answer
 
 
 async def test_globs_over_a_large_fleet_and_many_containers_hold_nobody_up() -> None:
@@ -109,23 +122,6 @@ async def test_globs_over_a_large_fleet_and_many_containers_hold_nobody_up() -> 
     assert all("want at most what one node has" in message for message in said)
     # With the caller's share, and generous; it was 0.4 s.
     assert min(spent_s) < 0.15
-
-
-def test_an_answer_is_never_longer_than_a_kilobyte_and_warnings_fit_the_headers() -> None:
-    longest = 0
-    for _, path, body in adversarial_reviews(240, seed=4):
-        try:
-            _, answer = answered(path, body)
-        except MalformedReviewError as error:
-            answer = write_refused("u", message=str(error), code=400, reason="BadRequest")
-            longest = max(longest, len(str(error).encode()))
-        response = json.loads(answer)["response"]
-        if not response["allowed"]:
-            assert len(response["status"]["message"].encode()) <= MOST_MESSAGE_BYTES
-        warnings = response.get("warnings", [])
-        assert all(len(warning.encode()) <= MOST_MESSAGE_BYTES for warning in warnings)
-        assert sum(map(len, warnings)) <= 4096
-    assert longest <= MOST_MESSAGE_BYTES
 
 
 def flood(size: int) -> st.SearchStrategy[str]:
