@@ -364,16 +364,22 @@ async def test_an_api_server_that_does_not_answer_is_counted_and_asked_again(
 
 
 async def test_the_loop_looks_when_told_and_when_something_is_due(cluster: Harness) -> None:
+    await cluster.settle()
+    # It looks each minute: no more of them than are needed.
+    await cluster.clock.advance((16 * DAY).total_seconds() - 1800)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(cluster.loop.run())
         await until_problem_free(cluster)
+        before = await cluster.facts(LEAF)
+        await cluster.clock.advance(900)
+        assert await cluster.facts(LEAF) == before
+
+        await cluster.clock.advance(1800)
+        await until_changed(cluster, before)
+
         await cluster.kube.delete(SECRETS, LEAF, namespace=NAMESPACE)
         cluster.loop.wake()
         await until_stored(cluster, LEAF)
-
-        before = await cluster.facts(LEAF)
-        await cluster.clock.advance((17 * DAY).total_seconds())
-        await until_changed(cluster, before)
         running.cancel()
 
 
