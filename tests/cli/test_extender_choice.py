@@ -157,7 +157,8 @@ def explained(cluster: Cluster, strategy: Strategy) -> Explanation:
 @pytest.mark.parametrize("strategy", Strategy)
 async def test_explain_names_the_card_that_the_extender_then_chooses(strategy: Strategy) -> None:
     fitted = 0
-    for seed in range(40):
+    first = 12 * list(Strategy).index(strategy)  # other clusters for each strategy
+    for seed in range(first, first + 12):
         cluster = a_cluster(seed)
         told = explained(cluster, strategy)
         core = extender_over(cluster, strategy)
@@ -180,7 +181,7 @@ async def test_explain_names_the_card_that_the_extender_then_chooses(strategy: S
             if isinstance(bound, Placement):
                 uuids = {slice_.card for slice_ in bound.assignment["train"]}
                 assert {card.uuid for card in other.cards if card.chosen} == uuids, seed
-    assert fitted > 15
+    assert fitted >= 5
 
 
 def test_where_least_waste_cannot_be_exact_it_says_so() -> None:
