@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import logging
 import os
 from collections import Counter
@@ -33,15 +34,31 @@ settings.register_profile("thorough", settings.get_profile("shared"), max_exampl
 settings.load_profile("shared")
 
 
+_BUSY_WORKERS = len(os.sched_getaffinity(0))
+_WAITING_WORKERS = 3  # each collects all tests first, which takes some seconds of a CPU
+
+
 def pytest_xdist_auto_num_workers() -> int:
-    """Return two workers more than there are CPUs: many tests wait for another process."""
-    return len(os.sched_getaffinity(0)) + 2
+    """Return a worker for each CPU, and some for the tests that wait for another process."""
+    return _BUSY_WORKERS + _WAITING_WORKERS
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that have slow tests: no worker is to start one when others end."""
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let some workers begin with the slow tests, which mostly wait, while two have others.
+
+    Each worker is given as many tests as the others, in their order, and takes from the end of
+    another's when it has done its own (pytest-xdist, ``--dist worksteal``).
+    """
+    workers = getattr(config, "workerinput", {"workercount": 1})["workercount"]
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    others = iter([item for item in items if not item.get_closest_marker("slow")])
+    waiting = max(1, workers - _BUSY_WORKERS)
+    ordered: list[pytest.Item] = []
+    for worker in range(workers):
+        first = slow[worker::waiting] if worker < waiting else []
+        count = (len(items) - len(ordered)) // (workers - worker)
+        ordered += [*first, *itertools.islice(others, max(0, count - len(first)))]
+    items[:] = [*ordered, *others]
 
 
 def pytest_collection_finish() -> None:

@@ -25,6 +25,8 @@ from tests.support.nvml import MIB, Values, a_card, build, write_values
 from tests.support.roles import Roles, running_roles
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.slow
+
 ROLE = "deviceplugin"
 WHOLE_MIB = 2 * 24_000  # two cards of 24,576 MiB less 500 of the driver, in whole shares
 

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 # Which role is killed at which step: each when it is needed most.
 DEATHS = {
     "waiting until every pod runs": ("scheduler", plugin_name("gpu-node-1")),
-    "letting a card run hot": ("certs", plugin_name("gpu-node-4")),
+    "letting a card run hot": ("certs", plugin_name("gpu-node-2")),
     "the card is hot": ("rebalancer", "webhook"),
     "a pod moves": ("scheduler",),
 }
@@ -32,7 +32,9 @@ DEATHS = {
 async def a_rig() -> AsyncIterator[Rig]:
     # Sockets are in it, so its path must be short.
     with tempfile.TemporaryDirectory(prefix="fg-", dir="/tmp") as folder:
-        async with open_rig(RigSettings(), Path(folder), SystemClock()) as rig:
+        async with open_rig(
+            RigSettings(nodes=2, cards_per_node=6), Path(folder), SystemClock()
+        ) as rig:
             yield rig
 
 
