@@ -137,6 +137,7 @@ class PodCondition(msgspec.Struct, rename="camel"):
 class Waiting(msgspec.Struct):
     """The state of a container that waits."""
 
+    reason: str = ""
     message: str = ""
 
 
@@ -164,6 +165,11 @@ class PodStatus(msgspec.Struct, rename="camel"):
     conditions: list[PodCondition] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
     container_statuses: list[ContainerStatus] | None = None
+
+    @property
+    def of_containers(self) -> tuple[ContainerStatus, ...]:
+        """The statuses of all containers, init containers first."""
+        return (*(self.init_container_statuses or ()), *(self.container_statuses or ()))
 
 
 class Pod(msgspec.Struct):

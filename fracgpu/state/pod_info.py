@@ -183,17 +183,16 @@ def _need_of(
 
 
 def _container_ids(status: PodStatus) -> dict[str, str]:
-    every = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
     return {
-        status.name: status.container_id.rpartition("/")[2]
-        for status in every
-        if status.container_id
+        container.name: container.container_id.rpartition("/")[2]
+        for container in status.of_containers
+        if container.container_id
     }
 
 
 def _waiting(status: PodStatus) -> dict[str, str]:
     messages = {}
-    for container in (*(status.init_container_statuses or ()), *(status.container_statuses or ())):
+    for container in status.of_containers:
         if (
             container.state is not None
             and container.state.waiting is not None

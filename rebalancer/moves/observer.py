@@ -7,15 +7,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-import msgspec
-
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.candidates.move_mode import HASH_LABEL, original_value
 from fracgpu.errors import WireError
+from fracgpu.k8s.pod import Pod, decode_pod
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.move_object import MovePhase
-from fracgpu.state.pod_info import PodInfo, decode_pod_info
+from fracgpu.state.pod_info import PodInfo, decode_pod_info, pod_info_of
 from kube.client import KubeClient
 from kube.errors import NotFound
 from kube.kinds import NODES, PODS
@@ -83,13 +82,13 @@ class Observer:
             return None
         pod = found.info.record
         try:
-            body = await self._client.get(PODS, pod.name, namespace=pod.namespace)
-            info = decode_pod_info(body)
+            read = decode_pod(await self._client.get(PODS, pod.name, namespace=pod.namespace))
+            info = pod_info_of(read)
         except (NotFound, WireError):
             return None
         if info.record.uid != pod.uid or info.record.terminating or not info.record.live:
             return None
-        return replacement_of(info, record, stuck=_why_stuck(body))
+        return replacement_of(info, record, stuck=why_stuck(read))
 
     async def _target_problem(self, node: str) -> str:
         try:
@@ -193,35 +192,9 @@ def replacement_of(pod: PodInfo, record: MoveRecord, *, stuck: str) -> Replaceme
     )
 
 
-class _Waiting(msgspec.Struct):
-    reason: str = ""
-    message: str = ""
-
-
-class _State(msgspec.Struct):
-    waiting: _Waiting | None = None
-
-
-class _ContainerStatus(msgspec.Struct):
-    name: str = ""
-    state: _State | None = None
-
-
-class _Status(msgspec.Struct, rename="camel"):
-    init_container_statuses: list[_ContainerStatus] | None = None
-    container_statuses: list[_ContainerStatus] | None = None
-
-
-class _Pod(msgspec.Struct):
-    status: _Status = msgspec.field(default_factory=_Status)
-
-
-_waiting_decoder: Final = msgspec.json.Decoder(_Pod)
-
-
-def _why_stuck(body: bytes) -> str:
-    status = _waiting_decoder.decode(body).status
-    for container in (*(status.init_container_statuses or ()), *(status.container_statuses or ())):
+def why_stuck(pod: Pod) -> str:
+    """Return the container of a pod that time alone does not start, and why; empty if none."""
+    for container in pod.status.of_containers:
         waiting = container.state.waiting if container.state else None
         if waiting is not None and waiting.reason in _STUCK:
             return f"container {container.name}: {waiting.reason}: {waiting.message}".rstrip(": ")

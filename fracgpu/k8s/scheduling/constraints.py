@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from fracgpu.errors import WireError
+from fracgpu.k8s.container import ContainerKind, init_container_kind
 from fracgpu.k8s.node_affinity import ANY_NODE, NodeRules, Taint, read_node_rules
 from fracgpu.k8s.pod import UNREADABLE, Pod, PodSpec, Volume
 from fracgpu.k8s.scheduling.requests import NO_REQUESTS, Requests, pod_requests
@@ -167,7 +168,11 @@ def _requests(spec: PodSpec) -> Requests:
 
 def _ports(spec: PodSpec) -> tuple[HostPort, ...]:
     """Return the ports of app containers and sidecars, as kube-scheduler's GetHostPorts does."""
-    sidecars = [part for part in spec.init_containers or () if part.restart_policy == "Always"]
+    sidecars = [
+        part
+        for part in spec.init_containers or ()
+        if init_container_kind(part.restart_policy) is ContainerKind.SIDECAR
+    ]
     return tuple(
         HostPort(
             ip=port.host_ip or _EVERY_ADDRESS, protocol=port.protocol or "TCP", port=port.host_port

@@ -1,13 +1,21 @@
 """Which pod is the replacement, and what is seen of the pod that is moved."""
 
+import json
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from fracgpu import names
+from fracgpu.k8s.pod import decode_pod
 from fracgpu.state.cluster_state import PlacedPod
-from rebalancer.moves.observer import candidate, orphans_of, replacement_of, victim_of
+from rebalancer.moves.observer import (
+    candidate,
+    orphans_of,
+    replacement_of,
+    victim_of,
+    why_stuck,
+)
 from rebalancer.moves.steps.facts import DELETION_COST, LOWEST_COST
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import COOL_CARD, a_move, a_placed_pod
@@ -78,6 +86,32 @@ def test_what_is_seen_of_the_replacement() -> None:
     assert (found.node, found.card, found.ready) == ("n2", COOL_CARD, False)
     assert found.by_reservation
     assert found.demoted
+
+
+@pytest.mark.parametrize(
+    ("field", "waiting", "why"),
+    [
+        (
+            "containerStatuses",
+            {"reason": "ImagePullBackOff", "message": "no such image"},
+            "container train: ImagePullBackOff: no such image",
+        ),
+        (
+            "initContainerStatuses",
+            {"reason": "InvalidImageName"},
+            "container train: InvalidImageName",
+        ),
+        ("containerStatuses", {"reason": "ContainerCreating", "message": "soon"}, ""),
+        ("containerStatuses", None, ""),
+    ],
+)
+def test_a_container_that_time_alone_does_not_start_is_named(
+    field: str, waiting: dict[str, str] | None, why: str
+) -> None:
+    states = [{"name": "other"}, {"name": "train", "state": {"waiting": waiting}}]
+    body = json.dumps({"status": {field: states}}).encode()
+
+    assert why_stuck(decode_pod(body)) == why
 
 
 def test_orphans_are_the_pods_that_a_deleted_replicaset_left_behind() -> None:
