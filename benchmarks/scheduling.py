@@ -5,7 +5,6 @@ The pods are pending before kube-scheduler starts; the first tenth is left out o
 """
 
 import asyncio
-import base64
 import json
 import os
 import sys
@@ -13,24 +12,22 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.figure import Figure
 from benchmarks.fixtures.canned_api import a_node, a_pending_pod
-from certs.authority import make_ca, make_client, make_serving
 from fracgpu import names
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.access import connect_to
 from kube.client import KubeClient
 from kube.informer import Change, Informer
-from kube.kinds import NAMESPACES, NODES, PODS, SECRETS
-from process.clock import SystemClock
+from kube.kinds import NAMESPACES, NODES, PODS
 from simulator.demo.supervisor import why_not_ready
 from simulator.envtest.control_plane import ASSETS_ENV, ControlPlane, find_assets
+from simulator.envtest.extender_certificates import issue_extender_certificates
 from simulator.envtest.ports import free_ports
-from simulator.envtest.scheduler_configuration import ExtenderTls, scheduler_configuration
+from simulator.envtest.scheduler_configuration import scheduler_configuration
 
 SLOW: Final = True  # some minutes with a real control plane
 
@@ -68,7 +65,7 @@ async def _rate(assets: Path, *, with_extender: bool) -> float:
         )
         await _prepare(client)
         kubeconfig = api.kubeconfig(workdir / "kubeconfig")
-        tls = await _certificates(client, workdir)
+        tls = await issue_extender_certificates(client, workdir, secret=_SECRET)
         port = await stack.enter_async_context(_extender(kubeconfig, workdir))
         written = scheduler_configuration(
             extender_url=f"https://127.0.0.1:{port}", kubeconfig=kubeconfig, tls=tls
@@ -97,25 +94,6 @@ async def _prepare(client: KubeClient) -> None:
         )
     for number in range(_PODS):
         await client.create(PODS, _pod(number))
-
-
-async def _certificates(client: KubeClient, workdir: Path) -> ExtenderTls:
-    """Write the extender's certificate to its Secret, and kube-scheduler's to files."""
-    now, life = SystemClock().now(), timedelta(hours=1)
-    ca = make_ca(name="benchmark CA", now=now, life=life)
-    serving = make_serving(ca, names=("127.0.0.1",), now=now, life=life)
-    caller = make_client(ca, name="fracgpu-scheduler", now=now, life=life)
-    parts = {"tls.crt": serving.cert_pem, "tls.key": serving.key_pem, "ca.crt": ca.cert_pem}
-    secret = {
-        "metadata": {"name": _SECRET, "namespace": names.SYSTEM_NAMESPACE},
-        "data": {key: base64.b64encode(pem).decode() for key, pem in parts.items()},
-    }
-    await client.create(SECRETS, secret)
-    files = {"ca.crt": ca.cert_pem, "tls.crt": caller.cert_pem, "tls.key": caller.key_pem}
-    for name, pem in files.items():
-        (workdir / name).write_bytes(pem)
-    ca_file, cert_file, key_file = (str(workdir / name) for name in files)
-    return ExtenderTls(ca_file=ca_file, cert_file=cert_file, key_file=key_file)
 
 
 def _pod(number: int) -> dict[str, Any]:

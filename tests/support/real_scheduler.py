@@ -1,7 +1,6 @@
 """A real control plane whose kube-scheduler calls our extender, which is a separate process."""
 
 import asyncio
-import base64
 import json
 import os
 import sys
@@ -9,23 +8,21 @@ import urllib.request
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from certs.authority import make_ca, make_client, make_serving
 from fracgpu import names
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.access import connect_to
 from kube.client import KubeClient
-from kube.kinds import EVENTS, NAMESPACES, PODS, SECRETS
+from kube.kinds import EVENTS, NAMESPACES, PODS
 from kube.objects import decode_object
-from process.clock import SystemClock
 from simulator.demo.definitions import install_definitions
 from simulator.demo.supervisor import ProcessSpec, Supervisor, why_not_ready
 from simulator.envtest.control_plane import ControlPlane
+from simulator.envtest.extender_certificates import issue_extender_certificates
 from simulator.envtest.ports import free_ports
-from simulator.envtest.scheduler_configuration import ExtenderTls, scheduler_configuration
+from simulator.envtest.scheduler_configuration import scheduler_configuration
 from tests.support.gpu import Json, register
 from tests.support.real_apiserver import WITHOUT_NODES, real_api_server
 from tests.support.waiting import until
@@ -104,7 +101,7 @@ async def real_scheduler(
         }
         tls = None
         if mutual_tls:
-            tls = await _certificates(client, workdir)
+            tls = await issue_extender_certificates(client, workdir, secret=_SECRET)
             flags["--tls-secret"] = _SECRET
         argv = [sys.executable, "-m", "cli", "run", "scheduler"]
         argv += [word for flag in flags.items() for word in flag]
@@ -124,28 +121,6 @@ async def real_scheduler(
                 yield Harness(api=api, client=client, roles=roles, telemetry_port=telemetry)
             finally:
                 running.cancel()
-
-
-async def _certificates(client: KubeClient, workdir: Path) -> ExtenderTls:
-    """Write the extender's certificate to its Secret, and kube-scheduler's to files."""
-    now, life = SystemClock().now(), timedelta(hours=1)
-    ca = make_ca(name="test CA", now=now, life=life)
-    serving = make_serving(ca, names=("127.0.0.1",), now=now, life=life)
-    caller = make_client(ca, name="fracgpu-scheduler", now=now, life=life)
-    parts = {"tls.crt": serving.cert_pem, "tls.key": serving.key_pem, "ca.crt": ca.cert_pem}
-    secret = {
-        "metadata": {"name": _SECRET, "namespace": names.SYSTEM_NAMESPACE},
-        "data": {key: base64.b64encode(pem).decode() for key, pem in parts.items()},
-    }
-    await client.create(SECRETS, secret)
-    files = {"ca.crt": ca.cert_pem, "tls.crt": caller.cert_pem, "tls.key": caller.key_pem}
-    for name, pem in files.items():
-        (workdir / name).write_bytes(pem)
-    return ExtenderTls(
-        ca_file=str(workdir / "ca.crt"),
-        cert_file=str(workdir / "tls.crt"),
-        key_file=str(workdir / "tls.key"),
-    )
 
 
 async def is_ready(port: int) -> bool:
