@@ -1,28 +1,20 @@
 """The fields of Kubernetes' own kinds, from the client library's models.
 
 The models are generated from Kubernetes' OpenAPI document, so they have every field of every kind
-in the version that the library is made for. Each is loaded when it is asked for, and only that:
-see :mod:`kube.credentials.lean`.
+in the version that the library is made for. The library is loaded when one is asked for.
 """
 
-import importlib
-import importlib.util
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from kube.credentials.lean import spare_models
-
-_MODELS: Final = "kubernetes_asyncio.client.models"
 _LIST: Final = re.compile(r"list\[(.+)\]")
 _MAP: Final = re.compile(r"dict\(str, (.+)\)")
 # Two groups have this kind; the models of all others are called by version and kind.
 _SHARED_KINDS: Final = {("", "Event"): "CoreV1Event", ("events.k8s.io", "Event"): "EventsV1Event"}
 OBJECT_META: Final = "V1ObjectMeta"
-
-spare_models()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +38,7 @@ class FieldType:
 def model_of(group: str, version: str, kind: str) -> str | None:
     """Return the name of the model of a kind, or None if the library has none."""
     name = _SHARED_KINDS.get((group, kind), f"{version[:1].upper()}{version[1:]}{kind}")
-    return name if importlib.util.find_spec(f"{_MODELS}.{_module(name)}") else None
+    return name if hasattr(_models(), name) else None
 
 
 @cache
@@ -54,18 +46,20 @@ def fields_of(model: str) -> Mapping[str, FieldType]:
     """Return the fields of a model by their names in JSON.
 
     Raises:
-        ImportError: there is no such model.
+        LookupError: there is no such model.
     """
-    found: Any = getattr(importlib.import_module(f"{_MODELS}.{_module(model)}"), model)
+    found = getattr(_models(), model, None)
+    if found is None:
+        raise LookupError(f"no model is called {model!r}")
     return {
         found.attribute_map[name]: _field_type(text) for name, text in found.openapi_types.items()
     }
 
 
-def _module(model: str) -> str:
-    """Return the generator's name for a model's module: v1_pod_dns_config of V1PodDNSConfig."""
-    words = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", model)
-    return re.sub(r"([a-z\d])([A-Z])", r"\1_\2", words).lower()
+def _models() -> Any:
+    from kubernetes_asyncio.client import models  # noqa: PLC0415 - a thousand, for those who ask
+
+    return models
 
 
 def _field_type(text: str) -> FieldType:

@@ -1,6 +1,7 @@
 """The API server of a kubeconfig: its credentials and plugins are kubernetes-asyncio's to handle.
 
-The library is loaded when a kubeconfig is used, and not before: a pod needs none.
+The library is loaded when a kubeconfig is used, and not before: a pod needs none, and its packages
+import all their modules, a thousand generated models among them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from kube.transport import ApiServer
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from kube.credentials.lean import Configuration, KubeConfigLoader
+    from kubernetes_asyncio.client import Configuration
+    from kubernetes_asyncio.config.kube_config import KubeConfigLoader
 
 
 async def server_of_kubeconfig(paths: str, *, context: str | None, user_agent: str) -> ApiServer:
@@ -28,7 +30,8 @@ async def server_of_kubeconfig(paths: str, *, context: str | None, user_agent: s
     Raises:
         AccessError: it cannot be used.
     """
-    from kube.credentials.lean import Configuration, config  # noqa: PLC0415 - see above
+    from kubernetes_asyncio import config  # noqa: PLC0415 - see above
+    from kubernetes_asyncio.client import Configuration  # noqa: PLC0415
 
     configuration = Configuration()
     try:
@@ -66,7 +69,7 @@ def namespace_of_kubeconfig(paths: str, *, context: str | None) -> str:
     Raises:
         AccessError: it cannot be used.
     """
-    from kube.credentials.lean import config  # noqa: PLC0415 - see above
+    from kubernetes_asyncio import config  # noqa: PLC0415 - see above
 
     try:
         contexts, current = config.list_kube_config_contexts(config_file=paths)

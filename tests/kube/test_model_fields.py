@@ -34,5 +34,5 @@ def test_every_kind_that_is_served_has_a_model_and_all_that_it_leads_to(
 
 def test_a_kind_that_does_not_exist_has_no_model() -> None:
     assert model_of("", "v1", "Unicorn") is None
-    with pytest.raises(ImportError):
+    with pytest.raises(LookupError, match="V1Unicorn"):
         fields_of("V1Unicorn")
