@@ -48,9 +48,7 @@ async def read_strategy(client: KubeClient, *, namespace: str, config_map: str) 
     try:
         body = await client.get(CONFIGMAPS, config_map, namespace=namespace)
         text = (decode_object(body).get("data") or {}).get(placement_config.KEY)
-        return ClusterStrategy(
-            strategy=DEFAULT_STRATEGY if text is None else placement_config.parse_strategy(text)
-        )
+        return ClusterStrategy(strategy=placement_config.parse_strategy(text or ""))
     except NotFound:
         return ClusterStrategy()
     except (KubeError, ValueError) as error:

@@ -7,11 +7,9 @@ from contextlib import asynccontextmanager, closing
 from typing import Final
 
 from component.config_watcher import ConfigWatcher
-from component.placement_config import KEY as PLACEMENT_KEY
-from component.placement_config import parse_strategy
+from component.placement_config import watch_strategy
 from fracgpu import names
 from fracgpu.disruption.policy import RebalancerPolicy
-from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
 from kube.access import connect
 from kube.client import KubeClient
 from kube.event_correlator import EventCorrelator
@@ -127,14 +125,8 @@ def running(  # noqa: PLR0913 - the parts of one process
         on_refused=lambda _: changed.set(),
         metrics=metrics.config,
     )
-    placement: ConfigWatcher[Strategy] = ConfigWatcher(
-        client,
-        name=names.CONFIG_MAP,
-        namespace=settings.namespace,
-        key=PLACEMENT_KEY,
-        parse=parse_strategy,
-        default=DEFAULT_STRATEGY,
-        metrics=metrics.config,
+    placement = watch_strategy(
+        client, name=names.CONFIG_MAP, namespace=settings.namespace, metrics=metrics.config
     )
     store = MoveStore(client, guard=guard)
     events = EventRecorder(

@@ -13,7 +13,7 @@ from component.leader_gate import LeaderGate
 from component.metrics import CertificateMetrics
 from component.refused_config import RefusedConfigReporter
 from fracgpu.k8s.disruption_budget import read_budget
-from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
+from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import decode_move
 from fracgpu.state.node_info import read_node
 from fracgpu.state.reservation import read_claims
@@ -95,13 +95,10 @@ def _wire(
         namespace=settings.namespace,
     )
 
-    config = ConfigWatcher(
+    config = placement_config.watch_strategy(
         client,
         name=settings.config_map,
         namespace=settings.namespace,
-        key=placement_config.KEY,
-        parse=placement_config.parse_strategy,
-        default=DEFAULT_STRATEGY,
         on_refused=partial(refused.key, placement_config.KEY),
         metrics=metrics.config,
     )

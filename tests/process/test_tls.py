@@ -254,6 +254,23 @@ async def test_a_client_whose_ca_is_removed_does_not_get_in_by_an_older_session(
     assert (after, resumed) == (b"", False)
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_no_ticket_is_given_where_client_certificates_are_checked(
+    version: ssl.TLSVersion,
+) -> None:
+    ca = a_ca()
+    leaf = a_leaf(ca)
+    context = trusting(ca.cert_pem, client=a_client(ca))
+    context.minimum_version = context.maximum_version = version
+    tls = ServingTls(require_client_certificate=True)
+    tls.replace(cert_pem=leaf.cert_pem, key_pem=leaf.key_pem, client_ca_pem=ca.cert_pem)
+
+    async with https(tls) as url:
+        got, session, _ = await asyncio.to_thread(answer, url, context)
+
+    assert (got[-2:], session is not None and session.has_ticket) == (b"ok", False)
+
+
 async def test_no_session_is_resumed_where_client_certificates_are_checked() -> None:
     ca = a_ca()
     leaf = a_leaf(ca)

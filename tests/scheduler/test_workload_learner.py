@@ -1,6 +1,7 @@
 """The strategy least-waste in the extender."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fracgpu.cards.card import CardUuid
+from fracgpu.cards.card import CardUuid, Health
 from fracgpu.k8s.resources import HostResources
 from fracgpu.names import ASSIGNMENT, MODEL
 from fracgpu.placement.node_matrix import Demand
@@ -153,6 +154,42 @@ async def test_least_waste_takes_an_avoided_card_only_if_the_pod_fits_on_no_othe
     wasting.cluster.create("p", mib=12_000)
     assert await wasting.cluster.bind("p", node="b") == ""
     assert wasting.cluster.held("GPU-b-1") == 24_000
+
+
+def cordon(cluster: Harness, *cards: int) -> None:
+    until = (cluster.clock.now() + timedelta(minutes=5)).isoformat()
+    entries = {f"GPU-b-{card}": {"until": until} for card in cards}
+    cluster.annotate_node({"cordons": json.dumps(entries)}, node="b")
+
+
+def fail(cluster: Harness, *cards: int) -> None:
+    cluster.add_node(
+        "b",
+        tuple(
+            replace(card, health=Health.UNHEALTHY) if card.index in cards else card
+            for card in some_cards("b", count=2)
+        ),
+    )
+
+
+@pytest.mark.parametrize("close", [cordon, fail])
+async def test_a_card_that_is_closed_is_not_free_for_least_waste(
+    close: Callable[..., None],
+) -> None:
+    wasting = Wasting()
+    assert await WorkloadLearner(wasting.order).once()
+    pod = pending(mib=12_000)
+    assert pod.need is not None
+    open_cards = wasting.order.prefer(pod.need, HOST, "b")
+
+    close(wasting.cluster, 1)
+    left = wasting.order.prefer(pod.need, HOST, "b")
+    close(wasting.cluster, 0, 1)
+    none = wasting.order.prefer(pod.need, HOST, "b")
+    scores = wasting.quality(pod, "a", "b")
+
+    assert (open_cards, left, none) == ({"GPU-b-1"}, {"GPU-b-0"}, None)
+    assert scores == [1.0, 0.0]
 
 
 async def test_the_same_mix_is_not_learnt_twice_and_another_one_is() -> None:

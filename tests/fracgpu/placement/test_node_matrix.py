@@ -1,8 +1,9 @@
 """All cards of all nodes as arrays."""
 
 from dataclasses import replace
+from datetime import timedelta
 
-from fracgpu.cards.card import CardUuid, Health, NodeCards
+from fracgpu.cards.card import HEAT_MAX_AGE, CardUuid, Cordon, Health, NodeCards
 from fracgpu.placement.node_matrix import (
     ABSENT,
     CORDONED,
@@ -14,10 +15,12 @@ from fracgpu.placement.node_matrix import (
 )
 from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.ledger import Ledger
+from fracgpu.state.move_object import MovePhase
 from fracgpu.state.snapshot import PodAllocation
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
 from tests.support.core import a_card
+from tests.support.moves import a_beneficiary, move_of
 
 
 def a_matrix(*nodes: NodeCards) -> tuple[Ledger, NodeMatrix]:
@@ -60,6 +63,41 @@ def test_sick_and_cordoned_cards_and_those_that_are_not_there_are_told_apart() -
     assert rows[3] == UNSEEN
     assert matrix.uuids(UNSEEN) == ()
     assert CORDONED not in matrix.state
+
+
+def test_no_card_is_usable_that_is_cordoned_or_kept_for_one_pod() -> None:
+    later = NOON + timedelta(hours=1)
+    node = NodeCards(
+        node="n",
+        cards=tuple(a_card(f"GPU-{n}", index=n) for n in range(3)),
+        cordons=(Cordon(card=CardUuid("GPU-0"), until=later, reason="hot"),),
+    )
+    ledger, matrix = a_matrix(node)
+    ledger.set_move(
+        move_of(
+            source=("n", "GPU-1"),
+            target=("m", "GPU-x"),
+            phase=MovePhase.DONE,
+            beneficiary=a_beneficiary("GPU-1", uid="waits", held_until=later),
+        )
+    )
+
+    matrix.refresh(now=NOON)
+
+    (row,) = matrix.rows_of(["n"]).tolist()
+    assert matrix.state[row].tolist() == [CORDONED, CORDONED, USABLE]
+
+
+def test_a_cards_heat_is_what_its_agent_says_and_full_if_it_is_unknown() -> None:
+    cards = tuple(a_card(f"GPU-{n}", index=n) for n in range(2))
+    measured = {CardUuid("GPU-0"): 0.25}
+    told = NodeCards(node="told", cards=cards, heat=measured, load_time=NOON)
+    old = NodeCards(node="old", cards=cards, heat=measured, load_time=NOON - HEAT_MAX_AGE)
+    _, matrix = a_matrix(told, old)
+
+    rows = matrix.rows_of(["told", "old"])
+
+    assert matrix.heat[rows].tolist() == [[0.25, 1.0], [1.0, 1.0]]
 
 
 def test_only_what_changed_is_written_again() -> None:

@@ -196,6 +196,20 @@ def test_a_node_is_read_with_its_cards_and_cordons() -> None:
     assert found.cordoned(now=datetime(2026, 1, 5, 11, tzinfo=UTC)) == {"GPU-n-1"}
 
 
+def test_a_nodes_load_is_what_its_agent_wrote_and_when() -> None:
+    node = a_sharing_node("n")
+    node["metadata"]["annotations"] |= {
+        names.NODE_HEAT: '{"GPU-n-0":0.5}',
+        names.NODE_FOREIGN: '{"GPU-n-1":300}',
+        names.NODE_LOAD_TIME: "2026-01-05T11:00:00Z",
+    }
+
+    found = read_node(json.dumps(node).encode())
+
+    assert (found.heat, found.foreign) == ({"GPU-n-0": 0.5}, {"GPU-n-1": 300})
+    assert found.load_time == datetime(2026, 1, 5, 11, tzinfo=UTC)
+
+
 @pytest.mark.parametrize("spoilt", [names.NODE_CARDS, names.NODE_CORDONS])
 def test_a_spoilt_annotation_is_a_problem_and_not_an_error(spoilt: str) -> None:
     node = a_sharing_node("n")
