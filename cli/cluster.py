@@ -8,21 +8,21 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-import msgspec
-
 from cli.main import DONE, FAILED
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.explain.explanation import shortages
 from fracgpu.explain.subject import read_subject
-from fracgpu.k8s.node_affinity import Taint, taints_of
+from fracgpu.k8s.node import decode_node
+from fracgpu.k8s.node_affinity import Taint
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
-from fracgpu.k8s.scheduling.objects import SchedulingNode, read_scheduling_node
+from fracgpu.k8s.scheduling.node_filters import CORDONED
+from fracgpu.k8s.scheduling.objects import SchedulingNode, scheduling_node_of
 from fracgpu.placement.reserved import denied_cards, reservations_for
 from fracgpu.request.need import Strategy
-from fracgpu.state.bound_pod import BoundPod, decode_bound_pod
+from fracgpu.state.bound_pod import BoundPod, bound_pod_of
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod, NodeConstraints
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.node_info import read_node
+from fracgpu.state.node_info import node_cards_of
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.reservation import MoveClaims, read_claims
 from fracgpu.state.snapshot import Snapshot
@@ -42,24 +42,11 @@ _NO_MOVES: Final = "may not list moves.fracgpu.io, so reservations of moves are 
 LIVE_PODS: Final = "status.phase!=Succeeded,status.phase!=Failed"
 
 
-class _NodeSpec(msgspec.Struct):
-    unschedulable: bool = False
-
-
-class _Node(msgspec.Struct):
-    spec: _NodeSpec = msgspec.field(default_factory=_NodeSpec)
-
-
-_node_decoder: Final = msgspec.json.Decoder(_Node)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedNode:
-    """A node: its cards, its taints, whether it is cordoned, and all that kube-scheduler reads."""
+    """A node: its cards, and all that kube-scheduler reads."""
 
     cards: NodeCards
-    taints: tuple[Taint, ...]
-    cordoned: bool
     scheduling: SchedulingNode
 
 
@@ -91,10 +78,11 @@ async def observe(client: KubeClient) -> ObservedCluster:
     nodes = await client.list(NODES)
     pods = await client.list(PODS)
     moves = await _claims(client)
+    subjects = tuple(read_subject(bytes(raw)) for raw in pods.items)
     return ObservedCluster(
-        pods=tuple(read_subject(bytes(raw)) for raw in pods.items),
+        pods=subjects,
         nodes=tuple(read_seen_node(bytes(raw)) for raw in nodes.items),
-        bound=tuple(pod for raw in pods.items if (pod := decode_bound_pod(bytes(raw))) is not None),
+        bound=tuple(pod for one in subjects if (pod := bound_pod_of(one.info)) is not None),
         moves=moves,
     )
 
@@ -110,12 +98,8 @@ async def _claims(client: KubeClient) -> tuple[MoveClaims, ...] | None:
 
 def read_seen_node(body: bytes) -> ObservedNode:
     """Decode what an explanation needs of a node."""
-    return ObservedNode(
-        cards=read_node(body),
-        taints=taints_of(body),
-        cordoned=_node_decoder.decode(body).spec.unschedulable,
-        scheduling=read_scheduling_node(body),
-    )
+    node = decode_node(body)
+    return ObservedNode(cards=node_cards_of(node), scheduling=scheduling_node_of(node))
 
 
 def snapshot_of(
@@ -156,8 +140,8 @@ def cluster_state_of(
     asked = pod_requests(subject.info.record.containers)
     constraints = {
         node.cards.node: NodeConstraints(
-            taints=_own_taints(node),
-            cordoned=node.cordoned,
+            taints=_own_taints(node.scheduling),
+            cordoned=node.scheduling.unschedulable,
             short=shortages(
                 node.cards, asked=asked, taken=taken.get(node.cards.node, NO_HOST_RESOURCES)
             ),
@@ -217,10 +201,11 @@ def _claimed(pod: PodInfo, ledger: Ledger, *, now: datetime) -> tuple[str, ...]:
     return (*reserved, *kept)
 
 
-def _own_taints(node: ObservedNode) -> tuple[Taint, ...]:
+def _own_taints(node: SchedulingNode) -> tuple[Taint, ...]:
     """Return the taints without the one that says only that the node is cordoned."""
-    same = "node.kubernetes.io/unschedulable"
-    return tuple(taint for taint in node.taints if not (node.cordoned and taint.key == same))
+    return tuple(
+        taint for taint in node.taints if not (node.unschedulable and taint.key == CORDONED.key)
+    )
 
 
 def _taken_by_node(pods: Iterable[PodInfo]) -> Mapping[str, HostResources]:

@@ -12,6 +12,7 @@ import structlog
 
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.k8s.disruption_budget import read_budget
+from fracgpu.k8s.node import decode_node
 from fracgpu.k8s.pod import decode_pod
 from fracgpu.k8s.scheduling.cluster import SchedulingCluster
 from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
@@ -19,8 +20,8 @@ from fracgpu.k8s.scheduling.objects import (
     ScheduledPod,
     SchedulingNode,
     read_namespace_labels,
-    read_scheduling_node,
     scheduled_pod_of,
+    scheduling_node_of,
 )
 from fracgpu.k8s.scheduling.volumes import Storage, read_claim, read_volume
 from fracgpu.k8s.workloads.quota import read_quota
@@ -30,7 +31,7 @@ from fracgpu.k8s.workloads.workload_state import ByNamespace, WorkloadState
 from fracgpu.state.bound_pod import BoundPod, bound_pod_of
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.node_info import read_node
+from fracgpu.state.node_info import node_cards_of
 from fracgpu.state.pod_info import pod_info_of
 from fracgpu.state.snapshot import Snapshot
 from kube.client import KubeClient
@@ -257,4 +258,5 @@ def _read_pod(body: bytes) -> _Pod:
 
 
 def _read_node(body: bytes) -> _Node:
-    return _Node(cards=read_node(body), scheduling=read_scheduling_node(body))
+    node = decode_node(body)
+    return _Node(cards=node_cards_of(node), scheduling=scheduling_node_of(node))

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from fracgpu.errors import WireError
+from fracgpu.k8s.node import Node
 
 NAME_FIELD: Final = "metadata.name"
 _EXCLUDING_EFFECTS: Final = ("NoSchedule", "NoExecute")
@@ -156,23 +156,8 @@ class _Toleration(msgspec.Struct, frozen=True):
     effect: str = ""
 
 
-class _Taint(msgspec.Struct, frozen=True):
-    key: str = ""
-    value: str = ""
-    effect: str = ""
-
-
-class _NodeSpec(msgspec.Struct, frozen=True):
-    taints: list[_Taint] | None = None
-
-
-class _Node(msgspec.Struct, frozen=True):
-    spec: _NodeSpec = _NodeSpec()
-
-
 _affinity_decoder: Final = msgspec.json.Decoder(_Affinity)
 _tolerations_decoder: Final = msgspec.json.Decoder(tuple[_Toleration, ...])
-_node_decoder: Final = msgspec.json.Decoder(_Node)
 
 
 @lru_cache(maxsize=4096)
@@ -230,19 +215,11 @@ def _expressions(
     )
 
 
-def taints_of(body: bytes) -> tuple[Taint, ...]:
-    """Return the NoSchedule and NoExecute taints of a node, from its JSON.
-
-    Raises:
-        WireError: *body* is not a node.
-    """
-    try:
-        taints = _node_decoder.decode(body).spec.taints or ()
-    except msgspec.MsgspecError as error:
-        raise WireError(what="node", message=str(error)) from error
+def taints_of(node: Node) -> tuple[Taint, ...]:
+    """Return the NoSchedule and NoExecute taints of a node."""
     return tuple(
         Taint(key=taint.key, value=taint.value, effect=taint.effect)
-        for taint in taints
+        for taint in node.spec.taints or ()
         if taint.effect in _EXCLUDING_EFFECTS
     )
 

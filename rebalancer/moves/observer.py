@@ -11,6 +11,7 @@ from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.candidates.move_mode import HASH_LABEL, original_value
 from fracgpu.errors import WireError
+from fracgpu.k8s.node import decode_node
 from fracgpu.k8s.pod import Pod, decode_pod
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.move_object import MovePhase
@@ -92,14 +93,12 @@ class Observer:
 
     async def _target_problem(self, node: str) -> str:
         try:
-            found = await self._client.get_object(NODES, node)
+            found = decode_node(await self._client.get(NODES, node))
         except NotFound:
             return f"node {node} was deleted"
-        if found.get("spec", {}).get("unschedulable"):
+        if found.spec.unschedulable:
             return f"node {node} is cordoned"
-        conditions = found.get("status", {}).get("conditions") or ()
-        ready = next((c["status"] for c in conditions if c.get("type") == "Ready"), "True")
-        return "" if ready == "True" else f"node {node} is not Ready"
+        return "" if found.ready else f"node {node} is not Ready"
 
 
 def victim_of(pod: PodInfo | None, *, uid: str) -> VictimFacts:

@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
+from fracgpu.k8s.node import decode_node
 from fracgpu.k8s.pod import decode_pod
 from fracgpu.k8s.scheduling.cluster import SchedulingCluster
 from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
 from fracgpu.k8s.scheduling.node_filters import NodeFilter, allowed_nodes, refusals
 from fracgpu.k8s.scheduling.objects import (
     ScheduledPod,
-    read_scheduling_node,
     scheduled_pod_of,
+    scheduling_node_of,
 )
 from fracgpu.k8s.scheduling.volumes import Storage, read_claim, read_volume
 from kube.access import connect_to
@@ -103,7 +104,7 @@ async def observed(client: KubeClient) -> SchedulingCluster:
     claims = await client.list(PERSISTENT_VOLUME_CLAIMS)
     volumes = await client.list(PERSISTENT_VOLUMES)
     return SchedulingCluster(
-        (read_scheduling_node(bytes(raw)) for raw in nodes.items),
+        (scheduling_node_of(decode_node(bytes(raw))) for raw in nodes.items),
         (pod for raw in pods.items if (pod := _scheduled(bytes(raw))) is not None),
         namespaces=RANDOM_NAMESPACES,
         storage=Storage(

@@ -5,14 +5,15 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from fracgpu.k8s.node import decode_node
 from fracgpu.k8s.pod import decode_pod
 from fracgpu.k8s.scheduling.cluster import Flags, SchedulingCluster
 from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
 from fracgpu.k8s.scheduling.objects import (
     ScheduledPod,
     SchedulingNode,
-    read_scheduling_node,
     scheduled_pod_of,
+    scheduling_node_of,
 )
 
 Json = dict[str, Any]
@@ -75,7 +76,7 @@ def pod_json(
 
 
 def read_node(node: Json) -> SchedulingNode:
-    return read_scheduling_node(json.dumps(node).encode())
+    return scheduling_node_of(decode_node(json.dumps(node).encode()))
 
 
 def read_pod(pod: Json) -> ScheduledPod:

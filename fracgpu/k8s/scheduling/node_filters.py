@@ -22,7 +22,7 @@ from fracgpu.k8s.scheduling.requests import PODS
 from fracgpu.k8s.scheduling.topology_spread import by_spread
 from fracgpu.k8s.scheduling.volumes import STABLE_NAME, ZONE_LABELS, Volume
 
-_CORDONED: Final = Taint(key="node.kubernetes.io/unschedulable")
+CORDONED: Final = Taint(key="node.kubernetes.io/unschedulable")
 
 
 class NodeFilter(Enum):
@@ -98,7 +98,7 @@ def _by_taints(cluster: SchedulingCluster, pod: ScheduledPod, _: Changes) -> Fla
 
 
 def _by_cordons(cluster: SchedulingCluster, pod: ScheduledPod, _: Changes) -> Flags:
-    if pod.constraints.node.tolerates((_CORDONED,)):
+    if pod.constraints.node.tolerates((CORDONED,)):
         return cluster.all()
     return cluster.schedulable()
 

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from fracgpu.errors import WireError
+from fracgpu.k8s.node import Node
 from fracgpu.k8s.node_affinity import Taint, taints_of
 from fracgpu.k8s.pod import UNREADABLE, Pod
 from fracgpu.k8s.scheduling.constraints import ANYWHERE, SchedulingConstraints
@@ -53,7 +54,6 @@ class SchedulingNode:
 
 
 class _Meta(msgspec.Struct):
-    name: str = ""
     labels: dict[str, str] | None = None
 
 
@@ -61,22 +61,7 @@ class _Namespace(msgspec.Struct):
     metadata: _Meta = msgspec.field(default_factory=_Meta)
 
 
-class _NodeSpec(msgspec.Struct):
-    unschedulable: bool = False
-
-
-class _NodeStatus(msgspec.Struct):
-    allocatable: dict[str, str | int | float] | None = None
-
-
-class _Node(msgspec.Struct):
-    metadata: _Meta = msgspec.field(default_factory=_Meta)
-    spec: _NodeSpec = msgspec.field(default_factory=_NodeSpec)
-    status: _NodeStatus = msgspec.field(default_factory=_NodeStatus)
-
-
 _namespace_decoder: Final = msgspec.json.Decoder(_Namespace)
-_node_decoder: Final = msgspec.json.Decoder(_Node)
 
 
 def scheduled_pod_of(pod: Pod, constraints: SchedulingConstraints) -> ScheduledPod | None:
@@ -94,20 +79,12 @@ def scheduled_pod_of(pod: Pod, constraints: SchedulingConstraints) -> ScheduledP
     )
 
 
-def read_scheduling_node(body: bytes) -> SchedulingNode:
-    """Return the node that *body* holds.
-
-    Raises:
-        WireError: *body* is not a node.
-    """
-    try:
-        node = _node_decoder.decode(body)
-    except UNREADABLE as error:
-        raise WireError(what="node", message=str(error)) from error
+def scheduling_node_of(node: Node) -> SchedulingNode:
+    """Return what decides of a node."""
     return SchedulingNode(
         name=node.metadata.name,
         labels=node.metadata.labels or _NO_LABELS,
-        taints=taints_of(body),
+        taints=taints_of(node),
         unschedulable=node.spec.unschedulable,
         allocatable=node_amounts(node.status.allocatable or {}),
     )

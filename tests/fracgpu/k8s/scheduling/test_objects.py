@@ -2,13 +2,11 @@
 
 import json
 
-import pytest
-
-from fracgpu.errors import WireError
+from fracgpu.k8s.node import decode_node
 from fracgpu.k8s.node_affinity import Taint
 from fracgpu.k8s.pod import decode_pod
 from fracgpu.k8s.scheduling.constraints import ANYWHERE
-from fracgpu.k8s.scheduling.objects import read_scheduling_node, scheduled_pod_of
+from fracgpu.k8s.scheduling.objects import scheduled_pod_of, scheduling_node_of
 from tests.support.scheduling import HOST, node_json, pod_json, read_pod
 
 
@@ -39,14 +37,9 @@ def test_replicas_share_their_labels() -> None:
 def test_a_node_keeps_what_decides() -> None:
     body = node_json("n", taints=[{"key": "x", "effect": "NoExecute"}], unschedulable=True)
 
-    found = read_scheduling_node(json.dumps(body).encode())
+    found = scheduling_node_of(decode_node(json.dumps(body).encode()))
 
     assert found.labels == {HOST: "n"}
     assert found.taints == (Taint(key="x", effect="NoExecute"),)
     assert found.unschedulable
     assert found.allocatable["cpu"] == 8000
-
-
-def test_what_is_no_node_is_refused() -> None:
-    with pytest.raises(WireError):
-        read_scheduling_node(b"[]")

@@ -1,0 +1,77 @@
+"""A node's JSON, decoded once: the union of what this project reads of it."""
+
+from typing import Final
+
+import msgspec
+
+from fracgpu.errors import WireError
+from fracgpu.k8s.pod import UNREADABLE
+
+
+# What is read of a node; unknown fields are skipped unread.
+class NodeMetadata(msgspec.Struct):
+    """``metadata``."""
+
+    name: str = ""
+    annotations: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
+
+
+class NodeTaint(msgspec.Struct, frozen=True):
+    """A taint, of any effect."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class NodeSpec(msgspec.Struct):
+    """``spec``."""
+
+    unschedulable: bool = False
+    taints: list[NodeTaint] | None = None
+
+
+class NodeCondition(msgspec.Struct):
+    """A condition."""
+
+    type: str = ""
+    status: str = ""
+
+
+class NodeStatus(msgspec.Struct):
+    """``status``."""
+
+    conditions: list[NodeCondition] | None = None
+    allocatable: dict[str, str | int | float] | None = None
+
+
+class Node(msgspec.Struct):
+    """A node as it came."""
+
+    metadata: NodeMetadata = msgspec.field(default_factory=NodeMetadata)
+    spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
+    status: NodeStatus = msgspec.field(default_factory=NodeStatus)
+
+    @property
+    def ready(self) -> bool:
+        """Whether kubelet says that it is ready; so it counts where nobody has said anything."""
+        conditions = {
+            condition.type: condition.status for condition in self.status.conditions or ()
+        }
+        return conditions.get("Ready", "True") == "True"
+
+
+_decoder: Final = msgspec.json.Decoder(Node)
+
+
+def decode_node(body: bytes) -> Node:
+    """Return the node that *body* holds.
+
+    Raises:
+        WireError: *body* is not a node.
+    """
+    try:
+        return _decoder.decode(body)
+    except UNREADABLE as error:
+        raise WireError(what="node", message=str(error)) from error
