@@ -7,11 +7,12 @@ that reach the changed function. A mutant that no test notices has survived.
 import argparse
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +28,8 @@ DECISIONS: Final = (
 _COPY: Final = Path("build/mutants")
 _CALLED_WRONG: Final = 2
 _FAILED: Final = 1
+# mutmut makes the mutants, and notes which test reaches which, before it looks for the named ones.
+_NONE: Final = "no-mutant"
 # What is not ours to mutate, or too large to copy.
 _LEFT_OUT: Final = ("build", "dist", "__pycache__", "*.egg-info", "demo-report*", ".*")
 _KEPT: Final = (".importlinter", ".dockerignore", ".pre-commit-config.yaml")
@@ -47,14 +50,36 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="mutants tested at once"
     )
+    parser.add_argument(
+        "--share",
+        type=_share,
+        default=1.0,
+        help="how much of the mutants to test, e.g. 0.2 for a fifth of them, drawn at random",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the draw (default: 0)")
     options = parser.parse_args(argv)
     if missing := [name for name in options.modules if not (ROOT / name).exists()]:
         sys.stderr.write(f"mutants: no such file or folder: {', '.join(missing)}\n")
         return _CALLED_WRONG
-    return run(ROOT, ROOT / _COPY, options.modules, jobs=options.jobs)
+    return run(
+        ROOT,
+        ROOT / _COPY,
+        options.modules,
+        jobs=options.jobs,
+        share=options.share,
+        seed=options.seed,
+    )
 
 
-def run(root: Path, copy: Path, modules: Sequence[str], *, jobs: int) -> int:
+def run(
+    root: Path,
+    copy: Path,
+    modules: Sequence[str],
+    *,
+    jobs: int,
+    share: float = 1.0,
+    seed: int = 0,
+) -> int:
     """Test the mutants of *modules* in a *copy* of *root*, and print what survived.
 
     Args:
@@ -62,6 +87,8 @@ def run(root: Path, copy: Path, modules: Sequence[str], *, jobs: int) -> int:
         copy: a folder, which is replaced.
         modules: files and folders, relative to *root*.
         jobs: mutants tested at once.
+        share: of the mutants that are tested, above 0 and at most 1.
+        seed: of the draw, where it is less than 1.
     """
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(root, copy, ignore=shutil.ignore_patterns(*_LEFT_OUT))
@@ -70,10 +97,17 @@ def run(root: Path, copy: Path, modules: Sequence[str], *, jobs: int) -> int:
             shutil.copy(root / name, copy)
     with (copy / "pyproject.toml").open("a", encoding="utf-8") as file:
         file.write(configuration(copy, modules))
-    if _mutmut(copy, "run", "--max-children", str(jobs)).returncode:
+    chosen: list[str] = []
+    if share < 1:
+        made = _mutmut(copy, "run", "--max-children", str(jobs), _NONE, quiet=True).stdout
+        chosen = sample(_results(copy), share=share, seed=seed)
+        if not chosen:
+            sys.stderr.write(f"{made}mutants: mutmut made no mutants in {copy}\n")
+            return _FAILED
+    if _mutmut(copy, "run", "--max-children", str(jobs), *chosen).returncode:
         sys.stderr.write(f"mutants: mutmut failed in {copy}\n")
         return _FAILED
-    found = results(_mutmut(copy, "results", "--all", "true", quiet=True).stdout)
+    found = _results(copy)
     for name in sorted(name for name, status in found.items() if status == "survived"):
         sys.stdout.write(f"survived: {name}\n")
     sys.stdout.write(f"one of them: (cd {copy} && mutmut show NAME)\n{score(found)}\n")
@@ -112,6 +146,13 @@ def results(listed: str) -> dict[str, str]:
     return {name: status for name, _, status in pairs if "__mutmut_" in name}
 
 
+def sample(found: Iterable[str], *, share: float, seed: int) -> list[str]:
+    """Return a share of the mutants, at least one if there is one; the same for the same seed."""
+    names = sorted(found)
+    count = min(len(names), max(1, round(share * len(names))))
+    return sorted(random.Random(seed).sample(names, count))  # noqa: S311 - not a secret
+
+
 def score(found: Mapping[str, str]) -> str:
     """Return one line for people; a mutant that hangs a test was noticed."""
     counts = Counter(found.values())
@@ -123,11 +164,23 @@ def score(found: Mapping[str, str]) -> str:
     return f"{noticed} of {judged} mutants noticed ({share}){others}"
 
 
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r}; want more than 0 and at most 1")
+    return value
+
+
+def _results(copy: Path) -> dict[str, str]:
+    return results(_mutmut(copy, "results", "--all", "true", quiet=True).stdout)
+
+
 def _mutmut(copy: Path, *words: str, quiet: bool = False) -> subprocess.CompletedProcess[str]:
     return subprocess.run(  # noqa: S603 - the program beside our own interpreter
         [Path(sys.executable).with_name("mutmut"), *words],
         cwd=copy,
         stdout=subprocess.PIPE if quiet else None,
+        stderr=subprocess.STDOUT if quiet else None,
         text=True,
         check=False,
     )

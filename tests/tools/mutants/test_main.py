@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from tools.mutants.__main__ import configuration, main, results, run, score, selection
+from tools.mutants.__main__ import (
+    configuration,
+    main,
+    results,
+    run,
+    sample,
+    score,
+    selection,
+)
 
 _PROJECT = """
 [tool.pytest.ini_options]
@@ -64,6 +72,35 @@ def test_a_mutant_that_no_test_notices_is_shown_and_the_checkout_stays_as_it_is(
     assert re.search(r"^\d of \d mutants noticed", told.splitlines()[-1])
     kept = {path: path.read_bytes() for path in root.rglob("*.*") if path.suffix != ".pyc"}
     assert {path: kept[path] for path in before} == before
+
+
+@pytest.mark.slow
+def test_of_a_share_the_rest_is_not_judged(
+    root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(root, tmp_path / "copy", ["room/sizes.py"], jobs=1, share=0.01, seed=1) == 0
+
+    told = capfd.readouterr().out.splitlines()[-1]
+    assert re.match(r"^[01] of 1 mutants noticed \(.*; \d not checked$", told)
+
+
+def test_a_share_is_the_same_for_the_same_seed_and_never_empty() -> None:
+    names = [f"room.sizes.x_f__mutmut_{number}" for number in range(100)]
+
+    drawn = sample(names, share=0.2, seed=1)
+
+    assert drawn == sample(reversed(names), share=0.2, seed=1)
+    assert len(set(drawn)) == 20
+    assert drawn != sample(names, share=0.2, seed=2)
+    assert len(sample(names, share=0.001, seed=1)) == 1
+    assert sample([], share=0.5, seed=1) == []
+
+
+@pytest.mark.parametrize("share", ["0", "1.5", "-1"])
+def test_a_share_is_a_part_of_the_whole(share: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--share", share])
+    assert f"'{share}'; want more than 0" in capsys.readouterr().err
 
 
 def test_a_folder_is_mutated_with_all_below_it(root: Path) -> None:
