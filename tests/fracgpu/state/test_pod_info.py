@@ -28,6 +28,26 @@ def read(pod: Json) -> PodInfo:
     return decode_pod_info(json.dumps(pod).encode())
 
 
+def test_a_containers_limits_and_requests_are_kept_apart() -> None:
+    amounts = {"limits": {"cpu": "4"}, "requests": {"cpu": 2}}
+    body = {
+        "metadata": {"name": "p", "creationTimestamp": "2026-01-05T11:00:00Z"},
+        "spec": {
+            "initContainers": [{"name": "init", "resources": amounts}],
+            "containers": [{"name": "train", "resources": amounts}, {"name": "log"}],
+        },
+    }
+
+    found = read(body)
+
+    assert [(one.name, one.limits, one.requests) for one in found.record.containers] == [
+        ("init", {"cpu": "4"}, {"cpu": "2"}),
+        ("train", {"cpu": "4"}, {"cpu": "2"}),
+        ("log", {}, {}),
+    ]
+    assert found.created_at == datetime(2026, 1, 5, 11, tzinfo=UTC)
+
+
 def test_an_admitted_pod_says_what_it_needs() -> None:
     pod = a_gpu_pod(
         "p",
