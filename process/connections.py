@@ -46,6 +46,9 @@ class Stage(Enum):
 class _Connection:
     socket: socket.socket
     since: float
+    # When it is closed unless its stage changes; None while it has a request. The timer may be
+    # earlier, and then is set again: cancelling one for each request would take more time.
+    closes_at: float | None
     timer: asyncio.TimerHandle | None = None
     stage: Stage = Stage.NEW
     abort: Callable[[], None] | None = None
@@ -94,24 +97,44 @@ class Connections:
         held = self._open.get(descriptor)
         if held is None:
             return
-        loop = asyncio.get_running_loop()
-        self._stop_timer(held)
-        held.stage, held.since = stage, loop.time()
+        held.stage, held.since = stage, asyncio.get_running_loop().time()
         held.abort = abort or held.abort
         if stage is Stage.IDLE:
-            held.timer = loop.call_later(self._limits.idle_s, self._close, descriptor, held)
+            self._close_later(descriptor, held, self._limits.idle_s)
+        else:
+            held.closes_at = None
 
     def welcome(self, connection: socket.socket) -> bool:
         """Count an accepted connection; return False if there is no room for it."""
         self._forget_closed()
         if len(self._open) >= self._limits.most and not self._make_room():
             return False
-        loop = asyncio.get_running_loop()
         descriptor = connection.fileno()
-        held = _Connection(connection, loop.time())
-        held.timer = loop.call_later(self._limits.first_request_s, self._close, descriptor, held)
+        held = _Connection(connection, asyncio.get_running_loop().time(), closes_at=None)
+        self._close_later(descriptor, held, self._limits.first_request_s)
         self._open[descriptor] = held
         return True
+
+    def _close_later(self, descriptor: int, held: _Connection, delay_s: float) -> None:
+        """Close a connection *delay_s* seconds after it entered its stage."""
+        held.closes_at = held.since + delay_s
+        if held.timer is not None and held.timer.when() > held.closes_at:
+            self._stop_timer(held)
+        if held.timer is None:
+            self._set_timer(descriptor, held, held.closes_at)
+
+    def _set_timer(self, descriptor: int, held: _Connection, at: float) -> None:
+        loop = asyncio.get_running_loop()
+        held.timer = loop.call_at(at, self._on_timer, descriptor, held)
+
+    def _on_timer(self, descriptor: int, held: _Connection) -> None:
+        held.timer = None
+        if held.closes_at is None:
+            return
+        if asyncio.get_running_loop().time() < held.closes_at:
+            self._set_timer(descriptor, held, held.closes_at)
+        else:
+            self._close(descriptor, held)
 
     def _make_room(self) -> bool:
         found = [(fd, held) for fd, held in self._open.items() if held.stage is not Stage.JUDGING]
@@ -143,6 +166,7 @@ class Connections:
     def _stop_timer(held: _Connection) -> None:
         if held.timer is not None:
             held.timer.cancel()
+            held.timer = None
 
 
 class _Listening(socket.socket):

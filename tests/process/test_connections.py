@@ -144,6 +144,17 @@ async def test_an_idle_connection_ends_later_and_one_that_is_judged_never() -> N
         assert port.connections.count == 1
 
 
+async def test_an_idle_connection_outlives_the_time_for_its_first_request() -> None:
+    async with listening(most=9, first_request_s=1, idle_s=60) as port:
+        _, asked = await port.open()
+        port.connections.enter(asked, Stage.READING)
+        port.connections.enter(asked, Stage.IDLE)
+        silent, _ = await port.open()
+
+        assert await is_closed(silent)  # whose time began after that of the other
+        assert set(port.connections._open) == {asked}
+
+
 async def test_a_connection_that_its_client_ends_is_forgotten() -> None:
     async with listening(most=9) as port:
         await port.open()
