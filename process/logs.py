@@ -24,7 +24,8 @@ def configure(
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        # A line that waited for others before it was written has its own time.
+        structlog.processors.MaybeTimeStamper(fmt="iso", utc=True),
     ]
     last = _last_processors(as_json=as_json, colors=out.isatty())
     structlog.configure(

@@ -12,7 +12,6 @@ from aiohttp import web
 
 from fracgpu import names
 from fracgpu.cards.card_class import CardClass
-from fracgpu.errors import shorten
 from fracgpu.request.grant_note import Seal
 from process.clock import Clock
 from process.connections import Connections, Stage
@@ -27,6 +26,7 @@ from webhook.admission.verdict import NO_DIALECT, AdmissionResult, Allowed, Deni
 from webhook.admission.workload import admit_workload
 from webhook.admission_config import AdmissionConfig
 from webhook.metrics import Decision, WebhookMetrics
+from webhook.review_log import ReviewLog
 from webhook.settings import WebhookSettings
 
 log = structlog.get_logger()
@@ -38,7 +38,6 @@ _BYTES_PER_MIB: Final = 1024 * 1024
 # 3 MiB took 1.2 GB, and the Deployment's limit is 512 MiB.
 _LARGE_BYTES: Final = 128 * 1024
 _LARGE_AT_ONCE: Final = 4
-_MOST_NAME: Final = 253  # of an object, RFC 1123 subdomain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,8 +159,11 @@ class AdmissionHandler:
         self._context = context
         self._metrics = metrics
         self._clock = clock
-        # Bound once: the module's lazy logger would be built again for each line.
-        self._log: structlog.typing.FilteringBoundLogger = log.bind()
+        self._lines = ReviewLog(clock)
+
+    def flush_log(self) -> None:
+        """Write the lines of the log that still wait."""
+        self._lines.flush()
 
     async def mutate(self, request: web.Request) -> web.Response:
         """Answer a pod's review: 200, or 400 if the body is no review, or 413 if it is too long."""
@@ -202,8 +204,7 @@ class AdmissionHandler:
         decision, answer = _answered(review, result)
         took_s = self._clock.monotonic() - began_s
         self._metrics.decided(decision, duration_s=took_s, dialect=result.dialect)
-        # The API server need not wait for our log line, which follows in the next loop iteration.
-        asyncio.get_running_loop().call_soon(self._log_access, review, result, took_s)
+        self._lines.add(review, result, took_s=took_s)
         return web.Response(body=answer, content_type="application/json")
 
     def _judge_pod(self, review: Review, labels: Mapping[str, str]) -> AdmissionResult:
@@ -237,22 +238,6 @@ class AdmissionHandler:
             namespace_labels=labels,
         )
 
-    def _log_access(self, review: Review, result: AdmissionResult, took_s: float) -> None:
-        """Log one line per review: who asked, and the decision with its reason."""
-        event, said = _told(review, result)
-        self._log.info(
-            event,
-            uid=shorten(review.uid),
-            operation=review.operation.value,
-            kind=shorten(review.kind),
-            namespace=shorten(review.namespace),
-            name=shorten(review.name, limit=_MOST_NAME),
-            user=shorten(review.user, limit=_MOST_NAME),
-            dry_run=review.dry_run,
-            took_us=round(took_s * 1e6),
-            **said,
-        )
-
 
 def _excluded(review: Review) -> Allowed:
     return Allowed(
@@ -277,17 +262,6 @@ def _answered(review: Review, result: AdmissionResult) -> tuple[Decision, bytes]
                 review.uid, message=result.message, code=result.code, reason=result.reason
             )
             return Decision.REFUSED, answer
-
-
-def _told(review: Review, result: AdmissionResult) -> tuple[str, Mapping[str, str]]:
-    match result:
-        case Patched():
-            return "pod_granted", {"granted": result.granted}
-        case Allowed():
-            return "review_passed", {}
-        case Denied():
-            event = "pod_refused" if review.kind == "Pod" else "workload_refused"
-            return event, {"reason": result.message}
 
 
 class WebhookServer(HttpServer):
@@ -317,3 +291,11 @@ class WebhookServer(HttpServer):
             ssl_context=tls.context,
             connections=gate.connections,
         )
+        self._handler = handler
+
+    async def stop(self, limit_s: float) -> None:
+        """Stop like any :class:`HttpServer`; no line of the log is lost."""
+        try:
+            await super().stop(limit_s)
+        finally:
+            self._handler.flush_log()

@@ -9,6 +9,7 @@ import pytest
 import structlog
 
 from tests.certs.tls_harness import a_leaf, served
+from tests.support.waiting import until_true
 from tests.webhook.builders import RULES, a_container, a_pod, a_review
 from tests.webhook.harness import Harness, a_webhook
 
@@ -233,6 +234,7 @@ async def test_every_review_leaves_one_line_with_its_uid(server: Harness) -> Non
         await server.post(a_review(a_pod(fraction="0.5")))
         await server.post(a_review(a_pod(fraction="2")))
         await server.post(a_review(a_pod(), dryRun=True))
+        await until_true(lambda: len(lines) == 3, what="the lines are written")
 
     assert [(line["event"], line["uid"], line["dry_run"]) for line in lines] == [
         ("pod_granted", UID, False),
