@@ -18,7 +18,7 @@ from process.connections import Connections, Stage
 from process.telemetry import HttpServer, Readiness, Registry, add_telemetry_routes
 from process.tls import ServingTls
 from webhook.admission.bounds import check_size
-from webhook.admission.mutation import admit_create, refuse_written_keys
+from webhook.admission.mutation import refuse_written_keys
 from webhook.admission.pod import MalformedReviewError
 from webhook.admission.review import Review, read_pods, read_review, write_allowed, write_refused
 from webhook.admission.update import admit_update
@@ -26,6 +26,7 @@ from webhook.admission.verdict import NO_DIALECT, AdmissionResult, Allowed, Deni
 from webhook.admission.workload import admit_workload
 from webhook.admission_config import AdmissionConfig
 from webhook.metrics import Decision, WebhookMetrics
+from webhook.recent_decisions import RecentDecisions
 from webhook.review_log import ReviewLog
 from webhook.settings import WebhookSettings
 
@@ -160,6 +161,7 @@ class AdmissionHandler:
         self._metrics = metrics
         self._clock = clock
         self._lines = ReviewLog(clock)
+        self._decisions = RecentDecisions()
 
     def flush_log(self) -> None:
         """Write the lines of the log that still wait."""
@@ -219,7 +221,7 @@ class AdmissionHandler:
             return admit_update(old, pod, user=review.user, config=config)
         if excluded:
             return refuse_written_keys(pod) or _excluded(review)
-        return admit_create(
+        return self._decisions.admit_create(
             pod,
             self._context.classes(),
             config=config,

@@ -1,0 +1,158 @@
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fracgpu.cards.card_class import CardClass
+from fracgpu.request.grant_note import Seal
+from tests.webhook.builders import (
+    A30S,
+    CLASSES,
+    H100S,
+    RULES,
+    Json,
+    a_container,
+    a_pod,
+    judged,
+    parsed,
+    stored,
+)
+from webhook.admission.mutation import admit_create
+from webhook.admission.verdict import AdmissionResult, Patched
+from webhook.admission_config import AdmissionConfig
+from webhook.recent_decisions import RecentDecisions
+
+NOW: Final = datetime(2026, 11, 22, 12, 0, 0, 250_000, tzinfo=UTC)
+SEAL: Final = Seal(key=b"k", scope="ml", now=NOW)
+LABELS: Final[Mapping[str, str]] = {}
+KAI: Final = {"fracgpu.io/dialects": "kai"}
+
+PLAIN: Final = a_container(resources={"limits": {"fracgpu.io/gpu-mem": "8"}})
+PODS: Final[tuple[Json, ...]] = (
+    a_pod(),
+    a_pod(fraction="0.5"),
+    a_pod(fraction="0.25"),
+    a_pod(fraction="2"),
+    a_pod(a_container(env=[{"name": "A", "value": "1"}]), fraction="0.5"),
+    a_pod(a_container("eval"), fraction="0.5"),
+    {**a_pod(fraction="0.5"), "metadata": {"annotations": {"gpu-fraction": "0.5"}}},
+    {"spec": a_pod(PLAIN)["spec"]},
+    {"spec": a_pod(PLAIN)["spec"], "metadata": {}},
+    {"spec": a_pod(PLAIN)["spec"], "metadata": {"annotations": {}}},
+    {**a_pod(fraction="0.5"), "metadata": {"labels": {"fracgpu.io/fraction": "0.5"}}},
+    a_pod(a_container(resources={"limits": {"fracgpu.io/gpu-mem": 10**30}})),
+    a_pod(a_container(resources={"limits": {"fracgpu.io/gpu-mem": 8}})),
+    a_pod(a_container(resources={"limits": {"fracgpu.io/gpu-mem": "8"}})),
+    a_pod(a_container(resources={"limits": {"fracgpu.io/gpu-mem": 8.0}})),
+    stored(a_pod(fraction="0.5"), judged(a_pod(fraction="0.5"))),
+    stored(a_pod(fraction="0.25"), judged(a_pod(fraction="0.25"), [A30S])),
+)
+
+WORLDS: Final[tuple[tuple[CardClass, ...] | None, ...]] = (None, (), CLASSES, (A30S, H100S))
+CONFIGS: Final = (RULES, replace(RULES, scheduler_name=""), replace(RULES, void_others=False))
+
+
+def decided(
+    recent: RecentDecisions,
+    pod: Json,
+    *,
+    labels: Mapping[str, str] = LABELS,
+    seal: Seal = SEAL,
+) -> AdmissionResult:
+    return recent.admit_create(
+        parsed(pod), CLASSES, config=RULES, namespace_labels=labels, seal=seal
+    )
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(PODS),
+            st.sampled_from(WORLDS),
+            st.sampled_from(CONFIGS),
+            st.sampled_from((LABELS, KAI)),
+            st.builds(
+                Seal,
+                key=st.sampled_from((b"k", b"other")),
+                scope=st.sampled_from(("ml", "web")),
+                now=st.sampled_from((0, 0.5, 1, 3600)).map(lambda s: NOW + timedelta(seconds=s)),
+            ),
+        ),
+        max_size=30,
+    )
+)
+def test_whatever_was_decided_before_the_decision_is_that_of_admit_create(
+    asked: list[
+        tuple[Json, tuple[CardClass, ...] | None, AdmissionConfig, Mapping[str, str], Seal]
+    ],
+) -> None:
+    recent = RecentDecisions()
+
+    for pod, classes, config, labels, seal in asked:
+        found = recent.admit_create(
+            parsed(pod), classes, config=config, namespace_labels=labels, seal=seal
+        )
+
+        assert found == admit_create(
+            parsed(pod), classes, config=config, namespace_labels=labels, seal=seal
+        )
+
+
+@pytest.mark.parametrize("pods", [PODS, PODS[::-1]], ids=["in order", "backwards"])
+def test_no_pod_gets_the_decision_on_another(pods: tuple[Json, ...]) -> None:
+    recent = RecentDecisions()
+
+    for pod in (*pods, *pods):
+        assert decided(recent, pod) == admit_create(
+            parsed(pod), CLASSES, config=RULES, namespace_labels=LABELS, seal=SEAL
+        )
+
+
+def test_pods_that_are_alike_are_decided_once_in_a_second() -> None:
+    recent = RecentDecisions()
+
+    first = decided(recent, a_pod(fraction="0.5"))
+    twin = decided(
+        recent, a_pod(fraction="0.5"), seal=replace(SEAL, now=NOW.replace(microsecond=1))
+    )
+    later = decided(
+        recent, a_pod(fraction="0.5"), seal=replace(SEAL, now=NOW + timedelta(seconds=1))
+    )
+
+    assert twin is first
+    assert isinstance(later, Patched)
+    assert later != first  # its seal has another time
+
+
+@pytest.mark.parametrize("text", ["", "x"])
+def test_what_admission_does_not_read_makes_no_difference(text: str) -> None:
+    recent = RecentDecisions()
+    pod = a_pod(a_container(image="app:2", args=[text]), fraction="0.5", spec={"hostname": text})
+    pod["metadata"]["generateName"] = f"job-{text}"
+
+    assert decided(recent, pod) is decided(recent, a_pod(fraction="0.5"))
+
+
+def test_a_pod_with_a_grant_is_decided_by_itself() -> None:
+    recent = RecentDecisions()
+    granted = stored(a_pod(fraction="0.5"), decided(recent, a_pod(fraction="0.5")))
+
+    first, second = decided(recent, granted), decided(recent, granted)
+
+    assert first == second
+    assert first is not second
+
+
+def test_few_decisions_are_remembered_and_none_on_a_long_pod() -> None:
+    recent = RecentDecisions()
+    for number in range(200):
+        decided(recent, a_pod(also={"rebalance": f"{number}"}))
+    env = [{"name": "LONG", "value": "x" * 20_000}]
+    long = a_pod(a_container(env=env), fraction="0.5")
+
+    assert decided(recent, long) is not decided(recent, long)
+    assert len(recent._known) == 64
