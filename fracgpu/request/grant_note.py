@@ -97,9 +97,10 @@ class Seal:
     def write(self, granted: GrantNote) -> str:
         """Return the text of the annotation, sealed."""
         at = self.now.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        data = msgspec.structs.replace(granted.data, at=at, seal="")
-        sealed = msgspec.structs.replace(data, seal=self._over(granted.words, data, self.key))
-        return f"{granted.words}\n{msgspec.json.encode(sealed).decode()}"
+        unsealed = msgspec.json.encode(msgspec.structs.replace(granted.data, at=at, seal=""))
+        seal = self._over(granted.words, unsealed, self.key)
+        # The seal is the last field, and is left out while it is empty.
+        return f'{granted.words}\n{unsealed[:-1].decode()},"seal":"{seal}"}}'
 
     def holds(self, granted: GrantNote) -> bool:
         """Report whether the webhook wrote it, for this namespace and within its lifetime."""
@@ -111,12 +112,13 @@ class Seal:
             return False
         if not -CLOCK_SKEW <= age <= SEAL_LIFETIME:
             return False
-        unsealed, seal = msgspec.structs.replace(data, seal=""), data.seal.encode()
+        unsealed = msgspec.json.encode(msgspec.structs.replace(data, seal=""))
+        seal = data.seal.encode()
         seals = [self._over(granted.words, unsealed, key) for key in (self.key, *self.also)]
         return any(hmac.compare_digest(valid.encode(), seal) for valid in seals)
 
-    def _over(self, words: str, unsealed: GrantData, key: bytes) -> str:
-        parts = (self.scope.encode(), words.encode(), msgspec.json.encode(unsealed))
+    def _over(self, words: str, unsealed: bytes, key: bytes) -> str:
+        parts = (self.scope.encode(), words.encode(), unsealed)
         digest = _keyed(key).copy()
         digest.update(b"\0".join(parts))
         return digest.hexdigest()[:_SEAL_CHARS]

@@ -4,7 +4,6 @@ Source: k8s.io/api/admission/v1 types.go.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -30,8 +29,10 @@ class Operation(Enum):
     UPDATE = "UPDATE"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Review:
+_OPERATIONS: Final = {operation.value: operation for operation in Operation}
+
+
+class Review(msgspec.Struct, frozen=True, kw_only=True):
     """One admission request of the API server.
 
     Attributes:
@@ -121,12 +122,11 @@ def read_review(body: bytes) -> Review:
     request = wire.request
     if not request.uid:
         raise MalformedReviewError("request.uid is empty; want the uid that the answer repeats")
-    try:
-        operation = Operation(request.operation)
-    except ValueError:
+    operation = _OPERATIONS.get(request.operation)
+    if operation is None:
         raise MalformedReviewError(
             f"request.operation is {request.operation[:40]!r}; want CREATE or UPDATE"
-        ) from None
+        )
     if request.object == _NULL:
         raise MalformedReviewError("request.object is null; want the object")
     if operation is Operation.UPDATE and request.old_object == _NULL:
