@@ -2,8 +2,10 @@
 
 from collections import Counter
 
+import msgspec
+
 from benchmarks.fixtures.live_webhook import POLYGLOT
-from benchmarks.fixtures.reviews import mixed_reviews
+from benchmarks.fixtures.reviews import mixed_reviews, unlike_reviews
 from tests.webhook.builders import CLASSES, RULES
 from webhook.admission.mutation import admit_create
 from webhook.admission.review import Operation, read_pods, read_review
@@ -33,3 +35,9 @@ def test_mixed_reviews_are_of_every_kind_and_no_two_alike() -> None:
     assert min(outcomes[name] for name in ("Patched", "Allowed", "Denied")) > 20
     assert {"fracgpu", "none", "gpushare", "hami", "kai", "volcano", "aws"} <= dialects
     assert max(len(body) for _, body in reviews) > 60_000
+
+
+def test_unlike_reviews_differ_in_what_admission_reads() -> None:
+    pods = [read_pods(read_review(body))[0] for body in unlike_reviews(300)]
+
+    assert len({msgspec.json.encode(pod.spec) for pod in pods}) == 300
