@@ -27,16 +27,15 @@ _Question = tuple[bytes, str, bool, bytes]
 class RecentDecisions:
     """Decides on new pods by :func:`admit_create`, once for those that are alike in one second.
 
-    Pods are alike if all that admission decodes of them is equal. A decision depends on its
-    arguments alone, and on the time in whole seconds, in which a grant says when it was made. So
-    nothing is remembered beyond a second, nor once card classes or configuration have changed.
+    Pods are alike if all that admission decodes of them is equal, but for their names. A decision
+    depends on its arguments alone, and on the time in whole seconds, in which a grant says when it
+    was made. So nothing is remembered beyond a second, nor once card classes or configuration have
+    changed.
     """
 
     def __init__(self) -> None:
-        self._basis: tuple[Sequence[CardClass] | None, AdmissionConfig | None, datetime | None] = (
-            None, None, None,
-        )  # fmt: skip
-        self._known: dict[tuple[bytes, str, bytes], tuple[Mapping[str, str], AdmissionResult]] = {}
+        self._basis: tuple[object, object, datetime | None] = (None, None, None)
+        self._known: dict[_Question, tuple[Mapping[str, str], AdmissionResult]] = {}
 
     def admit_create(
         self,
