@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from math import ceil
 from typing import Final
 
 import numpy as np
@@ -87,6 +88,18 @@ class CoolCards:
         """
         missing = needed_history(losing=losing, policy=policy) - self.history[cells].max()
         return max(0.0, float(missing)) * policy.forecast_window_s
+
+    def why_not_measured(self, cells: Cells, *, losing: bool, policy: RebalancerPolicy) -> str:
+        """Return, for people, how many cards only lack history, and when the first has it.
+
+        Empty if there are none among *cells*.
+        """
+        count = int(cells.sum())
+        if not count:
+            return ""
+        minutes = ceil(self.soonest_measured_s(cells, losing=losing, policy=policy) / 60)
+        lack = "cool card with room lacks" if count == 1 else "cool cards with room lack"
+        return f"{count} {lack} history; the first can be a target in {minutes} min"
 
 
 def is_losing(source: CardReading | None) -> bool:

@@ -6,12 +6,12 @@ The value of a move is the load that it takes off the card less what the disrupt
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from math import ceil
 from typing import Final
 
 import numpy as np
 
 from fracgpu.cards.card import FULL_CORES, CardUuid, Health
+from fracgpu.disruption.candidates.cost import disruption_cost
 from fracgpu.disruption.candidates.evictability import why_not_evictable
 from fracgpu.disruption.candidates.move_mode import mode_of
 from fracgpu.disruption.candidates.preflight import why_not_now
@@ -33,16 +33,7 @@ from fracgpu.state.move_object import MoveMode
 
 NAME: Final = "hot-card"
 
-# Costs of a move, in points (per cent of one card).
-_BASE_COST: Final = 5.0
-
-_NO_SURGE_COST: Final = 10.0  # the old pod ends before the new one is ready
-
-_SINGLE_REPLICA_COST: Final = 10.0
-
-_PRIORITY_COST: Final = 5.0
-
-_COST_PER_10_GIB: Final = 1.0  # reloading takes as long as the memory is large
+_SINGLE_REPLICA_COST: Final = 10.0  # in points, where nothing runs until the new pod is ready
 
 _OVERSHOOT: Final = 0.25  # of each point taken off the card beyond its excess
 
@@ -283,15 +274,11 @@ def _without_history(
     state: DisruptionState, targets: Targets, *, losing: bool, policy: RebalancerPolicy
 ) -> str:
     """Return how many cards would do but for their history, and when the first can; or ""."""
-    if not targets:
-        return ""
     cool = state.cool_cards()
     cells = np.zeros(cool.history.shape, np.bool_)
-    cells[targets.rows, targets.columns] = True
-    minutes = ceil(cool.soonest_measured_s(cells, losing=losing, policy=policy) / 60)
-    count = len(targets)
-    cards = "1 cool card with room lacks" if count == 1 else f"{count} cool cards with room lack"
-    return f"{cards} history; the first can be a target in {minutes} min"
+    if targets:
+        cells[targets.rows, targets.columns] = True
+    return cool.why_not_measured(cells, losing=losing, policy=policy)
 
 
 def _closed(
@@ -364,13 +351,8 @@ def _move(  # noqa: PLR0913 - the facts about one pair of pod and card
 
 def _cost(state: DisruptionState, card: CardUuid, candidate: PlacedPod) -> float:
     allocation = state.snapshot.pods[candidate.uid].by_card[card]
-    interruption = 0.0
-    if mode_of(candidate.info) is MoveMode.EVICT:
-        alone = all(other is candidate for other in state.pods_of(candidate.owner_uid))
-        interruption = _NO_SURGE_COST + (_SINGLE_REPLICA_COST if alone else 0.0)
-    return (
-        _BASE_COST
-        + interruption
-        + (_PRIORITY_COST if candidate.info.priority > 0 else 0.0)
-        + _COST_PER_10_GIB * allocation.mib / (10 * 1024)
+    alone = mode_of(candidate.info) is MoveMode.EVICT and all(
+        other is candidate for other in state.pods_of(candidate.owner_uid)
     )
+    cost = disruption_cost(candidate.info, mib=allocation.mib)
+    return cost + (_SINGLE_REPLICA_COST if alone else 0.0)

@@ -19,10 +19,8 @@ from fracgpu.disruption.policy import MakeRoom, Mode, RebalancerPolicy
 from fracgpu.disruption.room.card_table import Flags
 from fracgpu.disruption.room.holds import holds_cards
 from fracgpu.disruption.room.prover import (
-    Allows,
     RoomContext,
     StateProver,
-    always,
     room_context,
 )
 from fracgpu.disruption.room.search import (
@@ -75,7 +73,9 @@ def plan_for(
         return ()
     answer = _plan(state, waiting, policy=policy, now=now)
     if isinstance(answer, HoldReason):
-        held.append(HeldBack(subject=waiting.info.record.key, reason=answer))
+        answer = HeldBack(subject=waiting.info.record.key, reason=answer)
+    if isinstance(answer, HeldBack):
+        held.append(answer)
         return ()
     return answer
 
@@ -98,9 +98,10 @@ def why_outdated(
     if reason is not None:
         return HeldBack(subject=move.pod, reason=reason)
     context = _once_left(state, _kept_for(state, waiting, now=now), policy=policy, now=now)
-    found = _find(context, waiting, cards=_cards_of(beneficiary, context))
+    prover = StateProver(context, waiting)
+    found = _find(context, waiting, prover, cards=_cards_of(beneficiary, context))
     if found is None or move.pod_uid not in {planned.pod.uid for planned in found.moves}:
-        return HeldBack(subject=move.pod, reason=HoldReason.NO_ROOM)
+        return HeldBack(subject=move.pod, reason=HoldReason.NO_ROOM, detail=prover.why_no_target)
     return None
 
 
@@ -120,7 +121,7 @@ def _waits(state: DisruptionState, pod: PlacedPod) -> bool:
 
 def _plan(
     state: DisruptionState, waiting: PlacedPod, *, policy: RebalancerPolicy, now: datetime
-) -> tuple[Move, ...] | HoldReason:
+) -> tuple[Move, ...] | HoldReason | HeldBack:
     need = waiting.info.need
     if need is None or single_container(need) is None:
         return HoldReason.SEVERAL_CONTAINERS
@@ -134,7 +135,7 @@ def _plan(
         return HoldReason.ROOM_TRIED
     context = room_context(state, policy=policy, now=now)
     found = _within_budgets(context, waiting, cards=_free_for_all(context))
-    if isinstance(found, HoldReason):
+    if not isinstance(found, RoomPlan):
         return found
     return _that_may_begin(context, _moves(context, waiting, found))
 
@@ -154,7 +155,7 @@ def _rest(
     cards = _cards_of(beneficiary, context)
     left = policy.make_room_moves - len(kept)
     found = _within_budgets(context, waiting, cards=cards, most_moves=left)
-    if isinstance(found, HoldReason):
+    if not isinstance(found, RoomPlan):
         return HoldReason.ROOM_KEPT
     moves = [replace(move, beneficiary=beneficiary) for move in _moves(context, waiting, found)]
     return _that_may_begin(context, moves)
@@ -206,7 +207,7 @@ def _ends(past_move: PastMove) -> tuple[CardUuid, CardUuid]:
 
 def _within_budgets(
     context: RoomContext, waiting: PlacedPod, *, cards: Flags, most_moves: int | None = None
-) -> RoomPlan | HoldReason:
+) -> RoomPlan | HoldReason | HeldBack:
     """Return a plan that the budgets allow as a whole, or why there is none.
 
     If they had room for a part of it only, moves would be made that help nobody.
@@ -225,9 +226,16 @@ def _within_budgets(
         refused.extend([pod.uid] if reason else [])
         return reason is None
 
-    found = _find(context, waiting, cards=cards, allows=allows, most_moves=most_moves)
+    prover = StateProver(context, waiting, allows=allows)
+    found = _find(context, waiting, prover, cards=cards, most_moves=most_moves)
+    if found is None and refused:
+        return HoldReason.PLAN_BUDGET
     if found is None:
-        return HoldReason.PLAN_BUDGET if refused else HoldReason.NO_ROOM
+        return HeldBack(
+            subject=waiting.info.record.key,
+            reason=HoldReason.NO_ROOM,
+            detail=prover.why_no_target,
+        )
     left = min(
         context.policy.max_per_hour - budgets.this_hour,
         context.policy.max_per_day - budgets.today,
@@ -244,9 +252,9 @@ def _node_of(context: RoomContext, pod: MovablePod) -> str:
 def _find(
     context: RoomContext,
     waiting: PlacedPod,
+    prover: StateProver,
     *,
     cards: Flags,
-    allows: Allows = always,
     most_moves: int | None = None,
 ) -> RoomPlan | None:
     need = waiting.info.need
@@ -255,7 +263,7 @@ def _find(
     return find_room(
         context.table,
         need,
-        StateProver(context, waiting, allows=allows),
+        prover,
         cards=cards & context.allowed(waiting)[context.table.node],
         most_moves=most,
     )

@@ -65,12 +65,6 @@ class CardTable:
                     suitable = suitable & (self.capacity_mib != capacity)
         return suitable
 
-    def is_model(self, model: str) -> Flags:
-        """Return which cards are of a model."""
-        number = self._models.index(model) if model in self._models else -1
-        found: Flags = self._model == number
-        return found
-
     def flags(self, cards: Collection[CardUuid]) -> Flags:
         """Return which of the table's cards are among *cards*."""
         found = np.zeros(len(self.uuids), np.bool_)

@@ -5,7 +5,7 @@ places real pods. A target is measured and stays cool, as for every move.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import lru_cache
 from typing import Final
 
@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.candidates.cost import disruption_cost
 from fracgpu.disruption.candidates.evictability import why_not_evictable
 from fracgpu.disruption.candidates.move_mode import mode_of
 from fracgpu.disruption.candidates.preflight import why_not_now
-from fracgpu.disruption.cool_cards import most_remembered, needed_history
 from fracgpu.disruption.disruption_state import DisruptionState, budgets_of
-from fracgpu.disruption.heat import Heat, MeasuredPodUse
+from fracgpu.disruption.heat import MeasuredPodUse
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.disruption.room.card_table import CardTable, Flags
 from fracgpu.disruption.room.holds import held_for
@@ -26,19 +26,13 @@ from fracgpu.disruption.room.search import MovablePod, PlannedMove
 from fracgpu.disruption.simulation import PlacementSimulation
 from fracgpu.k8s.scheduling.cluster import Change
 from fracgpu.k8s.scheduling.node_filters import NodeFilter, allowed_nodes
+from fracgpu.placement.node_matrix import UNSEEN
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
+from fracgpu.placement.snapshot_index import Cells
 from fracgpu.state.cluster_state import PlacedPod
-from fracgpu.state.move_object import MoveMode
-
-_BASE_COST: Final = 5.0
-_NO_SURGE_COST: Final = 10.0  # the old pod ends before the new one is ready
-_PRIORITY_COST: Final = 5.0
-_COST_PER_10_GIB: Final = 1.0  # reloading takes as long as the memory is large
 
 _ROOM: Final = frozenset({NodeFilter.RESOURCES, NodeFilter.PORTS})
-
-_UNKNOWN: Final = 2.0  # busier than any card: unknown is never cool
 
 
 class RoomContext:
@@ -66,14 +60,10 @@ class RoomContext:
         self._simulation = PlacementSimulation(state)
         self._refused: dict[str, bool] = {}
         self._allowed: dict[str, Flags] = {}
-        readings = [state.reading(uuid) for uuid in self.table.uuids]
-        self.level = _ratios([one.level_ratio if one else _UNKNOWN for one in readings])
-        self.forecast = _ratios([one.forecast_ratio if one else _UNKNOWN for one in readings])
-        self.remembered = _ratios([one.remembered_ratio if one else _UNKNOWN for one in readings])
-        self.history = _ratios([one.history_ratio if one else 0.0 for one in readings])
-        self.measured_free_mib = np.array(
-            [one.free_mib if one else 0 for one in readings], np.int64
-        )
+        places = state.index.places(state.snapshot)
+        found = [places.get(uuid, (UNSEEN, 0)) for uuid in self.table.uuids]
+        self._rows, self._columns = np.array(found, np.int64).reshape(-1, 2).T
+        self.measured = self.flags(state.cool_cards().measured(losing=False, policy=policy))
         self.targets = self._targets()
 
     def evictable(self, candidate: PlacedPod) -> bool:
@@ -100,9 +90,17 @@ class RoomContext:
 
     def preference(self, candidate: PlacedPod, cards: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return how gladly the scheduler would give a pod each of some cards of the table."""
-        places = self.state.index.places(self.state.snapshot)
-        found = np.array([places[self.table.uuids[number]] for number in cards.tolist()], np.int64)
-        return self._simulation.preference(candidate, found[:, 0], found[:, 1])
+        return self._simulation.preference(candidate, self._rows[cards], self._columns[cards])
+
+    def flags(self, cells: Cells) -> Flags:
+        """Return which cards of the table are among some cells of the state's index."""
+        return cells[self._rows, self._columns]
+
+    def cells(self, flags: Flags) -> Cells:
+        """Return the cells of the state's index in which some cards of the table are."""
+        found = np.zeros(self.state.cool_cards().history.shape, np.bool_)
+        found[self._rows[flags], self._columns[flags]] = True
+        return found
 
     def use(self, candidate: PlacedPod, card: CardUuid) -> MeasuredPodUse | None:
         """Return a pod's use of its card; what the whole card does, if the pod is not measured."""
@@ -115,14 +113,11 @@ class RoomContext:
     def _targets(self) -> Flags:
         """Return which cards may be the target of some move now."""
         state, policy = self.state, self.policy
-        cool = self.table.flags(
-            [uuid for uuid, found in state.heat.items() if found.heat is Heat.COOL]
-        )
         budgets = budgets_of(state, policy=policy, now=self.now)
         sources = {past_move.move.source for past_move in state.past if past_move.under_way}
         closed = self.table.flags({*self.held, *sources, *budgets.closed_targets()})
         busy = np.array([budgets.node_is_busy(name) for name in self.table.nodes], np.bool_)
-        return cool & self.table.open & ~closed & ~busy[self.table.node]
+        return self.table.open & ~closed & ~busy[self.table.node]
 
 
 @lru_cache(maxsize=1)
@@ -169,6 +164,10 @@ class StateProver:
         context: of the cycle.
         waiting: the pod that gets in.
         allows: whether the budgets allow to move a pod after those moves.
+
+    Attributes:
+        unmeasured: the cards that could have been the only targets of some pod, but for their
+            history.
     """
 
     def __init__(
@@ -177,6 +176,15 @@ class StateProver:
         self._context = context
         self._waiting = waiting
         self._allows = allows
+        self.unmeasured: Flags = np.zeros(len(context.table.uuids), np.bool_)
+
+    @property
+    def why_no_target(self) -> str:
+        """How many cards only lacked history, and when the first has it; empty for none."""
+        context = self._context
+        return context.state.cool_cards().why_not_measured(
+            context.cells(self.unmeasured), losing=False, policy=context.policy
+        )
 
     def movable(self, card: CardUuid) -> Sequence[MovablePod]:
         context = self._context
@@ -195,7 +203,7 @@ class StateProver:
             ):
                 continue
             allocation = snapshot.pods[uid].by_card[card]
-            cost = _cost(candidate, allocation.mib)
+            cost = disruption_cost(candidate.info, mib=allocation.mib)
             found.append(MovablePod(uid=uid, card=card, allocation=allocation, cost=cost))
         return sorted(found, key=lambda pod: (pod.cost, pod.uid))
 
@@ -250,50 +258,34 @@ class StateProver:
         """Yield the cards that may be the target, in the order of the pod's strategy."""
         self._context.asked += 1
         context, policy = self._context, self._context.policy
-        table, state = context.table, context.state
+        table, state, cool = context.table, context.state, context.state.cool_cards()
         need, use = candidate.info.need, context.use(candidate, pod.card)
         assert need is not None, "a pod that may be moved has a need"
         assert use is not None, "a pod that may be moved is on a measured card"
         source = state.snapshot.nodes[candidate.info.record.node].cards[pod.card].card
+        left = state.plan_index.left(
+            candidate.owner_uid, state.past, policy=policy, now=context.now
+        )
+        bearing = cool.bearing(
+            use,
+            model=source.model,
+            free_mib=pod.allocation.mib + policy.free_margin_mib,
+            losing=False,
+            policy=policy,
+        )
         fitting = (
             context.targets
             & context.allowed(candidate)[table.node]
-            & table.is_model(source.model)
-            & ~table.flags(closed | self._left(candidate))
+            & context.flags(bearing)
+            & ~table.flags(closed | left)
             & (table.free_mib >= pod.allocation.mib)
             & (table.free_cores >= pod.allocation.cores)
             & (table.free_slots >= pod.allocation.slots)
-            & (context.forecast + use.busy_ratio <= policy.ceiling_ratio)
-            & (context.history >= needed_history(losing=False, policy=policy))
-            & (context.remembered + use.busy_ratio <= most_remembered(losing=False, policy=policy))
-            & (context.level + use.high_ratio <= policy.hot_ratio)
-            & (context.measured_free_mib >= pod.allocation.mib + policy.free_margin_mib)
         )
-        numbers = np.flatnonzero(fitting)
+        numbers = np.flatnonzero(fitting & context.measured)
         if len(numbers):
             preference = context.preference(candidate, numbers)
             order = np.lexsort((table.free_mib[numbers], -preference, table.avoided[numbers]))
             yield from numbers[order].tolist()
-
-    def _left(self, candidate: PlacedPod) -> frozenset[CardUuid]:
-        """Return the cards that the pod's owner left so lately that it does not return."""
-        lately = timedelta(seconds=self._context.policy.return_cooldown_s)
-        return frozenset(
-            past_move.move.source
-            for past_move in self._context.state.past
-            if past_move.move.owner_uid == candidate.owner_uid
-            and self._context.now - past_move.started_at < lately
-        )
-
-
-def _cost(candidate: PlacedPod, mib: int) -> float:
-    return (
-        _BASE_COST
-        + (0.0 if mode_of(candidate.info) is MoveMode.SURGE else _NO_SURGE_COST)
-        + (_PRIORITY_COST if candidate.info.priority > 0 else 0.0)
-        + _COST_PER_10_GIB * mib / (10 * 1024)
-    )
-
-
-def _ratios(values: list[float]) -> NDArray[np.float64]:
-    return np.array(values, np.float64)
+        else:
+            self.unmeasured |= fitting

@@ -165,6 +165,19 @@ def test_three_moves_make_room_and_four_do_not() -> None:
     assert reasons(refused) == [HoldReason.NO_ROOM]
 
 
+def test_no_room_says_how_many_cards_only_lack_history_and_when_the_first_has_it() -> None:
+    new = replace(a_reading(0.1), history_ratio=0.7)
+    young = {"n1": {"a0": 4000}, "n2": {"b0": 8000}, "n3": {"c0": 9000}}
+    readings = {"a0": new, "b0": new, "c0": replace(new, history_ratio=0.5)}
+
+    (held,) = plan(a_cluster(young, a_waiting_pod(), readings=readings)).held
+
+    assert held.reason is HoldReason.NO_ROOM
+    assert held.detail == (
+        "3 cool cards with room lack history; the first can be a target in 7 min"
+    )
+
+
 def test_too_little_memory_in_all_is_not_scattered_room() -> None:
     full = {"n1": {"a0": 14_000}, "n2": {"b0": 14_000}}
     assert reasons(plan(a_cluster(full, a_waiting_pod()))) == [HoldReason.NO_ROOM]

@@ -69,10 +69,9 @@ def test_only_cards_of_the_named_model_and_of_the_shares_class_suit() -> None:
     assert suits(_need(sizes[1], share=Fraction(1))) == [False, True]
 
 
-def test_flags_and_models_are_in_the_order_of_nodes_and_cards() -> None:
+def test_flags_are_in_the_order_of_nodes_and_cards() -> None:
     table = _table(n2=a_node_info(a_card("c")), n1=a_node_info(a_card("a"), a_card("b", index=1)))
     assert table.nodes == ["n1", "n2"]
     assert table.uuids == ["a", "b", "c"]
     assert table.flags([CardUuid("c"), CardUuid("unknown")]).tolist() == [False, False, True]
-    assert table.is_model("none").tolist() == [False] * 3
     assert _table().flags([]).tolist() == []

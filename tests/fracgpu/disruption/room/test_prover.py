@@ -18,6 +18,7 @@ from fracgpu.k8s.scheduling.objects import SchedulingNode
 from fracgpu.k8s.scheduling.requests import PODS
 from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
 from fracgpu.state.cluster_state import PlacedPod
+from fracgpu.state.move_object import MovePhase
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
 from tests.support.making_room import a_cluster, a_small_pod, a_waiting_pod
@@ -65,6 +66,10 @@ def test_the_pods_own_strategy_comes_first() -> None:
         pytest.param({"readings": {"b0": a_reading(0.55)}}, id="it would be busier than allowed"),
         pytest.param({"readings": {"b0": None}}, id="it is not measured"),
         pytest.param(
+            {"readings": {"b0": replace(a_reading(0.1), repeating=True)}},
+            id="what is measured of it repeats itself",
+        ),
+        pytest.param(
             {"readings": {"b0": replace(a_reading(0.1), history_ratio=0.7)}},
             id="it has not been measured for long",
         ),
@@ -99,6 +104,12 @@ def test_a_card_that_the_owner_left_or_that_has_just_been_a_target_is_none() -> 
     }
     assert target_of(a_cluster(HELD, past=[left]), **roomy) == "b1"
     assert target_of(a_cluster(HELD, past=[left, joined]), **roomy) is None
+
+
+def test_a_move_that_was_only_shown_keeps_no_card_from_one_that_is_made() -> None:
+    made = a_past_move(minutes_ago=30, source=CardUuid("b0"), owner_uid="owner-p-a0")
+    shown = replace(made, phase=MovePhase.RECOMMENDED)
+    assert target_of(a_cluster(HELD, past=[shown])) == "b0"
 
 
 def test_a_card_of_another_model_is_no_target() -> None:
