@@ -39,7 +39,6 @@ from kube.errors import (
 from kube.kinds import MOVES, NODES, PODS
 
 _NO_MOVES: Final = "may not list moves.fracgpu.io, so reservations of moves are not shown"
-LIVE_PODS: Final = "status.phase!=Succeeded,status.phase!=Failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,6 @@ it one again. It gets its label back; its ReplicaSet adopts it and deletes what 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from fracgpu import names
 from fracgpu.disruption.candidates.move_mode import original_value
@@ -19,8 +18,6 @@ from rebalancer.moves.observer import victim_of
 from rebalancer.moves.owners import Owners
 from rebalancer.moves.side_effects import restoring
 from rebalancer.moves.steps.facts import DELETION_COST, LOWEST_COST
-
-_MARKS: Final = (names.MOVED_BY, names.NOTICE)
 
 
 async def find_moved(client: KubeClient) -> Sequence[PodInfo]:
@@ -96,7 +93,7 @@ def _stays(pod: PodInfo) -> bool:
 
 
 def _marks_of(pod: PodInfo, replacements: frozenset[str]) -> list[str]:
-    found = [mark for mark in _MARKS if mark in pod.annotations]
+    found = [mark for mark in names.MOVE_MARKS if mark in pod.annotations]
     replaces = names.MOVE in pod.annotations or pod.record.uid in replacements
     # Others write deletion costs too; only a replacement's lowest one is ours.
     demoted = replaces and pod.annotations.get(DELETION_COST) == LOWEST_COST

@@ -9,19 +9,13 @@ from typing import Final
 MAX_GLOB_CHARS: Final = 96
 
 
-def glob_matches(text: str, glob: str) -> bool:
-    """Report whether *glob* matches the whole of *text*, case-sensitively.
+def any_glob_matches(text: str, globs: tuple[str, ...]) -> bool:
+    """Report whether one of *globs* matches the whole of *text*, case-sensitively.
 
     ``*`` matches any number of characters, ``?`` exactly one, ``[a-c]`` one of the set and
     ``[!a-c]`` one outside it, as in the standard library's :mod:`fnmatch`. An unclosed ``[``
     matches itself, and a reversed range such as ``[c-a]`` nothing. A glob longer than
     :data:`MAX_GLOB_CHARS` matches nothing.
-    """
-    return any_glob_matches(text, (glob,))
-
-
-def any_glob_matches(text: str, globs: tuple[str, ...]) -> bool:
-    """Report whether one of *globs* matches the whole of *text*; see :func:`glob_matches`.
 
     The text is scanned once, however many globs there are.
     """

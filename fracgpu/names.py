@@ -47,6 +47,8 @@ MOVED_BY: Final = "fracgpu.io/moved-by"
 NOTICE: Final = "fracgpu.io/move-notice"
 NOTICE_WITHDRAWN: Final = "withdrawn"  # its value when the move was given up; soon taken off
 RESERVED_KEYS: Final = (GRANTED, ASSIGNMENT, WIRED, TERM, MOVE, MOVED_BY, NOTICE)
+POD_KEYS: Final = frozenset((*REQUEST_KEYS, *RESERVED_KEYS))
+MOVE_MARKS: Final = (MOVED_BY, NOTICE)  # what a move that ended must not leave on a pod
 
 # Node annotations: the agent's inventory, and the cards that the rebalancer has cordoned.
 NODE_CARDS: Final = "fracgpu.io/cards"

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Final, NewType
 
@@ -15,23 +16,30 @@ MAX_MIB: Final = Mib(16 * 1024 * 1024)
 # Compute is counted in percent of one card.
 FULL_CORES: Final = 100
 
-_BYTES_PER_MIB: Final = 1024 * 1024
-_SUFFIX_BYTES: Final = {
-    "Ki": 1024,
-    "Mi": 1024**2,
-    "Gi": 1024**3,
-    "Ti": 1024**4,
+BYTES_PER_MIB: Final = 1024 * 1024
+
+FACTORS: Final[Mapping[str, int]] = {
+    "": 1,
     "k": 1000,
-    "M": 1000**2,
-    "G": 1000**3,
-    "T": 1000**4,
+    **{suffix: 1000 ** (index + 2) for index, suffix in enumerate("MGTPE")},
+    **{f"{suffix}i": 1024 ** (index + 1) for index, suffix in enumerate("KMGTPE")},
 }
+"""What the suffixes of Kubernetes' quantities stand for, those of fractions left out."""
+
 _QUANTITY: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(Ki|Mi|Gi|Ti|k|M|G|T)?", re.ASCII)
 _MISSPELT: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?) *([kmgt])i?b?", re.ASCII | re.IGNORECASE)
-# The API server returns an amount in its canonical form: 8000 comes back as "8k".
-_AMOUNT: Final = re.compile(r"(\d{1,15})(k|M|G|T)?", re.ASCII)
+_AMOUNT: Final = re.compile(r"(\d{1,15})(|k|M|G|T)", re.ASCII)
 _SHARE: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(%?)", re.ASCII)
 _WHOLE: Final = re.compile(r"\d{1,15}", re.ASCII)
+
+
+def parse_amount(text: str) -> int | None:
+    """Return the amount of a resource that is counted, or None if *text* is not a whole number.
+
+    The API server returns an amount in its canonical form: 8000 comes back as ``8k``.
+    """
+    match = _AMOUNT.fullmatch(text)
+    return int(match[1]) * FACTORS[match[2]] if match else None
 
 
 def parse_mib(text: str, *, field: str) -> Mib:
@@ -44,10 +52,9 @@ def parse_mib(text: str, *, field: str) -> Mib:
         RequestError: *text* is not a whole, positive number of MiB.
     """
     wanted = "whole MiB above 0, e.g. '512'"
-    match = _AMOUNT.fullmatch(text)
-    if not match:
+    mib = parse_amount(text)
+    if mib is None:
         raise RequestError(field=field, found=text, wanted=wanted, hint=_mib_hint(text))
-    mib = int(match[1]) * _SUFFIX_BYTES.get(match[2], 1)
     if mib > MAX_MIB:
         raise RequestError(
             field=field,
@@ -133,7 +140,7 @@ def format_mib(mib: int) -> str:
 
 
 def _to_mib(number: str, suffix: str) -> int:
-    return math.ceil(Fraction(number) * _SUFFIX_BYTES[suffix] / _BYTES_PER_MIB)
+    return math.ceil(Fraction(number) * FACTORS[suffix] / BYTES_PER_MIB)
 
 
 def _share_hint(text: str) -> str:
@@ -162,5 +169,5 @@ def _memory_hint(text: str) -> str:
     if "." in number:
         return f"write '{number}Gi' for GiB"
     if int(number) > MAX_MIB:
-        return f"write '{-(-int(number) // _BYTES_PER_MIB)}Mi' for that many bytes"
+        return f"write '{-(-int(number) // BYTES_PER_MIB)}Mi' for that many bytes"
     return f"write '{int(number)}Mi' for MiB"

@@ -21,7 +21,7 @@ import structlog
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.disruption_state import DisruptionState
-from fracgpu.disruption.heat import Heat, blindness, fresh_ratio
+from fracgpu.disruption.heat import HOT_STATES, blindness, fresh_ratio
 from fracgpu.disruption.move import HeldBack, Move, Plan
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.errors import shorten
@@ -36,7 +36,6 @@ _AGAIN_AFTER: Final = timedelta(minutes=10)
 _MOST_DECISIONS: Final = 100  # lines of one cycle
 _MOST_CANDIDATES: Final = 50  # of one decision
 _MOST_CHARS: Final = 120  # of a detail; a pod's name is bounded by Kubernetes
-_HOT: Final = frozenset({Heat.HOT, Heat.RELIEVING})
 
 
 def _plain(value: object) -> object:
@@ -121,7 +120,7 @@ def cycle_entry(
         ),
         "cards": len(cards),
         "trusted_ratio": round(fresh_ratio(state.usage, cards), 4),
-        "hot": sum(card_heat.heat in _HOT for card_heat in state.heat.values()),
+        "hot": sum(card_heat.heat in HOT_STATES for card_heat in state.heat.values()),
         "moves": len(plan.moves),
         "under_way": sum(move.under_way for move in state.past),
         "held": dict(sorted(Counter(hold.reason.label for hold in plan.held).items())),

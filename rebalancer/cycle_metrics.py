@@ -13,6 +13,7 @@ from fracgpu.disruption.brakes.breakers import Breaker, OpenBreaker
 from fracgpu.disruption.brakes.budgets import Budgets
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import (
+    HOT_STATES,
     Heat,
     HeatCause,
     ReadingQuality,
@@ -31,8 +32,6 @@ from rebalancer.usage.measured import Measured
 from rebalancer.usage.prometheus import QueryFailed
 
 log = structlog.get_logger()
-
-_HOT: frozenset[Heat] = frozenset({Heat.HOT, Heat.RELIEVING})
 
 
 class Observes(Protocol):
@@ -127,7 +126,7 @@ class CycleMetrics:
     def _count_heat(
         self, state: DisruptionState, *, policy: RebalancerPolicy, now: datetime
     ) -> None:
-        hot = [uuid for uuid, card_heat in state.heat.items() if card_heat.heat in _HOT]
+        hot = [uuid for uuid, card_heat in state.heat.items() if card_heat.heat in HOT_STATES]
         relievable = 0
         # The clock may be set back, but a counter must not decrease.
         elapsed_s = max(0.0, (now - (self._counted_at or now)).total_seconds())

@@ -13,6 +13,7 @@ from component.leader_gate import LeaderGate
 from component.metrics import CertificateMetrics
 from component.refused_config import RefusedConfigReporter
 from fracgpu.k8s.disruption_budget import read_budget
+from fracgpu.k8s.pod import LIVE_PODS
 from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import decode_move
 from fracgpu.state.node_info import read_node
@@ -54,7 +55,6 @@ _COMPONENT = "fracgpu-scheduler"
 _LEARN_S = 60.0  # between two checks whether the workload has changed
 
 # Ended pods hold nothing, and in a cluster with Jobs they can be most of all pods.
-_LIVE_PODS = "status.phase!=Succeeded,status.phase!=Failed"
 
 
 def build(settings: SchedulerSettings) -> Service:
@@ -117,7 +117,7 @@ def _wire(
         client,
         PODS,
         decode=decode_any_pod,
-        field_selector=_LIVE_PODS,
+        field_selector=LIVE_PODS,
         on_change=pod_changed,
     )
     budgets = Informer(client, PDBS, decode=read_budget)

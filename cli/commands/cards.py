@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from cli.cluster import (
-    LIVE_PODS,
     NOT_INSTALLED,
     is_installed,
     observe,
@@ -20,6 +19,7 @@ from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.printers.cells import safe
 from cli.printers.live import open_console, open_fleet_screen, show_fleet
 from fracgpu.cards.card import NodeCards
+from fracgpu.k8s.pod import LIVE_PODS
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.client import KubeClient

@@ -30,7 +30,6 @@ class Slot:
 
     id: str
     healthy: bool
-    numa_nodes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,6 +117,10 @@ class Heat(Enum):
     SETTLING = "settling"
 
 
+HOT_STATES: Final = frozenset({Heat.HOT, Heat.RELIEVING})
+"""The states of a card that is hot, whether or not a pod is leaving it."""
+
+
 _NEXT: Final[Mapping[Heat, frozenset[Heat]]] = {
     Heat.COOL: frozenset({Heat.WARMING}),
     Heat.WARMING: frozenset({Heat.COOL, Heat.HOT}),

@@ -24,7 +24,7 @@ from fracgpu.doctor.facts import (
 )
 from fracgpu.doctor.finding import Check, Finding, error, warning
 from fracgpu.errors import WireError
-from fracgpu.k8s.node_affinity import NodeRules, Taint, Toleration
+from fracgpu.k8s.node_affinity import EXCLUDING_EFFECTS, NodeRules, Taint, Toleration
 from fracgpu.k8s.release import Release, release_of
 
 AGENT: Final = "fracgpu-deviceplugin"
@@ -35,7 +35,6 @@ _RUNTIME_REASON: Final = "RuntimeUnknown"
 _HAMI: Final = "hami.io/node-"  # HAMi's device plugin registers its cards in such annotations
 # Tolerated by every DaemonSet's pods, or gone by themselves.
 _KUBERNETES_OWN: Final = "node.kubernetes.io/"
-_EXCLUDING: Final = ("NoSchedule", "NoExecute")
 _NEEDS: Final = "docs/node.md#what-the-node-needs"
 # containerd reads CDI specs by default from 2.0 on, and where it is configured to from 1.7 on.
 _CDI_POSSIBLE: Final = Release(1, 7)
@@ -186,7 +185,7 @@ def _taints(node: Json) -> tuple[Taint, ...]:
     return tuple(
         Taint(key=taint["key"], value=taint.get("value") or "", effect=taint["effect"])
         for taint in node.get("spec", {}).get("taints") or ()
-        if taint["effect"] in _EXCLUDING and not taint["key"].startswith(_KUBERNETES_OWN)
+        if taint["effect"] in EXCLUDING_EFFECTS and not taint["key"].startswith(_KUBERNETES_OWN)
     )
 
 

@@ -10,7 +10,7 @@ import msgspec
 from fracgpu.k8s.node import Node
 
 NAME_FIELD: Final = "metadata.name"
-_EXCLUDING_EFFECTS: Final = ("NoSchedule", "NoExecute")
+EXCLUDING_EFFECTS: Final = ("NoSchedule", "NoExecute")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +220,7 @@ def taints_of(node: Node) -> tuple[Taint, ...]:
     return tuple(
         Taint(key=taint.key, value=taint.value, effect=taint.effect)
         for taint in node.spec.taints or ()
-        if taint.effect in _EXCLUDING_EFFECTS
+        if taint.effect in EXCLUDING_EFFECTS
     )
 
 

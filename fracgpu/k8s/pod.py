@@ -20,6 +20,9 @@ UNREADABLE: Final = (ValueError, RecursionError)
 
 _ENDED: Final = ("Succeeded", "Failed")
 
+LIVE_PODS: Final = ",".join(f"status.phase!={phase}" for phase in _ENDED)
+"""The field selector of the pods that have not ended."""
+
 Amounts = Mapping[str, str | int | float]
 
 

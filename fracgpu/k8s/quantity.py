@@ -10,17 +10,14 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
+from fracgpu.units import BYTES_PER_MIB, FACTORS
+
 _SUFFIXES: Final = {
-    "": Decimal(1),
     "n": Decimal("1e-9"),
     "u": Decimal("1e-6"),
     "m": Decimal("1e-3"),
-    "k": Decimal(1000),
-    **{suffix: Decimal(1000) ** (index + 2) for index, suffix in enumerate("MGTPE")},
-    **{f"{suffix}i": Decimal(1024) ** (index + 1) for index, suffix in enumerate("KMGTPE")},
+    **{suffix: Decimal(factor) for suffix, factor in FACTORS.items()},
 }
-
-BYTES_PER_MIB: Final = 1024 * 1024
 
 _MOST: Final = Decimal(2) ** 63
 
@@ -46,8 +43,6 @@ def parse_or_zero(text: str) -> Decimal:
     return min(max(Decimal(0), amount), _MOST) if amount.is_finite() else Decimal(0)
 
 
-_FACTORS: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
-
 _WHOLE: Final = re.compile(r"(\d{1,15})(|k|M|G|Ki|Mi|Gi)", re.ASCII)
 
 
@@ -57,7 +52,7 @@ def whole_amount(text: str) -> int | None:
     The API server writes 4000 as ``4k``. Source: kubernetes.io "Quantity", canonical form.
     """
     match = _WHOLE.fullmatch(text)
-    return int(match[1]) * _FACTORS[match[2]] if match else None
+    return int(match[1]) * FACTORS[match[2]] if match else None
 
 
 _BINARY: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from fracgpu.k8s.container import ContainerKind, ContainerSpec, pod_resource_sum
-from fracgpu.k8s.quantity import BYTES_PER_MIB, cpu_milli, memory_mib, parse_or_zero
+from fracgpu.k8s.quantity import cpu_milli, memory_mib, parse_or_zero
+from fracgpu.units import BYTES_PER_MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,6 @@ from fracgpu.units import Mib, parse_count, parse_memory_mib, parse_share
 
 MAX_CARDS: Final = resource_limits.MAX_CARDS
 
-_KNOWN: Final = frozenset((*names.REQUEST_KEYS, *names.RESERVED_KEYS))
 
 _PAIRS: Final = "one item, or pairs 'container=item, container=item'"
 
@@ -120,7 +119,9 @@ def _ours(annotations: Mapping[str, str], containers: Sequence[ContainerSpec]) -
 
 
 def _refuse_unknown_keys(annotations: Mapping[str, str]) -> None:
-    unknown = [key for key in annotations if key.startswith(names.PREFIX) and key not in _KNOWN]
+    unknown = [
+        key for key in annotations if key.startswith(names.PREFIX) and key not in names.POD_KEYS
+    ]
     if unknown:
         key = min(unknown)
         words = [known_key.removeprefix(names.PREFIX) for known_key in names.REQUEST_KEYS]

@@ -27,7 +27,6 @@ from rebalancer.moves.store import MoveStore
 log = structlog.get_logger()
 
 _EVERY: Final = timedelta(minutes=1)
-_MARKS: Final = (names.MOVED_BY, names.NOTICE)
 
 
 class Janitor:
@@ -85,7 +84,7 @@ class Janitor:
             return
         # A released pod keeps its mark until it has a controller: nothing else would find it.
         kept = {names.MOVED_BY} if victim.released else set()
-        marks = [mark for mark in _MARKS if mark in info.annotations and mark not in kept]
+        marks = [mark for mark in names.MOVE_MARKS if mark in info.annotations and mark not in kept]
         if victim.released or (victim.moved_by and not victim.controller_uid):
             value = original_value(victim.hash_label)
             owner = await self._owners.with_hash(value, namespace=record.namespace)
@@ -141,7 +140,7 @@ def leftovers(pods: Iterable[PlacedPod], records: Iterable[MoveRecord]) -> list[
     return [
         pod
         for pod in pods
-        if pod.uid not in moved and any(mark in pod.info.annotations for mark in _MARKS)
+        if pod.uid not in moved and any(mark in pod.info.annotations for mark in names.MOVE_MARKS)
     ]
 
 

@@ -6,7 +6,6 @@ from typing import Final
 from fracgpu import names
 from fracgpu.errors import RequestError
 
-_KNOWN: Final = frozenset((*names.REQUEST_KEYS, *names.RESERVED_KEYS))
 _MOST_SHOWN: Final = 80
 
 
@@ -24,12 +23,12 @@ def refuse_misplaced(annotations: Mapping[str, str], labels: Mapping[str, str]) 
                 field=f"annotation {key[:_MOST_SHOWN]}",
                 found=annotations[key],
                 wanted=f"{names.PREFIX} in small letters",
-                hint=f"did you mean {small}?" if small in _KNOWN else "",
+                hint=f"did you mean {small}?" if small in names.POD_KEYS else "",
             )
     ours = sorted(key for key in labels if key.startswith(names.PREFIX))
     for key in ours:
         small = key.lower()
-        if small in _KNOWN:
+        if small in names.POD_KEYS:
             raise RequestError(
                 field=f"label {key}",
                 found=labels[key],

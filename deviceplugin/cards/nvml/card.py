@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from deviceplugin.cards.interface import CardHardware, CardSample, DeviceNode, SkippedCard
 from deviceplugin.cards.nvml.calls import NvmlCalls
@@ -13,10 +13,8 @@ from deviceplugin.cards.nvml.gpm import NvmlGpm
 from deviceplugin.cards.nvml.processes import NvmlProcesses
 from deviceplugin.cards.nvml.reserve import LearntReserve, Memory
 from fracgpu.cards.card import Card, CardUuid, Health
-from fracgpu.units import Mib
+from fracgpu.units import BYTES_PER_MIB, Mib
 from process.clock import Clock
-
-_BYTES_PER_MIB: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,11 +155,11 @@ class NvmlCard:
         # Where the driver's part is not known this time, it stays what it was.
         reserved_mib = hardware.card.reserved_mib
         if memory.reserved is not None:
-            reserved_mib = Mib(-(-memory.reserved // _BYTES_PER_MIB))
+            reserved_mib = Mib(-(-memory.reserved // BYTES_PER_MIB))
         card = replace(
             hardware.card,
             index=self._index,
-            total_mib=Mib(memory.total // _BYTES_PER_MIB),
+            total_mib=Mib(memory.total // BYTES_PER_MIB),
             reserved_mib=reserved_mib,
             health=Health.UNHEALTHY if failed else Health.HEALTHY,
             health_reason="remapping a memory row failed" if failed else "",

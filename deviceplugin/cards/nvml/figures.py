@@ -9,8 +9,8 @@ from deviceplugin.cards.nvml import gpm
 from deviceplugin.cards.nvml.calls import NvmlCalls
 from deviceplugin.cards.nvml.gpm import NvmlGpm
 from deviceplugin.cards.nvml.reserve import Memory, memory_from_nvml
+from fracgpu.units import BYTES_PER_MIB
 
-_BYTES_PER_MIB: Final = 1024 * 1024
 _BYTES_PER_KB: Final = 1000
 _FULL_PERCENT: Final = 100
 
@@ -148,7 +148,7 @@ class NvmlMetrics:
         for name, metric, argument in _PCIE:
             if self._profiling.supports(card):
                 mib_per_s = measured.get(metric)
-                found[name] = None if mib_per_s is None else mib_per_s * _BYTES_PER_MIB
+                found[name] = None if mib_per_s is None else mib_per_s * BYTES_PER_MIB
             else:  # the call measures for 20 ms and only then returns
                 read = self._nvml.nvmlDeviceGetPcieThroughput
                 which = getattr(self._nvml, argument)
@@ -169,4 +169,4 @@ def _ratio(percent: float | None) -> float | None:
 
 def _mib(memory: Any, part: str) -> float | None:
     amount = getattr(memory, part, None)
-    return None if amount is None else amount // _BYTES_PER_MIB
+    return None if amount is None else amount // BYTES_PER_MIB

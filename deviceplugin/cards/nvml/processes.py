@@ -6,10 +6,9 @@ from typing import Any, Final
 
 from deviceplugin.cards.interface import CardProcess
 from deviceplugin.cards.nvml.calls import NvmlCalls
-from fracgpu.units import Mib
+from fracgpu.units import BYTES_PER_MIB, Mib
 from process.clock import Clock
 
-_BYTES_PER_MIB: Final = 1024 * 1024
 _FULL_PERCENT: Final = 100
 _US_PER_S: Final = 1_000_000
 # How far the driver's timestamps may be ahead of our clock, though both read the same clock.
@@ -55,7 +54,7 @@ class NvmlProcesses:
         return tuple(
             CardProcess(
                 pid=pid,
-                used_mib=None if used is None else Mib(used // _BYTES_PER_MIB),
+                used_mib=None if used is None else Mib(used // BYTES_PER_MIB),
                 sm_percent=busy.get(pid, 0.0),
             )
             for pid, used in sorted(bytes_by_pid.items())

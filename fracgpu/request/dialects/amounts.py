@@ -1,7 +1,6 @@
 """Strict parsers for the amounts of other systems; every error names the key and its place."""
 
 import math
-import re
 from fractions import Fraction
 from typing import Final, NoReturn
 
@@ -9,12 +8,8 @@ from fracgpu.cards.card import FULL_CORES
 from fracgpu.errors import RequestError, shorten
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.language import MAX_CARDS
-from fracgpu.units import MAX_MIB, Mib, parse_memory_mib, parse_share
+from fracgpu.units import BYTES_PER_MIB, MAX_MIB, Mib, parse_amount, parse_memory_mib, parse_share
 
-# The API server returns an amount in its canonical form: 8000 comes back as "8k".
-_AMOUNT: Final = re.compile(r"(\d{1,15})(k|M|G|T)?", re.ASCII)
-_TIMES: Final = {None: 1, "k": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
-_BYTES_PER_MIB: Final = 1024 * 1024
 _SHARE_GRAIN: Final = 10**9
 
 
@@ -34,11 +29,9 @@ def whole(text: str, *, field: str, wanted: str, low: int, high: int) -> int:
     Raises:
         RequestError: *text* is not such a number; the message says *wanted*.
     """
-    match = _AMOUNT.fullmatch(text)
-    if match:
-        amount = int(match[1]) * _TIMES[match[2]]
-        if low <= amount <= high:
-            return amount
+    amount = parse_amount(text)
+    if amount is not None and low <= amount <= high:
+        return amount
     raise RequestError(field=field, found=text, wanted=wanted)
 
 
@@ -101,12 +94,11 @@ def memory_bytes(text: str, *, field: str) -> Mib:
     Raises:
         RequestError: *text* is not a quantity, or too small or too large for the memory of a card.
     """
-    match = _AMOUNT.fullmatch(text)
-    if not match:
+    amount = parse_amount(text)
+    if amount is None:
         return parse_memory_mib(text, field=field)
-    amount = int(match[1]) * _TIMES[match[2]]
-    mib = math.ceil(Fraction(amount, _BYTES_PER_MIB))
-    if amount < _BYTES_PER_MIB or mib > MAX_MIB:
+    mib = math.ceil(Fraction(amount, BYTES_PER_MIB))
+    if amount < BYTES_PER_MIB or mib > MAX_MIB:
         hint = f"write '{amount}Mi' for MiB" if 1 <= amount <= MAX_MIB else ""
         raise RequestError(
             field=field, found=text, wanted="bytes, from 1Mi to 16Ti, e.g. '8Gi'", hint=hint

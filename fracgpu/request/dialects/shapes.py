@@ -19,8 +19,6 @@ from fracgpu.request.dialects.amounts import (
 from fracgpu.request.dialects.dialect import WHOLE, ForeignRequest
 from fracgpu.request.language import MAX_CARDS
 
-WHOLE_HINT = f'write {names.FRACTION}: "1" for a whole card'
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreAndMemory:
