@@ -188,7 +188,8 @@ async def test_a_card_that_is_closed_is_not_free_for_least_waste(
     none = wasting.order.prefer(pod.need, HOST, "b")
     scores = wasting.quality(pod, "a", "b")
 
-    assert (open_cards, left) == ({CardUuid("GPU-b-1")}, {CardUuid("GPU-b-0")})
+    assert open_cards == frozenset({CardUuid("GPU-b-1")})
+    assert left == frozenset({CardUuid("GPU-b-0")})
     assert none is None
     assert scores == [1.0, 0.0]
 

@@ -129,9 +129,9 @@ def test_reservations_of_one_card_add_up_and_the_one_that_is_used_counts_as_its_
     ledger.remove_pod("p1")
     changed, after = ledger.take_changed(now=NOON), counted()
 
-    assert before == (3000, 3000, {"move-1", "move-2"})
-    assert used == (3000, 2000, {"move-2"})
-    assert (changed, after) == ({"n2"}, before)
+    assert before == (3000, 3000, frozenset({"move-1", "move-2"}))
+    assert used == (3000, 2000, frozenset({"move-2"}))
+    assert (changed, after) == (frozenset({"n2"}), before)
 
 
 def test_a_card_may_be_reserved_and_kept_for_a_pod() -> None:
