@@ -54,8 +54,6 @@ from scheduler.workload_learner import WorkloadLearner
 _COMPONENT = "fracgpu-scheduler"
 _LEARN_S = 60.0  # between two checks whether the workload has changed
 
-# Ended pods hold nothing, and in a cluster with Jobs they can be most of all pods.
-
 
 def build(settings: SchedulerSettings) -> Service:
     """Build the extender; nothing is opened before it runs."""
@@ -117,7 +115,7 @@ def _wire(
         client,
         PODS,
         decode=decode_any_pod,
-        field_selector=LIVE_PODS,
+        field_selector=LIVE_PODS,  # with Jobs the ended ones can be most of all pods
         on_change=pod_changed,
     )
     budgets = Informer(client, PDBS, decode=read_budget)
