@@ -136,14 +136,23 @@ def test_the_default_class_is_no_matter_to_who_asks_in_mib() -> None:
     assert grant(asks(memory(30_000)), CLASSES, rule=rule).need.containers[0].mib == 30_000
 
 
-def test_a_default_that_the_cluster_lacks_is_said() -> None:
-    rule = ClassRule(default_models=("*A100*",), default_mib=Mib(40_000))
-
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (
+            ClassRule(default_models=("*A100*",), default_mib=Mib(40_000)),
+            "*A100* that shares 40000 MiB",
+        ),
+        (ClassRule(default_models=("*A100*", "*B200*")), "*A100*, *B200*"),
+        (ClassRule(default_mib=Mib(40_000)), "a card that shares 40000 MiB"),
+    ],
+)
+def test_a_default_that_the_cluster_lacks_is_said(rule: ClassRule, words: str) -> None:
     with pytest.raises(RequestError) as refused:
         grant(asks(HALF), CLASSES, rule=rule)
 
     assert str(refused.value) == (
-        "the cluster's default card is '*A100* that shares 40000 MiB'; want one that the cluster "
+        f"the cluster's default card is '{words}'; want one that the cluster "
         "has: NVIDIA-A30 (24000 MiB), NVIDIA-H100-80GB-HBM3 (81920 MiB); "
         'name a model, e.g. fracgpu.io/model: "NVIDIA-A30"'
     )
@@ -174,6 +183,16 @@ def test_where_pods_may_wait_what_the_cluster_lacks_is_granted_and_said(
 
     assert granted.need.containers[0].mib == mib
     assert granted.waits_for.startswith(waits_for)
+
+
+def test_a_share_of_a_card_that_is_yet_to_come_is_one_of_the_default_models() -> None:
+    rule = ClassRule(wait=True, default_mib=Mib(40_000), default_models=("*A100*",))
+
+    supposed = grant(asks(HALF), (), rule=rule).card_class
+
+    assert supposed is not None
+    assert (supposed.capacity_mib, supposed.models) == (40_000, {"*A100*"})
+    assert not supposed.measured
 
 
 @pytest.mark.parametrize(
@@ -207,6 +226,18 @@ REFUSED: dict[str, tuple[PodRequest, Sequence[CardClass], str]] = {
         CLASSES,
         "fracgpu.io/model is 'h100'; want globs that match a card model of this cluster: "
         "NVIDIA-A30, NVIDIA-H100-80GB-HBM3; write '*h100*'",
+    ),
+    "a model that lacks a star": (
+        asks(HALF, models=("*h100",)),
+        CLASSES,
+        "fracgpu.io/model is '*h100'; want globs that match a card model of this cluster: "
+        "NVIDIA-A30, NVIDIA-H100-80GB-HBM3; write '*h100*'",
+    ),
+    "all models but those that there are": (
+        asks(HALF, models=("!NVIDIA-*",)),
+        CLASSES,
+        "fracgpu.io/model is '!NVIDIA-*'; want globs that match a card model of this cluster: "
+        "NVIDIA-A30, NVIDIA-H100-80GB-HBM3",
     ),
     "a model that is nearly right": (
         asks(HALF, models=("NVIDIA-A40", "V100")),
