@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from deviceplugin.cards.interface import CardsUnavailableError
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.capacity import NodeState, Sharing, wanted_state
+from deviceplugin.node.inventory import InventoryTracker
 from deviceplugin.node.node_status import NodeStatusUpdater
 from fracgpu import names
 from fracgpu.cards.annotations import read_cards
@@ -82,10 +83,9 @@ def merged(before: Mapping[str, str], patch: Mapping[str, str | None]) -> dict[s
 
 
 def a_report(
-    node: FakeNode, cards: FakeCards, clock: VirtualClock
+    node: FakeNode, tracker: InventoryTracker, clock: VirtualClock
 ) -> tuple[NodeStatusUpdater, CollectorRegistry]:
     registry = CollectorRegistry()
-    tracker = a_tracker(cards, clock)
     report = NodeStatusUpdater(
         node=NODE,
         tracker=tracker,
@@ -101,14 +101,7 @@ async def test_the_node_gets_labels_and_inventory_before_capacity() -> None:
     node, cards, clock = FakeNode(), FakeCards(a_card()), VirtualClock()
     tracker = a_tracker(cards, clock)
     await tracker.refresh()
-    report = NodeStatusUpdater(
-        node=NODE,
-        tracker=tracker,
-        current=lambda: node.state,
-        writer=node,
-        clock=clock,
-        metrics=DevicePluginMetrics(CollectorRegistry()),
-    )
+    report, _ = a_report(node, tracker, clock)
 
     assert await report.sync()
     assert await report.sync()
@@ -122,7 +115,7 @@ async def test_the_node_gets_labels_and_inventory_before_capacity() -> None:
 async def test_cards_that_nobody_has_seen_yet_are_not_reported_as_none() -> None:
     node, cards, clock = FakeNode(), FakeCards(), VirtualClock()
     cards.answer = CardsUnavailableError("no driver")
-    report, _ = a_report(node, cards, clock)
+    report, _ = a_report(node, a_tracker(cards, clock), clock)
 
     await report.sync()
 
@@ -134,14 +127,7 @@ async def test_a_driver_that_is_never_there_is_told_in_the_condition_alone() -> 
     node, cards, clock = FakeNode(), FakeCards(), VirtualClock()
     cards.answer = CardsUnavailableError("no driver")
     tracker = a_tracker(cards, clock)
-    report = NodeStatusUpdater(
-        node=NODE,
-        tracker=tracker,
-        current=lambda: node.state,
-        writer=node,
-        clock=clock,
-        metrics=DevicePluginMetrics(CollectorRegistry()),
-    )
+    report, _ = a_report(node, tracker, clock)
     for _ in range(2):
         await tracker.refresh()
         await report.sync()
@@ -163,14 +149,7 @@ async def test_an_agent_started_while_the_driver_is_gone_reports_0_not_the_old_t
     node.state = replace(before, labels={**SHARED, **before.labels})
     cards.answer = CardsUnavailableError("NVML: Driver Not Loaded")
     tracker = a_tracker(cards, clock, slots_per_card=32)
-    report = NodeStatusUpdater(
-        node=NODE,
-        tracker=tracker,
-        current=lambda: node.state,
-        writer=node,
-        clock=clock,
-        metrics=DevicePluginMetrics(CollectorRegistry()),
-    )
+    report, _ = a_report(node, tracker, clock)
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(tracker.run()), group.create_task(report.run())]
@@ -200,14 +179,7 @@ async def test_a_node_that_stops_sharing_loses_everything_that_was_written_on_it
     node, cards, clock = FakeNode(), FakeCards(a_card()), VirtualClock()
     tracker = a_tracker(cards, clock)
     await tracker.refresh()
-    report = NodeStatusUpdater(
-        node=NODE,
-        tracker=tracker,
-        current=lambda: node.state,
-        writer=node,
-        clock=clock,
-        metrics=DevicePluginMetrics(CollectorRegistry()),
-    )
+    report, _ = a_report(node, tracker, clock)
     await report.sync()
     assert node.state is not None
     out = {names.NODE_OUT_OF_SERVICE: "GPU-a"}
@@ -291,14 +263,7 @@ async def test_a_node_that_is_not_there_yet_is_waited_for() -> None:
     node.state = None
     tracker = a_tracker(FakeCards(a_card()), clock)
     await tracker.refresh()
-    report = NodeStatusUpdater(
-        node=NODE,
-        tracker=tracker,
-        current=lambda: node.state,
-        writer=node,
-        clock=clock,
-        metrics=DevicePluginMetrics(CollectorRegistry()),
-    )
+    report, _ = a_report(node, tracker, clock)
 
     assert not await report.sync()
     assert report.problem is not None
@@ -307,16 +272,8 @@ async def test_a_node_that_is_not_there_yet_is_waited_for() -> None:
 
 async def test_changes_of_cards_and_of_the_node_are_written_and_failures_tried_again() -> None:
     node, cards, clock = FakeNode(), FakeCards(a_card()), VirtualClock()
-    registry = CollectorRegistry()
     tracker = a_tracker(cards, clock)
-    report = NodeStatusUpdater(
-        node=NODE,
-        tracker=tracker,
-        current=lambda: node.state,
-        writer=node,
-        clock=clock,
-        metrics=DevicePluginMetrics(registry),
-    )
+    report, registry = a_report(node, tracker, clock)
 
     def memory() -> str | None:
         assert node.state is not None
