@@ -9,17 +9,11 @@ import msgspec
 
 from fracgpu.errors import WireError
 from fracgpu.k8s.pod import UNREADABLE
-
-
-class _Expression(msgspec.Struct, frozen=True):
-    key: str
-    operator: str
-    values: tuple[str, ...] | None = None
-
-
-class _Selector(msgspec.Struct, frozen=True, rename="camel"):
-    match_labels: dict[str, str] | None = None
-    match_expressions: tuple[_Expression, ...] | None = None
+from fracgpu.k8s.selectors import (
+    LabelSelectorJson,
+    SelectorExpressionJson,
+    operator_holds,
+)
 
 
 class _Meta(msgspec.Struct):
@@ -29,7 +23,7 @@ class _Meta(msgspec.Struct):
 
 
 class _Spec(msgspec.Struct):
-    selector: _Selector | None = None
+    selector: LabelSelectorJson | None = None
 
 
 class _Status(msgspec.Struct, rename="camel"):
@@ -67,7 +61,7 @@ class PodDisruptionBudget:
     allowed: int
     disrupted: frozenset[str] = frozenset()
     labels: Mapping[str, str]
-    expressions: tuple[_Expression, ...] = ()
+    expressions: tuple[SelectorExpressionJson, ...] = ()
     healthy: int = 0
     desired_healthy: int = 0
     observed: bool = True
@@ -115,7 +109,7 @@ def read_budget(body: bytes) -> PodDisruptionBudget:
         wire = _decoder.decode(body)
     except UNREADABLE as error:
         raise WireError(what="poddisruptionbudget", message=str(error)) from error
-    selector = wire.spec.selector or _Selector()
+    selector = wire.spec.selector or LabelSelectorJson()
     return PodDisruptionBudget(
         namespace=wire.metadata.namespace,
         name=wire.metadata.name,
@@ -177,16 +171,7 @@ class BudgetIndex:
         return violating
 
 
-def _holds(wanted: _Expression, value: str | None) -> bool:
-    values = wanted.values or ()
-    match wanted.operator:
-        case "In":
-            return value is not None and value in values
-        case "NotIn":
-            return value is None or value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case _:
-            return True  # an operator of a later release: assume that the pod is protected
+def _holds(wanted: SelectorExpressionJson, value: str | None) -> bool:
+    found = operator_holds(wanted.operator, value, wanted.values or ())
+    # An operator of a later release: assume that the pod is protected.
+    return True if found is None else found

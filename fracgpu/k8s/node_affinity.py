@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from fracgpu.k8s.node import Node
+from fracgpu.k8s.selectors import operator_holds
 
 NAME_FIELD: Final = "metadata.name"
 EXCLUDING_EFFECTS: Final = ("NoSchedule", "NoExecute")
@@ -37,19 +38,9 @@ class NodeExpression:
 
     def holds(self, value: str | None) -> bool:
         """Report whether a node with this value will do; None if it has none."""
-        match self.operator:
-            case "In":
-                return value is not None and value in self.values
-            case "NotIn":
-                return value is None or value not in self.values
-            case "Exists":
-                return value is not None
-            case "DoesNotExist":
-                return value is None
-            case "Gt" | "Lt":
-                return _compares(self.operator, value, self.values)
-            case _:
-                return False  # an operator of a later release: assume that the node does not match
+        found = operator_holds(self.operator, value, self.values)
+        # An operator of a later release: assume that the node does not match.
+        return False if found is None else found
 
     def matches(self, labels: Mapping[str, str], *, node: str) -> bool:
         if self.by_field:
@@ -222,11 +213,3 @@ def taints_of(node: Node) -> tuple[Taint, ...]:
         for taint in node.spec.taints or ()
         if taint.effect in EXCLUDING_EFFECTS
     )
-
-
-def _compares(operator: str, value: str | None, values: Sequence[str]) -> bool:
-    try:
-        have, limit = int(value or ""), int(values[0])
-    except (ValueError, IndexError):
-        return False
-    return have > limit if operator == "Gt" else have < limit

@@ -6,8 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 _SET: Final = re.compile(r"\s*(?P<key>[^\s!=<>(),]+)\s+(?P<op>in|notin)\s*\((?P<values>[^()]*)\)")
@@ -23,6 +25,21 @@ _EXISTS: Final = re.compile(r"\s*(?P<op>!?)\s*(?P<key>[^\s!=<>(),]+)")
 _SEPARATOR: Final = re.compile(r"\s*(,|$)")
 
 
+class SelectorExpressionJson(msgspec.Struct, frozen=True):
+    """The JSON of a ``LabelSelectorRequirement``."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] | None = None
+
+
+class LabelSelectorJson(msgspec.Struct, frozen=True, rename="camel"):
+    """The JSON of a ``LabelSelector``."""
+
+    match_labels: dict[str, str] | None = None
+    match_expressions: tuple[SelectorExpressionJson, ...] | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
     """One term of a selector; operators are those of LabelSelectorRequirement plus Gt and Lt."""
@@ -32,30 +49,46 @@ class Requirement:
     values: tuple[str, ...] = ()
 
     def matches(self, found: Mapping[str, str]) -> bool:
-        value = found.get(self.key)
-        match self.operator:
-            case "In":
-                return value is not None and value in self.values
-            case "NotIn":  # an absent label is not in any set
-                return value is None or value not in self.values
-            case "Exists":
-                return value is not None
-            case "DoesNotExist":
-                return value is None
-            case "Gt" | "Lt":
-                return _compares(value, self.operator, self.values[0])
-            case _:
-                raise ValueError(f'"{self.operator}" is not a valid label selector operator')
+        """Report whether labels meet it.
+
+        Raises:
+            ValueError: the operator is unknown.
+        """
+        holds = operator_holds(self.operator, found.get(self.key), self.values)
+        if holds is None:
+            raise ValueError(f'"{self.operator}" is not a valid label selector operator')
+        return holds
 
 
-def _compares(value: str | None, operator: str, bound: str) -> bool:
+def operator_holds(operator: str, value: str | None, values: Sequence[str]) -> bool | None:
+    """Report whether an operator holds for a label's value; None for an unknown operator.
+
+    Args:
+        operator: as in a LabelSelectorRequirement, or Gt or Lt, which only nodes' labels have.
+        value: None for an absent label.
+        values: of the requirement.
+    """
+    match operator:
+        case "In":
+            return value is not None and value in values
+        case "NotIn":  # an absent label is not in any set
+            return value is None or value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt":
+            return _compares(operator, value, values)
+        case _:
+            return None
+
+
+def _compares(operator: str, value: str | None, values: Sequence[str]) -> bool:
     try:
-        number = int(value) if value is not None else None
-    except ValueError:
+        have, limit = int(value or ""), int(values[0])
+    except (ValueError, IndexError):
         return False
-    if number is None:
-        return False
-    return number > int(bound) if operator == "Gt" else number < int(bound)
+    return have > limit if operator == "Gt" else have < limit
 
 
 @dataclass(frozen=True, slots=True)

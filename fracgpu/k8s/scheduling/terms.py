@@ -7,7 +7,12 @@ from typing import Final
 
 import msgspec
 
-from fracgpu.k8s.selectors import LabelSelector, Requirement, label_selector
+from fracgpu.k8s.selectors import (
+    LabelSelector,
+    LabelSelectorJson,
+    Requirement,
+    label_selector,
+)
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -88,22 +93,11 @@ class SpreadConstraint:
         return LabelSelector((*merged, *self.selector.requirements)) if merged else self.selector
 
 
-class _Expression(msgspec.Struct, frozen=True):
-    key: str
-    operator: str
-    values: tuple[str, ...] | None = None
-
-
-class _Selector(msgspec.Struct, frozen=True, rename="camel"):
-    match_labels: dict[str, str] | None = None
-    match_expressions: tuple[_Expression, ...] | None = None
-
-
 class _Term(msgspec.Struct, frozen=True, rename="camel"):
     topology_key: str = ""
-    label_selector: _Selector | None = None
+    label_selector: LabelSelectorJson | None = None
     namespaces: tuple[str, ...] | None = None
-    namespace_selector: _Selector | None = None
+    namespace_selector: LabelSelectorJson | None = None
 
 
 class _Terms(msgspec.Struct, frozen=True):
@@ -119,7 +113,7 @@ class _Spread(msgspec.Struct, frozen=True, rename="camel"):
     max_skew: int = 1
     topology_key: str = ""
     when_unsatisfiable: str = ""
-    label_selector: _Selector | None = None
+    label_selector: LabelSelectorJson | None = None
     min_domains: int | None = None
     match_label_keys: tuple[str, ...] | None = None
     node_affinity_policy: str | None = None
@@ -190,5 +184,5 @@ def _namespaces(term: _Term, own: str) -> frozenset[str]:
     return frozenset(term.namespaces or ())
 
 
-def _selector(found: _Selector | None) -> LabelSelector | None:
+def _selector(found: LabelSelectorJson | None) -> LabelSelector | None:
     return None if found is None else label_selector(msgspec.to_builtins(found))

@@ -16,6 +16,7 @@ from fracgpu.placement.fit_index import (
     RESOLVABLE,
     FitIndex,
     Obstacle,
+    cards_for_whole_pod,
     obstacle,
     refusal,
 )
@@ -170,6 +171,66 @@ def verdict(index: FitIndex, mib: int, node: str = "n0", *, late: bool = False) 
         a_pod_need(a_need(mib)), strategy=Strategy.PACK, now=LATER if late else NOON
     )
     return int(result.verdict[index.matrix.rows_of([node])[0]])
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+@pytest.mark.parametrize("topology", [None, Topology.ANY, Topology.NVLINK])
+@pytest.mark.parametrize("avoided", [(), (0,), (0, 1, 2)], ids=str)
+def test_several_cards_are_ranked_as_by_the_search(
+    strategy: Strategy, topology: Topology | None, avoided: Sequence[int]
+) -> None:
+    """Properties seldom draw a node on which a pod of several cards fits in more than one way."""
+    uuids = [CardUuid(f"GPU-{number}") for number in range(4)]
+    ledger = Ledger()
+    ledger.set_node(
+        NodeCards(
+            node="n",
+            cards=tuple(
+                Card(
+                    uuid=uuid,
+                    index=number,
+                    model="NVIDIA A30",
+                    total_mib=Mib(1000),
+                    links={uuids[number ^ 1]: 3},
+                )
+                for number, uuid in enumerate(uuids)
+            ),
+            cordons=tuple(
+                Cordon(
+                    card=uuids[number],
+                    until=LATER,
+                    reason="hot",
+                    effect=CordonEffect.PREFER_NO_SCHEDULE,
+                )
+                for number in avoided
+            ),
+            heat={uuid: number / 4 for number, uuid in enumerate(uuids)},
+            load_time=NOON,
+        )
+    )
+    for number, mib in enumerate((100, 300, 500, 900)):
+        holds = {uuids[number]: CardAllocation(mib=Mib(mib), cores=20 * number)}
+        ledger.observe(PodAllocation(pod_uid=f"p{number}", node="n", by_card=holds))
+    index = FitIndex(NodeMatrix(ledger))
+
+    for cards in (1, 2, 3, 4):
+        need = replace(a_pod_need(a_need(200, cards=cards, cores=40)), topology=topology)
+        assert_agrees(index, ledger, need, strategy)
+
+
+def test_containers_fit_on_one_card_if_all_they_take_together_is_free() -> None:
+    _, index = an_index()
+    index.matrix.refresh(now=NOON)
+    kinds_of_two = (
+        (a_need(400, name="a", cores=50), a_need(400, name="b", cores=50)),
+        (a_need(400, name="a", cores=50), a_need(400, name="b", cores=51)),
+        (a_need(400, name="a"), a_need(401, name="b")),
+        (a_need(100, name="a"), a_need(100, name="b", cards=2)),
+    )
+
+    fits = [cards_for_whole_pod(index.matrix, a_pod_need(*pair)).any() for pair in kinds_of_two]
+
+    assert fits == [True, False, False, False]
 
 
 def test_a_node_that_nobody_reported_is_unseen_and_may_still_come() -> None:
