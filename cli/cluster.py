@@ -12,17 +12,16 @@ from cli.main import DONE, FAILED
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.explain.explanation import shortages
 from fracgpu.explain.subject import read_subject
-from fracgpu.k8s.node import decode_node
 from fracgpu.k8s.node_affinity import Taint
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
 from fracgpu.k8s.scheduling.node_filters import CORDONED
-from fracgpu.k8s.scheduling.objects import SchedulingNode, scheduling_node_of
+from fracgpu.k8s.scheduling.objects import SchedulingNode
 from fracgpu.placement.reserved import denied_cards, reservations_for
 from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod import BoundPod, bound_pod_of
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod, NodeConstraints
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.node_info import node_cards_of
+from fracgpu.state.node_info import ObservedNode, observe_node
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.reservation import MoveClaims, read_claims
 from fracgpu.state.snapshot import Snapshot
@@ -39,14 +38,6 @@ from kube.errors import (
 from kube.kinds import MOVES, NODES, PODS
 
 _NO_MOVES: Final = "may not list moves.fracgpu.io, so reservations of moves are not shown"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedNode:
-    """A node: its cards, and all that kube-scheduler reads."""
-
-    cards: NodeCards
-    scheduling: SchedulingNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +71,7 @@ async def observe(client: KubeClient) -> ObservedCluster:
     subjects = tuple(read_subject(bytes(raw)) for raw in pods.items)
     return ObservedCluster(
         pods=subjects,
-        nodes=tuple(read_seen_node(bytes(raw)) for raw in nodes.items),
+        nodes=tuple(observe_node(bytes(raw)) for raw in nodes.items),
         bound=tuple(pod for one in subjects if (pod := bound_pod_of(one.info)) is not None),
         moves=moves,
     )
@@ -93,12 +84,6 @@ async def _claims(client: KubeClient) -> tuple[MoveClaims, ...] | None:
         return ()
     except Forbidden:
         return None
-
-
-def read_seen_node(body: bytes) -> ObservedNode:
-    """Decode what an explanation needs of a node."""
-    node = decode_node(body)
-    return ObservedNode(cards=node_cards_of(node), scheduling=scheduling_node_of(node))
 
 
 def snapshot_of(

@@ -12,16 +12,13 @@ import structlog
 
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.k8s.disruption_budget import read_budget
-from fracgpu.k8s.node import decode_node
 from fracgpu.k8s.pod import decode_pod
 from fracgpu.k8s.scheduling.cluster import SchedulingCluster
 from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
 from fracgpu.k8s.scheduling.objects import (
     ScheduledPod,
-    SchedulingNode,
     read_namespace_labels,
     scheduled_pod_of,
-    scheduling_node_of,
 )
 from fracgpu.k8s.scheduling.volumes import Storage, read_claim, read_volume
 from fracgpu.k8s.workloads.quota import read_quota
@@ -31,7 +28,7 @@ from fracgpu.k8s.workloads.workload_state import ByNamespace, WorkloadState
 from fracgpu.state.bound_pod import BoundPod, bound_pod_of
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.node_info import node_cards_of
+from fracgpu.state.node_info import ObservedNode, observe_node
 from fracgpu.state.pod_info import pod_info_of
 from fracgpu.state.snapshot import Snapshot
 from kube.client import KubeClient
@@ -84,12 +81,6 @@ class _Pod:
     bound: BoundPod | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Node:
-    cards: NodeCards
-    scheduling: SchedulingNode
-
-
 class ClusterCache:
     """The cluster state as of the last watch events."""
 
@@ -99,10 +90,10 @@ class ClusterCache:
         self._scheduled: dict[str, ScheduledPod] = {}
         self._bound_changes: dict[str, BoundPod | None] = {}
         self._bound_taken: set[str] = set()
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, ObservedNode] = {}
         self._scheduling: SchedulingCluster | None = None
         self._pod_informer = Informer(client, PODS, decode=_read_pod, on_change=self._pod)
-        self._node_informer = Informer(client, NODES, decode=_read_node, on_change=self._node)
+        self._node_informer = Informer(client, NODES, decode=observe_node, on_change=self._node)
         self._guards: dict[Kind, Informer[Any]] = {
             kind: Informer(client, kind, decode=read, on_change=self._guard)
             for kind, read in _GUARDS.items()
@@ -230,7 +221,7 @@ class ClusterCache:
             self._ledger.set_pod(placed.info.record)
             self._placed_pods[uid] = placed
 
-    def _node(self, change: Change[_Node]) -> None:
+    def _node(self, change: Change[ObservedNode]) -> None:
         self._scheduling = None
         name = change.key.name
         if change.type is ChangeType.DELETED:
@@ -255,8 +246,3 @@ def _read_pod(body: bytes) -> _Pod:
     return _Pod(
         scheduled=scheduled_pod_of(pod, constraints), placed=placed, bound=bound_pod_of(info)
     )
-
-
-def _read_node(body: bytes) -> _Node:
-    node = decode_node(body)
-    return _Node(cards=node_cards_of(node), scheduling=scheduling_node_of(node))

@@ -1,6 +1,7 @@
 """A node object decoded: its cards, cordons, heat and allocatable host resources."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from fracgpu import names
@@ -15,6 +16,7 @@ from fracgpu.cards.card import NodeCards
 from fracgpu.errors import WireError
 from fracgpu.k8s.node import Node, decode_node
 from fracgpu.k8s.resources import node_allocatable
+from fracgpu.k8s.scheduling.objects import SchedulingNode, scheduling_node_of
 
 _T = TypeVar("_T")
 
@@ -26,6 +28,24 @@ def read_node(body: bytes) -> NodeCards:
         WireError: *body* is not a node.
     """
     return node_cards_of(decode_node(body))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedNode:
+    """A node: its cards, and all that kube-scheduler reads of it."""
+
+    cards: NodeCards
+    scheduling: SchedulingNode
+
+
+def observe_node(body: bytes) -> ObservedNode:
+    """Return the node that *body* holds, decoded once.
+
+    Raises:
+        WireError: *body* is not a node.
+    """
+    node = decode_node(body)
+    return ObservedNode(cards=node_cards_of(node), scheduling=scheduling_node_of(node))
 
 
 def node_cards_of(node: Node) -> NodeCards:

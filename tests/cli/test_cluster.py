@@ -10,7 +10,6 @@ from cli.cluster import (
     cluster_state_of,
     is_installed,
     permission_of,
-    read_seen_node,
     snapshot_of,
     trouble,
 )
@@ -18,6 +17,7 @@ from fracgpu import names
 from fracgpu.explain.subject import read_subject
 from fracgpu.k8s.node_affinity import Taint
 from fracgpu.request.need import Strategy
+from fracgpu.state.node_info import observe_node
 from kube.client import KubeClient
 from kube.errors import AccessError, KubeError, Unavailable, error_from_status
 from simulator.demo.definitions import install_definitions
@@ -26,7 +26,7 @@ from tests.support.gpu import a_gpu_pod, a_sharing_node
 
 
 def seen(node: dict[str, Any]) -> Any:
-    return read_seen_node(json.dumps(node).encode())
+    return observe_node(json.dumps(node).encode())
 
 
 def subject(pod: dict[str, Any]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cli.cluster import ObservedCluster, cluster_state_of, read_seen_node
+from cli.cluster import ObservedCluster, cluster_state_of
 from cli.extender_choice import ClusterStrategy, default_config_map, read_strategy, with_choice
 from cli.rebalancing import read_settings
 from component.placement_config import parse_strategy
@@ -21,7 +21,7 @@ from fracgpu.explain.subject import read_subject
 from fracgpu.placement.outcome import Placement
 from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
 from fracgpu.state.bound_pod import decode_bound_pod
-from fracgpu.state.node_info import read_node
+from fracgpu.state.node_info import observe_node, read_node
 from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType
@@ -140,7 +140,7 @@ def explained(cluster: Cluster, strategy: Strategy) -> Explanation:
     bodies = [json.dumps(pod).encode() for pod in (*cluster.pods, cluster.waits)]
     observed = ObservedCluster(
         pods=tuple(read_subject(body) for body in bodies),
-        nodes=tuple(read_seen_node(json.dumps(node).encode()) for node in cluster.nodes),
+        nodes=tuple(observe_node(json.dumps(node).encode()) for node in cluster.nodes),
         bound=tuple(pod for body in bodies if (pod := decode_bound_pod(body)) is not None),
     )
     subject = observed.pods[-1]

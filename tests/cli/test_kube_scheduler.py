@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from cli.cluster import ObservedCluster, cluster_state_of, read_seen_node
+from cli.cluster import ObservedCluster, cluster_state_of
 from cli.kube_scheduler import Guards, read_guards, with_refusals
 from fracgpu import names
 from fracgpu.explain.subject import read_subject
 from fracgpu.k8s.scheduling.volumes import Storage, Volume, VolumeClaim
 from fracgpu.request.need import Strategy
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod
+from fracgpu.state.node_info import observe_node
 from kube.client import KubeClient
 from kube.errors import Forbidden
 from kube.kinds import NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, Kind
@@ -34,7 +35,7 @@ def subject(name: str = "p", **spec: Any) -> ExplainedPod:
 
 def judged(pod: ExplainedPod, *others: ExplainedPod, guards: Guards | None = None) -> ClusterState:
     """Return the state of a cluster of two nodes with what kube-scheduler refuses."""
-    nodes = tuple(read_seen_node(json.dumps(a_sharing_node(name)).encode()) for name in "nm")
+    nodes = tuple(observe_node(json.dumps(a_sharing_node(name)).encode()) for name in "nm")
     observed = ObservedCluster(pods=(pod, *others), nodes=nodes)
     state = cluster_state_of(
         observed, pod, schedulers=[names.SCHEDULER_NAME], strategy=Strategy.PACK, now=NOON
