@@ -20,6 +20,7 @@ REGISTRY ?=
 SKOPEO ?=
 LOCK ?=
 MODULE ?=
+RECORD ?=
 
 .PHONY: help setup demo test check lint types imports format hooks e2e test-pythons bench bench-rebalancer fuzz mutants \
 	lock proto can-push dashboards chart commands screenshots image push images clean
@@ -74,8 +75,8 @@ hooks: setup ## have git run lint and imports before each commit, types before e
 test-pythons: ## make test on each supported Python that is installed; says which are not
 	@MAKE=$(MAKE) bash tools/test_pythons.sh $(PYTHONS)
 
-e2e: setup ## tests against a real control plane; KUBEBUILDER_ASSETS names the folder with its binaries
-	$(BIN)/pytest -m e2e $(PYTEST)
+e2e: setup ## tests against a real control plane; KUBEBUILDER_ASSETS names the folder with its binaries (RECORD=1: keep its answers for make test)
+	FRACGPU_RECORD=$(RECORD) $(BIN)/pytest -m e2e $(PYTEST)
 
 bench: setup ## run benchmarks; one JSON line per figure (options: BENCH="webhook extender", BENCH=--list)
 	@$(BIN)/python -m benchmarks $(BENCH)

@@ -2,14 +2,18 @@
 
 Compared are the code, the Status' reason and words, and the object that comes back, less what two
 servers cannot agree on (uids, times, revisions) and what the simulator leaves out on purpose.
+The real one's answers are kept beside this file: `make e2e RECORD=1` writes them.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, Final
 
 import aiohttp
 import pytest
@@ -18,10 +22,8 @@ import yaml
 from simulator.apiserver.server import ApiServer
 from simulator.objects import Json, decode, encode
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-pytestmark = pytest.mark.e2e
+RECORD_ENV: Final = "FRACGPU_RECORD"
+RECORDED: Final = Path(__file__).with_name("side_by_side")
 
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -298,7 +300,8 @@ class Server:
             ask.method, url, data=body, headers=headers, ssl=self.trust
         ) as response:
             text = await response.read()
-            found = decode(text) if response.content_type == "application/json" else text
+            told = response.content_type == "application/json"
+            found = decode(text) if told else text.decode()
             return response.status, found, response.headers.get("Retry-After")
 
 
@@ -336,29 +339,55 @@ def real(real_kubeconfig: Path) -> Server:
     )
 
 
-@pytest.mark.parametrize(
-    "asks",
-    [WRITES_AND_READS, ROUTES, VALIDATION, PATCHES, BINDING_AND_EVICTION],
-    ids=["writes-and-reads", "routes", "validation", "patches", "binding-and-eviction"],
-)
-async def test_both_servers_answer_alike(asks: list[Ask], real: Server) -> None:
-    different = []
-    async with ApiServer.start() as api, aiohttp.ClientSession() as session:
-        ours = Server(url=api.url, headers={}, trust=True)
-        # Fresh on both: what an earlier list left on the shared real server goes first.
-        clean = [Ask("DELETE", path) for path in (PODS, PDBS, CONFIGS, LEASES, DEPLOYMENTS, JOBS)]
-        for ask in (
-            Ask("POST", "/api/v1/namespaces", {"metadata": {"name": "side-by-side"}}),
-            *clean,
-        ):
-            for server in (real, ours):
-                await server.answer(session, ask)
-        for ask in asks:
-            theirs = await real.answer(session, ask)
-            mine = await ours.answer(session, ask)
-            expected = (theirs[0], gist(theirs[1], words=ask.words), theirs[2])
-            got = (mine[0], gist(mine[1], words=ask.words), mine[2])
-            if got != expected:
-                different.append((f"{ask.method} {ask.path} {ask.body}", expected, got))
+ASKS: Final = {
+    "writes-and-reads": WRITES_AND_READS,
+    "routes": ROUTES,
+    "validation": VALIDATION,
+    "patches": PATCHES,
+    "binding-and-eviction": BINDING_AND_EVICTION,
+}
+in_turn = pytest.mark.parametrize("asks", ASKS)
 
-    assert different == []
+
+async def answers(server: Server, asks: list[Ask]) -> list[Json]:
+    """Return what is compared of each answer; the namespace is emptied first."""
+    async with aiohttp.ClientSession() as session:
+        await server.answer(
+            session, Ask("POST", "/api/v1/namespaces", {"metadata": {"name": "side-by-side"}})
+        )
+        for path in (PODS, PDBS, CONFIGS, LEASES, DEPLOYMENTS, JOBS):
+            await server.answer(session, Ask("DELETE", path))
+        found = []
+        for ask in asks:
+            code, body, retry_after = await server.answer(session, ask)
+            answer: Json = {"asked": f"{ask.method} {ask.path}", "code": code}
+            if retry_after is not None:
+                answer["retryAfter"] = retry_after
+            found.append({**answer, "body": gist(body, words=ask.words)})
+        return found
+
+
+def recorded(asks: str) -> list[Json]:
+    found: list[Json] = json.loads((RECORDED / f"{asks}.json").read_text())
+    return found
+
+
+@in_turn
+async def test_the_simulator_answers_as_a_real_server_did(asks: str) -> None:
+    async with ApiServer.start() as api:
+        ours = await answers(Server(url=api.url, headers={}, trust=True), ASKS[asks])
+
+    told = recorded(asks)
+    assert len(ours) == len(told)
+    assert [pair for pair in zip(ours, told, strict=True) if pair[0] != pair[1]] == []
+
+
+@pytest.mark.e2e
+@in_turn
+async def test_a_real_server_answers_as_is_recorded(asks: str, real: Server) -> None:
+    theirs = await answers(real, ASKS[asks])
+
+    if os.environ.get(RECORD_ENV):
+        lines = ",\n".join(json.dumps(answer) for answer in theirs)
+        (RECORDED / f"{asks}.json").write_text(f"[\n{lines}\n]\n")
+    assert theirs == recorded(asks)
