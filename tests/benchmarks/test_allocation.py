@@ -83,7 +83,7 @@ def test_each_figure_of_the_documentation_has_a_name_of_its_own() -> None:
     assert Case(named_percent=33, policy="fgd").name == "default_named33_fgd"
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 @pytest.mark.timeout(1800)
 def test_where_a_third_of_the_pods_name_models_95_per_cent_are_allocated() -> None:
     if not (shared() / "referee").is_dir():

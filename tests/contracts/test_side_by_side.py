@@ -21,267 +21,26 @@ import yaml
 
 from simulator.apiserver.server import ApiServer
 from simulator.objects import Json, decode, encode
+from tests.contracts.asked import (
+    ASKS,
+    CONFIGS,
+    DEPLOYMENTS,
+    JOBS,
+    LEASES,
+    PDBS,
+    PODS,
+    Ask,
+)
 
 RECORD_ENV: Final = "FRACGPU_RECORD"
 RECORDED: Final = Path(__file__).with_name("side_by_side")
-
-MERGE = "application/merge-patch+json"
-STRATEGIC = "application/strategic-merge-patch+json"
-JSON_PATCH = "application/json-patch+json"
-NS = "/api/v1/namespaces/NS"
-PODS = f"{NS}/pods"
-CONFIGS = f"{NS}/configmaps"
-PDBS = "/apis/policy/v1/namespaces/NS/poddisruptionbudgets"
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/NS/leases"
-DEPLOYMENTS = "/apis/apps/v1/namespaces/NS/deployments"
-JOBS = "/apis/batch/v1/namespaces/NS/jobs"
-HOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 
 _LEFT_OUT = frozenset({"managedFields"})
 _TIMES = {"creationTimestamp", "deletionTimestamp", "lastTransitionTime"}
 _VARIES = frozenset({"uid", "resourceVersion", *_TIMES})
 _UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 _GENERATED = re.compile(r"gen-[a-z0-9]{5}")
-
-
-@dataclass(frozen=True)
-class Ask:
-    """One request. ``words`` False compares the code and the reason alone."""
-
-    method: str
-    path: str
-    body: Any = None
-    content_type: str = "application/json"
-    words: bool = True
-
-
-def a_pod(name: str = "", *, meta: Json | None = None, **spec: Any) -> Json:
-    container = {"name": "main", "image": "x:1"}
-    return {
-        "metadata": {**({"name": name} if name else {}), **(meta or {})},
-        "spec": {"schedulerName": "nobody", "containers": [container], **spec},
-    }
-
-
-def demanding(name: str, **amounts: Any) -> Json:
-    container = {"name": "main", "image": "x:1", "resources": amounts}
-    return a_pod(name, containers=[container])
-
-
-def mem(amount: Any) -> Json:
-    return {"fracgpu.io/gpu-mem": amount}
-
-
-def labelled(labels: Json, selector: Json) -> Json:
-    template = {"metadata": {"labels": labels}, "spec": a_pod()["spec"]}
-    spec = {"replicas": 0, "selector": {"matchLabels": selector}, "template": template}
-    return {"metadata": {"name": "d"}, "spec": spec}
-
-
-def a_job(**spec: Any) -> Json:
-    return {"metadata": {"name": "j"}, "spec": {"template": a_pod(**spec)}}
-
-
-def a_hook(**parts: Any) -> Json:
-    rule = {
-        "apiGroups": ["example.org"],
-        "apiVersions": ["v1"],
-        "operations": ["CREATE"],
-        "resources": ["things"],
-    }
-    hook = {
-        "name": "a.example.org",
-        "clientConfig": {"url": "https://127.0.0.1:1/x"},
-        "rules": [rule],
-        "admissionReviewVersions": ["v1"],
-        "sideEffects": "None",
-        **parts,
-    }
-    return {"metadata": {"name": "side-by-side"}, "webhooks": [hook]}
-
-
-def bound(name: str, node: str = "n1", **meta: Any) -> Json:
-    return {"metadata": {"name": name, **meta}, "target": {"kind": "Node", "name": node}}
-
-
-ADD = {"op": "add", "value": "1"}
-OTHER_IMAGE = {"name": "main", "image": "y:1"}
-READY = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
-COUNTED = {"observedGeneration": 1, "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1}
-
-WRITES_AND_READS = [
-    Ask("POST", PODS, a_pod("p")),
-    Ask("POST", PODS, a_pod("p")),
-    Ask("GET", f"{PODS}/p"),
-    Ask("GET", f"{PODS}/none"),
-    Ask("POST", PODS, a_pod(meta={"generateName": "gen-"})),
-    Ask("POST", PODS, a_pod()),
-    Ask("POST", f"{PODS}?dryRun=All", a_pod("dry")),
-    Ask("GET", f"{PODS}/dry"),
-    Ask("POST", PODS, a_pod("q", meta={"namespace": "other"})),
-    Ask("POST", "/api/v1/namespaces/nowhere/pods", a_pod("q")),
-    Ask("PUT", f"{PODS}/p", a_pod("other")),
-    Ask("PUT", f"{PODS}/p", a_pod("p", meta={"resourceVersion": "1"})),
-    Ask("PUT", f"{PODS}/p", a_pod("p", meta={"uid": "other"})),
-    Ask("PUT", f"{PODS}/p", a_pod("p", nodeName="n9"), words=False),
-    Ask("DELETE", f"{PODS}/p", {"preconditions": {"uid": "other"}}),
-    Ask("DELETE", f"{PODS}/p"),
-    Ask("DELETE", f"{PODS}/p"),
-    Ask("POST", CONFIGS, {"metadata": {"name": "c"}, "data": {"a": "1"}}),
-    Ask("PUT", f"{CONFIGS}/c", {"metadata": {"name": "c"}, "data": {"a": "2"}}),
-    Ask("DELETE", f"{CONFIGS}/c"),
-    Ask("POST", CONFIGS, {"metadata": {"name": "c"}, "data": {"a": 1}}),
-    Ask("POST", CONFIGS, {"metadata": {"name": "f", "finalizers": ["example.org/f"]}}),
-    Ask("DELETE", f"{CONFIGS}/f"),
-    Ask("PATCH", f"{CONFIGS}/f", {"metadata": {"finalizers": None}}, MERGE),
-    Ask("GET", f"{CONFIGS}/f"),
-    Ask("POST", LEASES, {"metadata": {"name": "l"}, "spec": {"holderIdentity": "x"}}),
-    Ask("PUT", f"{LEASES}/l", {"metadata": {"name": "l"}, "spec": {}}),
-    Ask("PUT", f"{LEASES}/new", {"metadata": {"name": "new"}, "spec": {}}),
-    Ask("POST", f"{NS}/secrets", {"metadata": {"name": "s"}, "stringData": {"a": "b"}}),
-    Ask("PATCH", f"{NS}/secrets/s", {"type": "x"}, MERGE),
-    Ask("DELETE", "/api/v1/namespaces/default"),
-]
-ROUTES = [
-    Ask("GET", "/api/v1/things"),
-    Ask("GET", "/apis/example.org/v1/things"),
-    Ask("GET", "/nothing"),
-    Ask("GET", f"{PODS}/p/nothing"),
-    Ask("POST", f"{PODS}/p", {}),
-    Ask("PUT", PODS, {}),
-    Ask("POST", "/api/v1/pods", a_pod("q")),
-    Ask("GET", f"{PODS}?fieldSelector=spec.x%3D1"),
-    Ask("GET", f"{PODS}?labelSelector=a%20b%20c", words=False),
-    Ask("GET", f"{PODS}?limit=x", words=False),
-    Ask("GET", f"{PODS}?resourceVersion=x", words=False),
-    Ask("GET", f"{PODS}?resourceVersion=99999999", words=False),
-    Ask("GET", f"{PODS}?continue=abc", words=False),
-    Ask("POST", PODS, b"{not json", words=False),
-    Ask("POST", PODS, b"[]", words=False),
-    Ask("POST", PODS, a_pod("q"), "text/plain", words=False),
-    Ask("POST", PODS, {**a_pod("q"), "kind": "Node"}, words=False),
-    Ask("POST", PODS, {**a_pod("q"), "apiVersion": "v2"}, words=False),
-]
-VALIDATION = [
-    Ask("POST", PODS, demanding("ok", limits={**mem(8000), "cpu": 0.5, "memory": "1024Mi"})),
-    Ask("POST", PODS, demanding("q", limits=mem("1.5"))),
-    Ask("POST", PODS, demanding("q", limits=mem("abc"))),
-    Ask("POST", PODS, demanding("q", limits=mem("-1"))),
-    Ask("POST", PODS, demanding("q", requests=mem("4"))),
-    Ask("POST", PODS, demanding("q", limits=mem("4"), requests=mem("3"))),
-    Ask("POST", PODS, demanding("q", limits={"cpu": "1"}, requests={"cpu": "2"})),
-    Ask("POST", PODS, demanding("q", limits={"gpumem": "1"}), words=False),
-    Ask("POST", PODS, {"metadata": {"name": "q"}}),
-    Ask("POST", PODS, a_pod("q", containers=[{}])),
-    Ask("POST", PODS, a_pod("q", containers=[{"name": "a", "image": "x"}] * 2)),
-    Ask("POST", PODS, a_pod("Bad_Name")),
-    Ask("POST", PODS, a_pod("q", meta={"annotations": {"a": 0.5}})),
-    Ask("POST", PODS, a_pod("q", meta={"annotations": {"bad key": "x"}})),
-    Ask("POST", PODS, a_pod("q", meta={"labels": {"a": "bad value"}})),
-    Ask("POST", DEPLOYMENTS, labelled({"app": "a"}, {"app": "b"})),
-    Ask("POST", DEPLOYMENTS, labelled({"app": "a"}, {})),
-    Ask("POST", DEPLOYMENTS, labelled({"app": "a"}, {"app": "a"})),
-    Ask("GET", f"{DEPLOYMENTS}/d/scale"),
-    Ask("PATCH", f"{DEPLOYMENTS}/d/scale", {"spec": {"replicas": -1}}, MERGE),
-    Ask("PATCH", f"{DEPLOYMENTS}/d/scale", {"spec": {"replicas": 2}}, MERGE),
-    Ask("PATCH", f"{DEPLOYMENTS}/d", {"spec": {"selector": {"matchLabels": {"x": "y"}}}}, MERGE),
-    Ask("POST", JOBS, a_job()),
-    Ask(
-        "POST",
-        JOBS,
-        {"metadata": {"name": "j"}, "spec": {"template": a_pod(restartPolicy="Never")}},
-    ),
-    Ask("POST", HOOKS, a_hook(name="short")),
-    Ask("POST", HOOKS, a_hook(sideEffects="Some")),
-    Ask("POST", HOOKS, a_hook(timeoutSeconds=60)),
-    Ask("POST", HOOKS, a_hook(clientConfig={})),
-    Ask("POST", HOOKS, a_hook(clientConfig={"url": "http://x/"})),
-    Ask("POST", HOOKS, a_hook(admissionReviewVersions=["v2"])),
-    Ask("POST", HOOKS, a_hook(failurePolicy="Maybe")),
-    Ask(
-        "POST",
-        HOOKS,
-        a_hook(matchConditions=[{"name": "x", "expression": "object.metadata.name == "}]),
-        words=False,
-    ),
-    Ask("POST", HOOKS, a_hook(matchConditions=[{"name": "x", "expression": "f(1)"}]), words=False),
-    Ask("POST", HOOKS, a_hook()),
-    Ask("DELETE", f"{HOOKS}/side-by-side"),
-]
-PATCHES = [
-    Ask("POST", PODS, a_pod("p")),
-    Ask("PATCH", f"{PODS}/p", {"metadata": {"labels": {"a": None, "b": "c"}}}, MERGE),
-    Ask("PATCH", f"{PODS}/p", {"metadata": {"resourceVersion": "1"}}, MERGE),
-    Ask("PATCH", f"{PODS}/p", {"metadata": {"name": "other"}}, MERGE),
-    Ask("PATCH", f"{PODS}/p", {"metadata": {"uid": "other"}}, MERGE, words=False),
-    Ask("PATCH", f"{PODS}/p", {"spec": {"nodeName": "n"}}, MERGE, words=False),
-    Ask("PATCH", f"{PODS}/p", [1], MERGE, words=False),
-    Ask("PATCH", f"{PODS}/p", b"{", MERGE, words=False),
-    Ask("PATCH", f"{PODS}/p", {}, "application/json"),
-    Ask("PATCH", f"{PODS}/none", {"metadata": {}}, MERGE),
-    Ask("PATCH", f"{PODS}/p", [{"op": "test", "path": "/kind", "value": "x"}], JSON_PATCH),
-    Ask("PATCH", f"{PODS}/p", [{**ADD, "path": "/gone/x"}], JSON_PATCH),
-    Ask("PATCH", f"{PODS}/p", [{"op": "frob", "path": "/kind"}], JSON_PATCH),
-    Ask("PATCH", f"{PODS}/p", {}, JSON_PATCH, words=False),
-    Ask(
-        "PATCH",
-        f"{PODS}/p",
-        [{"op": "add", "path": "/metadata/labels/z", "value": "1"}],
-        JSON_PATCH,
-    ),
-    Ask("PATCH", f"{PODS}/p", {"spec": {"containers": [{"image": "y"}]}}, STRATEGIC),
-    Ask("PATCH", f"{PODS}/p", {"metadata": {"$patch": "frob"}}, STRATEGIC),
-    Ask(
-        "PATCH",
-        f"{PODS}/p",
-        {"spec": {"containers": [{"name": "main", "image": "y:1"}]}},
-        STRATEGIC,
-    ),
-    Ask("PATCH", f"{PODS}/p/status", {**READY, "metadata": {"labels": {"via": "status"}}}, MERGE),
-    Ask("PATCH", f"{PODS}/p", {"status": {"phase": "Failed"}}, MERGE),
-]
-BINDING_AND_EVICTION = [
-    Ask("POST", PODS, a_pod("p", meta={"labels": {"app": "a"}})),
-    Ask("POST", f"{PODS}/none/binding", bound("none")),
-    Ask("POST", f"{PODS}/p/binding", bound("other")),
-    Ask("POST", f"{PODS}/p/binding", {"metadata": {"name": "p"}, "target": {}}),
-    Ask("POST", f"{PODS}/p/binding", bound("p", uid="other")),
-    Ask("POST", f"{PODS}/p/binding", bound("p", resourceVersion="1"), words=False),
-    Ask("POST", f"{PODS}/p/binding", bound("p", annotations={"example.org/a": "b"})),
-    Ask("POST", f"{PODS}/p/binding", bound("p", "n2")),
-    Ask("GET", f"{PODS}/p"),
-    Ask("PATCH", f"{PODS}/p/status", READY, STRATEGIC),
-    Ask("POST", f"{PODS}/none/eviction", {"metadata": {"name": "none"}}),
-    Ask("POST", f"{PODS}/p/eviction", {"metadata": {"name": "other"}}),
-    Ask(
-        "POST",
-        f"{PODS}/p/eviction",
-        {"metadata": {"name": "p"}, "deleteOptions": {"preconditions": {"uid": "other"}}},
-    ),
-    Ask(
-        "POST",
-        PDBS,
-        {
-            "metadata": {"name": "b"},
-            "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}},
-        },
-    ),
-    Ask("POST", f"{PODS}/p/eviction", {"metadata": {"name": "p"}}),
-    Ask("PATCH", f"{PDBS}/b/status", {"status": {**COUNTED, "disruptionsAllowed": 0}}, MERGE),
-    Ask("POST", f"{PODS}/p/eviction", {"metadata": {"name": "p"}}),
-    Ask("PATCH", f"{PDBS}/b/status", {"status": {"desiredHealthy": 0}}, MERGE),
-    Ask("POST", f"{PODS}/p/eviction", {"metadata": {"name": "p"}}),
-    Ask("PATCH", f"{PDBS}/b/status", {"status": {"disruptionsAllowed": 1}}, MERGE),
-    Ask("POST", f"{PODS}/p/eviction?dryRun=All", {"metadata": {"name": "p"}}),
-    Ask("POST", PDBS, {"metadata": {"name": "c"}, "spec": {"minAvailable": 1, "selector": {}}}),
-    Ask("POST", f"{PODS}/p/eviction", {"metadata": {"name": "p"}}),
-    Ask("DELETE", f"{PDBS}/c"),
-    Ask("POST", f"{PODS}/p/eviction", {"metadata": {"name": "p"}}),
-    Ask("GET", f"{PODS}/p"),
-    Ask("DELETE", f"{PODS}/p", {"gracePeriodSeconds": 0}),
-    Ask("POST", PODS, a_pod("g", schedulingGates=[{"name": "example.org/g"}])),
-    Ask("POST", f"{PODS}/g/binding", bound("g")),
-]
 
 
 @dataclass(frozen=True)
@@ -317,7 +76,7 @@ def comparable(value: Any) -> Any:
         case list():
             return [comparable(item) for item in value]
         case str():
-            return _GENERATED.sub("gen-...", _UID.sub("<uid>", value))
+            return _GENERATED.sub("gen-...", _UID.sub("<uid>", _TIME.sub("<time>", value)))
         case _:
             return value
 
@@ -339,13 +98,6 @@ def real(real_kubeconfig: Path) -> Server:
     )
 
 
-ASKS: Final = {
-    "writes-and-reads": WRITES_AND_READS,
-    "routes": ROUTES,
-    "validation": VALIDATION,
-    "patches": PATCHES,
-    "binding-and-eviction": BINDING_AND_EVICTION,
-}
 in_turn = pytest.mark.parametrize("asks", ASKS)
 
 

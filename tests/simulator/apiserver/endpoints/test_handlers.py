@@ -63,48 +63,6 @@ async def test_an_object_lives_by_the_verbs(call: Caller) -> None:
     assert body_of(gone)["kind"] == "Pod"
 
 
-async def test_other_kinds_are_deleted_with_a_status(call: Caller) -> None:
-    path = "/api/v1/namespaces/default/configmaps"
-    made = body_of(await call("POST", path, {"metadata": {"name": "c"}}))
-
-    status = body_of(await call("DELETE", f"{path}/c"))
-
-    assert status["status"] == "Success"
-    assert status["details"] == {
-        "name": "c",
-        "kind": "configmaps",
-        "uid": made["metadata"]["uid"],
-    }
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "code"),
-    [
-        ("GET", "/nothing", 404),
-        ("GET", "/apis/example.org/v1/things", 404),
-        ("GET", "/api/v1/things", 404),
-        ("GET", "/api/v1/namespaces/default/nodes", 404),
-        ("GET", "/api/v1/pods/a", 404),
-        ("GET", f"{POD_PATH}/a/nothing", 404),
-        ("GET", f"{POD_PATH}/a/status/x", 404),
-        ("PUT", POD_PATH, 405),
-        ("POST", "/api/v1/pods", 405),
-        ("POST", f"{POD_PATH}/a", 405),
-        ("DELETE", f"{POD_PATH}/a/status", 405),
-        ("GET", f"{POD_PATH}/a/binding", 405),
-        ("GET", f"{POD_PATH}?fieldSelector=spec.x=1", 400),
-        ("GET", f"{POD_PATH}?labelSelector=a b c", 400),
-        ("GET", f"{POD_PATH}?limit=x", 400),
-        ("GET", f"{POD_PATH}?resourceVersion=x", 400),
-        ("GET", f"{POD_PATH}?watch=true&timeoutSeconds=-1", 400),
-    ],
-)
-async def test_what_cannot_be_answered_has_its_code(
-    call: Caller, method: str, path: str, code: int
-) -> None:
-    assert (await call(method, path, {"metadata": {}} if method != "GET" else None)).code == code
-
-
 @pytest.mark.parametrize("path", ["/healthz", "/livez", "/readyz", "/version", "/apis", "/api/v1"])
 async def test_probes_and_discovery_answer(call: Caller, path: str) -> None:
     assert (await call("GET", path)).code == 200
@@ -168,16 +126,6 @@ async def test_a_collection_is_deleted_by_its_selection(call: Caller) -> None:
     assert [item["metadata"]["name"] for item in items] == ["b"]
 
 
-async def test_a_lease_may_be_made_by_an_update(call: Caller) -> None:
-    path = "/apis/coordination.k8s.io/v1/namespaces/default/leases/l"
-    lease = {"metadata": {"name": "l"}, "spec": {"holderIdentity": "me"}}
-
-    made = await call("PUT", path, lease)
-    blind = await call("PUT", path, lease)
-
-    assert (made.code, blind.code) == (201, 422)
-
-
 async def test_warnings_and_retry_after_are_part_of_the_answer(call: Caller) -> None:
     def warn(attributes: Any) -> None:
         attributes.context.warnings.append("mind the gap")
@@ -196,19 +144,3 @@ def warned(inner: Any, warn: Callable[[Any], None]) -> Any:
         return value
 
     return mutate
-
-
-@pytest.mark.parametrize("method", ["GET", "PUT", "PATCH"])
-async def test_a_scale_is_read_and_written(call: Caller, method: str) -> None:
-    labels = {"app": "a"}
-    template = {"metadata": {"labels": labels}, "spec": a_pod()["spec"]}
-    spec = {"selector": {"matchLabels": labels}, "template": template}
-    path = "/apis/apps/v1/namespaces/default/deployments"
-    await call("POST", path, {"metadata": {"name": "d"}, "spec": spec})
-    kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
-    wanted = None if method == "GET" else {"spec": {"replicas": 4}}
-
-    scale = body_of(await call(method, f"{path}/d/scale", wanted, content_type=kind))
-
-    assert scale["kind"] == "Scale"
-    assert scale["spec"]["replicas"] == (1 if method == "GET" else 4)
