@@ -1,236 +1,119 @@
-"""Other systems' pods where their dialect is enabled: one row for each form of request."""
+"""Other systems' pods where their dialect is enabled: what our own words for them would become."""
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
 
 import pytest
 
 from fracgpu.request.dialects import NAMES, DialectSettings, MemoryUnit, Options
-from tests.webhook.admission.test_mutation import admitted, amounts, has, more
+from fracgpu.request.dialects.dialect import WHOLE
+from fracgpu.request.need import SliceRequest
+from fracgpu.units import Mib
+from tests.fracgpu.request.dialects.pods import Row
+from tests.fracgpu.request.dialects.systems import (
+    test_elastic as elastic,
+)
+from tests.fracgpu.request.dialects.systems import (
+    test_gpushare as gpushare,
+)
+from tests.fracgpu.request.dialects.systems import (
+    test_hami as hami,
+)
+from tests.fracgpu.request.dialects.systems import (
+    test_kai as kai,
+)
+from tests.fracgpu.request.dialects.systems import (
+    test_koordinator as koordinator,
+)
+from tests.fracgpu.request.dialects.systems import (
+    test_tencent as tencent,
+)
+from tests.fracgpu.request.dialects.systems import (
+    test_tensor_fusion as tensor_fusion,
+)
+from tests.fracgpu.request.dialects.systems import (
+    test_vgpu_manager as vgpu_manager,
+)
+from tests.fracgpu.request.dialects.systems import (
+    test_volcano as volcano,
+)
 from tests.webhook.builders import RULES, Json, a_container, a_pod, judged, stored, worded
 from webhook.admission.verdict import OTHER, Allowed, Denied, Patched
 
-CLASS = "of a card that shares 81920 MiB"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A pod's request in a dialect, and its translation.
-
-    Attributes:
-        limits: resources of the container, in limits and requests.
-        notes: annotations of the pod.
-        asks: our own annotations that are written.
-        words: of the grant, without where it came from.
-        source: where it came from.
-        mib: total, as the API server writes it.
-    """
-
-    dialect: str
-    limits: dict[str, str] = field(default_factory=dict)
-    notes: dict[str, str] = field(default_factory=dict)
-    asks: dict[str, str]
-    words: str
-    source: str
-    mib: str
-    cards: str = "1"
-
-    def pod(self) -> Json:
-        resources = {"limits": dict(self.limits), "requests": dict(self.limits)}
-        pod = a_pod(a_container(resources=resources) if self.limits else a_container())
-        if self.notes:
-            pod["metadata"]["annotations"] = dict(self.notes)
-        return pod
-
-    def wanted(self) -> Json:
-        share = "fraction" in self.asks
-        key = "card-class-81920" if share else "card-memory"
-        least = int(self.cards) - 1 if share else int(self.asks["memory"].removesuffix("Mi")) - 1
-        granted = f"{self.words}; in other words: train from {self.dialect}: {self.source}"
-        pod = admitted(
-            a_container(resources=amounts(self.mib, self.cards)),
-            granted=granted,
-            requires=[more(key, least) if least else has(key)],
+ROWS: Final[Mapping[str, Mapping[str, Row]]] = {
+    "gpushare": gpushare.ROWS,
+    "hami": hami.ROWS,
+    "kai": kai.ROWS,
+    "vcuda": tencent.VCUDA_ROWS,
+    "qgpu": tencent.QGPU_ROWS,
+    "elastic-gpu": elastic.ROWS,
+    "volcano": volcano.VOLCANO_ROWS,
+    "cce": volcano.CCE_ROWS,
+    "vgpu-manager": vgpu_manager.ROWS,
+    "tensor-fusion": tensor_fusion.ROWS,
+    "koordinator": koordinator.ROWS,
+    "nos": {
+        "a slice": Row(
+            limits={"nvidia.com/gpu-10gb": "1"},
+            part=SliceRequest(container="train", mib=Mib(10240)),
+            written={"memory": "10240Mi"},
+            raw="nvidia.com/gpu-10gb=1",
         )
-        asks = {f"fracgpu.io/{key}": text for key, text in self.asks.items()}
-        pod["metadata"]["annotations"] |= {**self.notes, **asks}
-        return pod
+    },
+    "aws": {
+        "parts": Row(
+            limits={"k8s.amazonaws.com/vgpu": "10"},
+            part=SliceRequest(container="train", share=WHOLE),
+            written={"fraction": "1"},
+            raw="k8s.amazonaws.com/vgpu=10",
+        )
+    },
+    "nvidia": {
+        "a whole card": Row(
+            limits={"nvidia.com/gpu": "1"},
+            part=SliceRequest(container="train", share=WHOLE),
+            written={"fraction": "1"},
+            raw="nvidia.com/gpu=1",
+        )
+    },
+}
 
 
-ROWS = [
-    Row(
-        dialect="gpushare",
-        limits={"aliyun.com/gpu-mem": "4"},
-        asks={"memory": "4096Mi"},
-        words="train: 4096 MiB on 1 card",
-        source="aliyun.com/gpu-mem=4",
-        mib="4096",
-    ),
-    Row(
-        dialect="gpushare",
-        limits={"aliyun.com/gpu-count": "2"},
-        asks={"fraction": "1", "cards": "2"},
-        words=f"train: 81920 MiB on each of 2 cards (1 {CLASS})",
-        source="aliyun.com/gpu-count=2",
-        mib="163840",
-        cards="2",
-    ),
-    Row(
-        dialect="hami",
-        limits={"nvidia.com/gpu": "2", "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"},
-        notes={"nvidia.com/use-gputype": "H100"},
-        asks={"memory": "3000Mi", "cores": "30", "cards": "2", "model": "*H100*"},
-        words="train: 3000 MiB on each of 2 cards, 30% of the compute",
-        source="nvidia.com/gpu=2, nvidia.com/gpucores=30, nvidia.com/gpumem=3000",
-        mib="6k",
-        cards="2",
-    ),
-    Row(
-        dialect="hami",
-        limits={"nvidia.com/gpumem-percentage": "50"},
-        asks={"fraction": "0.5"},
-        words=f"train: 40960 MiB on 1 card (0.5 {CLASS})",
-        source="nvidia.com/gpumem-percentage=50",
-        mib="40960",
-    ),
-    Row(
-        dialect="kai",
-        notes={"gpu-fraction": "0.5"},
-        asks={"fraction": "0.5"},
-        words=f"train: 40960 MiB on 1 card (0.5 {CLASS})",
-        source="gpu-fraction=0.5",
-        mib="40960",
-    ),
-    Row(
-        dialect="kai",
-        notes={"gpu-memory": "2000", "gpu-fraction-num-devices": "2"},
-        asks={"memory": "2000Mi", "cards": "2"},
-        words="train: 2000 MiB on each of 2 cards",
-        source="gpu-memory=2000, gpu-fraction-num-devices=2",
-        mib="4k",
-        cards="2",
-    ),
-    Row(
-        dialect="kai",
-        notes={"nvidia.cdi.k8s.io/train.gpu-memory.request": "8Gi"},
-        asks={"memory": "8192Mi"},
-        words="train: 8192 MiB on 1 card",
-        source="nvidia.cdi.k8s.io/train.gpu-memory.request=8Gi",
-        mib="8192",
-    ),
-    Row(
-        dialect="vcuda",
-        limits={"tencent.com/vcuda-core": "30", "tencent.com/vcuda-memory": "16"},
-        asks={"memory": "4096Mi", "cores": "30"},
-        words="train: 4096 MiB on 1 card, 30% of the compute",
-        source="tencent.com/vcuda-core=30, tencent.com/vcuda-memory=16",
-        mib="4096",
-    ),
-    Row(
-        dialect="vcuda",
-        limits={"tencent.com/vcuda-core": "200"},
-        asks={"fraction": "1", "cards": "2"},
-        words=f"train: 81920 MiB on each of 2 cards (1 {CLASS})",
-        source="tencent.com/vcuda-core=200",
-        mib="163840",
-        cards="2",
-    ),
-    Row(
-        dialect="qgpu",
-        limits={"tke.cloud.tencent.com/qgpu-core": "20", "tke.cloud.tencent.com/qgpu-memory": "4"},
-        asks={"memory": "4096Mi", "cores": "20"},
-        words="train: 4096 MiB on 1 card, 20% of the compute",
-        source="tke.cloud.tencent.com/qgpu-core=20, tke.cloud.tencent.com/qgpu-memory=4",
-        mib="4096",
-    ),
-    Row(
-        dialect="elastic-gpu",
-        limits={"elasticgpu.io/gpu-core": "20", "elasticgpu.io/gpu-memory": "1024"},
-        asks={"memory": "1024Mi", "cores": "20"},
-        words="train: 1024 MiB on 1 card, 20% of the compute",
-        source="elasticgpu.io/gpu-core=20, elasticgpu.io/gpu-memory=1024",
-        mib="1024",
-    ),
-    Row(
-        dialect="nos",
-        limits={"nvidia.com/gpu-10gb": "1"},
-        asks={"memory": "10240Mi"},
-        words="train: 10240 MiB on 1 card",
-        source="nvidia.com/gpu-10gb=1",
-        mib="10240",
-    ),
-    Row(
-        dialect="volcano",
-        limits={"volcano.sh/gpu-memory": "1024"},
-        asks={"memory": "1024Mi"},
-        words="train: 1024 MiB on 1 card",
-        source="volcano.sh/gpu-memory=1024",
-        mib="1024",
-    ),
-    Row(
-        dialect="cce",
-        limits={"volcano.sh/gpu-mem.128Mi": "16", "volcano.sh/gpu-core.percentage": "10"},
-        asks={"memory": "2048Mi", "cores": "10"},
-        words="train: 2048 MiB on 1 card, 10% of the compute",
-        source="volcano.sh/gpu-core.percentage=10, volcano.sh/gpu-mem.128Mi=16",
-        mib="2048",
-    ),
-    Row(
-        dialect="vgpu-manager",
-        limits={
-            "nvidia.com/vgpu-number": "1",
-            "nvidia.com/vgpu-cores": "10",
-            "nvidia.com/vgpu-memory": "2048",
-        },
-        asks={"memory": "2048Mi", "cores": "10"},
-        words="train: 2048 MiB on 1 card, 10% of the compute",
-        source="nvidia.com/vgpu-cores=10, nvidia.com/vgpu-memory=2048, nvidia.com/vgpu-number=1",
-        mib="2048",
-    ),
-    Row(
-        dialect="tensor-fusion",
-        notes={
-            "tensor-fusion.ai/vram-request": "4Gi",
-            "tensor-fusion.ai/compute-percent-request": "30",
-        },
-        asks={"memory": "4096Mi", "cores": "30"},
-        words="train: 4096 MiB on 1 card, 30% of the compute",
-        source="tensor-fusion.ai/vram-request=4Gi, tensor-fusion.ai/compute-percent-request=30",
-        mib="4096",
-    ),
-    Row(
-        dialect="koordinator",
-        limits={"koordinator.sh/gpu": "50"},
-        asks={"fraction": "0.5", "cores": "50"},
-        words=f"train: 40960 MiB on 1 card (0.5 {CLASS}), 50% of the compute",
-        source="koordinator.sh/gpu=50",
-        mib="40960",
-    ),
-    Row(
-        dialect="koordinator",
-        limits={"koordinator.sh/gpu-core": "30", "koordinator.sh/gpu-memory": "4Gi"},
-        asks={"memory": "4096Mi", "cores": "30"},
-        words="train: 4096 MiB on 1 card, 30% of the compute",
-        source="koordinator.sh/gpu-core=30, koordinator.sh/gpu-memory=4Gi",
-        mib="4096",
-    ),
-    Row(
-        dialect="aws",
-        limits={"k8s.amazonaws.com/vgpu": "3"},
-        asks={"fraction": "0.3"},
-        words=f"train: 24576 MiB on 1 card (0.3 {CLASS})",
-        source="k8s.amazonaws.com/vgpu=3",
-        mib="24576",
-    ),
-    Row(
-        dialect="nvidia",
-        limits={"nvidia.com/gpu": "1"},
-        asks={"fraction": "1"},
-        words=f"train: 81920 MiB on 1 card (1 {CLASS})",
-        source="nvidia.com/gpu=1",
-        mib="81920",
-    ),
-]
-in_rows = pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.dialect}: {row.source[:40]}")
+EVERY_ROW: Final = pytest.mark.parametrize(
+    ("dialect", "row"),
+    [
+        pytest.param(dialect, row, id=f"{dialect}: {name}")
+        for dialect, rows in ROWS.items()
+        for name, row in rows.items()
+    ],
+)
+ONE_OF_EACH: Final = pytest.mark.parametrize(
+    ("dialect", "row"),
+    [
+        pytest.param(dialect, next(iter(rows.values())), id=dialect)
+        for dialect, rows in ROWS.items()
+    ],
+)
+
+
+def of(row: Row) -> Json:
+    """Return the pod as the other system's user writes it."""
+    resources = {"limits": dict(row.limits), "requests": dict(row.limits)}
+    pod = a_pod(a_container(resources=resources) if row.limits else a_container())
+    for field, found in (("annotations", row.annotations), ("labels", row.labels)):
+        if found:
+            pod["metadata"][field] = dict(found)
+    return pod
+
+
+def in_our_words(row: Row) -> Json:
+    """Return a pod that asks the same of us, beside what the other system still reads."""
+    pod = a_pod(also=row.written)
+    pod["metadata"]["annotations"] |= row.annotations
+    if row.labels:
+        pod["metadata"]["labels"] = dict(row.labels)
+    return pod
 
 
 def on(dialect: str) -> dict[str, str]:
@@ -238,37 +121,50 @@ def on(dialect: str) -> dict[str, str]:
 
 
 def test_there_is_a_row_for_every_dialect() -> None:
-    assert {row.dialect for row in ROWS} == set(NAMES)
+    assert set(ROWS) == set(NAMES)
 
 
-@in_rows
-def test_where_the_namespace_turns_it_on_a_foreign_pod_becomes_one_of_ours(row: Row) -> None:
-    outcome = judged(row.pod(), labels=on(row.dialect))
+@EVERY_ROW
+def test_a_foreign_pod_becomes_what_our_own_words_become(dialect: str, row: Row) -> None:
+    rules = replace(RULES, dialects=DialectSettings(options=row.options))
+    ours = judged(in_our_words(row))
 
-    assert worded(stored(row.pod(), outcome)) == row.wanted()
-    assert (outcome.dialect, isinstance(outcome, Patched)) == (row.dialect, True)
+    outcome = judged(of(row), labels=on(dialect), rules=rules)
+
+    if isinstance(ours, Denied):  # no card of this cluster is of such a model, or so large
+        assert isinstance(outcome, Denied)
+        return
+    assert outcome.dialect == dialect
+    found, wanted = (
+        worded(stored(pod, made)) for pod, made in ((of(row), outcome), (in_our_words(row), ours))
+    )
+    wanted["metadata"]["annotations"]["fracgpu.io/granted"] += (
+        f"; in other words: train from {dialect}: {row.raw}"
+    )
+    assert found == wanted
+    again = judged(stored(of(row), outcome), labels=on(dialect), rules=rules)
+    assert isinstance(again, Allowed)
+    # Annotations stay, and with them what is said of those that mean nothing here.
+    assert set(again.warnings) <= set(row.warnings)
 
 
-@in_rows
-def test_where_the_cluster_turns_it_on_as_well(row: Row) -> None:
-    rules = replace(RULES, dialects=DialectSettings(dialects=frozenset({row.dialect})))
+@ONE_OF_EACH
+def test_of_each_dialect_a_pod_is_taken_over_by_a_namespace_or_by_the_cluster(
+    dialect: str, row: Row
+) -> None:
+    settings = DialectSettings(dialects=frozenset({dialect}), options=row.options)
 
-    assert worded(stored(row.pod(), judged(row.pod(), rules=rules))) == row.wanted()
+    by_cluster = judged(of(row), rules=replace(RULES, dialects=settings))
+    by_namespace = judged(of(row), labels=on(dialect))
 
-
-@in_rows
-def test_what_was_taken_over_passes_a_second_look_untouched_and_in_silence(row: Row) -> None:
-    once = stored(row.pod(), judged(row.pod(), labels=on(row.dialect)))
-
-    outcome = judged(once, labels=on(row.dialect))
-
-    assert isinstance(outcome, Allowed)
-    assert outcome.warnings == ()
+    assert isinstance(by_cluster, Patched)
+    assert isinstance(by_namespace, Patched)
+    assert stored(of(row), by_cluster) == stored(of(row), by_namespace)
 
 
-@in_rows
-def test_elsewhere_the_pod_passes_as_it_is(row: Row) -> None:
-    outcome = judged(row.pod())
+@ONE_OF_EACH
+def test_elsewhere_the_pod_passes_as_it_is(dialect: str, row: Row) -> None:
+    outcome = judged(of(row))
 
     assert isinstance(outcome, Allowed)
     plain = row.limits.keys() == {"nvidia.com/gpu"}
@@ -280,10 +176,10 @@ def test_the_unit_of_gpushare_is_the_administrators() -> None:
         dialects=frozenset({"gpushare"}), options=Options(gpushare_unit=MemoryUnit.MIB)
     )
 
-    outcome = judged(ROWS[0].pod(), rules=replace(RULES, dialects=settings))
+    outcome = judged(of(gpushare.ROWS["gib by default"]), rules=replace(RULES, dialects=settings))
 
     assert isinstance(outcome, Patched)
-    assert outcome.granted.startswith("train: 4 MiB on 1 card; in other words: ")
+    assert outcome.granted.startswith("train: 3 MiB on 1 card; in other words: ")
 
 
 def test_a_label_that_names_no_dialect_is_warned_of() -> None:
