@@ -179,9 +179,12 @@ class ApiTransport:
                 **self._options,
             )
             async with response:
-                if not 200 <= response.status < 300:  # noqa: PLR2004
-                    raise await _refusal(verb, path, response)
-                yield response
+                try:
+                    if not 200 <= response.status < 300:  # noqa: PLR2004
+                        raise await _refusal(verb, path, response)
+                    yield response
+                finally:
+                    _give_up(response)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _no_answer(verb, path, error) from error
 
@@ -190,6 +193,17 @@ class ApiTransport:
         authorization = await self._server.authorization()
         known = {"Authorization": authorization} if authorization else {}
         return {"Content-Type": content_type, **known}
+
+
+def _give_up(response: aiohttp.ClientResponse) -> None:
+    """Cut the connection of an answer that is not read to its end.
+
+    To close it would be to wait for the server's end of TLS, which nobody does: it would stay open
+    until the garbage collector finds it, or for half a minute.
+    """
+    connection = response.connection
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
 
 
 async def split_lines(chunks: AsyncIterator[bytes], *, path: str) -> AsyncGenerator[bytes, None]:

@@ -291,7 +291,7 @@ async def _start_api(
     command = [str(assets / "kube-apiserver")]
     command += [f"--{name}={value}" for name, value in wanted.items() if value is not None]
     api = ControlPlane(
-        url=f"https://{wanted['bind-address']}:{port}",
+        url=f"https://{wanted['bind-address']}:{wanted['secure-port']}",
         etcd_url=etcd.url,
         tokens=tokens,
         ca_file=certs / "apiserver.crt",

@@ -1,5 +1,9 @@
 import asyncio
+import gc
+import socket
 import ssl
+import threading
+import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from itertools import pairwise
@@ -15,6 +19,8 @@ from kube.errors import Conflict, Forbidden, KubeError, TooManyRequests, Unavail
 from kube.kinds import PODS
 from kube.retry import RetryPolicy
 from kube.transport import split_lines
+from process.tls import private_file
+from tests.certs.tls_harness import a_ca, a_leaf
 from tests.support.scripted import (
     a_raw_server,
     a_server,
@@ -192,6 +198,42 @@ def test_lines_are_the_same_wherever_the_stream_was_cut(
     found = asyncio.run(collect(split_lines(chunked(chunks), path="/x")))
 
     assert found == [line for line in wanted if line.strip()]
+
+
+def test_a_watch_over_tls_that_is_given_up_leaves_nothing_open_when_the_loop_ends(
+    tmp_path: Path,
+) -> None:
+    """The server answers no end of TLS: whoever waits for that keeps the connection."""
+    ca, seen = a_ca(), threading.Event()
+    (tmp_path / "ca.crt").write_bytes(ca.cert_pem)
+    leaf = a_leaf(ca)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with private_file(leaf.cert_pem + leaf.key_pem) as path:
+        context.load_cert_chain(path)
+
+    def serve(listener: socket.socket) -> None:
+        with listener.accept()[0] as raw, context.wrap_socket(raw, server_side=True) as connection:
+            connection.recv(10_000)
+            connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n3\r\n{}\n\r\n")
+            seen.wait()
+
+    async def watch(url: str) -> None:
+        async with connect_to(url, ca_file=tmp_path / "ca.crt") as client:
+            lines = client.transport.stream_lines("/watch", query={}, inactivity_s=60)
+            async with aclosing(lines):
+                assert await anext(lines) == b"{}"
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=serve, args=(listener,))
+        server.start()
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            asyncio.run(watch(f"https://127.0.0.1:{listener.getsockname()[1]}"))
+            gc.collect()
+        seen.set()
+        server.join()
+
+    assert [str(one.message) for one in told] == []
 
 
 async def test_a_line_without_end_is_given_up() -> None:
