@@ -4,12 +4,9 @@ Mostly the rebalancer is held where it has just announced the surge and does not
 the test does then happens before the pod is released.
 """
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import pytest_asyncio
 
 from fracgpu import names
 from fracgpu.disruption.move import ENDED, Ending
@@ -24,7 +21,6 @@ from tests.support.real_moves import (
     CARD_MIB,
     COMPANION_MIB,
     MovingCluster,
-    a_moving_cluster,
     card_of,
 )
 from tests.support.rebalancer_replicas import Replica
@@ -37,21 +33,6 @@ pytestmark = [
 ]
 
 SURGING: Final[Trigger] = entering(MovePhase.SURGING)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def started(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[MovingCluster]:
-    """One cluster for the module: it takes half a minute to start."""
-    workdir: Path = tmp_path_factory.mktemp("faults")
-    async with a_moving_cluster(workdir) as cluster:
-        yield cluster
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def cluster(started: MovingCluster) -> MovingCluster:
-    await started.clean()
-    await started.leading()
-    return started
 
 
 class Held:

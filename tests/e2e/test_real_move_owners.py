@@ -4,12 +4,9 @@ The rebalancer is a process, and so are kube-scheduler with our extender and
 kube-controller-manager; kubelets and what is measured are played.
 """
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from fracgpu.disruption.move import Ending
 from fracgpu.state.move_object import MovePhase
@@ -19,7 +16,7 @@ from kube.kinds import DEPLOYMENTS, JOBS, MOVES, PODS, STATEFULSETS
 from tests.support.api_gate import entering, evicting
 from tests.support.moving import NAMESPACE
 from tests.support.moving_workloads import EVICT, a_job, a_workload
-from tests.support.real_moves import MovingCluster, a_moving_cluster, card_of
+from tests.support.real_moves import MovingCluster, card_of
 from tests.support.waiting import until
 
 pytestmark = [
@@ -27,21 +24,6 @@ pytestmark = [
     pytest.mark.timeout(400),
     pytest.mark.asyncio(loop_scope="module"),
 ]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def started(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[MovingCluster]:
-    """One cluster for the module: it takes half a minute to start."""
-    workdir: Path = tmp_path_factory.mktemp("owners")
-    async with a_moving_cluster(workdir) as cluster:
-        yield cluster
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def cluster(started: MovingCluster) -> MovingCluster:
-    await started.clean()
-    await started.leading()
-    return started
 
 
 async def surge(cluster: MovingCluster, app: str) -> PodInfo:

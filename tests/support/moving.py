@@ -23,7 +23,7 @@ from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.errors import AlreadyExists, KubeError
 from kube.events import EventRecorder
-from kube.kinds import EVENTS, MOVES, NAMESPACES, NODES, PDBS, PODS, REPLICASETS
+from kube.kinds import EVENTS, JOBS, MOVES, NAMESPACES, NODES, PDBS, PODS, REPLICASETS
 from kube.objects import decode_object
 from rebalancer.cluster_cache import ClusterCache
 from rebalancer.controller import Controller, ControllerParts
@@ -200,19 +200,32 @@ async def set_ready(kube: KubeClient, name: str, *, ready: bool) -> None:
 
 
 async def play_kubelets(
-    kube: KubeClient, pods: Callable[[], Awaitable[Collection[PodInfo]]]
+    kube: KubeClient,
+    pods: Callable[[], Awaitable[Collection[PodInfo]]],
+    *,
+    unready: Callable[[PodInfo], bool] = lambda _: False,
 ) -> None:
-    """Run every pod that is bound, and end every pod that is terminating, until cancelled."""
+    """Run every pod that is bound, and end every pod that is terminating, until cancelled.
+
+    Those that are *unready* do not become Ready.
+    """
     while True:
-        for pod in await pods():
-            try:
-                if pod.record.terminating:
-                    await end_pod(kube, pod.record.name)
-                elif pod.record.node and not pod.ready:
-                    await set_ready(kube, pod.record.name, ready=True)
-            except KubeError:
-                continue  # it changed meanwhile
+        with suppress(KubeError):  # the API server is down for a moment
+            for pod in await pods():
+                with suppress(KubeError):  # it changed meanwhile
+                    await _play_kubelet(kube, pod, unready=unready(pod))
         await asyncio.sleep(0.1)
+
+
+async def _play_kubelet(kube: KubeClient, pod: PodInfo, *, unready: bool) -> None:
+    name = pod.record.name
+    if pod.record.terminating:
+        if pod.owner and pod.owner[0] == JOBS.kind:  # only a pod that ended is counted
+            ended = {"status": {"phase": "Failed"}}
+            await kube.patch(PODS, name, ended, namespace=NAMESPACE, subresource="status")
+        await end_pod(kube, name)
+    elif pod.record.node and not pod.ready and not unready:
+        await set_ready(kube, name, ready=True)
 
 
 async def end_pod(kube: KubeClient, name: str) -> None:

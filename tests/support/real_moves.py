@@ -20,7 +20,7 @@ from fracgpu.state.move_object import MoveObject, decode_move
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.client import KubeClient
-from kube.errors import KubeError, NotFound
+from kube.errors import NotFound
 from kube.informer import Change, ChangeType, Informer
 from kube.kinds import (
     CONFIGMAPS,
@@ -41,7 +41,7 @@ from rebalancer.config import parse_policy
 from simulator.demo.service_accounts import install_rights, token_of
 from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
 from tests.support.measured_load import MeasuredLoad
-from tests.support.moving import NAMESPACE, end_pod, set_ready
+from tests.support.moving import NAMESPACE, end_pod, play_kubelets
 from tests.support.real_scheduler import Harness, real_scheduler
 from tests.support.rebalancer_replicas import Replica, a_replica
 from tests.support.waiting import until, until_true
@@ -295,7 +295,7 @@ class MovingCluster:
             return ["the extender does not answer"]
         return [f"{held:g} reservations are held"] if held else []
 
-    # What plays the kubelets, and follows the pods.
+    # What follows the pods and the processes.
 
     def seen(self, change: Change[PodInfo]) -> None:
         """Follow where pods are, and count each workload's Ready pods after every change."""
@@ -313,35 +313,17 @@ class MovingCluster:
         if app in self.fewest_ready:
             self.fewest_ready[app] = min(self.fewest_ready[app], len(ready))
 
-    async def play_kubelets(self) -> None:
-        """Run every pod that is bound, and end every pod that is terminating."""
-        while True:
-            try:
-                for replica in [*self.replicas.values()] if self.restarting else ():
-                    if not replica.process.alive:
-                        await replica.process.start()
-                for pod in await self.pods():
-                    await self._play(pod)
-            except KubeError:
-                pass  # the API server is down for a moment
-            await asyncio.sleep(0.2)
+    def is_unready(self, pod: PodInfo) -> bool:
+        """Report whether the test keeps a pod from becoming Ready."""
+        return self.unready(pod)
 
-    async def _play(self, pod: PodInfo) -> None:
-        try:
-            if pod.record.terminating:
-                if pod.owner and pod.owner[0] == JOBS.kind:  # only a pod that ended is counted
-                    await self.kube.patch(
-                        PODS,
-                        pod.record.name,
-                        {"status": {"phase": "Failed"}},
-                        namespace=NAMESPACE,
-                        subresource="status",
-                    )
-                await end_pod(self.kube, pod.record.name)
-            elif pod.record.node and not pod.ready and not self.unready(pod):
-                await set_ready(self.kube, pod.record.name, ready=True)
-        except KubeError:
-            return  # it changed meanwhile
+    async def restart_rebalancers(self) -> None:
+        """Start rebalancers that have ended, while that is asked for."""
+        while True:
+            for replica in [*self.replicas.values()] if self.restarting else ():
+                if not replica.process.alive:
+                    await replica.process.start()
+            await asyncio.sleep(0.2)
 
 
 def card_of(pod: PodInfo) -> str:
@@ -374,7 +356,11 @@ async def a_moving_cluster(
         cluster = MovingCluster(harness, load, workdir, prometheus)
         informer = Informer(kube, PODS, decode=decode_pod_info, on_change=cluster.seen)
         async with cluster.clients, asyncio.TaskGroup() as group:
-            tasks = [group.create_task(cluster.play_kubelets()), group.create_task(informer.run())]
+            kubelets = play_kubelets(cluster.kube, cluster.pods, unready=cluster.is_unready)
+            tasks = [
+                group.create_task(work)
+                for work in (kubelets, cluster.restart_rebalancers(), informer.run())
+            ]
             await informer.wait_synced()
             try:
                 await _fill(cluster, count=len(on))
