@@ -191,7 +191,8 @@ def test_a_share_of_a_card_that_is_yet_to_come_is_one_of_the_default_models() ->
     supposed = grant(asks(HALF), (), rule=rule).card_class
 
     assert supposed is not None
-    assert (supposed.capacity_mib, supposed.models) == (40_000, {"*A100*"})
+    assert supposed.capacity_mib == 40_000
+    assert supposed.models == frozenset({"*A100*"})
     assert not supposed.measured
 
 
