@@ -89,8 +89,8 @@ bench-rebalancer: setup ## judge the rebalancer's decisions on a usage trace, be
 fuzz: setup ## 100,000 odd AdmissionReviews and 5,000 adversarial ones against the real webhook (minutes)
 	$(BIN)/python -m benchmarks.fuzz_webhook --count 100000 --dear 5000
 
-mutants: setup ## say which changes of the decision code no test notices (options: MODULE=fracgpu/request/grant.py SHARE=0.2)
-	@$(BIN)/python -m tools.mutants $(if $(SHARE),--share $(SHARE)) $(MODULE)
+mutants: setup ## say which changes of the decision code no test notices (options: MODULE=fracgpu/request/grant.py SHARE=0.2 TESTS=tests/fracgpu/request)
+	@$(BIN)/python -m tools.mutants $(MODULE) $(if $(SHARE),--share $(SHARE)) $(if $(TESTS),--tests $(TESTS))
 
 ##@ Upkeep
 

@@ -56,27 +56,38 @@ def main(argv: Sequence[str]) -> int:
         default=1.0,
         help="how much of the mutants to test, e.g. 0.2 for a fifth of them, drawn at random",
     )
+    parser.add_argument(
+        "--tests",
+        nargs="+",
+        default=(),
+        metavar="PATH",
+        help="the tests to run (default: those of each module's room)",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the draw (default: 0)")
     options = parser.parse_args(argv)
-    if missing := [name for name in options.modules if not (ROOT / name).exists()]:
+    if missing := [
+        name for name in (*options.modules, *options.tests) if not (ROOT / name).exists()
+    ]:
         sys.stderr.write(f"mutants: no such file or folder: {', '.join(missing)}\n")
         return _CALLED_WRONG
     return run(
         ROOT,
         ROOT / _COPY,
         options.modules,
+        tests=options.tests,
         jobs=options.jobs,
         share=options.share,
         seed=options.seed,
     )
 
 
-def run(
+def run(  # noqa: PLR0913 - where, what, and how much of it
     root: Path,
     copy: Path,
     modules: Sequence[str],
     *,
     jobs: int,
+    tests: Sequence[str] = (),
     share: float = 1.0,
     seed: int = 0,
 ) -> int:
@@ -87,6 +98,7 @@ def run(
         copy: a folder, which is replaced.
         modules: files and folders, relative to *root*.
         jobs: mutants tested at once.
+        tests: files and folders of tests, relative to *root*; those of the rooms if empty.
         share: of the mutants that are tested, above 0 and at most 1.
         seed: of the draw, where it is less than 1.
     """
@@ -96,7 +108,7 @@ def run(
         if (root / name).exists():
             shutil.copy(root / name, copy)
     with (copy / "pyproject.toml").open("a", encoding="utf-8") as file:
-        file.write(configuration(copy, modules))
+        file.write(configuration(copy, modules, tests))
     chosen: list[str] = []
     if share < 1:
         made = _mutmut(copy, "run", "--max-children", str(jobs), _NONE, quiet=True).stdout
@@ -114,7 +126,7 @@ def run(
     return 0
 
 
-def configuration(copy: Path, modules: Sequence[str]) -> str:
+def configuration(copy: Path, modules: Sequence[str], tests: Sequence[str] = ()) -> str:
     """Return mutmut's section of ``pyproject.toml``."""
     files = [f"{name.rstrip('/')}/*" if (copy / name).is_dir() else name for name in modules]
     packages = sorted({path.parent.name for path in copy.glob("*/__init__.py")} - {"tests"})
@@ -123,7 +135,9 @@ def configuration(copy: Path, modules: Sequence[str]) -> str:
         "source_paths": packages,
         "only_mutate": files,
         "also_copy": others,
-        "pytest_add_cli_args_test_selection": [selection(copy, name) for name in modules],
+        "pytest_add_cli_args_test_selection": [
+            *(tests or (selection(copy, name) for name in modules))
+        ],
         # A slow test starts programs, which run the code of the copy without the mutant.
         "pytest_add_cli_args": ["-p", "no:cacheprovider", "-m", "not slow and not e2e"],
     }

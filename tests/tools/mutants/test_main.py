@@ -125,6 +125,13 @@ def test_a_hanging_mutant_is_noticed_and_one_without_tests_is_not_judged() -> No
     assert score(results(listed)) == "3 of 4 mutants noticed (75.0 %); 1 no tests"
 
 
+def test_the_tests_can_be_named(root: Path) -> None:
+    written = configuration(root, ["room/"], ["tests/other", "tests/room/test_sizes.py"])
+
+    wanted = 'pytest_add_cli_args_test_selection = ["tests/other", "tests/room/test_sizes.py"]'
+    assert wanted in written
+
+
 def test_a_module_that_does_not_exist_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fracgpu/nowhere.py"]) == 2
     assert "fracgpu/nowhere.py" in capsys.readouterr().err
