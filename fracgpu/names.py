@@ -102,6 +102,12 @@ ENV_ALIYUN_DEV: Final = "ALIYUN_COM_GPU_MEM_DEV"
 ENV_MEMORY_LIMIT_PREFIX: Final = "CUDA_DEVICE_MEMORY_LIMIT_"
 ENV_SM_LIMIT: Final = "CUDA_DEVICE_SM_LIMIT"
 
+# Metrics of the node agent that others ask Prometheus for: DCGM's name, then dcgm-exporter 4.9's.
+METRIC_BUSY: Final = ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_UTIL_RATIO")
+METRIC_FREE: Final = ("DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_FREE_BYTES")
+METRIC_POD_BUSY: Final = "fracgpu_pod_sm_util"
+METRIC_COLLECTED: Final = "fracgpu_collect_timestamp_seconds"
+
 SYSTEM_NAMESPACE: Final = "fracgpu-system"
 CONFIG_MAP: Final = "fracgpu-config"
 SCHEDULER_NAME: Final = "fracgpu-scheduler"

@@ -18,6 +18,7 @@ from deviceplugin.exporter.families import (
     xid_name,
 )
 from deviceplugin.exporter.usage import CardUse, PodCardUsage, UsageSnapshot
+from fracgpu import names
 from fracgpu.cards.card import CardUuid, Health
 
 # A snapshot that is older than this many periods is not served any more.
@@ -66,7 +67,7 @@ class AgeCollector(Collector):
         if snapshot is None:
             return
         yield GaugeMetricFamily(
-            "fracgpu_collect_timestamp_seconds",
+            names.METRIC_COLLECTED,
             "When the cards were last read, in seconds since the epoch.",
             value=snapshot.taken_at_s,
         )
@@ -221,7 +222,7 @@ class CardCollector(Collector):
         yield from (allocated, shareable, healthy, processes, memory, degraded)
 
     def _pod_families(self, snapshot: UsageSnapshot) -> Iterator[Metric]:
-        util = _metric("fracgpu_pod_sm_util", "gauge", "The pod's part of the card's time (%).")
+        util = _metric(names.METRIC_POD_BUSY, "gauge", "The pod's part of the card's time (%).")
         used = _metric(
             "fracgpu_pod_gpu_memory_used_mib",
             "gauge",

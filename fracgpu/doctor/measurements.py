@@ -30,26 +30,26 @@ _SCRAPE: Final = (
 
 SERIES: Final = (
     Series(
-        spellings=("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_UTIL_RATIO"),
+        spellings=names.METRIC_BUSY,
         severity=Severity.ERROR,
         effect="the rebalancer is blind: no card is known to be hot or cool",
         cure=_SCRAPE,
     ),
     Series(
-        spellings=("DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_FREE_BYTES"),
+        spellings=names.METRIC_FREE,
         severity=Severity.ERROR,
         effect="no card counts as a target, so nothing is moved",
         cure=_SCRAPE,
     ),
     Series(
-        spellings=("fracgpu_pod_sm_util",),
+        spellings=(names.METRIC_POD_BUSY,),
         severity=Severity.WARNING,
         effect="what a pod uses of its card is unknown, so none is moved; that is as it should be "
         "while no pod runs on a card",
         cure=_SCRAPE,
     ),
     Series(
-        spellings=("fracgpu_collect_timestamp_seconds",),
+        spellings=(names.METRIC_COLLECTED,),
         severity=Severity.WARNING,
         effect="an exporter that repeats old readings is noticed later",
         cure=_SCRAPE,

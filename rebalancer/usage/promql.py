@@ -10,13 +10,13 @@ gone; hence the queries for age and coverage, without which no other answer is t
 
 from typing import Final
 
+from fracgpu import names
 from fracgpu.disruption.policy import RebalancerPolicy
 
-_PERCENT: Final = "DCGM_FI_DEV_GPU_UTIL"
-_RATIO: Final = "DCGM_FI_DEV_GPU_UTIL_RATIO"
-
 # Names of the same metric, the classic one first and then that of dcgm-exporter 4.9.
-_UTIL: Final = (_PERCENT, _RATIO)
+_UTIL: Final = names.METRIC_BUSY
+_PERCENT, _RATIO = _UTIL
+_FREE_MIB, _FREE_BYTES = names.METRIC_FREE
 _POWER: Final = ("DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_BOARD_POWER_WATTS")
 _SM_ACTIVE: Final = ("DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_PROF_SM_UTIL_RATIO")
 _ENGINE_ACTIVE: Final = ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO")
@@ -40,19 +40,17 @@ AGE: Final = f"time() - max by (UUID) (timestamp({_PERCENT}) or timestamp({_RATI
 COLLECT_AGE: Final = (
     f"time() - min by (UUID) ((0 * (timestamp({_PERCENT}) or timestamp({_RATIO})))"
     " + on (job, instance) group_left ()"
-    " max by (job, instance) (fracgpu_collect_timestamp_seconds))"
+    f" max by (job, instance) ({names.METRIC_COLLECTED}))"
 )
 
 # Measured free MiB of each card.
-FREE_MIB: Final = "min by (UUID) (DCGM_FI_DEV_FB_FREE or DCGM_FI_DEV_FB_FREE_BYTES / 1048576)"
+FREE_MIB: Final = f"min by (UUID) ({_FREE_MIB} or {_FREE_BYTES} / 1048576)"
 
 # 1 for each card that failed to remap a memory row: it needs to be replaced.
 REMAP_FAILED: Final = f"max by (UUID) ({_REMAP_FAILED[0]} or {_REMAP_FAILED[1]})"
 
 # The server's clock: all other queries of a cycle are evaluated at this time.
 SERVER_TIME: Final = "time()"
-
-_POD_BUSY: Final = "fracgpu_pod_sm_util"
 
 
 def samples(policy: RebalancerPolicy) -> str:
@@ -177,7 +175,7 @@ def _still_reported(names: tuple[str, str], policy: RebalancerPolicy) -> str:
 def pod_mean(policy: RebalancerPolicy) -> str:
     """Return the query for the mean per cent of its card that each pod used, long window."""
     window = _seconds(policy.slow_window_s)
-    return f"sum by (UUID, pod_uid) (avg_over_time({_POD_BUSY}[{window}]))"
+    return f"sum by (UUID, pod_uid) (avg_over_time({names.METRIC_POD_BUSY}[{window}]))"
 
 
 def pod_high(policy: RebalancerPolicy) -> str:
@@ -186,7 +184,7 @@ def pod_high(policy: RebalancerPolicy) -> str:
     Summed over its containers, a close enough upper bound of the pod's own percentile.
     """
     window = _seconds(policy.forecast_window_s)
-    return f"sum by (UUID, pod_uid) (quantile_over_time(0.9, {_POD_BUSY}[{window}]))"
+    return f"sum by (UUID, pod_uid) (quantile_over_time(0.9, {names.METRIC_POD_BUSY}[{window}]))"
 
 
 def _above(line_ratio: float, window: str) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
+from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from rebalancer.usage import promql
 from rebalancer.usage.answers import Sample, Series
@@ -15,7 +16,7 @@ _LONGEST_PIECE_S: Final = 3600.0
 # An answer beyond the client's limit, or too slow, is asked for in halves.
 _TOO_MUCH: Final = (QueryError.TOO_LARGE, QueryError.SLOW)
 
-_POD_USE: Final = "sum by (UUID, pod_uid) (fracgpu_pod_sm_util)"
+_POD_USE: Final = f"sum by (UUID, pod_uid) ({names.METRIC_POD_BUSY})"
 _CARD_LABELS: Final = "UUID, gpu, modelName, Hostname, hostname"
 _POD_LABELS: Final = "UUID, pod_uid, namespace, pod, exported_namespace, exported_pod"
 
@@ -134,7 +135,7 @@ async def _explain_nothing(prometheus: Recorder, start: datetime, end: datetime)
     for series in (
         "fracgpu_card_memory_shareable_mib",
         "fracgpu_pod_gpu_memory_limit_mib",
-        "fracgpu_pod_sm_util",
+        names.METRIC_POD_BUSY,
     ):
         found = await prometheus.query(
             f"count(last_over_time({series}[{window}]))", at_s=end.timestamp()

@@ -16,6 +16,7 @@ from deviceplugin.cards.xid import xid_meaning
 from deviceplugin.exporter.collector import CardCollector
 from deviceplugin.exporter.families import DIALECTS, FAMILIES, DcgmNaming, host_label
 from deviceplugin.metrics import DevicePluginMetrics
+from fracgpu import names
 from tests.deviceplugin.builders import NODE
 from tests.deviceplugin.exporter.test_collector import TAKEN_AT_S, a_snapshot
 
@@ -304,3 +305,12 @@ def test_every_family_stands_in_the_documentation_with_its_type_and_unit(row: Ro
     unit = row.classic_unit or "1"
 
     assert f"| `{classic}` | {row.kind} | {unit} | {other}" in DOCUMENT.read_text()
+
+
+@pytest.mark.parametrize("spellings", [names.METRIC_BUSY, names.METRIC_FREE])
+def test_what_others_ask_for_is_exported_by_the_names_that_they_use(
+    spellings: tuple[str, str],
+) -> None:
+    exported = {(family.classic.name, family.newer.name) for family in FAMILIES}
+
+    assert spellings in exported
