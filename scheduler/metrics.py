@@ -92,6 +92,11 @@ class SchedulerMetrics:
             "1 while this replica is the active one.",
             registry=registry,
         )
+        self._longest_pause = Gauge(
+            "fracgpu_scheduler_event_loop_longest_pause_seconds",
+            "Longest time in the last one to two minutes for which no request was looked at.",
+            registry=registry,
+        )
         self._skew = Gauge(
             "fracgpu_scheduler_kube_scheduler_skew",
             "Minor versions by which the kube-scheduler in this pod is newer than the API server; "
@@ -188,8 +193,10 @@ class SchedulerMetrics:
         leads: Callable[[], bool],
         moves_served: Callable[[], bool],
         reservations: Callable[[], Mapping[ReservationState, int]],
+        longest_pause_s: Callable[[], float],
     ) -> None:
         """Call these at each scrape."""
+        self._longest_pause.set_function(longest_pause_s)
         self._moves_served.set_function(moves_served)
         for state in ReservationState:
             self._reservations.labels(state.value).set_function(

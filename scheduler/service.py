@@ -1,5 +1,6 @@
 """Builds the extender: the only module of this role that names its concrete parts."""
 
+import asyncio
 import socket
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -25,6 +26,7 @@ from kube.informer import Change, Informer
 from kube.kinds import MOVES, NODES, PDBS, PODS
 from kube.leader_election import LeaderElector, LeaseDurations
 from process.clock import Clock, SystemClock
+from process.event_loop import longest_pause_s
 from process.lifecycle import Running, Server, Service
 from process.memory import settle_memory
 from process.telemetry import ReadyGate, Registry, TelemetryServer, new_registry
@@ -213,8 +215,9 @@ def _wire(
         leads=lambda: leader_gate.leads,
         moves_served=lambda: moves.served,
         reservations=lambda: ledger.reservations.states(now=clock.now()),
+        longest_pause_s=partial(longest_pause_s, asyncio.get_running_loop()),
     )
-    learn = partial(WorkloadLearner(core.least_waste).run, clock, every_s=_LEARN_S)
+    learn = partial(WorkloadLearner(core.least_waste).run, clock, core.changes, every_s=_LEARN_S)
     return Running(
         tasks={
             **tasks,

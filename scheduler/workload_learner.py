@@ -1,6 +1,8 @@
-"""Updates least-waste's mix of pods in the background, while requests are answered."""
+"""Keeps least-waste's mix of pods, and what it knows of nodes, up to date between requests."""
 
 import asyncio
+from collections.abc import Iterator
+from typing import Final, Protocol
 
 import structlog
 
@@ -9,6 +11,20 @@ from process.clock import Clock
 
 log = structlog.get_logger()
 
+# Between two looks for what requests found unknown, where nothing in the cluster changes.
+_LOOK_S: Final = 0.5
+# After a step of some milliseconds while requests come in, so that most of them meet no step.
+_REST_S: Final = 0.01
+
+
+class Changes(Protocol):
+    """The changes of the cluster, as `scheduler.cache.change_signal` counts them."""
+
+    @property
+    def count(self) -> int: ...
+
+    async def wait(self, clock: Clock, *, limit_s: float) -> bool: ...
+
 
 class WorkloadLearner:
     """Learns in steps of some milliseconds, so that kube-scheduler's requests are not delayed."""
@@ -16,18 +32,35 @@ class WorkloadLearner:
     def __init__(self, order: LeastWasteOrder) -> None:
         self._order = order
 
-    async def run(self, clock: Clock, *, every_s: float) -> None:
-        """Learn the current mix of pods periodically, until cancelled."""
+    async def run(self, clock: Clock, changes: Changes, *, every_s: float) -> None:
+        """Learn the current mix of pods periodically, until cancelled.
+
+        In between, evaluate what requests left unknown or what *changes* made so.
+        """
         while True:
             await self.once()
-            await clock.sleep(every_s)
+            due_s = clock.monotonic() + every_s
+            while (left_s := due_s - clock.monotonic()) > 0:
+                count = changes.count
+                await self.catch_up()
+                if changes.count == count:
+                    await changes.wait(clock, limit_s=min(_LOOK_S, left_s))
 
     async def once(self) -> bool:
         """Learn the mix of pods if it has changed; report whether it had."""
         before = self._order.times_learnt
-        for _ in self._order.learning():
-            await asyncio.sleep(0)
+        await self._take(self._order.learning())
         if self._order.times_learnt == before:
             return False
         log.info("mix_learnt", classes=len(self._order.classes), states=self._order.states)
         return True
+
+    async def catch_up(self) -> None:
+        """Evaluate what is not known yet of the pods that were scored lately."""
+        await self._take(self._order.catching_up())
+
+    async def _take(self, steps: Iterator[None]) -> None:
+        requests = self._order.requests
+        for _ in steps:
+            await asyncio.sleep(_REST_S if self._order.requests != requests else 0)
+            requests = self._order.requests

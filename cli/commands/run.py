@@ -17,6 +17,7 @@ from kube.errors import AccessError
 from kube.leader_election import LeaseLost
 from process import logs
 from process.clock import SystemClock
+from process.event_loop import MeasuredEventLoop
 from process.lifecycle import Service, run_until_stopped
 from process.settings import HelpRequested, ProcessSettings, SettingsError, describe, load
 
@@ -92,7 +93,8 @@ def main(argv: Sequence[str]) -> int:
             raise
         hint = f"install the role's libraries: pip install 'fracgpu[{name}]'"
         return _complain(FAILED, f"the role {name} needs the module {error.name}; {hint}")
-    return asyncio.run(run_until_stopped(service, SystemClock(), known=(AccessError, LeaseLost)))
+    with asyncio.Runner(loop_factory=MeasuredEventLoop) as runner:
+        return runner.run(run_until_stopped(service, SystemClock(), known=(AccessError, LeaseLost)))
 
 
 def arguments() -> argparse.ArgumentParser:

@@ -42,9 +42,12 @@ class NodeScorer(Protocol):
         host: HostResources,
         rows: IntArray,
         *,
+        by_cards: NDArray[np.float64],
         closed: Mapping[CardUuid, str],
     ) -> NDArray[np.float64] | None:
         """Return a score for each of *rows*, nodes on which the pod fits: 1.0 best, 0.0 worst.
+
+        *by_cards* are their scores by the card that the pod would get.
 
         The array has one float per row, in the order of *rows*. The pod gets none of the cards in
         *closed*, each with its node. None if the policy has no preference; then the scores of the
@@ -227,5 +230,7 @@ class Extender:
         quality = None
         if order is not None and not found.avoided[ranked].any():
             host = pod_requests(pod.record.containers)
-            quality = order.score(need, host, found.rows[ranked], closed=found.denied)
+            quality = order.score(
+                need, host, found.rows[ranked], by_cards=found.score[ranked], closed=found.denied
+            )
         return found.score[ranked] if quality is None else quality

@@ -99,10 +99,13 @@ class ByLeastWaste:
             return None
         if pod.need is None and self._cpu_pods is CpuPods.KUBE_SCHEDULER:
             return most_cpu_left(state, places.tolist()), {}
-        quality = self._order.score(pod.need, pod.host, state.rows[places])
-        if quality is None and pod.need is not None:  # a pod of several containers
+        by_cards = None
+        if pod.need is not None:
             answers = state.evaluate(pod.need, strategy=Strategy.LEAST_WASTE)
-            quality = answers.score[state.rows[places]]
+            by_cards = answers.score[state.rows[places]]
+        quality = self._order.score(pod.need, pod.host, state.rows[places], by_cards=by_cards)
+        if quality is None:  # a pod of several containers, or of a kind that is not known yet
+            quality = by_cards
         best = 0 if quality is None else int(quality.argmax())
         place_ = int(places[best])
         return place_, _cards(state.node_info(place_), pod, Strategy.LEAST_WASTE, self._choosers)

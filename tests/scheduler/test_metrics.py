@@ -42,7 +42,10 @@ def test_states_are_read_at_each_scrape() -> None:
         leads=lambda: True,
         moves_served=lambda: False,
         reservations=lambda: dict.fromkeys(ReservationState, 2),
+        longest_pause_s=lambda: assumed / 100,
     )
+    pause = "fracgpu_scheduler_event_loop_longest_pause_seconds"
+    assert registry.get_sample_value(pause) == 0.03
     assert registry.get_sample_value("fracgpu_scheduler_assumptions") == 3
 
     assumed = 4

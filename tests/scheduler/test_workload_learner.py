@@ -1,7 +1,9 @@
 """The strategy least-waste in the extender."""
 
+import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -17,6 +19,7 @@ from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
 from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod import decode_bound_pod
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
+from scheduler.cache.change_signal import ChangeSignal
 from scheduler.cache.event_handlers import ClusterEventHandlers
 from scheduler.extender.api import ExtenderArgs
 from scheduler.extender.filter import Extender
@@ -365,3 +368,43 @@ def test_a_share_that_accepts_any_model_leaves_the_scarce_one_to_those_that_name
 
     assert found is not None
     assert int(found.argmax()) == 0, "an empty card of the other model, not the begun T4"
+
+
+@asynccontextmanager
+async def learning(wasting: Wasting, changes: ChangeSignal) -> AsyncIterator[None]:
+    clock = wasting.cluster.clock
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(WorkloadLearner(wasting.order).run(clock, changes, every_s=60.0))
+        await clock.advance(0.0)
+        yield
+        task.cancel()
+
+
+async def test_what_a_request_left_unknown_is_evaluated_without_any_change_of_the_cluster() -> None:
+    wasting = Wasting()
+    wasting.order.learn_now(ahead=False)
+    async with learning(wasting, ChangeSignal()):
+        wasting.quality(pending(mib=7_000), "a")
+        states = wasting.order.states
+        bound(wasting.cluster, "other", node="d", card=1, mib=5_000)
+
+        await wasting.cluster.clock.advance(1.0)
+
+        assert wasting.order.states > states
+        states = wasting.order.states
+        assert wasting.quality(pending(mib=7_000), "a", "b", "c", "d") is not None
+        assert wasting.order.states == states
+
+
+async def test_a_change_of_the_cluster_is_followed_at_once() -> None:
+    wasting, changes = Wasting(), ChangeSignal()
+    wasting.order.learn_now()
+    async with learning(wasting, changes):
+        wasting.quality(pending(mib=12_000), "a")
+        states = wasting.order.states
+        bound(wasting.cluster, "other", node="d", card=1, mib=5_000)
+        changes.notify()
+
+        await wasting.cluster.clock.advance(0.0)
+
+        assert wasting.order.states > states

@@ -1,8 +1,13 @@
-"""The states that a node's cards can be in, each with the waste to expect at any free CPU.
+"""The waste to expect of a node whose cards are in some state, remembered in bounded memory.
 
-Nodes go through the same few thousand states, since the order of cards does not matter, nor do full
-cards or remainders too small to be used. So each state has a row; its expected waste is evaluated
-once for each whole number of free cores, and interpolated linearly in between.
+The order of a node's cards does not matter, nor do full cards or remainders too small to be used,
+so nodes share states. A state has a name of 64 bits. Its expected waste is evaluated for whole
+numbers of free cores, and interpolated linearly in between. What has been evaluated is kept in a
+table of fixed size, where a new entry takes the place of a single older one: on a cluster where
+each node is in a state of its own, and there are more states than any memory holds, nothing is lost
+at once.
+
+An evaluation takes some 60 microseconds, so each caller says how many it can wait for.
 """
 
 from typing import Final
@@ -10,117 +15,226 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.placement.node_matrix import MAX_CARDS, WHOLE_CARD_MILLI, IntArray, Levels
+from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI, IntArray, Levels
 from fracgpu.placement.policies.least_waste.fill_sequences import FillSequences
 
 CPU_STEP_MILLI: Final = 1000
 _TOP_CORES: Final = 256  # more free CPU than this is of no use to the cards of one node
-_BRACKET: Final = np.arange(2)  # the two steps to interpolate between
-_NEIGHBOURS: Final = np.arange(-2, 4)  # and two more on either side
+_NEIGHBOURS: Final = np.arange(-2, 4)  # the two steps to interpolate between, and two either side
+_BRACKET: Final = np.arange(2)
 _FEW: Final = 8  # up to this many states, evaluating neighbours as well costs hardly more
 _BATCH: Final = 64  # keeps an evaluation inside the processor's cache
-MAX_STATES: Final = 32_768  # about 36 MB, at 258 float32 and 33 int16 a state
+_WAYS: Final = 4  # entries among which a new one may choose
+_FEWEST_SETS: Final = 1 << 14
+_MOST_SETS: Final = 1 << 18
+_SETS_PER_NODE: Final = 32
+_SEED: Final = 20_261_122
+_BYTES: Final = 12  # of an entry: its name and its value
+
+Names = NDArray[np.uint64]
+Waste = NDArray[np.float32]
+
+
+class Allowance:
+    """How many evaluations are left to a request.
+
+    Args:
+        evaluations: the most there may be; None for any number.
+    """
+
+    def __init__(self, evaluations: int | None = None) -> None:
+        self._left = evaluations
+
+    @property
+    def spent(self) -> bool:
+        """Whether nothing more may be evaluated."""
+        return self._left is not None and self._left <= 0
+
+    def most(self, wanted: int) -> int:
+        """Return how many of the *wanted* evaluations there may be."""
+        return wanted if self._left is None else max(0, min(wanted, self._left))
+
+    def spend(self, evaluations: int) -> None:
+        if self._left is not None:
+            self._left -= evaluations
 
 
 class CardStates:
-    """Assigns a row to each state, and caches the expected waste.
-
-    The arrays, all with one row for each state, grow by doubling:
-
-    - ``_model`` [state]: index of the card model;
-    - ``_levels`` [state, card]: free thousandths in descending order, lost remainders as 0;
-    - ``_waste`` [state, whole free cores]: expected idle thousandths; NaN until evaluated.
+    """Names the states of nodes' cards, and remembers the expected waste.
 
     Args:
         sequences: the pods to fill nodes with.
+        models: number of card models.
+        nodes: how many nodes there may be; the memory follows.
 
     Attributes:
-        idle_cards: [state] how many whole cards are free.
         evaluated: how many pairs of state and CPU have been evaluated.
     """
 
-    def __init__(self, sequences: FillSequences) -> None:
+    def __init__(self, sequences: FillSequences, *, models: int, nodes: int) -> None:
         self._sequences = sequences
-        self._rows: dict[bytes, int] = {}
-        self._model = np.zeros(256, np.int16)
-        self._levels = np.zeros((256, MAX_CARDS), np.int16)
-        self._waste = np.full((256, _TOP_CORES + 2), np.nan, np.float32)
-        self.idle_cards = np.zeros(256, np.int64)
         self.evaluated = 0
+        # The name of a state is the sum of the names of its cards: no order, and 0 for a lost card.
+        drawn = np.random.Philox(_SEED).random_raw(models * (WHOLE_CARD_MILLI + 1))
+        self._card_names: Names = drawn.reshape(models, WHOLE_CARD_MILLI + 1)
+        self._lost_milli = np.zeros(self._card_names.shape, np.int16)
+        for model, lost in enumerate(sequences.lost_milli.tolist()):
+            self._lost_milli[model, : lost + 1] = np.arange(lost + 1)
+            self._card_names[model, : lost + 1] = 0
+        self._model_names: Names = np.random.Philox(_SEED + 1).random_raw(models + 1)
+        self.make_room(nodes=nodes)
 
-    def __len__(self) -> int:
-        return len(self._rows)
+    def make_room(self, *, nodes: int) -> None:
+        """Make the memory fit another number of nodes; what was evaluated is forgotten."""
+        wanted = max(_FEWEST_SETS, min(_MOST_SETS, nodes * _SETS_PER_NODE))
+        self._bits = (wanted - 1).bit_length()
+        sets = 1 << self._bits
+        self._names: Names = np.zeros((sets, _WAYS), np.uint64)  # 0 is no entry's name
+        self._values: Waste = np.zeros((sets, _WAYS), np.float32)
+        self._next = np.zeros(sets, np.uint8)
 
-    def rows(self, model: IntArray, levels: Levels) -> tuple[IntArray, NDArray[np.float32]]:
+    @property
+    def memory_bytes(self) -> int:
+        """The size of the table of what has been evaluated."""
+        return self._names.size * _BYTES
+
+    def names(self, model: IntArray, levels: Levels) -> tuple[Names, Waste]:
         """Return each node's state, and the thousandths of its cards that are lost in remainders.
 
         Args:
             model: [node] index of the card model.
             levels: [node, card] free thousandths.
         """
-        lost = levels <= self._sequences.lost_milli[model][:, None]
-        keys = np.zeros((len(levels), 1 + MAX_CARDS), np.int16)
-        keys[:, 0] = model
-        # Descending, so that nodes with equal live cards have equal keys in any order of cards.
-        keys[:, 1 : 1 + levels.shape[1]] = -np.sort(-np.where(lost, np.int16(0), levels), axis=1)
-        # Each key, 33 int16, as one bytes object: a hashable name.
-        names = keys.view(f"V{keys.itemsize * keys.shape[1]}").ravel().tolist()
-        known = self._rows
-        for at, name in enumerate(names):
-            if name not in known:
-                self._add(name, keys[at])
-        found = np.fromiter((known[name] for name in names), np.int64, len(names))
-        return found, np.where(lost, levels, np.int16(0)).sum(1, dtype=np.float32)
+        cells = model[:, None], levels
+        names: Names = self._card_names[cells].sum(1, dtype=np.uint64)
+        names += self._model_names[model]
+        return names, self._lost_milli[cells].sum(1, dtype=np.float32)
 
-    def waste_milli(self, rows: IntArray, cpu_milli: IntArray) -> NDArray[np.float32]:
-        """Return the thousandths of cards expected to stay idle, [node].
+    def waste_milli(self, names: Names, cpu_milli: IntArray) -> Waste:
+        """Return the thousandths of cards expected to stay idle, [node]; NaN where not evaluated.
 
         Args:
-            rows: [node] the state, as `rows` returned it.
+            names: [node] the state, as `names` returned it.
             cpu_milli: [node] free thousandths of a core, 0 or more.
         """
-        step = np.minimum(cpu_milli // CPU_STEP_MILLI, _TOP_CORES)
-        part = np.minimum(cpu_milli - step * CPU_STEP_MILLI, CPU_STEP_MILLI).astype(np.float32)
-        part /= CPU_STEP_MILLI
-        table = self._waste.ravel()  # a view: one index for state and step is faster than two
-        at = rows * self._waste.shape[1] + step
-        low, high = table[at], table[at + 1]
-        unknown = np.isnan(low + high)
-        if unknown.any():
-            self._evaluate(rows[unknown], step[unknown])
-            low, high = table[at], table[at + 1]
-        expected: NDArray[np.float32] = low + (high - low) * part
-        return expected
+        step, part = _steps(cpu_milli)
+        return _between(self._find(_entry(names, step)), self._find(_entry(names, step + 1)), part)
 
-    def _evaluate(self, rows: IntArray, step: IntArray) -> None:
-        # A state asked for at some CPU is soon asked for at a little more or less, and evaluating
-        # several steps at once costs hardly more than one. With many states it does cost more.
-        table = self._waste.ravel()
-        near = _NEIGHBOURS if len(rows) <= _FEW else _BRACKET
-        near = np.clip(step + near[:, None], 0, _TOP_CORES + 1)
-        places = np.unique(rows * self._waste.shape[1] + near)
-        places = places[np.isnan(table[places])]
-        self.evaluated += len(places)
-        for start in range(0, len(places), _BATCH):
-            some = places[start : start + _BATCH]
-            row, at = np.divmod(some, self._waste.shape[1])
-            table[some] = self._sequences.expected_waste_milli(
-                self._levels[row],
-                (at * CPU_STEP_MILLI).astype(np.int32),
-                self._model[row].astype(np.int64),
+    def evaluate(
+        self,
+        names: Names,
+        cpu_milli: IntArray,
+        *,
+        model: IntArray,
+        levels: Levels,
+        allowance: Allowance,
+    ) -> Waste:
+        """Return what `waste_milli` does, and evaluate what is not known as far as that may be.
+
+        Args:
+            names: [node] the state; what comes first is evaluated first.
+            cpu_milli: [node] free thousandths of a core, 0 or more.
+            model: [node] index of the card model.
+            levels: [node, card] free thousandths, of which `names` made the name.
+            allowance: how much may be evaluated.
+        """
+        step, part = _steps(cpu_milli)
+        low, high = self._find(_entry(names, step)), self._find(_entry(names, step + 1))
+        missing = np.flatnonzero(np.isnan(low) | np.isnan(high))
+        if len(missing) and not allowance.spent:
+            wide = _FEW * len(_NEIGHBOURS)
+            few = len(missing) <= _FEW and allowance.most(wide) == wide
+            near = _NEIGHBOURS if few else _BRACKET
+            at = np.clip(step[missing, None] + near, 0, _TOP_CORES + 1)
+            entries = _entry(names[missing, None], at)
+            node = np.repeat(missing, len(near))
+            found, values = self._evaluated(
+                entries.ravel(), at.ravel(), model[node], (levels, node), allowance
             )
+            for known, entry in ((low, step), (high, step + 1)):
+                unknown = missing[np.isnan(known[missing])]
+                known[unknown] = _read(found, values, _entry(names[unknown], entry[unknown]))
+        return _between(low, high, part)
 
-    def _add(self, name: bytes, key: Levels) -> None:
-        row = len(self._rows)
-        if row == len(self._model):
-            self._grow()
-        self._rows[name] = row
-        self._model[row] = key[0]
-        self._levels[row] = key[1:]
-        self.idle_cards[row] = int((key[1:] == WHOLE_CARD_MILLI).sum())
+    def _evaluated(
+        self,
+        entries: Names,
+        step: IntArray,
+        model: IntArray,
+        cards: tuple[Levels, IntArray],
+        allowance: Allowance,
+    ) -> tuple[Names, Waste]:
+        """Evaluate entries, the first ones first; return them in ascending order, with values."""
+        _, first = np.unique(entries, return_index=True)
+        first.sort()
+        first = first[np.isnan(self._find(entries[first]))]
+        first = first[: allowance.most(len(first))]
+        allowance.spend(len(first))
+        self.evaluated += len(first)
+        levels, node = cards
+        lost = self._sequences.lost_milli
+        values = np.zeros(len(first), np.float32)
+        for start in range(0, len(first), _BATCH):
+            some = first[start : start + _BATCH]
+            left = levels[node[some]]
+            values[start : start + _BATCH] = self._sequences.expected_waste_milli(
+                np.where(left <= lost[model[some]][:, None], np.int16(0), left),
+                (step[some] * CPU_STEP_MILLI).astype(np.int32),
+                model[some],
+            )
+        self._keep(entries[first], values)
+        order = np.argsort(entries[first])
+        return entries[first][order], values[order]
 
-    def _grow(self) -> None:
-        self._model = np.concatenate((self._model, np.zeros_like(self._model)))
-        self._levels = np.concatenate((self._levels, np.zeros_like(self._levels)))
-        self._waste = np.concatenate((self._waste, np.full_like(self._waste, np.nan)))
-        self.idle_cards = np.concatenate((self.idle_cards, np.zeros_like(self.idle_cards)))
+    def _find(self, entries: Names) -> Waste:
+        """Return the value of each entry; NaN for one that is not there."""
+        where = self._set_of(entries)
+        hit = self._names[where] == entries[:, None]
+        values = self._values[where, hit.argmax(1)]
+        return np.where(hit.any(1), values, np.float32(np.nan))
+
+    def _keep(self, entries: Names, values: Waste) -> None:
+        for where, entry, value in zip(
+            self._set_of(entries).tolist(), entries, values, strict=True
+        ):
+            way = int(self._next[where])
+            self._names[where, way], self._values[where, way] = entry, value
+            self._next[where] = (way + 1) % _WAYS
+
+    def _set_of(self, entries: Names) -> IntArray:
+        return (entries >> np.uint64(64 - self._bits)).astype(np.int64)
+
+
+def _steps(cpu_milli: IntArray) -> tuple[IntArray, Waste]:
+    """Return the whole cores below, and how far the CPU is on the way to the next, 0..1."""
+    step = np.minimum(cpu_milli // CPU_STEP_MILLI, _TOP_CORES)
+    part = np.minimum(cpu_milli - step * CPU_STEP_MILLI, CPU_STEP_MILLI).astype(np.float32)
+    part /= CPU_STEP_MILLI
+    return step, part
+
+
+def _between(low: Waste, high: Waste, part: Waste) -> Waste:
+    expected: Waste = low + (high - low) * part
+    return expected
+
+
+def _entry(names: Names, step: IntArray) -> Names:
+    """Return the names of states at whole numbers of cores, spread evenly; never 0.
+
+    The spreading is the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+    """
+    found = names + (step.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    found ^= found >> np.uint64(30)
+    found *= np.uint64(0xBF58476D1CE4E5B9)
+    found ^= found >> np.uint64(27)
+    found *= np.uint64(0x94D049BB133111EB)
+    found ^= found >> np.uint64(31)
+    return found | np.uint64(1)
+
+
+def _read(entries: Names, values: Waste, wanted: Names) -> Waste:
+    """Return the value of each wanted entry among *entries*, which ascend; NaN if it is not."""
+    if not len(entries):
+        return np.full(len(wanted), np.nan, np.float32)
+    at = np.minimum(np.searchsorted(entries, wanted), len(entries) - 1)
+    return np.where(entries[at] == wanted, values[at], np.float32(np.nan))

@@ -1,95 +1,149 @@
-"""The states of each node's cards after a pod: one option for each distinct free level."""
+"""What a pod would leave on each node: one option for each distinct free level.
 
-from collections.abc import Mapping, Sequence
-from copy import copy
+The expected waste of an option is kept once it is known, and only nodes that changed are looked at
+again. Rows of other nodes may be out of date: `update` brings those up to date that are asked for.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fracgpu.placement.node_matrix import Columns, Demand, FreeResourceTable, IntArray, Levels
-from fracgpu.placement.policies.least_waste.card_states import CardStates
+from fracgpu.placement.node_matrix import (
+    WHOLE_CARD_MILLI,
+    Columns,
+    Demand,
+    FreeResourceTable,
+    IntArray,
+    Levels,
+)
+from fracgpu.placement.policies.least_waste.card_states import CardStates, Names
+
+NONE_CLOSED: Final[Mapping[int, Columns]] = MappingProxyType({})
 
 
 class PlacementOptions:
-    """The states that nodes would be in after a pod of one kind; CPU plays no part here.
+    """What is left of nodes after a pod of one kind.
 
     A pod on one card has an option for each distinct free level that is enough: cards with the same
     level lead to the same state. Any other pod has one option, the tightest cards. The arrays are
     [row, option] over the rows of `FreeResourceTable`, tightest card first.
 
+    Args:
+        demand: what a pod of this kind requests; what counts is CPU, cards and share.
+
     Attributes:
-        state: the state in `CardStates`; -1 where there is no such option.
-        lost_milli: thousandths of the node's cards that would be lost in remainders.
+        idle_cards: how many cards would be left idle; -1 where there is no such option.
         card: the card to take, for a pod on one card; else -1.
+        waste_milli: thousandths of the node's cards expected to stay idle, the remainders included
+            that are lost; NaN until it is known.
+        complete_at: the number of a change of nodes: all is known of nodes that have not changed
+            since. Whoever has seen to that sets it.
     """
 
     def __init__(self, demand: Demand) -> None:
         self._cards, self._share = demand.cards, demand.share_milli
-        self._seen = 0
-        self.state = np.zeros((0, 1), np.int64)
-        self.lost_milli = np.zeros((0, 1), np.float32)
-        self.card = np.zeros((0, 1), np.int64)
+        self._cpu_milli = demand.cpu_milli
+        self._allocate(0, 1)
 
-    def keep_up(self, nodes: FreeResourceTable, states: CardStates) -> None:
-        """Compute the options of the nodes that have changed."""
-        options = nodes.width if self._cards == 1 else 1
-        if self.state.shape != (nodes.size, options):
-            self._seen = 0
-            self.state = np.full((nodes.size, options), -1)
-            self.lost_milli = np.zeros((nodes.size, options), np.float32)
-            self.card = np.full((nodes.size, options), -1)
-        if self._seen == nodes.now:
+    def _allocate(self, rows: int, options: int) -> None:
+        self.complete_at = -1
+        self._seen = np.full(rows, -1, np.int64)
+        self.idle_cards = np.full((rows, options), -1, np.int8)
+        self.card = np.full((rows, options), -1, np.int8)
+        self.waste_milli = np.full((rows, options), np.nan, np.float32)
+
+    def update(
+        self,
+        nodes: FreeResourceTable,
+        states: CardStates,
+        rows: IntArray,
+        closed: Mapping[int, Columns] = NONE_CLOSED,
+    ) -> None:
+        """Compute the options of those *rows* that have changed, without the *closed* cards."""
+        self._make_room(nodes)
+        rows = rows[nodes.changed[rows] > self._seen[rows]]
+        if not len(rows):
             return
-        rows = nodes.changed_since(self._seen)
-        self._seen = nodes.now
-        levels = nodes.levels[rows, : nodes.width]
-        # One entry for each option of a changed node: which node, which option, levels after it.
-        at, option, after, card = self._one(levels) if self._cards == 1 else self._several(levels)
-        self.state[rows] = -1
+        self._seen[rows] = nodes.changed[rows]
+        at, option, after, card = self._after(nodes, rows, closed)
+        self.idle_cards[rows] = -1
         where = rows[at], option
         self.card[where] = card
-        self.state[where], self.lost_milli[where] = states.rows(nodes.model[rows[at]], after)
+        self.idle_cards[where] = (after == WHOLE_CARD_MILLI).sum(1)
+        names, lost = states.names(nodes.model[where[0]], after)
+        cpu_milli = np.maximum(nodes.cpu_milli[where[0]] - self._cpu_milli, 0)
+        self.waste_milli[where] = states.waste_milli(names, cpu_milli) + lost
 
-    def without(
-        self, closed: Mapping[int, Columns], nodes: FreeResourceTable, states: CardStates
-    ) -> "PlacementOptions":
-        """Return the options of a pod that may not have the *closed* cards of some rows."""
-        options = copy(self)
-        options.state, options.card = self.state.copy(), self.card.copy()
-        options.lost_milli = self.lost_milli.copy()
-        for row, columns in closed.items():
-            levels = nodes.levels[row, : nodes.width]
-            # A level that occurs on open cards as well is still an option, with another card.
-            open_cards = [at for at in range(nodes.width) if at not in columns]
-            after = self._after(levels, open_cards)
-            options.state[row] = options.card[row] = -1
-            for option, (left, card) in enumerate(after):
-                state, lost_milli = states.rows(nodes.model[row : row + 1], left[np.newaxis])
-                options.state[row, option], options.lost_milli[row, option] = (
-                    state[0],
-                    lost_milli[0],
-                )
-                options.card[row, option] = card
-        return options
+    def _make_room(self, nodes: FreeResourceTable) -> None:
+        rows, options = len(nodes.model), nodes.width if self._cards == 1 else 1
+        missing = rows - len(self._seen)
+        if self.card.shape[1] != options:
+            self._allocate(rows, options)
+        elif missing:
+            known = self._seen, self.idle_cards, self.card, self.waste_milli
+            self._allocate(rows, options)
+            for now, before in zip(
+                (self._seen, self.idle_cards, self.card, self.waste_milli), known, strict=True
+            ):
+                now[: len(before)] = before
 
-    def _after(self, levels: Levels, open_cards: Sequence[int]) -> list[tuple[Levels, int]]:
-        """Return the levels of one node after each option, tightest first, with the card taken."""
-        tightest = sorted(open_cards, key=lambda at: (int(levels[at]), at))
-        fitting = [at for at in tightest if levels[at] >= max(self._share, 1)]
-        if self._cards == 1:
-            firsts = {int(levels[at]): at for at in reversed(fitting)}
-            taken = [[firsts[level]] for level in sorted(firsts)]
-        else:
-            taken = [fitting[: self._cards]] if len(fitting) >= self._cards else []
-        found = []
-        for cards in taken:
-            left = levels.copy()
-            left[cards] -= np.int16(self._share)
-            found.append((left, cards[0] if self._cards == 1 else -1))
-        return found
+    def unknown(
+        self, nodes: FreeResourceTable, rows: IntArray, also: NDArray[np.bool_]
+    ) -> tuple[IntArray, IntArray]:
+        """Return rows and options that are not known yet, those on the tightest cards first.
 
-    def _one(self, levels: Levels) -> tuple[IntArray, IntArray, Levels, IntArray]:
-        order = np.argsort(levels, axis=1, kind="stable")
-        ascending = np.take_along_axis(levels, order, axis=1)
+        Args:
+            nodes: the nodes.
+            rows: rows that are up to date.
+            also: [row of *rows*] nodes of which every option counts as unknown.
+        """
+        unknown = np.isnan(self.waste_milli[rows]) | also[:, None]
+        at, option = np.nonzero((self.idle_cards[rows] >= 0) & unknown)
+        row = rows[at]
+        enough = nodes.cpu_milli[row] >= self._cpu_milli
+        row, option = row[enough], option[enough]
+        # For a pod on several cards, all nodes are equal here.
+        left = nodes.levels[row, self.card[row, option]] if self._cards == 1 else np.zeros(len(row))
+        order = np.argsort(left, kind="stable")
+        return row[order], option[order]
+
+    def states_of(
+        self,
+        nodes: FreeResourceTable,
+        states: CardStates,
+        row: IntArray,
+        option: IntArray,
+        closed: Mapping[int, Columns] = NONE_CLOSED,
+    ) -> tuple[Names, NDArray[np.float32], IntArray, Levels]:
+        """Return state, loss in remainders, CPU and levels after each of some options."""
+        rows, place = np.unique(row, return_inverse=True)
+        at, options, after, _ = self._after(nodes, rows, closed)
+        width = self.card.shape[1]
+        entry = np.searchsorted(at * width + options, place * width + option)
+        levels = after[entry]
+        names, lost = states.names(nodes.model[row], levels)
+        return names, lost, np.maximum(nodes.cpu_milli[row] - self._cpu_milli, 0), levels
+
+    def _after(
+        self, nodes: FreeResourceTable, rows: IntArray, closed: Mapping[int, Columns]
+    ) -> tuple[IntArray, IntArray, Levels, IntArray]:
+        """Return one entry for each option of *rows*, in order: row, option, levels after, card."""
+        levels = nodes.levels[rows, : nodes.width]
+        open_levels = levels
+        if closed:
+            open_levels = levels.copy()
+            for at, row in enumerate(rows.tolist()):
+                open_levels[at, sorted(closed.get(row, ()))] = -1
+        return (self._one if self._cards == 1 else self._several)(levels, open_levels)
+
+    def _one(
+        self, levels: Levels, open_levels: Levels
+    ) -> tuple[IntArray, IntArray, Levels, IntArray]:
+        order = np.argsort(open_levels, axis=1, kind="stable")
+        ascending = np.take_along_axis(open_levels, order, axis=1)
         fits = ascending >= self._share
         fits[:, 1:] &= ascending[:, 1:] != ascending[:, :-1]  # the first card of each level
         at, option = np.nonzero(fits)
@@ -98,13 +152,15 @@ class PlacementOptions:
         after[np.arange(len(at)), card] -= np.int16(self._share)
         return at, option, after, card
 
-    def _several(self, levels: Levels) -> tuple[IntArray, IntArray, Levels, IntArray]:
+    def _several(
+        self, levels: Levels, open_levels: Levels
+    ) -> tuple[IntArray, IntArray, Levels, IntArray]:
         """Return the option of the tightest cards; for a pod without cards, nothing changes."""
-        ascending = np.sort(levels, axis=1)
-        fits = ascending >= max(self._share, 1)
+        order = np.argsort(open_levels, axis=1, kind="stable")
+        fits = np.take_along_axis(open_levels, order, axis=1) >= max(self._share, 1)
         rank = np.cumsum(fits, axis=1)
         at = np.flatnonzero(rank[:, -1] >= self._cards)
         taken = fits & (rank <= self._cards)
-        after = ascending[at] - taken[at] * np.int16(self._share)
+        after = np.take_along_axis(levels, order, axis=1)[at] - taken[at] * np.int16(self._share)
         none = np.full(len(at), -1)
         return at, np.zeros(len(at), np.int64), after, none

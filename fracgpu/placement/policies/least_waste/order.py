@@ -8,7 +8,7 @@ extender, ``fracgpu explain``, replays and benchmarks all use this one class, so
 measured and explained is what runs.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
@@ -18,19 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
+from fracgpu.k8s.resources import HostResources
 from fracgpu.placement.node_matrix import (
     MAX_CARDS,
-    SHARES,
-    USABLE,
     WHOLE_CARD_MILLI,
     Columns,
     Demand,
-    FreeResources,
     IntArray,
     NodeMatrix,
 )
+from fracgpu.placement.policies.least_waste.card_states import Allowance
 from fracgpu.placement.policies.least_waste.policy import LeastWaste
+from fracgpu.placement.policies.least_waste.synced_policy import SyncedPolicy
 from fracgpu.placement.policies.least_waste.workload_mix import PodClass, WorkloadMix, drift_ratio
 from fracgpu.request.need import PodNeed
 from fracgpu.state.bound_pod import BoundPod
@@ -38,9 +37,16 @@ from fracgpu.state.bound_pod_index import BoundPodIndex
 
 # Nodes that fit score at least this much, so that nodes unknown to the policy, with 0, come last.
 _MIN_FIT_SCORE: Final = 0.1
+# What the best of the nodes gets of which the cost is not known: less than any that is known.
+_MOST_UNKNOWN_SCORE: Final = 0.09
+# About 4 ms of processor time; counted, not timed, so that no answer depends on the load.
+EVALUATIONS_PER_REQUEST: Final = 64
+# Evaluated before a newly learnt mix is used, 3 s or less: on most clusters that is everything.
+_EVALUATED_AHEAD: Final = 50_000
 _DRIFT_RATIO: Final = 0.05
 _PODS_AT_ONCE: Final = 500
 _CLASSES_AT_ONCE: Final = 64
+_NODES_AT_ONCE: Final = 64
 _MAX_COSTS: Final = 64
 _MAX_GLOBS: Final = 256
 _UNBOUNDED_MILLI: Final = 10**9
@@ -57,6 +63,10 @@ class LeastWasteOrder:
         matrix: the cards.
         bound_pods: the bound pods, with the CPU and memory that they request.
         now: the current time, which decides which cordons and assumptions are still valid.
+
+    Attributes:
+        times_learnt: how often a mix was learnt.
+        requests: how often nodes were scored, or the cards of one chosen.
     """
 
     def __init__(
@@ -68,8 +78,9 @@ class LeastWasteOrder:
         # The models of a Demand in this mix are globs, as the pod wrote them. They are resolved
         # each time the mix is learnt, since a cluster may get new models.
         self._mix, self._folded = WorkloadMix(), False
-        self._synced: _SyncedPolicy | None = None
+        self._synced: SyncedPolicy | None = None
         self.times_learnt = 0
+        self.requests = 0
         self._accepted: dict[frozenset[str], Models] = {}
         self._models_known = 0
 
@@ -130,7 +141,8 @@ class LeastWasteOrder:
     def learning(self, *, ahead: bool = True) -> Iterator[None]:
         """Learn the mix in steps of some milliseconds, if it has drifted from the last one.
 
-        With *ahead* the policy's caches are filled as well; the scores are the same without.
+        With *ahead* the policy's caches are filled as well, up to a limit; `catching_up` fills the
+        rest.
         """
         self._matrix.refresh(now=self._now())
         if not self._folded:
@@ -138,17 +150,36 @@ class LeastWasteOrder:
         classes = yield from self._resolved()
         if (
             self._synced is not None
+            and len(self._synced.policy.models) == len(self._matrix.models)
             and drift_ratio(self._synced.policy.classes, classes) < _DRIFT_RATIO
         ):
             return
         policy = LeastWaste(classes, self._matrix.models)
-        synced = _SyncedPolicy(policy, self._matrix, self._bound_pods)
-        synced.keep_up()
-        demands = [pod_class.demand for pod_class in classes]
-        for _ in synced.policy.warming(demands) if ahead else ():
+        synced = SyncedPolicy(policy, self._matrix, self._bound_pods)
+        while not synced.keep_up(_NODES_AT_ONCE):
             yield
+        demands = [pod_class.demand for pod_class in classes]
+        for evaluated in policy.warming(demands) if ahead else ():
+            yield
+            synced.keep_up()
+            if evaluated > _EVALUATED_AHEAD:
+                break
         self._synced = synced
         self.times_learnt += 1
+
+    def catching_up(self) -> Iterator[None]:
+        """Evaluate, in steps of some milliseconds, what requests found unknown or nodes changed.
+
+        It ends when all is known of the pods that were scored lately.
+        """
+        self._matrix.refresh(now=self._now())
+        if self._synced is None:
+            return
+        self._synced.keep_up()
+        for _ in self._synced.policy.warming(()):
+            yield
+            self._matrix.refresh(now=self._now())
+            self._synced.keep_up()
 
     def _fold(self) -> Iterator[None]:
         """Count the pods that are bound already; pods bound meanwhile count as new."""
@@ -195,33 +226,60 @@ class LeastWasteOrder:
         host: HostResources,
         rows: IntArray,
         *,
+        by_cards: NDArray[np.float64] | None = None,
         closed: Mapping[CardUuid, str] = _NONE_CLOSED,
     ) -> NDArray[np.float64] | None:
         """Return scores 0..1 of nodes on which a pod fits, or None if there are none to give.
 
-        A pod without a need takes CPU and memory of a node, and no card.
+        A request evaluates a bounded number of states, those on the tightest cards first. Nodes of
+        which the cost is not known come after all others, by their cards' own scores; `catching_up`
+        evaluates the rest.
+
+        Args:
+            need: what the pod requests of cards; None for a pod that takes only CPU and memory.
+            host: what it requests of the node besides cards.
+            rows: the nodes, as rows of the matrix.
+            by_cards: [node] the score by the card that the pod would get, 0..1.
+            closed: cards that the pod does not get, each with its node.
         """
+        self.requests += 1
         synced = self._synced
         if synced is None or (need is not None and len(need.containers) != 1):
             return None
         synced.keep_up()
-        # A need in MiB is another demand, in thousandths, for each size of card.
-        sizes = synced.size_mib[rows]
-        columns = synced.columns_of(closed)
-        cost = synced.costs(self._demand(need, host, int(sizes[0])), columns)[rows]
-        other = sizes != sizes[0]
-        for size in np.unique(sizes[other]).tolist():
-            at = np.flatnonzero(sizes == size)
-            cost[at] = synced.costs(self._demand(need, host, size), columns)[rows[at]]
+        cost = self._costs(synced, need, host, rows, synced.columns_of(closed))
         if need is None:  # nodes that the policy does not know have no card to waste
-            cost[np.isnan(cost)] = 0.0
-        known = np.flatnonzero(~np.isnan(cost))
+            cost[np.isinf(cost) | (synced.row[rows] < 0)] = 0.0
+        known, unknown = np.isfinite(cost), np.isnan(cost)
+        if not known.any() and unknown.any():
+            return None
         scores = np.zeros(len(rows))
-        if len(known):
+        if by_cards is not None:
+            scores[unknown] = by_cards[unknown] * _MOST_UNKNOWN_SCORE
+        if known.any():
             least, most = cost[known].min(), cost[known].max()
             relative_cost = (cost[known] - least) / (most - least) if most > least else 0.0
             scores[known] = 1.0 - relative_cost * (1.0 - _MIN_FIT_SCORE)
         return scores
+
+    def _costs(
+        self,
+        synced: SyncedPolicy,
+        need: PodNeed | None,
+        host: HostResources,
+        rows: IntArray,
+        columns: Mapping[int, Columns],
+    ) -> NDArray[np.float64]:
+        """Return the cost on each of *rows*, as `SyncedPolicy.costs` has it."""
+        allowance = Allowance(EVALUATIONS_PER_REQUEST)
+        # A need in MiB is another demand, in thousandths, for each size of card.
+        sizes = synced.size_mib[rows] if need is not None else np.zeros(len(rows), np.int64)
+        cost = np.full(len(rows), np.nan)
+        for size in np.unique(sizes).tolist():
+            at = np.flatnonzero(sizes == size)
+            demand = self._demand(need, host, size)
+            cost[at] = synced.costs(demand, size, columns, allowance)[rows[at]]
+        return cost
 
     def prefer(
         self,
@@ -238,6 +296,7 @@ class LeastWasteOrder:
         synced = self._synced
         if synced is None or len(need.containers) != 1:
             return None
+        self.requests += 1
         # Binds may follow each other without a filter request, which would refresh the matrix.
         self._matrix.refresh(now=self._now())
         synced.keep_up()
@@ -248,7 +307,12 @@ class LeastWasteOrder:
             return None
         demand = self._demand(need, host, int(synced.size_mib[row]))
         columns = synced.columns_of(closed)
-        ranking = synced.policy.rank(demand, among=np.array([at]), closed=columns)
+        ranking = synced.policy.rank(
+            demand,
+            among=np.array([at]),
+            closed=columns,
+            allowance=Allowance(EVALUATIONS_PER_REQUEST),
+        )
         if not len(ranking.rows):
             return None
         uuids = tuple(node_info.cards)
@@ -283,115 +347,6 @@ class LeastWasteOrder:
             cards=container.cards,
             share_milli=_milli(container.mib, size_mib),
             models=self._models(frozenset(need.models)) if need.models else None,
-        )
-
-
-class _SyncedPolicy:
-    """One policy, kept in step with the node matrix and the bound pods.
-
-    Attributes:
-        policy: the policy.
-        row: [matrix row] the policy's row of the node; -1 if the policy does not know it.
-        size_mib: [matrix row] the capacity of the node's largest card in MiB.
-    """
-
-    def __init__(self, policy: LeastWaste, matrix: NodeMatrix, bound_pods: BoundPodIndex) -> None:
-        self.policy = policy
-        self._matrix = matrix
-        self._bound_pods = bound_pods
-        self._seen = -1
-        self._host_seen = -1
-        self._names: dict[int, str] = {}
-        self.row = np.full(1, -1, np.int64)
-        self.size_mib = np.zeros(1, np.int64)
-        self._costs: dict[Demand, NDArray[np.float64]] = {}
-
-    def columns_of(self, closed: Mapping[CardUuid, str]) -> Mapping[int, Columns]:
-        """Return the columns of cards that are otherwise usable, by the policy's row."""
-        found: dict[int, set[int]] = {}
-        for card, node in closed.items():
-            row = self._matrix.rows.get(node)
-            uuids = () if row is None else self._matrix.uuids(row)[:MAX_CARDS]
-            if row is not None and self.row[row] >= 0 and card in uuids:
-                column = uuids.index(card)
-                if self._matrix.state[row, column] == USABLE:
-                    found.setdefault(int(self.row[row]), set()).add(column)
-        return {row: frozenset(columns) for row, columns in found.items()}
-
-    def costs(self, demand: Demand, closed: Mapping[int, Columns]) -> NDArray[np.float64]:
-        """Return the cost of a pod on each matrix row; NaN where it does not fit.
-
-        The pod gets none of the *closed* cards, columns by the policy's row.
-        """
-        found = self._costs_of(demand)
-        if not closed:
-            return found
-        found = found.copy()
-        among = np.array(sorted(closed), np.int64)
-        ranking = self.policy.rank(demand, among=among, closed=closed)
-        cost_of = dict(zip(ranking.rows.tolist(), ranking.cost_milli.tolist(), strict=True))
-        for row in among.tolist():
-            found[self.row == row] = cost_of.get(row, np.nan)
-        return found
-
-    def _costs_of(self, demand: Demand) -> NDArray[np.float64]:
-        found = self._costs.get(demand)
-        if found is None:
-            if len(self._costs) >= _MAX_COSTS:
-                self._costs.clear()
-            ranking = self.policy.rank(demand)
-            rows_there = max(self.policy.rows.values(), default=-1) + 1
-            by_row = np.full(rows_there + 1, np.nan)  # the last entry is read by index -1
-            by_row[ranking.rows] = ranking.cost_milli
-            found = self._costs[demand] = by_row[self.row]
-        return found
-
-    def keep_up(self) -> None:
-        """Pass nodes that changed on to the policy."""
-        matrix, bound_pods = self._matrix, self._bound_pods
-        changed = matrix.changed_since(self._seen).tolist()
-        touched = bound_pods.changed_since(self._host_seen)
-        self._seen, self._host_seen = matrix.now, bound_pods.now
-        if changed or touched:
-            self._costs.clear()
-        if len(self.row) < len(matrix.changed):
-            more = np.full(len(matrix.changed) - len(self.row), -1, np.int64)
-            self.row = np.concatenate((self.row, more))
-            self.size_mib = np.concatenate((self.size_mib, np.zeros_like(more)))
-        for row in {*changed, *(matrix.rows[name] for name in touched if name in matrix.rows)}:
-            self._sync(row)
-
-    def _sync(self, row: int) -> None:
-        name, free = self._matrix.names[row], self._free(row)
-        before = self._names.pop(row, None)
-        if before is not None and (before != name or free is None):
-            self.policy.drop(before)
-            self.row[row] = -1
-        if free is not None:
-            self.policy.put(name, free)
-            self.size_mib[row] = self._matrix.capacity_mib[row].max()
-            self._names[row] = name
-            self.row[row] = self.policy.rows[name]
-
-    def _free(self, row: int) -> FreeResources | None:
-        matrix = self._matrix
-        node_info = matrix.infos[row]
-        if node_info is None or matrix.node_state[row] != SHARES:
-            return None
-        cards = tuple(node_info.cards.values())[:MAX_CARDS]
-        state: Sequence[int] = matrix.state[row].tolist()
-        allocatable, used = node_info.node.host, self._bound_pods.used(node_info.node.node)
-        bounded = allocatable != NO_HOST_RESOURCES
-        return FreeResources(
-            model=cards[0].card.model,
-            cpu_milli=allocatable.cpu_milli - used.cpu_milli if bounded else _UNBOUNDED_MILLI,
-            memory_mib=allocatable.memory_mib - used.memory_mib if bounded else _UNBOUNDED_MILLI,
-            card_milli=tuple(
-                max(0, card_info.free_mib * WHOLE_CARD_MILLI // max(1, card_info.card.capacity_mib))
-                if state[column] == USABLE and not card_info.avoided
-                else 0
-                for column, card_info in enumerate(cards)
-            ),
         )
 
 

@@ -8,37 +8,39 @@ least: among nodes and, for one card, among the cards of a node.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.placement.node_matrix import (
+    WHOLE_CARD_MILLI,
     Columns,
     Demand,
     FreeResources,
     FreeResourceTable,
     IntArray,
 )
-from fracgpu.placement.policies.least_waste.card_states import MAX_STATES, CardStates
+from fracgpu.placement.policies.least_waste.card_states import Allowance, CardStates
 from fracgpu.placement.policies.least_waste.fill_sequences import FillSequences
 from fracgpu.placement.policies.least_waste.model_prices import ModelPrices
-from fracgpu.placement.policies.least_waste.options import PlacementOptions
+from fracgpu.placement.policies.least_waste.options import NONE_CLOSED, PlacementOptions
 from fracgpu.placement.policies.least_waste.scarcity import Scarcity
 from fracgpu.placement.policies.least_waste.workload_mix import PodClass
 
 # Prices move slowly: they are computed again after this many changes of nodes.
 _REFRESH_EVERY: Final = 16
-# Nodes for each step of warming, so that a step takes about ten milliseconds at most.
-_WARMED_AT_ONCE: Final = 64
+# What a step of warming looks at and evaluates, so that it takes about two milliseconds.
+_WARMED_AT_ONCE: Final = 512  # nodes
+_EVALUATED_AT_ONCE: Final = 32
 # Between otherwise equal nodes prefer the fuller one: a ten-thousandth of what is idle on a node is
 # added to its cost. With ample CPU and many small pods every card can be filled in any order, and
 # all other costs are equal.
 _TIE_WEIGHT: Final = 1e-4
-NONE_CLOSED: Final[Mapping[int, Columns]] = MappingProxyType({})
-# Beyond this many kinds of pods the options of the least recently used kind are dropped.
-_MAX_OPTIONS: Final = 64
+# The options of the least recently ranked kinds of pods are dropped: beyond 36 MB, at 6 bytes for
+# each card of each node, but not below as many kinds as are common together.
+_MAX_CELLS: Final = 6_000_000
+_FEWEST_KINDS, _MOST_KINDS = 16, 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,8 @@ class Ranking:
 
     Attributes:
         rows: the nodes as rows of the policy's table, ascending.
-        cost_milli: thousandths of a card that the cluster is expected to lose; lower is better.
+        cost_milli: thousandths of a card that the cluster is expected to lose; lower is better, and
+            NaN is not known yet.
         card: for a pod on one card, the best card of that node; else -1.
     """
 
@@ -57,8 +60,13 @@ class Ranking:
 
     @property
     def best(self) -> int | None:
-        """The position of the best node, the lowest row among equals; None if none fits."""
-        return int(self.cost_milli.argmin()) if len(self.rows) else None
+        """The position of the best node, the lowest row among equals; None if none fits.
+
+        Nodes of which the cost is not known come last.
+        """
+        if not len(self.rows):
+            return None
+        return int(np.where(np.isnan(self.cost_milli), np.inf, self.cost_milli).argmin())
 
 
 class LeastWaste:
@@ -82,6 +90,11 @@ class LeastWaste:
     def classes(self) -> tuple[PodClass, ...]:
         """The mix that the ranking is based on."""
         return self._classes
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The card models that it knows."""
+        return self._nodes.models
 
     @property
     def rows(self) -> Mapping[str, int]:
@@ -129,36 +142,43 @@ class LeastWaste:
         *,
         among: IntArray | None = None,
         closed: Mapping[int, Columns] = NONE_CLOSED,
+        allowance: Allowance | None = None,
     ) -> Ranking:
         """Return the cost of a pod on each node on which it fits.
 
         Args:
             demand: what the pod requests.
-            among: rows to rank, ascending and without repeats; None ranks every node.
+            among: rows to rank, without repeats; None ranks every node.
             closed: cards that this pod does not get, by row.
+            allowance: how many states may be evaluated; None for as many as it takes.
         """
         self._keep_up()
-        nodes, states = self._nodes, self._states
-        options = self._options_of(demand)
-        if closed:
-            options = options.without(closed, nodes, states)
+        nodes = self._nodes
         rows = nodes.candidate_rows(demand)
         if among is not None:
-            rows = rows[np.isin(rows, among, assume_unique=True)]
+            named = np.zeros(nodes.size, np.bool_)
+            named[among] = True
+            rows = rows[named[rows]]
+        # A pod that does not get some cards has options that no other pod has.
+        options = PlacementOptions(demand) if closed else self._options_of(demand)
+        options.update(nodes, self._states, rows, closed)
+        self._evaluate(options, rows, allowance or Allowance(), closed)
         # One entry for each option of each node, in order of nodes: `at` counts within *rows*.
-        after = options.state[rows]
-        at, option = np.nonzero(after >= 0)
+        at, option = np.nonzero(options.idle_cards[rows] >= 0)
         node = rows[at]
         cost = self._rise(demand, options, node, option)
         # Where the options of each node begin; `at` ascends, so they are adjacent.
         first = np.flatnonzero(np.diff(at, prepend=-1))
         if len(first) == len(at):
             return Ranking(rows=node, cost_milli=cost, card=options.card[node, option])
+        # Options that are not known come last, and count where no other is there.
+        cost[np.isnan(cost)] = np.inf
         least = np.minimum.reduceat(cost, first)
         # Keep the first option of least cost of each node: options are ordered by tightness.
         group = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(at))))
         hits = np.flatnonzero(cost == least[group])
         chosen = hits[np.flatnonzero(np.diff(group[hits], prepend=-1))]
+        cost[np.isinf(cost)] = np.nan
         return Ranking(
             rows=node[chosen],
             cost_milli=cost[chosen],
@@ -179,12 +199,16 @@ class LeastWaste:
         self._keep_up()
         nodes = self._nodes
         options = self._options_of(demand)
+        candidates = np.intersect1d(rows, nodes.candidate_rows(demand))
+        options.update(nodes, self._states, candidates)
+        self._evaluate(options, candidates, Allowance())
         cost = np.full(len(rows), np.nan)
         # Cards of a node with one free level lead to one state: look for the option of that level.
         first = options.card[rows]
         levels = nodes.levels[rows[:, np.newaxis], first]
-        same = (levels == nodes.levels[rows, columns][:, np.newaxis]) & (options.state[rows] >= 0)
-        fits = same.any(1) & np.isin(rows, nodes.candidate_rows(demand))
+        same = levels == nodes.levels[rows, columns][:, np.newaxis]
+        same &= options.idle_cards[rows] >= 0
+        fits = same.any(1) & np.isin(rows, candidates)
         cost[fits] = self._rise(demand, options, rows[fits], same[fits].argmax(1))
         return cost
 
@@ -192,17 +216,48 @@ class LeastWaste:
         self, demand: Demand, options: PlacementOptions, node: IntArray, option: IntArray
     ) -> NDArray[np.float64]:
         """Return how much the cost of each node rises if a pod takes that option of it."""
-        nodes, states = self._nodes, self._states
-        state = options.state[node, option]
-        cpu = nodes.cpu_milli[node] - demand.cpu_milli
-        waste = states.waste_milli(state, cpu) + options.lost_milli[node, option]
-        cost: NDArray[np.float64] = waste - self._scarcity.worth_milli(
-            model=nodes.model[node], cpu_milli=cpu, idle_cards=states.idle_cards[state]
+        nodes = self._nodes
+        cost: NDArray[np.float64] = options.waste_milli[node, option] - self._scarcity.worth_milli(
+            model=nodes.model[node],
+            cpu_milli=nodes.cpu_milli[node] - demand.cpu_milli,
+            idle_cards=options.idle_cards[node, option],
         )
         # The rise over the cost as the node is now; idle cards break ties, see _TIE_WEIGHT.
         cost -= self._cost_now[node] - _TIE_WEIGHT * self._idle_milli[node]
         cost += self._prices.by_model[nodes.model[node]] * demand.gpu_milli
         return cost
+
+    def _evaluate(
+        self,
+        options: PlacementOptions,
+        rows: IntArray,
+        allowance: Allowance,
+        closed: Mapping[int, Columns] = NONE_CLOSED,
+    ) -> bool:
+        """Evaluate what is not known of some options and their nodes; report whether all is known.
+
+        An option is of use only with the cost of its node as it is now, so both come in turn.
+        """
+        nodes, states = self._nodes, self._states
+        row, option = options.unknown(nodes, rows, np.isnan(self._waste_now[rows]))
+        wanted = len(row)
+        if not wanted or allowance.spent:
+            return not wanted
+        row, option = (found[: allowance.most(wanted)] for found in (row, option))
+        names, lost, cpu_milli, levels = options.states_of(nodes, states, row, option, closed)
+        now = nodes.levels[row, : nodes.width]
+        found = states.evaluate(
+            np.stack((self._name[row], names), axis=1).ravel(),
+            np.stack((self._cpu_milli(row), cpu_milli), axis=1).ravel(),
+            model=np.repeat(nodes.model[row], 2),
+            levels=np.stack((now, levels), axis=1).reshape(2 * len(row), -1),
+            allowance=allowance,
+        ).reshape(-1, 2)
+        self._waste_now[row] = found[:, 0] + self._lost[row]
+        changed = np.unique(row)
+        self._cost_now[changed] = self._cost(changed)
+        options.waste_milli[row, option] = found[:, 1] + lost
+        return len(row) == wanted and not np.isnan(found).any()
 
     def cards(
         self,
@@ -220,29 +275,33 @@ class LeastWaste:
         return self._nodes.cards(row, demand, closed.get(row, frozenset()))
 
     def warming(self, demands: Sequence[Demand]) -> Iterator[int]:
-        """Fill the caches for rankings of *demands*, in steps of some milliseconds.
+        """Evaluate what rankings need, of these *demands* and of those ranked lately, in steps.
 
-        Nodes may change between two steps, and `rank` may be called; a ranking evaluates what it
-        needs and does not find.
+        A step takes some milliseconds. Nodes may change between two steps, and `rank` may be
+        called.
 
         Yields:
             After each step, how many states have been evaluated.
         """
-        for part in self._parts():
-            self._update_states()
-            self._states.waste_milli(self._state[part], self._cpu_milli(part))
-            yield self.evaluated
-        for demand in demands:
-            for part in self._parts():
-                self.rank(demand, among=part)
-                yield self.evaluated
+        for demand in reversed(demands[: self._most_kinds]):
+            self._options_of(demand)
+        for key in reversed(tuple(self._options)):  # rankings meanwhile change the order
+            yield from self._warming_one(key)
 
-    def _parts(self) -> Iterator[IntArray]:
-        start = 0
-        while start < self._nodes.size:  # the table may grow between two steps
-            end = min(start + _WARMED_AT_ONCE, self._nodes.size)
-            yield np.arange(start, end)
-            start = end
+    def _warming_one(self, key: tuple[int, int, int]) -> Iterator[int]:
+        """Evaluate what rankings of one kind of pods need, of the nodes that changed."""
+        if key not in self._options:  # it was dropped meanwhile
+            return
+        options, nodes = self._options[key], self._nodes
+        moment, rows = nodes.now, nodes.changed_since(options.complete_at)
+        for start in range(0, len(rows), _WARMED_AT_ONCE):
+            part, known = rows[start : start + _WARMED_AT_ONCE], False
+            while not known:
+                self._keep_up()
+                options.update(nodes, self._states, part)
+                known = self._evaluate(options, part, Allowance(_EVALUATED_AT_ONCE))
+                yield self.evaluated
+        options.complete_at = moment
 
     def _rebuild(self) -> None:
         self._sequences = FillSequences(self._classes, self._nodes.models)
@@ -252,49 +311,57 @@ class LeastWaste:
 
     def _clear_caches(self) -> None:
         """Empty the caches; the arrays are [row], over the rows of the table of nodes."""
-        self._states = CardStates(self._sequences)
-        self._options: dict[tuple[int, int], PlacementOptions] = {}
-        self._state = np.zeros(0, np.int64)
+        self._made_for = len(self._nodes.model)
+        self._states = CardStates(
+            self._sequences, models=len(self._nodes.models), nodes=self._made_for
+        )
+        self._options: dict[tuple[int, int, int], PlacementOptions] = {}
+        self._name = np.zeros(0, np.uint64)
         self._lost = np.zeros(0, np.float32)
+        self._waste_now = np.zeros(0, np.float32)
+        self._idle_cards = np.zeros(0, np.int64)
         self._idle_milli = np.zeros(0, np.int64)
         self._cost_now = np.zeros(0, np.float64)
         self._states_at = self._costs_at = -1
         self._prices_at = -_REFRESH_EVERY
 
-    def _update_states(self) -> None:
-        """Update the state of each node that changed."""
-        if len(self._states) > MAX_STATES:
-            self._clear_caches()
+    def _make_room(self) -> None:
         nodes = self._nodes
-        missing = nodes.size - len(self._state)
-        if missing:
-            self._state = np.concatenate((self._state, np.zeros(missing, np.int64)))
-            self._lost = np.concatenate((self._lost, np.zeros(missing, np.float32)))
-            self._idle_milli = np.concatenate((self._idle_milli, np.zeros(missing, np.int64)))
-            self._cost_now = np.concatenate((self._cost_now, np.zeros(missing)))
-        if nodes.now == self._states_at:
+        missing = nodes.size - len(self._name)
+        if not missing:
             return
-        rows = nodes.changed_since(self._states_at)
-        self._states_at = nodes.now
-        levels = nodes.levels[rows, : nodes.width]
-        self._state[rows], self._lost[rows] = self._states.rows(nodes.model[rows], levels)
-        self._idle_milli[rows] = levels.sum(1, dtype=np.int64)
+        if len(nodes.model) > self._made_for:  # what is known of nodes and options stays
+            self._made_for = len(nodes.model)
+            self._states.make_room(nodes=self._made_for)
+        self._name = np.concatenate((self._name, np.zeros(missing, np.uint64)))
+        self._lost = np.concatenate((self._lost, np.zeros(missing, np.float32)))
+        self._waste_now = np.concatenate((self._waste_now, np.full(missing, np.nan, np.float32)))
+        self._idle_cards = np.concatenate((self._idle_cards, np.zeros(missing, np.int64)))
+        self._idle_milli = np.concatenate((self._idle_milli, np.zeros(missing, np.int64)))
+        self._cost_now = np.concatenate((self._cost_now, np.zeros(missing)))
 
     def _keep_up(self) -> None:
         """Update the cached state and cost of each node that changed."""
-        self._update_states()
+        self._make_room()
         nodes = self._nodes
         if nodes.now == self._costs_at:
             return
         rows = nodes.changed_since(self._costs_at)
         self._costs_at = nodes.now
+        levels, model = nodes.levels[rows, : nodes.width], nodes.model[rows]
+        self._name[rows], self._lost[rows] = self._states.names(model, levels)
+        self._waste_now[rows] = self._lost[rows] + self._states.waste_milli(
+            self._name[rows], self._cpu_milli(rows)
+        )
+        self._idle_cards[rows] = (levels == WHOLE_CARD_MILLI).sum(1)
+        self._idle_milli[rows] = levels.sum(1, dtype=np.int64)
         if nodes.now - self._prices_at >= _REFRESH_EVERY:
             self._prices_at = nodes.now
             rows = np.arange(nodes.size)
             self._scarcity.refresh(
                 model=nodes.model[rows],
                 cpu_milli=nodes.cpu_milli[rows],
-                idle_cards=self._states.idle_cards[self._state],
+                idle_cards=self._idle_cards,
             )
             self._prices.refresh(
                 model=nodes.model[rows], idle_milli=self._idle_milli, cards=nodes.cards_there[rows]
@@ -306,19 +373,23 @@ class LeastWaste:
         return np.maximum(self._nodes.cpu_milli[rows], 0)
 
     def _cost(self, rows: IntArray) -> NDArray[np.float64]:
-        state, cpu = self._state[rows], self._cpu_milli(rows)
-        waste = self._states.waste_milli(state, cpu) + self._lost[rows]
-        return waste - self._scarcity.worth_milli(
+        cost: NDArray[np.float64] = self._waste_now[rows] - self._scarcity.worth_milli(
             model=self._nodes.model[rows],
-            cpu_milli=cpu,
-            idle_cards=self._states.idle_cards[state],
+            cpu_milli=self._cpu_milli(rows),
+            idle_cards=self._idle_cards[rows],
         )
+        return cost
 
     def _options_of(self, demand: Demand) -> PlacementOptions:
-        key = (demand.cards, demand.share_milli)
+        key = (demand.cards, demand.share_milli, demand.cpu_milli)
         options = self._options.pop(key, None) or PlacementOptions(demand)
         self._options[key] = options  # a dict keeps insertion order: most recent last
-        if len(self._options) > _MAX_OPTIONS:
+        while len(self._options) > self._most_kinds:
             del self._options[next(iter(self._options))]
-        options.keep_up(self._nodes, self._states)
         return options
+
+    @property
+    def _most_kinds(self) -> int:
+        """How many kinds of pods have options: what fits in a bounded number of cells."""
+        cells = max(1, self._nodes.size * self._nodes.width)
+        return min(max(_MAX_CELLS // cells, _FEWEST_KINDS), _MOST_KINDS)

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from fracgpu.placement.node_matrix import Demand, FreeResourceTable
-from fracgpu.placement.policies.least_waste.card_states import CardStates
+from fracgpu.placement.node_matrix import Demand, FreeResourceTable, IntArray
+from fracgpu.placement.policies.least_waste.card_states import Allowance, CardStates
 from fracgpu.placement.policies.least_waste.fill_sequences import FillSequences
 from fracgpu.placement.policies.least_waste.options import PlacementOptions
 from tests.fracgpu.placement.policies.least_waste.demands import (
@@ -18,16 +18,45 @@ from tests.fracgpu.placement.policies.least_waste.demands import (
 FILL = FillSequences(mix(), MODELS)
 
 
-def one_node(demand: Demand, *cards: int) -> tuple[PlacementOptions, CardStates]:
-    nodes, states, options = FreeResourceTable(MODELS), CardStates(FILL), PlacementOptions(demand)
-    nodes.put(nodes.add(), node(*cards))
-    options.keep_up(nodes, states)
-    return options, states
+class Nodes:
+    """Nodes, and the options of pods of one kind on them."""
+
+    def __init__(self, demand: Demand, *nodes: tuple[int, ...]) -> None:
+        self.nodes = FreeResourceTable(MODELS)
+        self.states = CardStates(FILL, models=len(MODELS), nodes=1)
+        self.options = PlacementOptions(demand)
+        for cards in nodes:
+            self.nodes.put(self.nodes.add(), node(*cards))
+        self.update(np.arange(self.nodes.size))
+
+    def update(self, rows: IntArray) -> None:
+        self.options.update(self.nodes, self.states, rows)
+
+    def evaluate(self) -> None:
+        rows = np.arange(self.nodes.size)
+        row, option = self.unknown()
+        names, lost, cpu_milli, levels = self.options.states_of(
+            self.nodes, self.states, row, option
+        )
+        self.options.waste_milli[row, option] = lost + self.states.evaluate(
+            names, cpu_milli, model=self.nodes.model[row], levels=levels, allowance=Allowance()
+        )
+        assert not len(self.options.unknown(self.nodes, rows, rows < 0)[0])
+
+    def unknown(self) -> tuple[IntArray, IntArray]:
+        rows = np.arange(self.nodes.size)
+        return self.options.unknown(self.nodes, rows, rows < 0)
+
+    def after(self, row: int, option: int = 0) -> list[int]:
+        _, _, _, levels = self.options.states_of(
+            self.nodes, self.states, np.array([row]), np.array([option])
+        )
+        return sorted(levels[0].tolist(), reverse=True)
 
 
 def option_cards(demand: Demand, *cards: int) -> list[int]:
-    options, _ = one_node(demand, *cards)
-    return [int(card) for card in options.card[options.state >= 0]]
+    options = Nodes(demand, cards).options
+    return [int(card) for card in options.card[options.idle_cards >= 0]]
 
 
 def test_equal_cards_are_one_option_and_the_tightest_comes_first() -> None:
@@ -40,43 +69,74 @@ def test_a_node_without_room_has_no_option() -> None:
 
 
 def test_two_cards_are_one_option() -> None:
-    options, states = one_node(PAIR, 1000, 1000, 1000)
+    found = Nodes(PAIR, (1000, 1000, 1000))
 
-    assert options.state.shape == (1, 1)
-    assert states.idle_cards[options.state[0, 0]] == 1
+    assert found.options.idle_cards[:1].tolist() == [[1]]
+    assert found.after(0) == [1000, 0, 0]
 
 
 def test_equal_shares_of_several_cards_take_the_tightest() -> None:
-    demand = Demand(cards=2, share_milli=500)
-    options, states = one_node(demand, 1000, 600, 500)
-    left, _ = states.rows(np.zeros(1, np.int64), np.array([[1000, 100, 0]], np.int16))
+    found = Nodes(Demand(cards=2, share_milli=500), (1000, 600, 500))
 
-    assert options.state.tolist() == [left.tolist()]
+    assert found.after(0) == [1000, 100, 0]
 
 
 def test_a_pod_without_cards_leaves_the_cards_as_they_are() -> None:
-    options, states = one_node(PROCESSOR, 1000, 600)
-    same, _ = states.rows(np.zeros(1, np.int64), np.array([[1000, 600]], np.int16))
-
-    assert options.state.tolist() == [same.tolist()]
+    assert Nodes(PROCESSOR, (1000, 600)).after(0) == [1000, 600]
 
 
 def test_a_change_of_one_node_reaches_that_node_alone() -> None:
-    nodes, states, options = FreeResourceTable(MODELS), CardStates(FILL), PlacementOptions(HALF)
-    for _ in range(2):
-        nodes.put(nodes.add(), node(1000))
-    options.keep_up(nodes, states)
-    nodes.put(1, node(400))
-    options.keep_up(nodes, states)
+    found = Nodes(HALF, (1000,), (1000,))
+    found.evaluate()
+    found.nodes.put(1, node(400))
+    found.update(np.arange(2))
 
-    assert (options.state >= 0).tolist() == [[True], [False]]
+    assert (found.options.idle_cards[:2] >= 0).tolist() == [[True], [False]]
+    assert not len(found.unknown()[0])
+
+
+def test_what_nobody_asks_for_stays_as_it_is_until_somebody_does() -> None:
+    found = Nodes(HALF, (1000,), (1000,))
+    for row in range(2):
+        found.nodes.put(row, node(400))
+    found.update(np.array([0]))
+    assert (found.options.idle_cards[:2] >= 0).tolist() == [[False], [True]]
+
+    found.update(np.array([0, 1]))
+    assert (found.options.idle_cards[:2] >= 0).tolist() == [[False], [False]]
 
 
 def test_a_wider_node_makes_room_for_its_options() -> None:
-    nodes, states, options = FreeResourceTable(MODELS), CardStates(FILL), PlacementOptions(HALF)
-    nodes.put(nodes.add(), node(1000))
-    options.keep_up(nodes, states)
-    nodes.put(nodes.add(), node(1000, 900, 800))
-    options.keep_up(nodes, states)
+    found = Nodes(HALF, (1000,))
+    found.nodes.put(found.nodes.add(), node(1000, 900, 800))
+    found.update(np.arange(2))
 
-    assert (options.state >= 0).sum(1).tolist() == [1, 3]
+    assert (found.options.idle_cards[:2] >= 0).sum(1).tolist() == [1, 3]
+
+
+def test_more_nodes_than_there_was_room_for_leave_what_is_known() -> None:
+    found = Nodes(HALF, (1000,))
+    found.evaluate()
+    before = found.options.waste_milli[0].tolist()
+    while found.nodes.size < 2_000:
+        found.nodes.put(found.nodes.add(), node(700))
+    found.update(np.arange(found.nodes.size))
+
+    assert found.options.waste_milli[0].tolist() == before
+    assert np.unique(found.unknown()[0]).tolist() == list(range(1, 2_000))
+
+
+def test_what_is_unknown_is_listed_by_the_tightest_card() -> None:
+    found = Nodes(HALF, (1000, 600), (500,), (900,))
+    row, option = found.unknown()
+    cards = found.options.card[row, option].tolist()
+
+    assert list(zip(row.tolist(), cards, strict=True)) == [(1, 0), (0, 1), (2, 0), (0, 0)]
+
+
+def test_no_option_is_unknown_where_the_cpu_is_not_enough() -> None:
+    found = Nodes(HALF)
+    found.nodes.put(found.nodes.add(), node(1000, cores=3))
+    found.update(np.arange(1))
+
+    assert not len(found.unknown()[0])

@@ -1,5 +1,7 @@
 """The policy ranks nodes by expected waste, and the same calls give the same answers."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from fracgpu.placement.node_matrix import Demand, FreeResources
+from fracgpu.placement.policies.least_waste.card_states import Allowance
 from fracgpu.placement.policies.least_waste.policy import LeastWaste, Ranking
 from fracgpu.placement.policies.least_waste.workload_mix import WorkloadMix
 from tests.fracgpu.placement.policies.least_waste.demands import (
@@ -188,8 +191,63 @@ def test_warming_goes_in_steps_and_then_leaves_nothing_to_evaluate() -> None:
     for demand in EVERY:
         policy.rank(demand)
 
-    assert len(steps) == 5 * (1 + len(EVERY))
-    assert policy.evaluated == steps[-1] > steps[0] > 0
+    assert policy.evaluated == steps[-1] > 0
+    assert all(after - before <= 32 for before, after in pairwise([0, *steps]))
+
+
+def test_warming_again_looks_only_at_what_changed() -> None:
+    policy = told(*[node(*[1000] * (number % 8 + 1), cores=number) for number in range(300)])
+    for _ in policy.warming(EVERY):
+        pass
+    before = policy.evaluated
+    assert list(policy.warming(())) == []
+
+    policy.put("node-7", node(1000, 777, cores=40))
+    for _ in policy.warming(()):
+        pass
+    assert before < policy.evaluated
+    after = policy.evaluated
+    for demand in EVERY:
+        policy.rank(demand)
+    assert policy.evaluated == after
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(FREE, max_size=8), DEMAND, st.integers(0, 40))
+def test_within_an_allowance_a_cost_is_the_same_or_unknown(
+    nodes: list[FreeResources], demand: Demand, most: int
+) -> None:
+    policy = told(*nodes)
+    exact = told(*nodes).rank(demand)
+    found = policy.rank(demand, allowance=Allowance(most))
+
+    assert policy.evaluated <= most
+    assert found.rows.tolist() == exact.rows.tolist()
+    known = ~np.isnan(found.cost_milli)
+    # Of a node of which some options are known, the best of these counts.
+    assert (found.cost_milli[known] >= exact.cost_milli[known]).all()
+    # Asking again gets on with it, and ends with what a ranking without limit says.
+    for _ in range(200):
+        found = policy.rank(demand, allowance=Allowance(max(most, 4)))
+    assert as_lists(found) == as_lists(exact)
+
+
+def test_what_is_not_known_is_never_the_best() -> None:
+    policy = told(node(600), node(1000), node(700))
+    found = policy.rank(HALF, allowance=Allowance(4))
+
+    assert np.isnan(found.cost_milli).tolist() == [False, True, True]
+    assert found.best == 0
+
+
+def test_more_kinds_of_pods_than_there_is_room_for_leave_the_answers_as_they_are() -> None:
+    nodes = [node(*[1000 - number] * 32) for number in range(2)]
+    policy = told(*nodes)
+    demands = [Demand(cpu_milli=cpu, cards=1, share_milli=500) for cpu in range(0, 60_000, 100)]
+    for demand in demands:
+        policy.rank(demand, allowance=Allowance(0))
+
+    assert as_lists(policy.rank(demands[0])) == as_lists(told(*nodes).rank(demands[0]))
 
 
 def test_warming_gives_the_answers_that_a_cold_policy_gives() -> None:

@@ -1,0 +1,135 @@
+"""Filter, prioritize and bind of the real extender where every node is different.
+
+Twenty kinds of pods in MiB and CPU on two card models, with cordons, half full
+(`benchmarks.fixtures.mixed_cluster`). Each pod is filtered, scored and bound, as kube-scheduler
+does it, so that a node changes between any two questions. Pods of the kinds that run already are
+one row, pods that are all unlike each other another.
+"""
+
+import asyncio
+import json
+import math
+import os
+import tempfile
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.figure import Figure
+from benchmarks.fixtures.canned_api import node_name
+from benchmarks.fixtures.http_caller import Caller, request_bytes
+from benchmarks.fixtures.live_extender import LiveExtender, live_extender
+from benchmarks.fixtures.mixed_cluster import mixed_pending_pod, unseen_pending_pod
+
+_SIZES: Final = (1_000, 2_000, 5_000)
+_PODS_PER_NODE: Final = 20
+_CALLS: Final = 400
+_CLUSTER: Final = "benchmarks.fixtures.mixed_cluster:MixedCluster"
+_PAUSE: Final = "fracgpu_scheduler_event_loop_longest_pause_seconds"
+_BEST: Final = 10
+# Pauses are remembered for one to two minutes; those of the start are not what is measured.
+_START_FORGOTTEN_S: Final = 121.0
+
+PodOf = Callable[[int], dict[str, Any]]
+
+
+def figures() -> Iterator[Figure]:
+    """Yield the figures; see ``benchmarks.figure.Benchmark``."""
+    yield _figure("load_average", os.getloadavg()[0], "processes", "before measuring; 2 cores")
+    for nodes in _SIZES:
+        yield from asyncio.run(_measured(nodes))
+
+
+async def _measured(nodes: int) -> Sequence[Figure]:
+    found: list[Figure] = []
+    with tempfile.TemporaryDirectory() as folder:
+        async with live_extender(
+            Path(folder), nodes=nodes, pods_per_node=_PODS_PER_NODE, cluster=_CLUSTER
+        ) as live:
+            found.append(_figure(f"start_{nodes}_nodes", live.started_s, "s", ""))
+            # Right after the start nearly nothing is known yet.
+            found += [figure async for figure in _placed(live, nodes, "cold", mixed_pending_pod)]
+            await asyncio.sleep(_START_FORGOTTEN_S)
+            for label, pod_of in (("mixed", mixed_pending_pod), ("unseen", unseen_pending_pod)):
+                found += [figure async for figure in _placed(live, nodes, label, pod_of)]
+            pause_ms = await asyncio.to_thread(_longest_pause_s, live.telemetry_port) * 1000
+            found += [
+                _figure(f"longest_pause_{nodes}_nodes", pause_ms, "ms", "of the event loop"),
+                _figure(f"rss_after_{nodes}_nodes", live.rss_mib, "MiB", ""),
+                _figure(f"peak_rss_{nodes}_nodes", live.peak_mib, "MiB", ""),
+            ]
+    return found
+
+
+async def _placed(
+    live: LiveExtender, nodes: int, label: str, pod_of: PodOf
+) -> AsyncIterator[Figure]:
+    took: dict[str, list[float]] = {"filter": [], "prioritize": [], "bind": []}
+    # Of the listed pods every second one is of a kind that runs already.
+    numbers = range(int(pod_of is unseen_pending_pod), 2 * _CALLS, 2)
+    first = _CALLS if label == "cold" else 0
+    async with Caller(live.port, live.trust) as caller:
+        for number in numbers:
+            await _place(caller, pod_of(number + 2 * first), nodes, took)
+    for verb, times_ms in took.items():
+        for share in (50, 99, 100):
+            yield _figure(
+                f"{verb}_{label}_{nodes}_nodes_p{share}",
+                _percentile(times_ms, share),
+                "ms",
+                f"keep-alive TLS, {_CALLS} pods one after the other",
+            )
+
+
+async def _place(
+    caller: Caller, pod: dict[str, Any], nodes: int, took: dict[str, list[float]]
+) -> None:
+    """Filter, score and bind as kube-scheduler does, and note how long each took."""
+    names = [node_name(number) for number in range(nodes)]
+    asked = {"Pod": {"kind": "Pod", "apiVersion": "v1", **pod}, "Nodes": None}
+    passed = await _timed(caller, "filter", {**asked, "NodeNames": names}, took)
+    fitting = passed["NodeNames"]
+    if not fitting:
+        return
+    scores = await _timed(caller, "prioritize", {**asked, "NodeNames": fitting}, took)
+    best = next(entry["Host"] for entry in scores if entry["Score"] == _BEST)
+    meta = pod["metadata"]
+    args = {
+        "PodName": meta["name"],
+        "PodNamespace": meta["namespace"],
+        "PodUID": meta["uid"],
+        "Node": best,
+    }
+    bound = await _timed(caller, "bind", args, took)
+    if bound["Error"]:
+        raise RuntimeError(f"a Binding failed: {bound['Error']}")
+
+
+async def _timed(
+    caller: Caller, verb: str, body: dict[str, Any], took: dict[str, list[float]]
+) -> Any:
+    request = request_bytes(f"/{verb}", json.dumps(body).encode())
+    began_s = time.perf_counter()
+    status, answer = await caller.post(request)
+    took[verb].append((time.perf_counter() - began_s) * 1000)
+    if status != 200:  # noqa: PLR2004 - HTTP
+        raise RuntimeError(f"the server answered {status} to {verb}")
+    return json.loads(answer)
+
+
+def _longest_pause_s(telemetry_port: int) -> float:
+    url = f"http://127.0.0.1:{telemetry_port}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(_PAUSE + " "))
+
+
+def _percentile(values: Sequence[float], share: int) -> float:
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(len(ordered) * share / 100) - 1)]
+
+
+def _figure(name: str, value: float, unit: str, note: str) -> Figure:
+    return Figure(name=f"mixed_extender.{name}", value=round(value, 3), unit=unit, note=note)

@@ -1,0 +1,159 @@
+"""The policy ``least-waste``, kept in step with the cluster's nodes and bound pods."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fracgpu.cards.card import CardUuid
+from fracgpu.k8s.resources import NO_HOST_RESOURCES
+from fracgpu.placement.node_matrix import (
+    MAX_CARDS,
+    SHARES,
+    USABLE,
+    WHOLE_CARD_MILLI,
+    Columns,
+    Demand,
+    FreeResources,
+    IntArray,
+    NodeMatrix,
+)
+from fracgpu.placement.policies.least_waste.card_states import Allowance
+from fracgpu.placement.policies.least_waste.policy import LeastWaste
+from fracgpu.state.bound_pod_index import BoundPodIndex
+
+_MAX_COSTS: Final = 64
+_UNBOUNDED_MILLI: Final = 10**9
+
+
+class SyncedPolicy:
+    """One policy, kept in step with the node matrix and the bound pods.
+
+    Attributes:
+        policy: the policy.
+        row: [matrix row] the policy's row of the node; -1 if the policy does not know it.
+        size_mib: [matrix row] the capacity of the node's largest card in MiB.
+    """
+
+    def __init__(self, policy: LeastWaste, matrix: NodeMatrix, bound_pods: BoundPodIndex) -> None:
+        self.policy = policy
+        self._matrix = matrix
+        self._bound_pods = bound_pods
+        self._seen = -1
+        self._host_seen = -1
+        self._behind: set[int] = set()
+        self._names: dict[int, str] = {}
+        self.row = np.full(1, -1, np.int64)
+        self.size_mib = np.zeros(1, np.int64)
+        self._matrix_row = np.zeros(1, np.int64)  # of each row of the policy
+        self._costs: dict[tuple[Demand, int], NDArray[np.float64]] = {}
+
+    def columns_of(self, closed: Mapping[CardUuid, str]) -> Mapping[int, Columns]:
+        """Return the columns of cards that are otherwise usable, by the policy's row."""
+        found: dict[int, set[int]] = {}
+        for card, node in closed.items():
+            row = self._matrix.rows.get(node)
+            uuids = () if row is None else self._matrix.uuids(row)[:MAX_CARDS]
+            if row is not None and self.row[row] >= 0 and card in uuids:
+                column = uuids.index(card)
+                if self._matrix.state[row, column] == USABLE:
+                    found.setdefault(int(self.row[row]), set()).add(column)
+        return {row: frozenset(columns) for row, columns in found.items()}
+
+    def costs(
+        self, demand: Demand, size_mib: int, closed: Mapping[int, Columns], allowance: Allowance
+    ) -> NDArray[np.float64]:
+        """Return the cost of a pod on each matrix row, for nodes with cards of one size.
+
+        NaN where it is not known, or not yet, and infinity where the pod does not fit.
+
+        Args:
+            demand: what the pod requests of such nodes.
+            size_mib: the size; a pod that requests no cards may be on nodes with cards of any size.
+            closed: columns of cards that the pod does not get, by the policy's row.
+            allowance: how many states may be evaluated.
+        """
+        asked = (self.size_mib == size_mib) | (demand.cards == 0)
+        among = self.row[asked & (self.row >= 0)]
+        found = self._costs_of((demand, size_mib), among, allowance)
+        if not closed:
+            return found
+        found = found.copy()
+        those = np.intersect1d(among, np.array(sorted(closed), np.int64))
+        ranking = self.policy.rank(demand, among=those, closed=closed, allowance=allowance)
+        found[np.isin(self.row, those)] = np.inf
+        found[self._matrix_row[ranking.rows]] = ranking.cost_milli
+        return found
+
+    def _costs_of(
+        self, key: tuple[Demand, int], among: IntArray, allowance: Allowance
+    ) -> NDArray[np.float64]:
+        found = self._costs.get(key)
+        if found is None:
+            ranking = self.policy.rank(key[0], among=among, allowance=allowance)
+            found = np.where(self.row < 0, np.nan, np.inf)
+            found[self._matrix_row[ranking.rows]] = ranking.cost_milli
+            if not np.isnan(ranking.cost_milli).any():
+                if len(self._costs) >= _MAX_COSTS:
+                    self._costs.clear()
+                self._costs[key] = found
+        return found
+
+    def keep_up(self, most: int | None = None) -> bool:
+        """Pass nodes that changed on to the policy, *most* at a time; report whether all are."""
+        matrix, bound_pods = self._matrix, self._bound_pods
+        changed = matrix.changed_since(self._seen).tolist()
+        touched = bound_pods.changed_since(self._host_seen)
+        self._seen, self._host_seen = matrix.now, bound_pods.now
+        if changed or touched:
+            self._costs.clear()
+        if len(self.row) < len(matrix.changed):
+            more = np.full(len(matrix.changed) - len(self.row), -1, np.int64)
+            self.row = np.concatenate((self.row, more))
+            self.size_mib = np.concatenate((self.size_mib, np.zeros_like(more)))
+        self._behind.update(changed)
+        self._behind.update(matrix.rows[name] for name in touched if name in matrix.rows)
+        for row in sorted(self._behind)[:most]:
+            self._behind.remove(row)
+            self._sync(row)
+        return not self._behind
+
+    def _sync(self, row: int) -> None:
+        name, free = self._matrix.names[row], self._free(row)
+        if free is not None and free.model not in self.policy.models:
+            free = None  # until the mix is learnt anew: a model changes all that is known
+        before = self._names.pop(row, None)
+        if before is not None and (before != name or free is None):
+            self.policy.drop(before)
+            self.row[row] = -1
+        if free is not None:
+            self.policy.put(name, free)
+            self.size_mib[row] = self._matrix.capacity_mib[row].max()
+            self._names[row] = name
+            own = self.row[row] = self.policy.rows[name]
+            if own >= len(self._matrix_row):
+                more = np.zeros(own + 1, np.int64)
+                self._matrix_row = np.concatenate((self._matrix_row, more))
+            self._matrix_row[own] = row
+
+    def _free(self, row: int) -> FreeResources | None:
+        matrix = self._matrix
+        node_info = matrix.infos[row]
+        if node_info is None or matrix.node_state[row] != SHARES:
+            return None
+        cards = tuple(node_info.cards.values())[:MAX_CARDS]
+        state: Sequence[int] = matrix.state[row].tolist()
+        allocatable, used = node_info.node.host, self._bound_pods.used(node_info.node.node)
+        bounded = allocatable != NO_HOST_RESOURCES
+        return FreeResources(
+            model=cards[0].card.model,
+            cpu_milli=allocatable.cpu_milli - used.cpu_milli if bounded else _UNBOUNDED_MILLI,
+            memory_mib=allocatable.memory_mib - used.memory_mib if bounded else _UNBOUNDED_MILLI,
+            card_milli=tuple(
+                max(0, card_info.free_mib * WHOLE_CARD_MILLI // max(1, card_info.card.capacity_mib))
+                if state[column] == USABLE and not card_info.avoided
+                else 0
+                for column, card_info in enumerate(cards)
+            ),
+        )

@@ -1,0 +1,139 @@
+"""No request evaluates more than its allowance, whatever the cluster and the pods are."""
+
+import json
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from fracgpu import names
+from fracgpu.k8s.resources import HostResources
+from fracgpu.placement.policies.least_waste.order import EVALUATIONS_PER_REQUEST, LeastWasteOrder
+from fracgpu.request.need import PodNeed
+from fracgpu.state.pod_info import decode_pod_info
+from tests.scheduler.harness import Harness
+from tests.support.gpu import a_gpu_pod, some_cards
+
+HOST: Final = HostResources(cpu_milli=500, pods=1)
+CARD_MIB: Final = 24_000
+# What is taken of each of the two cards of each node.
+TAKEN = st.lists(
+    st.tuples(st.integers(1, CARD_MIB - 1), st.integers(1, CARD_MIB - 1)), min_size=1, max_size=24
+)
+
+
+class Different:
+    """A cluster of nodes of two cards each, of which different parts are taken."""
+
+    def __init__(self, taken: list[tuple[int, int]]) -> None:
+        self.nodes = [f"n{number}" for number in range(len(taken))]
+        self.cluster = Harness(*self.nodes, cards=2)
+        for node, of_cards in zip(self.nodes, taken, strict=True):
+            for card, mib in enumerate(of_cards):
+                slices = json.dumps({"train": [{"card": f"GPU-{node}-{card}", "mib": mib}]})
+                notes = {names.ASSIGNMENT: slices}
+                name = f"{node}-{card}"
+                self.cluster.api.put(a_gpu_pod(name, mib=mib, annotations=notes, nodeName=node))
+                self.cluster.see(name)
+        self.matrix = self.cluster.fits.matrix
+        self.order = LeastWasteOrder(
+            self.matrix, self.cluster.bound_pods, now=self.cluster.clock.now
+        )
+        self.order.learn_now(ahead=False)
+
+    def score(
+        self, mib: int, by_cards: NDArray[np.float64] | None = None
+    ) -> tuple[NDArray[np.float64] | None, int]:
+        """Return the scores of the nodes with room, and how many states that evaluated."""
+        before = self.order.states
+        rows = self.with_room(mib)
+        found = self.order.score(need(mib), HOST, rows, by_cards=by_cards)
+        return found, self.order.states - before
+
+    def with_room(self, mib: int) -> NDArray[np.int64]:
+        rows = self.matrix.rows_of(self.nodes)
+        return rows[(self.matrix.free_mib[rows] >= mib).any(1)]
+
+
+def need(mib: int) -> PodNeed:
+    found = decode_pod_info(json.dumps(a_gpu_pod("p", mib=mib)).encode()).need
+    assert found is not None
+    return found
+
+
+@settings(max_examples=15, deadline=None)
+@given(TAKEN, st.lists(st.integers(1, CARD_MIB), min_size=1, max_size=6))
+def test_no_state_class_or_mix_makes_one_request_evaluate_more_than_its_allowance(
+    taken: list[tuple[int, int]], asked: list[int]
+) -> None:
+    different = Different(taken)
+
+    for mib in asked:
+        if len(different.with_room(mib)):
+            assert different.score(mib)[1] <= EVALUATIONS_PER_REQUEST
+
+
+def many() -> Different:
+    return Different([(100 + 391 * number, 200 + 307 * number) for number in range(60)])
+
+
+def test_what_is_not_known_within_a_request_is_scored_by_the_cards_after_all_that_is() -> None:
+    different = many()
+    by_cards = np.linspace(0.0, 1.0, len(different.with_room(1_000)))
+    found, evaluated = different.score(1_000, by_cards)
+
+    assert evaluated == EVALUATIONS_PER_REQUEST
+    assert found is not None
+    known = found > 0.09
+    assert 0 < known.sum() < len(found)
+    assert found.max() == 1.0
+    unknown = found[~known]
+    assert (np.diff(unknown) > 0).all(), "by their cards' own scores"
+
+
+def test_what_a_request_left_unknown_is_evaluated_in_idle_time_and_then_known() -> None:
+    different, exact = many(), many()
+    different.score(1_000)
+    steps, before = 0, different.order.states
+    for _ in different.order.catching_up():
+        steps += 1
+        assert different.order.states - before <= EVALUATIONS_PER_REQUEST
+        before = different.order.states
+
+    assert steps > 1
+    assert list(different.order.catching_up()) == []
+    found, evaluated = different.score(1_000)
+    assert evaluated == 0
+    for _ in range(50):
+        wanted, _ = exact.score(1_000)
+    assert found is not None
+    assert wanted is not None
+    assert found.tolist() == wanted.tolist()
+
+
+def test_a_request_in_which_nothing_is_known_leaves_it_to_the_cards() -> None:
+    different = many()
+    rows = different.matrix.rows_of(["nobody"])
+
+    assert different.order.score(need(1_000), HOST, rows, by_cards=np.ones(1)) is None
+
+
+def test_nodes_of_a_model_that_came_after_the_mix_was_learnt_come_last_until_it_is_again() -> None:
+    different = Different([(1_000, 2_000)])
+    cards = tuple(replace(card, model="NVIDIA L4") for card in some_cards("new", count=2))
+    different.cluster.add_node("new", cards)
+    different.matrix.refresh(now=different.cluster.clock.now())
+    rows = different.matrix.rows_of(["n0", "new"])
+
+    def scores() -> list[float]:
+        found = different.order.score(need(1_000), HOST, rows, by_cards=np.ones(2))
+        assert found is not None
+        return found.tolist()
+
+    assert scores() == [1.0, 0.09]
+    different.order.learn_now()
+    assert min(scores()) > 0.09
+    assert different.order.times_learnt == 2
