@@ -1,7 +1,7 @@
 """Filter, prioritize and bind of the real extender where every node is different.
 
 Twenty kinds of pods in MiB and CPU on two card models, with cordons, half full
-(`benchmarks.fixtures.mixed_cluster`). Each pod is filtered, scored and bound, as kube-scheduler
+(`benchmarks.extender.mixed_cluster`). Each pod is filtered, scored and bound, as kube-scheduler
 does it, so that a node changes between any two questions. Pods of the kinds that run already are
 one row, pods that are all unlike each other another.
 """
@@ -17,16 +17,16 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.extender.mixed_cluster import mixed_pending_pod, unseen_pending_pod
 from benchmarks.figure import Figure
 from benchmarks.fixtures.canned_api import node_name
 from benchmarks.fixtures.http_caller import Caller, request_bytes
 from benchmarks.fixtures.live_extender import LiveExtender, live_extender
-from benchmarks.fixtures.mixed_cluster import mixed_pending_pod, unseen_pending_pod
 
 _SIZES: Final = (1_000, 2_000, 5_000)
 _PODS_PER_NODE: Final = 20
 _CALLS: Final = 400
-_CLUSTER: Final = "benchmarks.fixtures.mixed_cluster:MixedCluster"
+_CLUSTER: Final = "benchmarks.extender.mixed_cluster:MixedCluster"
 _PAUSE: Final = "fracgpu_scheduler_event_loop_longest_pause_seconds"
 _BEST: Final = 10
 # Pauses are remembered for one to two minutes; those of the start are not what is measured.
@@ -36,9 +36,11 @@ PodOf = Callable[[int], dict[str, Any]]
 
 
 def figures() -> Iterator[Figure]:
-    """Yield the figures; see ``benchmarks.figure.Benchmark``."""
-    yield _figure("load_average", os.getloadavg()[0], "processes", "before measuring; 2 cores")
+    """Yield the figures, beside those of `benchmarks.extender.benchmark`."""
     for nodes in _SIZES:
+        yield _figure(
+            f"load_average_mixed_{nodes}_nodes", os.getloadavg()[0], "processes", "2 cores"
+        )
         yield from asyncio.run(_measured(nodes))
 
 
@@ -48,7 +50,7 @@ async def _measured(nodes: int) -> Sequence[Figure]:
         async with live_extender(
             Path(folder), nodes=nodes, pods_per_node=_PODS_PER_NODE, cluster=_CLUSTER
         ) as live:
-            found.append(_figure(f"start_{nodes}_nodes", live.started_s, "s", ""))
+            found.append(_figure(f"start_mixed_{nodes}_nodes", live.started_s, "s", ""))
             # Right after the start nearly nothing is known yet.
             found += [figure async for figure in _placed(live, nodes, "cold", mixed_pending_pod)]
             await asyncio.sleep(_START_FORGOTTEN_S)
@@ -56,9 +58,9 @@ async def _measured(nodes: int) -> Sequence[Figure]:
                 found += [figure async for figure in _placed(live, nodes, label, pod_of)]
             pause_ms = await asyncio.to_thread(_longest_pause_s, live.telemetry_port) * 1000
             found += [
-                _figure(f"longest_pause_{nodes}_nodes", pause_ms, "ms", "of the event loop"),
-                _figure(f"rss_after_{nodes}_nodes", live.rss_mib, "MiB", ""),
-                _figure(f"peak_rss_{nodes}_nodes", live.peak_mib, "MiB", ""),
+                _figure(f"longest_pause_mixed_{nodes}_nodes", pause_ms, "ms", "of the event loop"),
+                _figure(f"rss_after_mixed_{nodes}_nodes", live.rss_mib, "MiB", ""),
+                _figure(f"peak_rss_mixed_{nodes}_nodes", live.peak_mib, "MiB", ""),
             ]
     return found
 
@@ -132,4 +134,4 @@ def _percentile(values: Sequence[float], share: int) -> float:
 
 
 def _figure(name: str, value: float, unit: str, note: str) -> Figure:
-    return Figure(name=f"mixed_extender.{name}", value=round(value, 3), unit=unit, note=note)
+    return Figure(name=f"extender.{name}", value=round(value, 3), unit=unit, note=note)

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks.fixtures.canned_api import CARDS
-from benchmarks.fixtures.mixed_cluster import (
+from benchmarks.extender.mixed_cluster import (
     KINDS,
     MixedCluster,
     mixed_pending_pod,
     unseen_pending_pod,
 )
+from benchmarks.fixtures.canned_api import CARDS
 from fracgpu.state.bound_pod import decode_bound_pod
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import decode_pod_info

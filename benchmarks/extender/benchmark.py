@@ -2,6 +2,8 @@
 
 Calls to both alternate in one run, because other load on the machine affects both: the ratio
 counts, and of several runs the median.
+
+In this cluster all nodes and all pods are equal. Of one where none is, see `mixed`.
 """
 
 import asyncio
@@ -15,6 +17,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.extender import mixed
 from benchmarks.figure import Figure
 from benchmarks.fixtures.canned_api import PENDING, a_pending_pod, node_name
 from benchmarks.fixtures.http_caller import Caller, request_bytes
@@ -38,6 +41,7 @@ def figures() -> Iterator[Figure]:
     yield _figure("load_average", os.getloadavg()[0], "processes", "before measuring; 2 cores")
     for nodes in _SIZES:
         yield from asyncio.run(_measured(nodes))
+    yield from mixed.figures()
 
 
 async def _measured(nodes: int) -> Sequence[Figure]:

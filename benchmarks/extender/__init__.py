@@ -1,0 +1,1 @@
+"""How fast the extender answers: where all nodes are equal (`benchmark`), and where none is."""
