@@ -24,7 +24,7 @@ NODES, PODS = 30, 20
 def free_mib(node: int) -> list[int]:
     cluster = MixedCluster()
     cards = read_node(json.dumps(cluster.node(node)).encode()).cards
-    free = {card.uuid: card.capacity_mib for card in cards}
+    free: dict[str, int] = {card.uuid: card.capacity_mib for card in cards}
     for number in range(PODS):
         pod = decode_bound_pod(json.dumps(cluster.bound_pod(node, number, PODS)).encode())
         assert pod is not None

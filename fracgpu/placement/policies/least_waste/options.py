@@ -83,12 +83,13 @@ class PlacementOptions:
         if self.card.shape[1] != options:
             self._allocate(rows, options)
         elif missing:
-            known = self._seen, self.idle_cards, self.card, self.waste_milli
+            seen, idle_cards = self._seen, self.idle_cards
+            card, waste_milli = self.card, self.waste_milli
             self._allocate(rows, options)
-            for now, before in zip(
-                (self._seen, self.idle_cards, self.card, self.waste_milli), known, strict=True
-            ):
-                now[: len(before)] = before
+            self._seen[: len(seen)] = seen
+            self.idle_cards[: len(seen)] = idle_cards
+            self.card[: len(seen)] = card
+            self.waste_milli[: len(seen)] = waste_milli
 
     def unknown(
         self, nodes: FreeResourceTable, rows: IntArray, also: NDArray[np.bool_]

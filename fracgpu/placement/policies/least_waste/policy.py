@@ -170,7 +170,9 @@ class LeastWaste:
         # Where the options of each node begin; `at` ascends, so they are adjacent.
         first = np.flatnonzero(np.diff(at, prepend=-1))
         if len(first) == len(at):
-            return Ranking(rows=node, cost_milli=cost, card=options.card[node, option])
+            return Ranking(
+                rows=node, cost_milli=cost, card=options.card[node, option].astype(np.int64)
+            )
         # Options that are not known come last, and count where no other is there.
         cost[np.isnan(cost)] = np.inf
         least = np.minimum.reduceat(cost, first)
@@ -182,7 +184,7 @@ class LeastWaste:
         return Ranking(
             rows=node[chosen],
             cost_milli=cost[chosen],
-            card=options.card[node[chosen], option[chosen]],
+            card=options.card[node[chosen], option[chosen]].astype(np.int64),
         )
 
     def card_costs(self, demand: Demand, rows: IntArray, columns: IntArray) -> NDArray[np.float64]:
@@ -220,7 +222,7 @@ class LeastWaste:
         cost: NDArray[np.float64] = options.waste_milli[node, option] - self._scarcity.worth_milli(
             model=nodes.model[node],
             cpu_milli=nodes.cpu_milli[node] - demand.cpu_milli,
-            idle_cards=options.idle_cards[node, option],
+            idle_cards=options.idle_cards[node, option].astype(np.int64),
         )
         # The rise over the cost as the node is now; idle cards break ties, see _TIE_WEIGHT.
         cost -= self._cost_now[node] - _TIE_WEIGHT * self._idle_milli[node]

@@ -39,7 +39,10 @@ def evaluated(
     model = np.zeros(len(rows), np.int64)
     names, _ = states.names(model, rows)
     allowance = Allowance(most)
-    return states.evaluate(names, cpu_milli, model=model, levels=rows, allowance=allowance).tolist()
+    found: list[float] = states.evaluate(
+        names, cpu_milli, model=model, levels=rows, allowance=allowance
+    ).tolist()
+    return found
 
 
 def test_the_order_of_cards_and_full_cards_make_no_new_state() -> None:
