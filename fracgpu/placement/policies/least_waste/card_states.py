@@ -7,7 +7,7 @@ table of fixed size, where a new entry takes the place of a single older one: on
 each node is in a state of its own, and there are more states than any memory holds, nothing is lost
 at once.
 
-An evaluation takes some 60 microseconds, so each caller says how many it can wait for.
+An evaluation takes 60 to 200 microseconds, so each caller says how many it can wait for.
 """
 
 from typing import Final

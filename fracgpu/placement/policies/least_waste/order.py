@@ -39,7 +39,8 @@ from fracgpu.state.bound_pod_index import BoundPodIndex
 _MIN_FIT_SCORE: Final = 0.1
 # What the best of the nodes gets of which the cost is not known: less than any that is known.
 _MOST_UNKNOWN_SCORE: Final = 0.09
-# About 4 ms of processor time; counted, not timed, so that no answer depends on the load.
+# 4 to 12 ms of processor time, by the length of the sequences; counted, not timed, so that no
+# answer depends on the load.
 EVALUATIONS_PER_REQUEST: Final = 64
 # Evaluated before a newly learnt mix is used, 3 s or less: on most clusters that is everything.
 _EVALUATED_AHEAD: Final = 50_000

@@ -30,7 +30,7 @@ from fracgpu.placement.policies.least_waste.workload_mix import PodClass
 
 # Prices move slowly: they are computed again after this many changes of nodes.
 _REFRESH_EVERY: Final = 16
-# What a step of warming looks at and evaluates, so that it takes about two milliseconds.
+# What a step of warming looks at and evaluates, so that it takes two to six milliseconds.
 _WARMED_AT_ONCE: Final = 512  # nodes
 _EVALUATED_AT_ONCE: Final = 32
 # Between otherwise equal nodes prefer the fuller one: a ten-thousandth of what is idle on a node is
