@@ -1,9 +1,9 @@
 # One image, one command: fracgpu run ROLE. `make image` builds one without a daemon, and smaller.
 FROM python:3.11-slim-bookworm AS build
 WORKDIR /src
-COPY requirements.lock requirements-image.lock pyproject.toml README.md LICENSE ./
+COPY requirements.lock requirements-image.lock pyproject.toml setup.py README.md LICENSE ./
 # Only what builds FracGPU itself, of a lock that also pins what developers need.
-RUN sed -n '/^setuptools==/,/[^\\]$/p' requirements.lock > build.lock
+RUN sed -n '/^\(setuptools\|ziglang\)==/,/[^\\]$/p' requirements.lock > build.lock
 RUN python -m venv /build && /build/bin/pip install --no-cache-dir --require-hashes --requirement build.lock
 RUN python -m venv --without-pip /opt/fracgpu
 RUN /build/bin/pip --python /opt/fracgpu/bin/python install --no-cache-dir --no-deps --require-hashes \

@@ -35,7 +35,9 @@ help: ## list the targets
 setup: $(READY) ## build .venv from pinned versions; find or install Prometheus
 	@bash tools/setup_prometheus.sh
 
-$(READY): requirements.lock pyproject.toml tools/setup_venv.sh
+FILL = fracgpu/placement/policies/least_waste/fill.c
+
+$(READY): requirements.lock pyproject.toml setup.py $(FILL) tools/setup_venv.sh
 	@PYTHON=$(PYTHON) VENV=$(VENV) bash tools/setup_venv.sh
 	@touch $@
 

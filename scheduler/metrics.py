@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from component.metrics import ConfigMetrics
 from fracgpu import names
+from fracgpu.placement.policies.least_waste.compiled_fill import CompiledFill
 from fracgpu.state.reservation_index import ReservationState
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -97,6 +98,12 @@ class SchedulerMetrics:
             "Longest time in the last one to two minutes for which no request was looked at.",
             registry=registry,
         )
+        compiled = Gauge(
+            "fracgpu_scheduler_fill_compiled",
+            "1 if least-waste fills nodes with compiled code; 0 makes that 15 times slower.",
+            registry=registry,
+        )
+        compiled.set(CompiledFill.problem is None)
         self._skew = Gauge(
             "fracgpu_scheduler_kube_scheduler_skew",
             "Minor versions by which the kube-scheduler in this pod is newer than the API server; "

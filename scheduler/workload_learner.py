@@ -6,6 +6,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from fracgpu.placement.policies.least_waste.compiled_fill import CompiledFill
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
 from process.clock import Clock
 
@@ -37,6 +38,8 @@ class WorkloadLearner:
 
         In between, evaluate what requests left unknown or what *changes* made so.
         """
+        if CompiledFill.problem is not None:
+            log.warning("fill_not_compiled", problem=CompiledFill.problem)
         while True:
             await self.once()
             due_s = clock.monotonic() + every_s

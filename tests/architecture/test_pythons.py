@@ -127,7 +127,7 @@ def test_the_image_gets_the_same_files_as_developers_and_nothing_that_only_they_
     everything, image = pins("requirements.lock"), pins("requirements-image.lock")
 
     assert {name: everything.get(name) for name in image} == image
-    assert {"pytest", "mypy", "ruff", "setuptools", "hypothesis"} & set(image) == set()
+    assert {"pytest", "mypy", "ruff", "setuptools", "ziglang", "hypothesis"} & set(image) == set()
     assert {"aiohttp", "grpcio", "cryptography"} <= set(image)
 
 
@@ -203,8 +203,10 @@ def test_no_python_at_all_is_a_failure(tmp_path: Path) -> None:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """Return a checkout in which ``make setup`` only prints which environment it would build."""
-    for name in ("Makefile", "requirements.lock", "pyproject.toml"):
-        shutil.copy(ROOT / name, tmp_path)
+    fill = "fracgpu/placement/policies/least_waste/fill.c"
+    for name in ("Makefile", "requirements.lock", "pyproject.toml", "setup.py", fill):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "tools").mkdir()
     (tmp_path / "tools/setup_venv.sh").write_text('mkdir -p "$VENV"; echo "built with $PYTHON"\n')
     (tmp_path / "tools/setup_prometheus.sh").touch()

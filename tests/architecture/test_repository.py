@@ -96,9 +96,13 @@ def test_no_test_stands_where_neither_make_test_nor_make_e2e_runs_it() -> None:
 
 
 @pytest.mark.slow
-def test_the_wheel_has_every_file_of_the_page(tmp_path: Path) -> None:
+def test_the_wheel_has_every_file_of_the_page_and_the_fill_for_each_processor(
+    tmp_path: Path,
+) -> None:
     folder = ROOT / "scheduler" / "page" / "static"
     files = {path.relative_to(ROOT).as_posix() for path in folder.iterdir()}
+    filling = ROOT / "fracgpu" / "placement" / "policies" / "least_waste"
+    libraries = {f"{filling.relative_to(ROOT)}/fill-{name}.so" for name in ("x86_64", "aarch64")}
     source = tmp_path / "source"
     for path in tracked():
         if not path.suffix or path.suffix in (
@@ -109,6 +113,7 @@ def test_the_wheel_has_every_file_of_the_page(tmp_path: Path) -> None:
             ".css",
             ".js",
             ".svg",
+            ".c",
         ):
             target = source / path.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -125,4 +130,7 @@ def test_the_wheel_has_every_file_of_the_page(tmp_path: Path) -> None:
         packed = set(archive.namelist())
 
     assert files
-    assert files - packed == set()
+    assert (files | libraries) - packed == set()
+    assert [name for name in packed if name.endswith(".c")] == []
+    # Any Linux of these processors can take it: the tag names none.
+    assert wheel.name.endswith("-py3-none-any.whl")

@@ -24,13 +24,15 @@ _MIB: Final = 1024 * 1024
 # With the compression of tests; that of releases makes it a tenth smaller.
 _LARGEST_MIB: Final = 90
 _NOT_NEEDED: Final = re.compile(
-    r"/(pip|setuptools|wheel|ensurepip|tests?)$|"
+    r"/(pip|setuptools|ziglang|wheel|ensurepip|tests?)$|"
     r"bin/(gcc|cc|g\+\+|make|apt|dpkg|perl|bash|dash|sh)$"
 )
 _SITE: Final = "usr/local/lib/python3.11/dist-packages"
 # Loads what the roles load only when they are busy.
 _IMPORTS: Final = (
     "import ssl, grpc, numpy, cryptography.x509, pynvml, prometheus_api_client, cel, os;"
+    "from fracgpu.placement.policies.least_waste.compiled_fill import CompiledFill;"
+    "assert CompiledFill.problem is None, CompiledFill.problem;"
     "print(os.getuid(), os.access('/', os.W_OK), len(ssl.create_default_context().get_ca_certs()))"
 )
 

@@ -2,6 +2,7 @@
 
 from prometheus_client import CollectorRegistry
 
+from fracgpu.placement.policies.least_waste.compiled_fill import CompiledFill
 from fracgpu.state.reservation_index import ReservationState
 from scheduler.metrics import BindOutcome, RequestOutcome, SchedulerMetrics, Verb
 
@@ -55,6 +56,14 @@ def test_states_are_read_at_each_scrape() -> None:
     for state in ("held", "consumed", "lapsed", "unreadable"):
         labels = {"state": state}
         assert registry.get_sample_value("fracgpu_scheduler_reservations", labels) == 2
+
+
+def test_it_tells_whether_compiled_code_fills_nodes() -> None:
+    registry = CollectorRegistry()
+    SchedulerMetrics(registry)
+
+    assert CompiledFill.problem is None
+    assert registry.get_sample_value("fracgpu_scheduler_fill_compiled") == 1
 
 
 def test_lapses_are_counted() -> None:
