@@ -76,10 +76,9 @@ class NodeMatrix:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.rows: dict[str, int] = {}
-        self.now = 0
-        self.size = 1
-        self.width = 1
-        self._packed = 0
+        self._behind: set[str] = set()  # changed in the ledger, and not copied yet
+        self.now = self._packed = 0
+        self.size = self.width = 1
         self._spare: list[int] = []
         self.names: list[str] = [""]
         self.infos: list[NodeInfo | None] = [None]
@@ -110,9 +109,11 @@ class NodeMatrix:
         """Every card model ever seen; `model` holds indexes into these."""
         return tuple(self._models)
 
-    def refresh(self, *, now: datetime) -> None:
-        """Copy the nodes that changed in the ledger."""
-        for name in sorted(self._ledger.take_changed(now=now)):
+    def refresh(self, *, now: datetime, most: int | None = None) -> bool:
+        """Copy the nodes that changed in the ledger, *most* at a time; return whether all are."""
+        self._behind |= self._ledger.take_changed(now=now)
+        for name in sorted(self._behind)[:most]:
+            self._behind.remove(name)
             node_info = self._ledger.node(name, now=now)
             if node_info is None:
                 self._drop(name)
@@ -120,13 +121,13 @@ class NodeMatrix:
                 self._put(name, node_info)
         if len(self.rows) > 2 * self._packed:
             self._pack()
+        return not self._behind
 
     def _pack(self) -> None:
         """Copy the keys and values of `rows`, so that they lie side by side in memory.
 
-        Names that arrive one by one are scattered over the heap, and `rows_of` for thousands of
-        names then takes a third longer. Encoding and decoding forces a copy of each string; the
-        array does the same for the numbers.
+        Names that arrive one by one are scattered over the heap, and `rows_of` then takes a third
+        longer. Encoding and decoding copies each string, and the array each number.
         """
         self._packed = len(self.rows)
         row_numbers: list[int] = np.fromiter(self.rows.values(), np.int64).tolist()
@@ -315,8 +316,7 @@ class FreeResourceTable:
         self.levels: Levels = np.zeros((_FIRST_ROWS, MAX_CARDS), np.int16)
         self.cards_there = np.zeros(_FIRST_ROWS, np.int64)
         self.changed = np.zeros(_FIRST_ROWS, np.int64)
-        self.now = self.size = 0
-        self.width = 1
+        self.now, self.size, self.width = 0, 0, 1
         self._spare: list[int] = []
         self._accepts: dict[frozenset[str], NDArray[np.bool_]] = {}
 
@@ -391,10 +391,10 @@ class FreeResourceTable:
         self.changed[row] = self.now
 
     def _grow(self) -> None:
-        more = len(self.model)
-        self.model = np.concatenate((self.model, np.zeros(more, np.int64)))
-        self.cpu_milli = np.concatenate((self.cpu_milli, np.full(more, -1, np.int64)))
-        self.memory_mib = np.concatenate((self.memory_mib, np.full(more, -1, np.int64)))
-        self.levels = np.concatenate((self.levels, np.zeros((more, MAX_CARDS), np.int16)))
-        self.cards_there = np.concatenate((self.cards_there, np.zeros(more, np.int64)))
-        self.changed = np.concatenate((self.changed, np.zeros(more, np.int64)))
+        zeros = np.zeros(len(self.model), np.int64)
+        self.model = np.concatenate((self.model, zeros))
+        self.cpu_milli = np.concatenate((self.cpu_milli, zeros - 1))
+        self.memory_mib = np.concatenate((self.memory_mib, zeros - 1))
+        self.levels = np.concatenate((self.levels, np.zeros_like(self.levels)))
+        self.cards_there = np.concatenate((self.cards_there, zeros))
+        self.changed = np.concatenate((self.changed, zeros))

@@ -114,6 +114,19 @@ def test_only_what_changed_is_written_again() -> None:
     assert matrix.changed_since(moment).tolist() == matrix.rows_of(["n3"]).tolist()
 
 
+def test_many_changes_are_taken_over_in_steps_or_all_at_once_where_somebody_needs_them() -> None:
+    ledger, matrix = a_matrix()
+    for number in range(10):
+        ledger.set_node(NodeCards(node=f"n{number}", cards=(a_card(f"GPU-{number}"),)))
+
+    assert not matrix.refresh(now=NOON, most=4)
+    assert len(matrix.rows) == 4
+    assert not matrix.refresh(now=NOON, most=4)
+    assert matrix.refresh(now=NOON)
+    assert len(matrix.rows) == 10
+    assert matrix.refresh(now=NOON, most=4)
+
+
 def test_globs_are_judged_once_for_each_model() -> None:
     cards = (a_card("GPU-a", model="NVIDIA A30"), a_card("GPU-b", index=1, model="Tesla T4"))
     _, matrix = a_matrix(NodeCards(node="n", cards=cards))

@@ -14,9 +14,10 @@ with the same random numbers, and the same mix always gives the same answer.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 import numpy as np
+from numpy.random import Philox  # NumPy imports it late, and that takes 15 ms
 from numpy.typing import NDArray
 
 from fracgpu.placement.node_matrix import MAX_CARDS, WHOLE_CARD_MILLI, Demand, IntArray, Levels
@@ -45,7 +46,13 @@ _SEED: Final = 20_261_120
 
 
 class Fill(Protocol):
-    """Fills copies of nodes with pods that were drawn."""
+    """Fills copies of nodes with pods that were drawn.
+
+    Attributes:
+        pairs_per_ms: about how many pairs of pods are placed in a millisecond.
+    """
+
+    pairs_per_ms: ClassVar[int]
 
     def expected_waste_milli(
         self, levels: Levels, cpu_milli: NDArray[np.int32], model: IntArray
@@ -87,7 +94,8 @@ class FillSequences:
             several=several,
             several_cpu=np.zeros_like(several, np.int32),
         )
-        self._drawn: list[list[list[tuple[Demand, Demand]]]] = [[[]] * SEQUENCES for _ in models]
+        # Of each model, what may be drawn, and [step, pod of the pair, sequence] what was.
+        self._drawn: dict[int, tuple[Sequence[Demand], IntArray]] = {}
         self.lost_milli = np.zeros(len(models), np.int16)
         for index, model in enumerate(models):
             accepted = sorted(
@@ -110,7 +118,7 @@ class FillSequences:
         ends = np.cumsum(weights) / weights.sum()
         drawn = np.searchsorted(ends, (np.arange(size) + 0.5) / size)
         # A bit generator's raw stream stays the same in every release of NumPy.
-        shuffled = np.argsort(np.random.Philox(_SEED).random_raw(size), kind="stable")
+        shuffled = np.argsort(Philox(_SEED).random_raw(size), kind="stable")
         drawn = np.minimum(drawn, len(classes) - 1)[shuffled].reshape(self._length, 2, SEQUENCES)
         demands = [pod_class.demand for pod_class in classes]
         most_cpu = np.iinfo(np.int32).max
@@ -128,10 +136,7 @@ class FillSequences:
         # A pod without cards leaves the same remainders on any node: it runs only as the first.
         second = pods.share[:, index, 1]
         second[second == 0] = NO_ROOM
-        self._drawn[index] = [
-            [(demands[one], demands[other]) for one, other in drawn[:, :, sequence].tolist()]
-            for sequence in range(SEQUENCES)
-        ]
+        self._drawn[index] = demands, drawn
         first, other = several[drawn[:, 0]], several[drawn[:, 1]]
         pods.several[:, index] = np.where(first > 0, first, other)
         pods.several_cpu[:, index] = np.where(
@@ -140,7 +145,13 @@ class FillSequences:
 
     def drawn(self, *, model: int, sequence: int) -> tuple[tuple[Demand, Demand], ...]:
         """Return the pairs of pods of one sequence, in order."""
-        return tuple(self._drawn[model][sequence])
+        demands, drawn = self._drawn[model]
+        pairs = drawn[:, :, sequence].tolist()
+        return tuple((demands[first], demands[second]) for first, second in pairs)
+
+    def fills_in(self, time_ms: int) -> int:
+        """Return how many nodes are filled in about that time: a count, whatever the load."""
+        return max(1, time_ms * self.fill.pairs_per_ms // max(1, self._length))
 
     def expected_waste_milli(
         self, levels: Levels, cpu_milli: NDArray[np.int32], model: IntArray

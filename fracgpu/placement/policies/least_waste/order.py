@@ -39,15 +39,14 @@ from fracgpu.state.bound_pod_index import BoundPodIndex
 _MIN_FIT_SCORE: Final = 0.1
 # What the best of the nodes gets of which the cost is not known: less than any that is known.
 _MOST_UNKNOWN_SCORE: Final = 0.09
-# 4 to 12 ms of processor time, by the length of the sequences; counted, not timed, so that no
-# answer depends on the load.
-EVALUATIONS_PER_REQUEST: Final = 64
+# How long a request may evaluate: a count by that time, so that no answer depends on the load.
+_REQUEST_MS: Final = 5
 # Evaluated before a newly learnt mix is used, 3 s or less: on most clusters that is everything.
 _EVALUATED_AHEAD: Final = 50_000
 _DRIFT_RATIO: Final = 0.05
 _PODS_AT_ONCE: Final = 500
 _CLASSES_AT_ONCE: Final = 64
-_NODES_AT_ONCE: Final = 64
+_NODES_AT_ONCE: Final = 32
 _MAX_COSTS: Final = 64
 _MAX_GLOBS: Final = 256
 _UNBOUNDED_MILLI: Final = 10**9
@@ -65,15 +64,22 @@ class LeastWasteOrder:
         bound_pods: the bound pods, with the CPU and memory that they request.
         now: the current time, which decides which cordons and assumptions are still valid.
 
+        request_ms: about how long a request may evaluate what is not known.
+
     Attributes:
         times_learnt: how often a mix was learnt.
         requests: how often nodes were scored, or the cards of one chosen.
     """
 
     def __init__(
-        self, matrix: NodeMatrix, bound_pods: BoundPodIndex, *, now: Callable[[], datetime]
+        self,
+        matrix: NodeMatrix,
+        bound_pods: BoundPodIndex,
+        *,
+        now: Callable[[], datetime],
+        request_ms: int = _REQUEST_MS,
     ) -> None:
-        self._matrix = matrix
+        self._matrix, self._request_ms = matrix, request_ms
         self._bound_pods = bound_pods
         self._now = now
         # The models of a Demand in this mix are globs, as the pod wrote them. They are resolved
@@ -99,6 +105,11 @@ class LeastWasteOrder:
     def states(self) -> int:
         """How many states of nodes have been evaluated; 0 before a mix is learnt."""
         return 0 if self._synced is None else self._synced.policy.evaluated
+
+    @property
+    def evaluated_per_request(self) -> int:
+        """How many states a request may evaluate; 0 before a mix is learnt."""
+        return 0 if self._synced is None else self._synced.policy.evaluated_in(self._request_ms)
 
     def observe(self, pod: BoundPod) -> None:
         """Count a newly bound pod towards the mix."""
@@ -145,7 +156,7 @@ class LeastWasteOrder:
         With *ahead* the policy's caches are filled as well, up to a limit; `catching_up` fills the
         rest.
         """
-        self._matrix.refresh(now=self._now())
+        yield from self._refreshed()
         if not self._folded:
             yield from self._fold()
         classes = yield from self._resolved()
@@ -173,14 +184,22 @@ class LeastWasteOrder:
 
         It ends when all is known of the pods that were scored lately.
         """
-        self._matrix.refresh(now=self._now())
-        if self._synced is None:
+        yield from self._refreshed()
+        synced = self._synced
+        if synced is None:
             return
-        self._synced.keep_up()
-        for _ in self._synced.policy.warming(()):
+        while not synced.keep_up(_NODES_AT_ONCE):
             yield
-            self._matrix.refresh(now=self._now())
-            self._synced.keep_up()
+        for _ in synced.policy.warming(()):
+            yield
+            yield from self._refreshed()
+            while not synced.keep_up(_NODES_AT_ONCE):
+                yield
+
+    def _refreshed(self) -> Iterator[None]:
+        """Copy what changed into the matrix, a few nodes in each step."""
+        while not self._matrix.refresh(now=self._now(), most=_NODES_AT_ONCE):
+            yield
 
     def _fold(self) -> Iterator[None]:
         """Count the pods that are bound already; pods bound meanwhile count as new."""
@@ -272,7 +291,7 @@ class LeastWasteOrder:
         columns: Mapping[int, Columns],
     ) -> NDArray[np.float64]:
         """Return the cost on each of *rows*, as `SyncedPolicy.costs` has it."""
-        allowance = Allowance(EVALUATIONS_PER_REQUEST)
+        allowance = Allowance(self.evaluated_per_request)
         # A need in MiB is another demand, in thousandths, for each size of card.
         sizes = synced.size_mib[rows] if need is not None else np.zeros(len(rows), np.int64)
         cost = np.full(len(rows), np.nan)
@@ -312,7 +331,7 @@ class LeastWasteOrder:
             demand,
             among=np.array([at]),
             closed=columns,
-            allowance=Allowance(EVALUATIONS_PER_REQUEST),
+            allowance=Allowance(self.evaluated_per_request),
         )
         if not len(ranking.rows):
             return None

@@ -30,9 +30,8 @@ from fracgpu.placement.policies.least_waste.workload_mix import PodClass
 
 # Prices move slowly: they are computed again after this many changes of nodes.
 _REFRESH_EVERY: Final = 16
-# What a step of warming looks at and evaluates, so that it takes two to six milliseconds.
-_WARMED_AT_ONCE: Final = 512  # nodes
-_EVALUATED_AT_ONCE: Final = 32
+_WARMED_AT_ONCE: Final = 512  # nodes at which a step of warming looks, and what it evaluates
+_STEP_MS: Final = 2
 # Between otherwise equal nodes prefer the fuller one: a ten-thousandth of what is idle on a node is
 # added to its cost. With ample CPU and many small pods every card can be filled in any order, and
 # all other costs are equal.
@@ -105,6 +104,10 @@ class LeastWaste:
     def evaluated(self) -> int:
         """How many states have been evaluated since the mix was last set; for metrics."""
         return self._states.evaluated
+
+    def evaluated_in(self, time_ms: int) -> int:
+        """Return how many evaluations take about that time: a count, whatever the load."""
+        return self._sequences.fills_in(time_ms)
 
     def learn(self, classes: Sequence[PodClass]) -> None:
         """Set another mix.
@@ -301,7 +304,7 @@ class LeastWaste:
             while not known:
                 self._keep_up()
                 options.update(nodes, self._states, part)
-                known = self._evaluate(options, part, Allowance(_EVALUATED_AT_ONCE))
+                known = self._evaluate(options, part, Allowance(self.evaluated_in(_STEP_MS)))
                 yield self.evaluated
         options.complete_at = moment
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fracgpu import names
 from fracgpu.k8s.resources import HostResources
-from fracgpu.placement.policies.least_waste.order import EVALUATIONS_PER_REQUEST, LeastWasteOrder
+from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
 from fracgpu.request.need import PodNeed
 from fracgpu.state.pod_info import decode_pod_info
 from tests.scheduler.harness import Harness
@@ -40,7 +40,7 @@ class Different:
                 self.cluster.see(name)
         self.matrix = self.cluster.fits.matrix
         self.order = LeastWasteOrder(
-            self.matrix, self.cluster.bound_pods, now=self.cluster.clock.now
+            self.matrix, self.cluster.bound_pods, now=self.cluster.clock.now, request_ms=1
         )
         self.order.learn_now(ahead=False)
 
@@ -73,11 +73,11 @@ def test_no_state_class_or_mix_makes_one_request_evaluate_more_than_its_allowanc
 
     for mib in asked:
         if len(different.with_room(mib)):
-            assert different.score(mib)[1] <= EVALUATIONS_PER_REQUEST
+            assert different.score(mib)[1] <= different.order.evaluated_per_request
 
 
 def many() -> Different:
-    return Different([(100 + 391 * number, 200 + 307 * number) for number in range(60)])
+    return Different([(100 + 391 * n % 23_000, 200 + 307 * n % 23_000) for n in range(150)])
 
 
 def test_what_is_not_known_within_a_request_is_scored_by_the_cards_after_all_that_is() -> None:
@@ -85,7 +85,7 @@ def test_what_is_not_known_within_a_request_is_scored_by_the_cards_after_all_tha
     by_cards = np.linspace(0.0, 1.0, len(different.with_room(1_000)))
     found, evaluated = different.score(1_000, by_cards)
 
-    assert evaluated == EVALUATIONS_PER_REQUEST
+    assert evaluated == different.order.evaluated_per_request
     assert found is not None
     known = found > 0.09
     assert 0 < known.sum() < len(found)
@@ -100,7 +100,7 @@ def test_what_a_request_left_unknown_is_evaluated_in_idle_time_and_then_known() 
     steps, before = 0, different.order.states
     for _ in different.order.catching_up():
         steps += 1
-        assert different.order.states - before <= EVALUATIONS_PER_REQUEST
+        assert different.order.states - before <= 2 * different.order.evaluated_per_request
         before = different.order.states
 
     assert steps > 1
@@ -113,6 +113,17 @@ def test_what_a_request_left_unknown_is_evaluated_in_idle_time_and_then_known() 
     assert found is not None
     assert wanted is not None
     assert found.tolist() == wanted.tolist()
+
+
+def test_a_list_of_changed_nodes_is_taken_over_in_steps() -> None:
+    different = many()
+    for name in different.nodes:
+        different.cluster.add_node(name, some_cards(name, count=3))
+    matrix = different.matrix
+    moments = [matrix.now, *(matrix.now for _ in different.order.catching_up())]
+
+    assert moments[-1] == moments[0] + len(different.nodes)
+    assert max(np.diff(moments)) <= 32
 
 
 def test_a_request_in_which_nothing_is_known_leaves_it_to_the_cards() -> None:
