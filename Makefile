@@ -35,9 +35,9 @@ help: ## list the targets
 setup: $(READY) ## build .venv from pinned versions; find or install Prometheus
 	@bash tools/setup_prometheus.sh
 
-FILL = fracgpu/placement/policies/least_waste/fill.c
+COMPILED = $(addprefix fracgpu/placement/policies/least_waste/,fill.c states.c)
 
-$(READY): requirements.lock pyproject.toml setup.py $(FILL) tools/setup_venv.sh
+$(READY): requirements.lock pyproject.toml setup.py $(COMPILED) tools/setup_venv.sh
 	@PYTHON=$(PYTHON) VENV=$(VENV) bash tools/setup_venv.sh
 	@touch $@
 

@@ -1,4 +1,4 @@
-"""Compiles the fill of least-waste when the package is built; all else stands in pyproject.toml.
+"""Compiles parts of least-waste when the package is built; all else stands in pyproject.toml.
 
 The compiler is Zig's, a wheel: it needs nothing of the machine, and compiles for each kind of
 processor on any other. Results are plain files of the package (``fill-x86_64.so``), so that one
@@ -16,6 +16,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 FOLDER: Final = Path("fracgpu/placement/policies/least_waste")
+SOURCES: Final = tuple(str(FOLDER / name) for name in ("fill.c", "states.c"))
 # By `platform.machine()`: Zig's name of the target, and the processor to compile for at least.
 # NumPy asks the same of an x86 processor.
 TARGETS: Final = {
@@ -24,6 +25,7 @@ TARGETS: Final = {
 }
 _OPTIONS: Final = (
     *("-O3", "-g0", "-s", "-shared", "-fPIC", "-ffreestanding", "-nostdlib"),
+    "-ffp-contract=off",  # NumPy rounds after each operation
     *("-fvisibility=hidden", "-fno-sanitize=all", "-Wall", "-Wextra", "-Werror"),
 )
 
@@ -34,7 +36,7 @@ def compile_fill(folder: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="fracgpu-fill-") as cache:
         caches = {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
         for machine, (target, processor) in TARGETS.items():
-            files = ("-o", str(folder / f"fill-{machine}.so"), str(FOLDER / "fill.c"))
+            files = ("-o", str(folder / f"fill-{machine}.so"), *SOURCES)
             subprocess.run(  # noqa: S603 - every word stands in this file
                 [*compiler, "-target", target, f"-mcpu={processor}", *_OPTIONS, *files],
                 check=True,

@@ -14,9 +14,16 @@ from typing import Final
 
 import numpy as np
 from numpy.random import Philox  # NumPy imports it late, and that takes 15 ms
-from numpy.typing import NDArray
 
 from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI, IntArray, Levels
+from fracgpu.placement.policies.least_waste.compiled_fill import CompiledFill
+from fracgpu.placement.policies.least_waste.compiled_states import (
+    WAYS,
+    CompiledNames,
+    CompiledTable,
+    Names,
+    Waste,
+)
 from fracgpu.placement.policies.least_waste.fill_sequences import FillSequences
 
 CPU_STEP_MILLI: Final = 1000
@@ -25,15 +32,11 @@ _NEIGHBOURS: Final = np.arange(-2, 4)  # the two steps to interpolate between, a
 _BRACKET: Final = np.arange(2)
 _FEW: Final = 8  # up to this many states, evaluating neighbours as well costs hardly more
 _BATCH: Final = 64  # keeps an evaluation inside the processor's cache
-_WAYS: Final = 4  # entries among which a new one may choose
 _FEWEST_SETS: Final = 1 << 14
 _MOST_SETS: Final = 1 << 18
 _SETS_PER_NODE: Final = 32
 _SEED: Final = 20_261_122
 _BYTES: Final = 12  # of an entry: its name and its value
-
-Names = NDArray[np.uint64]
-Waste = NDArray[np.float32]
 
 
 class Allowance:
@@ -67,13 +70,21 @@ class CardStates:
         sequences: the pods to fill nodes with.
         models: number of card models.
         nodes: how many nodes there may be; the memory follows.
+        compiled: whether compiled code looks things up; the answers are the same.
 
     Attributes:
         evaluated: how many pairs of state and CPU have been evaluated.
     """
 
-    def __init__(self, sequences: FillSequences, *, models: int, nodes: int) -> None:
-        self._sequences = sequences
+    def __init__(
+        self,
+        sequences: FillSequences,
+        *,
+        models: int,
+        nodes: int,
+        compiled: bool = CompiledFill.problem is None,
+    ) -> None:
+        self._sequences, self._compiled = sequences, compiled
         self.evaluated = 0
         # The name of a state is the sum of the names of its cards: no order, and 0 for a lost card.
         drawn = Philox(_SEED).random_raw(models * (WHOLE_CARD_MILLI + 1))
@@ -83,6 +94,9 @@ class CardStates:
             self._lost_milli[model, : lost + 1] = np.arange(lost + 1)
             self._card_names[model, : lost + 1] = 0
         self._model_names: Names = Philox(_SEED + 1).random_raw(models + 1)
+        self._namer: CompiledNames | None = None
+        if compiled:
+            self._namer = CompiledNames(self._card_names, self._lost_milli, self._model_names)
         self.make_room(nodes=nodes)
 
     def make_room(self, *, nodes: int) -> None:
@@ -90,9 +104,12 @@ class CardStates:
         wanted = max(_FEWEST_SETS, min(_MOST_SETS, nodes * _SETS_PER_NODE))
         self._bits = (wanted - 1).bit_length()
         sets = 1 << self._bits
-        self._names: Names = np.zeros((sets, _WAYS), np.uint64)  # 0 is no entry's name
-        self._values: Waste = np.zeros((sets, _WAYS), np.float32)
+        self._names: Names = np.zeros((sets, WAYS), np.uint64)  # 0 is no entry's name
+        self._values: Waste = np.zeros((sets, WAYS), np.float32)
         self._next = np.zeros(sets, np.uint8)
+        self._table: CompiledTable | None = None
+        if self._compiled:
+            self._table = CompiledTable(self._names, self._values, bits=self._bits)
 
     @property
     def memory_bytes(self) -> int:
@@ -106,6 +123,8 @@ class CardStates:
             model: [node] index of the card model.
             levels: [node, card] free thousandths.
         """
+        if self._namer is not None:
+            return self._namer.names(model, levels)
         cells = model[:, None], levels
         names: Names = self._card_names[cells].sum(1, dtype=np.uint64)
         names += self._model_names[model]
@@ -118,6 +137,8 @@ class CardStates:
             names: [node] the state, as `names` returned it.
             cpu_milli: [node] free thousandths of a core, 0 or more.
         """
+        if self._table is not None:
+            return self._table.waste_milli(names, cpu_milli)
         step, part = _steps(cpu_milli)
         return _between(self._find(_entry(names, step)), self._find(_entry(names, step + 1)), part)
 
@@ -189,6 +210,8 @@ class CardStates:
 
     def _find(self, entries: Names) -> Waste:
         """Return the value of each entry; NaN for one that is not there."""
+        if self._table is not None:
+            return self._table.find(entries)
         where = self._set_of(entries)
         hit = self._names[where] == entries[:, None]
         values = self._values[where, hit.argmax(1)]
@@ -202,9 +225,9 @@ class CardStates:
         first = np.flatnonzero(np.diff(where, prepend=-1))
         count = np.diff(np.append(first, len(where)))
         nth = np.arange(len(where)) - np.repeat(first, count)
-        way = (self._next[where] + nth) % _WAYS
+        way = (self._next[where] + nth) % WAYS
         self._names[where, way], self._values[where, way] = entries, values
-        self._next[where[first]] = (self._next[where[first]] + count) % _WAYS
+        self._next[where[first]] = (self._next[where[first]] + count) % WAYS
 
     def _set_of(self, entries: Names) -> IntArray:
         return (entries >> np.uint64(64 - self._bits)).astype(np.int64)

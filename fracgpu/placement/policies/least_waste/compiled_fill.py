@@ -42,17 +42,17 @@ class _Model(ctypes.Structure):
 def load(path: str) -> tuple[ctypes.CDLL | None, str | None]:
     """Return the library at *path*, or else why there is none."""
     try:
-        library = ctypes.CDLL(path)
+        found = ctypes.CDLL(path)
     except OSError as error:
         return None, str(error)
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    library.fracgpu_waste.argtypes = [pointer, pointer, number, pointer, pointer, number, pointer]
-    library.fracgpu_waste.restype = None
-    return library, None
+    found.fracgpu_waste.argtypes = [pointer, pointer, number, pointer, pointer, number, pointer]
+    found.fracgpu_waste.restype = None
+    return found, None
 
 
 # As an extension module would be, it is loaded when this module is imported.
-_library, _problem = load(f"{__file__.rpartition('/')[0]}/fill-{platform.machine()}.so")
+library, _problem = load(f"{__file__.rpartition('/')[0]}/fill-{platform.machine()}.so")
 
 
 class CompiledFill:
@@ -68,8 +68,8 @@ class CompiledFill:
     pairs_per_ms: ClassVar[int] = 8_000
 
     def __init__(self, pods: PodSequences) -> None:
-        assert _library is not None, self.problem
-        self._run = _library.fracgpu_waste
+        assert library is not None, self.problem
+        self._run = library.fracgpu_waste
         self._count = pods.cpu.shape[1]
         self._models = (_Model * self._count)()
         self._arrays: list[NDArray[np.generic]] = []  # what the pointers point to

@@ -19,7 +19,8 @@ from fracgpu.placement.node_matrix import (
     IntArray,
     Levels,
 )
-from fracgpu.placement.policies.least_waste.card_states import CardStates, Names
+from fracgpu.placement.policies.least_waste.card_states import CardStates
+from fracgpu.placement.policies.least_waste.compiled_states import Names
 
 NONE_CLOSED: Final[Mapping[int, Columns]] = MappingProxyType({})
 
