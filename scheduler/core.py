@@ -55,6 +55,7 @@ class SchedulerCore:
             self.changes,
             self.bound_pods,
             on_new=self.least_waste.observe,
+            on_gone=self.least_waste.forget,
             on_unreadable=on_unreadable,
         )
         self.choosers: Mapping[Strategy, CardChooser] = MappingProxyType(

@@ -92,7 +92,9 @@ class SnapshotIndex:
         """
         for uid, pod in changes.items():
             if pod is None:
-                self._bound_pods.remove(uid)
+                gone = self._bound_pods.remove(uid)
+                if gone is not None:
+                    self._least_waste.forget(gone)
             elif self._bound_pods.put(pod):
                 self._least_waste.observe(pod)
 

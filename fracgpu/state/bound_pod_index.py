@@ -27,11 +27,12 @@ class BoundPodIndex:
         self._add(pod, 1)
         return before is None
 
-    def remove(self, uid: str) -> None:
-        """Remove a pod; an unknown one changes nothing."""
+    def remove(self, uid: str) -> BoundPod | None:
+        """Remove a pod and return it; an unknown one changes nothing."""
         pod = self._pods.pop(uid, None)
         if pod is not None:
             self._add(pod, -1)
+        return pod
 
     def get(self, uid: str) -> BoundPod | None:
         return self._pods.get(uid)

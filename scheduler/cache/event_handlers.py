@@ -47,6 +47,7 @@ class ClusterEventHandlers:
         changes: notified after each change.
         bound_pods: index of bound pods.
         on_new: called with each pod that is seen bound for the first time.
+        on_gone: called with each pod that was bound and is no more.
         on_unreadable: called with an annotation and the number of pods or nodes on which it is
             unreadable, each time that number changes.
     """
@@ -58,12 +59,14 @@ class ClusterEventHandlers:
         bound_pods: BoundPodIndex,
         *,
         on_new: Callable[[BoundPod], None] = lambda _: None,
+        on_gone: Callable[[BoundPod], None] = lambda _: None,
         on_unreadable: Callable[[str, int], None] = lambda *_: None,
     ) -> None:
         self._ledger = ledger
         self._changes = changes
         self._bound_pods = bound_pods
         self._on_new = on_new
+        self._on_gone = on_gone
         self._on_unreadable = on_unreadable
         self._unreadable: dict[str, dict[str, str]] = {}
 
@@ -74,7 +77,9 @@ class ClusterEventHandlers:
         self._note(names.ASSIGNMENT, change.uid, of=str(change.key), problem=problem)
         if change.type is ChangeType.DELETED:
             self._ledger.remove_pod(change.uid)
-            self._bound_pods.remove(change.uid)
+            bound = self._bound_pods.remove(change.uid)
+            if bound is not None:
+                self._on_gone(bound)
         elif isinstance(pod, BoundPod):
             self._ledger.observe(pod.allocation)
             if self._bound_pods.put(pod):

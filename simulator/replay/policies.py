@@ -8,8 +8,10 @@ from typing import Final, Protocol
 import numpy as np
 
 from fracgpu.placement.card_choice import NO_CHOOSERS, Choosers, choose_cards
+from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
+from fracgpu.placement.policies.least_waste.turnover import Weights
 from fracgpu.request.need import Strategy
 from fracgpu.state.allocation import Assignment
 from fracgpu.state.snapshot import NodeInfo
@@ -82,7 +84,10 @@ class ByScore:
 
 
 class ByLeastWaste:
-    """``least-waste`` as in the extender, with the workload's mix known beforehand."""
+    """``least-waste`` as in the extender, with the workload's mix known beforehand.
+
+    Whether pods leave it learns as it goes, as the extender does.
+    """
 
     def __init__(self, state: FleetState, workload: ReplayWorkload, cpu_pods: CpuPods) -> None:
         self._state = state
@@ -91,6 +96,12 @@ class ByLeastWaste:
         self._order.expect(pod.demand for pod in workload.pods)
         self._order.learn_now()
         self._choosers = {Strategy.LEAST_WASTE: self._order}
+        self._used_mib = state.used_mib
+
+    @property
+    def weights(self) -> Weights:
+        """What counts how much now, by whether pods leave."""
+        return self._order.turnover.weights
 
     def choose(self, pod: ReplayPod) -> tuple[int, Assignment] | None:
         state = self._state
@@ -111,8 +122,16 @@ class ByLeastWaste:
         return place_, _cards(state.node_info(place_), pod, Strategy.LEAST_WASTE, self._choosers)
 
     def took(self, place: int) -> None:
-        del place  # the node matrix knows which nodes have changed
-        self._state.matrix.refresh(now=NOW)
+        state, turnover = self._state, self._order.turnover
+        state.matrix.refresh(now=NOW)
+        taken_mib, self._used_mib = state.used_mib - self._used_mib, state.used_mib
+        if taken_mib:
+            cards = state.node_info(place).cards.values()
+            size_mib = max(card_info.card.capacity_mib for card_info in cards)
+            milli = abs(taken_mib) * WHOLE_CARD_MILLI // size_mib
+            (turnover.started if taken_mib > 0 else turnover.ended)(milli)
+        if self._order.outdated:  # a server looks every minute
+            self._order.learn_now()
 
 
 def most_cpu_left(state: FleetState, places: Sequence[int]) -> int:

@@ -4,6 +4,7 @@ import json
 from datetime import timedelta
 from typing import Any
 
+from fracgpu.names import ASSIGNMENT
 from fracgpu.placement.outcome import Placement
 from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import MovePhase
@@ -107,3 +108,30 @@ def test_a_pod_gets_no_cpu_that_is_kept_for_one_that_waits_for_cards() -> None:
 
     assert passed("4") == ("a", "b")
     assert passed("5") == ("b",)
+
+
+def test_the_cluster_turns_over_once_pods_that_were_bound_are_deleted_as_fast_as_others_come() -> (
+    None
+):
+    core = a_core("a", strategy=Strategy.LEAST_WASTE)
+    uuids = [card.uuid for card in some_cards("a")]
+    core.least_waste.learn_now()
+
+    def told(number: int, what: ChangeType) -> None:
+        slices = json.dumps({"train": [{"card": uuids[0], "mib": 24_000}]})
+        notes = {ASSIGNMENT: slices}
+        body = a_gpu_pod(f"p{number}", mib=24_000, annotations=notes, nodeName="a")
+        body["metadata"]["uid"] = f"uid-{number}"
+        pod = decode_any_pod(json.dumps(body).encode())
+        key = ObjectKey("default", f"p{number}")
+        core.handlers.pod_changed(
+            Change(type=what, key=key, uid=f"uid-{number}", resource_version="1", object=pod)
+        )
+
+    for number in range(60):
+        told(number, ChangeType.ADDED)
+    assert not core.least_waste.outdated
+    for number in range(60):
+        told(number, ChangeType.DELETED)
+        told(number, ChangeType.DELETED)  # a deletion told twice counts once
+    assert core.least_waste.outdated

@@ -24,8 +24,8 @@ def test_the_same_news_twice_counts_once() -> None:
     index.put(a_pod("p"))
 
     assert index.used("n") == HostResources(cpu_milli=100, memory_mib=10, pods=1)
-    index.remove("p")
-    index.remove("p")
+    assert index.remove("p") == a_pod("p")
+    assert index.remove("p") is None
     assert index.used("n") == NO_HOST_RESOURCES
 
 

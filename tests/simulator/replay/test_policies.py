@@ -2,9 +2,10 @@
 
 import pytest
 
+from fracgpu.placement.policies.least_waste.turnover import FILLING, TURNING_OVER
 from fracgpu.request.need import Strategy
 from simulator.replay.fleet import FleetState
-from simulator.replay.policies import COMPARED, POLICIES, CpuPods, ReplayPolicy
+from simulator.replay.policies import COMPARED, POLICIES, ByLeastWaste, CpuPods, ReplayPolicy
 from simulator.replay.workload import ReplayPod, ReplayWorkload
 from tests.simulator.replay.trace import a_trace
 
@@ -69,6 +70,22 @@ def test_a_pod_is_placed_as_long_as_it_fits_somewhere_and_never_afterwards(name:
 
     assert policy.choose(PODS["whole"]) is None
     assert len(put(state, policy, PODS["pair"])[1]) == 2
+
+
+def test_least_waste_notices_in_a_replay_that_pods_leave() -> None:
+    state, policy = a_policy("least-waste")
+    assert isinstance(policy, ByLeastWaste)
+    assert policy.weights == FILLING
+
+    for _ in range(60):
+        choice = policy.choose(PODS["whole"])
+        assert choice is not None
+        uid = state.take(PODS["whole"], *choice)
+        policy.took(choice[0])
+        state.release(PODS["whole"], choice[0], uid)
+        policy.took(choice[0])
+
+    assert policy.weights == TURNING_OVER
 
 
 @pytest.mark.parametrize("name", POLICIES)

@@ -10,10 +10,11 @@ at once.
 An evaluation takes 10 to 20 microseconds, so each caller says how many it can wait for.
 """
 
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.random import Philox  # NumPy imports it late, and that takes 15 ms
+from numpy.typing import NDArray
 
 from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI, IntArray, Levels
 from fracgpu.placement.policies.least_waste.compiled_fill import CompiledFill
@@ -24,7 +25,6 @@ from fracgpu.placement.policies.least_waste.compiled_states import (
     Names,
     Waste,
 )
-from fracgpu.placement.policies.least_waste.fill_sequences import FillSequences
 
 CPU_STEP_MILLI: Final = 1000
 _TOP_CORES: Final = 256  # more free CPU than this is of no use to the cards of one node
@@ -37,6 +37,23 @@ _MOST_SETS: Final = 1 << 18
 _SETS_PER_NODE: Final = 32
 _SEED: Final = 20_261_122
 _BYTES: Final = 12  # of an entry: its name and its value
+
+
+class Evaluation(Protocol):
+    """What is evaluated of nodes.
+
+    Attributes:
+        lost_milli: [model] the largest remainder of a card that counts as lost, in thousandths.
+    """
+
+    @property
+    def lost_milli(self) -> NDArray[np.int16]: ...
+
+    def expected_waste_milli(
+        self, levels: Levels, cpu_milli: NDArray[np.int32], model: IntArray
+    ) -> Waste:
+        """Return the expected waste of each node, in thousandths of a card, [node]."""
+        ...
 
 
 class Allowance:
@@ -67,7 +84,7 @@ class CardStates:
     """Names the states of nodes' cards, and remembers the expected waste.
 
     Args:
-        sequences: the pods to fill nodes with.
+        evaluation: what is evaluated.
         models: number of card models.
         nodes: how many nodes there may be; the memory follows.
         compiled: whether compiled code looks things up; the answers are the same.
@@ -78,19 +95,19 @@ class CardStates:
 
     def __init__(
         self,
-        sequences: FillSequences,
+        evaluation: Evaluation,
         *,
         models: int,
         nodes: int,
         compiled: bool = CompiledFill.problem is None,
     ) -> None:
-        self._sequences, self._compiled = sequences, compiled
+        self._evaluation, self._compiled = evaluation, compiled
         self.evaluated = 0
         # The name of a state is the sum of the names of its cards: no order, and 0 for a lost card.
         drawn = Philox(_SEED).random_raw(models * (WHOLE_CARD_MILLI + 1))
         self._card_names: Names = drawn.reshape(models, WHOLE_CARD_MILLI + 1)
         self._lost_milli = np.zeros(self._card_names.shape, np.int16)
-        for model, lost in enumerate(sequences.lost_milli.tolist()):
+        for model, lost in enumerate(evaluation.lost_milli.tolist()):
             self._lost_milli[model, : lost + 1] = np.arange(lost + 1)
             self._card_names[model, : lost + 1] = 0
         self._model_names: Names = Philox(_SEED + 1).random_raw(models + 1)
@@ -194,12 +211,12 @@ class CardStates:
         allowance.spend(len(first))
         self.evaluated += len(first)
         levels, node = cards
-        lost = self._sequences.lost_milli
+        lost = self._evaluation.lost_milli
         values = np.zeros(len(first), np.float32)
         for start in range(0, len(first), _BATCH):
             some = first[start : start + _BATCH]
             left = levels[node[some]]
-            values[start : start + _BATCH] = self._sequences.expected_waste_milli(
+            values[start : start + _BATCH] = self._evaluation.expected_waste_milli(
                 np.where(left <= lost[model[some]][:, None], np.int16(0), left),
                 (step[some] * CPU_STEP_MILLI).astype(np.int32),
                 model[some],

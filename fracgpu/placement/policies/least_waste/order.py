@@ -30,6 +30,7 @@ from fracgpu.placement.node_matrix import (
 from fracgpu.placement.policies.least_waste.card_states import Allowance
 from fracgpu.placement.policies.least_waste.policy import LeastWaste
 from fracgpu.placement.policies.least_waste.synced_policy import SyncedPolicy
+from fracgpu.placement.policies.least_waste.turnover import Turnover
 from fracgpu.placement.policies.least_waste.workload_mix import PodClass, WorkloadMix, drift_ratio
 from fracgpu.request.need import PodNeed
 from fracgpu.state.bound_pod import BoundPod
@@ -69,6 +70,7 @@ class LeastWasteOrder:
     Attributes:
         times_learnt: how often a mix was learnt.
         requests: how often nodes were scored, or the cards of one chosen.
+        turnover: what pods take and give back; it decides what the scores count.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class LeastWasteOrder:
         self._synced: SyncedPolicy | None = None
         self.times_learnt = 0
         self.requests = 0
+        self.turnover = Turnover()
         self._accepted: dict[frozenset[str], Models] = {}
         self._models_known = 0
 
@@ -111,12 +114,25 @@ class LeastWasteOrder:
         """How many states a request may evaluate; 0 before a mix is learnt."""
         return 0 if self._synced is None else self._synced.policy.evaluated_in(self._request_ms)
 
+    @property
+    def outdated(self) -> bool:
+        """Whether the cluster turns over and scores do not count that yet, or fills up again."""
+        return self._synced is not None and self._synced.policy.weights != self.turnover.weights
+
     def observe(self, pod: BoundPod) -> None:
-        """Count a newly bound pod towards the mix."""
+        """Count a newly bound pod towards the mix, and as started."""
         if self._folded:
             demand = self._demand_of_bound(pod)
             if demand is not None:
                 self._mix.observe(demand)
+                self.turnover.started(demand.gpu_milli)
+
+    def forget(self, pod: BoundPod) -> None:
+        """Count a pod that was bound and is gone as ended."""
+        if self._folded:
+            demand = self._demand_of_bound(pod)
+            if demand is not None:
+                self.turnover.ended(demand.gpu_milli)
 
     def expect(self, demands: Iterable[Demand]) -> None:
         """Count the pods of a workload that is known in advance."""
@@ -153,6 +169,7 @@ class LeastWasteOrder:
     def learning(self, *, ahead: bool = True) -> Iterator[None]:
         """Learn the mix in steps of some milliseconds, if it has drifted from the last one.
 
+        Likewise if the cluster fills up no more, or turns over no more.
         With *ahead* the policy's caches are filled as well, up to a limit; `catching_up` fills the
         rest.
         """
@@ -162,11 +179,12 @@ class LeastWasteOrder:
         classes = yield from self._resolved()
         if (
             self._synced is not None
+            and not self.outdated
             and len(self._synced.policy.models) == len(self._matrix.models)
             and drift_ratio(self._synced.policy.classes, classes) < _DRIFT_RATIO
         ):
             return
-        policy = LeastWaste(classes, self._matrix.models)
+        policy = LeastWaste(classes, self._matrix.models, self.turnover.weights)
         synced = SyncedPolicy(policy, self._matrix, self._bound_pods)
         while not synced.keep_up(_NODES_AT_ONCE):
             yield

@@ -1,13 +1,13 @@
 """The policy ``least-waste``: place a pod where the expected waste of the cluster rises least.
 
-The cost of a node's state is the share of its cards that is expected to stay idle once the node is
-full (`fill_sequences`), less what its idle cards are worth to pods that are short of such cards
-(`scarcity`). A pod goes where that cost, with the price of the card model (`model_prices`), rises
+The cost of a node's state is what is wasted of its cards (`node_waste`: what is expected to stay
+idle once the node is full, and what the next pod cannot use), less what its idle cards are worth to
+pods that are short of such cards (`scarcity`). How much each counts depends on whether pods leave
+(`turnover`). A pod goes where that cost, with the price of the card model (`model_prices`), rises
 least: among nodes and, for one card, among the cards of a node.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -23,49 +23,23 @@ from fracgpu.placement.node_matrix import (
 )
 from fracgpu.placement.policies.least_waste.card_states import Allowance, CardStates
 from fracgpu.placement.policies.least_waste.fill_sequences import FillSequences
+from fracgpu.placement.policies.least_waste.fragments import Fragments
 from fracgpu.placement.policies.least_waste.model_prices import ModelPrices
+from fracgpu.placement.policies.least_waste.node_waste import NodeWaste
 from fracgpu.placement.policies.least_waste.options import NONE_CLOSED, PlacementOptions
+from fracgpu.placement.policies.least_waste.ranking import Ranking
 from fracgpu.placement.policies.least_waste.scarcity import Scarcity
+from fracgpu.placement.policies.least_waste.turnover import FILLING, Weights
 from fracgpu.placement.policies.least_waste.workload_mix import PodClass
 
 # Prices move slowly: they are computed again after this many changes of nodes.
 _REFRESH_EVERY: Final = 16
 _WARMED_AT_ONCE: Final = 512  # nodes at which a step of warming looks, and what it evaluates
 _STEP_MS: Final = 2
-# Between otherwise equal nodes prefer the fuller one: a ten-thousandth of what is idle on a node is
-# added to its cost. With ample CPU and many small pods every card can be filled in any order, and
-# all other costs are equal.
-_TIE_WEIGHT: Final = 1e-4
 # The options of the least recently ranked kinds of pods are dropped: beyond 36 MB, at 6 bytes for
 # each card of each node, but not below as many kinds as are common together.
 _MAX_CELLS: Final = 6_000_000
 _FEWEST_KINDS, _MOST_KINDS = 16, 512
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking:
-    """What a pod would cost on each node where it fits; the arrays have one entry for each.
-
-    Attributes:
-        rows: the nodes as rows of the policy's table, ascending.
-        cost_milli: thousandths of a card that the cluster is expected to lose; lower is better, and
-            NaN is not known yet.
-        card: for a pod on one card, the best card of that node; else -1.
-    """
-
-    rows: IntArray
-    cost_milli: NDArray[np.float64]
-    card: IntArray
-
-    @property
-    def best(self) -> int | None:
-        """The position of the best node, the lowest row among equals; None if none fits.
-
-        Nodes of which the cost is not known come last.
-        """
-        if not len(self.rows):
-            return None
-        return int(np.where(np.isnan(self.cost_milli), np.inf, self.cost_milli).argmin())
 
 
 class LeastWaste:
@@ -77,9 +51,19 @@ class LeastWaste:
     Args:
         classes: the workload's mix, from `WorkloadMix.classes`.
         models: card models of the cluster; `put` adds others.
+        weights: what counts how much.
+
+    Attributes:
+        weights: as given.
     """
 
-    def __init__(self, classes: Sequence[PodClass] = (), models: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        classes: Sequence[PodClass] = (),
+        models: Sequence[str] = (),
+        weights: Weights = FILLING,
+    ) -> None:
+        self.weights = weights
         self._nodes = FreeResourceTable(models)
         self._rows: dict[str, int] = {}
         self._classes: tuple[PodClass, ...] = tuple(classes)
@@ -107,7 +91,7 @@ class LeastWaste:
 
     def evaluated_in(self, time_ms: int) -> int:
         """Return how many evaluations take about that time: a count, whatever the load."""
-        return self._sequences.fills_in(time_ms)
+        return self._waste.evaluated_in(time_ms)
 
     def learn(self, classes: Sequence[PodClass]) -> None:
         """Set another mix.
@@ -227,8 +211,8 @@ class LeastWaste:
             cpu_milli=nodes.cpu_milli[node] - demand.cpu_milli,
             idle_cards=options.idle_cards[node, option].astype(np.int64),
         )
-        # The rise over the cost as the node is now; idle cards break ties, see _TIE_WEIGHT.
-        cost -= self._cost_now[node] - _TIE_WEIGHT * self._idle_milli[node]
+        # The rise over the cost as the node is now; a fuller node is preferred.
+        cost -= self._cost_now[node] - self.weights.idle * self._idle_milli[node]
         cost += self._prices.by_model[nodes.model[node]] * demand.gpu_milli
         return cost
 
@@ -309,17 +293,18 @@ class LeastWaste:
         options.complete_at = moment
 
     def _rebuild(self) -> None:
-        self._sequences = FillSequences(self._classes, self._nodes.models)
-        self._scarcity = Scarcity(self._classes, self._nodes.models)
-        self._prices = ModelPrices(self._classes, self._nodes.models)
+        models = self._nodes.models
+        self._waste = NodeWaste(
+            FillSequences(self._classes, models), Fragments(self._classes, models), self.weights
+        )
+        self._scarcity = Scarcity(self._classes, models, weight=self.weights.scarcity)
+        self._prices = ModelPrices(self._classes, models)
         self._clear_caches()
 
     def _clear_caches(self) -> None:
         """Empty the caches; the arrays are [row], over the rows of the table of nodes."""
         self._made_for = len(self._nodes.model)
-        self._states = CardStates(
-            self._sequences, models=len(self._nodes.models), nodes=self._made_for
-        )
+        self._states = CardStates(self._waste, models=len(self._nodes.models), nodes=self._made_for)
         self._options: dict[tuple[int, int, int], PlacementOptions] = {}
         self._name = np.zeros(0, np.uint64)
         self._lost = np.zeros(0, np.float32)

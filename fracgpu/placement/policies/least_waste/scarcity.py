@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from fracgpu.placement.node_matrix import MAX_CARDS, WHOLE_CARD_MILLI, IntArray
 from fracgpu.placement.policies.least_waste.workload_mix import PodClass
 
-WEIGHT: Final = 0.1  # of these prices against the expected waste
 _EXPONENT: Final = 2
 _MAX_PREMIUM: Final = 30.0  # upper limit of s squared minus one
 
@@ -35,9 +34,13 @@ class Scarcity:
     Args:
         classes: the workload's mix.
         models: the card models; nodes refer to them by index.
+        weight: of these prices against the expected waste.
     """
 
-    def __init__(self, classes: Sequence[PodClass], models: Sequence[str]) -> None:
+    def __init__(
+        self, classes: Sequence[PodClass], models: Sequence[str], *, weight: float
+    ) -> None:
+        self._weight = weight
         whole = [
             pod_class
             for pod_class in classes
@@ -89,7 +92,7 @@ class Scarcity:
             paid, (at_model, self._need_step[which] + 1, self._need_cards[which]), price[which]
         )
         self._value = paid.cumsum(1).cumsum(2)
-        self._value *= np.arange(MAX_CARDS + 1) * (WEIGHT * WHOLE_CARD_MILLI)
+        self._value *= np.arange(MAX_CARDS + 1) * (self._weight * WHOLE_CARD_MILLI)
 
     def worth_milli(
         self, *, model: IntArray, cpu_milli: IntArray, idle_cards: IntArray

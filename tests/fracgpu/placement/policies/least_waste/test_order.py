@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from fracgpu import names
 from fracgpu.k8s.resources import HostResources
+from fracgpu.placement.node_matrix import Demand
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
 from fracgpu.request.need import PodNeed
+from fracgpu.state.bound_pod import BoundPod, decode_bound_pod
 from fracgpu.state.pod_info import decode_pod_info
 from tests.scheduler.harness import Harness
 from tests.support.gpu import a_gpu_pod, some_cards
@@ -149,3 +151,44 @@ def test_nodes_of_a_model_that_came_after_the_mix_was_learnt_come_last_until_it_
     different.order.learn_now()
     assert min(scores()) > 0.09
     assert different.order.times_learnt == 2
+
+
+def a_bound_pod(name: str, *, mib: int = CARD_MIB) -> BoundPod:
+    slices = json.dumps({"train": [{"card": "GPU-n0-0", "mib": mib}]})
+    notes = {names.ASSIGNMENT: slices}
+    body = a_gpu_pod(name, mib=mib, annotations=notes, nodeName="n0")
+    found = decode_bound_pod(json.dumps(body).encode())
+    assert found is not None
+    return found
+
+
+def test_once_pods_end_as_fast_as_they_start_scores_count_that_and_they_are_learnt_anew() -> None:
+    order = Different([(1_000, 2_000)]).order
+    order.expect([Demand(cards=1, share_milli=500)])
+    pods = [a_bound_pod(f"p{number}") for number in range(100)]
+
+    for pod in pods:
+        order.observe(pod)
+    order.learn_now()
+    learnt = order.times_learnt
+    assert not order.outdated
+
+    for pod in pods:
+        order.forget(pod)
+    assert order.outdated
+    order.learn_now()
+    assert not order.outdated
+    assert order.times_learnt == learnt + 1
+
+
+def test_a_pod_without_cards_or_of_an_unknown_node_is_no_turnover() -> None:
+    order = Different([(1_000, 2_000)]).order
+    elsewhere = replace(
+        a_bound_pod("p"), allocation=replace(a_bound_pod("p").allocation, node="gone")
+    )
+    without = replace(a_bound_pod("q"), allocation=replace(elsewhere.allocation, by_card={}))
+
+    for _ in range(1000):
+        order.forget(elsewhere)
+        order.forget(without)
+    assert not order.outdated

@@ -10,7 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from fracgpu.placement.node_matrix import Demand, FreeResources
 from fracgpu.placement.policies.least_waste.card_states import Allowance
-from fracgpu.placement.policies.least_waste.policy import LeastWaste, Ranking
+from fracgpu.placement.policies.least_waste.policy import LeastWaste
+from fracgpu.placement.policies.least_waste.ranking import Ranking
+from fracgpu.placement.policies.least_waste.turnover import TURNING_OVER
 from fracgpu.placement.policies.least_waste.workload_mix import WorkloadMix
 from tests.fracgpu.placement.policies.least_waste.demands import (
     EIGHT,
@@ -110,6 +112,32 @@ def test_a_single_card_pod_spares_the_last_whole_node() -> None:
     whole, broken = node(*[1000] * 8), node(*[1000] * 3)
 
     assert chosen(told(whole, broken), WHOLE) == (1, (0,))
+
+
+def after_turnover(*nodes: FreeResources) -> LeastWaste:
+    policy = LeastWaste(mix(), MODELS, TURNING_OVER)
+    for number, free in enumerate(nodes):
+        policy.put(f"node-{number}", free)
+    return policy
+
+
+@settings(max_examples=50, deadline=None)
+@given(idle=st.integers(4, 7))
+def test_where_pods_leave_a_nearly_empty_node_is_left_to_become_empty(idle: int) -> None:
+    nearly_empty, nearly_full = node(*[1000] * idle, *[0] * (8 - idle)), node(1000, *[0] * 7)
+    for demand in (HALF, WHOLE):
+        assert chosen(after_turnover(nearly_empty, nearly_full), demand) == (1, (0,))
+
+
+@settings(max_examples=100, deadline=None)
+@given(nodes=st.lists(FREE, min_size=1, max_size=6), demand=DEMAND)
+def test_whatever_counts_a_pod_fits_on_the_same_nodes(
+    nodes: list[FreeResources], demand: Demand
+) -> None:
+    filling, turning = told(*nodes).rank(demand), after_turnover(*nodes).rank(demand)
+
+    assert turning.rows.tolist() == filling.rows.tolist()
+    assert np.isfinite(turning.cost_milli).all()
 
 
 def test_a_pod_that_takes_any_model_spares_the_one_that_others_name() -> None:

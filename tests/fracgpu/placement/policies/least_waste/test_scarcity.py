@@ -13,7 +13,7 @@ def worth(
     demands: list[Demand], nodes: list[tuple[int, int, int]], asked: tuple[int, int, int]
 ) -> float:
     """Return what *asked*, another node, is worth among *nodes* (model, free CPU, idle cards)."""
-    scarcity = Scarcity(WorkloadMix.fold(demands).classes(), MODELS)
+    scarcity = Scarcity(WorkloadMix.fold(demands).classes(), MODELS, weight=0.1)
     model, cpu, idle = (np.array(column) for column in zip(*nodes, strict=True))
     scarcity.refresh(model=model, cpu_milli=cpu, idle_cards=idle)
     model, cpu, idle = (np.array([value]) for value in asked)
