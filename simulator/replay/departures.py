@@ -22,7 +22,7 @@ from simulator.replay.fleet import FleetState
 from simulator.replay.fleet_prover import Running
 from simulator.replay.policies import POLICIES, CpuPods, ReplayPolicy
 from simulator.replay.room_maker import RoomMaker
-from simulator.replay.workload import ReplayPod, ReplayWorkload, node_order
+from simulator.replay.workload import ReplayPod, ReplayWorkload, WorkloadError, node_order
 
 _LONGEST_S = 6 * 3600.0  # longer lives are cut, so that the window holds many lives
 _WARM_LIVES, _WINDOW_LIVES = 2.0, 3.0  # in mean lifetimes
@@ -30,6 +30,8 @@ _TICK_S = 60.0  # how often the rebalancer looks
 LATE_S = 600.0  # who waits longer is late
 
 LARGEST = "8 cards"
+POD_KINDS = ("share", "1 card", "several cards", LARGEST, "no card")
+"""What `kind_of` returns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,12 @@ class DeparturesResult:
     allocated_percent: float
 
 
+def late_ratio(results: Sequence[DeparturesResult], kind: str) -> float:
+    """Return the share of the pods of one class that were late, 0..1; 0 if there were none."""
+    arrived = sum(result.arrived[kind] for result in results)
+    return sum(result.late[kind] for result in results) / arrived if arrived else 0.0
+
+
 def kind_of(pod: ReplayPod) -> str:
     """Return a pod's class by its cards."""
     if pod.need is None:
@@ -104,6 +112,9 @@ def arrivals(workload: ReplayWorkload, *, load_ratio: float, seed: int) -> Arriv
     """Return a stationary stream whose demand (cards times lifetime) is a share of the cards.
 
     A pod whose lifetime is not known draws one from the pods of its class.
+
+    Raises:
+        WorkloadError: no pod has a lifetime.
     """
     rng = np.random.default_rng(seed)
     pods = workload.pods
@@ -136,7 +147,11 @@ def replay_departures(
     load_ratio: float,
     limits: MakeRoomLimits | None = None,
 ) -> DeparturesResult:
-    """Replay a workload once; the same arguments always give the same outcome."""
+    """Replay a workload once; the same arguments always give the same outcome.
+
+    Raises:
+        WorkloadError: no pod has a lifetime.
+    """
     stream = arrivals(workload, load_ratio=load_ratio, seed=seed)
     return _Replay(workload, policy, stream, limits or MakeRoomLimits(), seed=seed).run()
 
@@ -147,6 +162,10 @@ def _lives(pods: Sequence[ReplayPod], rng: np.random.Generator) -> NDArray[np.fl
         if pod.life_s is not None:
             known.setdefault(kind_of(pod), []).append(min(pod.life_s, _LONGEST_S))
     everyone = [life for lives in known.values() for life in lives]
+    if not everyone:
+        raise WorkloadError(
+            "no pod has a scheduled_time and a deletion_time, so nobody knows when pods leave"
+        )
     return np.array(
         [
             min(pod.life_s, _LONGEST_S)

@@ -1,18 +1,21 @@
 """Who waits when pods come and go, and what room-making moves change about it."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from simulator.replay.departures import (
     LARGEST,
+    POD_KINDS,
     DeparturesResult,
     MakeRoomLimits,
     arrivals,
     kind_of,
+    late_ratio,
     replay_departures,
 )
-from simulator.replay.workload import ReplayWorkload
+from simulator.replay.workload import ReplayWorkload, WorkloadError
 from tests.simulator.replay.trace import a_trace
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n" + "\n".join(
@@ -48,6 +51,31 @@ def test_a_pod_without_a_lifetime_draws_one_from_its_class() -> None:
         if pod.name == "unknown" and at > 0
     }
     assert lives == {4000.0}
+
+
+def test_a_workload_without_any_lifetime_cannot_be_replayed_with_departures() -> None:
+    with pytest.raises(WorkloadError, match="nobody knows when pods leave"):
+        replay_departures(a_trace(), "pack", seed=1, load_ratio=0.9)
+
+
+def test_the_late_pods_of_several_replays_are_counted_together() -> None:
+    results = [
+        DeparturesResult(
+            policy="pack",
+            arrived=Counter({"share": arrived}),
+            late=Counter({"share": late}),
+            moves=0,
+            plans=0,
+            helped=0,
+            hours=1.0,
+            allocated_percent=90.0,
+        )
+        for arrived, late in ((30, 3), (10, 1))
+    ]
+
+    assert late_ratio(results, "share") == 0.1
+    assert late_ratio(results, LARGEST) == 0.0
+    assert {kind_of(pod) for pod in a_workload().pods} <= set(POD_KINDS)
 
 
 def test_the_stream_asks_for_the_load_that_was_wanted() -> None:
