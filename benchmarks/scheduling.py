@@ -1,7 +1,9 @@
 """Pods per second of a real kube-scheduler, with our extender (all verbs, mutual TLS) and without.
 
-The pods are pending before kube-scheduler starts; the first tenth is left out of the rate, so that
- its start does not count. Without KUBEBUILDER_ASSETS it only says that it needs them.
+The pods are pending before kube-scheduler starts; the first tenth is left out of all figures, so
+that its start does not count. Beside each rate stands the CPU time that each process spent for a
+pod, and how many cores that kept busy: where that is less than there are, kube-scheduler waited.
+Without KUBEBUILDER_ASSETS it only says that it needs them.
 """
 
 import asyncio
@@ -10,13 +12,15 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.figure import Figure
 from benchmarks.fixtures.canned_api import a_node, a_pending_pod
+from benchmarks.resources.shipped_roles import cpu_s
 from fracgpu import names
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.access import connect_to
@@ -33,6 +37,9 @@ SLOW: Final = True  # some minutes with a real control plane
 
 _NODES: Final = 100
 _PODS: Final = 600
+_SKIPPED: Final = _PODS // 10
+_ALONE: Final = "alone"
+_RUNS: Final = (_ALONE, "extender")
 _LIMIT_S: Final = 300.0
 _POLL_S: Final = 0.2
 _SECRET: Final = "fracgpu-scheduler-tls"  # noqa: S105 - the name of a Secret, nothing secret
@@ -46,17 +53,37 @@ def figures() -> Iterator[Figure]:
     if not value:
         sys.stderr.write(f"bench: scheduling needs {ASSETS_ENV}; not measured\n")
         return
-    note = f"{_PODS} pods, {_NODES} nodes of 8 cards, real control plane on the same cores"
-    rates = {
-        name: asyncio.run(_rate(find_assets(value), with_extender=with_extender))
-        for name, with_extender in (("alone", False), ("extender", True))
-    }
-    for name, rate in rates.items():
-        yield _figure(f"rate_{name}", rate, "1/s", note)
-    yield _figure("rate_extender_to_alone", rates["extender"] / rates["alone"], "ratio", note)
+    assets = find_assets(value)
+    runs = {name: asyncio.run(_run(assets, with_extender=name != _ALONE)) for name in _RUNS}
+    note = (
+        f"{_PODS} pods, {_NODES} nodes of 8 cards, real control plane on the same "
+        f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}"
+    )
+    for name, run in runs.items():
+        yield _figure(f"rate_{name}", run.rate, "1/s", note)
+        for process, used_ms in run.cpu_ms.items():
+            yield _figure(f"cpu_{process}_{name}", used_ms, "ms", f"for each pod; {note}")
+        busy = sum(run.cpu_ms.values()) * run.rate / 1000
+        yield _figure(f"busy_{name}", busy, "cores", note)
+    for name in _RUNS[1:]:
+        ratio = runs[name].rate / runs[_ALONE].rate
+        yield _figure(f"rate_{name}_to_alone", ratio, "ratio", note)
 
 
-async def _rate(assets: Path, *, with_extender: bool) -> float:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """What was measured with or without the extender.
+
+    Attributes:
+        rate: pods bound in a second.
+        cpu_ms: by process, the CPU time for each pod.
+    """
+
+    rate: float
+    cpu_ms: Mapping[str, float]
+
+
+async def _run(assets: Path, *, with_extender: bool) -> _Run:
     async with AsyncExitStack() as stack:
         workdir = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         api = await stack.enter_async_context(ControlPlane.start(assets, workdir))
@@ -66,20 +93,27 @@ async def _rate(assets: Path, *, with_extender: bool) -> float:
         await _prepare(client)
         kubeconfig = api.kubeconfig(workdir / "kubeconfig")
         tls = await issue_extender_certificates(client, workdir, secret=_SECRET)
-        port = await stack.enter_async_context(_extender(kubeconfig, workdir))
+        extender = await stack.enter_async_context(_extender(kubeconfig, workdir))
         written = scheduler_configuration(
-            extender_url=f"https://127.0.0.1:{port}", kubeconfig=kubeconfig, tls=tls
+            extender_url=f"https://127.0.0.1:{extender.port}", kubeconfig=kubeconfig, tls=tls
         )
         written["clientConnection"] |= _QPS
         if not with_extender:
             del written["extenders"]
         config = workdir / "kube-scheduler.json"
         config.write_text(json.dumps(written))
-        watcher = await stack.enter_async_context(_watching(client, with_extender=with_extender))
+
+        def used_s() -> Mapping[str, float]:
+            pids = {**api.pids, "extender": extender.pid, "benchmark": os.getpid()}
+            return {name: cpu_s(pid) for name, pid in pids.items()}
+
+        watcher = await stack.enter_async_context(
+            _watching(client, used_s, with_extender=with_extender)
+        )
         await api.start_scheduler(config)
         async with asyncio.timeout(_LIMIT_S):
             await watcher.done.wait()
-        return watcher.rate
+        return watcher.run()
 
 
 async def _prepare(client: KubeClient) -> None:
@@ -105,33 +139,47 @@ def _pod(number: int) -> dict[str, Any]:
 
 
 class _Watcher:
-    """Records when each pod was seen bound."""
+    """Records when each pod was seen bound, and what CPU time had been used by then.
 
-    def __init__(self, *, with_extender: bool) -> None:
+    Args:
+        used_s: returns the CPU time of each process so far, by name, in seconds.
+        with_extender: whether each pod has to be bound with a card.
+    """
+
+    def __init__(self, used_s: Callable[[], Mapping[str, float]], *, with_extender: bool) -> None:
+        self._used_s = used_s
         self._with_extender = with_extender
-        self.at_s: dict[str, float] = {}
+        self._at_s: dict[str, float] = {}
+        self._marks: list[tuple[float, Mapping[str, float]]] = []
         self.done = asyncio.Event()
 
     def take(self, change: Change[PodInfo]) -> None:
         pod = change.object.record
-        if not pod.node or pod.name in self.at_s:
+        if not pod.node or pod.name in self._at_s:
             return
         if self._with_extender and pod.assignment is None:
             raise RuntimeError(f"{pod.name} was bound without a card")
-        self.at_s[pod.name] = time.perf_counter()
-        if len(self.at_s) == _PODS:
+        self._at_s[pod.name] = time.perf_counter()
+        if len(self._at_s) in (_SKIPPED, _PODS):
+            self._marks.append((time.perf_counter(), self._used_s()))
+        if len(self._at_s) == _PODS:
             self.done.set()
 
-    @property
-    def rate(self) -> float:
-        times = sorted(self.at_s.values())
-        first = _PODS // 10
-        return (_PODS - 1 - first) / (times[-1] - times[first])
+    def run(self) -> _Run:
+        """Return what was measured between the first tenth of the pods and the last one."""
+        (began_s, before), (ended_s, after) = self._marks
+        count = _PODS - _SKIPPED
+        return _Run(
+            rate=count / (ended_s - began_s),
+            cpu_ms={name: 1000 * (after[name] - before[name]) / count for name in before},
+        )
 
 
 @asynccontextmanager
-async def _watching(client: KubeClient, *, with_extender: bool) -> AsyncIterator[_Watcher]:
-    watcher = _Watcher(with_extender=with_extender)
+async def _watching(
+    client: KubeClient, used_s: Callable[[], Mapping[str, float]], *, with_extender: bool
+) -> AsyncIterator[_Watcher]:
+    watcher = _Watcher(used_s, with_extender=with_extender)
     informer = Informer(client, PODS, decode=decode_pod_info, on_change=watcher.take)
     async with asyncio.TaskGroup() as group:
         following = group.create_task(informer.run(), name="pods")
@@ -140,8 +188,14 @@ async def _watching(client: KubeClient, *, with_extender: bool) -> AsyncIterator
         following.cancel()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Extender:
+    port: int
+    pid: int
+
+
 @asynccontextmanager
-async def _extender(kubeconfig: Path, workdir: Path) -> AsyncIterator[int]:
+async def _extender(kubeconfig: Path, workdir: Path) -> AsyncIterator[_Extender]:
     port, telemetry = free_ports(2)
     words = ["run", "scheduler", "--kubeconfig", str(kubeconfig), "--drain-wait-s", "0"]
     words += ["--listen-port", str(port), "--telemetry-port", str(telemetry)]
@@ -155,7 +209,7 @@ async def _extender(kubeconfig: Path, workdir: Path) -> AsyncIterator[int]:
             address = f"127.0.0.1:{telemetry}"
             while await why_not_ready(address) is not None:  # noqa: ASYNC110 - another process's state
                 await asyncio.sleep(_POLL_S)
-        yield port
+        yield _Extender(port=port, pid=process.pid)
     finally:
         process.terminate()
         await process.wait()

@@ -11,7 +11,7 @@ import secrets
 import shutil
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -70,6 +70,13 @@ class ControlPlane:
     _processes: AsyncExitStack
     _server: _Process
     _etcd: _Process
+    _components: list[_Process] = field(default_factory=list)
+
+    @property
+    def pids(self) -> Mapping[str, int]:
+        """The process of each running component, by the name of its binary."""
+        every = (self._etcd, self._server, *self._components)
+        return {one.name: one.pid for one in every if one.pid is not None}
 
     @property
     def token(self) -> str:
@@ -229,6 +236,7 @@ class ControlPlane:
             *flags,
         ]
         child = await _started(self._processes, command, self.workdir)
+        self._components.append(child)
         await asyncio.sleep(_POLL_S)  # with flags that it cannot parse it exits at once
         child.check()
 
@@ -339,6 +347,12 @@ class _Process:
         self._command = command
         self._workdir = workdir
         self._child: asyncio.subprocess.Process | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id; None while it does not run."""
+        child = self._child
+        return child.pid if child is not None and child.returncode is None else None
 
     async def start(self) -> None:
         self._workdir.mkdir(parents=True, exist_ok=True)
