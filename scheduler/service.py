@@ -37,6 +37,7 @@ from scheduler.cache.event_handlers import AnyPod, decode_any_pod, pending_only
 from scheduler.cache.pod_marker import PodMarker
 from scheduler.core import SchedulerCore
 from scheduler.extender.bind import Binder
+from scheduler.extender.narrow_filter import NarrowFilter
 from scheduler.extender.preempt import Preemptor
 from scheduler.extender.server import ExtenderServer
 from scheduler.extender.stale_cache_retry import StaleCacheRetry
@@ -266,6 +267,7 @@ def _wire(
                 body_limit_mib=settings.body_limit_mib,
                 ssl_context=None if tls is None else tls.context,
                 on_filtered=page.answers.note,
+                narrow=NarrowFilter(core.extender).narrow if settings.narrow_filter else None,
             ),
             *page.servers(leader_gate),
         ),

@@ -55,6 +55,11 @@ class SchedulerSettings(ProcessSettings):
     stale_cache_timeout_s: float = setting(
         0.05, "longest wait for a lagging watch before a pod is refused again", low=0, high=1
     )
+    narrow_filter: bool = setting(
+        False,
+        "answer filter with the best node alone where kube-scheduler would take it anyway; only if "
+        "no other extender filters after this one",
+    )
     bind_timeout_s: float = setting(
         4.0, "longest wait for one Binding; below what a lost lease leaves", low=0.1, high=30
     )

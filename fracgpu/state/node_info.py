@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from fracgpu import names
 from fracgpu.cards.annotations import (
@@ -19,6 +19,8 @@ from fracgpu.k8s.resources import node_allocatable
 from fracgpu.k8s.scheduling.objects import SchedulingNode, scheduling_node_of
 
 _T = TypeVar("_T")
+
+_PREFER_NO: Final = "PreferNoSchedule"
 
 
 def read_node(body: bytes) -> NodeCards:
@@ -77,6 +79,7 @@ def node_cards_of(node: Node) -> NodeCards:
         cordons=read(names.NODE_CORDONS, read_cordons, ()),
         shared=labels.get(names.SHARE_LABEL) == "true",
         schedulable=not node.spec.unschedulable and node.ready,
+        discouraged=any(taint.effect == _PREFER_NO for taint in node.spec.taints or ()),
         labels=labels,
         heat=read(names.NODE_HEAT, read_heat, {}),
         foreign=read(names.NODE_FOREIGN, read_foreign, {}),

@@ -16,6 +16,7 @@ from fracgpu.k8s.pod import (
     container_specs,
     decode_pod,
 )
+from fracgpu.k8s.scheduling.preferences import has_preferences
 from fracgpu.request.grant import need_from_limits
 from fracgpu.request.language import parse_request
 from fracgpu.request.need import PodNeed, Rebalance
@@ -40,6 +41,7 @@ class PodInfo:
             tried (the pod is gated), or found one. The API server keeps the time while the
             condition stays False, so a pod that was gated first has waited less than it says.
         nominated_node: where kube-scheduler makes room for it by preemption; usually empty.
+        has_preferences: it prefers some nodes, by soft affinity or soft spreading.
     """
 
     record: PodRecord
@@ -61,6 +63,7 @@ class PodInfo:
     created_at: datetime | None = None
     unschedulable_since: datetime | None = None
     nominated_node: str = ""
+    has_preferences: bool = False
 
 
 def decode_pod_info(body: bytes) -> PodInfo:
@@ -117,6 +120,7 @@ def pod_info_of(pod: Pod) -> PodInfo:
         created_at=meta.creation_timestamp,
         unschedulable_since=_unschedulable_since(status.conditions or ()),
         nominated_node=status.nominated_node_name,
+        has_preferences=has_preferences(spec),
     )
 
 

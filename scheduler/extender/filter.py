@@ -222,6 +222,18 @@ class Extender:
         scores[ranked[ties[found.rows[ranked[ties]].argmin()]]] = MAX_SCORE
         return scores
 
+    def best(self, pod: PodInfo, names: Sequence[str]) -> str | None:
+        """Return the one of *names*, which passed, that kube-scheduler should take.
+
+        None if the pod requests no card, or if a taint of that node asks for pods to run elsewhere.
+        """
+        scores = self.prioritize(ExtenderArgs(pod=pod, node_names=tuple(names)))
+        at = int(scores.argmax())
+        known = self._ledger.nodes.get(names[at])
+        if scores[at] != MAX_SCORE or known is None or known.discouraged:
+            return None
+        return names[at]
+
     def _quality(
         self, pod: PodInfo, need: PodNeed, found: _Candidates, ranked: IntArray
     ) -> NDArray[np.float64]:

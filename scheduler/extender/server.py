@@ -12,7 +12,7 @@ from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
 from process.telemetry import HttpServer, Readiness, Registry, add_telemetry_routes
 from scheduler.extender import api
-from scheduler.extender.api import FilterResult, ProtocolError
+from scheduler.extender.api import ExtenderArgs, FilterResult, ProtocolError
 from scheduler.extender.bind import Binder
 from scheduler.extender.filter import Extender
 from scheduler.extender.preempt import Preemptor
@@ -53,6 +53,7 @@ class ExtenderServer(HttpServer):
         body_limit_mib: int,
         ssl_context: ssl.SSLContext | None = None,
         on_filtered: Callable[[PodInfo, FilterResult], None] = lambda *_: None,
+        narrow: Callable[[ExtenderArgs, FilterResult], FilterResult] | None = None,
     ) -> None:
         self._extender = extender
         self._patient = patient
@@ -62,6 +63,7 @@ class ExtenderServer(HttpServer):
         self._metrics = metrics
         self._clock = clock
         self._on_filtered = on_filtered
+        self._narrow = narrow
         app = web.Application(client_max_size=body_limit_mib * _MIB)
         app.router.add_post("/filter", self._route(Verb.FILTER, self._filter))
         app.router.add_post("/prioritize", self._route(Verb.PRIORITIZE, self._prioritize))
@@ -75,6 +77,8 @@ class ExtenderServer(HttpServer):
         why_not = self._leader_gate.why_not()
         result = FilterResult(error=why_not) if why_not else await self._patient.filter(args)
         self._on_filtered(args.pod, result)
+        if self._narrow is not None:
+            result = self._narrow(args, result)
         return api.write_filter_result(result, args)
 
     async def _prioritize(self, body: bytes) -> bytes:
