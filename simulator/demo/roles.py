@@ -68,8 +68,9 @@ def role_processes(
     webhook = ("--listen-host", "127.0.0.1", "--listen-port", str(addresses.webhook))
     scheduler = (
         *("--listen-port", str(addresses.extender), "--identity", "fracgpu-scheduler-0"),
-        # As deployed: kube-scheduler and the extender speak mutual TLS.
+        # As deployed: kube-scheduler and the extender speak mutual TLS, and filter names one node.
         *("--tls-secret", SERVING_SECRET),
+        "--narrow-filter",
         *("--page-port", str(addresses.page)),
     )
     rebalancer = ("--prometheus-url", prometheus_url, "--identity", "fracgpu-rebalancer-0")

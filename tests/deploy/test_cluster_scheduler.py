@@ -8,6 +8,7 @@ from certs.service import client_secret, desired_node_files_of, desired_of
 from certs.settings import CertsSettings
 from process.settings import load
 from rebalancer.settings import RebalancerSettings
+from scheduler.settings import SchedulerSettings
 from simulator.apiserver.apimachinery.patches import json_patch
 from tests.deploy.test_certificates import ROOT, built, named
 from webhook.settings import WebhookSettings
@@ -176,6 +177,19 @@ def test_switched_pods_keep_the_clusters_scheduler_and_can_be_moved() -> None:
     )
 
     assert webhook.scheduler_name == rebalancer.scheduler_name == "default-scheduler"
+
+
+def test_filter_names_one_node_only_to_the_kube_scheduler_that_we_configure() -> None:
+    def narrow(folder: str) -> bool:
+        (extender, *_) = named(folder, "Deployment", "fracgpu-scheduler")["spec"]["template"][
+            "spec"
+        ]["containers"]
+        said = {one["name"]: one["value"] for one in extender["env"] if "value" in one}
+        flags = [flag for flag in extender["args"][2:] if "announce" not in flag]
+        return load(SchedulerSettings, flags, said, program="scheduler").narrow_filter
+
+    assert narrow("deploy")
+    assert not narrow(SWITCH)
 
 
 def test_one_image_runs_everything_of_ours() -> None:

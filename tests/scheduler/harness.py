@@ -253,6 +253,12 @@ class Harness:
                 there[f"{names.PREFIX}{word}"] = text
         self._tell_node(node, ChangeType.MODIFIED)
 
+    def taint_node(self, name: str, effect: str) -> None:
+        """Give a node this taint and no other."""
+        taint = {"key": "example.com/kept", "effect": effect}
+        self._nodes[name].setdefault("spec", {})["taints"] = [taint]
+        self._tell_node(name, ChangeType.MODIFIED)
+
     def _tell_node(self, name: str, what: ChangeType) -> None:
         node = read_node(json.dumps(self._nodes[name]).encode())
         key = ObjectKey("", name)

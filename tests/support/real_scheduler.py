@@ -78,8 +78,20 @@ async def real_scheduler(
     whole_nodes: bool = False,
     controllers: bool = False,
     mutual_tls: bool = False,
+    narrow: bool = True,
+    weight: int | None = None,
 ) -> AsyncIterator[Harness]:
-    """Start a control plane with *nodes* and our extender, or skip the test without binaries."""
+    """Start a control plane with *nodes* and our extender, or skip the test without binaries.
+
+    Args:
+        workdir: for state and logs.
+        nodes: what to register.
+        whole_nodes: send whole nodes instead of their names.
+        controllers: start kube-controller-manager as well.
+        mutual_tls: kube-scheduler and the extender know each other by certificate.
+        narrow: filter names the best node alone, as in deploy/.
+        weight: of the extender; None for that of deploy/.
+    """
     async with (
         real_api_server(workdir) as api,
         connect_to(api.url, token=api.token, ca_file=api.ca_file) as client,
@@ -105,6 +117,7 @@ async def real_scheduler(
             flags["--tls-secret"] = _SECRET
         argv = [sys.executable, "-m", "cli", "run", "scheduler"]
         argv += [word for flag in flags.items() for word in flag]
+        argv += ["--narrow-filter"] if narrow else []
         spec = ProcessSpec(name="scheduler", argv=argv, env=dict(os.environ))
         roles = Supervisor([spec], log_dir=workdir)
         config = workdir / "kube-scheduler.json"
@@ -112,6 +125,8 @@ async def real_scheduler(
         written = scheduler_configuration(
             extender_url=url, kubeconfig=kubeconfig, whole_nodes=whole_nodes, tls=tls
         )
+        if weight is not None:
+            written["extenders"][0]["weight"] = weight
         config.write_text(json.dumps(written))
         async with asyncio.TaskGroup() as group:
             running = group.create_task(roles.run(), name="roles")

@@ -327,3 +327,14 @@ def test_a_pods_containers_are_known_by_the_runtimes_ids_without_its_name() -> N
         "prepare": "0123",
         "train": "c" * 64,
     }
+
+
+def test_a_node_that_asks_for_pods_to_run_elsewhere_is_discouraged() -> None:
+    def discouraged(*effects: str) -> bool:
+        taints = [{"key": "example.com/kept", "effect": effect} for effect in effects]
+        node = {"metadata": {"name": "n"}, "spec": {"taints": taints}}
+        return read_node(json.dumps(node).encode()).discouraged
+
+    assert discouraged("NoSchedule", "PreferNoSchedule")
+    assert not discouraged("NoSchedule", "NoExecute")
+    assert not discouraged()

@@ -55,6 +55,22 @@ async def test_a_placement_counts_before_the_informer_shows_it_and_once_after() 
     assert cluster.ledger.assumed == {}
 
 
+@pytest.mark.parametrize("cards", [1, 2])
+async def test_the_event_of_our_own_binding_changes_nothing_in_the_matrix(cards: int) -> None:
+    cluster = Harness(cards=2)
+    cluster.create(mib=1000, cards=cards)
+    await cluster.bind()
+    matrix = cluster.fits.matrix
+    matrix.refresh(now=cluster.clock.now())
+    before = matrix.now
+
+    cluster.see("p")
+    matrix.refresh(now=cluster.clock.now())
+
+    assert matrix.now == before
+    assert cluster.ledger.observed.keys() == {cluster.api.pods["p"]["metadata"]["uid"]}
+
+
 async def test_two_binds_at_once_do_not_choose_the_same_mib() -> None:
     cluster = Harness(cards=1)
     cluster.api.held = asyncio.Event()

@@ -14,6 +14,7 @@ import pytest
 from component.leader_gate import LeaderGate
 from fracgpu.names import ASSIGNMENT
 from process.telemetry import Readiness
+from scheduler.extender.narrow_filter import NarrowFilter
 from scheduler.extender.server import ExtenderServer
 from scheduler.extender.stale_cache_retry import StaleCacheRetry
 from tests.component.test_leader_gate import AnElection
@@ -46,7 +47,7 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(*nodes: str, leads: bool = True) -> AsyncIterator[Served]:
+async def serving(*nodes: str, leads: bool = True, narrow: bool = False) -> AsyncIterator[Served]:
     cluster = Harness(*(nodes or ("gpu-1", "gpu-2")), cards=4)
     election = AnElection()
     if leads:
@@ -65,6 +66,7 @@ async def serving(*nodes: str, leads: bool = True) -> AsyncIterator[Served]:
         host="127.0.0.1",
         port=0,
         body_limit_mib=1,
+        narrow=NarrowFilter(cluster.extender).narrow if narrow else None,
     )
     await server.start()
     try:
@@ -86,6 +88,21 @@ async def test_recorded_requests_of_kube_scheduler_are_answered() -> None:
     assert {"gpu-1", "gpu-2"} <= set(filtered["NodeNames"])
     assert filtered["Error"] == ""
     assert {entry["Host"]: entry["Score"] for entry in scored} == {"gpu-1": 10, "gpu-2": 2}
+
+
+async def test_a_narrow_answer_names_one_node_in_the_form_of_the_request() -> None:
+    async with serving(narrow=True) as served:
+        by_name = await served.ask("filter", recorded("filter-names"))
+        whole = await served.ask("filter", recorded("filter-nodes"))
+
+    assert by_name == {
+        "Nodes": None,
+        "NodeNames": ["gpu-1"],
+        "FailedNodes": {},
+        "FailedAndUnresolvableNodes": {},
+        "Error": "",
+    }
+    assert [node["metadata"]["name"] for node in whole["Nodes"]["items"]] == ["gpu-1"]
 
 
 async def test_recorded_requests_with_whole_nodes_are_answered_with_whole_nodes() -> None:
