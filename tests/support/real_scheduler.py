@@ -71,7 +71,7 @@ class Harness:
 
 
 @asynccontextmanager
-async def real_scheduler(
+async def real_scheduler(  # noqa: PLR0913 - what a test may choose, each with a default
     workdir: Path,
     nodes: Sequence[Json],
     *,
