@@ -82,17 +82,17 @@ class _Meta(msgspec.Struct, rename="camel"):
     labels: dict[str, str] | None = None
 
 
-class _Amounts(msgspec.Struct, gc=False):
+class _Amounts(msgspec.Struct, frozen=True, gc=False):
     cpu: str | int | float = ""
     memory: str | int | float = ""
 
 
-class _Resources(msgspec.Struct):
+class _Resources(msgspec.Struct, frozen=True):
     limits: _Amounts | None = None
     requests: _Amounts | None = None
 
 
-class _Container(msgspec.Struct, rename="camel"):
+class _Container(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
     restart_policy: str | None = None
     resources: _Resources | None = None
@@ -101,8 +101,8 @@ class _Container(msgspec.Struct, rename="camel"):
 class _Spec(msgspec.Struct, rename="camel"):
     node_name: str = ""
     priority: int | None = None
-    containers: list[_Container] | None = None
-    init_containers: list[_Container] | None = None
+    containers: tuple[_Container, ...] | None = None
+    init_containers: tuple[_Container, ...] | None = None
 
 
 class _Status(msgspec.Struct, rename="camel"):
@@ -133,7 +133,7 @@ def decode_bound_pod(body: bytes) -> BoundPod | None:
     if not spec.node_name:
         return None
     live = not has_ended(pod.status.phase)
-    containers = _containers(spec)
+    containers, host = _shared_containers(spec.init_containers or (), spec.containers or ())
     uid, node = meta.uid, sys.intern(spec.node_name)
     problem = ""
     holds = PodAllocation(pod_uid=uid, node=node, by_card={})
@@ -156,7 +156,7 @@ def decode_bound_pod(body: bytes) -> BoundPod | None:
         priority=spec.priority or 0,
         started=pod.status.start_time,
         labels=_shared_labels(tuple(sorted(meta.labels.items()))) if meta.labels else _NO_LABELS,
-        host=_shared_host(pod_requests(containers)) if live else NO_HOST_RESOURCES,
+        host=host if live else NO_HOST_RESOURCES,
         allocation=holds,
         models=_shared_models(meta.annotations.model) if meta.annotations else (),
         problem=problem,
@@ -203,12 +203,16 @@ def _shared_cards(
     }
 
 
-def _containers(spec: _Spec) -> tuple[ContainerSpec, ...]:
-    inits = [
-        _spec(container, init_container_kind(container.restart_policy))
-        for container in spec.init_containers or ()
-    ]
-    return (*inits, *(_spec(container, ContainerKind.APP) for container in spec.containers or ()))
+@lru_cache(maxsize=8192)
+def _shared_containers(
+    init_containers: tuple[_Container, ...], containers: tuple[_Container, ...]
+) -> tuple[tuple[ContainerSpec, ...], HostResources]:
+    """Return a pod's containers, and what they request of its node besides cards."""
+    found = (
+        *(_spec(one, init_container_kind(one.restart_policy)) for one in init_containers),
+        *(_spec(one, ContainerKind.APP) for one in containers),
+    )
+    return found, _shared_host(pod_requests(found))
 
 
 def _spec(container: _Container, kind: ContainerKind) -> ContainerSpec:

@@ -1,7 +1,7 @@
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -9,7 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from kube.access import connect_to
-from kube.errors import KubeDecodeError
+from kube.client import KubeClient
+from kube.errors import Gone, KubeDecodeError
 from kube.informer import Change, Informer
 from kube.kinds import CONFIGMAPS
 from kube.retry import RetryPolicy
@@ -419,3 +420,81 @@ async def test_a_kind_that_is_not_optional_and_not_served_is_never_synced() -> N
             await until_true(lambda: collection.refusals > 3, what="several attempts")
             assert not informer.synced
             running.cancel()
+
+
+@dataclass
+class PagedTransport:
+    """Answers lists in pages of 300 objects; the first answer to *expires* is 410."""
+
+    count: int
+    expires: str = ""
+    log: list[str] = field(default_factory=list)
+
+    async def request(
+        self,
+        verb: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str = "application/json",
+        timeout_s: float,
+    ) -> bytes:
+        del body, content_type, timeout_s
+        token = (query or {}).get("continue", "")
+        self.log.append(f"asked for {token or 'the first page'}")
+        if token and token == self.expires:
+            self.expires = ""
+            raise Gone(verb=verb, path=path, status=410, reason="Expired", message="too old")
+        first = int(token or 0)
+        last = min(first + 300, self.count)
+        items = [
+            {"metadata": {"name": f"n{at}", "uid": f"u{at}", "resourceVersion": "1"}, "value": at}
+            for at in range(first, last)
+        ]
+        more = {"continue": str(last)} if last < self.count else {}
+        return json.dumps({"metadata": {"resourceVersion": "7", **more}, "items": items}).encode()
+
+    async def stream_lines(
+        self, path: str, *, query: Mapping[str, str], inactivity_s: float
+    ) -> AsyncGenerator[bytes, None]:
+        del path, query, inactivity_s
+        await asyncio.Event().wait()
+        yield b""
+
+
+@asynccontextmanager
+async def listing(transport: PagedTransport) -> AsyncIterator[Informer[str]]:
+    """Follow what *transport* lists; it is synced when the block begins."""
+
+    def decode(body: bytes) -> str:
+        value = value_of(body)
+        transport.log.append(f"decoded {value}")
+        return value
+
+    informer = Informer(KubeClient(transport), CONFIGMAPS, decode=decode, backoff=FAST)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(informer.run(), name="informer")
+        async with asyncio.timeout(10):
+            await informer.wait_synced()
+        yield informer
+        running.cancel()
+
+
+async def test_the_next_page_is_asked_for_while_one_is_decoded() -> None:
+    transport = PagedTransport(700)
+    async with listing(transport) as informer:
+        assert len(informer.items()) == 700
+
+    asked = [transport.log.index(f"asked for {token}") for token in ("300", "600")]
+    decoded = [transport.log.index(f"decoded {last}") for last in (299, 599)]
+    assert asked[0] < decoded[0]
+    assert decoded[0] < asked[1] < decoded[1]  # and no page is asked for before it is needed
+
+
+async def test_a_page_that_expired_while_one_was_decoded_makes_a_new_list() -> None:
+    transport = PagedTransport(700, expires="600")
+    async with listing(transport) as informer:
+        assert len(informer.items()) == 700
+
+    assert transport.log.count("asked for the first page") == 2
