@@ -22,7 +22,7 @@ LOCK ?=
 MODULE ?=
 RECORD ?=
 
-.PHONY: help setup demo test check lint types imports format hooks e2e test-pythons bench bench-rebalancer fuzz mutants \
+.PHONY: help setup demo test check lint types imports format hooks e2e test-pythons bench bench-rebalancer fuzz soak mutants \
 	lock proto can-push dashboards chart commands screenshots image push images clean
 
 ##@ Start here
@@ -90,6 +90,9 @@ bench-rebalancer: setup ## judge the rebalancer's decisions on a usage trace, be
 
 fuzz: setup ## 100,000 odd AdmissionReviews and 5,000 adversarial ones against the real webhook (minutes)
 	$(BIN)/python -m benchmarks.fuzz_webhook --count 100000 --dear 5000
+
+soak: setup ## 50,000 pods come and go in 30 minutes, and leaders change; fails if memory grew (options: SOAK="--minutes 5")
+	@$(BIN)/python -m benchmarks.soak $(SOAK)
 
 mutants: setup ## say which changes of the decision code no test notices (options: MODULE=fracgpu/request/grant.py SHARE=0.2 TESTS=tests/fracgpu/request)
 	@$(BIN)/python -m tools.mutants $(MODULE) $(if $(SHARE),--share $(SHARE)) $(if $(TESTS),--tests $(TESTS))

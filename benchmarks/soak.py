@@ -1,0 +1,388 @@
+"""``python -m benchmarks.soak``: 50,000 pods come and go, and leaders change; what is left of it?
+
+Two replicas of the extender, each a process of its own, follow a stand-in for the API server
+(``benchmarks.fixtures.living_api``). Pods of mixed sizes are filtered and bound over mutual TLS,
+as by kube-scheduler, and deleted again; two times the leader is ended, so that the standby takes
+over. A fifth of the pods is warm-up, and 90 s at least. It exits with 1 if the memory of the leader
+at the end is more than a tenth above that of the leader after warm-up.
+"""
+
+import argparse
+import asyncio
+import base64
+import json
+import os
+import random
+import ssl
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from aiohttp import web
+
+from benchmarks.figure import Figure
+from benchmarks.fixtures.canned_api import a_node, a_pending_pod, a_pod, node_name
+from benchmarks.fixtures.http_caller import Caller, request_bytes
+from benchmarks.fixtures.living_api import LivingApi
+from benchmarks.resources.shipped_roles import cpu_s
+from certs.authority import Pair, make_ca, make_client, make_serving
+from process.clock import SystemClock
+from simulator.envtest.ports import free_ports
+
+_PODS: Final = 50_000
+_MINUTES: Final = 30.0
+_NODES: Final = 100
+_STAYING: Final = 10  # pods of each node that stay
+_LIVING: Final = 500  # pods that are there at once beside them
+_SIZES_MIB: Final = tuple(range(2_000, 42_000, 2_000))
+_WARM_UP: Final = 0.1
+_WARM_UP_S: Final = 90.0  # at least: the mix of pods is learnt once a minute
+_CHANGES: Final = (1 / 3, 2 / 3)
+_MOST_GROWTH: Final = 1.1
+_LEASE: Final = "fracgpu-scheduler-extender"
+_SECRET: Final = "fracgpu-scheduler-tls"  # noqa: S105 - the name of a Secret, nothing secret
+_PAUSE: Final = "fracgpu_scheduler_event_loop_longest_pause_seconds"
+_LIMIT_S: Final = 120.0
+_POLL_S: Final = 0.05
+_RETRIES: Final = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """The leader at one moment.
+
+    Attributes:
+        rss_mib: resident memory.
+        pause_s: the longest time that its event loop stood still in the last minute or two, as it
+            says itself; None if it does not.
+        answer_s: the longest time that it took to answer a probe since the last sample.
+        cpu_s: CPU time since it was started.
+    """
+
+    rss_mib: float
+    pause_s: float | None
+    answer_s: float
+    cpu_s: float
+
+
+@dataclass(slots=True)
+class _Replica:
+    name: str
+    port: int
+    telemetry: int
+    process: asyncio.subprocess.Process | None = None
+
+
+@dataclass(slots=True)
+class _Rig:
+    api: LivingApi
+    replicas: Sequence[_Replica]
+    trust: ssl.SSLContext
+    flags: Sequence[str]
+    logs: Path
+    answers_s: list[float] = field(default_factory=list)
+
+    def leader(self) -> _Replica:
+        holder = self.api.holder(_LEASE)
+        return next((one for one in self.replicas if one.name == holder), self.replicas[0])
+
+    async def start(self, replica: _Replica) -> None:
+        words = ["run", "scheduler", *self.flags, "--identity", replica.name]
+        words += ["--listen-port", str(replica.port), "--telemetry-port", str(replica.telemetry)]
+        with (self.logs / f"{replica.name}.log").open("ab") as out:
+            replica.process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "cli", *words, stdout=out, stderr=out
+            )
+
+    async def end(self, replica: _Replica) -> None:
+        process, replica.process = replica.process, None
+        if process is not None and process.returncode is None:
+            process.terminate()
+            await process.wait()
+
+    async def sample(self) -> Sample:
+        leader = self.leader()
+        if leader.process is None or leader.process.returncode is not None:
+            raise RuntimeError(f"{leader.name} leads and does not run; see {self.logs}")
+        answers, self.answers_s = self.answers_s, []
+        return Sample(
+            rss_mib=_rss_mib(leader.process.pid),
+            pause_s=await asyncio.to_thread(_pause_s, leader.telemetry),
+            answer_s=max(answers, default=0.0),
+            cpu_s=cpu_s(leader.process.pid),
+        )
+
+    async def probe(self) -> None:
+        """Ask the leader for a probe now and then, and note how long each answer took."""
+        while True:
+            began = time.perf_counter()
+            with suppress(OSError):  # between two leaders
+                await asyncio.to_thread(_get, self.leader().telemetry, "livez")
+                self.answers_s.append(time.perf_counter() - began)
+            await asyncio.sleep(_POLL_S)
+
+
+def soak(*, pods: int, minutes: float) -> Iterator[Figure]:
+    """Yield the figures of one soak.
+
+    Raises:
+        RuntimeError: a pod could not be placed, or a replica ended by itself.
+    """
+    first, last, bound, took_s = asyncio.run(_soak(pods, minutes * 60))
+    note = (
+        f"{bound} pods on {_NODES} nodes of 8 cards in {took_s / 60:.1f} min, "
+        f"{len(_CHANGES)} leader changes; {os.cpu_count()} cores, "
+        f"load average {os.getloadavg()[0]:.1f}"
+    )
+    for when, sample in (("after_warm_up", first), ("at_end", last)):
+        yield _figure(f"rss_{when}", sample.rss_mib, "MiB", note)
+        yield _figure(f"longest_answer_{when}", 1000 * sample.answer_s, "ms", note)
+        if sample.pause_s is not None:
+            yield _figure(f"longest_pause_{when}", 1000 * sample.pause_s, "ms", note)
+    yield _figure("rate", bound / took_s, "1/s", note)
+    yield _figure("rss_growth", last.rss_mib / first.rss_mib, "ratio", note)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Soak and print a line of JSON for each figure; return 1 if memory grew by over a tenth."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
+    parser.add_argument("--pods", type=int, help=f"default {_PODS} in {_MINUTES:g} minutes")
+    parser.add_argument("--minutes", type=float, default=_MINUTES, help=f"default {_MINUTES:g}")
+    options = parser.parse_args(argv)
+    pods = options.pods or round(_PODS * options.minutes / _MINUTES)
+    found: list[Figure] = []
+    for figure in soak(pods=pods, minutes=options.minutes):
+        sys.stdout.write(figure.line() + "\n")
+        found.append(figure)
+    fault = fault_of(found)
+    if fault:
+        sys.stderr.write(f"soak: {fault}\n")
+    return 1 if fault else 0
+
+
+def fault_of(figures: Iterable[Figure]) -> str:
+    """Return what is wrong with the figures of a soak; empty if nothing is."""
+    growth = next(figure.value for figure in figures if figure.name == "soak.rss_growth")
+    if growth > _MOST_GROWTH:
+        return (
+            f"memory grew to {growth:.2f} times that after warm-up; want {_MOST_GROWTH:g} at most"
+        )
+    return ""
+
+
+async def _soak(pods: int, limit_s: float) -> tuple[Sample, Sample, int, float]:
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fg-soak-")))
+        rig = await stack.enter_async_context(_rig(folder))
+        group = await stack.enter_async_context(asyncio.TaskGroup())
+        probing = group.create_task(rig.probe(), name="probe")
+        began = time.monotonic()
+        try:
+            first, last = await _run(rig, pods, limit_s)
+        finally:
+            probing.cancel()
+        return first, last, rig.api.bound, time.monotonic() - began
+
+
+async def _run(rig: _Rig, pods: int, limit_s: float) -> tuple[Sample, Sample]:
+    """Let *pods* come and go within *limit_s*; return the leader after warm-up and at the end."""
+    chosen = random.Random(1)  # noqa: S311 - sizes of pods, no secret
+    changes = {round(pods * share) for share in _CHANGES}
+    living: deque[dict[str, Any]] = deque()
+    first: Sample | None = None
+    started = 0
+    began = time.monotonic()
+    async with _Placer(rig) as placer:
+        for number in range(pods):
+            await asyncio.sleep(max(0.0, began + number * limit_s / pods - time.monotonic()))
+            if number in changes:
+                leader = rig.leader()
+                await rig.end(leader)
+                await rig.start(leader)
+            pod = a_pending_pod(number, mib=chosen.choice(_SIZES_MIB))
+            living.append(await placer.place(rig.api.create(pod)))
+            if len(living) > _LIVING:
+                rig.api.delete(living.popleft())
+            warm = number >= pods * _WARM_UP and time.monotonic() - began >= _WARM_UP_S
+            if warm and not started:
+                await rig.sample()  # what came before is not part of the longest answer
+                started = number
+            if first is None and started and number >= started + pods * _WARM_UP:
+                first = await rig.sample()
+    last = await rig.sample()
+    return first or last, last
+
+
+class _Placer:
+    """Has pods filtered and bound by whoever leads."""
+
+    def __init__(self, rig: _Rig) -> None:
+        self._rig = rig
+        self._names = [node_name(number) for number in range(_NODES)]
+        self._caller: Caller | None = None
+
+    async def __aenter__(self) -> "_Placer":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._close()
+
+    async def place(self, pod: dict[str, Any]) -> dict[str, Any]:
+        """Place a pod and return it; tried again while no replica answers for it.
+
+        Raises:
+            RuntimeError: it was never placed.
+        """
+        meta = pod["metadata"]
+        problem = ""
+        for _ in range(_RETRIES):
+            try:
+                problem = await self._try(pod)
+            except OSError as error:
+                await self._close()
+                problem = str(error)
+            if not problem:
+                stored = self._rig.api.pod(meta["namespace"], meta["name"])
+                if not stored["spec"].get("nodeName"):
+                    raise RuntimeError(f"{meta['name']} is said to be bound, and is not")
+                return stored
+            await asyncio.sleep(_POLL_S * 5)
+        raise RuntimeError(f"{meta['name']} was not placed: {problem}; see {self._rig.logs}")
+
+    async def _try(self, pod: dict[str, Any]) -> str:
+        args = {"Pod": pod, "Nodes": None, "NodeNames": self._names}
+        found = await self._ask("filter", args)
+        if found["Error"] or not found["NodeNames"]:
+            return str(found["Error"] or found["FailedNodes"])
+        meta = pod["metadata"]
+        binding = {
+            "PodName": meta["name"],
+            "PodNamespace": meta["namespace"],
+            "PodUID": meta["uid"],
+            "Node": found["NodeNames"][0],
+        }
+        return str((await self._ask("bind", binding))["Error"])
+
+    async def _ask(self, verb: str, args: dict[str, Any]) -> dict[str, Any]:
+        if self._caller is None:
+            self._caller = Caller(self._rig.leader().port, self._rig.trust)
+            await self._caller.connect()
+        body = request_bytes(f"/{verb}", json.dumps(args).encode())
+        status, answer = await self._caller.post(body)
+        if status != 200:  # noqa: PLR2004 - HTTP
+            raise OSError(f"{verb} was answered with {status}")
+        found: dict[str, Any] = json.loads(answer)
+        if found["Error"]:
+            await self._close()  # another replica may lead
+        return found
+
+    async def _close(self) -> None:
+        caller, self._caller = self._caller, None
+        if caller is not None:
+            await caller.close()
+
+
+@asynccontextmanager
+async def _rig(folder: Path) -> AsyncIterator[_Rig]:
+    """Run the stand-in and two replicas until the block ends; one of them leads when it begins."""
+    now, life = SystemClock().now(), timedelta(hours=12)
+    ca = make_ca(name="soak CA", now=now, life=life)
+    serving = make_serving(ca, names=("localhost", "127.0.0.1"), now=now, life=life)
+    client = make_client(ca, name="fracgpu-scheduler", now=now, life=life)
+    api = LivingApi([a_node(number) for number in range(_NODES)], _secret(serving, ca))
+    for node in range(_NODES):
+        for number in range(_STAYING):
+            api.create(a_pod(node, number))
+    api_port, *ports = free_ports(5)
+    kubeconfig = folder / "kubeconfig"
+    kubeconfig.write_text(json.dumps(_kubeconfig(api_port)))
+    trust = ssl.create_default_context(cadata=ca.cert_pem.decode())
+    pem = folder / "client.pem"
+    pem.touch(mode=0o600)
+    pem.write_bytes(client.cert_pem + client.key_pem)
+    trust.load_cert_chain(pem)
+    rig = _Rig(
+        api=api,
+        replicas=[
+            _Replica(name=f"soak-{at}", port=ports[2 * at], telemetry=ports[2 * at + 1])
+            for at in range(2)
+        ],
+        trust=trust,
+        flags=(
+            *("--kubeconfig", str(kubeconfig), "--tls-secret", _SECRET),
+            *("--telemetry-host", "127.0.0.1", "--drain-wait-s", "0", "--narrow-filter"),
+        ),
+        logs=folder,
+    )
+    async with AsyncExitStack() as stack:
+        runner = web.AppRunner(api.app, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        await web.TCPSite(runner, "127.0.0.1", api_port).start()
+        for replica in rig.replicas:
+            stack.push_async_callback(rig.end, replica)
+            await rig.start(replica)
+            async with asyncio.timeout(_LIMIT_S):
+                while not await asyncio.to_thread(_is_ready, replica.telemetry):  # noqa: ASYNC110 - another process's state
+                    await asyncio.sleep(_POLL_S)
+        yield rig
+
+
+def _secret(leaf: Pair, ca: Pair) -> dict[str, Any]:
+    parts = {"tls.crt": leaf.cert_pem, "tls.key": leaf.key_pem, "ca.crt": ca.cert_pem}
+    meta = {"name": _SECRET, "namespace": "fracgpu-system", "uid": "s", "resourceVersion": "1"}
+    data = {key: base64.b64encode(pem).decode() for key, pem in parts.items()}
+    return {"metadata": meta, "data": data}
+
+
+def _kubeconfig(port: int) -> dict[str, Any]:
+    named = {"name": "soak"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "soak",
+        "clusters": [{**named, "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+        "contexts": [{**named, "context": {"cluster": "soak", "user": "soak"}}],
+        "users": [{**named, "user": {}}],
+    }
+
+
+def _rss_mib(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmRSS:")).split()[1]) / 1024
+
+
+def _pause_s(telemetry: int) -> float | None:
+    lines = _get(telemetry, "metrics").splitlines()
+    return next((float(line.split()[1]) for line in lines if line.startswith(f"{_PAUSE} ")), None)
+
+
+def _is_ready(telemetry: int) -> bool:
+    try:
+        _get(telemetry, "readyz")
+    except OSError:
+        return False
+    return True
+
+
+def _get(telemetry: int, path: str) -> str:
+    # A plain http URL on loopback, made by this program.
+    with urllib.request.urlopen(f"http://127.0.0.1:{telemetry}/{path}", timeout=10) as answer:
+        found: str = answer.read().decode()
+        return found
+
+
+def _figure(name: str, value: float, unit: str, note: str) -> Figure:
+    return Figure(name=f"soak.{name}", value=round(value, 3), unit=unit, note=note)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
