@@ -248,7 +248,7 @@ class _Placer:
                 problem = await self._try(pod)
             except OSError as error:
                 await self._close()
-                problem = str(error)
+                problem = str(error) or type(error).__name__
             if not problem:
                 stored = self._rig.api.pod(meta["namespace"], meta["name"])
                 if not stored["spec"].get("nodeName"):
