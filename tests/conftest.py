@@ -51,6 +51,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     workers = getattr(config, "workerinput", {"workercount": 1})["workercount"]
     slow = [item for item in items if item.get_closest_marker("slow")]
+    slow.sort(key=_longest, reverse=True)
     others = iter([item for item in items if not item.get_closest_marker("slow")])
     waiting = max(1, workers - _BUSY_WORKERS)
     ordered: list[pytest.Item] = []
@@ -59,6 +60,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         count = (len(items) - len(ordered)) // (workers - worker)
         ordered += [*first, *itertools.islice(others, max(0, count - len(first)))]
     items[:] = [*ordered, *others]
+
+
+def _longest(item: pytest.Item) -> float:
+    """Return how long a test may take in seconds, where it says so."""
+    marker = item.get_closest_marker("timeout")
+    return float(marker.args[0]) if marker is not None else 0.0
 
 
 def pytest_collection_finish() -> None:

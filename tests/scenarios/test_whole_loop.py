@@ -17,7 +17,7 @@ from tests.support.waiting import until_true
 
 LIMIT_S = 150.0
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 # Which role is killed at which step: each when it is needed most.
 DEATHS = {
