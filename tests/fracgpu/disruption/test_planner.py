@@ -252,15 +252,32 @@ def test_a_hot_card_that_is_not_measured_any_more_is_left_to_its_lapsing_cordon(
 
 
 def test_a_restarted_rebalancer_knows_from_its_record_which_cards_it_was_working_on() -> None:
-    def heat(*past: PastMove) -> Heat:
-        return first_heat(HOT_CARD, past, policy=ACTIVE, now=NOON).heat
+    def heat(*past: PastMove) -> CardHeat:
+        return first_heat(HOT_CARD, past, policy=ACTIVE, now=NOON)
 
-    ended = replace(a_past_move(source=HOT_CARD), ended_at=NOON - timedelta(minutes=9))
-    assert heat() is Heat.COOL
-    assert heat(a_past_move()) is Heat.COOL
-    assert heat(a_past_move(source=HOT_CARD, under_way=True)) is Heat.RELIEVING
-    assert heat(ended) is Heat.SETTLING
-    assert heat(replace(ended, ended_at=NOON - timedelta(minutes=11))) is Heat.COOL
+    lately = NOON - timedelta(minutes=9)
+    ended = replace(a_past_move(source=HOT_CARD), ended_at=lately)
+    before = replace(ended, ended_at=NOON - timedelta(minutes=11))
+    cool = CardHeat(heat=Heat.COOL, since=NOON)
+    assert heat() == cool
+    assert heat(a_past_move()) == cool
+    assert heat(a_past_move(source=HOT_CARD, under_way=True)).heat is Heat.RELIEVING
+    assert heat(ended, before) == CardHeat(heat=Heat.SETTLING, since=lately)
+    assert heat(before) == cool
+
+
+def test_a_card_is_being_relieved_while_a_pod_is_on_its_way_off_it() -> None:
+    hot = CardHeat(heat=Heat.HOT, since=NOON - timedelta(minutes=5))
+    usage = {HOT_CARD: usage_of(HOT_CARD, BUSY), COOL_CARD: usage_of(COOL_CARD, a_reading(0.5))}
+    leaving = a_past_move(source=HOT_CARD, under_way=True)
+    left = replace(a_past_move(source=COOL_CARD), ended_at=NOON - timedelta(minutes=1))
+
+    def heat(*past: PastMove) -> dict[CardUuid, Heat]:
+        after = advance_all({HOT_CARD: hot}, usage, past, policy=ACTIVE, now=NOON)
+        return {uuid: card_heat.heat for uuid, card_heat in after.items()}
+
+    assert heat() == {HOT_CARD: Heat.HOT, COOL_CARD: Heat.COOL}
+    assert heat(leaving, left) == {HOT_CARD: Heat.RELIEVING, COOL_CARD: Heat.SETTLING}
 
 
 def test_a_card_has_no_heat_before_its_first_trusted_reading() -> None:
@@ -317,8 +334,8 @@ def test_during_a_change_freeze_nothing_is_begun_and_the_plan_says_until_when() 
     found = plan(a_disruption_state(), replace(ACTIVE, change_freezes=(freeze,)))
 
     assert found.moves == ()
-    assert [(held.reason, held.detail) for held in found.held] == [
-        (HoldReason.CHANGE_FREEZE, "until 2026-01-05 13:00 UTC")
+    assert [(held.subject, held.reason, held.detail) for held in found.held] == [
+        ("cluster", HoldReason.CHANGE_FREEZE, "until 2026-01-05 13:00 UTC")
     ]
 
 
