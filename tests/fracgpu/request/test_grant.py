@@ -1,6 +1,8 @@
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -10,7 +12,14 @@ from fracgpu.cards.card_class import CardClass
 from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerKind, pod_resource_sum
 from fracgpu.request.grant import ClassRule, Grant, describe, grant, need_from_limits
-from fracgpu.request.need import ContainerNeed, PodNeed, PodRequest, SliceRequest, Strategy
+from fracgpu.request.need import (
+    ContainerNeed,
+    PodNeed,
+    PodRequest,
+    SliceRequest,
+    Strategy,
+    Topology,
+)
 from fracgpu.units import Mib, share_of
 
 
@@ -99,11 +108,17 @@ def test_limits_that_are_there_already_decide_the_class() -> None:
 
 
 def test_what_concerns_the_whole_pod_is_handed_on() -> None:
-    request = PodRequest(slices=(HALF,), models=("*",), strategy=Strategy.SPREAD)
+    wanted: dict[str, Any] = {
+        "models": ("*",),
+        "strategy": Strategy.SPREAD,
+        "topology": Topology.NVLINK,
+    }
+    request = PodRequest(slices=(HALF,), **wanted)
+    admitted = PodRequest(slices=(replace(a_limit(4096), limit_slots=1),), **wanted)
 
-    need = grant(request, CLASSES).need
-
-    assert (need.models, need.strategy) == (("*",), Strategy.SPREAD)
+    for need in (grant(request, CLASSES).need, need_from_limits(admitted)):
+        found = {"models": need.models, "strategy": need.strategy, "topology": need.topology}
+        assert found == wanted
 
 
 # -- what the administrator configures ----------------------------------------------------------
