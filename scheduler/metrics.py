@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from component.metrics import ConfigMetrics
 from fracgpu import names
-from fracgpu.placement.policies.least_waste.compiled_fill import CompiledFill
+from fracgpu.placement.policies.least_waste.fill.compiled_fill import CompiledFill
 from fracgpu.state.reservation_index import ReservationState
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)

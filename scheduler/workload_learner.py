@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from fracgpu.placement.policies.least_waste.compiled_fill import CompiledFill
+from fracgpu.placement.policies.least_waste.fill.compiled_fill import CompiledFill
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
 from process.clock import Clock
 

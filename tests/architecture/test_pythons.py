@@ -203,7 +203,7 @@ def test_no_python_at_all_is_a_failure(tmp_path: Path) -> None:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """Return a checkout in which ``make setup`` only prints which environment it would build."""
-    folder = "fracgpu/placement/policies/least_waste"
+    folder = "fracgpu/placement/policies/least_waste/fill"
     compiled = [f"{folder}/fill.c", f"{folder}/states.c"]
     for name in ("Makefile", "requirements.lock", "pyproject.toml", "setup.py", *compiled):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

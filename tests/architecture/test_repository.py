@@ -101,7 +101,7 @@ def test_the_wheel_has_every_file_of_the_page_and_the_fill_for_each_processor(
 ) -> None:
     folder = ROOT / "scheduler" / "page" / "static"
     files = {path.relative_to(ROOT).as_posix() for path in folder.iterdir()}
-    filling = ROOT / "fracgpu" / "placement" / "policies" / "least_waste"
+    filling = ROOT / "fracgpu" / "placement" / "policies" / "least_waste" / "fill"
     libraries = {f"{filling.relative_to(ROOT)}/fill-{name}.so" for name in ("x86_64", "aarch64")}
     source = tmp_path / "source"
     for path in tracked():

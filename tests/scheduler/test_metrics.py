@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry
 
-from fracgpu.placement.policies.least_waste.compiled_fill import CompiledFill
+from fracgpu.placement.policies.least_waste.fill.compiled_fill import CompiledFill
 from fracgpu.state.reservation_index import ReservationState
 from scheduler.metrics import BindOutcome, RequestOutcome, SchedulerMetrics, Verb
 

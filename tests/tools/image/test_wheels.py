@@ -49,7 +49,7 @@ def test_our_wheel_is_installed_with_the_command_that_starts_it(tmp_path: Path) 
 
     assert (tmp_path / SITE / "cli/main.py").read_text() == (ROOT / "cli/main.py").read_text()
     assert list((tmp_path / SITE).glob("fracgpu-*.dist-info/METADATA"))
-    fill = tmp_path / SITE / "fracgpu/placement/policies/least_waste"
+    fill = tmp_path / SITE / "fracgpu/placement/policies/least_waste/fill"
     assert {path.name for path in fill.glob("*.so")} == {"fill-x86_64.so", "fill-aarch64.so"}
     # They need no library, so that they load on any Linux, whatever its C library.
     assert [needed_by(path) for path in fill.glob("*.so")] == [[], []]

@@ -17,8 +17,8 @@ from numpy.random import Philox  # NumPy imports it late, and that takes 15 ms
 from numpy.typing import NDArray
 
 from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI, IntArray, Levels
-from fracgpu.placement.policies.least_waste.compiled_fill import CompiledFill
-from fracgpu.placement.policies.least_waste.compiled_states import (
+from fracgpu.placement.policies.least_waste.fill.compiled_fill import CompiledFill
+from fracgpu.placement.policies.least_waste.fill.compiled_states import (
     WAYS,
     CompiledNames,
     CompiledTable,

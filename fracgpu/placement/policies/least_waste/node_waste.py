@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.placement.node_matrix import IntArray, Levels
-from fracgpu.placement.policies.least_waste.fill_sequences import FillSequences
+from fracgpu.placement.policies.least_waste.fill.fill_sequences import FillSequences
 from fracgpu.placement.policies.least_waste.fragments import Fragments
 from fracgpu.placement.policies.least_waste.turnover import Weights
 

@@ -20,7 +20,7 @@ from fracgpu.placement.node_matrix import (
     Levels,
 )
 from fracgpu.placement.policies.least_waste.card_states import CardStates
-from fracgpu.placement.policies.least_waste.compiled_states import Names
+from fracgpu.placement.policies.least_waste.fill.compiled_states import Names
 
 NONE_CLOSED: Final[Mapping[int, Columns]] = MappingProxyType({})
 

@@ -22,7 +22,7 @@ from fracgpu.placement.node_matrix import (
     IntArray,
 )
 from fracgpu.placement.policies.least_waste.card_states import Allowance, CardStates
-from fracgpu.placement.policies.least_waste.fill_sequences import FillSequences
+from fracgpu.placement.policies.least_waste.fill.fill_sequences import FillSequences
 from fracgpu.placement.policies.least_waste.fragments import Fragments
 from fracgpu.placement.policies.least_waste.model_prices import ModelPrices
 from fracgpu.placement.policies.least_waste.node_waste import NodeWaste

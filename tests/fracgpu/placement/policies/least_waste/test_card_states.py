@@ -11,7 +11,7 @@ from fracgpu.placement.policies.least_waste.card_states import (
     Allowance,
     CardStates,
 )
-from fracgpu.placement.policies.least_waste.fill_sequences import FillSequences
+from fracgpu.placement.policies.least_waste.fill.fill_sequences import FillSequences
 from tests.fracgpu.placement.policies.least_waste.demands import MODELS, mix
 
 FILL = FillSequences(mix(), MODELS)

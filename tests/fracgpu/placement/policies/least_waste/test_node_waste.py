@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fracgpu.placement.policies.least_waste.fill_sequences import FillSequences
+from fracgpu.placement.policies.least_waste.fill.fill_sequences import FillSequences
 from fracgpu.placement.policies.least_waste.fragments import Fragments
 from fracgpu.placement.policies.least_waste.node_waste import NodeWaste
 from fracgpu.placement.policies.least_waste.turnover import FILLING, TURNING_OVER, Weights

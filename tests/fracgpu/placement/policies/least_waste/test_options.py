@@ -4,7 +4,7 @@ import numpy as np
 
 from fracgpu.placement.node_matrix import Demand, FreeResourceTable, IntArray
 from fracgpu.placement.policies.least_waste.card_states import Allowance, CardStates
-from fracgpu.placement.policies.least_waste.fill_sequences import FillSequences
+from fracgpu.placement.policies.least_waste.fill.fill_sequences import FillSequences
 from fracgpu.placement.policies.least_waste.options import PlacementOptions
 from tests.fracgpu.placement.policies.least_waste.demands import (
     HALF,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.placement.node_matrix import MAX_CARDS, IntArray, Levels
-from fracgpu.placement.policies.least_waste.pod_sequences import (
+from fracgpu.placement.policies.least_waste.fill.pod_sequences import (
     NO_ROOM,
     SEQUENCES,
     WHOLE,

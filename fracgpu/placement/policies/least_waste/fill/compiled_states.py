@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI, IntArray, Levels
-from fracgpu.placement.policies.least_waste.compiled_fill import library
+from fracgpu.placement.policies.least_waste.fill.compiled_fill import library
 
 Names = NDArray[np.uint64]
 Waste = NDArray[np.float32]

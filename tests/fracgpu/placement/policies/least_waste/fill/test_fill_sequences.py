@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fracgpu.placement.node_matrix import MAX_CARDS, Demand
-from fracgpu.placement.policies.least_waste.fill_sequences import FillSequences
-from fracgpu.placement.policies.least_waste.pod_sequences import SEQUENCES
+from fracgpu.placement.policies.least_waste.fill.fill_sequences import FillSequences
+from fracgpu.placement.policies.least_waste.fill.pod_sequences import SEQUENCES
 from fracgpu.placement.policies.least_waste.workload_mix import WorkloadMix
 from tests.fracgpu.placement.policies.least_waste.demands import (
     EIGHT,

@@ -21,9 +21,9 @@ from numpy.random import Philox  # NumPy imports it late, and that takes 15 ms
 from numpy.typing import NDArray
 
 from fracgpu.placement.node_matrix import MAX_CARDS, WHOLE_CARD_MILLI, Demand, IntArray, Levels
-from fracgpu.placement.policies.least_waste.compiled_fill import CompiledFill
-from fracgpu.placement.policies.least_waste.numpy_fill import NumpyFill
-from fracgpu.placement.policies.least_waste.pod_sequences import (
+from fracgpu.placement.policies.least_waste.fill.compiled_fill import CompiledFill
+from fracgpu.placement.policies.least_waste.fill.numpy_fill import NumpyFill
+from fracgpu.placement.policies.least_waste.fill.pod_sequences import (
     NO_ROOM,
     SEQUENCES,
     SLOTS,

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fracgpu.placement.node_matrix import MAX_CARDS, Demand
-from fracgpu.placement.policies.least_waste import compiled_fill
-from fracgpu.placement.policies.least_waste.compiled_fill import CompiledFill, load
-from fracgpu.placement.policies.least_waste.fill_sequences import FillSequences, fastest_fill
-from fracgpu.placement.policies.least_waste.numpy_fill import NumpyFill
+from fracgpu.placement.policies.least_waste.fill import compiled_fill
+from fracgpu.placement.policies.least_waste.fill.compiled_fill import CompiledFill, load
+from fracgpu.placement.policies.least_waste.fill.fill_sequences import FillSequences, fastest_fill
+from fracgpu.placement.policies.least_waste.fill.numpy_fill import NumpyFill
 from fracgpu.placement.policies.least_waste.workload_mix import WorkloadMix
 from tests.fracgpu.placement.policies.least_waste.demands import MODELS, mix
 
