@@ -303,8 +303,8 @@ def _card_reasons(
     usable = reason == USABLE
     free = matrix.free_mib[rows]
     reason[usable & (matrix.free_slots[rows] < 1)] = _NO_FREE_SLOT
-    if need.cores:
-        reason[usable & (need.cores > matrix.free_cores[rows])] = _TOO_FEW_CORES
+    # Less than nothing is free where a card holds more than it has: no pod fits, with cores or not.
+    reason[usable & (need.cores > matrix.free_cores[rows])] = _TOO_FEW_CORES
     reason[usable & (need.mib > free)] = _TOO_LITTLE_FREE
     if need.share is not None:
         capacity = matrix.capacity_mib[rows]

@@ -158,6 +158,16 @@ def test_the_sweep_equals_the_search_whatever_happens_in_between(
             assert_agrees(index, ledger, need, strategy)
 
 
+def test_a_pod_without_cores_does_not_fit_on_a_card_that_holds_more_compute_than_it_has() -> None:
+    ledger, index = an_index()
+    for pod in ("p0", "p1"):
+        held = CardAllocation(mib=Mib(1), cores=60, slots=1)
+        ledger.observe(PodAllocation(pod_uid=pod, node="n0", by_card={CardUuid("GPU-0"): held}))
+
+    assert_agrees(index, ledger, a_pod_need(a_need(1)), Strategy.PACK)
+    assert index.obstacle_of(verdict(index, 1)) == (Obstacle.COMPUTE, True)
+
+
 def an_index(count: int = 1, mib: int = 800) -> tuple[Ledger, FitIndex]:
     ledger = Ledger()
     for n in range(count):
