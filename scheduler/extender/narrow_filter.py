@@ -1,10 +1,10 @@
 """Answers filter with the best node alone, where kube-scheduler would take it anyway.
 
-kube-scheduler asks prioritize, and runs its own scoring, only if more than one node passes; both
-take longer than everything else that it does for a pod. The best node leads by three points of
-prioritize, 600 of kube-scheduler's, which its default spreading and the soft affinity of other
-pods, at most 200 each, do not make up for. What a pod prefers by itself, and taints that ask for
-pods to run elsewhere, stay kube-scheduler's to weigh: then every node is named.
+kube-scheduler asks prioritize, and runs its own scoring, only if more than one node passes. The
+best node leads by three points of prioritize, 600 of kube-scheduler's, which its default spreading
+and the soft affinity of other pods, at most 200 each, do not make up for. What a pod prefers by
+itself, and taints that ask for pods to run elsewhere, stay kube-scheduler's to weigh: then every
+node is named.
 
 Source: pkg/scheduler schedule_one.go (schedulePod, findNodesThatPassExtenders), 1.36. Nodes that an
 answer leaves out count as hopeless for preemption (``NodeToStatus``), which kube-scheduler tries
