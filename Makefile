@@ -89,7 +89,7 @@ bench-rebalancer: setup ## judge the rebalancer's decisions on a usage trace, be
 	$(BIN)/python "$(JUDGE)" --trace "$(TRACE)" --policy $(JUDGED) $(JUDGE_OPTIONS)
 
 fuzz: setup ## 100,000 odd AdmissionReviews and 5,000 adversarial ones against the real webhook (minutes)
-	$(BIN)/python -m benchmarks.fuzz_webhook --count 100000 --dear 5000
+	$(BIN)/python -m benchmarks.webhook.fuzz --count 100000 --dear 5000
 
 soak: setup ## 50,000 pods come and go in 30 minutes, and leaders change; fails if memory grew (options: SOAK="--minutes 5")
 	@$(BIN)/python -m benchmarks.soak $(SOAK)

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.fixtures.live_webhook import live_webhooks
 from benchmarks.fixtures.odd_reviews import odd_reviews
 from benchmarks.fixtures.reviews import a_review
-from benchmarks.fuzz_webhook import MODELS, _fault_of, fuzz, fuzz_costs
+from benchmarks.webhook.fuzz import MODELS, _fault_of, fuzz, fuzz_costs
 
 BODY = json.dumps(a_review()).encode()
 UID = a_review()["request"]["uid"]

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.fuzz_webhook [--count N]``: odd AdmissionReviews against a real webhook.
+"""``python -m benchmarks.webhook.fuzz [--count N]``: odd AdmissionReviews against a real webhook.
 
 The role runs in its own process and is called over TLS. Each answer must be a correct review with
 our uid, or a 4xx with a reason; the exit code is 1 for anything else, for no answer and for a dead
@@ -220,7 +220,7 @@ async def _run(count: int, dear: int, seed: int) -> list[FuzzReport]:
 
 def main(argv: Sequence[str]) -> int:
     """Fuzz and print a line of JSON for each part; return 1 if anything was wrong."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz_webhook", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.webhook.fuzz", description=__doc__)
     parser.add_argument("--count", type=int, default=_COUNT, help=f"odd reviews, default {_COUNT}")
     parser.add_argument(
         "--dear", type=int, default=_DEAR, help=f"adversarial reviews, default {_DEAR}"

@@ -1,0 +1,1 @@
+"""How fast the webhook answers (`benchmark`), and whether any review disturbs it (`fuzz`)."""
