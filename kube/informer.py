@@ -259,6 +259,10 @@ class Informer(Generic[T]):
                 coming = group.create_task(fetch(), name="next page")
                 await self._read_page(items, seen)
         except BaseExceptionGroup as errors:
+            # Before Python 3.13 a group with a failed task does not tell that it was cancelled.
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise asyncio.CancelledError from None
             raise errors.exceptions[0] from None
         return coming.result()
 

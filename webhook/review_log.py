@@ -1,6 +1,7 @@
 """The log's lines about reviews: who asked for what, and the decision with its reason."""
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
@@ -31,7 +32,7 @@ class ReviewLog:
         self._clock = clock
         # Bound once: the module's lazy logger would be built again for each line.
         self._log: structlog.typing.FilteringBoundLogger = log.bind()
-        self._lines: list[tuple[datetime, str, Mapping[str, object]]] = []
+        self._lines: deque[tuple[datetime, str, Mapping[str, object]]] = deque()
         self._flush: asyncio.Handle | None = None
 
     def add(self, review: Review, result: AdmissionResult, *, took_s: float) -> None:
@@ -61,8 +62,8 @@ class ReviewLog:
         if self._flush is not None:
             self._flush.cancel()
             self._flush = None
-        lines, self._lines = self._lines, []
-        for at, event, line in lines:
+        while self._lines:  # of which a failed write loses one
+            at, event, line = self._lines.popleft()
             timestamp = at.isoformat().replace("+00:00", "Z")
             self._log.info(event, **line, timestamp=timestamp)
 

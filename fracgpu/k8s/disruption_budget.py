@@ -41,6 +41,8 @@ class _Wire(msgspec.Struct):
 
 
 _decoder: Final = msgspec.json.Decoder(_Wire)
+# A LabelSelector has no such operators yet, so what they would mean there is not known.
+_OF_NODES: Final = frozenset({"Gt", "Lt"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +174,8 @@ class BudgetIndex:
 
 
 def _holds(wanted: SelectorExpressionJson, value: str | None) -> bool:
+    if wanted.operator in _OF_NODES:
+        return True
     found = operator_holds(wanted.operator, value, wanted.values or ())
     # An operator of a later release: assume that the pod is protected.
     return True if found is None else found

@@ -3,9 +3,9 @@
 Only candidates for the replacement are looked up in the cache; the one chosen is read again.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
@@ -17,8 +17,8 @@ from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.move_object import MovePhase
 from fracgpu.state.pod_info import PodInfo, decode_pod_info, pod_info_of
 from kube.client import KubeClient
-from kube.errors import NotFound
-from kube.kinds import NODES, PODS
+from kube.errors import KubeDecodeError, NotFound
+from kube.kinds import NODES, PODS, Kind
 from rebalancer.moves.owners import Owners
 from rebalancer.moves.record import MoveRecord
 from rebalancer.moves.steps.facts import (
@@ -36,6 +36,8 @@ from rebalancer.moves.steps.step import StepContext
 _STUCK: Final = frozenset(
     {"ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError"}
 )
+_Read = TypeVar("_Read")
+
 _UNREAD: Final = MoveFacts(victim=VictimFacts(there=False), owner=OwnerFacts(there=False))
 
 
@@ -71,9 +73,26 @@ class Observer:
 
     async def _pod(self, namespace: str, name: str) -> PodInfo | None:
         try:
-            return decode_pod_info(await self._client.get(PODS, name, namespace=namespace))
+            return await self._read(decode_pod_info, PODS, name, namespace=namespace)
         except NotFound:
             return None
+
+    async def _read(
+        self,
+        decode: Callable[[bytes], _Read],
+        kind: Kind,
+        name: str,
+        *,
+        namespace: str | None = None,
+    ) -> _Read:
+        """Return an object; one that cannot be decoded is an error of the API server's."""
+        body = await self._client.get(kind, name, namespace=namespace)
+        try:
+            return decode(body)
+        except WireError as error:
+            raise KubeDecodeError(
+                verb="get", path=name, status=200, reason="NotTheObjectPromised", message=str(error)
+            ) from error
 
     async def _replacement(
         self, record: MoveRecord, pods: Iterable[PlacedPod]
@@ -83,9 +102,9 @@ class Observer:
             return None
         pod = found.info.record
         try:
-            read = decode_pod(await self._client.get(PODS, pod.name, namespace=pod.namespace))
+            read = await self._read(decode_pod, PODS, pod.name, namespace=pod.namespace)
             info = pod_info_of(read)
-        except (NotFound, WireError):
+        except (NotFound, KubeDecodeError, WireError):
             return None
         if info.record.uid != pod.uid or info.record.terminating or not info.record.live:
             return None
@@ -93,7 +112,7 @@ class Observer:
 
     async def _target_problem(self, node: str) -> str:
         try:
-            found = decode_node(await self._client.get(NODES, node))
+            found = await self._read(decode_node, NODES, node)
         except NotFound:
             return f"node {node} was deleted"
         if found.spec.unschedulable:

@@ -133,11 +133,12 @@ async def test_a_connection_that_asks_nothing_ends_by_itself() -> None:
 
 
 async def test_an_idle_connection_ends_later_and_one_that_is_judged_never() -> None:
-    async with listening(most=9, first_request_s=0.2, idle_s=0.1) as port:
-        idle, first = await port.open()
+    # The time for a first request passes before the idle one ends, so the judged one's timer fires.
+    async with listening(most=9, first_request_s=0.1, idle_s=0.3) as port:
         _, second = await port.open()
-        port.connections.enter(first, Stage.READING)
         port.connections.enter(second, Stage.JUDGING)
+        idle, first = await port.open()
+        port.connections.enter(first, Stage.READING)
         port.connections.enter(first, Stage.IDLE)
 
         assert await is_closed(idle)

@@ -58,6 +58,7 @@ def test_of_pods_with_equal_labels_only_the_one_that_is_not_taken_already_counts
         ("DoesNotExist", None, {}, True),
         ("DoesNotExist", None, {"tier": "x"}, False),
         ("Later", None, {}, True),
+        ("Gt", ["1"], {}, True),  # of nodes alone so far
     ],
 )
 def test_expressions_select_as_kubernetes_does(

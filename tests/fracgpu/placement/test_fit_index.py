@@ -30,6 +30,7 @@ from fracgpu.state.snapshot import PodAllocation
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
 from tests.support.core import GRANULE_MIB, a_need, a_pod_need, a_record, kinds, on, small_mib
+from tests.support.examples import at_least
 
 LATER = NOON + timedelta(minutes=1)
 MODELS = ("NVIDIA A30", "NVIDIA A100 80GB", "Tesla T4")
@@ -139,7 +140,7 @@ def assert_agrees(index: FitIndex, ledger: Ledger, need: PodNeed, strategy: Stra
 NAMES = ("n1", "n2", "n3")
 
 
-@settings(max_examples=100)
+@settings(max_examples=at_least(100))
 @given(data=st.data(), strategy=st.sampled_from(Strategy))
 def test_the_sweep_equals_the_search_whatever_happens_in_between(
     data: st.DataObject, strategy: Strategy

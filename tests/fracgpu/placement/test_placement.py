@@ -27,6 +27,7 @@ from tests.support.core import (
     small_needs,
     small_nodes,
 )
+from tests.support.examples import at_least
 
 
 def answer(
@@ -275,7 +276,7 @@ def any_assignment(node_info: NodeInfo, need: PodNeed) -> bool:
     )
 
 
-@settings(max_examples=100)
+@settings(max_examples=at_least(100))
 @given(small_nodes(), small_needs(), st.sampled_from(Strategy))
 def test_an_assignment_is_found_whenever_there_is_one(
     node_info: NodeInfo, need: PodNeed, strategy: Strategy

@@ -29,6 +29,7 @@ from fracgpu.state.snapshot import NodeInfo, PodAllocation, build_node_info
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
 from tests.support.core import a_card, a_need, a_pod_need
+from tests.support.examples import at_least
 
 ONE_EACH = HostResources(cpu_milli=1000, memory_mib=1, pods=1)
 
@@ -236,7 +237,7 @@ def cards_and_victims(draw: st.DrawFn) -> tuple[list[Card], list[PotentialVictim
     return cards, pods
 
 
-@settings(max_examples=60)
+@settings(max_examples=at_least(60))
 @given(
     cards_and_victims(),
     st.sampled_from([80, 160, 240, 400]),
@@ -273,7 +274,7 @@ def test_the_pod_fits_afterwards_and_without_any_one_victim_it_would_not(
             assert not fits_without(fewer)
 
 
-@settings(max_examples=60)
+@settings(max_examples=at_least(60))
 @given(
     cards_and_victims(),
     st.lists(st.just(a_card("a", mib=400, health=Health.UNHEALTHY)), max_size=1),

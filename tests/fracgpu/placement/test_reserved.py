@@ -30,6 +30,7 @@ from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.reservation import claims_of
 from tests.fakes.clock import NOON
 from tests.support.core import a_card, a_need, a_pod_need, a_record, on
+from tests.support.examples import at_least
 from tests.support.moves import a_beneficiary, move_of
 
 NODES = tuple(
@@ -330,7 +331,7 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=40, stateful_step_count=40)
+TestAnyOrder.settings = settings(max_examples=at_least(40), stateful_step_count=40)
 
 
 BIG = a_beneficiary("n-0", uid="big", held_until=LATER, cpu_milli=4000, memory_mib=1000)

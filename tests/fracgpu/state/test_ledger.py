@@ -24,6 +24,7 @@ from fracgpu.state.allocation import Assignment, PodRecord
 from fracgpu.state.ledger import Ledger
 from tests.fakes.clock import NOON
 from tests.support.core import a_card, a_need, a_pod_need, a_record, on
+from tests.support.examples import at_least
 
 LATER = NOON + timedelta(minutes=1)
 
@@ -407,4 +408,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=60, stateful_step_count=40)
+TestAnyOrder.settings = settings(max_examples=at_least(60), stateful_step_count=40)

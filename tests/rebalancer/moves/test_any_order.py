@@ -26,6 +26,7 @@ from rebalancer.moves.record import MoveRecord
 from rebalancer.moves.steps.facts import MoveFacts, OwnerFacts, ReplacementFacts, VictimFacts
 from rebalancer.moves.steps.step import Action, StepContext
 from tests.fakes.clock import NOON
+from tests.support.examples import at_least
 from tests.support.rebalancing import (
     COOL_CARD,
     HOT_CARD,
@@ -409,7 +410,7 @@ async def run(
     [("controllers", None), ("tick", 700.0), ("tick", 700.0), ("set", {"owner": False})],
     [("tick", 15.0)],
 )
-@settings(max_examples=150)
+@settings(max_examples=at_least(150))
 @given(
     st.sampled_from(MoveMode),
     st.lists(EVENTS, max_size=30),

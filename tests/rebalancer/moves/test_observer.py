@@ -5,11 +5,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from fracgpu import names
 from fracgpu.k8s.pod import decode_pod
 from fracgpu.state.cluster_state import PlacedPod
+from kube.access import connect_to
+from kube.errors import KubeDecodeError
 from rebalancer.moves.observer import (
+    Observer,
     candidate,
     orphans_of,
     replacement_of,
@@ -17,8 +21,10 @@ from rebalancer.moves.observer import (
     why_stuck,
 )
 from rebalancer.moves.steps.facts import DELETION_COST, LOWEST_COST
+from rebalancer.moves.steps.step import StepContext
+from simulator.envtest.ports import free_ports
 from tests.fakes.clock import NOON
-from tests.support.rebalancing import COOL_CARD, a_move, a_placed_pod
+from tests.support.rebalancing import ACTIVE, COOL_CARD, a_disruption_state, a_move, a_placed_pod
 from tests.support.records import a_record
 
 RECORD = a_record(move=a_move(pod_uid="pod-a", owner_uid="owner-1"), created=NOON)
@@ -122,3 +128,27 @@ def test_orphans_are_the_pods_that_a_deleted_replicaset_left_behind() -> None:
     assert orphans_of([left, owned], "ml", hash_value="5d4f8c") == [left]
     assert orphans_of([left], "other", hash_value="5d4f8c") == []
     assert orphans_of([a_placed_pod("bare", owner=None)], "ml", hash_value="") == []
+
+
+@pytest.mark.parametrize("kind", ["pods", "nodes"])
+async def test_an_object_that_cannot_be_read_is_left_to_the_next_cycle(kind: str) -> None:
+    """As from a proxy with a page of its own; the controller goes on after a KubeError."""
+
+    async def answer(request: web.Request) -> web.Response:
+        if f"/{kind}/" in request.path:
+            return web.Response(text="<html>sign in</html>", content_type="text/html")
+        return web.json_response({"kind": "Status", "code": 404, "reason": "NotFound"}, status=404)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    (port,) = free_ports(1)
+    context = StepContext(state=a_disruption_state(), nodes={}, policy=ACTIVE, now=NOON)
+    try:
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        async with connect_to(f"http://127.0.0.1:{port}") as client:
+            with pytest.raises(KubeDecodeError):
+                await Observer(client).observe(RECORD, context)
+    finally:
+        await runner.cleanup()

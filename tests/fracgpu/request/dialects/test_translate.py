@@ -25,6 +25,7 @@ from tests.fracgpu.request.dialects.systems import (
     test_vgpu_manager,
     test_volcano,
 )
+from tests.support.examples import at_least
 
 ALL = frozenset(NAMES)
 GPUSHARE = {"aliyun.com/gpu-mem": "3"}
@@ -294,7 +295,7 @@ def pods(draw: st.DrawFn) -> PodForDialects:
     return PodForDialects(containers=tuple(specs), annotations=drawn, labels=labels)
 
 
-@settings(max_examples=100)
+@settings(max_examples=at_least(100))
 @given(pods(), st.sampled_from([ALL, ALL, ALL, frozenset[str](), frozenset({"kai"})]))
 def test_no_pod_gets_anything_but_an_understanding_or_a_refusal(
     pod: PodForDialects, enabled: frozenset[str]
