@@ -78,6 +78,10 @@ def _from_files(pods: Path, nodes: Path | None) -> ReplayWorkload:
 
 
 def _compare(workload: ReplayWorkload, options: argparse.Namespace) -> int:
+    try:
+        leaving = _with_departures(workload, options)
+    except WorkloadError as error:
+        return _complain(f"--departures: {error}")
     console = open_console()
     seeds = range(options.seed, options.seed + options.seeds)
     outcomes: dict[str, list[ReplayResult]] = {policy: [] for policy in options.policy}
@@ -89,10 +93,6 @@ def _compare(workload: ReplayWorkload, options: argparse.Namespace) -> int:
                     workload, policy, seed=seed, cpu_pods=CpuPods(options.cpu_pods), tell=tell
                 )
                 results.append(result)
-    try:
-        leaving = _with_departures(workload, options)
-    except WorkloadError as error:
-        return _complain(f"--departures: {error}")
     curves = {policy: mean_curve(results) for policy, results in outcomes.items()}
     if options.plot is not None:
         title = f"{workload.cards} cards, {len(workload.pods)} pods, {_seeds(options.seeds)}"

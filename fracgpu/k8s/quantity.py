@@ -20,11 +20,15 @@ _SUFFIXES: Final = {
 }
 
 _MOST: Final = Decimal(2) ** 63
+_MOST_CPU_MILLI: Final = 2**40
 
 
 def cpu_milli(text: str) -> int:
-    """Return a CPU quantity in millicores, rounded up as Kubernetes does."""
-    return math.ceil(parse_or_zero(text) * 1000)
+    """Return a CPU quantity in millicores, rounded up as Kubernetes does; 2**40 at most.
+
+    No machine has a billion cores, and the sums of such amounts fit into 64 bits.
+    """
+    return min(math.ceil(parse_or_zero(text) * 1000), _MOST_CPU_MILLI)
 
 
 def memory_mib(text: str) -> int:

@@ -37,7 +37,7 @@ log = structlog.get_logger()
 _MOST_TRIES: Final = 3
 
 # Pauses between attempts of a Binding that the policy denies: an API server sees a new term within
-# some milliseconds, or later if overloaded. Their sum stays below the timeout of one write.
+# some milliseconds, or later if overloaded. Their sum is below the default timeout of one write.
 _TERM_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 
 

@@ -350,6 +350,24 @@ def test_pods_on_nodes_without_cards_are_no_part_of_the_mix() -> None:
     assert [workload_class.demand.cards for workload_class in two.order.classes] == [1]
 
 
+@pytest.mark.parametrize("cpu", ["10P", "9E", "9" * 300])
+def test_a_pod_that_requests_more_cpu_than_there_is_anywhere_ends_nothing(cpu: str) -> None:
+    """Whoever may create pods can write it, and name the node, so that no scheduler sees it."""
+    two = TwoModels()
+    two.runs("named", model="", node="a")
+    for number in range(2):
+        greedy = a_gpu_pod(f"greedy-{number}", nodeName="b")
+        greedy["spec"]["containers"][0]["resources"]["requests"] = {"cpu": cpu}
+        two.cluster.api.put(greedy)
+        two.cluster.see(f"greedy-{number}")
+    two.order.learn_now()
+    pod = pending(mib=12_000)
+
+    found = two.order.score(pod.need, HOST, two.cluster.fits.matrix.rows_of(["a", "b"]))
+
+    assert found is not None
+
+
 def test_a_share_that_accepts_any_model_leaves_the_scarce_one_to_those_that_name_it() -> None:
     two = TwoModels()
     # Three fifths of the demand can go on T4 only, and one of these cards is begun.

@@ -33,6 +33,7 @@ class Fragments:
             pod_class for pod_class in classes if 1 <= pod_class.demand.cards <= MAX_CARDS
         ]
         kinds = sorted({(one.demand.share_milli, one.demand.cards) for one in with_cards})
+        at = {kind: number for number, kind in enumerate(kinds)}
         self._share = np.array([share for share, _ in kinds], np.int16)
         self._cards = np.array([cards for _, cards in kinds], np.int64)
         self._cpu_steps = np.unique(
@@ -41,7 +42,7 @@ class Fragments:
         # [model, CPU steps reached, kind] -> ratio of all pods, of that kind, that have enough CPU.
         self._ratio = np.zeros((len(models), len(self._cpu_steps) + 1, len(kinds)))
         for one in with_cards:
-            kind = kinds.index((one.demand.share_milli, one.demand.cards))
+            kind = at[one.demand.share_milli, one.demand.cards]
             reached = int(np.searchsorted(self._cpu_steps, one.demand.cpu_milli)) + 1
             accepts = [one.demand.accepts(model) for model in models]
             self._ratio[accepts, reached:, kind] += one.frequency_ratio

@@ -242,10 +242,12 @@ class LeastWaste:
             levels=np.stack((now, levels), axis=1).reshape(2 * len(row), -1),
             allowance=allowance,
         ).reshape(-1, 2)
-        self._waste_now[row] = found[:, 0] + self._lost[row]
+        # What is known stays where the table has forgotten it and the allowance is spent.
+        seen, also = ~np.isnan(found[:, 0]), ~np.isnan(found[:, 1])
+        self._waste_now[row[seen]] = found[seen, 0] + self._lost[row[seen]]
         changed = np.unique(row)
         self._cost_now[changed] = self._cost(changed)
-        options.waste_milli[row, option] = found[:, 1] + lost
+        options.waste_milli[row[also], option[also]] = found[also, 1] + lost[also]
         return len(row) == wanted and not np.isnan(found).any()
 
     def cards(
@@ -282,7 +284,9 @@ class LeastWaste:
         if key not in self._options:  # it was dropped meanwhile
             return
         options, nodes = self._options[key], self._nodes
-        moment, rows = nodes.now, nodes.changed_since(options.complete_at)
+        if options.complete_at == nodes.now:
+            return
+        moment, rows, width = nodes.now, nodes.changed_since(options.complete_at), nodes.width
         for start in range(0, len(rows), _WARMED_AT_ONCE):
             part, known = rows[start : start + _WARMED_AT_ONCE], False
             while not known:
@@ -290,12 +294,16 @@ class LeastWaste:
                 options.update(nodes, self._states, part)
                 known = self._evaluate(options, part, Allowance(self.evaluated_in(_STEP_MS)))
                 yield self.evaluated
-        options.complete_at = moment
+        if nodes.width == width:  # else the options of every row have been forgotten
+            options.complete_at = moment
 
     def _rebuild(self) -> None:
         models = self._nodes.models
         self._waste = NodeWaste(
-            FillSequences(self._classes, models), Fragments(self._classes, models), self.weights
+            FillSequences(self._classes, models),
+            # Its tables may be large, and only these weights read them.
+            Fragments(self._classes if self.weights.fragment else (), models),
+            self.weights,
         )
         self._scarcity = Scarcity(self._classes, models, weight=self.weights.scarcity)
         self._prices = ModelPrices(self._classes, models)

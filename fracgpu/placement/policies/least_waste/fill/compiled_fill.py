@@ -24,6 +24,7 @@ from fracgpu.placement.policies.least_waste.fill.pod_sequences import (
 _SEVERAL: Final = np.dtype(
     [("step", np.int32), ("sequence", np.int32), ("cards", np.int32), ("cpu", np.int32)]
 )
+_FUNCTIONS: Final = ("fracgpu_waste", "fracgpu_find", "fracgpu_known", "fracgpu_names")
 _EVERY_BIT: Final = 0xFFFF
 # Vectors of fill.c lie in memory at multiples of this many bytes.
 _ALIGNED: Final = 64
@@ -41,13 +42,14 @@ class _Model(ctypes.Structure):
 
 def load(path: str) -> tuple[ctypes.CDLL | None, str | None]:
     """Return the library at *path*, or else why there is none."""
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
     try:
         found = ctypes.CDLL(path)
-    except OSError as error:
+        for name in _FUNCTIONS:
+            getattr(found, name).restype = None
+    except (OSError, AttributeError) as error:  # the latter from a library of another version
         return None, str(error)
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
     found.fracgpu_waste.argtypes = [pointer, pointer, number, pointer, pointer, number, pointer]
-    found.fracgpu_waste.restype = None
     return found, None
 
 

@@ -23,8 +23,6 @@ if library is not None:
     library.fracgpu_find.argtypes = [_POINTER, _POINTER, _NUMBER, _POINTER, _NUMBER, _POINTER]
     library.fracgpu_known.argtypes = [*[_POINTER] * 2, _NUMBER, *[_POINTER] * 2, _NUMBER, _POINTER]
     library.fracgpu_names.argtypes = [*[_POINTER] * 5, _NUMBER, _NUMBER, *[_POINTER] * 2]
-    for _function in (library.fracgpu_find, library.fracgpu_known, library.fracgpu_names):
-        _function.restype = None
 
 
 class CompiledNames:
