@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,6 +36,12 @@ class Figure:
         if self.note:
             fields["note"] = self.note
         return json.dumps(fields)
+
+
+def percentile(values: Sequence[float], share: int) -> float:
+    """Return the least of *values* that *share* per cent of them do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(len(ordered) * share / 100) - 1)]
 
 
 class Benchmark(Protocol):

@@ -8,7 +8,6 @@ In this cluster all nodes and all pods are equal. Of one where none is, see `mix
 
 import asyncio
 import json
-import math
 import os
 import statistics
 import tempfile
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.extender import mixed
-from benchmarks.figure import Figure
+from benchmarks.figure import Figure, percentile
 from benchmarks.fixtures.canned_api import PENDING, a_pending_pod, node_name
 from benchmarks.fixtures.http_caller import Caller, request_bytes
 from benchmarks.fixtures.live_extender import LiveExtender, live_extender
@@ -71,12 +70,12 @@ async def _verbs(live: LiveExtender, nodes: int, *, named: int) -> AsyncIterator
         runs = await _side_by_side(live, requests)
         note = f"keep-alive TLS, names rotated; median of {_RUNS} runs of {_CALLS} calls"
         for share in (50, 99):
-            ours = statistics.median(_percentile(extender_ms, share) for extender_ms, _ in runs)
-            bare = statistics.median(_percentile(bare_ms, share) for _, bare_ms in runs)
+            ours = statistics.median(percentile(extender_ms, share) for extender_ms, _ in runs)
+            bare = statistics.median(percentile(bare_ms, share) for _, bare_ms in runs)
             yield _figure(f"{verb}_{label}_p{share}", ours, "ms", note)
             yield _figure(f"bare_{verb}_{label}_p{share}", bare, "ms", note)
         ratio = statistics.median(
-            _percentile(extender_ms, 50) / _percentile(bare_ms, 50) for extender_ms, bare_ms in runs
+            percentile(extender_ms, 50) / percentile(bare_ms, 50) for extender_ms, bare_ms in runs
         )
         yield _figure(f"{verb}_to_bare_{label}", ratio, "ratio", f"p50 to p50; {note}")
 
@@ -87,15 +86,15 @@ async def _side_by_side(
     runs: list[tuple[list[float], list[float]]] = []
     async with Caller(live.port, live.trust) as ours, Caller(live.bare_port, live.trust) as bare:
         for request in requests[:_WARM_UP]:
-            await _timed_ms(ours, request)
-            await _timed_ms(bare, request)
+            await ours.timed_ms(request)
+            await bare.timed_ms(request)
         for _ in range(_RUNS):
             mine: list[float] = []
             theirs: list[float] = []
             for call in range(_CALLS):
                 request = requests[call % len(requests)]
-                mine.append(await _timed_ms(ours, request))
-                theirs.append(await _timed_ms(bare, request))
+                mine.append(await ours.timed_ms(request))
+                theirs.append(await bare.timed_ms(request))
             runs.append((mine, theirs))
     return runs
 
@@ -110,13 +109,13 @@ async def _preempt(live: LiveExtender) -> Sequence[Figure]:
 
     async def ask() -> None:
         async with Caller(live.port, live.trust) as caller:
-            took_ms.extend([await _timed_ms(caller, request) for request in requests])
+            took_ms.extend([await caller.timed_ms(request) for request in requests])
 
     async with Caller(live.port, live.trust) as other, asyncio.TaskGroup() as group:
-        await _timed_ms(other, small)
+        await other.timed_ms(small)
         asking = group.create_task(ask())
         while not asking.done():
-            waited_ms.append(await _timed_ms(other, small))
+            waited_ms.append(await other.timed_ms(small))
     note = f"{_PREEMPTABLE} nodes named, {_PODS_PER_NODE} pods each; keep-alive TLS"
     return (
         _figure(f"preempt_{_PREEMPTABLE}_nodes_p50", statistics.median(took_ms), "ms", note),
@@ -172,20 +171,6 @@ def _body(nodes: int, named: int, turn: int) -> bytes:
     names = [node_name((start + number) % nodes) for number in range(named)]
     pod = {"kind": "Pod", "apiVersion": "v1", **a_pending_pod(turn, mib=4_000 + turn % 4)}
     return json.dumps({"Pod": pod, "Nodes": None, "NodeNames": names}).encode()
-
-
-async def _timed_ms(caller: Caller, request: bytes) -> float:
-    began = time.perf_counter()
-    status, _ = await caller.post(request)
-    took_ms = (time.perf_counter() - began) * 1000
-    if status != 200:  # noqa: PLR2004 - HTTP
-        raise RuntimeError(f"the server answered {status}")
-    return took_ms
-
-
-def _percentile(values: Sequence[float], share: int) -> float:
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(len(ordered) * share / 100) - 1)]
 
 
 def _figure(name: str, value: float, unit: str, note: str) -> Figure:

@@ -8,7 +8,6 @@ one row, pods that are all unlike each other another.
 
 import asyncio
 import json
-import math
 import os
 import tempfile
 import time
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.extender.mixed_cluster import mixed_pending_pod, unseen_pending_pod
-from benchmarks.figure import Figure
+from benchmarks.figure import Figure, percentile
 from benchmarks.fixtures.canned_api import node_name
 from benchmarks.fixtures.http_caller import Caller, request_bytes
 from benchmarks.fixtures.live_extender import LiveExtender, live_extender
@@ -79,7 +78,7 @@ async def _placed(
         for share in (50, 99, 100):
             yield _figure(
                 f"{verb}_{label}_{nodes}_nodes_p{share}",
-                _percentile(times_ms, share),
+                percentile(times_ms, share),
                 "ms",
                 f"keep-alive TLS, {_CALLS} pods one after the other",
             )
@@ -126,11 +125,6 @@ def _longest_pause_s(telemetry_port: int) -> float:
     with urllib.request.urlopen(url, timeout=10) as answer:
         lines = answer.read().decode().splitlines()
     return next(float(line.split()[1]) for line in lines if line.startswith(_PAUSE + " "))
-
-
-def _percentile(values: Sequence[float], share: int) -> float:
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(len(ordered) * share / 100) - 1)]
 
 
 def _figure(name: str, value: float, unit: str, note: str) -> Figure:

@@ -9,7 +9,6 @@ a second; the same where no pod is like another; and reviews of random kinds and
 
 import asyncio
 import json
-import math
 import statistics
 import sys
 import tempfile
@@ -21,8 +20,8 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Final
 
-from benchmarks.figure import Figure
-from benchmarks.fixtures.http_caller import Caller, request_bytes
+from benchmarks.figure import Figure, percentile
+from benchmarks.fixtures.http_caller import Caller, connects, request_bytes
 from benchmarks.fixtures.live_webhook import LiveWebhook, LiveWebhooks, live_webhooks
 from benchmarks.fixtures.reviews import a_review, mixed_reviews, unlike_reviews
 from certs.authority import make_serving
@@ -81,23 +80,23 @@ async def _side_by_side(
     cpu_ratios = []
     async with Caller(server.port, trust) as webhook, Caller(echo_server.port, trust) as echo:
         for request in islice(cycle(requests), _WARM_UP):
-            await _timed_ms(webhook, request)
-            await _timed_ms(echo, request)
+            await webhook.timed_ms(request)
+            await echo.timed_ms(request)
         for _ in range(_RUNS):
             ours, theirs = [], []
             before_s, echo_before_s = server.cpu_s, echo_server.cpu_s
             for request in islice(cycle(requests), _CALLS):
-                ours.append(await _timed_ms(webhook, request))
-                theirs.append(await _timed_ms(echo, request))
+                ours.append(await webhook.timed_ms(request))
+                theirs.append(await echo.timed_ms(request))
             runs.append((ours, theirs))
             cpu_ratios.append((server.cpu_s - before_s) / (echo_server.cpu_s - echo_before_s))
     note = f"reviews {which}, one caller, keep-alive TLS; median of {_RUNS} runs of {_CALLS} calls"
     found = [_figure(f"{name}_to_echo_cpu", statistics.median(cpu_ratios), "ratio", note)]
     for share in (50, 99):
-        ours_ms = statistics.median(_percentile(ours, share) for ours, _ in runs)
-        echo_ms = statistics.median(_percentile(echo, share) for _, echo in runs)
+        ours_ms = statistics.median(percentile(ours, share) for ours, _ in runs)
+        echo_ms = statistics.median(percentile(echo, share) for _, echo in runs)
         ratio = statistics.median(
-            _percentile(ours, share) / _percentile(echo, share) for ours, echo in runs
+            percentile(ours, share) / percentile(echo, share) for ours, echo in runs
         )
         found += [
             _figure(f"{name}_p{share}", ours_ms, "ms", note),
@@ -116,7 +115,7 @@ async def _crowd(live: LiveWebhooks, request: bytes) -> list[Figure]:
     async def call(port: int) -> None:
         async with Caller(port, trust) as caller:
             while time.perf_counter() < ends:
-                times.append(await _timed_ms(caller, request))
+                times.append(await caller.timed_ms(request))
 
     async with asyncio.TaskGroup() as group:
         for number in range(_CALLERS):
@@ -124,8 +123,8 @@ async def _crowd(live: LiveWebhooks, request: bytes) -> list[Figure]:
     note = f"{_CALLERS} callers, {len(live.webhooks)} processes, callers on the same cores"
     return [
         _figure("crowd_rate", len(times) / _CROWD_S, "1/s", note),
-        _figure("crowd_p50", _percentile(times, 50), "ms", note),
-        _figure("crowd_p99", _percentile(times, 99), "ms", note),
+        _figure("crowd_p50", percentile(times, 50), "ms", note),
+        _figure("crowd_p99", percentile(times, 99), "ms", note),
     ]
 
 
@@ -143,36 +142,12 @@ async def _echo(live: LiveWebhooks, folder: Path) -> AsyncIterator[LiveWebhook]:
     )
     try:
         async with asyncio.timeout(_ECHO_LIMIT_S):
-            while not await _listens(port):  # noqa: ASYNC110 - a process has no event
+            while not await connects(port):  # noqa: ASYNC110 - a process has no event
                 await asyncio.sleep(0.05)
         yield LiveWebhook(port=port, process=process, log=folder / "echo.log")
     finally:
         process.terminate()
         await process.wait()
-
-
-async def _listens(port: int) -> bool:
-    try:
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-    except OSError:
-        return False
-    writer.close()
-    await writer.wait_closed()
-    return True
-
-
-async def _timed_ms(caller: Caller, request: bytes) -> float:
-    began = time.perf_counter()
-    status, _ = await caller.post(request)
-    took_ms = (time.perf_counter() - began) * 1000
-    if status != 200:  # noqa: PLR2004 - HTTP
-        raise RuntimeError(f"the server answered {status}")
-    return took_ms
-
-
-def _percentile(values: Sequence[float], share: int) -> float:
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(len(ordered) * share / 100) - 1)]
 
 
 def _figure(name: str, value: float, unit: str, note: str) -> Figure:

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from benchmarks.figure import Figure
+from benchmarks.figure import Figure, percentile
 
 
 def test_a_figure_is_one_line_with_name_value_and_unit() -> None:
@@ -26,3 +26,8 @@ def test_a_note_stands_there_where_it_is_needed() -> None:
 def test_a_figure_that_json_cannot_write_is_our_mistake(value: float) -> None:
     with pytest.raises(ValueError, match="finite"):
         Figure(name="a.b", value=value, unit="ms")
+
+
+@pytest.mark.parametrize(("share", "value"), [(50, 2), (51, 3), (99, 4), (100, 4), (0, 1)])
+def test_a_percentile_is_one_of_the_values(share: int, value: float) -> None:
+    assert percentile([4, 1, 3, 2], share) == value
