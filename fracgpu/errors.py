@@ -1,7 +1,7 @@
 """The errors of the core: invalid requests, and data that cannot be decoded."""
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
 
 # An Event's note holds 1024 bytes (k8s.io/kubernetes pkg/apis/core/validation/events.go).
 MOST_MESSAGE_BYTES: Final = 1000
@@ -12,6 +12,13 @@ _MOST_NAME: Final = 63
 _MOST_FOUND: Final = 72
 MOST_FIELD: Final = 200
 _MOST_WANTED: Final = 500
+
+# The errors of decoding JSON: msgspec's own and invalid UTF-8 are ValueErrors, deeply nested input
+# raises RecursionError, and a time near the first or last year may have none in UTC.
+UNREADABLE: Final = (ValueError, RecursionError, OverflowError)
+
+_Text = TypeVar("_Text")
+_Decoded = TypeVar("_Decoded")
 
 
 class FracgpuError(Exception):
@@ -48,6 +55,18 @@ class WireError(FracgpuError, ValueError):
     def __init__(self, *, what: str, message: str) -> None:
         self.what = what
         super().__init__(shorten_bytes(f"{what}: {message}"))
+
+
+def decode_wire(decode: Callable[[_Text], _Decoded], text: _Text, *, what: str) -> _Decoded:
+    """Return what *decode* makes of *text*, which another program wrote.
+
+    Raises:
+        WireError: *decode* cannot read *text*; it names *what* should have been there.
+    """
+    try:
+        return decode(text)
+    except UNREADABLE as error:
+        raise WireError(what=what, message=str(error)) from error
 
 
 def shorten(text: str, *, limit: int = _MOST_NAME) -> str:

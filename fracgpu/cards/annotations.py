@@ -12,8 +12,7 @@ import msgspec
 
 from fracgpu import names
 from fracgpu.cards.card import DEFAULT_SLOTS, Card, CardUuid, Cordon, CordonEffect, Health
-from fracgpu.errors import WireError
-from fracgpu.k8s.pod import UNREADABLE
+from fracgpu.errors import WireError, decode_wire
 from fracgpu.units import MAX_MIB, Mib
 
 # A larger annotation is not one of ours: 64 containers on 8 cards need less than 40 kB.
@@ -65,10 +64,7 @@ def read_cards(text: str) -> tuple[Card, ...]:
     """
     if not text:
         return ()
-    try:
-        wire = _cards_decoder.decode(text)
-    except UNREADABLE as error:
-        raise WireError(what=names.NODE_CARDS, message=str(error)) from error
+    wire = decode_wire(_cards_decoder.decode, text, what=names.NODE_CARDS)
     if len({card.uuid for card in wire.cards}) != len(wire.cards):
         raise WireError(what=names.NODE_CARDS, message="a card is listed twice")
     return tuple(_card(card) for card in wire.cards)
@@ -108,10 +104,7 @@ def read_cordons(text: str) -> tuple[Cordon, ...]:
     """
     if not text:
         return ()
-    try:
-        wire = _cordons_decoder.decode(text)
-    except UNREADABLE as error:
-        raise WireError(what=names.NODE_CORDONS, message=str(error)) from error
+    wire = decode_wire(_cordons_decoder.decode, text, what=names.NODE_CORDONS)
     return tuple(
         Cordon(
             card=CardUuid(uuid),
@@ -155,10 +148,7 @@ def read_heat(text: str) -> Mapping[CardUuid, float]:
     """
     if not text:
         return {}
-    try:
-        found = _heat_decoder.decode(text)
-    except UNREADABLE as error:
-        raise WireError(what=names.NODE_HEAT, message=str(error)) from error
+    found = decode_wire(_heat_decoder.decode, text, what=names.NODE_HEAT)
     for uuid, ratio in found.items():
         if not 0 <= ratio <= 1:
             raise WireError(what=names.NODE_HEAT, message=f"{uuid} is {ratio}; want 0 to 1")
@@ -173,10 +163,7 @@ def read_foreign(text: str) -> Mapping[CardUuid, Mib]:
     """
     if not text:
         return {}
-    try:
-        found = _foreign_decoder.decode(text)
-    except UNREADABLE as error:
-        raise WireError(what=names.NODE_FOREIGN, message=str(error)) from error
+    found = decode_wire(_foreign_decoder.decode, text, what=names.NODE_FOREIGN)
     for uuid, mib in found.items():
         if not 0 <= mib <= MAX_MIB:
             message = f"{uuid} is {mib}; want 0 to {MAX_MIB} MiB"
@@ -195,13 +182,14 @@ def read_load_time(text: str) -> datetime:
     Raises:
         WireError: *text* is not a time with a time zone.
     """
-    try:
-        found = msgspec.convert(text, datetime)
-        if found.tzinfo is not None:
-            return found.astimezone(UTC)
-    except (*UNREADABLE, OverflowError) as error:
-        raise WireError(what=names.NODE_LOAD_TIME, message=str(error)) from error
-    raise WireError(what=names.NODE_LOAD_TIME, message=f"{text!r} has no time zone; want UTC")
+    return decode_wire(_time_in_utc, text, what=names.NODE_LOAD_TIME)
+
+
+def _time_in_utc(text: str) -> datetime:
+    found = msgspec.convert(text, datetime)
+    if found.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone; want UTC")
+    return found.astimezone(UTC)
 
 
 def _utc(uuid: str, at: datetime) -> datetime:

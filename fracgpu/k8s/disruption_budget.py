@@ -7,8 +7,7 @@ from typing import Final
 
 import msgspec
 
-from fracgpu.errors import WireError
-from fracgpu.k8s.pod import UNREADABLE
+from fracgpu.errors import decode_wire
 from fracgpu.k8s.selectors import (
     LabelSelectorJson,
     SelectorExpressionJson,
@@ -107,10 +106,7 @@ def read_budget(body: bytes) -> PodDisruptionBudget:
     Raises:
         WireError: *body* is not a PodDisruptionBudget.
     """
-    try:
-        wire = _decoder.decode(body)
-    except UNREADABLE as error:
-        raise WireError(what="poddisruptionbudget", message=str(error)) from error
+    wire = decode_wire(_decoder.decode, body, what="poddisruptionbudget")
     selector = wire.spec.selector or LabelSelectorJson()
     return PodDisruptionBudget(
         namespace=wire.metadata.namespace,

@@ -4,8 +4,7 @@ from typing import Final
 
 import msgspec
 
-from fracgpu.errors import WireError
-from fracgpu.k8s.pod import UNREADABLE
+from fracgpu.errors import decode_wire
 
 
 # What is read of a node; unknown fields are skipped unread.
@@ -71,7 +70,4 @@ def decode_node(body: bytes) -> Node:
     Raises:
         WireError: *body* is not a node.
     """
-    try:
-        return _decoder.decode(body)
-    except UNREADABLE as error:
-        raise WireError(what="node", message=str(error)) from error
+    return decode_wire(_decoder.decode, body, what="node")

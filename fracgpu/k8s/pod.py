@@ -11,12 +11,8 @@ from typing import Final
 
 import msgspec
 
-from fracgpu.errors import WireError
+from fracgpu.errors import decode_wire
 from fracgpu.k8s.container import ContainerSpec, init_container_kind
-
-# The errors of decoding JSON: msgspec's own and invalid UTF-8 are ValueErrors, and deeply nested
-# input raises RecursionError.
-UNREADABLE: Final = (ValueError, RecursionError)
 
 _ENDED: Final = ("Succeeded", "Failed")
 
@@ -197,10 +193,7 @@ def decode_pod(body: bytes) -> Pod:
     Raises:
         WireError: *body* is not a pod.
     """
-    try:
-        return _decoder.decode(body)
-    except UNREADABLE as error:
-        raise WireError(what="pod", message=str(error)) from error
+    return decode_wire(_decoder.decode, body, what="pod")
 
 
 def has_ended(phase: str) -> bool:

@@ -8,8 +8,7 @@ import msgspec
 from fracgpu import names
 from fracgpu.cards.annotations import MAX_ANNOTATION_CHARS
 from fracgpu.cards.card import FULL_CORES, CardUuid
-from fracgpu.errors import WireError
-from fracgpu.k8s.pod import UNREADABLE
+from fracgpu.errors import WireError, decode_wire
 from fracgpu.state.allocation import Assignment, Slice
 from fracgpu.units import MAX_MIB, Mib
 
@@ -36,10 +35,7 @@ def read_assignment(text: str) -> Assignment:
         raise WireError(
             what=what, message=f"{len(text)} characters; want at most {MAX_ANNOTATION_CHARS}"
         )
-    try:
-        wire = _assignment_decoder.decode(text)
-    except UNREADABLE as error:
-        raise WireError(what=what, message=str(error)) from error
+    wire = decode_wire(_assignment_decoder.decode, text, what=what)
     assignment = {}
     for container, slices in wire.items():
         fault = _slices_fault(slices)

@@ -17,9 +17,9 @@ import msgspec
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
-from fracgpu.errors import RequestError, WireError
+from fracgpu.errors import RequestError, WireError, decode_wire
 from fracgpu.k8s.container import ContainerKind, ContainerSpec, init_container_kind
-from fracgpu.k8s.pod import UNREADABLE, has_ended
+from fracgpu.k8s.pod import has_ended
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
 from fracgpu.request.language import parse_models
 from fracgpu.state.allocation import CardAllocation, allocations_by_card
@@ -125,10 +125,7 @@ def decode_bound_pod(body: bytes) -> BoundPod | None:
     Raises:
         WireError: *body* is not a pod.
     """
-    try:
-        pod = _decoder.decode(body)
-    except UNREADABLE as error:
-        raise WireError(what="pod", message=str(error)) from error
+    pod = decode_wire(_decoder.decode, body, what="pod")
     meta, spec = pod.metadata, pod.spec
     if not spec.node_name:
         return None

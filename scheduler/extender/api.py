@@ -14,8 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.errors import WireError
-from fracgpu.k8s.pod import UNREADABLE
+from fracgpu.errors import UNREADABLE, WireError
 from fracgpu.placement.placement import MAX_SCORE
 from fracgpu.placement.preemption import Victims
 from fracgpu.state.pod_info import PodInfo, decode_pod_info

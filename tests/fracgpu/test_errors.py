@@ -1,4 +1,6 @@
-from fracgpu.errors import FracgpuError, RequestError, WireError
+import pytest
+
+from fracgpu.errors import FracgpuError, RequestError, WireError, decode_wire
 
 
 def test_a_request_error_says_key_value_wish_and_way_out_in_this_order() -> None:
@@ -39,3 +41,17 @@ def test_all_our_errors_are_one_family_and_unreadable_bytes_are_a_value_error_to
     assert issubclass(RequestError, FracgpuError)
     assert issubclass(WireError, FracgpuError)
     assert issubclass(WireError, ValueError)
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("odd"), RecursionError("deep"), OverflowError("late")], ids=str
+)
+def test_what_cannot_be_decoded_is_named_whatever_the_decoder_raised(error: Exception) -> None:
+    def refuse(_: bytes) -> None:
+        raise error
+
+    with pytest.raises(WireError, match=f"^pod: {error}$") as caught:
+        decode_wire(refuse, b"", what="pod")
+
+    assert caught.value.what == "pod"
+    assert caught.value.__cause__ is error

@@ -10,10 +10,10 @@ from typing import Final
 
 import msgspec
 
-from fracgpu.errors import WireError
+from fracgpu.errors import decode_wire
 from fracgpu.k8s.container import ContainerKind, init_container_kind
 from fracgpu.k8s.node_affinity import ANY_NODE, NodeRules, Taint, read_node_rules
-from fracgpu.k8s.pod import UNREADABLE, Pod, PodSpec, Volume
+from fracgpu.k8s.pod import Pod, PodSpec, Volume
 from fracgpu.k8s.scheduling.requests import NO_REQUESTS, Requests, pod_requests
 from fracgpu.k8s.scheduling.terms import PodTerm, SpreadConstraint, read_pod_terms, read_spread
 
@@ -89,24 +89,25 @@ def scheduling_constraints_of(pod: Pod) -> SchedulingConstraints:
     Raises:
         WireError: what the pod was decoded from is not a pod.
     """
+    return decode_wire(_constraints, pod, what="pod")
+
+
+def _constraints(pod: Pod) -> SchedulingConstraints:
     spec = pod.spec
-    try:
-        return _shared(
-            namespace=pod.metadata.namespace if bytes(spec.affinity) else "",
-            node=read_node_rules(
-                tuple((spec.node_selector or {}).items()),
-                _bytes(spec.affinity),
-                _bytes(spec.tolerations),
-            ),
-            affinity=_bytes(spec.affinity),
-            spread=_bytes(spec.topology_spread_constraints),
-            requests=_requests(spec),
-            ports=_ports(spec),
-            volumes=frozenset(spec.volumes or ()),
-            resource_claims=bool(spec.resource_claims),
-        )
-    except UNREADABLE as error:
-        raise WireError(what="pod", message=str(error)) from error
+    return _shared(
+        namespace=pod.metadata.namespace if bytes(spec.affinity) else "",
+        node=read_node_rules(
+            tuple((spec.node_selector or {}).items()),
+            _bytes(spec.affinity),
+            _bytes(spec.tolerations),
+        ),
+        affinity=_bytes(spec.affinity),
+        spread=_bytes(spec.topology_spread_constraints),
+        requests=_requests(spec),
+        ports=_ports(spec),
+        volumes=frozenset(spec.volumes or ()),
+        resource_claims=bool(spec.resource_claims),
+    )
 
 
 @lru_cache(maxsize=8192)

@@ -9,10 +9,10 @@ from typing import Final
 
 import msgspec
 
-from fracgpu.errors import WireError
+from fracgpu.errors import decode_wire
 from fracgpu.k8s.node import Node
 from fracgpu.k8s.node_affinity import Taint, taints_of
-from fracgpu.k8s.pod import UNREADABLE, Pod
+from fracgpu.k8s.pod import Pod
 from fracgpu.k8s.scheduling.constraints import ANYWHERE, SchedulingConstraints
 from fracgpu.k8s.scheduling.requests import node_amounts
 
@@ -96,10 +96,8 @@ def read_namespace_labels(body: bytes) -> Mapping[str, str]:
     Raises:
         WireError: *body* is not a namespace.
     """
-    try:
-        return _namespace_decoder.decode(body).metadata.labels or _NO_LABELS
-    except UNREADABLE as error:
-        raise WireError(what="namespace", message=str(error)) from error
+    namespace = decode_wire(_namespace_decoder.decode, body, what="namespace")
+    return namespace.metadata.labels or _NO_LABELS
 
 
 def shared_labels(labels: Mapping[str, str] | None) -> Mapping[str, str]:

@@ -5,7 +5,8 @@ from typing import Final
 
 import msgspec
 
-from fracgpu.k8s.pod import UNREADABLE, PodSpec
+from fracgpu.errors import UNREADABLE
+from fracgpu.k8s.pod import PodSpec
 
 _RANKS: Final = "ScheduleAnyway"
 

@@ -6,9 +6,8 @@ from typing import Final
 
 import msgspec
 
-from fracgpu.errors import WireError
+from fracgpu.errors import decode_wire
 from fracgpu.k8s.node_affinity import NodeSelectorJson, NodeTerms, node_terms
-from fracgpu.k8s.pod import UNREADABLE
 
 ONE_POD: Final = "ReadWriteOncePod"
 _ONE_NODE: Final = "ReadWriteOnce"
@@ -115,10 +114,7 @@ def read_claim(body: bytes) -> VolumeClaim:
     Raises:
         WireError: *body* is not one.
     """
-    try:
-        spec = _claim_decoder.decode(body).spec
-    except UNREADABLE as error:
-        raise WireError(what="persistentvolumeclaim", message=str(error)) from error
+    spec = decode_wire(_claim_decoder.decode, body, what="persistentvolumeclaim").spec
     return VolumeClaim(volume=spec.volume_name, modes=frozenset(spec.access_modes or ()))
 
 
@@ -128,10 +124,7 @@ def read_volume(body: bytes) -> Volume:
     Raises:
         WireError: *body* is not one.
     """
-    try:
-        found = _volume_decoder.decode(body)
-    except UNREADABLE as error:
-        raise WireError(what="persistentvolume", message=str(error)) from error
+    found = decode_wire(_volume_decoder.decode, body, what="persistentvolume")
     affinity = found.spec.node_affinity
     labels = found.metadata.labels or {}
     return Volume(

@@ -7,9 +7,8 @@ from typing import Final
 
 import msgspec
 
-from fracgpu.errors import WireError
+from fracgpu.errors import decode_wire
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
-from fracgpu.k8s.pod import UNREADABLE
 from fracgpu.k8s.quantity import parse
 
 _COMPUTE: Final = ("cpu", "memory", "ephemeral-storage")
@@ -141,20 +140,20 @@ def read_quota(body: bytes) -> ResourceQuota:
     Raises:
         WireError: *body* is not one.
     """
-    try:
-        wire = _decoder.decode(body)
-        used = wire.status.used or {}
-        left = {
-            name: parse(hard) - parse(used.get(name, 0))
-            for name, hard in (wire.spec.hard or {}).items()
-        }
-    except UNREADABLE as error:
-        raise WireError(what="resourcequota", message=str(error)) from error
+    return decode_wire(_read, body, what="resourcequota")
+
+
+def _read(body: bytes) -> ResourceQuota:
+    wire = _decoder.decode(body)
+    used = wire.status.used or {}
     chosen = wire.spec.scope_selector
     selected = [part.scope_name for part in (chosen.match_expressions if chosen else None) or ()]
     return ResourceQuota(
         namespace=wire.metadata.namespace,
         name=wire.metadata.name,
-        left=left,
+        left={
+            name: parse(hard) - parse(used.get(name, 0))
+            for name, hard in (wire.spec.hard or {}).items()
+        },
         scopes=frozenset((*(wire.spec.scopes or ()), *selected)),
     )

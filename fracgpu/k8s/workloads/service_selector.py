@@ -7,8 +7,7 @@ from typing import Final
 
 import msgspec
 
-from fracgpu.errors import WireError
-from fracgpu.k8s.pod import UNREADABLE
+from fracgpu.errors import decode_wire
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +50,7 @@ def read_service_selector(body: bytes) -> ServiceSelector:
     Raises:
         WireError: *body* is not a Service.
     """
-    try:
-        found = _decoder.decode(body)
-    except UNREADABLE as error:
-        raise WireError(what="service", message=str(error)) from error
+    found = decode_wire(_decoder.decode, body, what="service")
     return ServiceSelector(
         namespace=sys.intern(found.metadata.namespace),
         name=found.metadata.name,

@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
-from fracgpu.errors import WireError
-from fracgpu.k8s.pod import UNREADABLE, OwnerReference
+from fracgpu.errors import decode_wire
+from fracgpu.k8s.pod import OwnerReference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,10 +131,7 @@ def read_statefulset(body: bytes) -> Workload:
 
 
 def _decode(body: bytes) -> _Wire:
-    try:
-        return _decoder.decode(body)
-    except UNREADABLE as error:
-        raise WireError(what="workload", message=str(error)) from error
+    return decode_wire(_decoder.decode, body, what="workload")
 
 
 def _workload(wire: _Wire, *, kind: str, current: int) -> Workload:
