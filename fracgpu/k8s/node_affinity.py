@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from fracgpu.k8s.affinity import NodeExpressionJson, NodeSelectorJson, read_affinity
 from fracgpu.k8s.node import Node
 from fracgpu.k8s.selectors import operator_holds
 
@@ -113,33 +114,6 @@ def any_term_holds(terms: NodeTerms, labels: Mapping[str, str], *, node: str) ->
     )
 
 
-class _Expression(msgspec.Struct, frozen=True):
-    key: str
-    operator: str
-    values: tuple[str, ...] | None = None
-
-
-class _Term(msgspec.Struct, frozen=True, rename="camel"):
-    match_expressions: tuple[_Expression, ...] | None = None
-    match_fields: tuple[_Expression, ...] | None = None
-
-
-class NodeSelectorJson(msgspec.Struct, frozen=True, rename="camel"):
-    """The JSON of a ``NodeSelector``: of a pod's affinity, or of a persistent volume."""
-
-    node_selector_terms: tuple[_Term, ...] = ()
-
-
-class _NodeAffinity(msgspec.Struct, frozen=True):
-    required: NodeSelectorJson | None = msgspec.field(
-        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
-    )
-
-
-class _Affinity(msgspec.Struct, frozen=True, rename="camel"):
-    node_affinity: _NodeAffinity | None = None
-
-
 class _Toleration(msgspec.Struct, frozen=True):
     key: str = ""
     operator: str = ""
@@ -147,7 +121,6 @@ class _Toleration(msgspec.Struct, frozen=True):
     effect: str = ""
 
 
-_affinity_decoder: Final = msgspec.json.Decoder(_Affinity)
 _tolerations_decoder: Final = msgspec.json.Decoder(tuple[_Toleration, ...])
 
 
@@ -165,7 +138,7 @@ def read_node_rules(
     Raises:
         ValueError: one of them is not what it should be.
     """
-    found = _affinity_decoder.decode(affinity).node_affinity if affinity else None
+    found = read_affinity(affinity).node_affinity
     required = found.required if found else None
     return NodeRules(
         selector=tuple(
@@ -193,7 +166,7 @@ def node_terms(selector: NodeSelectorJson) -> NodeTerms:
 
 
 def _expressions(
-    found: Sequence[_Expression] | None, *, by_field: bool
+    found: Sequence[NodeExpressionJson] | None, *, by_field: bool
 ) -> tuple[NodeExpression, ...]:
     return tuple(
         NodeExpression(

@@ -7,14 +7,13 @@ from typing import Final
 
 import msgspec
 
+from fracgpu.k8s.affinity import PodAffinityJson, PodTermJson, read_affinity
 from fracgpu.k8s.selectors import (
     LabelSelector,
     LabelSelectorJson,
     Requirement,
     label_selector,
 )
-
-_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,23 +92,9 @@ class SpreadConstraint:
         return LabelSelector((*merged, *self.selector.requirements)) if merged else self.selector
 
 
-class _Term(msgspec.Struct, frozen=True, rename="camel"):
-    topology_key: str = ""
-    label_selector: LabelSelectorJson | None = None
-    namespaces: tuple[str, ...] | None = None
-    namespace_selector: LabelSelectorJson | None = None
+class SpreadJson(msgspec.Struct, frozen=True, rename="camel"):
+    """The JSON of one of a pod's ``topologySpreadConstraints``."""
 
-
-class _Terms(msgspec.Struct, frozen=True):
-    required: tuple[_Term, ...] | None = msgspec.field(default=None, name=_REQUIRED)
-
-
-class _Affinity(msgspec.Struct, frozen=True, rename="camel"):
-    pod_affinity: _Terms | None = None
-    pod_anti_affinity: _Terms | None = None
-
-
-class _Spread(msgspec.Struct, frozen=True, rename="camel"):
     max_skew: int = 1
     topology_key: str = ""
     when_unsatisfiable: str = ""
@@ -120,8 +105,7 @@ class _Spread(msgspec.Struct, frozen=True, rename="camel"):
     node_taints_policy: str | None = None
 
 
-_affinity_decoder: Final = msgspec.json.Decoder(_Affinity)
-_spread_decoder: Final = msgspec.json.Decoder(tuple[_Spread, ...])
+_spread_decoder: Final = msgspec.json.Decoder(tuple[SpreadJson, ...] | None)
 
 
 @lru_cache(maxsize=4096)
@@ -137,8 +121,19 @@ def read_pod_terms(
     Raises:
         ValueError: it is no affinity.
     """
-    found = _affinity_decoder.decode(affinity)
+    found = read_affinity(affinity)
     return _pod_terms(found.pod_affinity, namespace), _pod_terms(found.pod_anti_affinity, namespace)
+
+
+@lru_cache(maxsize=1024)
+def decode_spread(constraints: bytes) -> tuple[SpreadJson, ...]:
+    """Return the ``topologySpreadConstraints`` of a pod's spec; none if empty or ``null``.
+
+    Raises:
+        ValueError: they are no constraints.
+        RecursionError: they are nested too deeply.
+    """
+    return (_spread_decoder.decode(constraints) if constraints else None) or ()
 
 
 @lru_cache(maxsize=4096)
@@ -160,13 +155,13 @@ def read_spread(constraints: bytes) -> tuple[SpreadConstraint, ...]:
             honors_affinity=found.node_affinity_policy in (None, "Honor"),
             honors_taints=found.node_taints_policy == "Honor",
         )
-        for found in _spread_decoder.decode(constraints)
+        for found in decode_spread(constraints)
         if found.when_unsatisfiable == "DoNotSchedule"
     )
 
 
-def _pod_terms(found: _Terms | None, namespace: str) -> tuple[PodTerm, ...]:
-    terms: Sequence[_Term] = (found.required if found else None) or ()
+def _pod_terms(found: PodAffinityJson | None, namespace: str) -> tuple[PodTerm, ...]:
+    terms: Sequence[PodTermJson] = (found.required if found else None) or ()
     return tuple(
         PodTerm(
             topology_key=term.topology_key,
@@ -178,7 +173,7 @@ def _pod_terms(found: _Terms | None, namespace: str) -> tuple[PodTerm, ...]:
     )
 
 
-def _namespaces(term: _Term, own: str) -> frozenset[str]:
+def _namespaces(term: PodTermJson, own: str) -> frozenset[str]:
     if not term.namespaces and term.namespace_selector is None:
         return frozenset((own,))
     return frozenset(term.namespaces or ())

@@ -7,7 +7,8 @@ from typing import Final
 import msgspec
 
 from fracgpu.errors import decode_wire
-from fracgpu.k8s.node_affinity import NodeSelectorJson, NodeTerms, node_terms
+from fracgpu.k8s.affinity import NodeSelectorJson
+from fracgpu.k8s.node_affinity import NodeTerms, node_terms
 
 ONE_POD: Final = "ReadWriteOncePod"
 _ONE_NODE: Final = "ReadWriteOnce"

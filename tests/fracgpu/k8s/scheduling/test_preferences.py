@@ -23,12 +23,19 @@ def test_a_pod_without_affinity_and_spreading_prefers_nothing() -> None:
     assert not prefers(affinity={}, topologySpreadConstraints=[])
 
 
-@pytest.mark.parametrize("kind", ["nodeAffinity", "podAffinity", "podAntiAffinity"])
-def test_soft_affinity_is_a_preference_and_hard_affinity_is_not(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "hard"),
+    [
+        ("nodeAffinity", {"nodeSelectorTerms": []}),
+        ("podAffinity", [{"topologyKey": "zone"}]),
+        ("podAntiAffinity", [{"topologyKey": "zone"}]),
+    ],
+)
+def test_soft_affinity_is_a_preference_and_hard_affinity_is_not(kind: str, hard: Any) -> None:
     assert prefers(affinity={kind: {SOFT: [{"weight": 1}]}})
     assert not prefers(affinity={kind: {SOFT: []}})
     assert not prefers(affinity={kind: {SOFT: None}})
-    assert not prefers(affinity={kind: {HARD: [{"topologyKey": "zone"}]}})
+    assert not prefers(affinity={kind: {HARD: hard}})
 
 
 def test_soft_spreading_is_a_preference_and_hard_spreading_is_not() -> None:
