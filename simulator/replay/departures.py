@@ -252,7 +252,7 @@ class _Replay:
     def _start(self, number: int, place: int, assignment: Assignment, now_s: float) -> None:
         pod = self._stream.pods[number]
         uid = self._state.take(pod, place, assignment)
-        self._policy.took(place)
+        self._policy.update()
         cards = tuple(part.card for parts in assignment.values() for part in parts)
         self._running[number] = Running(pod=pod, place=place, cards=cards, uid=uid)
         self._room.started(number, self._running[number])
@@ -262,7 +262,7 @@ class _Replay:
     def _leaves(self, number: int, now_s: float) -> None:
         running = self._running.pop(number)
         for place in self._room.left(number, running):
-            self._policy.took(place)
+            self._policy.update()
             self._retry(place, now_s)
 
     def _retry(self, place: int, now_s: float) -> None:
@@ -304,7 +304,7 @@ class _Replay:
                 self._waiting.remove(number)
                 self._start(number, place, assignment, now_s)
         for place in roomier:
-            self._policy.took(place)
+            self._policy.update()
             self._retry(place, now_s)
 
     def _result(self, capacity: int) -> DeparturesResult:

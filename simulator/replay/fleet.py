@@ -1,6 +1,6 @@
 """The fleet as it fills: the product's own ledger and fit index, with CPU and host memory."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
@@ -50,6 +50,14 @@ class FleetState:
         self.cpu_capacity = self.cpu_milli.copy()
         self.used_mib = 0
         self._placed = 0
+        self._listeners: list[Callable[[int, int], None]] = []
+
+    def on_change(self, listener: Callable[[int, int], None]) -> None:
+        """Tell *listener* of each pod with cards: its place, and the MiB that it takes.
+
+        They are negative when they are given back.
+        """
+        self._listeners.append(listener)
 
     def candidates(self, pod: ReplayPod) -> IntArray:
         """Return the places, ascending, of nodes with the CPU and host memory for a pod."""
@@ -96,7 +104,7 @@ class FleetState:
         bound = PodAllocation(pod_uid=str(self._placed), node=name, by_card=holds)
         self._ledger.observe(bound)
         self.bound_pods.put(BoundPod(namespace="", name=pod.name, host=pod.host, allocation=bound))
-        self.used_mib += sum(card_slice.mib for card_slice in holds.values())
+        self._use(place, sum(card_slice.mib for card_slice in holds.values()))
         over = [uuid for uuid in holds if self.node_info(place).cards[uuid].free_mib < 0]
         if over:
             raise ValueError(f"{pod.name} was put on card {over[0]}, which has no room for it")
@@ -107,16 +115,22 @@ class FleetState:
         self.cpu_milli[place] += pod.host.cpu_milli
         self.memory_mib[place] += pod.host.memory_mib
         held = self._ledger.observed.get(uid)
-        if held is not None:
-            self.used_mib -= sum(card_slice.mib for card_slice in held.by_card.values())
         self._ledger.remove_pod(uid)
         self.bound_pods.remove(uid)
+        if held is not None:
+            self._use(place, -sum(card_slice.mib for card_slice in held.by_card.values()))
 
     def close(self, place: int, cards: frozenset[CardUuid]) -> None:
         """Keep new slices off these cards of a node, and off no other of it."""
         node = self._nodes[place]
         cordons = tuple(Cordon(card=card, until=_NEVER, reason="kept") for card in sorted(cards))
         self._ledger.set_node(replace(node, cordons=cordons))
+
+    def _use(self, place: int, mib: int) -> None:
+        self.used_mib += mib
+        if mib:
+            for listener in self._listeners:
+                listener(place, mib)
 
 
 def _room(node: NodeCards, amount: int) -> int:

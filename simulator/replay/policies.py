@@ -33,8 +33,8 @@ class ReplayPolicy(Protocol):
         """Return the node's place in the fleet and the cards, or None if nothing fits."""
         ...
 
-    def took(self, place: int) -> None:
-        """Note that the node at *place* has just taken a pod."""
+    def update(self) -> None:
+        """Note that pods have started or ended."""
         ...
 
 
@@ -54,7 +54,7 @@ class FirstFit:
         first = int(places[0])
         return first, _cards(self._state.node_info(first), pod, Strategy.PACK)
 
-    def took(self, place: int) -> None:
+    def update(self) -> None:
         pass
 
 
@@ -79,7 +79,7 @@ class ByScore:
         best = int(places[int(score.argmax())])
         return best, _cards(state.node_info(best), pod, self._strategy)
 
-    def took(self, place: int) -> None:
+    def update(self) -> None:
         pass
 
 
@@ -96,7 +96,7 @@ class ByLeastWaste:
         self._order.expect(pod.demand for pod in workload.pods)
         self._order.learn_now()
         self._choosers = {Strategy.LEAST_WASTE: self._order}
-        self._used_mib = state.used_mib
+        state.on_change(self._count)
 
     @property
     def weights(self) -> Weights:
@@ -121,17 +121,18 @@ class ByLeastWaste:
         place_ = int(places[best])
         return place_, _cards(state.node_info(place_), pod, Strategy.LEAST_WASTE, self._choosers)
 
-    def took(self, place: int) -> None:
-        state, turnover = self._state, self._order.turnover
-        state.matrix.refresh(now=NOW)
-        taken_mib, self._used_mib = state.used_mib - self._used_mib, state.used_mib
-        if taken_mib:
-            cards = state.node_info(place).cards.values()
-            size_mib = max(card_info.card.capacity_mib for card_info in cards)
-            milli = abs(taken_mib) * WHOLE_CARD_MILLI // size_mib
-            (turnover.started if taken_mib > 0 else turnover.ended)(milli)
+    def update(self) -> None:
+        self._state.matrix.refresh(now=NOW)
         if self._order.outdated:  # a server looks every minute
             self._order.learn_now()
+
+    def _count(self, place: int, taken_mib: int) -> None:
+        """Count a pod towards the turnover: one that is moved starts and ends, as in a cluster."""
+        cards = self._state.node_info(place).cards.values()
+        size_mib = max(card_info.card.capacity_mib for card_info in cards)
+        milli = abs(taken_mib) * WHOLE_CARD_MILLI // size_mib
+        turnover = self._order.turnover
+        (turnover.started if taken_mib > 0 else turnover.ended)(milli)
 
 
 def most_cpu_left(state: FleetState, places: Sequence[int]) -> int:

@@ -73,6 +73,20 @@ def test_a_policy_that_overbooks_a_node_is_caught() -> None:
 PODS_CSV = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,{cpu},{memory},1,500\n"
 
 
+def test_each_pod_that_takes_or_gives_back_cards_is_told_with_its_own_node() -> None:
+    state = FleetState(a_trace().nodes)
+    told: list[tuple[int, int]] = []
+    state.on_change(lambda place, mib: told.append((place, mib)))
+    whole, half = PODS["whole"], PODS["half-0"]
+
+    uid = state.take(whole, 2, on("large-0/0", whole))
+    state.take(half, 0, on("small-0/0", half))
+    state.take(PODS["cpu"], 3, {})
+    state.release(whole, 2, uid)
+
+    assert told == [(2, whole.mib), (0, half.mib), (2, -whole.mib)]
+
+
 def test_what_is_released_is_free_again_and_a_closed_card_takes_nothing() -> None:
     state = FleetState(a_trace().nodes)
     half = PODS["half-0"]
