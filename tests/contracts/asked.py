@@ -307,6 +307,7 @@ REGISTRY = [
     Ask("DELETE", f"{PODS}/graceful"),
     Ask("DELETE", f"{PODS}/graceful", {"gracePeriodSeconds": 60}),
     Ask("DELETE", f"{PODS}/graceful", {"gracePeriodSeconds": 5}),
+    Ask("DELETE", f"{PODS}/graceful", {"gracePeriodSeconds": -5}),
     Ask("DELETE", f"{PODS}/graceful", {"gracePeriodSeconds": 0}),
     Ask("GET", f"{PODS}/graceful"),
     *(
@@ -361,6 +362,9 @@ SUBRESOURCES = [
     *(*AGAIN, in_phase("Running", "False"), counted(disruptionsAllowed=0), EVICTED),
     *(*AGAIN, in_phase("Running", "False")),
     *(counted(disruptionsAllowed=0, currentHealthy=0), EVICTED),
+    counted(disruptionsAllowed=-1),
+    counted(disruptionsAllowed=-1, currentHealthy=-2, desiredHealthy=-3, expectedPods=-4),
+    Ask("GET", f"{PDBS}/b"),
     Ask("PATCH", f"{PDBS}/b", {"spec": {"unhealthyPodEvictionPolicy": "AlwaysAllow"}}, MERGE),
     *(counted(disruptionsAllowed=0, currentHealthy=0, observedGeneration=2), EVICTED),
     *(*AGAIN, in_phase("Running", "True")),

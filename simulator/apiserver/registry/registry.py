@@ -32,7 +32,11 @@ from simulator.apiserver.registry.strategy import (
     keep_all_but_status,
     resource_finalizers,
 )
-from simulator.apiserver.registry.validation import validate_create, validate_update
+from simulator.apiserver.registry.validation import (
+    validate_create,
+    validate_status,
+    validate_update,
+)
 from simulator.objects import Json, format_time, metadata, thaw
 
 if TYPE_CHECKING:
@@ -199,13 +203,16 @@ class Registry:
         mutated = await self._mutate(attributes)
         if mutated is not value:
             value = self._prepared(target, mutated, current)
-        if target.subresource != "status" or resource.schema is not None:
+        faults: list[StatusCause]
+        if target.subresource == "status" and resource.schema is None:
+            faults = validate_status(resource, value)
+        else:
             faults = [
                 *validate_update(resource, value, current.object),
                 *self.admission.check(resource, value),
             ]
-            if faults:
-                raise invalid(resource, target.name, faults)
+        if faults:
+            raise invalid(resource, target.name, faults)
         await self.admission.validate(_with(attributes, value))
         return value
 

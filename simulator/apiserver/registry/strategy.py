@@ -109,7 +109,10 @@ def keep_all_but_status(resource: Resource, value: Json, before: Json) -> None:
 
 
 def grace_s(resource: Resource, value: Json, options: Json) -> int:
-    """Return the seconds until a deleted object may be removed; only pods on a node get any."""
+    """Return the seconds until a deleted object may be removed; only pods on a node get any.
+
+    A negative request is one second (BeforeDelete in rest/delete.go).
+    """
     if resource.storage != resources.PODS.storage:
         return 0
     if not value["spec"].get("nodeName") or value["status"].get("phase") in {"Succeeded", "Failed"}:
@@ -117,4 +120,4 @@ def grace_s(resource: Resource, value: Json, options: Json) -> int:
     asked = options.get("gracePeriodSeconds")
     if asked is None:
         asked = value["spec"]["terminationGracePeriodSeconds"]
-    return max(0, int(asked))
+    return int(asked) if int(asked) >= 0 else 1

@@ -17,7 +17,6 @@ from simulator.apiserver.apimachinery.errors import (
     StatusCause,
     bad_request,
     conflict,
-    forbidden,
     invalid,
     plain_failure,
     too_many_requests,
@@ -206,10 +205,7 @@ def _check_budget(budget: Stored) -> None:
             retry_after_s=10,
             cause=f"The disruption budget {name} is still being processed by the server.",
         )
-    allowed = status.get("disruptionsAllowed", 0)
-    if allowed < 0:
-        raise forbidden(resources.PDBS, name, "pdb disruptions allowed is negative")
-    if allowed == 0:
+    if status.get("disruptionsAllowed", 0) == 0:
         desired, healthy = status.get("desiredHealthy", 0), status.get("currentHealthy", 0)
         cause = f"The disruption budget {name} does not allow evicting pods currently"
         if healthy <= desired:

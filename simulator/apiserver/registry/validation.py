@@ -57,6 +57,8 @@ _POD_UPDATE: Final = (
     "to 1 if it was previously negative)"
 )
 
+_COUNTED: Final = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods")
+
 
 def validate_create(resource: Resource, value: Json) -> list[StatusCause]:
     """Return every fault of a new object; empty when it is valid."""
@@ -70,6 +72,19 @@ def validate_update(resource: Resource, value: Json, before: Json) -> list[Statu
     if resource.schema is not None:
         return [*_metadata(resource, value), *schemas.faults(resource.schema, value, before)]
     return [*validate_create(resource, value), *_immutable(resource, value, before)]
+
+
+def validate_status(resource: Resource, value: Json) -> list[StatusCause]:
+    """Return every fault of a changed status: of a budget, that it counts less than none.
+
+    Source: ValidatePodDisruptionBudgetStatusUpdate in pkg/apis/policy/validation/validation.go.
+    """
+    status = value.get("status") or {}
+    return [
+        _bad(f"status.{field}", status[field], "must be greater than or equal to 0")
+        for field in (_COUNTED if resource.storage == resources.PDBS.storage else ())
+        if isinstance(status.get(field), int) and status[field] < 0
+    ]
 
 
 def is_extended(name: str) -> bool:

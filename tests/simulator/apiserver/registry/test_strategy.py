@@ -45,7 +45,7 @@ def test_metadata_of_the_wrong_type_is_a_bad_request(member: str) -> None:
     [
         (PODS, {"nodeName": "n"}, "Running", None, 30),
         (PODS, {"nodeName": "n"}, "Running", 5, 5),
-        (PODS, {"nodeName": "n"}, "Running", -1, 0),
+        (PODS, {"nodeName": "n"}, "Running", -1, 1),
         (PODS, {"nodeName": "n"}, "Failed", 5, 0),
         (PODS, {}, "Pending", 5, 0),
         (CONFIGMAPS, {}, "", 5, 0),

@@ -74,15 +74,6 @@ async def a_budget(
         await harness.change(PDBS, name, "status", status=counted)
 
 
-async def test_a_budget_gone_negative_forbids(registry_harness: Harness) -> None:
-    await a_running_pod(registry_harness)
-    await a_budget(registry_harness, disruptionsAllowed=-1)
-
-    with pytest.raises(ApiError, match="pdb disruptions allowed is negative") as caught:
-        await evict(registry_harness)
-    assert caught.value.code == 403
-
-
 async def test_a_version_precondition_holds_for_the_version_it_names(
     registry_harness: Harness,
 ) -> None:
