@@ -279,9 +279,10 @@ class Controller:
     ) -> None:
         if policy.mode is not Mode.ACTIVE:
             return  # our cordons expire by themselves
+        cordoned = cards_to_cordon(state, policy=policy, now=now)
         desired = DesiredCordons(
-            cordon=cards_to_cordon(state, policy=policy, now=now),
-            avoid=cards_to_avoid(state, policy=policy, now=now),
+            cordon=cordoned,
+            avoid=cards_to_avoid(state, cordoned=cordoned),
             cool=frozenset(
                 card
                 for card, card_heat in self._heat.items()

@@ -41,16 +41,13 @@ def cards_to_cordon(
     return frozenset(ranked[:limit])
 
 
-def cards_to_avoid(
-    state: DisruptionState, *, policy: RebalancerPolicy, now: datetime
-) -> frozenset[CardUuid]:
+def cards_to_avoid(state: DisruptionState, *, cordoned: frozenset[CardUuid]) -> frozenset[CardUuid]:
     """Return the cards that should take a new slice only where no other card fits.
 
     These are the cards that are measured, not cool and not cordoned: above all those whose short
     window is hot already, and hot ones beyond the share of cards that may be cordoned. A pod never
     waits for one of them, so that there is no limit.
     """
-    cordoned = cards_to_cordon(state, policy=policy, now=now)
     return frozenset(
         uuid
         for uuid, card_heat in state.heat.items()

@@ -83,14 +83,14 @@ class PlacementSimulation:
     """Answers where replacements could run, for all pods of one disruption state.
 
     What is computed for one pod is kept, in the state, for those with the same constraints and
-    request; so another simulation of the same state costs little.
+    request. One simulation serves all pods of a state; another one costs as much as a pod.
 
-    Args:
+    Attributes:
         state: the cluster; moves under way count with what their replacements take.
     """
 
     def __init__(self, state: DisruptionState) -> None:
-        self._state = state
+        self.state = state
         self._cluster = state.scheduling
         self._matrix = state.index.matrix(state.snapshot)
         self._expected = tuple(self._replacements())
@@ -116,7 +116,7 @@ class PlacementSimulation:
         need = candidate.info.need
         if need is None:
             return Targets(self._matrix, np.zeros((0, 0), np.bool_))
-        state = self._state
+        state = self.state
         index, snapshot = state.index, state.snapshot
         cells = index.fitting(need, snapshot) & index.without(exclude, snapshot)
         if among is not None:
@@ -172,7 +172,7 @@ class PlacementSimulation:
         self, candidate: PlacedPod, rows: NDArray[np.int64], columns: NDArray[np.int64]
     ) -> NDArray[np.float64]:
         """Return how gladly the extender would give a pod each of some cards; higher is better."""
-        state = self._state
+        state = self.state
         return state.index.preference(
             candidate.info, rows, columns, strategy=state.strategy, snapshot=state.snapshot
         )
@@ -222,7 +222,7 @@ class PlacementSimulation:
 
     def _replacements(self) -> Iterator[Change]:
         """Yield the replacements that are on their way, each on the node of its target."""
-        state = self._state
+        state = self.state
         for past_move in state.under_way():
             move = past_move.move
             if past_move.landed is not None or move.target_node not in self._cluster.rows:

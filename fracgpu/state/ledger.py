@@ -357,13 +357,15 @@ def with_claims(snapshot: Snapshot, claims: Iterable[MoveClaims], *, now: dateti
     kept until that lapses or its pod is placed.
     """
     index = ReservationIndex()
+    moves: set[str] = set()
     for one in claims:
         index.put(one)
+        moves.add(one.move)
     claimed = index.nodes()
     if not claimed:
         return snapshot
     for uid, pod in snapshot.pods.items():
-        if pod.move:
+        if pod.move in moves:
             index.consume(pod.move, pod_uid=uid)
     nodes = dict(snapshot.nodes)
     for name in claimed & nodes.keys():

@@ -35,12 +35,16 @@ class Budgets:
         self._past = tuple(past)
         self._policy = policy
         self._now = now
-        counted = [past_move for past_move in past if counts(past_move, policy.mode)]
-        in_flight = [past_move for past_move in counted if past_move.under_way]
-        this_hour = [past_move for past_move in counted if _within(past_move, _HOUR, now)]
-        today = [past_move for past_move in counted if _within(past_move, _DAY, now)]
+        counted = [
+            (past_move, _age(past_move, now))
+            for past_move in past
+            if counts(past_move, policy.mode)
+        ]
+        in_flight = [past_move for past_move, _ in counted if past_move.under_way]
+        this_hour = [past_move for past_move, age in counted if age < _HOUR]
+        today = [past_move for past_move, age in counted if age < _DAY]
         cooling = timedelta(seconds=policy.card_cooldown_s)
-        recent = [past_move for past_move in counted if _within(past_move, cooling, now)]
+        recent = [past_move for past_move, age in counted if age < cooling]
         self.in_flight = len(in_flight)
         self.this_hour = len(this_hour)
         self.today = len(today)
@@ -59,7 +63,7 @@ class Budgets:
             for card in (past_move.move.target, past_move.landed)
             if card is not None
         }
-        self._resting = _resting_owners(counted, policy=policy, now=now)
+        self._resting = _resting_owners(counted, policy=policy)
         self._given_up = _given_up(past, policy=policy, now=now)
 
     def with_(self, move: Move) -> "Budgets":
@@ -161,9 +165,9 @@ class _Lineages:
         return first
 
 
-def _within(past_move: PastMove, span: timedelta, now: datetime) -> bool:
+def _age(past_move: PastMove, now: datetime) -> timedelta:
     # A move under way has disturbed nobody yet, or only now: it counts however long ago it began.
-    return past_move.under_way or now - counted_at(past_move) < span
+    return timedelta.min if past_move.under_way else now - counted_at(past_move)
 
 
 def _nodes(move: Move) -> frozenset[str]:
@@ -171,23 +175,23 @@ def _nodes(move: Move) -> frozenset[str]:
 
 
 def _resting_owners(
-    counted: Sequence[PastMove], *, policy: RebalancerPolicy, now: datetime
+    counted: Sequence[tuple[PastMove, timedelta]], *, policy: RebalancerPolicy
 ) -> frozenset[str]:
-    """Return the owners that had a move lately.
+    """Return the owners that had a move lately; each move has its age.
 
     Each useless move doubles the cooldown, up to a day.
     """
-    useless = Counter(past_move.move.owner_uid for past_move in counted if past_move.useless)
+    useless = Counter(past_move.move.owner_uid for past_move, _ in counted if past_move.useless)
+    latest: dict[str, timedelta] = {}
+    for past_move, age in counted:
+        owner = past_move.move.owner_uid
+        latest[owner] = min(age, latest.get(owner, age))
 
     def cooldown(owner: str) -> timedelta:
         doubled_s = policy.owner_cooldown_s * 2 ** min(useless[owner], _MOST_DOUBLINGS)
         return min(timedelta(seconds=doubled_s), _DAY)
 
-    return frozenset(
-        past_move.move.owner_uid
-        for past_move in counted
-        if _within(past_move, cooldown(past_move.move.owner_uid), now)
-    )
+    return frozenset(owner for owner, age in latest.items() if age < cooldown(owner))
 
 
 def _given_up(

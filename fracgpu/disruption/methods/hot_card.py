@@ -70,13 +70,14 @@ def plan_for(
         held.append(refusal)
         return ()
     info = state.snapshot.card(card)
+    simulation = PlacementSimulation(state)
     found: list[Move] = []
     for uid in sorted(info.pods if info else ()):
         candidate = state.pods.get(uid)
         if candidate is None:
             held.append(HeldBack(subject=uid, reason=HoldReason.NOT_KNOWN, card=card))
             continue
-        answer = best_move(state, card, candidate, policy=policy, now=now)
+        answer = best_move(simulation, card, candidate, policy=policy, now=now)
         if isinstance(answer, Move):
             found.append(answer)
         else:
@@ -140,7 +141,7 @@ def why_outdated(
     card_info = state.snapshot.card(move.source)
     if pod is None or card_info is None or move.pod_uid not in card_info.pods:
         return HeldBack(subject=move.pod, reason=HoldReason.NOT_KNOWN)
-    found = best_move(state, move.source, pod, policy=policy, now=now)
+    found = best_move(PlacementSimulation(state), move.source, pod, policy=policy, now=now)
     return found if isinstance(found, HeldBack) else None
 
 
@@ -176,7 +177,7 @@ def _doubt(
 
 
 def best_move(
-    state: DisruptionState,
+    simulation: PlacementSimulation,
     card: CardUuid,
     candidate: PlacedPod,
     *,
@@ -184,6 +185,7 @@ def best_move(
     now: datetime,
 ) -> Move | HeldBack:
     """Return the best move of one pod off a hot card, or why it is held back."""
+    state = simulation.state
     key = candidate.info.record.key
     refusal = why_not_evictable(state, candidate, policy=policy, now=now) or why_not_now(
         state, candidate, mode_of(candidate.info)
@@ -201,7 +203,6 @@ def best_move(
     bearing = _bearing(state, card, candidate, use, policy=policy)
     if not bearing.any():
         return HeldBack(subject=key, reason=HoldReason.NO_TARGET)
-    simulation = PlacementSimulation(state)
     closed = _closed(state, card, candidate, policy=policy, now=now)
     measured = state.cool_cards().measured(losing=is_losing(reading), policy=policy)
     targets = simulation.targets(candidate, exclude=closed, among=bearing & measured)
