@@ -40,6 +40,10 @@ def plan(state: DisruptionState, policy: RebalancerPolicy = ACTIVE) -> Plan:
     return plan_moves(state, policy=policy, now=NOON)
 
 
+def avoided_in(state: DisruptionState) -> frozenset[CardUuid]:
+    return cards_to_avoid(state, cordoned=cards_to_cordon(state, policy=ACTIVE, now=NOON))
+
+
 def reasons(found: Plan) -> set[HoldReason]:
     return {held.reason for held in found.held}
 
@@ -109,10 +113,6 @@ def test_nothing_moves_and_the_plan_says_why(changes: dict[str, Any], reason: Ho
 
     assert found.moves == ()
     assert reason in reasons(found)
-
-
-def avoided_in(state: DisruptionState) -> frozenset[CardUuid]:
-    return cards_to_avoid(state, cordoned=cards_to_cordon(state, policy=ACTIVE, now=NOON))
 
 
 def test_a_card_that_a_replacement_is_on_its_way_to_is_no_target() -> None:

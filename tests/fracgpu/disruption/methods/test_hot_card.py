@@ -8,6 +8,7 @@ import pytest
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import MeasuredPodUse
+from fracgpu.disruption.methods.hot_card import subjects
 from fracgpu.disruption.move import HoldReason, Plan
 from fracgpu.disruption.planner import plan_moves
 from fracgpu.disruption.policy import RebalancerPolicy
@@ -238,3 +239,42 @@ def test_a_card_that_lacks_history_on_a_node_that_refuses_the_pod_is_not_counted
     )
 
     assert held_for_want_of_a_target(plan(state)) == {""}
+
+
+def test_a_target_keeps_a_margin_of_measured_memory_beyond_what_the_pod_needs() -> None:
+    needed = 4000 + ACTIVE.free_margin_mib
+    enough, short = (replace(a_reading(0.05), free_mib=Mib(mib)) for mib in (needed, needed - 1))
+
+    assert len(plan(a_disruption_state(readings={COOL_CARD: enough})).moves) == 1
+    assert reasons(plan(a_disruption_state(readings={COOL_CARD: short}))) == {HoldReason.NO_TARGET}
+
+
+def test_the_busiest_of_two_hot_cards_is_relieved_first() -> None:
+    other = CardUuid("GPU-hotter")
+    pods = [
+        a_placed_pod(uid, card, node=node, owner=("ReplicaSet", card, card))
+        for card, node in ((HOT_CARD, "n1"), (other, "n3"))
+        for uid in (f"{card}-a", f"{card}-b")
+    ]
+    state = a_disruption_state(
+        nodes=[a_node("n1", HOT_CARD), a_node("n2", COOL_CARD), a_node("n3", other)],
+        pods=pods,
+        readings={
+            card: a_reading(level, pods={f"{card}-a": 0.45, f"{card}-b": 0.45})
+            for card, level in ((HOT_CARD, 0.9), (other, 0.95))
+        },
+    )
+
+    assert subjects(state, policy=ACTIVE, now=NOON) == [other, HOT_CARD]
+    assert [move.source for move in plan(state).moves] == [other]
+
+
+def test_every_pod_that_the_best_one_beats_is_in_the_plan() -> None:
+    pods = [a_placed_pod(uid) for uid in ("a", "b", "c")]
+    busy = a_reading(0.95, pods={"a": 0.35, "b": 0.3, "c": 0.25})
+
+    found = plan(a_disruption_state(pods=pods, readings={HOT_CARD: busy}))
+
+    assert len(found.moves) == 1
+    outscored = [held.subject for held in found.held if held.reason is HoldReason.OUTSCORED]
+    assert sorted([*outscored, found.moves[0].pod]) == ["ml/a", "ml/b", "ml/c"]

@@ -39,6 +39,20 @@ def test_room_is_memory_compute_and_a_slot() -> None:
     assert table.has_room(container).tolist() == [True, False, False, False]
 
 
+def test_the_last_slot_the_last_memory_and_the_last_compute_are_room() -> None:
+    held = CardAllocation(mib=Mib(1000), cores=60, slots=1)
+    info = a_node_info(replace(a_card("a"), slots=2), held={"a": held})
+    table = _table(n1=info)
+    mib = int(table.free_mib[0])
+
+    def has_room(mib: int, cores: int) -> bool:
+        return bool(table.has_room(_need(mib, cores=cores).containers[0])[0])
+
+    assert has_room(mib, 40)
+    assert not has_room(mib + 1, 40)
+    assert not has_room(mib, 41)
+
+
 def test_a_card_that_takes_nothing_new_is_not_open() -> None:
     info = a_node_info(a_card("a"), a_card("b", index=1))
     cordoned = replace(info.cards[CardUuid("a")], cordoned=True)

@@ -1,6 +1,7 @@
 """Every plan that is found really makes room, with few moves, and none is found for nothing."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given
@@ -21,7 +22,10 @@ Held = Mapping[str, Mapping[str, Sequence[int]]]  # node → card → MiB of eac
 
 
 class FirstFit:
-    """Moves any pod but the pinned ones, to the first other card with room."""
+    """Moves any pod but the pinned ones, to the first other card with room.
+
+    The waiting pod fits on the cards of one node, whichever they are.
+    """
 
     def __init__(self, snapshot: Snapshot, pinned: frozenset[str] = frozenset()) -> None:
         self.snapshot = snapshot
@@ -43,7 +47,7 @@ class FirstFit:
         return sorted(pods, key=lambda pod: (pod.cost, pod.uid))
 
     def fits(self, node: str, cards: Sequence[CardUuid], moved: Sequence[MovablePod]) -> bool:
-        return True
+        return all(card in self.snapshot.nodes[node].cards for card in cards)
 
     def target(
         self, pod: MovablePod, before: Sequence[PlannedMove], keep_off: frozenset[CardUuid]
@@ -69,13 +73,28 @@ def _snapshot(held: Held) -> Snapshot:
 
 
 def _search(
-    held: Held, *, cards: int = 1, mib: int = CARD_MIB, pinned: frozenset[str] = frozenset()
+    held: Held,
+    *,
+    cards: int = 1,
+    mib: int = CARD_MIB,
+    pinned: frozenset[str] = frozenset(),
+    among: Sequence[str] | None = None,
+    away: Sequence[str] = (),
 ) -> RoomPlan | None:
+    """Search for room on the cards *among* all, while nodes *away* take no pods."""
     snapshot = _snapshot(held)
+    snapshot = replace(
+        snapshot,
+        nodes={
+            name: replace(info, node=replace(info.node, schedulable=name not in away))
+            for name, info in snapshot.nodes.items()
+        },
+    )
     table = CardTable(snapshot.nodes)
     need = PodNeed(containers=(ContainerNeed(name="main", cards=cards, mib=Mib(mib)),))
     everywhere = np.ones(len(table.uuids), np.bool_)
-    return find_room(table, need, FirstFit(snapshot, pinned), cards=everywhere)
+    flags = everywhere if among is None else table.flags([CardUuid(card) for card in among])
+    return find_room(table, need, FirstFit(snapshot, pinned), cards=flags)
 
 
 def _moved(plan: RoomPlan | None) -> list[str] | None:
@@ -114,6 +133,21 @@ def test_a_pinned_pod_is_never_moved() -> None:
     assert _moved(_search(held)) == ["a.0"]
     assert _moved(_search(held, pinned=frozenset({"a.0"}))) == ["b.0"]
     assert _search(held, pinned=frozenset({"a.0", "b.0"})) is None
+
+
+def test_only_cards_that_the_waiting_pod_may_get_are_freed() -> None:
+    held = {"n1": {"a": [3000]}, "n2": {"b": [4000]}, "n3": {"c": [5000]}}
+
+    assert _moved(_search(held, among=["b"])) == ["b.0"]
+    assert _search(held, among=[]) is None
+    assert _moved(_search(held, away=["n1"])) == ["b.0"]
+    assert _search(held, away=["n1"], among=["a"]) is None
+
+
+def test_one_large_pod_is_moved_rather_than_two_of_which_one_is_small() -> None:
+    # The target has 9,500 MiB free: too little for the pod that waits, enough for the one of 9,000.
+    held = {"n1": {"a": [9000, 1000, 13_000]}, "n2": {"b": [14_500]}}
+    assert _moved(_search(held, mib=10_000)) == ["a.0"]
 
 
 def test_cards_of_two_nodes_are_not_one_room() -> None:

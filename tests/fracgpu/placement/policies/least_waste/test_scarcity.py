@@ -1,5 +1,7 @@
 """Idle cards have a price if pods need them that fit in few other places."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -64,3 +66,20 @@ def test_a_class_that_is_shut_out_pays_a_price_that_has_an_end() -> None:
 @pytest.mark.parametrize("demands", [[], [HALF]])
 def test_without_pods_for_whole_cards_nothing_has_a_price(demands: list[Demand]) -> None:
     assert worth(demands, [(0, 96_000, 8)], (0, 96_000, 8)) == 0
+
+
+def test_the_price_is_the_square_of_scarcity_for_each_idle_card() -> None:
+    # Of 8 idle cards 2 are of the model that is asked for: s is 4, the premium 15.
+    nodes = [(0, 96_000, 2), (1, 96_000, 6)]
+    cards = PICKY.cards
+
+    assert worth([PICKY], nodes, (0, 96_000, 2)) == pytest.approx(0.1 * 1000 * 2 * cards * 15)
+
+
+def test_each_class_pays_from_its_own_cpu_on() -> None:
+    small, large = (replace(WHOLE, cpu_milli=cpu_milli) for cpu_milli in (1000, 8000))
+    # Of 8 idle cards 4 have the CPU for a large pod, whose premium is 3; half of the pods are.
+    nodes = [(0, 96_000, 4), (0, 2000, 4)]
+
+    assert worth([small, large], nodes, (0, 7999, 4)) == 0
+    assert worth([small, large], nodes, (0, 8000, 4)) == pytest.approx(0.1 * 1000 * 4 * 0.5 * 3)

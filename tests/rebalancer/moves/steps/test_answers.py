@@ -1,0 +1,172 @@
+"""What follows from each answer of the API server, and what undoes a surge: pure, without one."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.heat import Heat
+from fracgpu.disruption.move import Ending
+from fracgpu.disruption.policy import Mode, RebalancerPolicy
+from fracgpu.state.move_object import MoveMode, MovePhase
+from rebalancer.moves.evictor import EvictionOutcome, EvictionResult
+from rebalancer.moves.record import MoveRecord, a_replacement
+from rebalancer.moves.steps.evicting import evict_answered
+from rebalancer.moves.steps.facts import MoveFacts, OwnerFacts, ReplacementFacts, VictimFacts
+from rebalancer.moves.steps.preparing import preflight_answered
+from rebalancer.moves.steps.step import Action, Do, Enter, Step, StepContext, Wait
+from rebalancer.moves.steps.surging import replacement_ready, why_roll_back
+from tests.fakes.clock import NOON
+from tests.support.rebalancing import (
+    COOL_CARD,
+    HOT_CARD,
+    a_disruption_state,
+    a_move,
+    a_node,
+    a_reading,
+)
+from tests.support.records import a_record
+
+ACTIVE = RebalancerPolicy(mode=Mode.ACTIVE, startup_grace_s=0)
+OTHER_CARD = CardUuid("GPU-other")
+OWNER = OwnerFacts(there=True, observed=True, desired=2, ready=2)
+RELEASED = VictimFacts(there=True, running=True, hash_label="abc.moved", moved_by="m")
+READY = ReplacementFacts(name="new", uid="new", node="n2", card=COOL_CARD, ready=True)
+
+
+def a_context(**changes: Any) -> StepContext:
+    defaults: dict[str, Any] = {"state": a_disruption_state(), "nodes": {}, "now": NOON}
+    return StepContext(**({"policy": ACTIVE} | defaults | changes))
+
+
+def facts(
+    replacement: ReplacementFacts | None = None, *, victim: VictimFacts = RELEASED
+) -> MoveFacts:
+    return MoveFacts(victim=victim, owner=OWNER, replacement=replacement)
+
+
+def moving(mode: MoveMode, phase: MovePhase) -> MoveRecord:
+    return a_record(phase, move=a_move(mode=mode))
+
+
+def ended(step: Step) -> Ending | None:
+    return step.record.ending if isinstance(step, Enter) else None
+
+
+@pytest.mark.parametrize("mode", MoveMode)
+@pytest.mark.parametrize(
+    ("outcome", "ending"),
+    [
+        (EvictionOutcome.GONE, Ending.POD_GONE),
+        (EvictionOutcome.OTHER_POD, Ending.POD_GONE),
+        (EvictionOutcome.REFUSED, Ending.REFUSED),
+        (EvictionOutcome.BUSY, None),
+        (EvictionOutcome.UNCLEAR, None),
+        (EvictionOutcome.CHANGED, None),
+    ],
+)
+def test_a_dry_run_that_is_refused_for_good_ends_the_plan_and_else_it_waits(
+    mode: MoveMode, outcome: EvictionOutcome, ending: Ending | None
+) -> None:
+    result = EvictionResult(outcome=outcome, detail="said so")
+
+    step = preflight_answered(moving(mode, MovePhase.PLANNED), result, a_context())
+
+    assert ended(step) is ending
+    if ending is None:
+        assert step == Wait("said so")
+
+
+@pytest.mark.parametrize(
+    ("mode", "phase"),
+    [(MoveMode.EVICT, MovePhase.ABORTED), (MoveMode.SURGE, MovePhase.ROLLING_BACK)],
+)
+def test_an_eviction_that_is_refused_for_good_is_withdrawn_and_given_up(
+    mode: MoveMode, phase: MovePhase
+) -> None:
+    result = EvictionResult(outcome=EvictionOutcome.REFUSED, detail="a webhook denied it")
+
+    step = evict_answered(
+        moving(mode, MovePhase.EVICTING), result, facts(READY), a_context(), jitter=0.0
+    )
+
+    assert isinstance(step, Do)
+    assert (step.action, ended(step.then or Wait(""))) == (Action.WITHDRAW, Ending.REFUSED)
+    assert step.then is not None
+    assert (step.then.record.phase, step.then.record.detail) == (phase, "a webhook denied it")
+
+
+@pytest.mark.parametrize(("jitter", "pause_s"), [(0.0, 5.0), (1.0, 10.0)])
+def test_an_eviction_that_is_blocked_is_tried_again_after_half_to_a_whole_pause(
+    jitter: float, pause_s: float
+) -> None:
+    record = moving(MoveMode.EVICT, MovePhase.EVICTING)
+    result = EvictionResult(outcome=EvictionOutcome.BLOCKED)
+
+    step = evict_answered(record, result, facts(), a_context(), jitter=jitter)
+
+    assert isinstance(step, Enter)
+    assert step.record.retry_at == NOON + timedelta(seconds=pause_s)
+
+
+@pytest.mark.parametrize(
+    ("heat", "measured", "ending"),
+    [
+        (Heat.COOL, True, None),
+        (Heat.HOT, True, Ending.MISPLACED),
+        (Heat.COOL, False, Ending.MISPLACED),
+    ],
+)
+def test_a_replacement_on_another_card_stays_only_where_that_is_known_to_be_cool(
+    heat: Heat, measured: bool, ending: Ending | None
+) -> None:
+    state = a_disruption_state(
+        nodes=[a_node("n1", HOT_CARD), a_node("n2", COOL_CARD, OTHER_CARD)],
+        readings={OTHER_CARD: a_reading(0.05) if measured else None},
+        heat={OTHER_CARD: heat},
+    )
+    record = moving(MoveMode.SURGE, MovePhase.SURGING)
+
+    found = why_roll_back(record, facts(replace(READY, card=OTHER_CARD)), a_context(state=state))
+
+    where = f"the replacement got card {OTHER_CARD} on n2, which is not known to be cool"
+    assert found == (None if ending is None else (ending, where))
+
+
+def test_a_replacement_without_a_card_is_misplaced() -> None:
+    record = moving(MoveMode.SURGE, MovePhase.SURGING)
+
+    found = why_roll_back(record, facts(replace(READY, card=None)), a_context())
+
+    assert found == (Ending.MISPLACED, "the replacement has no card")
+
+
+def test_a_surge_is_undone_once_its_reservation_has_lapsed_unless_the_replacement_is_bound() -> (
+    None
+):
+    record = moving(MoveMode.SURGE, MovePhase.SURGING)
+    lapsed = a_context(now=record.object.reserved_until)
+
+    assert why_roll_back(record, facts(), a_context()) is None
+    assert why_roll_back(record, facts(), lapsed) == (
+        Ending.LAPSED,
+        "the reservation lapsed before it was used",
+    )
+    assert why_roll_back(record, facts(READY), lapsed) is None
+
+
+def test_a_pod_whose_replacement_is_on_a_hot_card_by_now_is_not_evicted() -> None:
+    record = moving(MoveMode.SURGE, MovePhase.REPLACEMENT_READY).with_status(
+        replacement=a_replacement("new", "new", node="n2", card=COOL_CARD)
+    )
+    later = a_context(now=NOON + timedelta(seconds=ACTIVE.ready_s))
+    assert replacement_ready(record, facts(READY), later) == Enter(
+        record.to(MovePhase.EVICTING, now=later.now)
+    )
+
+    step = replacement_ready(record, facts(replace(READY, card=HOT_CARD)), later)
+
+    assert isinstance(step, Enter)
+    assert (step.record.phase, ended(step)) == (MovePhase.ROLLING_BACK, Ending.MISPLACED)
