@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 
 from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.candidates.cost import disruption_cost
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import Heat
 from fracgpu.disruption.methods import make_room
@@ -123,6 +124,18 @@ def test_a_whole_card_pod_on_scattered_room_gets_the_card_that_is_cheapest_to_fr
     assert kept is not None
     assert (kept.namespace, kept.name, kept.uid, kept.cards) == ("ml", "big", "big", ("a0",))
     assert kept.held_until == NOON + timedelta(seconds=MAKE_ROOM.make_room_hold_s)
+
+
+def test_a_move_says_which_pod_it_is_what_it_uses_and_what_it_gains() -> None:
+    busy = a_reading(0.3, pods={"p-a0": 0.2})
+    state = a_cluster(FRAGMENTED, a_waiting_pod(), readings={"a0": busy})
+    (move,) = plan(state).moves
+
+    assert (move.pod, move.owner_uid) == ("ml/p-a0", "owner-p-a0")
+    assert (move.busy_ratio, move.level_ratio) == (0.2, 0.3)
+    # A sixth of a card of 24,000 MiB, less what it costs to move a pod of 4,000 MiB.
+    cost = disruption_cost(state.pods["p-a0"].info, mib=4000)
+    assert move.gain_points == pytest.approx(100 / 6 - cost)
 
 
 def test_a_pod_of_several_cards_gets_them_on_one_node_and_the_idle_ones_are_kept_too() -> None:
@@ -359,6 +372,18 @@ def test_a_move_is_wrong_once_its_pod_does_not_wait_any_more() -> None:
         refused = validate(replace(state, pods=pods), move)
         assert refused is not None
         assert refused.reason is HoldReason.NOT_WAITING
+
+
+def test_a_move_is_wrong_once_its_own_pod_is_gone_or_holds_another_card() -> None:
+    state = a_cluster(FRAGMENTED, a_waiting_pod())
+    (move,) = plan(state).moves
+    gone = {uid: pod for uid, pod in state.pods.items() if uid != move.pod_uid}
+    for changed in (
+        replace(state, pods=gone),
+        replace(state, snapshot=state.snapshot.without(move.pod_uid)),
+        replace(state, snapshot=a_cluster({"n1": {"a1": 4000}}).snapshot),
+    ):
+        assert validate(changed, move) == HeldBack(subject=move.pod, reason=HoldReason.NOT_KNOWN)
 
 
 def test_a_move_is_wrong_once_the_room_it_would_make_is_not_enough() -> None:
