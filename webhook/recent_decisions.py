@@ -1,4 +1,4 @@
-"""The decisions of this second: the pods of one workload are alike, and come in bursts."""
+"""The latest decisions: most pods differ from others only in what admission does not read."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -9,35 +9,48 @@ import msgspec
 from fracgpu import names
 from fracgpu.cards.card_class import CardClass
 from fracgpu.request.grant_note import Seal
-from webhook.admission.mutation import admit_create
+from webhook.admission.mutation import decide_create
 from webhook.admission.pod import NO_META, Pod
-from webhook.admission.verdict import AdmissionResult
+from webhook.admission.verdict import AdmissionResult, Granted, Patched, Verdict
 from webhook.admission_config import AdmissionConfig
 
 # Together they take at most a few MiB, whatever the pods have in them.
-_MOST_QUESTIONS: Final = 64
-_MOST_QUESTION_BYTES: Final = 16 * 1024
+_MOST_QUESTIONS: Final = 256
+_MOST_QUESTION_BYTES: Final = 8 * 1024
 
 _encoder: Final = msgspec.json.Encoder()
 
-# The seal's key and namespace, whether there is metadata at all, and the rest of the pod.
-_Question = tuple[bytes, str, bool, bytes]
+
+class _Known(msgspec.Struct, gc=False):
+    """A decision, and the one that it gave when it was last sealed."""
+
+    verdict: Verdict
+    sealed: Patched | None = None
+    by: tuple[bytes, str, datetime] | None = None
+
+    def result(self, seal: Seal) -> AdmissionResult:
+        """Return the decision, sealed if it has a grant; a seal has its time in whole seconds."""
+        if not isinstance(self.verdict, Granted):
+            return self.verdict
+        by = (seal.key, seal.scope, seal.now.replace(microsecond=0))
+        if self.sealed is None or self.by != by:
+            self.sealed, self.by = self.verdict.sealed(seal), by
+        return self.sealed
 
 
 class RecentDecisions:
-    """Decides on new pods by :func:`admit_create`, once for those that are alike in one second.
+    """Decides on new pods by :func:`decide_create`, once for those that are alike.
 
-    Pods are alike if all that admission decodes of them is equal, but for their names. A decision
-    depends on its arguments alone, and on the time in whole seconds, in which a grant says when it
-    was made. So nothing is remembered beyond a second, nor once card classes or configuration have
-    changed.
+    Pods are alike if all that the rules read of them and of their namespaces is equal. A decision
+    before its seal depends on its arguments alone, so it holds until the card classes or the
+    configuration change.
     """
 
     def __init__(self) -> None:
-        self._basis: tuple[object, object, datetime | None] = (None, None, None)
-        self._known: dict[_Question, tuple[Mapping[str, str], AdmissionResult]] = {}
+        self._basis: tuple[object, object] = (None, None)
+        self._known: dict[bytes, _Known] = {}
 
-    def admit_create(
+    def decide(
         self,
         pod: Pod,
         classes: Sequence[CardClass] | None,
@@ -45,52 +58,37 @@ class RecentDecisions:
         config: AdmissionConfig,
         namespace_labels: Mapping[str, str],
         seal: Seal,
-    ) -> AdmissionResult:
-        """Return what :func:`admit_create` returns, or has returned for a pod like this one."""
-        question = self._question(pod, seal)
-        if question is None:
-            return admit_create(
+    ) -> Verdict:
+        """Return what :func:`decide_create` returns, or has returned for a pod like this one."""
+        question = _question(pod, namespace_labels)
+        if self._basis[0] is not classes or self._basis[1] is not config:
+            self._basis = (classes, config)
+            self._known.clear()
+        known = None if question is None else self._known.get(question)
+        if known is None:
+            verdict = decide_create(
                 pod, classes, config=config, namespace_labels=namespace_labels, seal=seal
             )
-        self._forget_outdated(classes, config, seal.now.replace(microsecond=0))
-        known = self._known.get(question)
-        if known is not None and known[0] == namespace_labels:
-            return known[1]
-        result = admit_create(
-            pod, classes, config=config, namespace_labels=namespace_labels, seal=seal
-        )
-        self._remember(question, namespace_labels, result)
-        return result
+            known = _Known(verdict)
+            if question is not None:
+                self._remember(question, known)
+        return known.result(seal)
 
-    @staticmethod
-    def _question(pod: Pod, seal: Seal) -> _Question | None:
-        """Return what makes pods alike; None for a pod that is always decided by itself.
-
-        Whether a grant that a pod has already is still valid depends on more than the second.
-        """
-        meta = pod.metadata
-        if meta.annotations is not None and names.GRANTED in meta.annotations:
-            return None
-        body = _encoder.encode((meta.annotations, meta.labels, pod.spec))
-        if len(body) > _MOST_QUESTION_BYTES:
-            return None
-        return seal.key, seal.scope, meta is NO_META, body
-
-    def _forget_outdated(
-        self, classes: Sequence[CardClass] | None, config: AdmissionConfig, second: datetime
-    ) -> None:
-        known_classes, known_config, known_second = self._basis
-        if known_classes is classes and known_config is config and known_second == second:
-            return
-        self._basis = (classes, config, second)
-        self._known.clear()
-
-    def _remember(
-        self,
-        question: _Question,
-        namespace_labels: Mapping[str, str],
-        result: AdmissionResult,
-    ) -> None:
+    def _remember(self, question: bytes, known: _Known) -> None:
         if len(self._known) >= _MOST_QUESTIONS:
             del self._known[next(iter(self._known))]
-        self._known[question] = (namespace_labels, result)
+        self._known[question] = known
+
+
+def _question(pod: Pod, namespace_labels: Mapping[str, str]) -> bytes | None:
+    """Return what makes pods alike; None for a pod that is always decided by itself.
+
+    Whether a grant that a pod has already is still valid depends on the time.
+    """
+    meta = pod.metadata
+    if meta.annotations is not None and names.GRANTED in meta.annotations:
+        return None
+    question = _encoder.encode(
+        (meta is NO_META, meta.annotations, meta.labels, pod.spec, namespace_labels)
+    )
+    return question if len(question) <= _MOST_QUESTION_BYTES else None

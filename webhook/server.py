@@ -17,12 +17,19 @@ from process.clock import Clock
 from process.connections import Connections, Stage
 from process.telemetry import HttpServer, Readiness, Registry, add_telemetry_routes
 from process.tls import ServingTls
-from webhook.admission.bounds import check_size
-from webhook.admission.mutation import refuse_written_keys
+from webhook.admission.bounds import check_size, is_of_usual_size
+from webhook.admission.mutation import judge_create, refuse_written_keys
 from webhook.admission.pod import MalformedReviewError
 from webhook.admission.review import Review, read_pods, read_review, write_allowed, write_refused
 from webhook.admission.update import admit_update
-from webhook.admission.verdict import NO_DIALECT, AdmissionResult, Allowed, Denied, Patched
+from webhook.admission.verdict import (
+    NO_DIALECT,
+    AdmissionResult,
+    Allowed,
+    Denied,
+    Granted,
+    Patched,
+)
 from webhook.admission.workload import admit_workload
 from webhook.admission_config import AdmissionConfig
 from webhook.metrics import Decision, WebhookMetrics
@@ -221,13 +228,16 @@ class AdmissionHandler:
             return admit_update(old, pod, user=review.user, config=config)
         if excluded:
             return refuse_written_keys(pod) or _excluded(review)
-        return self._decisions.admit_create(
+        seal = self._context.seal(review.namespace)
+        found = judge_create(
             pod,
             self._context.classes(),
             config=config,
             namespace_labels=labels,
-            seal=self._context.seal(review.namespace),
+            seal=seal,
+            decide=self._decisions.decide if is_of_usual_size(review.object) else None,
         )
+        return found.sealed(seal) if isinstance(found, Granted) else found
 
     def _judge_workload(self, review: Review, labels: Mapping[str, str]) -> AdmissionResult:
         config = self._context.config()
@@ -253,7 +263,7 @@ def _excluded(review: Review) -> Allowed:
 def _answered(review: Review, result: AdmissionResult) -> tuple[Decision, bytes]:
     match result:
         case Patched():
-            answer = write_allowed(review.uid, edits=result.edits, warnings=result.warnings)
+            answer = write_allowed(review.uid, patch=result.patch, warnings=result.warnings)
             return Decision.GRANTED, answer
         case Allowed():
             answer = write_allowed(review.uid, warnings=result.warnings)

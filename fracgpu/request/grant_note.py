@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Final
@@ -78,6 +78,25 @@ class GrantNote:
         return (mine.class_mib, mine.containers) == (theirs.class_mib, theirs.containers)
 
 
+class NoteDraft(msgspec.Struct, frozen=True, gc=False):
+    """The annotation before it is dated and sealed, to be used again and again.
+
+    Attributes:
+        words: for people.
+        data: the data in JSON, up to where the time comes.
+    """
+
+    words: str
+    data: str
+
+
+def draft_of(granted: GrantNote) -> NoteDraft:
+    """Return the draft of a note."""
+    # The time and the seal are the last fields, and are left out while they are empty.
+    undated = msgspec.json.encode(msgspec.structs.replace(granted.data, at="", seal=""))
+    return NoteDraft(granted.words, undated[:-1].decode())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
     """Seals what the webhook writes, and verifies seals.
@@ -94,13 +113,12 @@ class Seal:
     scope: str = ""
     now: datetime = field(default=datetime(1970, 1, 1, tzinfo=UTC))
 
-    def write(self, granted: GrantNote) -> str:
-        """Return the text of the annotation, sealed."""
+    def write(self, draft: NoteDraft) -> str:
+        """Return the text of the annotation, dated and sealed."""
         at = self.now.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        unsealed = msgspec.json.encode(msgspec.structs.replace(granted.data, at=at, seal=""))
-        seal = self._over(granted.words, unsealed, self.key)
-        # The seal is the last field, and is left out while it is empty.
-        return f'{granted.words}\n{unsealed[:-1].decode()},"seal":"{seal}"}}'
+        unsealed = f'{draft.data},"at":"{at}"'
+        seal = self._over(draft.words, f"{unsealed}}}".encode(), self.key)
+        return f'{draft.words}\n{unsealed},"seal":"{seal}"}}'
 
     def holds(self, granted: GrantNote) -> bool:
         """Report whether the webhook wrote it, for this namespace and within its lifetime."""
@@ -153,7 +171,7 @@ def with_changes(
     data = msgspec.structs.replace(
         granted.data, requires=requires, schedulers=schedulers, removed=dict(removed)
     )
-    return replace(granted, data=data)
+    return GrantNote(words=granted.words, data=data)
 
 
 def read_grant_note(text: str) -> GrantNote | None:

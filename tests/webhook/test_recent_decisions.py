@@ -1,4 +1,4 @@
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -21,8 +21,8 @@ from tests.webhook.builders import (
     parsed,
     stored,
 )
-from webhook.admission.mutation import admit_create
-from webhook.admission.verdict import AdmissionResult, Patched
+from webhook.admission.mutation import admit_create, judge_create
+from webhook.admission.verdict import AdmissionResult, Granted, Patched
 from webhook.admission_config import AdmissionConfig
 from webhook.recent_decisions import RecentDecisions
 
@@ -63,9 +63,27 @@ def decided(
     labels: Mapping[str, str] = LABELS,
     seal: Seal = SEAL,
 ) -> AdmissionResult:
-    return recent.admit_create(
-        parsed(pod), CLASSES, config=RULES, namespace_labels=labels, seal=seal
+    return decided_in(recent, pod, CLASSES, RULES, labels, seal)
+
+
+def decided_in(
+    recent: RecentDecisions,
+    pod: Json,
+    classes: Sequence[CardClass] | None,
+    config: AdmissionConfig,
+    labels: Mapping[str, str],
+    seal: Seal,
+) -> AdmissionResult:
+    found = judge_create(
+        parsed(pod),
+        classes,
+        config=config,
+        namespace_labels=labels,
+        seal=seal,
+        decide=recent.decide,
     )
+    assert not isinstance(found, Granted)
+    return found
 
 
 @given(
@@ -93,9 +111,7 @@ def test_whatever_was_decided_before_the_decision_is_that_of_admit_create(
     recent = RecentDecisions()
 
     for pod, classes, config, labels, seal in asked:
-        found = recent.admit_create(
-            parsed(pod), classes, config=config, namespace_labels=labels, seal=seal
-        )
+        found = decided_in(recent, pod, classes, config, labels, seal)
 
         assert found == admit_create(
             parsed(pod), classes, config=config, namespace_labels=labels, seal=seal
@@ -112,7 +128,7 @@ def test_no_pod_gets_the_decision_on_another(pods: tuple[Json, ...]) -> None:
         )
 
 
-def test_pods_that_are_alike_are_decided_once_in_a_second() -> None:
+def test_pods_that_are_alike_are_sealed_once_in_a_second() -> None:
     recent = RecentDecisions()
 
     first = decided(recent, a_pod(fraction="0.5"))
@@ -131,10 +147,42 @@ def test_pods_that_are_alike_are_decided_once_in_a_second() -> None:
 @pytest.mark.parametrize("text", ["", "x"])
 def test_what_admission_does_not_read_makes_no_difference(text: str) -> None:
     recent = RecentDecisions()
-    pod = a_pod(a_container(image="app:2", args=[text]), fraction="0.5", spec={"hostname": text})
+    train = a_container(
+        image="app:2", args=[text], env=[{"name": "A", "value": text}], resources={"limits": {}}
+    )
+    other = a_container(env=[], resources={"limits": {"cpu": "1", "memory": "1Gi"}})
+    pod = a_pod(train, fraction="0.5", spec={"hostname": text})
     pod["metadata"]["generateName"] = f"job-{text}"
+    pod["metadata"]["labels"] = {"pod-template-hash": text}
+    pod["metadata"]["annotations"][f"checksum/{text}"] = text
+    like = a_pod(other, fraction="0.5")
+    like["metadata"]["labels"] = {}
 
-    assert decided(recent, pod) is decided(recent, a_pod(fraction="0.5"))
+    assert decided(recent, pod) is decided(recent, like)
+    assert decided(recent, pod) == admit_create(
+        parsed(like), CLASSES, config=RULES, namespace_labels=LABELS, seal=SEAL
+    )
+
+
+@given(st.sampled_from(PODS), st.sampled_from(WORLDS), st.sampled_from((LABELS, KAI)))
+def test_a_decision_holds_for_longer_than_its_seal(
+    pod: Json, classes: tuple[CardClass, ...] | None, labels: Mapping[str, str]
+) -> None:
+    recent, hour = RecentDecisions(), replace(SEAL, now=NOW + timedelta(hours=1))
+
+    decided_in(recent, pod, classes, RULES, labels, SEAL)
+
+    assert decided_in(recent, pod, classes, RULES, labels, hour) == admit_create(
+        parsed(pod), classes, config=RULES, namespace_labels=labels, seal=hour
+    )
+
+
+@pytest.mark.parametrize("text", ["", "x"])
+def test_one_namespace_is_like_another_that_enables_the_same_dialects(text: str) -> None:
+    recent = RecentDecisions()
+    pod = a_pod(fraction="2")
+
+    assert decided(recent, pod, labels={"team": text}) is decided(recent, pod)
 
 
 def test_a_pod_with_a_grant_is_decided_by_itself() -> None:
@@ -149,10 +197,9 @@ def test_a_pod_with_a_grant_is_decided_by_itself() -> None:
 
 def test_few_decisions_are_remembered_and_none_on_a_long_pod() -> None:
     recent = RecentDecisions()
-    for number in range(200):
+    for number in range(300):
         decided(recent, a_pod(also={"rebalance": f"{number}"}))
-    env = [{"name": "LONG", "value": "x" * 20_000}]
-    long = a_pod(a_container(env=env), fraction="0.5")
+    long = a_pod(fraction="0.5", also={"model": "x" * 10_000})
 
     assert decided(recent, long) is not decided(recent, long)
-    assert len(recent._known) == 64
+    assert len(recent._known) == 256

@@ -17,5 +17,5 @@ def test_every_kind_of_kubernetes_own_workloads_is_known_by_its_template() -> No
 
 
 def test_an_outcome_belongs_to_our_own_language_unless_nothing_was_asked() -> None:
-    assert Patched(edits=(), granted="").dialect == Denied(message="").dialect == OURS
+    assert Patched(patch=b"[]", granted="").dialect == Denied(message="").dialect == OURS
     assert Allowed().dialect == "none"

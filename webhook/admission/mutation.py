@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
+
+import msgspec
 
 from fracgpu import names
 from fracgpu.cards.card_class import CardClass
@@ -21,15 +23,15 @@ from fracgpu.request.grant_note import (
     GrantNote,
     Seal,
     describe_grant,
+    draft_of,
     read_grant_note,
     with_changes,
-    words_of,
 )
 from fracgpu.request.need import PodRequest
 from webhook.admission.bounds import check_bounds, requests_cards
 from webhook.admission.limit_range import blame_limit_range
 from webhook.admission.misplaced_keys import refuse_misplaced
-from webhook.admission.patch import Edit, escape
+from webhook.admission.patch import HOLE, Edit, escape, write_open_patch, write_patch
 from webhook.admission.pod import NO_META, Pod, specs
 from webhook.admission.pod_edits import (
     container_edits,
@@ -37,6 +39,7 @@ from webhook.admission.pod_edits import (
     refuse_chosen_cards,
     requirements,
 )
+from webhook.admission.relevant import relevant_labels, relevant_parts
 from webhook.admission.verdict import (
     OTHER,
     OURS,
@@ -44,7 +47,9 @@ from webhook.admission.verdict import (
     AdmissionResult,
     Allowed,
     Denied,
+    Granted,
     Patched,
+    Verdict,
 )
 from webhook.admission_config import AdmissionConfig
 
@@ -62,6 +67,22 @@ NOT_READ_YET: Final = Denied(
 )
 
 
+class Decide(Protocol):
+    """How a decision comes about: :func:`decide_create`, or a memory of what it returned."""
+
+    def __call__(
+        self,
+        pod: Pod,
+        classes: Sequence[CardClass] | None,
+        *,
+        config: AdmissionConfig,
+        namespace_labels: Mapping[str, str],
+        seal: Seal,
+    ) -> Verdict:
+        """Return the decision on the relevant parts of a pod within all bounds."""
+        ...
+
+
 def admit_create(
     pod: Pod,
     classes: Sequence[CardClass] | None,
@@ -70,7 +91,7 @@ def admit_create(
     namespace_labels: Mapping[str, str] = NO_LABELS,
     seal: Seal = NO_SEAL,
 ) -> AdmissionResult:
-    """Return the decision on a pod that is about to be created.
+    """Return the decision on a pod that is about to be created, with its grant sealed.
 
     Idempotent: deciding on the patched pod, in the same request, changes nothing.
 
@@ -81,9 +102,47 @@ def admit_create(
         namespace_labels: of the pod's namespace; they enable dialects.
         seal: signs the grant, so that nobody else can write it.
     """
+    found = judge_create(pod, classes, config=config, namespace_labels=namespace_labels, seal=seal)
+    return found.sealed(seal) if isinstance(found, Granted) else found
+
+
+def judge_create(
+    pod: Pod,
+    classes: Sequence[CardClass] | None,
+    *,
+    config: AdmissionConfig,
+    namespace_labels: Mapping[str, str] = NO_LABELS,
+    seal: Seal = NO_SEAL,
+    decide: Decide | None = None,
+) -> Verdict:
+    """Return what :func:`admit_create` returns, before a new grant is sealed.
+
+    *decide* is given what it may depend on and nothing else; by default :func:`decide_create`.
+    """
     beyond = check_bounds(pod)
     if beyond is not None:
         return beyond
+    return (decide or decide_create)(
+        relevant_parts(pod),
+        classes,
+        config=config,
+        namespace_labels=relevant_labels(namespace_labels),
+        seal=seal,
+    )
+
+
+def decide_create(
+    pod: Pod,
+    classes: Sequence[CardClass] | None,
+    *,
+    config: AdmissionConfig,
+    namespace_labels: Mapping[str, str],
+    seal: Seal,
+) -> Verdict:
+    """Return the decision on the relevant parts of a pod within all bounds.
+
+    It depends on *seal* only for a pod that has a grant already.
+    """
     try:
         misplaced = refuse_misplaced(pod.annotations, pod.metadata.labels or {})
         _refuse_reserved_keys(pod)
@@ -99,22 +158,29 @@ def admit_create(
             return NOT_READ_YET
         sealed = said if said is not None and seal.holds(said) else None
         granted = _grant(pod, translation, classes, config, sealed=sealed)
-        described = describe_grant(granted, dialect=translation.dialect, origin=translation.origin)
-        _refuse_forged(pod, said, described)
+        if names.GRANTED in pod.annotations:
+            _refuse_forged(pod, said, _described(granted, translation))
     except RequestError as error:
         reason = blame_limit_range(error, pod.annotations)
         return Denied(message=str(reason), dialect=OURS if requests_cards(pod) else OTHER)
+    return _decision(pod, translation, granted, config, misplaced, sealed=sealed)
+
+
+def _decision(
+    pod: Pod,
+    translation: Translation,
+    granted: Grant,
+    config: AdmissionConfig,
+    misplaced: tuple[str, ...],
+    *,
+    sealed: GrantNote | None,
+) -> Verdict:
+    """Return the decision that writes a grant; *sealed* is the one that the pod has already."""
     required = requirements(granted)
     to_scheduler = _scheduler_edits(pod, config, foreign=translation.foreign_scheduler)
-    changed = with_changes(
-        described,
-        requires=required,
-        schedulers=(pod.spec.scheduler_name, config.scheduler_name) if to_scheduler else (),
-        removed=translation.removals,
-    )
-    text = pod.annotations[names.GRANTED] if sealed is not None else seal.write(changed)
+    kept = HOLE if sealed is None else pod.annotations[names.GRANTED]
     edits = (
-        *_annotation_edits(pod, {**translation.annotations, names.GRANTED: text}),
+        *_annotation_edits(pod, {**translation.annotations, names.GRANTED: kept}),
         *container_edits(pod, granted, translation.removals, void_others=config.void_others),
         *node_edits(pod.spec.affinity, required),
         *to_scheduler,
@@ -129,9 +195,24 @@ def admit_create(
         *_warnings(pod, granted, config, translation.foreign_scheduler),
     )
     dialect = translation.dialect or OURS
+    if sealed is None:
+        changed = with_changes(
+            _described(granted, translation),
+            requires=required,
+            schedulers=(pod.spec.scheduler_name, config.scheduler_name) if to_scheduler else (),
+            removed=translation.removals,
+        )
+        patch = write_open_patch(edits)
+        return Granted(note=draft_of(changed), patch=patch, warnings=warnings, dialect=dialect)
     if not edits:
         return Allowed(warnings=warnings, dialect=dialect)
-    return Patched(edits=edits, granted=words_of(text), warnings=warnings, dialect=dialect)
+    return Patched(
+        patch=write_patch(edits), granted=sealed.words, warnings=warnings, dialect=dialect
+    )
+
+
+def _described(granted: Grant, translation: Translation) -> GrantNote:
+    return describe_grant(granted, dialect=translation.dialect, origin=translation.origin)
 
 
 def refuse_written_keys(pod: Pod) -> Denied | None:
@@ -250,7 +331,7 @@ def _refuse_node_name(pod: Pod) -> None:
         )
 
 
-def _annotation_edits(pod: Pod, written: Mapping[str, str]) -> list[Edit]:
+def _annotation_edits(pod: Pod, written: Mapping[str, str | msgspec.Raw]) -> list[Edit]:
     if pod.metadata is NO_META:
         return [Edit(path="/metadata", value={"annotations": written})]
     if pod.metadata.annotations is None:

@@ -10,7 +10,6 @@ from typing import Final
 import msgspec
 
 from fracgpu.errors import shorten_bytes
-from webhook.admission.patch import Edit
 from webhook.admission.pod import MalformedReviewError, Pod, decode, read_pod, read_stored_pod
 
 _API_VERSION: Final = "admission.k8s.io/v1"
@@ -166,12 +165,12 @@ def kind_of(review: Review) -> str:
     return f"{review.group[:80] or 'core'} {review.kind[:80]}"
 
 
-def write_allowed(uid: str, *, edits: Sequence[Edit] = (), warnings: Sequence[str] = ()) -> bytes:
-    """Return the answer that allows the object, with a JSONPatch if there are edits."""
+def write_allowed(uid: str, *, patch: bytes | None = None, warnings: Sequence[str] = ()) -> bytes:
+    """Return the answer that allows the object, with a JSONPatch if there is one."""
     response = _Response(uid=uid, allowed=True, warnings=_bounded(warnings) or None)
-    if edits:
+    if patch is not None:
         response.patch_type = "JSONPatch"
-        response.patch = _encoder.encode(edits)
+        response.patch = patch
     return _encoder.encode(_Answer(response=response))
 
 

@@ -9,7 +9,7 @@ from fracgpu.request.dialects import NAMES
 from fracgpu.request.grant_note import GrantNote, read_grant_note
 from fracgpu.request.language import parse_request
 from webhook.admission.bounds import check_bounds
-from webhook.admission.patch import Edit
+from webhook.admission.patch import Edit, write_patch
 from webhook.admission.pod import Pod, places, specs
 from webhook.admission.pod_edits import node_edits, removal_edits
 from webhook.admission.verdict import OURS, AdmissionResult, Allowed, Denied, Patched
@@ -45,7 +45,7 @@ def admit_update(old: Pod, new: Pod, *, user: str, config: AdmissionConfig) -> A
     # Nobody vouches for a note that was stored while the webhook was away, and this is a label of
     # a metric.
     dialect = granted.data.dialect if granted.data.dialect in NAMES else OURS
-    return Patched(edits=edits, granted=granted.words, dialect=dialect)
+    return Patched(patch=write_patch(edits), granted=granted.words, dialect=dialect)
 
 
 def _refuse_forgery(old: Pod, new: Pod, *, user: str, config: AdmissionConfig) -> None:

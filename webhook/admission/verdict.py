@@ -1,9 +1,10 @@
-"""The three results of admission: patched, allowed or denied."""
+"""The results of admission: patched, allowed or denied; and a grant before it is sealed."""
 
 from dataclasses import dataclass
 from typing import Final
 
-from webhook.admission.patch import Edit
+from fracgpu.request.grant_note import NoteDraft, Seal
+from webhook.admission.patch import Edit, OpenPatch, read_patch
 
 UNPROCESSABLE: Final = 422
 
@@ -18,12 +19,36 @@ NO_DIALECT: Final = "none"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patched:
-    """The object is allowed with these edits; *granted* describes the grant for people."""
+    """The object is allowed with a JSONPatch; *granted* describes the grant for people."""
 
-    edits: tuple[Edit, ...]
+    patch: bytes
     granted: str
     warnings: tuple[str, ...] = ()
     dialect: str = OURS
+
+    @property
+    def edits(self) -> tuple[Edit, ...]:
+        """The edits in the patch."""
+        return read_patch(self.patch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Granted:
+    """A pod gets a grant; only the seal is missing, which has a time and holds in one namespace."""
+
+    note: NoteDraft
+    patch: OpenPatch
+    warnings: tuple[str, ...]
+    dialect: str
+
+    def sealed(self, seal: Seal) -> Patched:
+        """Return the decision with the grant sealed now."""
+        return Patched(
+            patch=self.patch.filled(seal.write(self.note)),
+            granted=self.note.words,
+            warnings=self.warnings,
+            dialect=self.dialect,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,3 +70,6 @@ class Denied:
 
 
 AdmissionResult = Patched | Allowed | Denied
+
+Verdict = Granted | AdmissionResult
+"""A decision before it is sealed; one without a new grant needs no seal."""

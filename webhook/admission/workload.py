@@ -11,10 +11,10 @@ from fracgpu.cards.card_class import CardClass
 from fracgpu.errors import shorten
 from webhook.admission.bounds import MAX_TEMPLATES, asks_in_json, check_size
 from webhook.admission.misplaced_keys import requests_among
-from webhook.admission.mutation import NO_LABELS, NOT_READ_YET, admit_create
+from webhook.admission.mutation import NO_LABELS, NOT_READ_YET, judge_create
 from webhook.admission.pod import MalformedReviewError, decode, read_pod
 from webhook.admission.review import Review, kind_of
-from webhook.admission.verdict import OURS, AdmissionResult, Allowed, Denied, Patched
+from webhook.admission.verdict import OURS, AdmissionResult, Allowed, Denied, Granted, Patched
 from webhook.admission_config import BUILT_IN_WORKLOADS, AdmissionConfig, WorkloadKind
 
 _fields_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -107,10 +107,10 @@ def _judge_template(
             message=f"{names.GRANTED} is {pod.annotations[names.GRANTED][:120]!r}; want no such "
             "annotation in a template: the webhook writes it on each pod; leave it out"
         )
-    result = admit_create(pod, classes, config=config, namespace_labels=namespace_labels)
+    result = judge_create(pod, classes, config=config, namespace_labels=namespace_labels)
     if result is NOT_READ_YET:
         return Allowed(dialect=OURS)
-    if isinstance(result, Patched):
+    if isinstance(result, Granted | Patched):
         return Allowed(warnings=result.warnings, dialect=result.dialect)
     return result
 

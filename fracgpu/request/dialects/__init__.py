@@ -13,7 +13,7 @@ from fracgpu.request.dialects.enablement import (
     read_dialect_settings,
 )
 from fracgpu.request.dialects.registry import NAMES
-from fracgpu.request.dialects.translate import Translation, translate_request
+from fracgpu.request.dialects.translate import Translation, reads_key, translate_request
 
 __all__ = [
     "NAMES",
@@ -26,5 +26,6 @@ __all__ = [
     "enabled_dialects",
     "in_authors_words",
     "read_dialect_settings",
+    "reads_key",
     "translate_request",
 ]

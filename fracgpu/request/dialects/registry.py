@@ -37,6 +37,7 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
     NVIDIA,
 )
 NAMES: Final = tuple(dialect.name for dialect in DIALECTS)
+LABELS: Final = frozenset(name for dialect in DIALECTS for name in dialect.labels)
 SCHEDULERS: Final = frozenset(name for dialect in DIALECTS for name in dialect.schedulers)
 
 

@@ -13,7 +13,13 @@ from fracgpu.request.dialects.authors import Authors, in_authors_words
 from fracgpu.request.dialects.dialect import DialectReading, ForeignRequest, Options, PodForDialects
 from fracgpu.request.dialects.key_owners import is_zero_amount
 from fracgpu.request.dialects.native import ITEM_KEYS, annotations_of, items_of, pod_keys
-from fracgpu.request.dialects.registry import SCHEDULERS, is_of_family, limit_owners
+from fracgpu.request.dialects.registry import (
+    LABELS,
+    SCHEDULERS,
+    is_foreign,
+    is_of_family,
+    limit_owners,
+)
 from fracgpu.request.dialects.resolve import Resolution, resolve
 from fracgpu.request.language import parse_request
 from fracgpu.request.need import PodRequest, SliceRequest
@@ -26,6 +32,17 @@ _WHOLE_CARDS: Final = re.compile(r"nvidia\.com/(gpu|gpu\.shared|mig-.+)|amd\.com
 _CDI_INJECTION: Final = re.compile(
     r"nvidia\.cdi\.k8s\.io/(container\.[a-z0-9-]+|[a-z0-9-]+\.gpus\.devices)", re.ASCII
 )
+
+
+def reads_key(key: str) -> bool:
+    """Report whether *key* may matter here: an annotation, a label, or a name of a resource."""
+    return bool(
+        is_foreign(key)
+        or is_of_family(key)
+        or key in LABELS
+        or _WHOLE_CARDS.fullmatch(key)
+        or _CDI_INJECTION.fullmatch(key)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

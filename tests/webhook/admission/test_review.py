@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.webhook.builders import Json, a_pod, a_review
-from webhook.admission.patch import Edit
 from webhook.admission.pod import MalformedReviewError
 from webhook.admission.review import Operation, read_pods, read_review, write_allowed, write_refused
 
@@ -140,7 +139,9 @@ def test_one_field_of_any_shape_is_read_or_malformed(field: str, value: Any) -> 
 
 
 def test_yes_with_edits_is_a_json_patch_in_base64() -> None:
-    answer = json.loads(write_allowed(UID, edits=[Edit(path="/a", value={"b": 1})], warnings=["w"]))
+    answer = json.loads(
+        write_allowed(UID, patch=b'[{"path":"/a","value":{"b":1},"op":"add"}]', warnings=["w"])
+    )
 
     patch = json.loads(base64.b64decode(answer["response"].pop("patch")))
     assert patch == [{"op": "add", "path": "/a", "value": {"b": 1}}]

@@ -1,0 +1,114 @@
+from collections.abc import Iterator
+from itertools import product
+from typing import Final
+
+import pytest
+
+from fracgpu.request.dialects.registry import DIALECTS
+from fracgpu.request.grant_note import NO_SEAL
+from tests.webhook.builders import CLASSES, RULES, Json, a_container, a_pod, parsed
+from webhook.admission.mutation import decide_create
+from webhook.admission.relevant import relevant_labels, relevant_parts
+
+KEYS: Final = sorted(
+    {
+        "cpu",
+        "example.com/state",
+        "kubernetes.io/limit-ranger",
+        "fracgpu.io/memory",
+        "fracgpu.io/gpu-mem",
+        "fracgpu.io/granted",
+        "fracgpu.io/wired",
+        "fracgpu.io/nope",
+        "Fracgpu.io/memory",
+        "fracgpu.io/" + "x" * 400,
+        "x" * 400,
+        "nvidia.com/mig-1g.5gb",
+        "amd.com/gpu",
+        "nvidia.cdi.k8s.io/container.train",
+        "nvidia.cdi.k8s.io/train.gpus.devices",
+        "nvidia.cdi.k8s.io/train.gpu-memory.request",
+        *(key for dialect in DIALECTS for key in (*dialect.limits.exact, *dialect.labels)),
+        *(key for dialect in DIALECTS for key in dialect.annotations.exact),
+        *(f"{prefix}x" for dialect in DIALECTS for prefix in dialect.family),
+    }
+)
+ALL: Final = {"fracgpu.io/dialects": "all", "kubernetes.io/metadata.name": "ml"}
+
+# Annotations, and limits of the container, with which other keys may or may not go together.
+REQUESTS: Final[dict[str, tuple[Json, Json]]] = {
+    "none": ({}, {}),
+    "ours": ({"fracgpu.io/fraction": "0.5"}, {}),
+    "kai": ({"gpu-fraction": "0.5"}, {}),
+    "hami": ({}, {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8000"}),
+    "gpushare": ({}, {"aliyun.com/gpu-mem": "8"}),
+    "koordinator": ({}, {"koordinator.sh/gpu": "50"}),
+    "tensor-fusion": ({"tensor-fusion.ai/vram-request": "8Gi"}, {}),
+}
+
+
+def variants(annotations: Json, limits: Json) -> Iterator[Json]:
+    """Yield pods with a request, and one more key in one place."""
+    for key, (place, text) in product(
+        KEYS, (("annotations", "1"), ("labels", "ignore"), ("limits", "1"))
+    ):
+        held = {"annotations": {**annotations}, "labels": {}, "limits": {**limits}}
+        held[place][key] = text
+        pod = a_pod(a_container(resources={"limits": held["limits"]}))
+        pod["metadata"] |= {name: held[name] for name in ("annotations", "labels")}
+        yield pod
+
+
+@pytest.mark.parametrize("labels", [{}, ALL], ids=["no dialect", "all dialects"])
+@pytest.mark.parametrize("request_of", REQUESTS)
+def test_the_rules_say_the_same_of_the_whole_pod_as_of_its_relevant_parts(
+    request_of: str, labels: dict[str, str]
+) -> None:
+    for body in variants(*REQUESTS[request_of]):
+        pod = parsed(body)
+
+        whole = decide_create(pod, CLASSES, config=RULES, namespace_labels=labels, seal=NO_SEAL)
+
+        assert whole == decide_create(
+            relevant_parts(pod),
+            CLASSES,
+            config=RULES,
+            namespace_labels=relevant_labels(labels),
+            seal=NO_SEAL,
+        ), body
+
+
+@pytest.mark.parametrize("value", ["all", "void", None])
+@pytest.mark.parametrize("name", ["NVIDIA_VISIBLE_DEVICES", "HOME"])
+def test_the_rules_say_the_same_of_any_environment(name: str, value: str | None) -> None:
+    variable = {"name": name, "value": value}
+    for env in (None, [], [variable], [{"name": "A"}, variable]):
+        pod = parsed(a_pod(a_container("a", env=env), a_container("b", env=env), fraction="a=0.5"))
+
+        whole = decide_create(pod, CLASSES, config=RULES, namespace_labels={}, seal=NO_SEAL)
+
+        assert whole == decide_create(
+            relevant_parts(pod), CLASSES, config=RULES, namespace_labels={}, seal=NO_SEAL
+        )
+
+
+def test_every_key_of_every_dialect_is_relevant() -> None:
+    for dialect in DIALECTS:
+        read = (*dialect.limits.exact, *dialect.annotations.exact, *dialect.labels)
+        pod = a_pod(a_container(resources={"limits": dict.fromkeys(read, "1")}))
+        pod["metadata"] |= {
+            "annotations": dict.fromkeys(read, "1"),
+            "labels": dict.fromkeys(read, ""),
+        }
+
+        kept = relevant_parts(parsed(pod))
+
+        assert set(kept.annotations) == set(kept.metadata.labels or {}) == set(read)
+        assert set(kept.containers[0].amounts[0]) == set(read)
+
+
+def test_a_pod_with_and_one_without_metadata_stay_apart() -> None:
+    bare = {"spec": a_pod()["spec"]}
+
+    assert relevant_parts(parsed(bare)).metadata is parsed(bare).metadata
+    assert relevant_parts(parsed({**bare, "metadata": {}})).metadata is not parsed(bare).metadata
