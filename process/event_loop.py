@@ -19,10 +19,13 @@ class LongestPause:
     def __init__(self, period_s: float = PERIOD_S) -> None:
         self._period_s = period_s
         self._period = 0
+        self._ends_s = 0.0
         self._longest_s = self._before_s = 0.0
 
     def note(self, pause_s: float, *, now_s: float) -> None:
         """Take notice of a pause that ended just now."""
+        if pause_s <= self._longest_s and now_s < self._ends_s:
+            return  # nearly always
         self._turn(now_s)
         self._longest_s = max(self._longest_s, pause_s)
 
@@ -36,6 +39,7 @@ class LongestPause:
         if period != self._period:
             self._before_s = self._longest_s if period == self._period + 1 else 0.0
             self._period, self._longest_s = period, 0.0
+        self._ends_s = (period + 1) * self._period_s
 
 
 class _TimedSelector(selectors.DefaultSelector):

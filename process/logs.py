@@ -1,8 +1,9 @@
 """One format of log lines for the whole process: JSON in a pod, colour on a terminal."""
 
+import json
 import logging
 import sys
-from typing import TextIO
+from typing import Final, TextIO
 
 import structlog
 
@@ -22,7 +23,6 @@ def configure(
     as_json = not out.isatty() if json is None else json
     number = logging.getLevelNamesMapping()[level.upper()]
     shared: list[structlog.typing.Processor] = [
-        structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         # A line that waited for others before it was written has its own time.
         structlog.processors.MaybeTimeStamper(fmt="iso", utc=True),
@@ -48,11 +48,19 @@ def configure(
     logging.captureWarnings(True)  # noqa: FBT003 - the only argument there is
 
 
+# Built once: json.dumps builds another encoder for each line.
+_encode: Final = json.JSONEncoder(default=str).encode
+
+
+def _json_line(_logger: object, _method: str, event: structlog.typing.EventDict) -> str:
+    return _encode(event)
+
+
 def _last_processors(*, as_json: bool, colors: bool) -> list[structlog.typing.Processor]:
     if as_json:
         return [
             structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(default=str, sort_keys=False),
+            _json_line,
         ]
     # Rich tracebacks print local variables, and a local may be a private key.
     plain = structlog.dev.plain_traceback

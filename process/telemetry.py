@@ -3,16 +3,20 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NoReturn
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
 from process.connections import Connections
 from process.sockets import bound_socket
+
+Answering = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+"""Answers one request."""
 
 Registry = CollectorRegistry
 """Where a role's metrics live; a role names this type without importing the metrics library."""
@@ -125,20 +129,19 @@ class Prepared:
         return text
 
 
-def add_telemetry_routes(
-    app: web.Application,
+def telemetry_routes(
     *,
     registry: Registry,
     readiness: Callable[[], Readiness],
     prepared: Sequence[Prepared] = (),
     liveness: Callable[[], str | None] = lambda: None,
-) -> None:
-    """Add GET ``/metrics``, ``/livez`` and ``/readyz`` to a role's application.
+) -> Mapping[str, Answering]:
+    """Return what answers GET ``/metrics``, ``/livez`` and ``/readyz``, by path.
 
     *liveness* returns the reason why only a restart helps, or None.
     """
 
-    async def metrics(request: web.Request) -> web.Response:
+    async def metrics(request: web.BaseRequest) -> web.Response:
         accept = request.headers.get("Accept", "")
         encode, content_type = choose_encoder(accept)
         parts = [part.text(accept).removesuffix(_OPEN_METRICS_END) for part in prepared]
@@ -147,24 +150,90 @@ def add_telemetry_routes(
         response.enable_compression()
         return response
 
-    async def livez(_: web.Request) -> web.Response:
+    async def livez(_: web.BaseRequest) -> web.Response:
         problem = liveness()
         return web.Response(text=f"{problem or 'ok'}\n", status=503 if problem else 200)
 
-    async def readyz(_: web.Request) -> web.Response:
+    async def readyz(_: web.BaseRequest) -> web.Response:
         state = readiness()
         told = [*state.checks.items(), *state.remarks.items()]
         lines = [f"{name}: {reason or 'ok'}" for name, reason in told]
         lines.append("ready" if state.ready else "not ready")
         return web.Response(text="\n".join(lines) + "\n", status=200 if state.ready else 503)
 
-    app.router.add_get("/metrics", metrics)
-    app.router.add_get("/livez", livez)
-    app.router.add_get("/readyz", readyz)
+    return {"/metrics": metrics, "/livez": livez, "/readyz": readyz}
+
+
+def add_telemetry_routes(
+    app: web.Application,
+    *,
+    registry: Registry,
+    readiness: Callable[[], Readiness],
+    prepared: Sequence[Prepared] = (),
+    liveness: Callable[[], str | None] = lambda: None,
+) -> None:
+    """Add what :func:`telemetry_routes` returns to a role's application."""
+    routes = telemetry_routes(
+        registry=registry, readiness=readiness, prepared=prepared, liveness=liveness
+    )
+    for path, answering in routes.items():
+        app.router.add_get(path, answering)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedRoutes:
+    """A few fixed paths, instead of an aiohttp application.
+
+    An application resolves each path anew and calls middlewares and hooks, which takes a tenth of
+    all that a short request takes. Other paths and methods are answered as an application does.
+
+    Attributes:
+        routes: what answers each method, by path.
+        around: is given each request and what answers it, as a middleware is.
+        client_max_size: the longest body in bytes that is read.
+    """
+
+    routes: Mapping[str, Mapping[str, Answering]]
+    around: Callable[[web.BaseRequest, Answering], Awaitable[web.StreamResponse]]
+    client_max_size: int
+
+    def runner(self, bounds: Mapping[str, Any]) -> web.BaseRunner:
+        """Return what runs a server of these paths in the running event loop."""
+        new_request = partial(
+            web.BaseRequest,
+            loop=asyncio.get_running_loop(),
+            client_max_size=self.client_max_size,
+        )
+        server = web.Server(self._serve, request_factory=new_request, access_log=None, **bounds)
+        return web.ServerRunner(server, handle_signals=False)
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        if "Expect" in request.headers:
+            await _continue(request)
+        methods = self.routes.get(request.path)
+        found = None if methods is None else methods.get(request.method)
+        return await self.around(request, found or partial(_refuse, methods))
+
+
+async def _continue(request: web.BaseRequest) -> None:
+    """Tell a client to go on that waits before it sends a body (RFC 9110, 10.1.1)."""
+    expected = request.headers["Expect"]
+    if request.version < HttpVersion11:
+        return
+    if expected.lower() != "100-continue":
+        raise web.HTTPExpectationFailed(text=f"Unknown Expect: {expected}")
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    request.writer.output_size = 0
+
+
+async def _refuse(methods: Mapping[str, Answering] | None, request: web.BaseRequest) -> NoReturn:
+    if methods is None:
+        raise web.HTTPNotFound
+    raise web.HTTPMethodNotAllowed(request.method, sorted(methods))
 
 
 class HttpServer:
-    """An aiohttp application on one address that stops without dropping a request.
+    """An aiohttp application, or fixed routes, on one address; stops without dropping a request.
 
     A ``process.lifecycle.Server``; a role's own aiohttp server may hold one of these. *connections*
     limits how many are open at once; the application sets the stage of each.
@@ -172,7 +241,7 @@ class HttpServer:
 
     def __init__(
         self,
-        app: web.Application,
+        app: web.Application | FixedRoutes,
         *,
         host: str,
         port: int,
@@ -184,7 +253,7 @@ class HttpServer:
         self._host = host
         self._port = port
         self._ssl = ssl_context
-        self._runner: web.AppRunner | None = None
+        self._runner: web.BaseRunner | None = None
 
     @property
     def port(self) -> int:
@@ -196,7 +265,11 @@ class HttpServer:
     async def start(self) -> None:
         """Listen; raise OSError if the address is taken."""
         bounds = {} if self._connections is None else _BOUNDS
-        runner = web.AppRunner(self._app, access_log=None, handle_signals=False, **bounds)
+        runner = (
+            self._app.runner(bounds)
+            if isinstance(self._app, FixedRoutes)
+            else web.AppRunner(self._app, access_log=None, handle_signals=False, **bounds)
+        )
         await runner.setup()
         self._runner = runner
         listening = (

@@ -15,7 +15,14 @@ from fracgpu.cards.card_class import CardClass
 from fracgpu.request.grant_note import Seal
 from process.clock import Clock
 from process.connections import Connections, Stage
-from process.telemetry import HttpServer, Readiness, Registry, add_telemetry_routes
+from process.telemetry import (
+    Answering,
+    FixedRoutes,
+    HttpServer,
+    Readiness,
+    Registry,
+    telemetry_routes,
+)
 from process.tls import ServingTls
 from webhook.admission.bounds import check_size, is_of_usual_size
 from webhook.admission.mutation import judge_create, refuse_written_keys
@@ -92,7 +99,7 @@ class RequestGate:
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
 
     async def answer(
-        self, request: web.Request, answer: Callable[[bytes], Awaitable[web.Response]]
+        self, request: web.BaseRequest, answer: Callable[[bytes], Awaitable[web.Response]]
     ) -> web.Response:
         """Return *answer* to the request's body; a large one counts against the limit until then.
 
@@ -100,13 +107,13 @@ class RequestGate:
             HTTPRequestTimeout: the body did not arrive in time.
             HTTPRequestEntityTooLarge: the body is longer than the limit.
         """
+        if _has_arrived(request):
+            return await answer(await request.read())
         length = request.content_length
         if length is not None and length > request.client_max_size:
             raise web.HTTPRequestEntityTooLarge(request.client_max_size, length)
         if length is not None and length <= _LARGE_BYTES:
-            # Nearly every body has arrived with its head, so that there is nothing to wait for.
-            arrived = request.content.is_eof()
-            body = await (request.read() if arrived else self._read_in_time(request))
+            body = await self._read_in_time(request)
             self._enter(request, Stage.JUDGING)
             return await answer(body)
         async with AsyncExitStack() as held:
@@ -115,7 +122,7 @@ class RequestGate:
             return await answer(body)
 
     async def _read_in_time(
-        self, request: web.Request, held: AsyncExitStack | None = None
+        self, request: web.BaseRequest, held: AsyncExitStack | None = None
     ) -> bytes:
         try:
             async with asyncio.timeout(self._body_timeout_s):
@@ -126,31 +133,43 @@ class RequestGate:
             text = f"the body did not come within {self._body_timeout_s:g} s\n"
             raise web.HTTPRequestTimeout(text=text) from None
 
-    @web.middleware
-    async def stages(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        """Track the stage of each connection, and refuse unknown clients; a middleware."""
-        self._enter(request, Stage.READING)
+    async def stages(self, request: web.BaseRequest, answering: Answering) -> web.StreamResponse:
+        """Track the stage of each connection, and refuse unknown clients."""
+        transport = request.transport
+        enter = None if transport is None else self._enter_of(transport)
+        if enter is not None:
+            enter(Stage.JUDGING if _has_arrived(request) else Stage.READING)
         try:
             if self._client_names and _client_name(request) not in self._client_names:
                 raise web.HTTPForbidden(text="the client certificate is of nobody who may ask\n")
-            return await handler(request)
+            return await answering(request)
         finally:
-            self._enter(request, Stage.IDLE)
+            if enter is not None:
+                enter(Stage.IDLE)
 
-    def _enter(self, request: web.Request, stage: Stage) -> None:
-        transport = request.transport
-        if transport is not None:
-            descriptor: int = transport.get_extra_info("socket").fileno()
-            self.connections.enter(descriptor, stage, abort=transport.abort)
+    def _enter_of(self, transport: asyncio.Transport) -> Callable[[Stage], None]:
+        descriptor: int = transport.get_extra_info("socket").fileno()
+        return partial(self.connections.enter, descriptor, abort=transport.abort)
+
+    def _enter(self, request: web.BaseRequest, stage: Stage) -> None:
+        if request.transport is not None:
+            self._enter_of(request.transport)(stage)
 
 
-def _client_name(request: web.Request) -> str:
+def _has_arrived(request: web.BaseRequest) -> bool:
+    """Report whether there is nothing to wait for: nearly every body comes with its head."""
+    length = request.content_length
+    return length is not None and length <= _LARGE_BYTES and request.content.is_eof()
+
+
+def _client_name(request: web.BaseRequest) -> str:
     """Return the common name of the client's certificate; empty without one."""
     shown = (request.transport and request.transport.get_extra_info("peercert")) or {}
     fields = [field for group in shown.get("subject", ()) for field in group]
     return next((str(value) for key, value in fields if key == "commonName"), "")
+
+
+_Judge = Callable[[Review, Mapping[str, str]], AdmissionResult]
 
 
 class AdmissionHandler:
@@ -174,16 +193,18 @@ class AdmissionHandler:
         """Write the lines of the log that still wait."""
         self._lines.flush()
 
-    async def mutate(self, request: web.Request) -> web.Response:
+    async def mutate(self, request: web.BaseRequest) -> web.Response:
         """Answer a pod's review: 200, or 400 if the body is no review, or 413 if it is too long."""
         return await self._handle(request, self._judge_pod)
 
-    async def validate(self, request: web.Request) -> web.Response:
+    async def validate(self, request: web.BaseRequest) -> web.Response:
         """Answer a workload's review like :meth:`mutate`, but never with a patch."""
         return await self._handle(request, self._judge_workload)
 
     async def _handle(
-        self, request: web.Request, judge: Callable[[Review, Mapping[str, str]], AdmissionResult]
+        self,
+        request: web.BaseRequest,
+        judge: Callable[[Review, Mapping[str, str]], AdmissionResult],
     ) -> web.Response:
         try:
             return await self._gate.answer(request, partial(self._answer, judge))
@@ -196,9 +217,7 @@ class AdmissionHandler:
             log.warning("review_too_slow", reason=error.text)
             raise
 
-    async def _answer(
-        self, judge: Callable[[Review, Mapping[str, str]], AdmissionResult], body: bytes
-    ) -> web.Response:
+    async def _answer(self, judge: _Judge, body: bytes) -> web.Response:
         began_s = self._clock.monotonic()
         try:
             review = read_review(body)
@@ -289,15 +308,18 @@ class WebhookServer(HttpServer):
         readiness: Callable[[], Readiness],
         gate: RequestGate,
     ) -> None:
-        app = web.Application(
+        probes = telemetry_routes(registry=registry, readiness=readiness)
+        routes = FixedRoutes(
+            routes={
+                MUTATE: {"POST": handler.mutate},
+                VALIDATE: {"POST": handler.validate},
+                **{path: {"GET": answer, "HEAD": answer} for path, answer in probes.items()},
+            },
+            around=gate.stages,
             client_max_size=settings.body_limit_mib * _BYTES_PER_MIB,
-            middlewares=[gate.stages],
         )
-        app.router.add_post(MUTATE, handler.mutate)
-        app.router.add_post(VALIDATE, handler.validate)
-        add_telemetry_routes(app, registry=registry, readiness=readiness)
         super().__init__(
-            app,
+            routes,
             host=settings.listen_host,
             port=settings.listen_port,
             ssl_context=tls.context,

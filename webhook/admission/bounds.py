@@ -1,6 +1,6 @@
 """Limits on the objects that admission decodes, so that no object can delay all other pods."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -85,10 +85,9 @@ def requests_cards(pod: Pod) -> bool:
     )
 
 
-def _resources(container: Container) -> Iterator[str]:
-    if container.resources is not None:
-        yield from container.resources.limits or ()
-        yield from container.resources.requests or ()
+def _resources(container: Container) -> Sequence[str]:
+    found = container.resources
+    return () if found is None else (*(found.limits or ()), *(found.requests or ()))
 
 
 def _fault_of(pod: Pod) -> str:
@@ -114,14 +113,14 @@ def _fault_of_annotations(pod: Pod) -> str:
             f"the pod's annotations are too long; want at most {_MAX_ANNOTATION_CHARS} characters "
             "together"
         )
-    longest = max(found, key=len, default="")
-    return _fault_of_key(longest, "an annotation's key")
+    return _fault_of_keys(found, "an annotation's key")
 
 
-def _fault_of_key(key: str, what: str) -> str:
-    if len(key) <= MAX_KEY_CHARS:
+def _fault_of_keys(keys: Iterable[str], what: str) -> str:
+    longest = max(keys, key=len, default="")
+    if len(longest) <= MAX_KEY_CHARS:
         return ""
-    return f"{what} is '{shorten(key)}'; want at most {MAX_KEY_CHARS} characters"
+    return f"{what} is '{shorten(longest)}'; want at most {MAX_KEY_CHARS} characters"
 
 
 def _fault_of_containers(pod: Pod) -> str:
@@ -138,7 +137,9 @@ def _fault_of_containers(pod: Pod) -> str:
                 f"the pod has two containers with the name '{container.name}'; want a name for each"
             )
         seen.add(container.name)
-        held = list(_resources(container))
+        held = _resources(container)
+        if not held:
+            continue
         resources += len(held)
         if len(held) > MAX_RESOURCES or resources > _MAX_RESOURCES:
             return (
@@ -146,13 +147,15 @@ def _fault_of_containers(pod: Pod) -> str:
                 f"containers more than {_MAX_RESOURCES}; want fewer in a pod that asks for a share "
                 "of a card"
             )
-        if fault := _fault_of_key(max(held, key=len, default=""), "the name of a resource"):
+        if fault := _fault_of_keys(held, "the name of a resource"):
             return fault
     return ""
 
 
 def _fault_of_affinity(pod: Pod) -> str:
-    affinity = pod.spec.affinity and pod.spec.affinity.node_affinity
+    if pod.spec.affinity is None:
+        return ""
+    affinity = pod.spec.affinity.node_affinity
     terms = (affinity and affinity.required and affinity.required.node_selector_terms) or ()
     expressions = sum(len(term.match_expressions or ()) for term in terms[:_MAX_TERMS])
     if len(terms) <= _MAX_TERMS and expressions <= _MAX_TERMS:

@@ -6,8 +6,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from fracgpu.errors import shorten_bytes
-from fracgpu.k8s.container import ContainerSpec
-from fracgpu.k8s.pod import container_specs
+from fracgpu.k8s.container import ContainerKind, ContainerSpec, init_container_kind
 
 _T = TypeVar("_T")
 
@@ -21,9 +20,6 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
 
     limits: dict[str, str | int | float] | None = None
     requests: dict[str, str | int | float] | None = None
-
-
-_NO_RESOURCES: Final = Resources()
 
 
 class EnvVar(msgspec.Struct, frozen=True, gc=False):
@@ -44,12 +40,14 @@ class Container(msgspec.Struct, frozen=True, rename="camel", gc=False):
     @property
     def amounts(self) -> tuple[dict[str, str], dict[str, str]]:
         """The container's limits and requests, each amount as text."""
-        resources = self.resources or _NO_RESOURCES
+        resources = self.resources
+        if resources is None:
+            return {}, {}
         return _as_text(resources.limits), _as_text(resources.requests)
 
 
 def _as_text(amounts: dict[str, str | int | float] | None) -> dict[str, str]:
-    return {key: str(amount) for key, amount in (amounts or {}).items()}
+    return {key: str(amount) for key, amount in amounts.items()} if amounts else {}
 
 
 class NodeSelectorRequirement(msgspec.Struct, frozen=True, gc=False):
@@ -174,11 +172,14 @@ def places(pod: Pod) -> Iterator[tuple[str, Container]]:
 
 
 def specs(pod: Pod) -> tuple[ContainerSpec, ...]:
-    """Return the pod's containers in the core's form."""
-    return container_specs(
-        [
-            (each.name, each.restart_policy, *each.amounts)
-            for each in pod.spec.init_containers or ()
-        ],
-        [(each.name, *each.amounts) for each in pod.spec.containers],
+    """Return the pod's containers in the core's form, init containers first."""
+    init = pod.spec.init_containers or ()
+    return (
+        *(_spec(each, init_container_kind(each.restart_policy)) for each in init),
+        *(_spec(each, ContainerKind.APP) for each in pod.spec.containers),
     )
+
+
+def _spec(container: Container, kind: ContainerKind) -> ContainerSpec:
+    limits, requests = container.amounts
+    return ContainerSpec(name=container.name, kind=kind, limits=limits, requests=requests)

@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 def relevant_parts(pod: Pod) -> Pod:
-    """Return the pod with only what some rule reads.
+    """Return a pod within all bounds with only what some rule reads.
 
     The rules get nothing else, so two pods of which this is equal are decided alike. It has no
     names of the pod, of annotations, labels and resources only those with a key that some rule

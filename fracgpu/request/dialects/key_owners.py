@@ -90,7 +90,8 @@ def _with(
 
 def _any_foreign(pod: PodForDialects) -> bool:
     return any(map(is_foreign, pod.annotations)) or any(
-        is_foreign(key) for spec in pod.containers for key in (*spec.limits, *spec.requests)
+        any(map(is_foreign, spec.limits)) or any(map(is_foreign, spec.requests))
+        for spec in pod.containers
     )
 
 

@@ -266,7 +266,7 @@ def _key_of_request(part: SliceRequest, pod: PodForDialects, authors: Authors) -
 
 
 def _check_cdi_injection(pod: PodForDialects, *, asks: bool) -> tuple[str, ...]:
-    keys = sorted(key for key in pod.annotations if _CDI_INJECTION.fullmatch(key))
+    keys = sorted(filter(_CDI_INJECTION.fullmatch, pod.annotations))
     if keys and asks:
         raise RequestError(
             field=annotation_field(keys[0]),
