@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -163,18 +164,22 @@ class Fragmented:
             await asyncio.sleep(5)
 
     async def fill(self) -> None:
-        """Create the apps, one pod on each card of the A30 nodes."""
+        """Create the apps, one pod on each card of the A30 nodes.
+
+        One app after the other, so that on each node pods of two apps may be moved: an app rests
+        after a move, and no room for two cards could be made where all pods are of one.
+        """
         placement = {"placement": "strategy: spread\n"}
         meta = {"name": names.CONFIG_MAP, "namespace": names.SYSTEM_NAMESPACE}
         await self.kube.create(CONFIGMAPS, {"metadata": meta, "data": placement})
         for app in APPS:
             await self.kube.create(PDBS, app.budget(), namespace=NAMESPACE)
             await self.kube.create(DEPLOYMENTS, app.deployment(), namespace=NAMESPACE)
-        await until(self.whole, what="every pod is Ready", limit_s=120)
+            await until(partial(self.whole, app), what=f"{app.name} is Ready", limit_s=120)
 
-    async def whole(self) -> bool:
-        """Report whether every app has exactly its pods, all of them Ready."""
-        for app in APPS:
+    async def whole(self, *apps: App) -> bool:
+        """Report whether each of the apps, or every one, has exactly its pods, all Ready."""
+        for app in apps or APPS:
             pods = await self.pods(app.name)
             if len(pods) != app.replicas or not all(pod.ready for pod in pods):
                 return False

@@ -16,6 +16,7 @@ Snapshot = Mapping[str, Json]
 # Events expire by themselves; the others only change with time.
 _PASSED_OVER: Final = frozenset({"events", "componentstatuses"})
 _SERVICE_CIDRS: Final = "/apis/networking.k8s.io/v1/servicecidrs"
+_CIDR_CONTROLLER: Final = "service-cidr-controller"
 _CHANGES_BY_ITSELF: Final = ("resourceVersion", "managedFields", "generation")
 
 
@@ -37,8 +38,10 @@ async def snapshot(client: KubeClient) -> Snapshot:
 async def wait_for_controllers(client: KubeClient) -> None:
     """Wait until the cluster's own controllers have made what a cluster has from them.
 
-    That is what each namespace has, the rules of roles that are made of others, and the conditions
-    of the range of Services' addresses.
+    That is what each namespace has, the rules of roles that are made of others, and the condition
+    of the range of Services' addresses. That one the API server writes when it makes the range, and
+    kube-controller-manager once more in its own words, after its finalizer
+    (pkg/controller/servicecidrs/servicecidrs_controller.go, Kubernetes 1.36).
     """
 
     async def ranges() -> list[Json]:
@@ -52,7 +55,7 @@ async def wait_for_controllers(client: KubeClient) -> None:
         roles = [decode_object(raw) for raw in (await client.list(CLUSTER_ROLES)).items]
         if any(role.get("aggregationRule") and not role.get("rules") for role in roles):
             return False
-        if not all((found.get("status") or {}).get("conditions") for found in await ranges()):
+        if not all(_has_written_status(_CIDR_CONTROLLER, found) for found in await ranges()):
             return False
         spaces = {
             decode_object(raw)["metadata"]["name"] for raw in (await client.list(NAMESPACES)).items
@@ -64,6 +67,13 @@ async def wait_for_controllers(client: KubeClient) -> None:
         return "kube-node-lease" in spaces
 
     await until(made, what="the cluster's own objects are complete", limit_s=60)
+
+
+def _has_written_status(manager: str, body: Json) -> bool:
+    return any(
+        (entry["manager"], entry.get("subresource")) == (manager, "status")
+        for entry in body["metadata"].get("managedFields", ())
+    )
 
 
 async def _paths(client: KubeClient) -> list[str]:
