@@ -124,7 +124,7 @@ def _nested(head: str, value: Mapping[str, Any] | list[Any], indent: int) -> Ite
 
 
 def _dashed(lines: list[str], pad: str) -> Iterator[str]:
-    first = lines[0].strip()
+    first = lines[0].strip(" ")
     if first.startswith("{{"):
         raise ValueError(f"an item of a list begins with a condition: {first}")
     yield f"{pad}- {first}"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tools.helm_chart.template import (
@@ -37,6 +37,7 @@ BODIES = st.dictionaries(
 
 
 @given(BODIES)
+@example({"a": [{"a": "\xa0"}]})  # a space that is not YAML's
 def test_an_object_without_values_is_its_own_yaml(body: dict[str, Any]) -> None:
     assert yaml.safe_load(render(body)) == body
 
