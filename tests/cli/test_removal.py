@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-import yaml
 
 from cli.removal import OURS, Left, Removal, StillSharesError, make_plan
 from fracgpu import names
@@ -24,6 +23,7 @@ from simulator.demo.definitions import install_definitions
 from simulator.demo.service_accounts import DEPLOY
 from tests.cli.live_cluster import NODE, a_pod, bind, furnish
 from tests.support.moves import move_body, move_of
+from tests.support.yaml_files import read_documents, read_yaml
 
 LABEL, _, VALUE = OURS.partition("=")
 
@@ -181,7 +181,7 @@ def documents() -> list[Mapping[str, Any]]:
     return [
         document
         for file in sorted(DEPLOY.glob("*.yaml"))
-        for document in yaml.safe_load_all(file.read_text())
+        for document in read_documents(file.read_text())
         if document
     ]
 
@@ -198,6 +198,6 @@ def test_every_object_of_deploy_without_a_namespace_is_of_a_kind_that_is_looked_
     }
 
     assert apart - known == set()
-    labels = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())["labels"]
+    labels = read_yaml((DEPLOY / "kustomization.yaml").read_text())["labels"]
     assert {LABEL: VALUE} in [label["pairs"] for label in labels]
     assert VALIDATING_POLICIES.kind in apart

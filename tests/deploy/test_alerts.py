@@ -5,19 +5,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import yaml
 
 from tests.support.metric_names import exported
 from tests.support.promtool import RULES, assert_alert, promtool
+from tests.support.yaml_files import read_yaml
 
 RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks.md"
 FIGURE = re.compile(r"(?:\bfracgpu_|\bDCGM_|\bcard:)[\w:]+")
 
 
 def rules() -> list[dict[str, Any]]:
-    return [
-        rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]
-    ]
+    return [rule for group in read_yaml(RULES.read_text())["groups"] for rule in group["rules"]]
 
 
 def alerts() -> list[dict[str, Any]]:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from certs.service import adopted_of, desired_of
 from certs.settings import CertsSettings
 from process.settings import load
+from tests.support.yaml_files import read_documents
 
 ROOT = Path(__file__).parents[2]
 Json = dict[str, Any]
@@ -26,7 +26,7 @@ def built(folder: str) -> tuple[Json, ...]:
     command = [kubectl, "kustomize", str(ROOT / folder)]
     out = subprocess.run(command, capture_output=True, check=False, timeout=60, text=True)  # noqa: S603 - our own folders
     assert out.returncode == 0, out.stderr
-    return tuple(yaml.safe_load_all(out.stdout))
+    return tuple(read_documents(out.stdout))
 
 
 def named(folder: str, kind: str, name: str) -> Json:

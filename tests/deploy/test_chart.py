@@ -18,6 +18,7 @@ from tests.support.helm import (
     rendered,
     template,
 )
+from tests.support.yaml_files import read_yaml
 
 Json = dict[str, Any]
 WITH_NAMESPACE: Final = {"namespace": {"create": True}}
@@ -46,7 +47,7 @@ def comparable(objects: tuple[Json, ...]) -> dict[str, Json]:
     found = by_key(objects)
     data = found["ConfigMap fracgpu-system/fracgpu-config"]["data"]
     for key, text in data.items():
-        data[key] = yaml.safe_load(text)
+        data[key] = read_yaml(text)
     return found
 
 
@@ -304,8 +305,8 @@ def test_settings_reach_the_configmaps() -> None:
     found = by_key(rendered(values))
 
     data = found["ConfigMap fracgpu-system/fracgpu-config"]["data"]
-    assert yaml.safe_load(data["rebalancer"])["mode"] == "active"
-    assert yaml.safe_load(data["admission"])["dialects"] == ["kai"]
+    assert read_yaml(data["rebalancer"])["mode"] == "active"
+    assert read_yaml(data["admission"])["dialects"] == ["kai"]
     assert found["ConfigMap fracgpu-system/fracgpu-policies"]["data"]["devices"] == "deny"
 
 

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import yaml
-
 from certs.service import client_secret, desired_node_files_of, desired_of
 from certs.settings import CertsSettings
 from process.settings import load
@@ -11,6 +9,7 @@ from rebalancer.settings import RebalancerSettings
 from scheduler.settings import SchedulerSettings
 from simulator.apiserver.apimachinery.patches import json_patch
 from tests.deploy.test_certificates import ROOT, built, named
+from tests.support.yaml_files import read_yaml
 from webhook.settings import WebhookSettings
 
 Json = dict[str, Any]
@@ -21,7 +20,7 @@ NODE = "/etc/fracgpu/kube-scheduler"
 
 
 def config() -> Json:
-    found: Json = yaml.safe_load((FILES / "config.yaml").read_text())
+    found: Json = read_yaml((FILES / "config.yaml").read_text())
     return found
 
 
@@ -114,7 +113,7 @@ def test_one_node_after_the_other_is_restarted() -> None:
 
 
 def test_the_clusters_own_kube_scheduler_gets_the_same_extender() -> None:
-    ours = yaml.safe_load((ROOT / "deploy" / "scheduler-profile.yaml").read_text())
+    ours = read_yaml((ROOT / "deploy" / "scheduler-profile.yaml").read_text())
     theirs = config()
     (mine,), (its,) = ours["extenders"], theirs["extenders"]
 
@@ -141,7 +140,7 @@ def test_the_static_pod_is_given_the_configuration_and_its_folder() -> None:
         }
     }
 
-    patched = json_patch(pod, yaml.safe_load((FILES / "kube-scheduler+json.yaml").read_text()))
+    patched = json_patch(pod, read_yaml((FILES / "kube-scheduler+json.yaml").read_text()))
 
     (container,) = patched["spec"]["containers"]
     assert container["command"][1:] == [f"--config={NODE}/current/config.yaml"]

@@ -8,7 +8,6 @@ from typing import Any
 
 import cel
 import pytest
-import yaml
 
 from cli.commands.run import ROLES
 from component.placement_config import KEY as PLACEMENT_KEY
@@ -22,6 +21,7 @@ from rebalancer.config import KEY as REBALANCER_KEY
 from rebalancer.config import parse_policy
 from scheduler.leader_endpoint import PORT_NAME
 from simulator.cards.simulated_cards import open_cards
+from tests.support.yaml_files import read_documents, read_yaml
 from webhook.admission_config import KEY as ADMISSION_KEY
 from webhook.admission_config import AdmissionConfig, parse_admission
 
@@ -31,11 +31,11 @@ OVERLAYS = DEPLOY.parent / "overlays"
 
 @cache
 def objects() -> tuple[dict[str, Any], ...]:
-    kustomization = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())
+    kustomization = read_yaml((DEPLOY / "kustomization.yaml").read_text())
     return tuple(
         document
         for file in kustomization["resources"]
-        for document in yaml.safe_load_all((DEPLOY / file).read_text())
+        for document in read_documents((DEPLOY / file).read_text())
         if document
     )
 
@@ -183,7 +183,7 @@ def test_kube_scheduler_asks_the_service_whose_endpointslice_the_leader_may_writ
     (extender,) = [container for role, container in role_containers() if role == "scheduler"]
     announced = next(arg for arg in extender["args"] if arg.startswith("--announce-service="))
     service = only("Service", announced.partition("=")[2])
-    profile = yaml.safe_load((DEPLOY / "scheduler-profile.yaml").read_text())
+    profile = read_yaml((DEPLOY / "scheduler-profile.yaml").read_text())
     rules = only("Role", "fracgpu-scheduler")["rules"]
     written = [rule for rule in rules if rule["resources"] == ["endpointslices"]]
 

@@ -3,15 +3,15 @@
 from typing import Any
 
 import pytest
-import yaml
 
 from certs.settings import CertsSettings
 from tests.deploy.test_certificates import built
 from tests.support.policies import DEPLOY
+from tests.support.yaml_files import read_documents
 
 Json = dict[str, Any]
 
-POLICIES: list[Json] = list(yaml.safe_load_all((DEPLOY / "networkpolicies.yaml").read_text()))
+POLICIES: list[Json] = read_documents((DEPLOY / "networkpolicies.yaml").read_text())
 MONITORING = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
 
 

@@ -4,10 +4,10 @@ import copy
 from typing import Any
 
 import pytest
-import yaml
 
 from fracgpu import names
 from tests.support.policies import ADMIN, DEPLOY, REBALANCER, Sender, policy, refusals
+from tests.support.yaml_files import read_documents
 
 Json = dict[str, Any]
 
@@ -167,7 +167,7 @@ def test_a_move_is_written_by_the_rebalancer_alone_and_deleted_by_whom_rbac_allo
 def test_its_roles_allow_evictions_of_pods_and_no_write_to_the_configuration() -> None:
     rules = [
         (rule["apiGroups"][0], resource, tuple(rule.get("resourceNames", ())), verb)
-        for document in yaml.safe_load_all((DEPLOY / "rebalancer.yaml").read_text())
+        for document in read_documents((DEPLOY / "rebalancer.yaml").read_text())
         if document["kind"] in ("Role", "ClusterRole")
         for rule in document["rules"]
         for resource in rule["resources"]

@@ -5,10 +5,10 @@ from typing import Any
 
 import cel
 import pytest
-import yaml
 
 from fracgpu import names
 from fracgpu.request.dialects.registry import DIALECTS
+from tests.support.yaml_files import read_documents
 from webhook.admission_config import BUILT_IN_WORKLOADS
 
 Json = dict[str, Any]
@@ -17,7 +17,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
 def entries(kind: str) -> dict[str, Json]:
-    documents = yaml.safe_load_all((DEPLOY / "webhook.yaml").read_text())
+    documents = read_documents((DEPLOY / "webhook.yaml").read_text())
     (found,) = [document for document in documents if document["kind"] == kind]
     return {webhook["name"]: webhook for webhook in found["webhooks"]}
 

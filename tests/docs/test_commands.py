@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-import yaml
 
 from cli.commands.run import ROLES
 from cli.completion import arguments_of
@@ -19,6 +18,7 @@ from cli.main import COMMANDS
 from process.settings import usage
 from tests.support.helm import ROOT
 from tests.support.markdown import code, documents
+from tests.support.yaml_files import read_yaml
 
 DOCUMENTS: Final = [path for path in documents() if path.name != "CHANGELOG.md"]
 NAMES: Final = [str(path.relative_to(ROOT)) for path in DOCUMENTS]
@@ -234,7 +234,7 @@ def test_every_value_that_helm_is_given_is_one_of_the_chart(document: str) -> No
 @cache
 def values() -> object:
     """Return the values of the chart."""
-    return yaml.safe_load((ROOT / "charts/fracgpu/values.yaml").read_text())
+    return read_yaml((ROOT / "charts/fracgpu/values.yaml").read_text())
 
 
 def is_value(path: str) -> bool:

@@ -5,7 +5,6 @@ from typing import Any, Final
 from uuid import uuid4
 
 import pytest
-import yaml
 
 from deviceplugin.settings import DevicePluginSettings
 from fracgpu.cards.card_class import CardClass
@@ -17,6 +16,7 @@ from tests.deploy.test_certificates import built
 from tests.support.helm import ROOT
 from tests.support.manifests import REFUSED, Shown, is_workload, shown
 from tests.support.markdown import blocks, documents
+from tests.support.yaml_files import read_yaml
 from tests.webhook.admission.test_workload import judged as judged_workload
 from tests.webhook.builders import RULES, a_container, a_pod, judged, stored
 from webhook.admission.verdict import Allowed, Denied, Patched
@@ -109,7 +109,7 @@ def test_the_webhook_lets_a_workload_pass_as_it_stands(example: Shown) -> None:
 def test_the_annotations_of_the_readme_are_granted() -> None:
     (block,) = [it for it in blocks("README.md") if it.language == "yaml"]
     pod = a_pod(a_container())
-    pod["metadata"] |= yaml.safe_load(block.text)["metadata"]
+    pod["metadata"] |= read_yaml(block.text)["metadata"]
 
     outcome = judged(pod, A100S)
 
@@ -126,7 +126,7 @@ def test_the_guide_shows_the_example_that_it_applies() -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs/examples").iterdir()), ids=lambda it: it.name)
 def test_each_example_file_is_granted(path: Path) -> None:
-    pod = yaml.safe_load(path.read_text())
+    pod = read_yaml(path.read_text())
     pod["metadata"]["namespace"] = "ml"
 
     assert isinstance(judged(pod, A100S), Patched)
@@ -138,7 +138,7 @@ def test_every_block_of_yaml_is_read_by_a_test() -> None:
     for path in documents():
         document = str(path.relative_to(ROOT))
         for block in blocks(document):
-            body = yaml.safe_load(block.text) if block.language == "yaml" else None
+            body = read_yaml(block.text) if block.language == "yaml" else None
             # Decisions show objects as they are written, and CONTRIBUTING.md has its own test.
             if body is None or "decisions/" in document or is_workload(body):
                 continue
@@ -171,7 +171,7 @@ def test_the_overlay_of_the_page_on_the_scheduler_runs_the_version_that_it_names
 
     objects = overlay(block.text, deploy="github.com/OWNER/fracgpu/deploy")
 
-    named = {it["newTag"] for it in yaml.safe_load(block.text)["images"]}
+    named = {it["newTag"] for it in read_yaml(block.text)["images"]}
     images = {
         container["image"]
         for body in objects
@@ -190,7 +190,7 @@ def read_admission(text: str) -> None:
 
 
 def read_quota(text: str) -> None:
-    (key,) = yaml.safe_load(text)["spec"]["hard"]
+    (key,) = read_yaml(text)["spec"]["hard"]
     assert key == "requests.fracgpu.io/gpu-mem"
 
 

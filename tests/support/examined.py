@@ -7,8 +7,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from fracgpu import names
 from fracgpu.doctor.checkup import examine
 from fracgpu.doctor.facts import (
@@ -21,6 +19,7 @@ from fracgpu.doctor.facts import (
 from fracgpu.doctor.finding import Finding, Result
 from fracgpu.doctor.measurements import SERIES
 from tests.support.gpu import a_sharing_node
+from tests.support.yaml_files import read_documents, read_yaml
 
 Json = dict[str, Any]
 
@@ -41,9 +40,7 @@ def shipped(kind: str) -> tuple[Json, ...]:
 @cache
 def _deployed() -> tuple[Json, ...]:
     files = sorted([*DEPLOY.glob("*.yaml"), *DEPLOY.glob("crds/*.yaml")])
-    found = [
-        body for file in files for body in yaml.safe_load_all(file.read_text(encoding="utf-8"))
-    ]
+    found = [body for file in files for body in read_documents(file.read_text(encoding="utf-8"))]
     for body in found:
         template = (body.get("spec") or {}).get("template") or {}
         for container in template.get("spec", {}).get("containers", ()):
@@ -122,7 +119,7 @@ def a_node(name: str = NODE) -> Json:
 
 def profile() -> Json:
     """Return kube-scheduler's configuration as deploy/ has it."""
-    found: Json = yaml.safe_load((DEPLOY / "scheduler-profile.yaml").read_text(encoding="utf-8"))
+    found: Json = read_yaml((DEPLOY / "scheduler-profile.yaml").read_text(encoding="utf-8"))
     return found
 
 

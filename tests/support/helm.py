@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import yaml
 
 from simulator.envtest.control_plane import ASSETS_ENV
+from tests.support.yaml_files import read_documents
 
 ROOT: Final = Path(__file__).parents[2]
 CHART: Final = ROOT / "charts" / "fracgpu"
@@ -85,7 +85,7 @@ def rendered(
     """Return the objects that the chart renders to."""
     done = template(values, version=version, serves=serves)
     assert done.ok, done.error
-    return tuple(body for body in yaml.safe_load_all(done.out) if body)
+    return tuple(body for body in read_documents(done.out) if body)
 
 
 def by_key(objects: Sequence[Json]) -> dict[str, Json]:

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-import yaml
-
 from tests.support.helm import ROOT
 from tests.support.markdown import Block, blocks, documents
+from tests.support.yaml_files import read_yaml
 
 Json = dict[str, Any]
 
@@ -64,11 +63,11 @@ def _of(document: str) -> Iterator[Shown]:
         said: Json = {}
         match (block.language, block.name):
             case ("yaml", name) if name == BECOMES:
-                said = {"becomes": yaml.safe_load(block.text)}
+                said = {"becomes": read_yaml(block.text)}
             case ("text", name) if name in (REFUSED, GRANTED):
                 said = {name: block.text.strip()}
             case ("yaml", _):
-                body = yaml.safe_load(block.text)
+                body = read_yaml(block.text)
                 if current is not None:
                     yield current
                 current = Shown(block=block, body=body) if is_workload(body) else None

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import cel
-import yaml
+
+from tests.support.yaml_files import read_documents
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 NODE_CLAIM = "authentication.kubernetes.io/node-name"
@@ -19,7 +20,7 @@ Json = dict[str, Any]
 @cache
 def documents() -> tuple[Json, ...]:
     files = sorted(DEPLOY.glob("policies*.yaml"))
-    return tuple(document for file in files for document in yaml.safe_load_all(file.read_text()))
+    return tuple(document for file in files for document in read_documents(file.read_text()))
 
 
 def policy(name: str) -> Json:

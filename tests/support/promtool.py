@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import yaml
+
+from tests.support.yaml_files import read_yaml
 
 RULES: Final = Path(__file__).parents[2] / "deploy" / "alerts" / "fracgpu.rules.yaml"
 _LIMIT_S: Final = 60
@@ -33,7 +34,7 @@ def promtool(*words: str) -> subprocess.CompletedProcess[str]:
 
 @functools.cache
 def _groups() -> tuple[dict[str, Any], ...]:
-    return tuple(yaml.safe_load(RULES.read_text())["groups"])
+    return tuple(read_yaml(RULES.read_text())["groups"])
 
 
 def _only(wanted: Collection[str]) -> dict[str, Any]:

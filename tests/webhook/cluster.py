@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from certs.authority import Pair
 from kube.access import connect
 from kube.client import KubeClient
@@ -29,6 +27,7 @@ from simulator.envtest.ports import free_ports
 from tests.certs.tls_harness import a_ca, a_leaf, served
 from tests.support.real_apiserver import real_api_server
 from tests.support.waiting import until
+from tests.support.yaml_files import read_documents
 from tests.webhook.builders import Json, a_pod
 from webhook.service import build
 from webhook.settings import WebhookSettings
@@ -86,7 +85,7 @@ class Harness:
 
     def configurations(self) -> list[Json]:
         """Return both configurations of deploy/webhook.yaml, at our address."""
-        documents = list(yaml.safe_load_all((ROOT / "deploy" / "webhook.yaml").read_text()))
+        documents = read_documents((ROOT / "deploy" / "webhook.yaml").read_text())
         found = []
         for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
             (body,) = [document for document in documents if document["kind"] == kind.kind]

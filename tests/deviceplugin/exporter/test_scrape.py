@@ -8,7 +8,6 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-import yaml
 
 from deviceplugin.exporter.families import DcgmNaming
 from fracgpu.disruption.policy import RebalancerPolicy
@@ -22,6 +21,7 @@ from simulator.kubelet.pod_worker import BUSY_KEY
 from tests.deviceplugin.exporter.test_families import XIDS_TOTAL, expected
 from tests.support.node import Node, a_node
 from tests.support.waiting import until
+from tests.support.yaml_files import read_yaml
 
 # The eight panels of NVIDIA's dashboard 12239 ask for these, with $instance and $gpu as regular
 # expressions; its two variables are filled from the values of a label of DCGM_FI_DEV_GPU_TEMP.
@@ -64,7 +64,7 @@ OURS_CLASSIC = (
 RULES = Path(__file__).parents[3] / "deploy" / "alerts" / "fracgpu.rules.yaml"
 RECORDED = tuple(
     rule["record"]
-    for group in yaml.safe_load(RULES.read_text())["groups"]
+    for group in read_yaml(RULES.read_text())["groups"]
     for rule in group["rules"]
     if "record" in rule
 )

@@ -5,18 +5,18 @@ from typing import Any
 
 import msgspec
 import pytest
-import yaml
 
 from fracgpu.errors import WireError
 from fracgpu.state import move_object
 from fracgpu.state.move_object import MoveMode, MovePhase, decode_move
 from tests.support.moves import a_beneficiary, move_of
+from tests.support.yaml_files import read_yaml
 
 _CRD = Path(__file__).parents[3] / "deploy" / "crds" / "moves.yaml"
 
 
 def _schema() -> dict[str, Any]:
-    crd = yaml.safe_load(_CRD.read_text())
+    crd = read_yaml(_CRD.read_text())
     (version,) = crd["spec"]["versions"]
     assert f"{crd['spec']['group']}/{version['name']}" == move_object.GROUP_VERSION
     assert crd["spec"]["names"]["plural"] == move_object.PLURAL

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from tests.support.metric_names import exported
 from tests.support.promtool import RULES
+from tests.support.yaml_files import read_yaml
 from tools.dashboards.__main__ import DASHBOARDS, FOLDER
 
 ROOT: Final = Path(__file__).parents[3]
@@ -96,7 +96,7 @@ def test_every_variable_that_is_used_can_be_chosen_and_every_choice_is_used(file
 def test_a_dashboard_asks_for_series_that_there_are(file: Path) -> None:
     recorded = {
         rule["record"]
-        for group in yaml.safe_load(RULES.read_text())["groups"]
+        for group in read_yaml(RULES.read_text())["groups"]
         for rule in group["rules"]
         if "record" in rule
     }
