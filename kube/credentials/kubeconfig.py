@@ -79,7 +79,12 @@ def namespace_of_kubeconfig(paths: str, *, context: str | None) -> str:
         raise AccessError(f"cannot use kubeconfig {paths!r}: {error}") from error
 
 
-def _tls(configuration: Configuration) -> ssl.SSLContext:
+def _tls(configuration: Configuration) -> ssl.SSLContext | None:
+    """Return how to connect; None where there is no TLS: all trusted authorities take 30 ms."""
+    if configuration.host.startswith("http://") and not (
+        configuration.ssl_ca_cert or configuration.cert_file
+    ):
+        return None
     try:
         tls = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
         if configuration.cert_file:
