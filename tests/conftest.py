@@ -68,10 +68,15 @@ def _longest(item: pytest.Item) -> float:
     return float(marker.args[0]) if marker is not None else 0.0
 
 
+def pytest_configure() -> None:
+    """Collect no garbage while tests are collected: nearly everything stays for the whole run."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Keep the garbage collector off all that was collected: it stays for the whole run."""
-    gc.collect()
+    """Let the garbage collector begin, but keep it off all that was collected."""
     gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

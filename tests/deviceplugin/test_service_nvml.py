@@ -127,11 +127,19 @@ async def an_agent(
             yield agent
 
 
-async def test_one_hanging_card_blinds_no_other_and_is_offered_to_nobody(
+async def test_a_figure_that_fails_takes_no_card_away_and_one_hanging_card_blinds_no_other(
     api: ApiServer, kube: KubeClient, tmp_path: Path, nvml_library: Path
 ) -> None:
-    async with an_agent(api, kube, tmp_path, nvml_library) as agent:
+    failing = {"error.nvmlDeviceGetTemperature": pynvml.NVML_ERROR_UNKNOWN}
+    failing |= {"error.nvmlDeviceGetTotalEccErrors": pynvml.NVML_ERROR_MEMORY}
+    async with an_agent(api, kube, tmp_path, nvml_library, failing) as agent:
         first, second = a_card(0)["0.uuid"], a_card(1)["1.uuid"]
+
+        async def both() -> bool:
+            return await agent.measured() == {first, second}
+
+        await until(both, what="both cards are measured", limit_s=60)
+        assert await agent.health() == [(Health.HEALTHY, "")] * 2
         agent.say(**{"0__hang__nvmlDeviceGetPowerUsage": 1})
 
         async def set_aside() -> bool:
@@ -147,49 +155,13 @@ async def test_one_hanging_card_blinds_no_other_and_is_offered_to_nobody(
         agent.say(**{"0__hang__nvmlDeviceGetPowerUsage": None})
 
         async def back() -> bool:
-            return await agent.memory() == WHOLE_MIB and await agent.measured() == {first, second}
+            return await agent.memory() == WHOLE_MIB and await both()
 
         await until(back, what="both cards are offered again", limit_s=60)
         assert agent.roles.supervisor.starts(ROLE) == 1
 
 
-async def test_an_optional_figure_that_fails_takes_no_card_away(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, nvml_library: Path
-) -> None:
-    failing = {"error.nvmlDeviceGetTemperature": pynvml.NVML_ERROR_UNKNOWN}
-    failing |= {"error.nvmlDeviceGetTotalEccErrors": pynvml.NVML_ERROR_MEMORY}
-    async with an_agent(api, kube, tmp_path, nvml_library, failing) as agent:
-
-        async def both() -> bool:
-            return len(await agent.measured()) == 2
-
-        await until(both, what="both cards are measured", limit_s=60)
-
-        assert await agent.health() == [(Health.HEALTHY, "")] * 2
-
-
-async def test_a_driver_that_was_replaced_ends_the_process_and_the_next_one_knows_it(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, nvml_library: Path
-) -> None:
-    async with an_agent(api, kube, tmp_path, nvml_library) as agent:
-        mismatch = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
-        agent.say(error__nvmlDeviceGetCount_v2=mismatch)
-
-        async def ended() -> bool:
-            return agent.roles.supervisor.exits()[ROLE][:1] == (1,)
-
-        await until(ended, what="the process has ended", limit_s=60)
-        agent.say(error__nvmlDeviceGetCount_v2=None, driver="590.44.01")
-
-        async def new_driver() -> bool:
-            body = await agent.client.get_object(NODES, agent.node.name)
-            return bool(body["metadata"]["labels"].get(names.DRIVER_LABEL) == "590.44.01")
-
-        await until(new_driver, what="the next process reports the new driver", limit_s=60)
-        assert "the driver was replaced" in (tmp_path / f"{ROLE}.log").read_text()
-
-
-async def test_a_driver_that_hangs_closes_the_cards_and_then_ends_the_process(
+async def test_a_driver_that_hangs_or_was_replaced_ends_the_process_and_the_next_one_knows_it(
     api: ApiServer, kube: KubeClient, tmp_path: Path, nvml_library: Path
 ) -> None:
     async with an_agent(api, kube, tmp_path, nvml_library) as agent:
@@ -222,6 +194,22 @@ async def test_a_driver_that_hangs_closes_the_cards_and_then_ends_the_process(
             return await agent.memory() == WHOLE_MIB
 
         await until(back, what="the next process offers the cards", limit_s=60)
+
+        mismatch = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+        agent.say(error__nvmlDeviceGetCount_v2=mismatch)
+
+        async def ended_too() -> bool:
+            return agent.roles.supervisor.exits()[ROLE] == (1, 1)
+
+        await until(ended_too, what="the next process has ended as well", limit_s=60)
+        agent.say(error__nvmlDeviceGetCount_v2=None, driver="590.44.01")
+
+        async def new_driver() -> bool:
+            body = await agent.client.get_object(NODES, agent.node.name)
+            return bool(body["metadata"]["labels"].get(names.DRIVER_LABEL) == "590.44.01")
+
+        await until(new_driver, what="the process after it reports the new driver", limit_s=60)
+        assert "the driver was replaced" in (tmp_path / f"{ROLE}.log").read_text()
 
 
 async def test_what_an_older_driver_keeps_for_itself_is_nobodys_foreign_memory(
@@ -307,34 +295,23 @@ async def test_a_container_gets_the_drivers_common_device_files_though_they_came
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="device files are made by root")
-async def test_without_cdi_device_files_are_taken_from_where_the_host_has_them(
+async def test_without_cdi_the_hosts_device_files_are_handed_out_and_no_note_of_it_outlives_sharing(
     api: ApiServer, kube: KubeClient, tmp_path: Path, nvml_library: Path
 ) -> None:
-    dev = tmp_path / "dev"
+    dev, links = tmp_path / "dev", tmp_path / "links"
     dev.mkdir()
     # None of them is in the agent's own /dev, which is as the host's was at its start.
     for number, name in enumerate(("nvidia0", "nvidiactl", "nvidia-uvm"), start=3):
         os.mknod(dev / name, 0o666 | stat.S_IFCHR, os.makedev(1, number))
     async with an_agent(api, kube, tmp_path, nvml_library, injection="links") as agent:
-        await agent.node.run_pod("train", card=0)
+        node = agent.node
+        await node.wait_phase(await node.run_pod("train", card=0), "Running")
 
         async def filled() -> bool:
-            found = {path.name for path in (tmp_path / "links").glob("*/*/nvidia*")}
+            found = {path.name for path in links.glob("*/*/nvidia*")}
             return found == {"nvidia0", "nvidiactl", "nvidia-uvm"}
 
         await until(filled, what="the container's folder has the host's files", limit_s=15)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="device files are made by root")
-async def test_an_agent_whose_node_stops_sharing_leaves_no_note_of_what_it_handed_out(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, nvml_library: Path
-) -> None:
-    dev, links = tmp_path / "dev", tmp_path / "links"
-    dev.mkdir()
-    os.mknod(dev / "nvidia0", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
-    async with an_agent(api, kube, tmp_path, nvml_library, injection="links") as agent:
-        node = agent.node
-        await node.wait_phase(await node.run_pod("train", card=0), "Running")
         assert [path.name for path in (links / ".handed-out").iterdir()]
         await kube.delete(PODS, "train", namespace="default", grace_s=0)
 

@@ -91,8 +91,9 @@ async def card_of(rig: Rig, name: str) -> str:
 
 async def test_outsiders_memory_is_not_free_and_load_aware_takes_the_cool_card() -> None:
     async with a_rig() as (rig, processes):
-        first, second, third = await cards_shown(rig)
-        whole_mib = (await cards_shown(rig))[first]["capacityMib"]
+        whole = await cards_shown(rig)
+        first, second, third = whole
+        whole_mib = whole[first]["capacityMib"]
         # Two programs of no pod: one fills a card, the other keeps one half busy:
         # not so busy that the rebalancer would set it aside.
         filler = SimulatedProcess(
