@@ -52,6 +52,17 @@ async def test_without_credentials_nothing_is_presented(tmp_path: Path) -> None:
     assert await server.authorization() == ""
 
 
+async def test_the_systems_authorities_are_read_for_an_api_server_with_tls_only(
+    tmp_path: Path,
+) -> None:
+    trusting = await read(written(tmp_path / "with"))
+    plain = await read(written(tmp_path / "without", server="http://127.0.0.1:8080"))
+
+    assert trusting.tls is not None
+    assert trusting.tls.verify_mode is ssl.CERT_REQUIRED
+    assert plain.tls is None
+
+
 async def test_what_the_cluster_says_of_tls_and_proxy_is_kept(tmp_path: Path) -> None:
     odd: dict[str, Any] = {
         "insecure-skip-tls-verify": True,
