@@ -114,6 +114,7 @@ def test_the_wheel_has_every_file_of_the_page_and_the_fill_for_each_processor(
             ".js",
             ".svg",
             ".c",
+            ".h",
         ):
             target = source / path.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -131,6 +132,6 @@ def test_the_wheel_has_every_file_of_the_page_and_the_fill_for_each_processor(
 
     assert files
     assert (files | libraries) - packed == set()
-    assert [name for name in packed if name.endswith(".c")] == []
+    assert [name for name in packed if name.endswith((".c", ".h"))] == []
     # Any Linux of these processors can take it: the tag names none.
     assert wheel.name.endswith("-py3-none-any.whl")

@@ -18,6 +18,10 @@ from numpy.typing import NDArray
 
 from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI, IntArray, Levels
 from fracgpu.placement.policies.least_waste.fill.compiled_fill import CompiledFill
+from fracgpu.placement.policies.least_waste.fill.compiled_options import (
+    CompiledOptions,
+    StateTables,
+)
 from fracgpu.placement.policies.least_waste.fill.compiled_states import (
     WAYS,
     CompiledNames,
@@ -91,6 +95,7 @@ class CardStates:
 
     Attributes:
         evaluated: how many pairs of state and CPU have been evaluated.
+        options: compiled code that works on options with these states; None for that in NumPy.
     """
 
     def __init__(
@@ -125,8 +130,19 @@ class CardStates:
         self._values: Waste = np.zeros((sets, WAYS), np.float32)
         self._next = np.zeros(sets, np.uint8)
         self._table: CompiledTable | None = None
+        self.options: CompiledOptions | None = None
         if self._compiled:
             self._table = CompiledTable(self._names, self._values, bits=self._bits)
+            self.options = CompiledOptions(
+                StateTables(
+                    names=self._names,
+                    values=self._values,
+                    bits=self._bits,
+                    card_names=self._card_names,
+                    lost_milli=self._lost_milli,
+                    model_names=self._model_names,
+                )
+            )
 
     @property
     def memory_bytes(self) -> int:

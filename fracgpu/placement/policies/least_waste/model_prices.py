@@ -71,7 +71,7 @@ class ModelPrices:
         now = self._pressure(model, idle_milli) ** _IDLE_EXPONENT
         ever = self._pressure(model, cards) ** _ALL_EXPONENT
         # A model in several sets has the highest price that any of them sets.
-        self.by_model = (self._sets * (now * ever)[:, None]).max(0)
+        self.by_model[:] = (self._sets * (now * ever)[:, None]).max(0)
 
     def _pressure(self, model: IntArray, amount: IntArray) -> NDArray[np.float64]:
         """Return [set] the demand confined to the set over its share of *amount*, at most 1."""

@@ -20,6 +20,7 @@ from fracgpu.placement.node_matrix import (
     Levels,
 )
 from fracgpu.placement.policies.least_waste.card_states import CardStates
+from fracgpu.placement.policies.least_waste.fill.compiled_options import OptionArrays
 from fracgpu.placement.policies.least_waste.fill.compiled_states import Names
 
 NONE_CLOSED: Final[Mapping[int, Columns]] = MappingProxyType({})
@@ -40,6 +41,7 @@ class PlacementOptions:
         card: the card to take, for a pod on one card; else -1.
         waste_milli: thousandths of the node's cards expected to stay idle, the remainders included
             that are lost; NaN until it is known.
+        arrays: the same arrays for compiled code.
         complete_at: the number of a change of nodes: all is known of nodes that have not changed
             since. Whoever has seen to that sets it.
     """
@@ -47,6 +49,7 @@ class PlacementOptions:
     def __init__(self, demand: Demand) -> None:
         self._cards, self._share = demand.cards, demand.share_milli
         self._cpu_milli = demand.cpu_milli
+        self._models: NDArray[np.bool_] | None = None  # [model]; None before any was asked for
         self._allocate(0, 1)
 
     def _allocate(self, rows: int, options: int) -> None:
@@ -55,6 +58,13 @@ class PlacementOptions:
         self.idle_cards = np.full((rows, options), -1, np.int8)
         self.card = np.full((rows, options), -1, np.int8)
         self.waste_milli = np.full((rows, options), np.nan, np.float32)
+        self.arrays = OptionArrays(
+            (self._cards, self._share, self._cpu_milli),
+            seen=self._seen,
+            idle_cards=self.idle_cards,
+            card=self.card,
+            waste_milli=self.waste_milli,
+        )
 
     def update(
         self,
@@ -65,6 +75,9 @@ class PlacementOptions:
     ) -> None:
         """Compute the options of those *rows* that have changed, without the *closed* cards."""
         self._make_room(nodes)
+        if states.options is not None and not closed:
+            states.options.update(nodes, self.arrays, rows)
+            return
         rows = rows[nodes.changed[rows] > self._seen[rows]]
         if not len(rows):
             return
@@ -92,16 +105,45 @@ class PlacementOptions:
             self.card[: len(seen)] = card
             self.waste_milli[: len(seen)] = waste_milli
 
+    def ask(self, model: IntArray, models: int) -> None:
+        """Note of which models nodes were asked for, by index, out of so many."""
+        asked = np.zeros(models, np.bool_)
+        asked[model] = True
+        if self._models is None or len(self._models) != models:
+            self._models = asked
+        elif (asked & ~self._models).any():
+            self._models |= asked
+            self.complete_at = -1
+
+    def asked_of(self, model: IntArray, rows: IntArray) -> IntArray:
+        """Return the *rows* of models that were asked for; all of them before any was.
+
+        A pod that requests MiB is one kind of pods for each size of card, and each of these kinds
+        is asked for on nodes with such cards alone.
+        """
+        return rows if self._models is None else rows[self._models[model[rows]]]
+
     def unknown(
-        self, nodes: FreeResourceTable, rows: IntArray, also: NDArray[np.bool_]
+        self,
+        nodes: FreeResourceTable,
+        states: CardStates,
+        rows: IntArray,
+        also: NDArray[np.bool_],
     ) -> tuple[IntArray, IntArray]:
         """Return rows and options that are not known yet, those on the tightest cards first.
 
         Args:
             nodes: the nodes.
+            states: what was given to `update`.
             rows: rows that are up to date.
             also: [row of *rows*] nodes of which every option counts as unknown.
         """
+        if states.options is not None:
+            row, option, free = states.options.unknown(nodes, self.arrays, rows, also)
+            if self._cards == 1:
+                order = np.argsort(free, kind="stable")
+                row, option = row[order], option[order]
+            return row, option
         unknown = np.isnan(self.waste_milli[rows]) | also[:, None]
         at, option = np.nonzero((self.idle_cards[rows] >= 0) & unknown)
         row = rows[at]
@@ -121,6 +163,8 @@ class PlacementOptions:
         closed: Mapping[int, Columns] = NONE_CLOSED,
     ) -> tuple[Names, NDArray[np.float32], IntArray, Levels]:
         """Return state, loss in remainders, CPU and levels after each of some options."""
+        if states.options is not None and not closed:
+            return states.options.after(nodes, self.arrays, row, option)
         rows, place = np.unique(row, return_inverse=True)
         at, options, after, _ = self._after(nodes, rows, closed)
         width = self.card.shape[1]

@@ -7,14 +7,14 @@ pods that are short of such cards (`scarcity`). How much each counts depends on 
 least: among nodes and, for one card, among the cards of a node.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.placement.node_matrix import (
-    WHOLE_CARD_MILLI,
     Columns,
     Demand,
     FreeResources,
@@ -22,24 +22,52 @@ from fracgpu.placement.node_matrix import (
     IntArray,
 )
 from fracgpu.placement.policies.least_waste.card_states import Allowance, CardStates
+from fracgpu.placement.policies.least_waste.fill.compiled_fill import CompiledFill
 from fracgpu.placement.policies.least_waste.fill.fill_sequences import FillSequences
 from fracgpu.placement.policies.least_waste.fragments import Fragments
-from fracgpu.placement.policies.least_waste.model_prices import ModelPrices
+from fracgpu.placement.policies.least_waste.node_costs import NodeCosts
 from fracgpu.placement.policies.least_waste.node_waste import NodeWaste
 from fracgpu.placement.policies.least_waste.options import NONE_CLOSED, PlacementOptions
 from fracgpu.placement.policies.least_waste.ranking import Ranking
-from fracgpu.placement.policies.least_waste.scarcity import Scarcity
 from fracgpu.placement.policies.least_waste.turnover import FILLING, Weights
 from fracgpu.placement.policies.least_waste.workload_mix import PodClass
 
-# Prices move slowly: they are computed again after this many changes of nodes.
-_REFRESH_EVERY: Final = 16
 _WARMED_AT_ONCE: Final = 512  # nodes at which a step of warming looks, and what it evaluates
 _STEP_MS: Final = 2
+# What a step looks at, in evaluations of the same time: one kind of pods, and its rows.
+_LOOK_COSTS: Final = 8
+_ROWS_PER_EVALUATION: Final = 8
+# A state at two amounts of CPU; that of the node as it is now is shared by its options.
+_EVALUATIONS_PER_OPTION: Final = 2
 # The options of the least recently ranked kinds of pods are dropped: beyond 36 MB, at 6 bytes for
 # each card of each node, but not below as many kinds as are common together.
 _MAX_CELLS: Final = 6_000_000
 _FEWEST_KINDS, _MOST_KINDS = 16, 512
+
+
+@dataclass(frozen=True, slots=True)
+class _Unknown:
+    """Options of which the expected waste is not known."""
+
+    options: PlacementOptions
+    row: IntArray
+    option: IntArray
+
+
+@dataclass(slots=True)
+class _Step:
+    """What one step of warming evaluates.
+
+    Attributes:
+        left: how many evaluations there is time for.
+        unknown: what to evaluate.
+        seen: kinds of pods of which all is known after it, up to the number of a change of nodes,
+            with the most cards of a node.
+    """
+
+    left: int
+    unknown: list[_Unknown] = field(default_factory=list)
+    seen: list[tuple[PlacementOptions, int, int]] = field(default_factory=list)
 
 
 class LeastWaste:
@@ -52,6 +80,7 @@ class LeastWaste:
         classes: the workload's mix, from `WorkloadMix.classes`.
         models: card models of the cluster; `put` adds others.
         weights: what counts how much.
+        compiled: whether compiled code finds options, states and costs; the answers are the same.
 
     Attributes:
         weights: as given.
@@ -62,8 +91,11 @@ class LeastWaste:
         classes: Sequence[PodClass] = (),
         models: Sequence[str] = (),
         weights: Weights = FILLING,
+        *,
+        compiled: bool = CompiledFill.problem is None,
     ) -> None:
         self.weights = weights
+        self._compiled = compiled
         self._nodes = FreeResourceTable(models)
         self._rows: dict[str, int] = {}
         self._classes: tuple[PodClass, ...] = tuple(classes)
@@ -120,8 +152,7 @@ class LeastWaste:
 
     def reprice(self) -> None:
         """Compute the prices again at the next ranking, rather than a few changes later."""
-        self._prices_at = -_REFRESH_EVERY
-        self._costs_at = -1
+        self._costs.reprice()
 
     def rank(
         self,
@@ -142,37 +173,17 @@ class LeastWaste:
         self._keep_up()
         nodes = self._nodes
         rows = nodes.candidate_rows(demand)
+        # A pod that does not get some cards has options that no other pod has.
+        options = PlacementOptions(demand) if closed else self._options_of(demand)
         if among is not None:
             named = np.zeros(nodes.size, np.bool_)
             named[among] = True
             rows = rows[named[rows]]
-        # A pod that does not get some cards has options that no other pod has.
-        options = PlacementOptions(demand) if closed else self._options_of(demand)
+            if not closed:
+                options.ask(nodes.model[among], len(nodes.models))
         options.update(nodes, self._states, rows, closed)
         self._evaluate(options, rows, allowance or Allowance(), closed)
-        # One entry for each option of each node, in order of nodes: `at` counts within *rows*.
-        at, option = np.nonzero(options.idle_cards[rows] >= 0)
-        node = rows[at]
-        cost = self._rise(demand, options, node, option)
-        # Where the options of each node begin; `at` ascends, so they are adjacent.
-        first = np.flatnonzero(np.diff(at, prepend=-1))
-        if len(first) == len(at):
-            return Ranking(
-                rows=node, cost_milli=cost, card=options.card[node, option].astype(np.int64)
-            )
-        # Options that are not known come last, and count where no other is there.
-        cost[np.isnan(cost)] = np.inf
-        least = np.minimum.reduceat(cost, first)
-        # Keep the first option of least cost of each node: options are ordered by tightness.
-        group = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(at))))
-        hits = np.flatnonzero(cost == least[group])
-        chosen = hits[np.flatnonzero(np.diff(group[hits], prepend=-1))]
-        cost[np.isinf(cost)] = np.nan
-        return Ranking(
-            rows=node[chosen],
-            cost_milli=cost[chosen],
-            card=options.card[node[chosen], option[chosen]].astype(np.int64),
-        )
+        return self._costs.ranking(demand, options, rows)
 
     def card_costs(self, demand: Demand, rows: IntArray, columns: IntArray) -> NDArray[np.float64]:
         """Return the cost of a pod on one card for each of some cards, as `rank` has it.
@@ -198,22 +209,7 @@ class LeastWaste:
         same = levels == nodes.levels[rows, columns][:, np.newaxis]
         same &= options.idle_cards[rows] >= 0
         fits = same.any(1) & np.isin(rows, candidates)
-        cost[fits] = self._rise(demand, options, rows[fits], same[fits].argmax(1))
-        return cost
-
-    def _rise(
-        self, demand: Demand, options: PlacementOptions, node: IntArray, option: IntArray
-    ) -> NDArray[np.float64]:
-        """Return how much the cost of each node rises if a pod takes that option of it."""
-        nodes = self._nodes
-        cost: NDArray[np.float64] = options.waste_milli[node, option] - self._scarcity.worth_milli(
-            model=nodes.model[node],
-            cpu_milli=nodes.cpu_milli[node] - demand.cpu_milli,
-            idle_cards=options.idle_cards[node, option].astype(np.int64),
-        )
-        # The rise over the cost as the node is now; a fuller node is preferred.
-        cost -= self._cost_now[node] - self.weights.idle * self._idle_milli[node]
-        cost += self._prices.by_model[nodes.model[node]] * demand.gpu_milli
+        cost[fits] = self._costs.rise(demand, options, rows[fits], same[fits].argmax(1))
         return cost
 
     def _evaluate(
@@ -227,28 +223,49 @@ class LeastWaste:
 
         An option is of use only with the cost of its node as it is now, so both come in turn.
         """
-        nodes, states = self._nodes, self._states
-        row, option = options.unknown(nodes, rows, np.isnan(self._waste_now[rows]))
+        nodes, states, costs = self._nodes, self._states, self._costs
+        row, option = options.unknown(nodes, states, rows, np.isnan(costs.waste_milli[rows]))
         wanted = len(row)
         if not wanted or allowance.spent:
             return not wanted
-        row, option = (found[: allowance.most(wanted)] for found in (row, option))
-        names, lost, cpu_milli, levels = options.states_of(nodes, states, row, option, closed)
+        most = allowance.most(wanted)
+        known = self._evaluate_all(
+            [_Unknown(options, row[:most], option[:most])], allowance, closed
+        )
+        return known and most == wanted
+
+    def _evaluate_all(
+        self,
+        unknown: Sequence[_Unknown],
+        allowance: Allowance,
+        closed: Mapping[int, Columns] = NONE_CLOSED,
+    ) -> bool:
+        """Evaluate options of several kinds of pods at once; report whether all is known."""
+        nodes, states, costs = self._nodes, self._states, self._costs
+        row = np.concatenate([one.row for one in unknown])
+        after = [
+            one.options.states_of(nodes, states, one.row, one.option, closed) for one in unknown
+        ]
+        names, lost, cpu_milli, levels = (
+            np.concatenate(parts) for parts in zip(*after, strict=True)
+        )
         now = nodes.levels[row, : nodes.width]
         found = states.evaluate(
-            np.stack((self._name[row], names), axis=1).ravel(),
-            np.stack((self._cpu_milli(row), cpu_milli), axis=1).ravel(),
+            np.stack((costs.name[row], names), axis=1).ravel(),
+            np.stack((costs.cpu_milli(row), cpu_milli), axis=1).ravel(),
             model=np.repeat(nodes.model[row], 2),
             levels=np.stack((now, levels), axis=1).reshape(2 * len(row), -1),
             allowance=allowance,
         ).reshape(-1, 2)
         # What is known stays where the table has forgotten it and the allowance is spent.
-        seen, also = ~np.isnan(found[:, 0]), ~np.isnan(found[:, 1])
-        self._waste_now[row[seen]] = found[seen, 0] + self._lost[row[seen]]
-        changed = np.unique(row)
-        self._cost_now[changed] = self._cost(changed)
-        options.waste_milli[row[also], option[also]] = found[also, 1] + lost[also]
-        return len(row) == wanted and not np.isnan(found).any()
+        costs.know(row, found[:, 0])
+        waste, start = found[:, 1] + lost, 0
+        for one in unknown:
+            of_one = waste[start : start + len(one.row)]
+            also = ~np.isnan(of_one)
+            one.options.waste_milli[one.row[also], one.option[also]] = of_one[also]
+            start += len(one.row)
+        return not np.isnan(found).any()
 
     def cards(
         self,
@@ -276,107 +293,88 @@ class LeastWaste:
         """
         for demand in reversed(demands[: self._most_kinds]):
             self._options_of(demand)
-        for key in reversed(tuple(self._options)):  # rankings meanwhile change the order
-            yield from self._warming_one(key)
+        while not (yield from self._warmed_once()):
+            pass
 
-    def _warming_one(self, key: tuple[int, int, int]) -> Iterator[int]:
-        """Evaluate what rankings of one kind of pods need, of the nodes that changed."""
-        if key not in self._options:  # it was dropped meanwhile
-            return
-        options, nodes = self._options[key], self._nodes
-        if options.complete_at == nodes.now:
-            return
-        moment, rows, width = nodes.now, nodes.changed_since(options.complete_at), nodes.width
-        for start in range(0, len(rows), _WARMED_AT_ONCE):
-            part, known = rows[start : start + _WARMED_AT_ONCE], False
-            while not known:
-                self._keep_up()
-                options.update(nodes, self._states, part)
-                known = self._evaluate(options, part, Allowance(self.evaluated_in(_STEP_MS)))
-                yield self.evaluated
-        if nodes.width == width:  # else the options of every row have been forgotten
-            options.complete_at = moment
+    def _warmed_once(self) -> Generator[int, None, bool]:
+        """Go once over all kinds of pods and the nodes that changed; return whether all was known.
+
+        Each step evaluates what is unknown of as many kinds as it has time for.
+        """
+        nodes, all_known = self._nodes, True
+        step = _Step(self.evaluated_in(_STEP_MS))
+        for key in reversed(tuple(self._options)):  # rankings meanwhile change the order
+            options = self._options.get(key)
+            if options is None or options.complete_at == nodes.now:  # the former if it was dropped
+                continue
+            moment, width = nodes.now, nodes.width
+            rows = options.asked_of(nodes.model, nodes.changed_since(options.complete_at))
+            for start in range(0, len(rows), _WARMED_AT_ONCE):
+                part, more = rows[start : start + _WARMED_AT_ONCE], True
+                while more:
+                    more = self._look(step, options, part)
+                    if step.left <= 0:
+                        all_known &= self._end(step)
+                        yield self.evaluated
+            step.seen.append((options, moment, width))
+        if step.unknown:
+            all_known &= self._end(step)
+            yield self.evaluated
+        else:
+            self._end(step)
+        return all_known
+
+    def _look(self, step: _Step, options: PlacementOptions, rows: IntArray) -> bool:
+        """Add what is unknown of some rows to a step; report whether there is more."""
+        self._keep_up()
+        nodes, states = self._nodes, self._states
+        options.update(nodes, states, rows)
+        also = np.isnan(self._costs.waste_milli[rows])
+        row, option = options.unknown(nodes, states, rows, also)
+        step.left -= _LOOK_COSTS + len(rows) // _ROWS_PER_EVALUATION
+        most = max(1, step.left // _EVALUATIONS_PER_OPTION)
+        if len(row):
+            step.unknown.append(_Unknown(options, row[:most], option[:most]))
+            step.left -= _EVALUATIONS_PER_OPTION * len(row)
+        return len(row) > most
+
+    def _end(self, step: _Step) -> bool:
+        """Evaluate what a step has found; report whether that is known now, and begin another."""
+        allowance = self.evaluated_in(_STEP_MS)
+        known = not step.unknown or self._evaluate_all(step.unknown, Allowance(allowance))
+        for options, moment, width in step.seen if known else ():
+            if self._nodes.width == width:  # else the options of every row have been forgotten
+                options.complete_at = moment
+        step.left = allowance
+        step.unknown.clear()
+        step.seen.clear()
+        return known
 
     def _rebuild(self) -> None:
-        models = self._nodes.models
+        """Empty the caches."""
+        nodes = self._nodes
         self._waste = NodeWaste(
-            FillSequences(self._classes, models),
+            FillSequences(self._classes, nodes.models),
             # Its tables may be large, and only these weights read them.
-            Fragments(self._classes if self.weights.fragment else (), models),
+            Fragments(self._classes if self.weights.fragment else (), nodes.models),
             self.weights,
         )
-        self._scarcity = Scarcity(self._classes, models, weight=self.weights.scarcity)
-        self._prices = ModelPrices(self._classes, models)
-        self._clear_caches()
-
-    def _clear_caches(self) -> None:
-        """Empty the caches; the arrays are [row], over the rows of the table of nodes."""
-        self._made_for = len(self._nodes.model)
-        self._states = CardStates(self._waste, models=len(self._nodes.models), nodes=self._made_for)
+        self._made_for = len(nodes.model)
+        self._states = CardStates(
+            self._waste,
+            models=len(nodes.models),
+            nodes=self._made_for,
+            compiled=self._compiled,
+        )
+        self._costs = NodeCosts(self._classes, nodes, self._states, self.weights)
         self._options: dict[tuple[int, int, int], PlacementOptions] = {}
-        self._name = np.zeros(0, np.uint64)
-        self._lost = np.zeros(0, np.float32)
-        self._waste_now = np.zeros(0, np.float32)
-        self._idle_cards = np.zeros(0, np.int64)
-        self._idle_milli = np.zeros(0, np.int64)
-        self._cost_now = np.zeros(0, np.float64)
-        self._states_at = self._costs_at = -1
-        self._prices_at = -_REFRESH_EVERY
-
-    def _make_room(self) -> None:
-        nodes = self._nodes
-        missing = nodes.size - len(self._name)
-        if not missing:
-            return
-        if len(nodes.model) > self._made_for:  # what is known of nodes and options stays
-            self._made_for = len(nodes.model)
-            self._states.make_room(nodes=self._made_for)
-        self._name = np.concatenate((self._name, np.zeros(missing, np.uint64)))
-        self._lost = np.concatenate((self._lost, np.zeros(missing, np.float32)))
-        self._waste_now = np.concatenate((self._waste_now, np.full(missing, np.nan, np.float32)))
-        self._idle_cards = np.concatenate((self._idle_cards, np.zeros(missing, np.int64)))
-        self._idle_milli = np.concatenate((self._idle_milli, np.zeros(missing, np.int64)))
-        self._cost_now = np.concatenate((self._cost_now, np.zeros(missing)))
 
     def _keep_up(self) -> None:
-        """Update the cached state and cost of each node that changed."""
-        self._make_room()
-        nodes = self._nodes
-        if nodes.now == self._costs_at:
-            return
-        rows = nodes.changed_since(self._costs_at)
-        self._costs_at = nodes.now
-        levels, model = nodes.levels[rows, : nodes.width], nodes.model[rows]
-        self._name[rows], self._lost[rows] = self._states.names(model, levels)
-        self._waste_now[rows] = self._lost[rows] + self._states.waste_milli(
-            self._name[rows], self._cpu_milli(rows)
-        )
-        self._idle_cards[rows] = (levels == WHOLE_CARD_MILLI).sum(1)
-        self._idle_milli[rows] = levels.sum(1, dtype=np.int64)
-        if nodes.now - self._prices_at >= _REFRESH_EVERY:
-            self._prices_at = nodes.now
-            rows = np.arange(nodes.size)
-            self._scarcity.refresh(
-                model=nodes.model[rows],
-                cpu_milli=nodes.cpu_milli[rows],
-                idle_cards=self._idle_cards,
-            )
-            self._prices.refresh(
-                model=nodes.model[rows], idle_milli=self._idle_milli, cards=nodes.cards_there[rows]
-            )
-        self._cost_now[rows] = self._cost(rows)
-
-    def _cpu_milli(self, rows: IntArray) -> IntArray:
-        # Negative if the node is overcommitted; -1 in a row without a node.
-        return np.maximum(self._nodes.cpu_milli[rows], 0)
-
-    def _cost(self, rows: IntArray) -> NDArray[np.float64]:
-        cost: NDArray[np.float64] = self._waste_now[rows] - self._scarcity.worth_milli(
-            model=self._nodes.model[rows],
-            cpu_milli=self._cpu_milli(rows),
-            idle_cards=self._idle_cards[rows],
-        )
-        return cost
+        rows = len(self._nodes.model)
+        if rows > self._made_for:  # what is known of nodes and options stays
+            self._made_for = rows
+            self._states.make_room(nodes=rows)
+        self._costs.keep_up()
 
     def _options_of(self, demand: Demand) -> PlacementOptions:
         key = (demand.cards, demand.share_milli, demand.cpu_milli)
@@ -389,5 +387,5 @@ class LeastWaste:
     @property
     def _most_kinds(self) -> int:
         """How many kinds of pods have options: what fits in a bounded number of cells."""
-        cells = max(1, self._nodes.size * self._nodes.width)
+        cells = max(1, len(self._nodes.model) * self._nodes.width)
         return min(max(_MAX_CELLS // cells, _FEWEST_KINDS), _MOST_KINDS)

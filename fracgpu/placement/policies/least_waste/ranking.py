@@ -32,3 +32,24 @@ class Ranking:
         if not len(self.rows):
             return None
         return int(np.where(np.isnan(self.cost_milli), np.inf, self.cost_milli).argmin())
+
+
+def cheapest_of_each(node: IntArray, cost: NDArray[np.float64]) -> IntArray:
+    """Return the entry of least cost of each node, and of equal ones the first.
+
+    Entries that are not known count where a node has no other.
+
+    Args:
+        node: [entry] ascending.
+        cost: [entry] NaN where it is not known.
+    """
+    # Where the entries of each node begin: they are adjacent.
+    first = np.flatnonzero(np.diff(node, prepend=-1))
+    if len(first) == len(node):
+        return first
+    known = np.where(np.isnan(cost), np.inf, cost)
+    least = np.minimum.reduceat(known, first)
+    group = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(node))))
+    hits = np.flatnonzero(known == least[group])
+    found: IntArray = hits[np.flatnonzero(np.diff(group[hits], prepend=-1))]
+    return found

@@ -35,6 +35,11 @@ class Scarcity:
         classes: the workload's mix.
         models: the card models; nodes refer to them by index.
         weight: of these prices against the expected waste.
+
+    Attributes:
+        cpu_steps: thousandths of a core, ascending.
+        worth: [model, CPU steps reached, idle cards of a node] what those cards are worth, in
+            thousandths of a card.
     """
 
     def __init__(
@@ -51,18 +56,17 @@ class Scarcity:
         self._demand = np.array(
             [pod_class.frequency_ratio * pod_class.demand.cards for pod_class in whole], float
         )
-        self._cpu_steps = np.unique([pod_class.demand.cpu_milli for pod_class in whole]).astype(
+        self.cpu_steps = np.unique([pod_class.demand.cpu_milli for pod_class in whole]).astype(
             np.int64
         )
         self._need_step = np.searchsorted(
-            self._cpu_steps, np.array([pod_class.demand.cpu_milli for pod_class in whole], np.int64)
+            self.cpu_steps, np.array([pod_class.demand.cpu_milli for pod_class in whole], np.int64)
         )
         self._need_cards = np.array([pod_class.demand.cards for pod_class in whole], np.int64)
         self._accepts = np.array(
             [[pod_class.demand.accepts(model) for model in models] for pod_class in whole], bool
         ).reshape(len(whole), len(models))
-        # [model, CPU steps reached, idle cards of a node] -> thousandths of a card
-        self._value = np.zeros((len(models), len(self._cpu_steps) + 1, MAX_CARDS + 1))
+        self.worth = np.zeros((len(models), len(self.cpu_steps) + 1, MAX_CARDS + 1))
 
     def refresh(self, *, model: IntArray, cpu_milli: IntArray, idle_cards: IntArray) -> None:
         """Compute the prices again from all nodes.
@@ -72,8 +76,8 @@ class Scarcity:
             cpu_milli: [node] free thousandths of a core.
             idle_cards: [node] how many whole cards are free.
         """
-        # The same axes as _value: idle cards on nodes of each kind.
-        usable = np.zeros_like(self._value)
+        # The same axes as worth: idle cards on nodes of each kind.
+        usable = np.zeros_like(self.worth)
         np.add.at(usable, (model, self._steps(cpu_milli), idle_cards), idle_cards)
         total = float(idle_cards.sum())
         # Sums from the end turn "exactly this CPU step and these cards" into "at least".
@@ -86,19 +90,19 @@ class Scarcity:
         price = self._demand * np.minimum(scarce**_EXPONENT - 1.0, _MAX_PREMIUM)
         # A class pays at its own step and cards; sums from the start carry the price on to nodes
         # with more of either, and the last line multiplies it by the idle cards.
-        paid = np.zeros_like(self._value)
+        paid = np.zeros_like(self.worth)
         which, at_model = np.nonzero(self._accepts)
         np.add.at(
             paid, (at_model, self._need_step[which] + 1, self._need_cards[which]), price[which]
         )
-        self._value = paid.cumsum(1).cumsum(2)
-        self._value *= np.arange(MAX_CARDS + 1) * (self._weight * WHOLE_CARD_MILLI)
+        np.cumsum(paid.cumsum(1), 2, out=self.worth)
+        self.worth *= np.arange(MAX_CARDS + 1) * (self._weight * WHOLE_CARD_MILLI)
 
     def worth_milli(
         self, *, model: IntArray, cpu_milli: IntArray, idle_cards: IntArray
     ) -> NDArray[np.float64]:
         """Return what the idle cards of nodes are worth to pods that are short of them, [node]."""
-        return self._value[model, self._steps(cpu_milli), idle_cards]
+        return self.worth[model, self._steps(cpu_milli), idle_cards]
 
     def _steps(self, cpu_milli: IntArray) -> IntArray:
-        return np.searchsorted(self._cpu_steps, cpu_milli, "right")
+        return np.searchsorted(self.cpu_steps, cpu_milli, "right")

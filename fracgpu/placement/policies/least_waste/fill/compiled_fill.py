@@ -24,7 +24,10 @@ from fracgpu.placement.policies.least_waste.fill.pod_sequences import (
 _SEVERAL: Final = np.dtype(
     [("step", np.int32), ("sequence", np.int32), ("cards", np.int32), ("cpu", np.int32)]
 )
-_FUNCTIONS: Final = ("fracgpu_waste", "fracgpu_find", "fracgpu_known", "fracgpu_names")
+_FUNCTIONS: Final = (
+    *("fracgpu_waste", "fracgpu_find", "fracgpu_known", "fracgpu_names"),
+    *("fracgpu_options", "fracgpu_unknown", "fracgpu_after", "fracgpu_costs"),
+)
 _EVERY_BIT: Final = 0xFFFF
 # Vectors of fill.c lie in memory at multiples of this many bytes.
 _ALIGNED: Final = 64

@@ -41,11 +41,11 @@ class Nodes:
         self.options.waste_milli[row, option] = lost + self.states.evaluate(
             names, cpu_milli, model=self.nodes.model[row], levels=levels, allowance=Allowance()
         )
-        assert not len(self.options.unknown(self.nodes, rows, rows < 0)[0])
+        assert not len(self.options.unknown(self.nodes, self.states, rows, rows < 0)[0])
 
     def unknown(self) -> tuple[IntArray, IntArray]:
         rows = np.arange(self.nodes.size)
-        return self.options.unknown(self.nodes, rows, rows < 0)
+        return self.options.unknown(self.nodes, self.states, rows, rows < 0)
 
     def after(self, row: int, option: int = 0) -> list[int]:
         _, _, _, levels = self.options.states_of(

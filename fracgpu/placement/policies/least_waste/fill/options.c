@@ -1,0 +1,279 @@
+/* What a pod would leave on each node, and what that costs: options.py and policy.py are the same in
+ * Python, to the bit.
+ *
+ * A row is a node of FreeResourceTable. Each function returns how many entries it has written, or
+ * -1 for a row that is not there; then it may have written some of them.
+ */
+
+#include "states.h"
+
+/* FreeResourceTable; the arrays are [row], *levels* is [row, CARDS]. */
+struct nodes {
+    const i64 *model, *cpu_milli, *changed;
+    const i16 *levels;
+    i64 rows, width; /* width: no row has a card beyond */
+};
+
+/* The tables of CardStates. */
+struct states {
+    const u64 *names;
+    const float *values;
+    i64 bits;
+    const u64 *card_names;
+    const i16 *lost_milli;
+    const u64 *model_names;
+};
+
+/* PlacementOptions: what one kind of pods requests, and its options; *seen* is [row], the other
+ * arrays are [row, option]. */
+struct options {
+    i64 cards, share_milli, cpu_milli;
+    i64 *seen;
+    i8 *idle_cards, *card;
+    float *waste_milli;
+    i64 rows, each; /* each: options of a row */
+};
+
+/* What counts beside the waste; the arrays are [row], but for *worth*, which is
+ * [model, CPU steps reached, idle cards], *cpu_steps*, which ascend, and *by_model*. */
+struct prices {
+    const double *worth;
+    const i64 *cpu_steps;
+    i64 steps;
+    const double *by_model;
+    const double *cost_now;
+    const i64 *idle_milli;
+    double idle; /* weight of idle_milli */
+};
+
+static inline int is_row(const struct nodes *nodes, const struct options *options, i64 row)
+{
+    return row >= 0 && row < nodes->rows && row < options->rows;
+}
+
+/* Write the cards of a node to *order*, the tightest first, of equal ones the first. */
+static void sort_cards(const i16 *levels, i64 width, i8 *order)
+{
+    for (i64 c = 0; c < width; c++) {
+        i64 at = c;
+        for (; at > 0 && levels[order[at - 1]] > levels[c]; at--)
+            order[at] = order[at - 1];
+        order[at] = (i8)c;
+    }
+}
+
+/* The CPU that is left once the pod runs, and 0 where it does not fit. */
+static inline i64 cpu_after(const struct nodes *nodes, const struct options *options, i64 row)
+{
+    i64 left = nodes->cpu_milli[row] - options->cpu_milli;
+    return left > 0 ? left : 0;
+}
+
+/* A node's cards while pods are put on them: their state, what is lost, and how many are idle. */
+struct cards {
+    u64 name;
+    i64 lost, idle;
+};
+
+static inline void move(struct cards *cards, const struct states *states, i64 model, i16 from, i16 to)
+{
+    const u64 *names = states->card_names + model * LEVELS;
+    const i16 *lost = states->lost_milli + model * LEVELS;
+    cards->name += names[to] - names[from];
+    cards->lost += lost[to] - lost[from];
+    cards->idle += (to == LEVELS - 1) - (from == LEVELS - 1);
+}
+
+static struct cards cards_of(const struct states *states, i64 model, const i16 *levels, i64 width)
+{
+    struct cards found = {states->model_names[model], 0, 0};
+    for (i64 c = 0; c < width; c++) {
+        i64 at = model * LEVELS + levels[c];
+        found.name += states->card_names[at];
+        found.lost += states->lost_milli[at];
+        found.idle += levels[c] == LEVELS - 1;
+    }
+    return found;
+}
+
+/* The least that a card has to have free for a pod on several cards, or on none. */
+static inline i64 least_for_several(const struct options *options)
+{
+    return options->share_milli > 1 ? options->share_milli : 1;
+}
+
+/* Take the tightest cards for a pod on several; report whether there are enough. With *after* the
+ * levels are written to it, [card] in order of tightness. */
+static int take_several(const struct nodes *nodes, const struct states *states,
+                        const struct options *options, i64 row, struct cards *cards, i16 *after)
+{
+    const i16 *levels = nodes->levels + row * CARDS;
+    i8 order[CARDS];
+    i64 taken = 0;
+    sort_cards(levels, nodes->width, order);
+    for (i64 c = 0; c < nodes->width; c++) {
+        i16 level = levels[order[c]], left = level;
+        if (level >= least_for_several(options) && taken < options->cards) {
+            taken++;
+            left = (i16)(level - options->share_milli);
+            move(cards, states, nodes->model[row], level, left);
+        }
+        if (after)
+            after[c] = left;
+    }
+    return taken == options->cards;
+}
+
+static void put_option(const struct nodes *nodes, const struct states *states,
+                       const struct options *options, i64 row, i64 option, i8 card,
+                       const struct cards *after)
+{
+    i64 at = row * options->each + option;
+    options->card[at] = card;
+    options->idle_cards[at] = (i8)after->idle;
+    options->waste_milli[at] =
+        known_waste(states->names, states->values, states->bits, after->name,
+                    cpu_after(nodes, options, row)) +
+        (float)after->lost;
+}
+
+static void find_options(const struct nodes *nodes, const struct states *states,
+                         const struct options *options, i64 row)
+{
+    const i16 *levels = nodes->levels + row * CARDS;
+    i64 model = nodes->model[row];
+    struct cards now = cards_of(states, model, levels, nodes->width), after = now;
+    for (i64 option = 0; option < options->each; option++)
+        options->idle_cards[row * options->each + option] = -1;
+    if (options->cards != 1) {
+        if (take_several(nodes, states, options, row, &after, 0))
+            put_option(nodes, states, options, row, 0, -1, &after);
+        return;
+    }
+    i8 order[CARDS];
+    sort_cards(levels, nodes->width, order);
+    for (i64 c = 0; c < nodes->width; c++) {
+        i16 level = levels[order[c]];
+        if (level < options->share_milli || (c > 0 && level == levels[order[c - 1]]))
+            continue; /* of equal cards the first */
+        after = now;
+        move(&after, states, model, level, (i16)(level - options->share_milli));
+        put_option(nodes, states, options, row, c, order[c], &after);
+    }
+}
+
+/* Find the options of those *rows* that have changed. */
+__attribute__((visibility("default")))
+i64 fracgpu_options(const struct nodes *nodes, const struct states *states,
+                    const struct options *options, const i64 *rows, i64 count)
+{
+    i64 found = 0;
+    for (i64 i = 0; i < count; i++) {
+        i64 row = rows[i];
+        if (!is_row(nodes, options, row))
+            return -1;
+        if (nodes->changed[row] <= options->seen[row])
+            continue;
+        options->seen[row] = nodes->changed[row];
+        find_options(nodes, states, options, row);
+        found++;
+    }
+    return found;
+}
+
+/* Write the row and the option of each that is not known and has the CPU, and what its card has
+ * free, 0 for a pod on several. Every option of the rows that are *also* given counts as unknown. */
+__attribute__((visibility("default")))
+i64 fracgpu_unknown(const struct nodes *nodes, const struct options *options, const i64 *rows,
+                    const i8 *also, i64 count, i64 *row_of, i64 *option_of, i64 *left)
+{
+    i64 found = 0;
+    for (i64 i = 0; i < count; i++) {
+        i64 row = rows[i];
+        if (!is_row(nodes, options, row))
+            return -1;
+        if (nodes->cpu_milli[row] < options->cpu_milli)
+            continue;
+        for (i64 option = 0; option < options->each; option++) {
+            i64 at = row * options->each + option;
+            float waste = options->waste_milli[at];
+            if (options->idle_cards[at] < 0 || (waste == waste && !also[i]))
+                continue;
+            row_of[found] = row;
+            option_of[found] = option;
+            left[found] = options->cards == 1 ? nodes->levels[row * CARDS + options->card[at]] : 0;
+            found++;
+        }
+    }
+    return found;
+}
+
+/* Write state, loss, CPU and levels [option, width] after each of some options. */
+__attribute__((visibility("default")))
+i64 fracgpu_after(const struct nodes *nodes, const struct states *states,
+                  const struct options *options, const i64 *rows, const i64 *option_of, i64 count,
+                  u64 *names, float *lost, i64 *cpu_milli, i16 *after)
+{
+    i64 width = nodes->width;
+    for (i64 i = 0; i < count; i++) {
+        i64 row = rows[i], option = option_of[i];
+        if (!is_row(nodes, options, row) || option < 0 || option >= options->each)
+            return -1;
+        const i16 *levels = nodes->levels + row * CARDS;
+        struct cards cards = cards_of(states, nodes->model[row], levels, width);
+        if (options->cards == 1) {
+            i8 card = options->card[row * options->each + option];
+            for (i64 c = 0; c < width; c++)
+                after[i * width + c] = levels[c];
+            after[i * width + card] -= (i16)options->share_milli;
+            move(&cards, states, nodes->model[row], levels[card], after[i * width + card]);
+        } else {
+            take_several(nodes, states, options, row, &cards, after + i * width);
+        }
+        names[i] = cards.name;
+        lost[i] = (float)cards.lost;
+        cpu_milli[i] = cpu_after(nodes, options, row);
+    }
+    return count;
+}
+
+/* Write each node with an option, ascending as *rows* are, and the cost and the card of its best
+ * one: the first of equal ones, and one that is not known, NaN, only where no other is. */
+__attribute__((visibility("default")))
+i64 fracgpu_costs(const struct nodes *nodes, const struct options *options,
+                  const struct prices *prices, i64 gpu_milli, const i64 *rows, i64 count,
+                  i64 *row_of, double *cost, i64 *card)
+{
+    i64 found = 0;
+    for (i64 i = 0; i < count; i++) {
+        i64 row = rows[i];
+        if (!is_row(nodes, options, row))
+            return -1;
+        i64 model = nodes->model[row], step = 0, best = -1;
+        i64 cpu = nodes->cpu_milli[row] - options->cpu_milli;
+        while (step < prices->steps && prices->cpu_steps[step] <= cpu)
+            step++;
+        const double *worth = prices->worth + (model * (prices->steps + 1) + step) * (CARDS + 1);
+        double now = prices->cost_now[row] - prices->idle * (double)prices->idle_milli[row];
+        double part = prices->by_model[model] * (double)gpu_milli;
+        double least = 0;
+        for (i64 at = row * options->each; at < (row + 1) * options->each; at++) {
+            if (options->idle_cards[at] < 0)
+                continue;
+            double rise = (double)options->waste_milli[at] - worth[options->idle_cards[at]];
+            rise -= now;
+            rise += part;
+            if (best < 0 || rise < least || (least != least && rise == rise)) {
+                best = at;
+                least = rise;
+            }
+        }
+        if (best < 0)
+            continue;
+        row_of[found] = row;
+        cost[found] = least;
+        card[found] = options->card[best];
+        found++;
+    }
+    return found;
+}

@@ -1,0 +1,111 @@
+"""Compiled options and costs are those of NumPy, to the bit, whatever happens to the nodes."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fracgpu.placement.node_matrix import Demand, FreeResources, FreeResourceTable
+from fracgpu.placement.policies.least_waste.card_states import Allowance, CardStates
+from fracgpu.placement.policies.least_waste.fill.fill_sequences import FillSequences
+from fracgpu.placement.policies.least_waste.options import PlacementOptions
+from fracgpu.placement.policies.least_waste.policy import LeastWaste
+from fracgpu.placement.policies.least_waste.turnover import FILLING, TURNING_OVER
+from tests.fracgpu.placement.policies.least_waste.demands import EVERY, HALF, MODELS, PAIR, mix
+
+FREE = st.builds(
+    FreeResources,
+    model=st.sampled_from(MODELS),
+    cpu_milli=st.integers(-1_000, 128_000),
+    memory_mib=st.just(1_000_000),
+    card_milli=st.lists(
+        st.integers(0, 1000) | st.sampled_from([0, 190, 500, 690, 1000]), min_size=4, max_size=9
+    ).map(tuple),
+)
+DEMAND = st.sampled_from(EVERY) | st.builds(
+    Demand,
+    cpu_milli=st.integers(0, 20_000),
+    cards=st.integers(1, 3),
+    share_milli=st.integers(1, 1000),
+    models=st.sampled_from([None, frozenset({"T4"})]),
+)
+NAME = st.integers(0, 5).map("node-{}".format)
+STEP = st.one_of(
+    st.tuples(st.just("put"), NAME, FREE),
+    st.tuples(st.just("drop"), NAME),
+    st.tuples(st.just("rank"), DEMAND, st.none() | st.integers(0, 60)),
+    st.tuples(st.just("rank"), DEMAND, st.none() | st.integers(0, 60)),
+    st.tuples(st.just("some"), DEMAND, st.sets(st.integers(0, 5)), st.sets(st.integers(0, 3))),
+    st.tuples(st.just("cards"), DEMAND, st.integers(0, 3)),
+    st.tuples(st.just("warm"), st.lists(DEMAND, max_size=2)),
+    st.tuples(st.just("reprice")),
+)
+
+
+def after(policy: LeastWaste, step: tuple[object, ...]) -> list[object]:
+    """Return what a policy answers to a step, as it is in memory."""
+    match step:
+        case "put", str(name), FreeResources() as free:
+            policy.put(name, free)
+        case "drop", str(name):
+            policy.drop(name)
+        case "rank", Demand() as demand, allowance:
+            assert allowance is None or isinstance(allowance, int)
+            return answer(policy, demand, allowance=Allowance(allowance))
+        case "some", Demand() as demand, set(among), set(cards):
+            rows = np.array([row for row in among if row in policy.rows.values()], np.int64)
+            closed = {int(rows[0]): frozenset(cards)} if len(rows) and cards else {}
+            return answer(policy, demand, among=rows, closed=closed)
+        case "cards", Demand(cards=1) as demand, int(column):
+            rows = np.array(sorted(policy.rows.values()), np.int64)
+            return [policy.card_costs(demand, rows, np.full(len(rows), column)).tobytes()]
+        case "warm", list(demands):
+            return list(policy.warming(demands))
+        case _:
+            policy.reprice()
+    return []
+
+
+def answer(policy: LeastWaste, demand: Demand, **how: object) -> list[object]:
+    ranking = policy.rank(demand, **how)  # type: ignore[arg-type]
+    arrays = ranking.rows, ranking.cost_milli, ranking.card
+    # Of NaN, which sign it has is no part of the answer.
+    return [np.where(array != array, -1, array).tolist() for array in arrays]  # noqa: PLR0124
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    steps=st.lists(STEP, min_size=1, max_size=25),
+    weights=st.sampled_from([FILLING, TURNING_OVER]),
+)
+def test_rankings_are_the_same_to_the_bit_after_any_changes_with_any_allowance(
+    steps: list[tuple[object, ...]], weights: object
+) -> None:
+    compiled, plain = (
+        LeastWaste(mix(), MODELS, weights, compiled=which)  # type: ignore[arg-type]
+        for which in (True, False)
+    )
+    for step in steps:
+        assert after(compiled, step) == after(plain, step), step
+    assert compiled.evaluated == plain.evaluated
+
+
+@pytest.mark.parametrize("demand", [HALF, PAIR])
+@pytest.mark.parametrize("row", [-1, 1, 10**9])
+def test_a_row_that_is_not_there_is_refused(demand: Demand, row: int) -> None:
+    nodes = FreeResourceTable(MODELS)
+    free = FreeResources(model="T4", cpu_milli=9_000, memory_mib=1, card_milli=(1000, 1000))
+    nodes.put(nodes.add(), free)
+    states = CardStates(FillSequences(mix(), MODELS), models=len(MODELS), nodes=1)
+    options, none = PlacementOptions(demand), np.zeros(1, np.bool_)
+    options.update(nodes, states, np.array([0]))
+    wrong, first = np.array([row]), np.array([0])
+
+    with pytest.raises(AssertionError):
+        options.update(nodes, states, wrong)
+    with pytest.raises(AssertionError):
+        options.unknown(nodes, states, wrong, none)
+    with pytest.raises(AssertionError):
+        options.states_of(nodes, states, wrong, first)
+    with pytest.raises(AssertionError):
+        options.states_of(nodes, states, first, np.array([2]))
