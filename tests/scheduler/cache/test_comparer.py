@@ -1,5 +1,6 @@
 """The cache compared with a rebuild from scratch."""
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
@@ -177,4 +178,24 @@ async def test_reservations_are_part_of_the_fold_and_overcommit_nothing() -> Non
     del cached.moves[0]
     assert await cached.compare() == ("n1",)
     await cached.clock.advance(60)
+    assert await cached.compare() == ()
+
+
+async def test_a_pod_that_changes_while_pods_are_read_is_no_drift() -> None:
+    cached = CachedNodes()
+    nothing = replace(cached.a_pod(1, 1).allocation, by_card={})
+    # So many that they are read in several pieces, between which requests are answered.
+    idle = [replace(cached.a_pod(1, 1), name=f"idle-{n}", allocation=nothing) for n in range(5_000)]
+    cached.pods = [*idle, *cached.pods]
+    changed = cached.a_pod(7, 2_000)
+    async with asyncio.TaskGroup() as group:
+        comparing = group.create_task(cached.compare())
+        await asyncio.sleep(0)
+        assert not comparing.done()
+        cached.pods = [changed if pod.name == changed.name else pod for pod in cached.pods]
+        cached.ledger.observe(changed.allocation)
+        while not comparing.done():
+            await cached.clock.advance(0.0)
+
+    assert comparing.result() == ()
     assert await cached.compare() == ()
