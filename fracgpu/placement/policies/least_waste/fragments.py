@@ -6,6 +6,7 @@ is the fragmentation measure of Weng et al., "Beware of Fragmentation: Schedulin
 Workloads with Fragmentation Gradient Descent", USENIX ATC 2023.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
@@ -29,23 +30,21 @@ class Fragments:
     """
 
     def __init__(self, classes: Sequence[PodClass], models: Sequence[str]) -> None:
-        with_cards = [
-            pod_class for pod_class in classes if 1 <= pod_class.demand.cards <= MAX_CARDS
-        ]
-        kinds = sorted({(one.demand.share_milli, one.demand.cards) for one in with_cards})
-        at = {kind: number for number, kind in enumerate(kinds)}
+        with_cards = sorted(
+            (pod_class for pod_class in classes if 1 <= pod_class.demand.cards <= MAX_CARDS),
+            key=_kind,
+        )
+        kinds = sorted({_kind(one) for one in with_cards})
         self._share = np.array([share for share, _ in kinds], np.int16)
         self._cards = np.array([cards for _, cards in kinds], np.int64)
-        self._cpu_steps = np.unique(
-            np.array([one.demand.cpu_milli for one in with_cards], np.int64)
-        )
-        # [model, CPU steps reached, kind] -> ratio of all pods, of that kind, that have enough CPU.
-        self._ratio = np.zeros((len(models), len(self._cpu_steps) + 1, len(kinds)))
-        for one in with_cards:
-            kind = at[one.demand.share_milli, one.demand.cards]
-            reached = int(np.searchsorted(self._cpu_steps, one.demand.cpu_milli)) + 1
-            accepts = [one.demand.accepts(model) for model in models]
-            self._ratio[accepts, reached:, kind] += one.frequency_ratio
+        # Classes of one kind differ in CPU and models. They are adjacent, from [kind] on.
+        ordered = [_kind(one) for one in with_cards]
+        self._first = np.array([bisect_left(ordered, kind) for kind in kinds], np.int64)
+        self._frequency = np.array([one.frequency_ratio for one in with_cards])
+        self._cpu_milli = np.array([one.demand.cpu_milli for one in with_cards], np.int64)
+        self._accepts = np.array(
+            [[one.demand.accepts(model) for one in with_cards] for model in models], bool
+        ).reshape(len(models), len(with_cards))
 
     def seen_in(self, time_ms: int) -> int:
         """Return for how many nodes that takes about that time: a count, whatever the load."""
@@ -65,6 +64,20 @@ class Fragments:
         enough = live[:, None, :] >= self._share[:, None]  # [node, kind, card]
         room = (enough * live[:, None, :]).sum(2, dtype=np.int64)
         runs = enough.sum(2) >= self._cards
-        ratio = self._ratio[model, np.searchsorted(self._cpu_steps, cpu_milli, "right")]
+        ratio = self._ratio(cpu_milli, model)
         unusable: NDArray[np.float64] = live.sum(1, dtype=np.int64) - (ratio * runs * room).sum(1)
         return unusable
+
+    def _ratio(self, cpu_milli: NDArray[np.int32], model: IntArray) -> NDArray[np.float64]:
+        """Return the ratio of all pods that are of a kind and have CPU enough, [node, kind]."""
+        if not len(self._share):
+            return np.zeros((len(model), 0))
+        runs = self._accepts[model] & (self._cpu_milli <= cpu_milli[:, None])
+        found: NDArray[np.float64] = np.add.reduceat(
+            np.where(runs, self._frequency, 0.0), self._first, axis=1
+        )
+        return found
+
+
+def _kind(pod_class: PodClass) -> tuple[int, int]:
+    return pod_class.demand.share_milli, pod_class.demand.cards

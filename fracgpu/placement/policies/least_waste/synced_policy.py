@@ -96,7 +96,7 @@ class SyncedPolicy:
             found[self._matrix_row[ranking.rows]] = ranking.cost_milli
             if not np.isnan(ranking.cost_milli).any():
                 if len(self._costs) >= _MAX_COSTS:
-                    self._costs.clear()
+                    del self._costs[next(iter(self._costs))]  # the oldest
                 self._costs[key] = found
         return found
 

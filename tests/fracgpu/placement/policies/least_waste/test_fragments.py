@@ -1,5 +1,7 @@
 """What is idle counts as unusable as far as a random pod of the mix cannot use it."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -88,3 +90,20 @@ def test_it_is_the_mean_over_the_mix(cards: list[int], cpu_milli: int, model: in
 
     assert found == pytest.approx(by_hand(cards, cpu_milli, MODELS[model]))
     assert -1e-6 <= found <= sum(cards) + 1e-6
+
+
+def test_the_memory_follows_the_number_of_classes_however_much_cpu_they_request() -> None:
+    models = tuple(f"model-{number}" for number in range(50))
+    classes = WorkloadMix.fold(
+        Demand(cpu_milli=100 * number, cards=1, share_milli=number % 999 + 1)
+        for number in range(1, 1001)
+    ).classes()
+    tracemalloc.start()
+    try:
+        fragments = Fragments(classes, models)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert fragments.seen_in(10) > 0
+    assert held < 1_000_000  # a table of models, CPU and kinds would take 400 MB
