@@ -50,6 +50,7 @@ from scheduler.page.explainer import Explainer
 from scheduler.page.filter_answers import FilterAnswers
 from scheduler.page.server import PageServer
 from scheduler.pod_activator import PodActivator
+from scheduler.request_activity import RequestActivity
 from scheduler.settings import SchedulerSettings
 from scheduler.version_skew import VersionSkewCheck
 from scheduler.workload_learner import WorkloadLearner
@@ -218,7 +219,9 @@ def _wire(
         reservations=lambda: ledger.reservations.states(now=clock.now()),
         longest_pause_s=partial(longest_pause_s, asyncio.get_running_loop()),
     )
-    learn = partial(WorkloadLearner(core.least_waste).run, clock, core.changes, every_s=_LEARN_S)
+    activity = RequestActivity()
+    learner = WorkloadLearner(core.least_waste, activity)
+    learn = partial(learner.run, clock, core.changes, every_s=_LEARN_S)
     return Running(
         tasks={
             **tasks,
@@ -268,6 +271,7 @@ def _wire(
                 ssl_context=None if tls is None else tls.context,
                 on_filtered=page.answers.note,
                 narrow=NarrowFilter(core.extender).narrow if settings.narrow_filter else None,
+                activity=activity,
             ),
             *page.servers(leader_gate),
         ),

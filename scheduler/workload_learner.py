@@ -9,12 +9,14 @@ import structlog
 from fracgpu.placement.policies.least_waste.fill.compiled_fill import CompiledFill
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
 from process.clock import Clock
+from scheduler.request_activity import RequestActivity
 
 log = structlog.get_logger()
 
 # Between two looks for what requests found unknown, where nothing in the cluster changes.
 _LOOK_S: Final = 0.5
-# After a step of some milliseconds while requests come in, so that most of them meet no step.
+# While requests come in, a step is taken when one is answered, or else after this time. So most of
+# them meet no step, and those that need long stop nothing.
 _REST_S: Final = 0.01
 
 
@@ -30,8 +32,16 @@ class Changes(Protocol):
 class WorkloadLearner:
     """Learns in steps of some milliseconds, so that kube-scheduler's requests are not delayed."""
 
-    def __init__(self, order: LeastWasteOrder) -> None:
+    def __init__(
+        self,
+        order: LeastWasteOrder,
+        requests: RequestActivity | None = None,
+        *,
+        rest_s: float = _REST_S,
+    ) -> None:
         self._order = order
+        self._requests = requests or RequestActivity()
+        self._rest_s = rest_s
 
     async def run(self, clock: Clock, changes: Changes, *, every_s: float) -> None:
         """Learn the current mix of pods periodically, until cancelled.
@@ -63,7 +73,10 @@ class WorkloadLearner:
         await self._take(self._order.catching_up())
 
     async def _take(self, steps: Iterator[None]) -> None:
-        requests = self._order.requests
+        requests, seen, were_some = self._requests, self._requests.begun, False
         for _ in steps:
-            await asyncio.sleep(_REST_S if self._order.requests != requests else 0)
-            requests = self._order.requests
+            await asyncio.sleep(0)
+            are_some = requests.under_way or requests.begun != seen
+            if are_some or were_some:
+                await requests.gap(limit_s=self._rest_s)
+            seen, were_some = requests.begun, are_some

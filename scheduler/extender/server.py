@@ -18,6 +18,7 @@ from scheduler.extender.filter import Extender
 from scheduler.extender.preempt import Preemptor
 from scheduler.extender.stale_cache_retry import StaleCacheRetry
 from scheduler.metrics import RequestOutcome, SchedulerMetrics, Verb
+from scheduler.request_activity import RequestActivity
 
 log = structlog.get_logger()
 
@@ -54,6 +55,7 @@ class ExtenderServer(HttpServer):
         ssl_context: ssl.SSLContext | None = None,
         on_filtered: Callable[[PodInfo, FilterResult], None] = lambda *_: None,
         narrow: Callable[[ExtenderArgs, FilterResult], FilterResult] | None = None,
+        activity: RequestActivity | None = None,
     ) -> None:
         self._extender = extender
         self._patient = patient
@@ -64,6 +66,7 @@ class ExtenderServer(HttpServer):
         self._clock = clock
         self._on_filtered = on_filtered
         self._narrow = narrow
+        self._activity = activity or RequestActivity()
         app = web.Application(client_max_size=body_limit_mib * _MIB)
         app.router.add_post("/filter", self._route(Verb.FILTER, self._filter))
         app.router.add_post("/prioritize", self._route(Verb.PRIORITIZE, self._prioritize))
@@ -104,13 +107,17 @@ class ExtenderServer(HttpServer):
         self, verb: Verb, answer: Callable[[bytes], Awaitable[bytes]]
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
+            with self._activity:
+                return await answered(request)
+
+        async def answered(request: web.Request) -> web.Response:
             body = await request.read()  # raises 413 above the limit
             began_s = self._clock.monotonic()
             outcome = RequestOutcome.FAILED
             try:
-                answered = await answer(body)
+                found = await answer(body)
                 outcome = RequestOutcome.ANSWERED
-                return web.Response(body=answered, content_type=_JSON)
+                return web.Response(body=found, content_type=_JSON)
             except ProtocolError as error:
                 outcome = RequestOutcome.MALFORMED
                 log.warning("request_malformed", verb=verb.value, error=str(error))

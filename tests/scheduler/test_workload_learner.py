@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -23,6 +23,7 @@ from scheduler.cache.change_signal import ChangeSignal
 from scheduler.cache.event_handlers import ClusterEventHandlers
 from scheduler.extender.api import ExtenderArgs
 from scheduler.extender.filter import Extender
+from scheduler.request_activity import RequestActivity
 from scheduler.workload_learner import WorkloadLearner
 from tests.scheduler.harness import Harness
 from tests.support.gpu import a_gpu_pod, some_cards
@@ -426,3 +427,57 @@ async def test_a_change_of_the_cluster_is_followed_at_once() -> None:
         await wasting.cluster.clock.advance(0.0)
 
         assert wasting.order.states > states
+
+
+class Counted(LeastWasteOrder):
+    """Has three steps to take, and counts them."""
+
+    taken = 0
+
+    def catching_up(self) -> Iterator[None]:
+        for _ in range(3):
+            self.taken += 1
+            yield
+
+
+async def loop_turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_no_step_is_taken_while_a_request_is_under_way_and_one_when_it_is_answered() -> None:
+    wasting, activity = Wasting(), RequestActivity()
+    order = Counted(wasting.matrix, wasting.cluster.bound_pods, now=wasting.cluster.clock.now)
+    learner = WorkloadLearner(order, activity, rest_s=60.0)
+    async with asyncio.TaskGroup() as group:
+        with activity:
+            group.create_task(learner.catch_up())
+            await loop_turns()
+            assert order.taken == 1  # it had begun when the request was noticed
+        await loop_turns()
+        assert order.taken == 2
+        with activity:
+            await loop_turns()
+        await loop_turns()
+        assert order.taken == 3
+        with activity:
+            pass
+
+
+async def test_where_no_request_comes_steps_follow_each_other() -> None:
+    wasting = Wasting()
+    order = Counted(wasting.matrix, wasting.cluster.bound_pods, now=wasting.cluster.clock.now)
+
+    await WorkloadLearner(order, rest_s=60.0).catch_up()
+
+    assert order.taken == 3
+
+
+async def test_a_request_that_takes_long_stops_no_step_for_longer_than_the_rest() -> None:
+    wasting, activity = Wasting(), RequestActivity()
+    order = Counted(wasting.matrix, wasting.cluster.bound_pods, now=wasting.cluster.clock.now)
+
+    with activity:
+        await WorkloadLearner(order, activity, rest_s=0.001).catch_up()
+
+    assert order.taken == 3

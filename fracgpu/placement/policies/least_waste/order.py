@@ -69,7 +69,6 @@ class LeastWasteOrder:
 
     Attributes:
         times_learnt: how often a mix was learnt.
-        requests: how often nodes were scored, or the cards of one chosen.
         turnover: what pods take and give back; it decides what the scores count.
     """
 
@@ -89,7 +88,6 @@ class LeastWasteOrder:
         self._mix, self._folded = WorkloadMix(), False
         self._synced: SyncedPolicy | None = None
         self.times_learnt = 0
-        self.requests = 0
         self.turnover = Turnover()
         self._accepted: dict[frozenset[str], Models] = {}
         self._models_known = 0
@@ -280,7 +278,6 @@ class LeastWasteOrder:
             by_cards: [node] the score by the card that the pod would get, 0..1.
             closed: cards that the pod does not get, each with its node.
         """
-        self.requests += 1
         synced = self._synced
         if synced is None or (need is not None and len(need.containers) != 1):
             return None
@@ -334,7 +331,6 @@ class LeastWasteOrder:
         synced = self._synced
         if synced is None or len(need.containers) != 1:
             return None
-        self.requests += 1
         # Binds may follow each other without a filter request, which would refresh the matrix.
         self._matrix.refresh(now=self._now())
         synced.keep_up()

@@ -33,7 +33,7 @@ from fracgpu.placement.policies.least_waste.turnover import FILLING, Weights
 from fracgpu.placement.policies.least_waste.workload_mix import PodClass
 
 _WARMED_AT_ONCE: Final = 512  # nodes at which a step of warming looks, and what it evaluates
-_STEP_MS: Final = 2
+_STEP_MS: Final = 1
 # What a step looks at, in evaluations of the same time: one kind of pods, and its rows.
 _LOOK_COSTS: Final = 8
 _ROWS_PER_EVALUATION: Final = 8
