@@ -187,7 +187,7 @@ async def test_a_pod_that_changes_while_pods_are_read_is_no_drift() -> None:
     # So many that they are read in several pieces, between which requests are answered.
     idle = [replace(cached.a_pod(1, 1), name=f"idle-{n}", allocation=nothing) for n in range(5_000)]
     cached.pods = [*idle, *cached.pods]
-    changed = cached.a_pod(7, 2_000)
+    changed = cached.a_pod(2, 2_000)
     async with asyncio.TaskGroup() as group:
         comparing = group.create_task(cached.compare())
         await asyncio.sleep(0)
