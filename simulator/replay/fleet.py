@@ -53,9 +53,9 @@ class FleetState:
         self._listeners: list[Callable[[int, int], None]] = []
 
     def on_change(self, listener: Callable[[int, int], None]) -> None:
-        """Tell *listener* of each pod with cards: its place, and the MiB that it takes.
+        """Call *listener* for each pod with cards with its place and the MiB that it takes.
 
-        They are negative when they are given back.
+        The MiB are negative when they are given back.
         """
         self._listeners.append(listener)
 
