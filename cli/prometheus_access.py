@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from cli.rebalancing import ReadingFailed, open_prometheus
+from fracgpu import names
 from kube.client import KubeClient
 from kube.errors import KubeError, NotFound
 from kube.kinds import DEPLOYMENTS, SECRETS
@@ -26,7 +27,6 @@ from kube.objects import decode_object
 from rebalancer.usage.answers import Sample, Series, samples_in, series_in
 from rebalancer.usage.prometheus import QueryError, QueryFailed
 
-REBALANCER: Final = "fracgpu-rebalancer"
 _SECRET: Final = "fracgpu-prometheus"  # noqa: S105 - a name
 _VARIABLE: Final = "FRACGPU_REBALANCER_PROMETHEUS_URL"
 _FLAG: Final = "--prometheus-url"
@@ -196,10 +196,12 @@ def _garbled() -> Iterator[None]:
 
 
 async def _found_url(client: KubeClient, *, namespace: str) -> str:
-    where = f"Deployment {namespace}/{REBALANCER}"
+    where = f"Deployment {namespace}/{names.REBALANCER}"
     hint = f"name one with {_FLAG}"
     try:
-        url = rebalancers_url(await client.get_object(DEPLOYMENTS, REBALANCER, namespace=namespace))
+        url = rebalancers_url(
+            await client.get_object(DEPLOYMENTS, names.REBALANCER, namespace=namespace)
+        )
     except NotFound:
         raise ReadingFailed(f"no {_FLAG}, and there is no {where} to ask; {hint}") from None
     except KubeError as error:

@@ -12,6 +12,7 @@ from component.placement_config import parse_strategy
 from fracgpu import names
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
+from fracgpu.units import BYTES_PER_MIB
 from kube.client import KubeClient
 from kube.errors import NotFound
 from kube.kinds import CONFIGMAPS
@@ -23,7 +24,6 @@ from rebalancer.usage.prometheus import Prometheus
 
 _SYNC_LIMIT_S: Final = 60.0
 _POLL_S: Final = 0.05
-_MIB: Final = 1024 * 1024
 
 
 class ReadingFailed(Exception):  # noqa: N818 - says what happened
@@ -74,7 +74,7 @@ def open_prometheus(
     return Prometheus(
         url,
         limit_s=options.query_timeout_s,
-        limit_bytes=256 * _MIB,
+        limit_bytes=256 * BYTES_PER_MIB,
         credentials=CredentialFiles(
             folder=options.prometheus_credentials_dir or (None if by_flag else presented),
             token_file=options.prometheus_token_file,

@@ -111,3 +111,4 @@ METRIC_COLLECTED: Final = "fracgpu_collect_timestamp_seconds"
 SYSTEM_NAMESPACE: Final = "fracgpu-system"
 CONFIG_MAP: Final = "fracgpu-config"
 SCHEDULER_NAME: Final = "fracgpu-scheduler"
+REBALANCER: Final = "fracgpu-rebalancer"  # its Deployment, and the Lease of its leader

@@ -4,7 +4,6 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
-from typing import Final
 
 from component.config_watcher import ConfigWatcher
 from component.placement_config import watch_strategy
@@ -39,8 +38,6 @@ from rebalancer.usage.credentials import CredentialFiles
 from rebalancer.usage.measured import MeasuredUsage
 from rebalancer.usage.prometheus import Prometheus
 
-COMPONENT: Final = "fracgpu-rebalancer"
-
 
 def build(settings: RebalancerSettings) -> Service:
     """Build the role; nothing is opened before it runs."""
@@ -61,7 +58,10 @@ def build(settings: RebalancerSettings) -> Service:
             server_name=settings.prometheus_server_name,
         )
         with closing(AuditLog(settings.audit_log, limit_mib=settings.audit_log_mib)) as audit:
-            async with connect(settings.kubeconfig, user_agent=COMPONENT) as client, prometheus:
+            async with (
+                connect(settings.kubeconfig, user_agent=names.REBALANCER) as client,
+                prometheus,
+            ):
                 yield running(
                     settings,
                     client,
@@ -99,7 +99,7 @@ def running(  # noqa: PLR0913 - the parts of one process
     election = LeaderElector(
         client,
         clock,
-        name=COMPONENT,
+        name=names.REBALANCER,
         namespace=settings.namespace,
         identity=identity,
         times=LeaseDurations.lasting(settings.lease_duration_s),
@@ -130,7 +130,7 @@ def running(  # noqa: PLR0913 - the parts of one process
     )
     store = MoveStore(client, guard=guard)
     events = EventRecorder(
-        client, COMPONENT, clock, instance=identity, correlator=EventCorrelator()
+        client, names.REBALANCER, clock, instance=identity, correlator=EventCorrelator()
     )
     reporter = EventReporter(
         GuardedEvents(events, guard=guard),

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from typing import Final
 
-from cli.prometheus_access import REBALANCER, ProxiedPrometheus, rebalancers_url, service_of
+from cli.prometheus_access import ProxiedPrometheus, rebalancers_url, service_of
+from fracgpu import names
 from fracgpu.doctor.facts import PrometheusFact, Unread
 from fracgpu.doctor.measurements import SERIES
 from kube.client import KubeClient
@@ -39,7 +40,9 @@ async def ask_through_proxy(client: KubeClient, *, namespace: str) -> Prometheus
     Raises:
         KubeError: the Deployment of the rebalancer cannot be read.
     """
-    url = rebalancers_url(await client.get_object(DEPLOYMENTS, REBALANCER, namespace=namespace))
+    url = rebalancers_url(
+        await client.get_object(DEPLOYMENTS, names.REBALANCER, namespace=namespace)
+    )
     service = service_of(url)
     if service is None:
         return Unread(

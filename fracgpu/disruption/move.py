@@ -1,7 +1,7 @@
 """Moves, planned and past, and the reasons to hold one back: values without decisions."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import Enum
 from typing import Final
 
@@ -10,7 +10,7 @@ from fracgpu.disruption.heat import Unrelievable
 from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.card_hold import CardHold
 from fracgpu.state.move_object import Beneficiary, MoveMode, MovePhase
-from fracgpu.state.reservation import MoveClaims, Reservation
+from fracgpu.state.reservation import NEVER, MoveClaims, Reservation
 from fracgpu.units import Mib
 
 ENDED: Final = frozenset({MovePhase.RECOMMENDED, MovePhase.DONE, MovePhase.ABORTED})
@@ -18,7 +18,6 @@ ENDED: Final = frozenset({MovePhase.RECOMMENDED, MovePhase.DONE, MovePhase.ABORT
 UNDER_WAY: Final = frozenset(MovePhase) - ENDED - {MovePhase.VERIFYING}
 # From these phases on the pod's users could notice something.
 DISTURBING: Final = frozenset({MovePhase.SURGING, MovePhase.EVICTING})
-_NEVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
 class HoldReason(Enum):
@@ -207,7 +206,7 @@ def claims_once_planned(move: Move, *, reserves: bool = True, holds: bool = True
         node=move.target_node,
         card=move.target,
         allocation=CardAllocation(mib=move.mib, cores=move.cores, slots=move.slots),
-        until=_NEVER,
+        until=NEVER,
     )
     hold = None
     if beneficiary is not None and holds:
@@ -216,7 +215,7 @@ def claims_once_planned(move: Move, *, reserves: bool = True, holds: bool = True
             pod_uid=beneficiary.uid,
             node=move.source_node,
             cards=frozenset(CardUuid(card) for card in beneficiary.cards),
-            until=_NEVER,
+            until=NEVER,
         )
     return MoveClaims(move=name, reservation=reservation if reserves else None, hold=hold)
 

@@ -9,7 +9,6 @@ from fracgpu.doctor.facts import Facts, Json, NotKnownError, known, named, reque
 from fracgpu.doctor.finding import INSTALL_AGAIN, Check, Finding, error, warning
 
 EXTENDER_LEASE: Final = "fracgpu-scheduler-extender"
-REBALANCER_LEASE: Final = "fracgpu-rebalancer"
 LEADER_SLICE: Final = "fracgpu-scheduler-leader"
 
 _ALL: Final = 100
@@ -134,7 +133,7 @@ def _addresses(slice_: Json) -> list[str]:
 
 def _rebalancer_leads(facts: Facts) -> Iterator[Finding]:
     finding = _lease_problem(
-        facts, REBALANCER_LEASE, "fracgpu-rebalancer", "hot cards are neither seen nor relieved"
+        facts, names.REBALANCER, names.REBALANCER, "hot cards are neither seen nor relieved"
     )
     if finding is not None:
         yield finding
@@ -169,7 +168,7 @@ def _lease_problem(facts: Facts, name: str, deployment: str, effect: str) -> Fin
 
 def _replicas(facts: Facts) -> Iterator[Finding]:
     deployments = known(facts.deployments)
-    for name in ("fracgpu-webhook", "fracgpu-scheduler", "fracgpu-rebalancer", "fracgpu-certs"):
+    for name in ("fracgpu-webhook", "fracgpu-scheduler", names.REBALANCER, "fracgpu-certs"):
         body = named(deployments, name)
         if body is None:
             if name != "fracgpu-certs":  # cert-manager may make the certificates

@@ -14,7 +14,7 @@ from fracgpu.state.move_object import KIND, RESERVING, MoveObject, MovePhase, de
 from fracgpu.units import MAX_MIB, Mib
 
 _MAX_SLOTS: Final = 1024  # containers of one pod; far more than a card can have slots
-_NEVER: Final = datetime.max.replace(tzinfo=UTC)
+NEVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +174,7 @@ def _time(text: str) -> datetime:
     try:
         return in_utc(datetime.fromisoformat(text))
     except ValueError:
-        return _NEVER
+        return NEVER
 
 
 def _amount_problem(move: MoveObject) -> str:
