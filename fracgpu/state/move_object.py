@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from fracgpu.errors import WireError
+from fracgpu.errors import decode_wire
 
 GROUP_VERSION: Final = "fracgpu.io/v1alpha1"
 PLURAL: Final = "moves"
@@ -245,10 +245,7 @@ def decode_move(body: bytes) -> MoveObject:
     Raises:
         WireError: *body* is no Move of this version.
     """
-    try:
-        return _decoder.decode(body)
-    except msgspec.MsgspecError as error:
-        raise WireError(what=KIND, message=str(error)) from error
+    return decode_wire(_decoder.decode, body, what=KIND)
 
 
 def in_utc(moment: datetime) -> datetime:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from fracgpu.cards.card import FULL_CORES, CardUuid
-from fracgpu.errors import WireError
+from fracgpu.errors import WireError, decode_wire
 from fracgpu.state.allocation import WHOLE_CARD, CardAllocation
 from fracgpu.state.card_hold import CardHold, hold_of
 from fracgpu.state.move_object import KIND, RESERVING, MoveObject, MovePhase, decode_move, in_utc
@@ -134,10 +134,7 @@ def read_claims(body: bytes) -> MoveClaims:
 
 
 def _unreadable(body: bytes, problem: str) -> MoveClaims:
-    try:
-        found = msgspec.json.decode(body)
-    except msgspec.MsgspecError as error:
-        raise WireError(what=KIND, message=str(error)) from error
+    found: object = decode_wire(msgspec.json.decode, body, what=KIND)
     name = _text(found, "metadata", "name")
     if not name:
         raise WireError(what=KIND, message="no metadata.name")

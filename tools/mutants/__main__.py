@@ -32,6 +32,7 @@ _FAILED: Final = 1
 _NONE: Final = "no-mutant"
 # What is not ours to mutate, or too large to copy.
 _LEFT_OUT: Final = ("build", "dist", "__pycache__", "*.egg-info", "demo-report*", ".*")
+_PLUGIN: Final = "empty_caches"  # beside this file; copied to the top, where pytest finds it
 _KEPT: Final = (".importlinter", ".dockerignore", ".pre-commit-config.yaml")
 
 
@@ -104,6 +105,7 @@ def run(  # noqa: PLR0913 - where, what, and how much of it
     """
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(root, copy, ignore=shutil.ignore_patterns(*_LEFT_OUT))
+    shutil.copy(Path(__file__).with_name(f"{_PLUGIN}.py"), copy)
     for name in _KEPT:
         if (root / name).exists():
             shutil.copy(root / name, copy)
@@ -139,7 +141,10 @@ def configuration(copy: Path, modules: Sequence[str], tests: Sequence[str] = ())
             *(tests or (selection(copy, name) for name in modules))
         ],
         # A slow test starts programs, which run the code of the copy without the mutant.
-        "pytest_add_cli_args": ["-p", "no:cacheprovider", "-m", "not slow and not e2e"],
+        "pytest_add_cli_args": [
+            *("-p", "no:cacheprovider", "-p", _PLUGIN),
+            *("-m", "not slow and not e2e"),
+        ],
     }
     lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
     return "\n".join(["", "[tool.mutmut]", *lines, ""])

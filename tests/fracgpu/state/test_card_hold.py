@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 
 from fracgpu.cards.card import CardUuid
+from fracgpu.k8s.resources import HostResources
 from fracgpu.state.allocation import Slice
 from fracgpu.state.card_hold import CardHold, held_cards, hold_of
 from fracgpu.state.ledger import Ledger
@@ -37,6 +38,12 @@ def test_a_move_for_its_sources_own_sake_holds_no_card() -> None:
 def test_the_cards_are_held_unless_the_moved_pod_stays(phase: MovePhase) -> None:
     hold = hold_of(move_of(phase=phase, beneficiary=a_beneficiary()))
     assert (hold is None) == (phase in _NO_ROOM)
+
+
+def test_a_hold_keeps_cpu_and_memory_for_the_pod_as_well() -> None:
+    hold = hold_of(move_of(beneficiary=a_beneficiary(cpu_milli=4000, memory_mib=512)))
+    assert hold is not None
+    assert hold.host == HostResources(cpu_milli=4000, memory_mib=512)
 
 
 def test_a_hold_is_what_the_move_says() -> None:
@@ -106,7 +113,9 @@ def test_a_hold_and_an_assumption_lapse_in_the_ledger_by_themselves() -> None:
     ledger.set_node(a_node("node-1", "GPU-source"))
     ledger.set_move(move_of(phase=MovePhase.DONE, beneficiary=a_beneficiary()))
     until = _BEFORE - timedelta(minutes=1)
+    ledger.take_changed(now=_BEFORE)
     ledger.assume(a_record("uid-big"), node="node-2", assignment={"main": (_SLICE,)}, until=until)
+    assert "node-1" in ledger.take_changed(now=until - timedelta(seconds=1))
 
     def kept(moment: datetime) -> bool:
         info = ledger.node("node-1", now=moment)

@@ -15,6 +15,7 @@ from fracgpu import names
 from fracgpu.errors import WireError
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.k8s.pod import container_specs
+from fracgpu.k8s.resources import HostResources
 from fracgpu.request.need import Rebalance, Strategy
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
@@ -208,11 +209,13 @@ def test_a_node_is_read_with_its_cards_and_cordons() -> None:
     node["metadata"]["annotations"][names.NODE_CORDONS] = (
         '{"GPU-n-1":{"until":"2026-01-05T12:00:00Z","reason":"hot"}}'
     )
+    node["status"]["allocatable"] |= {"cpu": "96", "memory": "512Mi"}
 
     found = read_node(json.dumps(node).encode())
 
     assert (found.node, found.shared, found.schedulable, found.problem) == ("n", True, True, "")
     assert found.cards == some_cards("n")
+    assert found.host == HostResources(cpu_milli=96_000, memory_mib=512, pods=110)
     assert found.cordoned(now=datetime(2026, 1, 5, 11, tzinfo=UTC)) == {"GPU-n-1"}
 
 

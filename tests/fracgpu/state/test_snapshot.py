@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fracgpu.cards.card import CardUuid, NodeCards
+from fracgpu.cards.card import CardUuid, CordonEffect, NodeCards
 from fracgpu.state.snapshot import PodAllocation, Snapshot, build_node_info
 from tests.support.core import a_card, a_node_info, an_allocation
 
@@ -38,6 +38,19 @@ def test_what_pods_hold_is_not_free() -> None:
     card_info = snapshot.card(CardUuid("GPU-a"))
     assert card_info is not None
     assert card_info.pods == {"p", "q"}
+
+
+def test_a_card_is_avoided_or_closed_as_its_cordon_says() -> None:
+    cards = tuple(a_card(f"GPU-{name}", index=index) for index, name in enumerate("abc"))
+    cordons = {
+        CardUuid("GPU-a"): CordonEffect.PREFER_NO_SCHEDULE,
+        CardUuid("GPU-b"): CordonEffect.NO_SCHEDULE,
+    }
+
+    node = build_node_info(NodeCards(node="n", cards=cards), (), cordons=cordons)
+
+    assert [card.avoided for card in node.cards.values()] == [True, False, False]
+    assert [card.cordoned for card in node.cards.values()] == [False, True, False]
 
 
 def test_what_if_a_pod_came_leaves_the_picture_as_it_was() -> None:

@@ -24,11 +24,17 @@ Held = Mapping[str, Mapping[str, Sequence[int]]]  # node → card → MiB of eac
 class FirstFit:
     """Moves any pod but the pinned ones, to the first other card with room.
 
-    The waiting pod fits on the cards of one node, whichever they are.
+    The waiting pod fits on the cards of one node, unless that is *refused*.
     """
 
-    def __init__(self, snapshot: Snapshot, pinned: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        pinned: frozenset[str] = frozenset(),
+        refused: frozenset[str] = frozenset(),
+    ) -> None:
         self.snapshot = snapshot
+        self.refused = refused
         self.pinned = pinned
         self.free = {
             uuid: int(card.free_mib)
@@ -47,7 +53,8 @@ class FirstFit:
         return sorted(pods, key=lambda pod: (pod.cost, pod.uid))
 
     def fits(self, node: str, cards: Sequence[CardUuid], moved: Sequence[MovablePod]) -> bool:
-        return all(card in self.snapshot.nodes[node].cards for card in cards)
+        of_node = self.snapshot.nodes[node].cards
+        return node not in self.refused and all(card in of_node for card in cards)
 
     def target(
         self, pod: MovablePod, before: Sequence[PlannedMove], keep_off: frozenset[CardUuid]
@@ -72,7 +79,7 @@ def _snapshot(held: Held) -> Snapshot:
     return ledger.snapshot(now=NOON)
 
 
-def _search(
+def _search(  # noqa: PLR0913 - what there is, what waits, and what may not be
     held: Held,
     *,
     cards: int = 1,
@@ -80,8 +87,12 @@ def _search(
     pinned: frozenset[str] = frozenset(),
     among: Sequence[str] | None = None,
     away: Sequence[str] = (),
+    refused: frozenset[str] = frozenset(),
 ) -> RoomPlan | None:
-    """Search for room on the cards *among* all, while nodes *away* take no pods."""
+    """Search for room on the cards *among* all, while nodes *away* take no pods.
+
+    The waiting pod may not run on nodes *refused*.
+    """
     snapshot = _snapshot(held)
     snapshot = replace(
         snapshot,
@@ -94,7 +105,7 @@ def _search(
     need = PodNeed(containers=(ContainerNeed(name="main", cards=cards, mib=Mib(mib)),))
     everywhere = np.ones(len(table.uuids), np.bool_)
     flags = everywhere if among is None else table.flags([CardUuid(card) for card in among])
-    return find_room(table, need, FirstFit(snapshot, pinned), cards=flags)
+    return find_room(table, need, FirstFit(snapshot, pinned, refused), cards=flags)
 
 
 def _moved(plan: RoomPlan | None) -> list[str] | None:
@@ -144,9 +155,16 @@ def test_only_cards_that_the_waiting_pod_may_get_are_freed() -> None:
     assert _search(held, away=["n1"], among=["a"]) is None
 
 
+def test_a_pod_that_fits_on_a_node_that_takes_it_is_not_helped_by_moves() -> None:
+    held: Held = {"n1": {"a": []}, "n2": {"b": []}, "n3": {"c": [3000]}}
+
+    assert _search(held, refused=frozenset({"n1"})) is None
+    assert _moved(_search(held, refused=frozenset({"n1", "n2"}))) == ["c.0"]
+
+
 def test_one_large_pod_is_moved_rather_than_two_of_which_one_is_small() -> None:
     # The target has 9,500 MiB free: too little for the pod that waits, enough for the one of 9,000.
-    held = {"n1": {"a": [9000, 1000, 13_000]}, "n2": {"b": [14_500]}}
+    held = {"n1": {"a": [9000, 1000, 13_000]}, "n2": {"b": [14_500]}, "n3": {"c": [18_000]}}
     assert _moved(_search(held, mib=10_000)) == ["a.0"]
 
 
