@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fracgpu.disruption.brakes.breakers import (
     NO_OUTAGES,
     Breaker,
+    OpenBreaker,
     Outages,
     effective_mode,
     open_breakers,
@@ -68,6 +69,23 @@ def test_what_was_only_shown_opens_nothing() -> None:
     past = [ended(minutes_ago=m, useless=True, ending=Ending.DRY_RUN) for m in range(1, 20)]
 
     assert opened(*past) == {}
+
+
+def test_it_says_how_many_pods_were_lost() -> None:
+    one, two = (ended(minutes_ago=minutes, ending=Ending.LOST) for minutes in (10, 20))
+
+    def why(*past: PastMove) -> list[str]:
+        found = open_breakers(past, policy=ACTIVE, now=NOON, outages=NO_OUTAGES)
+        return [breaker.why for breaker in found if breaker.breaker is Breaker.LOST_POD]
+
+    assert why(one) == ["a pod was lost"]
+    assert why(one, two) == ["2 pods were lost"]
+
+
+def test_one_that_cannot_know_when_it_closes_says_so() -> None:
+    assert str(OpenBreaker(breaker=Breaker.BLIND, why="no samples", until=None)) == (
+        "blind: no samples; until it sees again"
+    )
 
 
 def test_one_lost_pod_opens_it_for_a_day() -> None:
