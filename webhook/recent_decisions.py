@@ -11,12 +11,13 @@ from fracgpu.cards.card_class import CardClass
 from fracgpu.request.grant_note import Seal
 from webhook.admission.mutation import decide_create
 from webhook.admission.pod import NO_META, Pod
-from webhook.admission.verdict import AdmissionResult, Granted, Patched, Verdict
+from webhook.admission.verdict import AdmissionResult, Denied, Granted, Patched, Verdict
 from webhook.admission_config import AdmissionConfig
 
-# Together they take at most a few MiB, whatever the pods have in them.
-_MOST_QUESTIONS: Final = 256
+# Of all that is remembered: some two thousand decisions on pods of the usual size.
+_MOST_BYTES: Final = 4 * 1024 * 1024
 _MOST_QUESTION_BYTES: Final = 8 * 1024
+_OBJECTS_BYTES: Final = 1024  # about what Python's objects take beside the texts of a decision
 
 _encoder: Final = msgspec.json.Encoder()
 
@@ -49,6 +50,7 @@ class RecentDecisions:
     def __init__(self) -> None:
         self._basis: tuple[object, object] = (None, None)
         self._known: dict[bytes, _Known] = {}
+        self._bytes = 0
 
     def decide(
         self,
@@ -64,6 +66,7 @@ class RecentDecisions:
         if self._basis[0] is not classes or self._basis[1] is not config:
             self._basis = (classes, config)
             self._known.clear()
+            self._bytes = 0
         known = None if question is None else self._known.get(question)
         if known is None:
             verdict = decide_create(
@@ -75,8 +78,10 @@ class RecentDecisions:
         return known.result(seal)
 
     def _remember(self, question: bytes, known: _Known) -> None:
-        if len(self._known) >= _MOST_QUESTIONS:
-            del self._known[next(iter(self._known))]
+        self._bytes += _bytes_of(question, known.verdict)
+        while self._known and self._bytes > _MOST_BYTES:
+            oldest = next(iter(self._known))
+            self._bytes -= _bytes_of(oldest, self._known.pop(oldest).verdict)
         self._known[question] = known
 
 
@@ -92,3 +97,13 @@ def _question(pod: Pod, namespace_labels: Mapping[str, str]) -> bytes | None:
         (meta is NO_META, meta.annotations, meta.labels, pod.spec, namespace_labels)
     )
     return question if len(question) <= _MOST_QUESTION_BYTES else None
+
+
+def _bytes_of(question: bytes, verdict: Verdict) -> int:
+    """Return about how much memory a decision takes, once it has been sealed."""
+    texts = list(verdict.warnings) if not isinstance(verdict, Denied) else [verdict.message]
+    size = _OBJECTS_BYTES + len(question) + sum(map(len, texts))
+    if not isinstance(verdict, Granted):
+        return size
+    patch, note = verdict.patch, verdict.note
+    return size + 2 * (len(patch.before) + len(patch.behind)) + 3 * len(note.words + note.data)

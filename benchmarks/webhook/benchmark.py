@@ -3,8 +3,9 @@
 Ratios are taken in one run, calls to both in turn, because other load on the machine affects
 both; of several runs the median counts. The ratio of CPU times is the steadiest on a busy machine.
 
-Three rows: reviews of pods that are alike, as those of one workload are, and which are decided once
-a second; the same where no pod is like another; and reviews of random kinds and sizes.
+Four rows: reviews of pods that are alike, as those of one workload are; of pods that differ only in
+what admission does not read; of pods that each ask for another share; and reviews of random kinds
+and sizes, none of which is sent twice.
 """
 
 import asyncio
@@ -23,7 +24,12 @@ from typing import Final
 from benchmarks.figure import Figure, percentile
 from benchmarks.fixtures.http_caller import Caller, connects, request_bytes
 from benchmarks.fixtures.live_webhook import LiveWebhook, LiveWebhooks, live_webhooks
-from benchmarks.fixtures.reviews import a_review, mixed_reviews, unlike_reviews
+from benchmarks.fixtures.reviews import (
+    a_review,
+    mixed_reviews,
+    other_settings_reviews,
+    unlike_reviews,
+)
 from certs.authority import make_serving
 from process.clock import SystemClock
 from simulator.envtest.ports import free_ports
@@ -51,13 +57,18 @@ def figures() -> Iterator[Figure]:
 async def _measured() -> Sequence[Figure]:
     body = json.dumps(a_review()).encode()
     request = request_bytes("/mutate", body)
-    unlike = [request_bytes("/mutate", each) for each in unlike_reviews(_CALLS)]
-    mixed = [request_bytes(*each) for each in mixed_reviews(_CALLS, seed=_SEED)]
+    settings = [request_bytes("/mutate", each) for each in other_settings_reviews(_CALLS)]
+    # None of these comes twice: what the webhook remembers must not be of the run before.
+    many = _WARM_UP + _RUNS * _CALLS
+    unlike = [request_bytes("/mutate", each) for each in unlike_reviews(many)]
+    mixed = [request_bytes(*each) for each in mixed_reviews(many, seed=_SEED)]
     with tempfile.TemporaryDirectory() as folder:
         async with live_webhooks(Path(folder), count=2) as live:
             async with _echo(live, Path(folder)) as echo:
                 found = await _side_by_side(live, echo, "mutate", "alike", [request])
-                found += await _side_by_side(live, echo, "unlike", "of another pod each", unlike)
+                which = "of pods with other settings each"
+                found += await _side_by_side(live, echo, "settings", which, settings)
+                found += await _side_by_side(live, echo, "unlike", "of another share each", unlike)
                 found += await _side_by_side(live, echo, "mixed", "of random kinds", mixed)
             found += await _crowd(live, request)
     return [*found, _figure("body", len(body) / 1024, "KiB", "AdmissionReview of one pod")]
@@ -75,17 +86,17 @@ async def _side_by_side(
         which: what the reviews have in common, for the note.
         requests: with head and body.
     """
-    trust, server = live.trust(), live.webhooks[0]
+    trust, server, to_send = live.trust(), live.webhooks[0], cycle(requests)
     runs: list[tuple[list[float], list[float]]] = []
     cpu_ratios = []
     async with Caller(server.port, trust) as webhook, Caller(echo_server.port, trust) as echo:
-        for request in islice(cycle(requests), _WARM_UP):
+        for request in islice(to_send, _WARM_UP):
             await webhook.timed_ms(request)
             await echo.timed_ms(request)
         for _ in range(_RUNS):
             ours, theirs = [], []
             before_s, echo_before_s = server.cpu_s, echo_server.cpu_s
-            for request in islice(cycle(requests), _CALLS):
+            for request in islice(to_send, _CALLS):
                 ours.append(await webhook.timed_ms(request))
                 theirs.append(await echo.timed_ms(request))
             runs.append((ours, theirs))

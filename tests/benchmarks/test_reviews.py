@@ -5,9 +5,10 @@ from collections import Counter
 import msgspec
 
 from benchmarks.fixtures.live_webhook import POLYGLOT
-from benchmarks.fixtures.reviews import mixed_reviews, unlike_reviews
+from benchmarks.fixtures.reviews import mixed_reviews, other_settings_reviews, unlike_reviews
 from tests.webhook.builders import CLASSES, RULES
 from webhook.admission.mutation import admit_create
+from webhook.admission.relevant import relevant_parts
 from webhook.admission.review import Operation, read_pods, read_review
 from webhook.admission.update import admit_update
 from webhook.admission.verdict import AdmissionResult
@@ -40,4 +41,11 @@ def test_mixed_reviews_are_of_every_kind_and_no_two_alike() -> None:
 def test_unlike_reviews_differ_in_what_admission_reads() -> None:
     pods = [read_pods(read_review(body))[0] for body in unlike_reviews(300)]
 
+    assert len({msgspec.json.encode(relevant_parts(pod)) for pod in pods}) == 300
+
+
+def test_pods_of_other_settings_differ_only_in_what_admission_does_not_read() -> None:
+    pods = [read_pods(read_review(body))[0] for body in other_settings_reviews(300)]
+
     assert len({msgspec.json.encode(pod.spec) for pod in pods}) == 300
+    assert len({msgspec.json.encode(relevant_parts(pod).spec) for pod in pods}) == 1

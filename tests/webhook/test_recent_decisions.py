@@ -1,3 +1,4 @@
+import tracemalloc
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -195,11 +196,24 @@ def test_a_pod_with_a_grant_is_decided_by_itself() -> None:
     assert first is not second
 
 
-def test_few_decisions_are_remembered_and_none_on_a_long_pod() -> None:
+def test_what_is_remembered_takes_little_memory() -> None:
     recent = RecentDecisions()
-    for number in range(300):
-        decided(recent, a_pod(also={"rebalance": f"{number}"}))
+    many = [a_container(f"container-{number}") for number in range(60)]
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(250):
+            asked = ", ".join(f"container-{each}=0.{number + 1:05}" for each in range(60))
+            decided(recent, a_pod(*many, fraction=asked))
+        held = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+    assert 2**20 < held < 6 * 2**20
+
+
+def test_nothing_is_remembered_of_a_long_pod() -> None:
+    recent = RecentDecisions()
     long = a_pod(fraction="0.5", also={"model": "x" * 10_000})
 
     assert decided(recent, long) is not decided(recent, long)
-    assert len(recent._known) == 256

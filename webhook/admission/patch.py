@@ -18,7 +18,7 @@ class Edit(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         path: a JSON pointer.
-        value: plain JSON; ignored for ``remove``.
+        value: what msgspec encodes; ignored for ``remove``.
     """
 
     path: str

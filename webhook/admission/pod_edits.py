@@ -55,9 +55,7 @@ def node_edits(affinity: Affinity | None, wanted: Sequence[AddedRequirement]) ->
     would make them match.
     """
     path = "/spec/affinity"
-    new: object = {
-        "nodeSelectorTerms": [{"matchExpressions": [_json(requirement) for requirement in wanted]}]
-    }
+    new: object = {"nodeSelectorTerms": [{"matchExpressions": wanted}]}
     if affinity is None:
         return [Edit(path=path, value={"nodeAffinity": {_REQUIRED: new}})]
     path += "/nodeAffinity"
@@ -84,13 +82,13 @@ def _term_edits(
     path: str, term: NodeSelectorTerm, wanted: Sequence[AddedRequirement]
 ) -> list[Edit]:
     if term.match_expressions is None:
-        return [Edit(path=path, value=[_json(requirement) for requirement in wanted])]
+        return [Edit(path=path, value=wanted)]
     present = [
         (expression.key, expression.operator, tuple(expression.values or ()))
         for expression in term.match_expressions
     ]
     missing = [
-        _json(requirement)
+        requirement
         for requirement in wanted
         if (requirement.key, requirement.operator, requirement.values) not in present
     ]
@@ -101,11 +99,6 @@ def _more_than(key: str, number: int) -> AddedRequirement:
     if number == 0:
         return AddedRequirement(key=key, operator="Exists")
     return AddedRequirement(key=key, operator="Gt", values=(str(number),))
-
-
-def _json(requirement: AddedRequirement) -> dict[str, object]:
-    plain: dict[str, object] = {"key": requirement.key, "operator": requirement.operator}
-    return plain | ({"values": list(requirement.values)} if requirement.values else {})
 
 
 _KEY: Final = names.ENV_VISIBLE_DEVICES
