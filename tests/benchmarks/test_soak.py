@@ -88,6 +88,7 @@ async def test_a_lease_has_one_holder() -> None:
         assert api.holder("l") == "second"
 
 
+@pytest.mark.slow
 def test_every_pod_is_placed_although_the_leader_changes_twice() -> None:
     figures = {figure.name: figure for figure in soak(pods=40, minutes=0.05, warm_up_s=0)}
 

@@ -1,6 +1,10 @@
+import pytest
+
 from benchmarks.start import started
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(400)
 async def test_a_small_cluster_is_read_and_what_it_took_is_told() -> None:
     figures = {figure.name: figure for figure in await started(nodes=3, pods_per_node=2)}
 

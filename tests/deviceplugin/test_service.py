@@ -420,6 +420,7 @@ async def test_an_audit_finds_nothing_on_a_healthy_node_and_a_forged_spec_at_onc
     assert f'fracgpu_deviceplugin_disagreements_total{{kind="{kind}"}} 1.0' in text
 
 
+@pytest.mark.slow
 async def test_pods_that_kubelet_refused_while_the_agent_was_away_are_cleaned_up_never_a_bare_one(
     node: Node,
 ) -> None:

@@ -161,6 +161,7 @@ async def test_a_figure_that_fails_takes_no_card_away_and_one_hanging_card_blind
         assert agent.roles.supervisor.starts(ROLE) == 1
 
 
+@pytest.mark.slow
 async def test_a_driver_that_hangs_or_was_replaced_ends_the_process_and_the_next_one_knows_it(
     api: ApiServer, kube: KubeClient, tmp_path: Path, nvml_library: Path
 ) -> None:

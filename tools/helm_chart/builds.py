@@ -40,7 +40,13 @@ def build(folder: Path) -> list[Json]:
         raise BuildError("kubectl is not installed; it builds the kustomizations") from error
     if done.returncode != 0:
         raise BuildError(f"{folder}: {done.stderr.strip()}")
-    return [body for body in yaml.safe_load_all(done.stdout) if body]
+    return [body for body in read_documents(done.stdout) if body]
+
+
+def read_documents(text: str) -> list[Any]:
+    """Return the documents of *text*, read by libyaml where PyYAML has it: ten times as fast."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return list(yaml.load_all(text, Loader=loader))
 
 
 def key_of(body: Json) -> Key:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import yaml
 
-from tools.helm_chart.builds import ROOT, Key, build, without_hashes
+from tools.helm_chart.builds import ROOT, Key, build, read_documents, without_hashes
 from tools.helm_chart.filling import fill
 from tools.helm_chart.places import only_alternative
 from tools.helm_chart.settings import Setting
@@ -139,7 +139,7 @@ def _sources() -> dict[tuple[str, str], str]:
                 stem = entry["name"].removeprefix("fracgpu-")
                 found["ConfigMap", entry["name"]] = str(Path(name).with_name(f"{stem}.yaml"))
             continue
-        for body in yaml.safe_load_all(file.read_text()):
+        for body in read_documents(file.read_text()):
             if isinstance(body, dict) and "metadata" in body:
                 found.setdefault((body["kind"], body["metadata"]["name"]), name)
     # The only generator outside deploy/.

@@ -257,6 +257,7 @@ def page(now_s: float, *, busy: float = 95) -> str:
     )
 
 
+@pytest.mark.slow
 async def test_an_exporter_that_freezes_or_refuses_soon_costs_its_cards_their_trust(
     tmp_path: Path,
 ) -> None:

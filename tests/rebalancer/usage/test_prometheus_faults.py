@@ -28,9 +28,9 @@ from tests.support.moving import NAMESPACE, make_cluster
 from tests.support.rebalancing import COOL_CARD, HOT_CARD
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-PATIENCE_S: Final = 90.0  # the machine may be busy
+PATIENCE_S: Final = 180.0  # the machine may be busy
 CYCLES: Final = 2  # that a fault must last, once it is known
 
 
