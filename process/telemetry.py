@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Protocol, cast
 
 from aiohttp import HttpVersion11, web
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -23,6 +23,7 @@ Registry = CollectorRegistry
 
 _STARTING: Final = "still starting"
 _STOPPING: Final = "stopping"
+_METRICS, _LIVEZ, _READYZ = "/metrics", "/livez", "/readyz"
 _PLAIN_TEXT: Final = ""  # what is served to a client that accepts anything
 _OPEN_METRICS_END: Final = b"# EOF\n"
 # For a server that any client can reach: at most 64 KiB of a body are buffered until they are read,
@@ -129,6 +130,61 @@ class Prepared:
         return text
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer to a request, whatever carries it."""
+
+    status: int
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+
+
+class Telemetry:
+    """What a process answers to GET ``/metrics``, ``/livez`` and ``/readyz``.
+
+    *liveness* returns the reason why only a restart helps, or None.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        readiness: Callable[[], Readiness],
+        *,
+        prepared: Sequence[Prepared] = (),
+        liveness: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self._registry = registry
+        self._readiness = readiness
+        self._prepared = prepared
+        self._liveness = liveness
+
+    def answer(self, path: str, *, accept: str) -> Answer | None:
+        """Return the answer to a GET, or None if *path* is none of its own.
+
+        Args:
+            path: of the request.
+            accept: its header of that name, which decides the format of the metrics.
+        """
+        if path == _METRICS:
+            return self._metrics(accept)
+        if path == _LIVEZ:
+            problem = self._liveness()
+            return Answer(503 if problem else 200, f"{problem or 'ok'}\n".encode())
+        return self._readyz() if path == _READYZ else None
+
+    def _metrics(self, accept: str) -> Answer:
+        encode, content_type = choose_encoder(accept)
+        parts = [part.text(accept).removesuffix(_OPEN_METRICS_END) for part in self._prepared]
+        return Answer(200, b"".join((*parts, encode(self._registry))), content_type)
+
+    def _readyz(self) -> Answer:
+        state = self._readiness()
+        told = [*state.checks.items(), *state.remarks.items()]
+        lines = [f"{name}: {reason or 'ok'}" for name, reason in told]
+        lines.append("ready" if state.ready else "not ready")
+        return Answer(200 if state.ready else 503, ("\n".join(lines) + "\n").encode())
+
+
 def telemetry_routes(
     *,
     registry: Registry,
@@ -136,32 +192,20 @@ def telemetry_routes(
     prepared: Sequence[Prepared] = (),
     liveness: Callable[[], str | None] = lambda: None,
 ) -> Mapping[str, Answering]:
-    """Return what answers GET ``/metrics``, ``/livez`` and ``/readyz``, by path.
+    """Return what answers GET requests of :class:`Telemetry`, by path."""
+    telemetry = Telemetry(registry, readiness, prepared=prepared, liveness=liveness)
 
-    *liveness* returns the reason why only a restart helps, or None.
-    """
-
-    async def metrics(request: web.BaseRequest) -> web.Response:
-        accept = request.headers.get("Accept", "")
-        encode, content_type = choose_encoder(accept)
-        parts = [part.text(accept).removesuffix(_OPEN_METRICS_END) for part in prepared]
-        body = b"".join((*parts, encode(registry)))
-        response = web.Response(body=body, headers={"Content-Type": content_type})
-        response.enable_compression()
+    async def handle(request: web.BaseRequest) -> web.Response:
+        told = telemetry.answer(request.path, accept=request.headers.get("Accept", ""))
+        if told is None:
+            raise web.HTTPNotFound
+        headers = {"Content-Type": told.content_type}
+        response = web.Response(body=told.body, status=told.status, headers=headers)
+        if request.path == _METRICS:
+            response.enable_compression()
         return response
 
-    async def livez(_: web.BaseRequest) -> web.Response:
-        problem = liveness()
-        return web.Response(text=f"{problem or 'ok'}\n", status=503 if problem else 200)
-
-    async def readyz(_: web.BaseRequest) -> web.Response:
-        state = readiness()
-        told = [*state.checks.items(), *state.remarks.items()]
-        lines = [f"{name}: {reason or 'ok'}" for name, reason in told]
-        lines.append("ready" if state.ready else "not ready")
-        return web.Response(text="\n".join(lines) + "\n", status=200 if state.ready else 503)
-
-    return {"/metrics": metrics, "/livez": livez, "/readyz": readyz}
+    return dict.fromkeys((_METRICS, _LIVEZ, _READYZ), handle)
 
 
 def add_telemetry_routes(
@@ -232,11 +276,20 @@ async def _refuse(methods: Mapping[str, Answering] | None, request: web.BaseRequ
     raise web.HTTPMethodNotAllowed(request.method, sorted(methods))
 
 
+class OtherProtocol(Protocol):
+    """A second protocol on the same address, such as ``process.http2.Http2Connections``."""
+
+    def or_else(self, http1: Callable[[], asyncio.BaseProtocol]) -> asyncio.BaseProtocol: ...
+
+    async def stop(self, limit_s: float) -> None: ...
+
+
 class HttpServer:
     """An aiohttp application, or fixed routes, on one address; stops without dropping a request.
 
     A ``process.lifecycle.Server``; a role's own aiohttp server may hold one of these. *connections*
-    limits how many are open at once; the application sets the stage of each.
+    limits how many are open at once; the application sets the stage of each. Callers that choose
+    so are answered by *other*, and not by the application.
     """
 
     def __init__(
@@ -247,8 +300,11 @@ class HttpServer:
         port: int,
         ssl_context: ssl.SSLContext | None = None,
         connections: Connections | None = None,
+        other: OtherProtocol | None = None,
     ) -> None:
         self._connections = connections
+        self._other = other
+        self._both: asyncio.Server | None = None
         self._app = app
         self._host = host
         self._port = port
@@ -258,6 +314,8 @@ class HttpServer:
     @property
     def port(self) -> int:
         """The port it listens on; before the start, the one configured."""
+        if self._both is not None and self._both.sockets:
+            return int(self._both.sockets[0].getsockname()[1])
         if self._runner is not None and self._runner.addresses:
             return int(self._runner.addresses[0][1])
         return self._port
@@ -277,19 +335,31 @@ class HttpServer:
             if self._connections is None
             else self._connections.listen(self._host, self._port)
         )
-        await web.SockSite(runner, listening, ssl_context=self._ssl).start()
+        if self._other is None:
+            await web.SockSite(runner, listening, ssl_context=self._ssl).start()
+            return
+        http1 = cast("Callable[[], asyncio.BaseProtocol]", runner.server)
+        self._both = await asyncio.get_running_loop().create_server(
+            partial(self._other.or_else, http1), sock=listening, ssl=self._ssl
+        )
 
     async def stop(self, limit_s: float) -> None:
         """Stop accepting, let requests in flight finish within *limit_s* seconds, then close."""
         runner, self._runner = self._runner, None
         if runner is None:
             return
+        both, self._both = self._both, None
+        if both is not None:
+            both.close()
         for site in tuple(runner.sites):
             await site.stop()
         await asyncio.sleep(0)  # a request read in this turn of the event loop counts as in flight
         if runner.server is not None:
             runner.server.pre_shutdown()  # closes idle connections
-            await runner.server.shutdown(limit_s)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(runner.server.shutdown(limit_s), name="http1")
+                if self._other is not None:
+                    group.create_task(self._other.stop(limit_s), name="other")
         await runner.cleanup()
 
 

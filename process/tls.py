@@ -6,7 +6,7 @@ import json
 import os
 import ssl
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -29,7 +29,11 @@ class ServingTls:
     """
 
     def __init__(
-        self, *, require_client_certificate: bool = False, client_ca_file: str = ""
+        self,
+        *,
+        require_client_certificate: bool = False,
+        client_ca_file: str = "",
+        alpn: Sequence[str] = (),
     ) -> None:
         """Create the context, without a certificate yet.
 
@@ -38,7 +42,9 @@ class ServingTls:
             client_ca_file: the CA that signs client certificates, a PEM file that may change; if it
                 is set, a certificate is required. Without it the CA comes from ``replace`` and
                 ``apply_secret``.
+            alpn: names of the protocols that clients may choose from, the preferred one first.
         """
+        self._alpn = tuple(alpn)
         self._client_ca_file = Path(client_ca_file) if client_ca_file else None
         self._require_client = require_client_certificate or bool(client_ca_file)
         self._current: ssl.SSLContext | None = None
@@ -118,6 +124,8 @@ class ServingTls:
     def _new_context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if self._alpn:
+            context.set_alpn_protocols(list(self._alpn))
         if self._require_client:
             context.verify_mode = ssl.CERT_REQUIRED
             # A resumed session skips the client's certificate, so a removed CA would stay trusted.

@@ -25,6 +25,7 @@ from kube.events import EventRecorder
 from kube.informer import Change, Informer
 from kube.kinds import MOVES, NODES, PDBS, PODS
 from kube.leader_election import LeaderElector, LeaseDurations
+from process import http2
 from process.clock import Clock, SystemClock
 from process.event_loop import longest_pause_s
 from process.lifecycle import Running, Server, Service
@@ -151,7 +152,7 @@ def _wire(
     gate.add("leader and lists", leader_gate.why_not_ready)
     tls = None
     if settings.tls_secret:
-        tls = ServingTls(require_client_certificate=True)
+        tls = ServingTls(require_client_certificate=True, alpn=http2.ALPN)
         certificate = CertificateWatcher(
             client,
             tls,

@@ -1,7 +1,8 @@
 """The extender's HTTP server: kube-scheduler's four verbs, probes and metrics."""
 
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from http import HTTPStatus
 from typing import Final
 
 import structlog
@@ -10,7 +11,15 @@ from aiohttp import web
 from component.leader_gate import LeaderGate
 from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
-from process.telemetry import HttpServer, Readiness, Registry, add_telemetry_routes
+from process.http2 import Http2Connections, Request
+from process.telemetry import (
+    Answer,
+    HttpServer,
+    Readiness,
+    Registry,
+    Telemetry,
+    add_telemetry_routes,
+)
 from scheduler.extender import api
 from scheduler.extender.api import ExtenderArgs, FilterResult, ProtocolError
 from scheduler.extender.bind import Binder
@@ -35,6 +44,7 @@ class ExtenderServer(HttpServer):
 
     A malformed body is answered with 400 and a reason. While this replica does not lead, filter and
     bind return the reason in their ``Error`` field; the others have no such field and answer 503.
+    With TLS a caller may choose HTTP/2, as kube-scheduler does.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword for each collaborator
@@ -67,13 +77,23 @@ class ExtenderServer(HttpServer):
         self._on_filtered = on_filtered
         self._narrow = narrow
         self._activity = activity or RequestActivity()
+        self._telemetry = Telemetry(registry, readiness)
+        self._verbs = {
+            f"/{verb.value}": (verb, answer)
+            for verb, answer in (
+                (Verb.FILTER, self._filter),
+                (Verb.PRIORITIZE, self._prioritize),
+                (Verb.PREEMPT, self._preempt),
+                (Verb.BIND, self._bind),
+            )
+        }
         app = web.Application(client_max_size=body_limit_mib * _MIB)
-        app.router.add_post("/filter", self._route(Verb.FILTER, self._filter))
-        app.router.add_post("/prioritize", self._route(Verb.PRIORITIZE, self._prioritize))
-        app.router.add_post("/preempt", self._route(Verb.PREEMPT, self._preempt))
-        app.router.add_post("/bind", self._route(Verb.BIND, self._bind))
+        for path in self._verbs:
+            app.router.add_post(path, self._over_http1)
         add_telemetry_routes(app, registry=registry, readiness=readiness)
-        super().__init__(app, host=host, port=port, ssl_context=ssl_context)
+        http2 = Http2Connections(self._over_http2, body_limit=body_limit_mib * _MIB)
+        other = None if ssl_context is None else http2
+        super().__init__(app, host=host, port=port, ssl_context=ssl_context, other=other)
 
     async def _filter(self, body: bytes) -> bytes:
         args = api.read_args(body)
@@ -103,30 +123,40 @@ class ExtenderServer(HttpServer):
         error = self._leader_gate.why_not() or await self._binder.bind(args)
         return api.write_binding_result(error)
 
-    def _route(
-        self, verb: Verb, answer: Callable[[bytes], Awaitable[bytes]]
-    ) -> Callable[[web.Request], Awaitable[web.Response]]:
-        async def handle(request: web.Request) -> web.Response:
-            with self._activity:
-                return await answered(request)
-
-        async def answered(request: web.Request) -> web.Response:
+    async def _over_http1(self, request: web.Request) -> web.Response:
+        with self._activity:
             body = await request.read()  # raises 413 above the limit
-            began_s = self._clock.monotonic()
-            outcome = RequestOutcome.FAILED
-            try:
-                found = await answer(body)
-                outcome = RequestOutcome.ANSWERED
-                return web.Response(body=found, content_type=_JSON)
-            except ProtocolError as error:
-                outcome = RequestOutcome.MALFORMED
-                log.warning("request_malformed", verb=verb.value, error=str(error))
-                return web.Response(status=400, text=f"{error}\n")
-            except NotReady as error:
-                outcome = RequestOutcome.NOT_READY
-                return web.Response(status=503, text=f"{error}\n")
-            finally:
-                took_s = self._clock.monotonic() - began_s
-                self._metrics.request(verb, outcome, took_s=took_s)
+            told = await self._answer(request.path, body)
+        headers = {"Content-Type": told.content_type}
+        return web.Response(body=told.body, status=told.status, headers=headers)
 
-        return handle
+    async def _over_http2(self, request: Request) -> Answer:
+        verb, get = request.path in self._verbs, request.method in ("GET", "HEAD")
+        if verb and request.method == "POST":
+            with self._activity:
+                return await self._answer(request.path, request.body)
+        told = self._telemetry.answer(request.path, accept=request.accept)
+        if told is None and not verb:
+            return Answer(HTTPStatus.NOT_FOUND, b"404: Not Found\n")
+        if told is None or not get:
+            return Answer(HTTPStatus.METHOD_NOT_ALLOWED, b"405: Method Not Allowed\n")
+        return told
+
+    async def _answer(self, path: str, body: bytes) -> Answer:
+        verb, answer = self._verbs[path]
+        began_s = self._clock.monotonic()
+        outcome = RequestOutcome.FAILED
+        try:
+            answered = await answer(body)
+            outcome = RequestOutcome.ANSWERED
+            return Answer(HTTPStatus.OK, answered, _JSON)
+        except ProtocolError as error:
+            outcome = RequestOutcome.MALFORMED
+            log.warning("request_malformed", verb=verb.value, error=str(error))
+            return Answer(HTTPStatus.BAD_REQUEST, f"{error}\n".encode())
+        except NotReady as error:
+            outcome = RequestOutcome.NOT_READY
+            return Answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n".encode())
+        finally:
+            took_s = self._clock.monotonic() - began_s
+            self._metrics.request(verb, outcome, took_s=took_s)

@@ -3,23 +3,29 @@
 import asyncio
 import io
 import json
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from certs.authority import make_ca, make_client, make_serving
 from component.leader_gate import LeaderGate
 from fracgpu.names import ASSIGNMENT
+from process.http2 import ALPN
 from process.telemetry import Readiness
+from process.tls import ServingTls, private_file
 from scheduler.extender.narrow_filter import NarrowFilter
 from scheduler.extender.server import ExtenderServer
 from scheduler.extender.stale_cache_retry import StaleCacheRetry
 from tests.component.test_leader_gate import AnElection
 from tests.scheduler.harness import Harness
 from tests.support.gpu import a_gpu_pod
+from tests.support.http2_caller import Http2Caller
 
 RECORDED = Path(__file__).parents[2] / "contracts" / "kube_scheduler"
 
@@ -27,8 +33,11 @@ RECORDED = Path(__file__).parents[2] / "contracts" / "kube_scheduler"
 class Served:
     """A cluster whose extender listens on loopback."""
 
-    def __init__(self, cluster: Harness, url: str, http: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, cluster: Harness, url: str, http: aiohttp.ClientSession, *, port: int
+    ) -> None:
         self.cluster = cluster
+        self.port = port
         self.url = url
         self.http = http
 
@@ -47,7 +56,9 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(*nodes: str, leads: bool = True, narrow: bool = False) -> AsyncIterator[Served]:
+async def serving(
+    *nodes: str, leads: bool = True, narrow: bool = False, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Served]:
     cluster = Harness(*(nodes or ("gpu-1", "gpu-2")), cards=4)
     election = AnElection()
     if leads:
@@ -67,13 +78,80 @@ async def serving(*nodes: str, leads: bool = True, narrow: bool = False) -> Asyn
         port=0,
         body_limit_mib=1,
         narrow=NarrowFilter(cluster.extender).narrow if narrow else None,
+        ssl_context=tls,
     )
     await server.start()
     try:
         async with aiohttp.ClientSession() as http:
-            yield Served(cluster, f"http://127.0.0.1:{server.port}", http)
+            scheme = "http" if tls is None else "https"
+            yield Served(cluster, f"{scheme}://127.0.0.1:{server.port}", http, port=server.port)
     finally:
         await server.stop(1.0)
+
+
+@asynccontextmanager
+async def serving_http2(*, leads: bool = True) -> AsyncIterator[tuple[Served, Http2Caller]]:
+    """Serve with mutual TLS, as in a cluster, to a caller over HTTP/2, as kube-scheduler is."""
+    now = datetime.now(tz=UTC)  # noqa: TID251 - TLS libraries compare with the machine's clock
+    ca = make_ca(name="test CA", now=now, life=timedelta(hours=1))
+    leaf = make_serving(ca, names=("127.0.0.1",), now=now, life=timedelta(hours=1))
+    own = make_client(ca, name="kube-scheduler", now=now, life=timedelta(hours=1))
+    tls = ServingTls(require_client_certificate=True, alpn=ALPN)
+    tls.replace(cert_pem=leaf.cert_pem, key_pem=leaf.key_pem, client_ca_pem=ca.cert_pem)
+    trust = ssl.create_default_context(cadata=ca.cert_pem.decode())
+    with private_file(own.cert_pem + own.key_pem) as path:
+        trust.load_cert_chain(path)
+    async with (
+        serving(leads=leads, tls=tls.context) as served,
+        Http2Caller.connect(served.port, trust) as caller,
+    ):
+        yield served, caller
+
+
+async def test_all_verbs_are_answered_over_http2_as_over_http1() -> None:
+    args, pod = json.loads(recorded("bind")), json.loads(recorded("filter-names"))["Pod"]
+    pod["metadata"]["uid"] = args["PodUID"]
+    bodies = {
+        "filter": recorded("filter-names"),
+        "prioritize": recorded("prioritize-names"),
+        "preempt": a_preempt_request("u", "gpu-1"),
+        "bind": recorded("bind"),
+    }
+    async with serving() as plain, serving_http2() as (served, caller):
+        for cluster in (plain.cluster, served.cluster):
+            cluster.api.put(pod)
+        for verb, body in bodies.items():
+            old = await plain.post(verb, body)
+            new = await caller.ask(f"/{verb}", body)
+            assert (new.status, bytes(new.body).decode()) == old
+            assert new.content_type == "application/json"
+
+
+async def test_a_malformed_request_and_one_to_no_leader_are_told_so_over_http2() -> None:
+    async with serving_http2(leads=False) as (_, caller):
+        malformed = await caller.ask("/filter", b"{}")
+        not_leading = await caller.ask("/prioritize", recorded("prioritize-names"))
+
+    assert (malformed.status, not_leading.status) == (400, 503)
+    assert bytes(malformed.body).startswith(b"not an ExtenderArgs: ")
+
+
+async def test_probes_metrics_and_unknown_paths_are_answered_over_http2() -> None:
+    async with serving_http2() as (_, caller):
+        found = {
+            (method, path): await caller.ask(path, method=method)
+            for method, path in (
+                ("GET", "/livez"),
+                ("GET", "/readyz"),
+                ("GET", "/metrics"),
+                ("GET", "/filter"),
+                ("POST", "/metrics"),
+                ("POST", "/elsewhere"),
+            )
+        }
+
+    assert [answered.status for answered in found.values()] == [200, 200, 200, 405, 405, 404]
+    assert b"fracgpu_scheduler_requests_total" in found["GET", "/metrics"].body
 
 
 def recorded(name: str) -> bytes:

@@ -1,0 +1,151 @@
+"""A caller over HTTP/2, with the same library at the other end: it decides nothing by itself."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Self
+
+from h2.config import H2Configuration
+from h2.connection import ConnectionState, H2Connection
+from h2.errors import ErrorCodes
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    Event,
+    ResponseReceived,
+    StreamEnded,
+    StreamReset,
+    WindowUpdated,
+)
+from h2.settings import SettingCodes, Settings
+
+
+@dataclass(slots=True)
+class Answered:
+    """What came for one request; *reset* is the error with which the server ended it, if so."""
+
+    status: int = 0
+    content_type: str = ""
+    body: bytearray = field(default_factory=bytearray)
+    reset: ErrorCodes | int | None = None
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Http2Caller:
+    """One connection to a server.
+
+    Attributes:
+        goodbye: set when the server says that it takes no further requests.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self.state = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
+        self._answers: dict[int, Answered] = {}
+        self.goodbye = asyncio.Event()
+        self.ended = asyncio.Event()
+        self._greeted = asyncio.Event()
+        self.reads = True  # False: it acknowledges nothing, so that its window fills
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls, port: int, trust: ssl.SSLContext, *, window: int = 65_535
+    ) -> AsyncIterator[Self]:
+        """Connect to a port of 127.0.0.1; *window* is how much of an answer may come unread."""
+        trust.set_alpn_protocols(["h2", "http/1.1"])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust)
+        tls = writer.get_extra_info("ssl_object")
+        assert tls.selected_alpn_protocol() == "h2"
+        caller = cls(reader, writer)
+        initial = {SettingCodes.INITIAL_WINDOW_SIZE: window}
+        caller.state.local_settings = Settings(client=True, initial_values=initial)
+        caller.state.initiate_connection()
+        await caller.flush()
+        async with asyncio.TaskGroup() as group:
+            following = group.create_task(caller._follow(), name="answers")
+            try:
+                async with asyncio.timeout(20):
+                    await caller._greeted.wait()
+                yield caller
+            finally:
+                following.cancel()
+                writer.transport.abort()
+
+    async def ask(self, path: str, body: bytes = b"", *, method: str = "POST") -> Answered:
+        """Send a request and return its whole answer."""
+        answered = self._answers[await self.begin(path, body, method=method)]
+        async with asyncio.timeout(20):
+            await answered.done.wait()
+        return answered
+
+    async def begin(
+        self, path: str, body: bytes = b"", *, method: str = "POST", end: bool = True
+    ) -> int:
+        """Send a request, or its beginning; return the number of its stream."""
+        stream = self.state.get_next_available_stream_id()
+        self._answers[stream] = Answered()
+        headers = [(":method", method), (":scheme", "https"), (":authority", "x"), (":path", path)]
+        self.state.send_headers(stream, headers, end_stream=end and not body)
+        if body:
+            await self.send(stream, body, end=end)
+        await self.flush()
+        return stream
+
+    async def send(self, stream: int, body: bytes, *, end: bool = True) -> None:
+        """Send more of a request's body, which the server's window must let through."""
+        if end and not body:
+            self.state.end_stream(stream)
+        size = self.state.max_outbound_frame_size
+        for at in range(0, len(body), size):
+            last = end and at + size >= len(body)
+            self.state.send_data(stream, body[at : at + size], end_stream=last)
+        await self.flush()
+
+    def answer_to(self, stream: int) -> Answered:
+        """Return what has come for a request so far."""
+        return self._answers[stream]
+
+    async def flush(self) -> None:
+        """Send what the library has prepared."""
+        self._writer.write(self.state.data_to_send())
+        await self._writer.drain()
+
+    async def write_raw(self, data: bytes) -> None:
+        """Send these bytes as they are."""
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def _follow(self) -> None:
+        while data := await self._reader.read(65_536):
+            for event in self.state.receive_data(data):
+                self._take(event)
+            await self.flush()
+        self.ended.set()
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, ConnectionTerminated):
+            self.goodbye.set()
+            # The library takes nothing after this, though the answers under way are still to come.
+            self.state.state_machine.state = ConnectionState.CLIENT_OPEN
+        elif isinstance(event, WindowUpdated):
+            self._greeted.set()
+        elif isinstance(event, ResponseReceived):
+            headers = {str(name): str(value) for name, value in event.headers}
+            answered = self._answers[event.stream_id]
+            answered.status = int(headers[":status"])
+            answered.content_type = headers.get("content-type", "")
+        elif isinstance(event, DataReceived):
+            self._answers[event.stream_id].body += event.data
+            if self.reads:
+                length = event.flow_controlled_length
+                self.state.acknowledge_received_data(length, event.stream_id)
+        elif isinstance(event, StreamReset):
+            answered = self._answers[event.stream_id]
+            answered.reset = event.error_code
+            answered.done.set()
+        elif isinstance(event, StreamEnded):
+            self._answers[event.stream_id].done.set()
