@@ -38,6 +38,7 @@ from scheduler.cache.event_handlers import AnyPod, decode_any_pod, pending_only
 from scheduler.cache.pod_marker import PodMarker
 from scheduler.core import SchedulerCore
 from scheduler.extender.bind import Binder
+from scheduler.extender.bind_groups import BindGroups
 from scheduler.extender.narrow_filter import NarrowFilter
 from scheduler.extender.preempt import Preemptor
 from scheduler.extender.server import ExtenderServer
@@ -201,6 +202,7 @@ def _wire(
         metrics=metrics,
         limit_s=settings.bind_timeout_s,
         choosers=core.choosers,
+        groups=BindGroups(clock, pause_s=settings.bind_pause_s),
     )
     comparer = CacheComparer(
         ledger,

@@ -63,6 +63,13 @@ class SchedulerSettings(ProcessSettings):
     bind_timeout_s: float = setting(
         4.0, "longest wait for one Binding; below what a lost lease leaves", low=0.1, high=30
     )
+    bind_pause_s: float = setting(
+        0.1,
+        "Bindings closer together than this are written in groups, which spares the API server "
+        "much of its work; 0: each at once",
+        low=0,
+        high=1,
+    )
     assumption_timeout_s: float = setting(
         60.0, "how long a placement counts that nothing confirms or denies", low=5, high=3600
     )

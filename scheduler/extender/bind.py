@@ -28,6 +28,7 @@ from kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound, Unava
 from process.clock import Clock
 from scheduler.cache.assumptions import Assumptions, PodReader, read_now
 from scheduler.extender.api import BindingArgs
+from scheduler.extender.bind_groups import BindGroups
 from scheduler.metrics import BindOutcome, SchedulerMetrics
 
 log = structlog.get_logger()
@@ -86,6 +87,7 @@ class Binder:
         metrics: count the outcomes.
         limit_s: timeout of one request to the API server.
         choosers: strategies that choose cards themselves.
+        groups: when each Binding may be written; at once without them.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword for each collaborator
@@ -102,8 +104,10 @@ class Binder:
         metrics: SchedulerMetrics,
         limit_s: float,
         choosers: Choosers = NO_CHOOSERS,
+        groups: BindGroups | None = None,
     ) -> None:
         self._choosers = choosers
+        self._groups = groups or BindGroups(clock, pause_s=0.0)
         self._api = api
         self._ledger = ledger
         self._assumptions = assumptions
@@ -191,6 +195,7 @@ class Binder:
             self._assumptions.count(
                 pod.record, node=args.node, assignment=chosen.assignment, move=chosen.move
             )
+        await self._groups.turn()
         return await self._write(pod, args, chosen)
 
     async def _known(self, args: BindingArgs) -> PodInfo | BindRefusal:

@@ -37,6 +37,7 @@ from scheduler.cache.event_handlers import (
 from scheduler.cache.pod_marker import PodMarker
 from scheduler.extender.api import BindingArgs, ExtenderArgs
 from scheduler.extender.bind import Binder
+from scheduler.extender.bind_groups import BindGroups
 from scheduler.extender.filter import Extender
 from scheduler.extender.preempt import Preemptor
 from scheduler.metrics import SchedulerMetrics
@@ -166,7 +167,9 @@ def _violated(pod: Json, wanted: Json) -> str:
 class Harness:
     """The extender's parts with a PodServer, on a virtual clock."""
 
-    def __init__(self, *nodes: str, cards: int = 2, mib: int = 24_000) -> None:
+    def __init__(
+        self, *nodes: str, cards: int = 2, mib: int = 24_000, bind_pause_s: float = 0.0
+    ) -> None:
         self.clock = VirtualClock()
         self.api = PodServer()
         self.ledger = Ledger()
@@ -212,6 +215,7 @@ class Harness:
             clock=self.clock,
             metrics=self.metrics,
             limit_s=4.0,
+            groups=BindGroups(self.clock, pause_s=bind_pause_s),
         )
         self.budgets: list[PodDisruptionBudget] = []
         self.fits = FitIndex(NodeMatrix(self.ledger))
