@@ -29,7 +29,7 @@ from process import http2
 from process.clock import Clock, SystemClock
 from process.event_loop import longest_pause_s
 from process.lifecycle import Running, Server, Service
-from process.memory import settle_memory
+from process.memory import read_tls_in_small_pieces, settle_memory
 from process.telemetry import ReadyGate, Registry, TelemetryServer, new_registry
 from process.tls import ServingTls
 from scheduler.cache.assumptions import Assumptions, AssumptionTimeouts
@@ -63,6 +63,7 @@ _LEARN_S = 60.0  # between two checks whether the workload has changed
 
 def build(settings: SchedulerSettings) -> Service:
     """Build the extender; nothing is opened before it runs."""
+    read_tls_in_small_pieces()
     clock = SystemClock()
     registry = new_registry()
     gate = ReadyGate()
