@@ -65,8 +65,8 @@ class SchedulerSettings(ProcessSettings):
     )
     bind_pause_s: float = setting(
         0.1,
-        "Bindings closer together than this are written in groups, which spares the API server "
-        "much of its work; 0: each at once",
+        "Bindings of a burst, more than five within this time, are written in groups this far "
+        "apart, which spares the API server much of its work; 0: each at once",
         low=0,
         high=1,
     )

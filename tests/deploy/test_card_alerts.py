@@ -51,6 +51,9 @@ DRIFT: Final = 'fracgpu_scheduler_ledger_drift{instance="x"}'
 UNREADABLE: Final = 'fracgpu_scheduler_unreadable_objects{annotation="a",instance="x"}'
 MOVE_UNREADABLE: Final = 'fracgpu_scheduler_reservations{instance="x",state="%s"}'
 
+PAUSE: Final = 'fracgpu_scheduler_event_loop_longest_pause_seconds{instance="x"}'
+COMPILED: Final = 'fracgpu_scheduler_fill_compiled{instance="x"}'
+
 # Alert, series, minutes, labels with which it fires then; None if it does not.
 CASES: Final[tuple[tuple[str, Series, int, Labels], ...]] = (
     ("FracGPUCardOverbooked", {OVERBOOKED: 0}, 60, None),
@@ -62,6 +65,12 @@ CASES: Final[tuple[tuple[str, Series, int, Labels], ...]] = (
     ("FracGPUAnnotationUnreadable", {UNREADABLE: 1}, 3, {"annotation": "a", **WARNING}),
     ("FracGPUMoveUnreadable", {MOVE_UNREADABLE % "held": 1}, 60, None),
     ("FracGPUMoveUnreadable", {MOVE_UNREADABLE % "unreadable": 1}, 3, WARNING),
+    ("FracGPUSchedulerStandsStill", {PAUSE: 0.9}, 60, None),
+    ("FracGPUSchedulerStandsStill", {PAUSE: 1.2}, 4, None),
+    ("FracGPUSchedulerStandsStill", {PAUSE: 1.2}, 6, {"instance": "x", **WARNING}),
+    ("FracGPUSchedulerNotCompiled", {COMPILED: 1}, 60, None),
+    ("FracGPUSchedulerNotCompiled", {COMPILED: 0}, 14, None),
+    ("FracGPUSchedulerNotCompiled", {COMPILED: 0}, 16, {"instance": "x", **NOTICE}),
     # Scraped, but the figures are frozen; read at minute 0, which is 0 s since the epoch.
     ("FracGPUExporterStale", {READ_AT: "0+60x60"}, 60, None),
     ("FracGPUExporterStale", {READ_AT: "0+60x10 600x20"}, 13, None),

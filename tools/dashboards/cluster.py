@@ -326,6 +326,12 @@ _HEALTH: Final = Row(
             unit="s",
         ),
         graph(
+            "Longest pause of the extender",
+            (f"fracgpu_scheduler_event_loop_longest_pause_seconds{CLUSTER}", "{{instance}}"),
+            unit="s",
+            description="The longest time in the last two minutes without a look at a request.",
+        ),
+        graph(
             "Container starts",
             (
                 rate(f"fracgpu_deviceplugin_starts_total{CLUSTER}", by="outcome"),

@@ -489,31 +489,38 @@ async def test_a_policy_that_prefers_a_full_card_cannot_assign_it_twice() -> Non
     assert [card_info.held_mib for card_info in node_info.cards.values()] == [20_000, 20_000]
 
 
+BURST = ("a", "b", "c", "d", "e")  # as many as are written at once
+
+
 async def test_bindings_of_a_burst_are_written_together_and_counted_at_once() -> None:
     cluster = Harness(bind_pause_s=0.1)
-    for name in ("a", "b", "c"):
-        cluster.create(name, mib=8000)
+    late = ("x", "y", "z")
+    for name in (*BURST, *late):
+        cluster.create(name, mib=2000)
+    for name in BURST:
+        assert await cluster.bind(name) == ""
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(cluster.bind(name)) for name in ("a", "b", "c")]
+        tasks = [group.create_task(cluster.bind(name)) for name in late]
         await cluster.clock.advance(0.05)
-        assert len(cluster.api.bindings) == 1
-        assert cluster.held() == 24_000  # no other pod gets the memory meanwhile
+        assert len(cluster.api.bindings) == 5
+        assert cluster.held() == 16_000  # no other pod gets the memory meanwhile
         await cluster.clock.advance(0.05)
-        assert len(cluster.api.bindings) == 3
+        assert len(cluster.api.bindings) == 8
 
     assert [task.result() for task in tasks] == ["", "", ""]
 
 
 async def test_who_lost_the_lease_while_a_binding_waited_for_its_group_writes_nothing() -> None:
     cluster = Harness(bind_pause_s=0.1)
-    cluster.create("a")
-    cluster.create("b")
-    assert await cluster.bind("a") == ""
+    for name in (*BURST, "late"):
+        cluster.create(name, mib=2000)
+    for name in BURST:
+        assert await cluster.bind(name) == ""
     async with asyncio.TaskGroup() as group:
-        late = group.create_task(cluster.bind("b"))
+        late = group.create_task(cluster.bind("late"))
         await cluster.clock.advance(0.05)
         cluster.leads = False
         await cluster.clock.advance(0.05)
 
     assert late.result() == "this replica no longer leads"
-    assert len(cluster.api.bindings) == 1
+    assert (len(cluster.api.bindings), cluster.held()) == (5, 10_000)

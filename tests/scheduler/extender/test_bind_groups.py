@@ -30,26 +30,37 @@ async def written_at(arrivals_s: list[float], *, pause_s: float = PAUSE_S) -> li
     return [round(written[number], 6) for number in range(len(arrivals_s))]
 
 
-async def test_a_binding_after_a_quiet_time_is_written_at_once() -> None:
-    assert await written_at([5.0, 6.0]) == [5.0, 6.0]
+async def test_fewer_than_a_burst_are_written_at_once_however_close() -> None:
+    few = [5.0, 5.0, 5.01, 5.02, 5.03, 6.0]
+    assert await written_at(few) == few
 
 
-async def test_bindings_that_follow_closely_are_written_together_one_pause_after_the_last() -> None:
-    assert await written_at([5.0, 5.02, 5.06, 5.11]) == [5.0, 5.1, 5.1, 5.2]
+async def test_those_of_a_burst_are_written_together_one_pause_after_the_last() -> None:
+    few = [5.0, 5.01, 5.02, 5.03, 5.04]
+    burst = [5.05, 5.06, 5.07, 5.08, 5.09, 5.145]
+    assert await written_at([*few, *burst]) == [*few, *[5.14] * 5, 5.24]
+
+
+async def test_after_a_burst_one_is_written_at_once_again() -> None:
+    burst = [5.0 + at / 100 for at in range(8)]
+    assert (await written_at([*burst, 5.6]))[-1] == 5.6
 
 
 async def test_without_a_pause_each_is_written_at_once() -> None:
-    assert await written_at([5.0, 5.0, 5.01], pause_s=0.0) == [5.0, 5.0, 5.01]
+    burst = [5.0] * 20
+    assert await written_at(burst, pause_s=0.0) == burst
 
 
-@given(st.lists(st.integers(0, 1000), min_size=1, max_size=40))
-async def test_none_waits_longer_than_one_pause_and_groups_are_a_pause_apart(
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=60))
+async def test_none_waits_longer_than_one_pause_and_none_without_a_burst(
     arrivals_ms: list[int],
 ) -> None:
     arrivals_s = [ms / 1000 for ms in sorted(arrivals_ms)]
     written_s = await written_at(arrivals_s)
 
-    waits_s = [done - came for came, done in zip(arrivals_s, written_s, strict=True)]
-    assert all(-1e-6 <= wait <= PAUSE_S + 1e-6 for wait in waits_s)
-    groups_s = sorted(set(written_s))
-    assert all(later - earlier >= PAUSE_S - 1e-6 for earlier, later in pairwise(groups_s))
+    for number, (came_s, done_s) in enumerate(zip(arrivals_s, written_s, strict=True)):
+        assert -1e-6 <= done_s - came_s <= PAUSE_S + 1e-6
+        if number < 5 or came_s - arrivals_s[number - 5] > 2 * PAUSE_S + 1e-6:
+            assert done_s == came_s
+    for first_s, second_s in pairwise(sorted(set(written_s) - set(arrivals_s))):
+        assert second_s - first_s >= PAUSE_S - 1e-6
