@@ -73,7 +73,10 @@ RESOLVABLE: Final = frozenset(
         FitReason.TOO_MANY_TRIES,
     }
 )
-_MAX_RESULTS: Final = 256
+# Results of needs that were asked for least recently are dropped: beyond 17 MB, at 17 bytes a row,
+# but not below as many needs as are common together.
+_MAX_CELLS: Final = 1_000_000
+_FEWEST_RESULTS, _MOST_RESULTS = 64, 256
 
 
 class Obstacle(Enum):
@@ -236,18 +239,23 @@ class FitIndex:
         result = self._results.get(key)
         if result is None:
             result = self._results[key] = FitResult(need, strategy)
-            if len(self._results) > _MAX_RESULTS:
+            while len(self._results) > self._most_results:
                 self._results.popitem(last=False)
         else:
             self._results.move_to_end(key)
         result.keep_up(self.matrix)
         return result
 
+    @property
+    def _most_results(self) -> int:
+        most = _MAX_CELLS // len(self.matrix.changed)
+        return min(max(most, _FEWEST_RESULTS), _MOST_RESULTS)
+
     def obstacle_of(self, verdict: int) -> tuple[Obstacle, bool]:
         """Return the obstacle of a verdict that is not FITS, and whether preemption may help."""
         found = self._decoded.get(verdict)
         if found is None:
-            if len(self._decoded) > 10 * _MAX_RESULTS:
+            if len(self._decoded) > 10 * _MOST_RESULTS:
                 self._decoded.clear()
             found = self._decoded[verdict] = _decode(verdict)
         return found

@@ -357,17 +357,17 @@ class FreeResourceTable:
         """Return the rows that changed after *moment*, an earlier ``now``."""
         return np.flatnonzero(self.changed[: self.size] > moment)
 
-    def candidate_rows(self, demand: Demand) -> IntArray:
-        """Return the rows with enough CPU and host memory, and a card model that the pod accepts.
+    def candidate_rows(self, demand: Demand, among: IntArray | None = None) -> IntArray:
+        """Return the rows, of all or *among* some, with CPU and memory and an accepted model.
 
-        Whether the cards have room is not checked here; see `PlacementOptions`.
+        They ascend. Whether the cards have room is not checked here; see `PlacementOptions`.
         """
-        fits = (self.cpu_milli[: self.size] >= demand.cpu_milli) & (
-            self.memory_mib[: self.size] >= demand.memory_mib
-        )
+        rows = slice(self.size) if among is None else np.sort(among)
+        fits = self.cpu_milli[rows] >= demand.cpu_milli
+        fits &= self.memory_mib[rows] >= demand.memory_mib
         if demand.cards and demand.models is not None:
-            fits &= self._accepted(demand.models)[self.model[: self.size]]
-        return np.flatnonzero(fits)
+            fits &= self._accepted(demand.models)[self.model[rows]]
+        return np.flatnonzero(fits) if isinstance(rows, slice) else rows[fits]
 
     def cards(self, row: int, demand: Demand, closed: Columns = frozenset()) -> tuple[int, ...]:
         """Return the tightest cards of a node, none *closed*, on which a pod fits, by index."""

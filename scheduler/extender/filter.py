@@ -100,6 +100,8 @@ class Extender:
         self._ledger = fit_index.matrix.ledger
         self._orders = orders or {}
         self._host_left = host_left
+        # The last candidates that passed, their rows, and the change of the matrix as of which.
+        self._passed: tuple[tuple[str, ...], IntArray, int] = ((), np.zeros(0, np.int64), -1)
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
         """Return the candidates on which the pod fits, and the reasons for the others."""
@@ -112,12 +114,14 @@ class Extender:
         if reserved:
             others = (name for name in names if name != reserved)
             return FilterResult(passed=(reserved,), failed=dict.fromkeys(others, _RESERVED))
-        verdict = self._evaluate(pod, pod.need, names).verdict
+        found = self._evaluate(pod, pod.need, names)
+        verdict = found.verdict
         own = self._own_node(pod.record.uid, pod.need)
         if own in names:
             verdict[names.index(own)] = FITS
         fits = verdict == FITS
         if fits.all():
+            self._passed = names, found.rows, self._fit_index.matrix.now
             return FilterResult(passed=names)
         no = np.flatnonzero(~fits)
         codes, of_code, counts = np.unique(verdict[no], return_inverse=True, return_counts=True)
@@ -133,6 +137,7 @@ class Extender:
         for at, code in zip(no.tolist(), of_code.tolist(), strict=True):
             (failed if why[code][1] else unresolvable)[names[at]] = text
         passed = tuple(compress(names, fits.tolist()))
+        self._passed = passed, found.rows[fits], self._fit_index.matrix.now
         return FilterResult(passed=passed, failed=failed, unresolvable=unresolvable)
 
     def _reserved_node(self, pod: PodInfo, names: Sequence[str]) -> str:
@@ -155,7 +160,7 @@ class Extender:
         """Return what each candidate would give the pod, without the cards that it is kept off."""
         now, strategy = self._clock.now(), self._strategy()
         answers = self._fit_index.evaluate(need, strategy=strategy, now=now)
-        rows = self._fit_index.matrix.rows_of(names)
+        rows = self._rows_of(names)
         found = _Candidates(
             rows=rows,
             verdict=answers.verdict[rows],
@@ -177,6 +182,12 @@ class Extender:
             else:
                 found.score[at], found.avoided[at] = answer.score, answer.avoided
         return found
+
+    def _rows_of(self, names: Sequence[str]) -> IntArray:
+        """Return the rows of candidates; those that have just passed are not looked up again."""
+        matrix = self._fit_index.matrix
+        passed, rows, moment = self._passed
+        return rows if names is passed and moment == matrix.now else matrix.rows_of(names)
 
     def _own_node(self, uid: str, need: PodNeed) -> str:
         """Return the node where the pod itself is assumed and would fit; empty if there is none.

@@ -1,5 +1,6 @@
 """The fit index gives every node the result that `place` gives."""
 
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -31,6 +32,7 @@ from fracgpu.units import Mib
 from tests.fakes.clock import NOON
 from tests.support.core import GRANULE_MIB, a_need, a_pod_need, a_record, kinds, on, small_mib
 from tests.support.examples import at_least
+from tests.support.gpu import some_cards
 
 LATER = NOON + timedelta(minutes=1)
 MODELS = ("NVIDIA A30", "NVIDIA A100 80GB", "Tesla T4")
@@ -341,3 +343,20 @@ def test_the_commonest_obstacle_is_said_first() -> None:
         "node(s) without a fitting card (4100 wrong card model or size, "
         "900 too little free memory, 900 no shared cards known; fracgpu explain says more)"
     )
+
+
+def test_what_is_remembered_of_needs_on_thousands_of_nodes_stays_below_20_megabytes() -> None:
+    ledger = Ledger()
+    for number in range(5_000):
+        ledger.set_node(NodeCards(node=f"n{number}", cards=some_cards(f"n{number}", count=1)))
+    index = FitIndex(NodeMatrix(ledger))
+    index.evaluate(a_pod_need(a_need(1)), strategy=Strategy.PACK, now=NOON)
+    tracemalloc.start()
+    try:
+        for mib in range(2, 250):
+            index.evaluate(a_pod_need(a_need(mib)), strategy=Strategy.PACK, now=NOON)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert held < 20_000_000

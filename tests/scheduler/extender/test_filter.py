@@ -172,6 +172,21 @@ def test_a_node_that_does_not_fit_or_is_unknown_scores_nothing() -> None:
     assert scores(cluster, "small", "unseen") == {"small": 0, "unseen": 0}
 
 
+def test_nodes_that_passed_are_scored_as_they_are_when_one_is_replaced_meanwhile() -> None:
+    cluster = Harness("a", "b", "c", cards=1)
+    cluster.create(mib=24_000)
+    passed = cluster.extender.filter(cluster.asking("p", "a", "b", "c")).passed
+    asked = replace(cluster.asking("p"), node_names=passed)
+    before = cluster.extender.prioritize(asked).tolist()
+
+    cluster.ledger.remove_node("a")
+    cluster.add_node("d", some_cards("d", count=1))  # takes the place of the other in the arrays
+    after = cluster.extender.prioritize(asked).tolist()
+
+    assert before == [10, 7, 7]
+    assert after == [0, 10, 7]
+
+
 def test_preemption_helps_only_where_pods_are_in_the_way() -> None:
     cluster = Harness()
     args = cluster.asking

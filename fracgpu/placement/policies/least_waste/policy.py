@@ -172,15 +172,11 @@ class LeastWaste:
         """
         self._keep_up()
         nodes = self._nodes
-        rows = nodes.candidate_rows(demand)
         # A pod that does not get some cards has options that no other pod has.
         options = PlacementOptions(demand) if closed else self._options_of(demand)
-        if among is not None:
-            named = np.zeros(nodes.size, np.bool_)
-            named[among] = True
-            rows = rows[named[rows]]
-            if not closed:
-                options.ask(nodes.model[among], len(nodes.models))
+        if among is not None and not closed:
+            options.ask(nodes.model[among], len(nodes.models))
+        rows = nodes.candidate_rows(demand, among)
         options.update(nodes, self._states, rows, closed)
         self._evaluate(options, rows, allowance or Allowance(), closed)
         return self._costs.ranking(demand, options, rows)

@@ -198,17 +198,21 @@ class CompiledOptions:
         """Return what `PlacementOptions.unknown` does, not sorted, and what to sort by."""
         assert library is not None
         assert len(rows) == len(also)
-        row, option, left = np.empty((3, len(rows) * options.each), np.int64)
-        found = library.fracgpu_unknown(
+        also = np.ascontiguousarray(also)
+        question = (
             ctypes.byref(self._nodes_of(nodes)),
             ctypes.byref(options.struct),
-            rows.ctypes.data,
-            np.ascontiguousarray(also).ctypes.data,
-            len(rows),
-            *(row.ctypes.data, option.ctypes.data, left.ctypes.data),
+            *(rows.ctypes.data, also.ctypes.data, len(rows)),
         )
-        assert found >= 0, "a row is not there"
-        return row[:found], option[:found], left[:found]
+        # Mostly there are none, and an array for all there could be is larger than any other here.
+        count = library.fracgpu_unknown(*question, None, None, None)
+        assert count >= 0, "a row is not there"
+        row, option, left = np.empty((3, count), np.int64)
+        if count:
+            library.fracgpu_unknown(
+                *question, *(array.ctypes.data for array in (row, option, left))
+            )
+        return row, option, left
 
     def after(
         self, nodes: FreeResourceTable, options: OptionArrays, row: IntArray, option: IntArray

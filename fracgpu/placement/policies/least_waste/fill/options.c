@@ -182,7 +182,8 @@ i64 fracgpu_options(const struct nodes *nodes, const struct states *states,
 }
 
 /* Write the row and the option of each that is not known and has the CPU, and what its card has
- * free, 0 for a pod on several. Every option of the rows that are *also* given counts as unknown. */
+ * free, 0 for a pod on several. Every option of the rows that are *also* given counts as unknown.
+ * Without *row_of* they are only counted. */
 __attribute__((visibility("default")))
 i64 fracgpu_unknown(const struct nodes *nodes, const struct options *options, const i64 *rows,
                     const i8 *also, i64 count, i64 *row_of, i64 *option_of, i64 *left)
@@ -199,10 +200,12 @@ i64 fracgpu_unknown(const struct nodes *nodes, const struct options *options, co
             float waste = options->waste_milli[at];
             if (options->idle_cards[at] < 0 || (waste == waste && !also[i]))
                 continue;
-            row_of[found] = row;
-            option_of[found] = option;
-            left[found] = options->cards == 1 ? nodes->levels[row * CARDS + options->card[at]] : 0;
             found++;
+            if (!row_of)
+                continue;
+            row_of[found - 1] = row;
+            option_of[found - 1] = option;
+            left[found - 1] = options->cards == 1 ? nodes->levels[row * CARDS + options->card[at]] : 0;
         }
     }
     return found;
