@@ -34,9 +34,8 @@ from fracgpu.placement.policies.least_waste.workload_mix import PodClass
 
 _WARMED_AT_ONCE: Final = 512  # nodes at which a step of warming looks, and what it evaluates
 _STEP_MS: Final = 1
-# What a step looks at, in evaluations of the same time: one kind of pods, and its rows.
-_LOOK_COSTS: Final = 8
-_ROWS_PER_EVALUATION: Final = 8
+# How many kinds of pods, or how many rows of nodes, a step can look at if it evaluates nothing.
+_LOOKS, _ROWS_LOOKED_AT = 16, 4_096
 # A state at two amounts of CPU; that of the node as it is now is shared by its options.
 _EVALUATIONS_PER_OPTION: Final = 2
 # The options of the least recently ranked kinds of pods are dropped: beyond 36 MB, at 6 bytes for
@@ -327,8 +326,10 @@ class LeastWaste:
         options.update(nodes, states, rows)
         also = np.isnan(self._costs.waste_milli[rows])
         row, option = options.unknown(nodes, states, rows, also)
-        step.left -= _LOOK_COSTS + len(rows) // _ROWS_PER_EVALUATION
-        most = max(1, step.left // _EVALUATIONS_PER_OPTION)
+        budget = self.evaluated_in(_STEP_MS)
+        step.left -= budget // _LOOKS + budget * len(rows) // _ROWS_LOOKED_AT
+        # However little is left, a look that finds something was not in vain.
+        most = max(1, max(step.left, budget // 2) // _EVALUATIONS_PER_OPTION)
         if len(row):
             step.unknown.append(_Unknown(options, row[:most], option[:most]))
             step.left -= _EVALUATIONS_PER_OPTION * len(row)

@@ -213,6 +213,19 @@ def test_another_mix_changes_the_answer() -> None:
     assert as_lists(after.rank(HALF)) != as_lists(before.rank(HALF))
 
 
+def test_a_step_of_warming_evaluates_much_of_what_it_has_time_for() -> None:
+    small = [Demand(cpu_milli=500 + 100 * share, cards=1, share_milli=share) for share in (40, 70)]
+    policy = LeastWaste(WorkloadMix.fold(small).classes(), MODELS)
+    for number in range(600):
+        levels = [1000 - (number * 7 + card * 131) % 997 for card in range(8)]
+        policy.put(f"node-{number}", node(*levels, cores=8 + number % 60))
+
+    steps = sum(1 for _ in policy.warming(small))
+
+    assert policy.evaluated > 5_000  # so that there are many steps
+    assert steps * policy.evaluated_in(1) < 4 * policy.evaluated
+
+
 def test_warming_goes_in_steps_and_then_leaves_nothing_to_evaluate() -> None:
     policy = told(*[node(*[1000] * (number % 8 + 1), cores=number) for number in range(300)])
     steps = list(policy.warming(EVERY))
