@@ -47,7 +47,7 @@ class NodeCosts:
         weights: Weights,
     ) -> None:
         self._nodes, self._states, self._weights = nodes, states, weights
-        self._scarcity = Scarcity(classes, nodes.models, weight=weights.scarcity)
+        self._scarcity = Scarcity(classes, nodes.models, weights)
         self._prices = ModelPrices(classes, nodes.models)
         self._allocate(0)
         self._seen = -1

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.placement.node_matrix import MAX_CARDS, WHOLE_CARD_MILLI, IntArray
+from fracgpu.placement.policies.least_waste.turnover import Weights
 from fracgpu.placement.policies.least_waste.workload_mix import PodClass
 
 _EXPONENT: Final = 2
-_MAX_PREMIUM: Final = 30.0  # upper limit of s squared minus one
 
 
 class Scarcity:
@@ -34,7 +34,7 @@ class Scarcity:
     Args:
         classes: the workload's mix.
         models: the card models; nodes refer to them by index.
-        weight: of these prices against the expected waste.
+        weights: how much these prices count, and the upper limit of s squared minus one.
 
     Attributes:
         cpu_steps: thousandths of a core, ascending.
@@ -43,9 +43,9 @@ class Scarcity:
     """
 
     def __init__(
-        self, classes: Sequence[PodClass], models: Sequence[str], *, weight: float
+        self, classes: Sequence[PodClass], models: Sequence[str], weights: Weights
     ) -> None:
-        self._weight = weight
+        self._weights = weights
         whole = [
             pod_class
             for pod_class in classes
@@ -87,7 +87,7 @@ class Scarcity:
         reach = (at_step * self._accepts).sum(1)
         with np.errstate(divide="ignore", invalid="ignore"):
             scarce = np.where(reach > 0, total / reach, np.inf)
-        price = self._demand * np.minimum(scarce**_EXPONENT - 1.0, _MAX_PREMIUM)
+        price = self._demand * np.minimum(scarce**_EXPONENT - 1.0, self._weights.premium_limit)
         # A class pays at its own step and cards; sums from the start carry the price on to nodes
         # with more of either, and the last line multiplies it by the idle cards.
         paid = np.zeros_like(self.worth)
@@ -96,7 +96,7 @@ class Scarcity:
             paid, (at_model, self._need_step[which] + 1, self._need_cards[which]), price[which]
         )
         np.cumsum(paid.cumsum(1), 2, out=self.worth)
-        self.worth *= np.arange(MAX_CARDS + 1) * (self._weight * WHOLE_CARD_MILLI)
+        self.worth *= np.arange(MAX_CARDS + 1) * (self._weights.scarcity * WHOLE_CARD_MILLI)
 
     def worth_milli(
         self, *, model: IntArray, cpu_milli: IntArray, idle_cards: IntArray

@@ -1,5 +1,7 @@
 """The two kinds of waste are weighed, and one without weight plays no part."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -48,7 +50,7 @@ def test_while_the_cluster_fills_up_only_the_full_node_counts(
 def test_both_count_by_their_weights(
     cards: list[int], cpu_milli: int, fill: float, fragment: float
 ) -> None:
-    weights = Weights(fill=fill, fragment=fragment, scarcity=0.1, idle=0.0)
+    weights = replace(FILLING, fill=fill, fragment=fragment)
     weighed, full, now = wasted(weights, *cards, cpu_milli=cpu_milli)
 
     assert weighed == pytest.approx(fill * full + fragment * now, rel=1e-5, abs=1e-3)

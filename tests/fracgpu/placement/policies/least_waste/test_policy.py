@@ -1,5 +1,6 @@
 """The policy ranks nodes by expected waste, and the same calls give the same answers."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +14,7 @@ from fracgpu.placement.policies.least_waste.card_states import Allowance
 from fracgpu.placement.policies.least_waste.policy import LeastWaste
 from fracgpu.placement.policies.least_waste.ranking import Ranking
 from fracgpu.placement.policies.least_waste.turnover import TURNING_OVER
-from fracgpu.placement.policies.least_waste.workload_mix import WorkloadMix
+from fracgpu.placement.policies.least_waste.workload_mix import PodClass, WorkloadMix
 from tests.fracgpu.placement.policies.least_waste.demands import (
     EIGHT,
     EVERY,
@@ -386,3 +387,24 @@ class Changes(RuleBasedStateMachine):
 
 TestChanges = Changes.TestCase
 TestChanges.settings = settings(max_examples=20, stateful_step_count=15, deadline=None)
+
+
+def test_once_pods_leave_the_last_node_of_a_model_is_kept_for_rare_pods_of_eight_that_name_it() -> (
+    None
+):
+    rare = replace(EIGHT, models=frozenset({"A100"}))
+    classes = [
+        PodClass(demand=WHOLE, frequency_ratio=0.9699),
+        PodClass(demand=PAIR, frequency_ratio=0.03),
+        PodClass(demand=rare, frequency_ratio=0.0001),
+    ]
+    policy = LeastWaste(classes, MODELS, TURNING_OVER)
+    policy.put("last", node(*[1000] * 8, cores=96))
+    for number in range(20):
+        # After one pod these have too little CPU for a pair: that is worth a fifth of a card.
+        policy.put(f"other-{number}", node(*[1000] * 8, model="T4", cores=20))
+
+    best = chosen(policy, WHOLE)
+
+    assert best is not None
+    assert best[0] != policy.rows["last"]

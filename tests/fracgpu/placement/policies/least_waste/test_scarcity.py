@@ -7,15 +7,19 @@ import pytest
 
 from fracgpu.placement.node_matrix import Demand
 from fracgpu.placement.policies.least_waste.scarcity import Scarcity
+from fracgpu.placement.policies.least_waste.turnover import FILLING, TURNING_OVER, Weights
 from fracgpu.placement.policies.least_waste.workload_mix import WorkloadMix
 from tests.fracgpu.placement.policies.least_waste.demands import EIGHT, HALF, MODELS, PICKY, WHOLE
 
 
 def worth(
-    demands: list[Demand], nodes: list[tuple[int, int, int]], asked: tuple[int, int, int]
+    demands: list[Demand],
+    nodes: list[tuple[int, int, int]],
+    asked: tuple[int, int, int],
+    weights: Weights = FILLING,
 ) -> float:
     """Return what *asked*, another node, is worth among *nodes* (model, free CPU, idle cards)."""
-    scarcity = Scarcity(WorkloadMix.fold(demands).classes(), MODELS, weight=0.1)
+    scarcity = Scarcity(WorkloadMix.fold(demands).classes(), MODELS, weights)
     model, cpu, idle = (np.array(column) for column in zip(*nodes, strict=True))
     scarcity.refresh(model=model, cpu_milli=cpu, idle_cards=idle)
     model, cpu, idle = (np.array([value]) for value in asked)
@@ -61,6 +65,17 @@ def test_a_class_that_is_shut_out_pays_a_price_that_has_an_end() -> None:
 
     assert one == half > 0
     assert np.isfinite(one)
+
+
+def test_once_pods_leave_a_class_that_is_shut_out_pays_up_to_ten_times_that_for_each_weight() -> (
+    None
+):
+    filling, turning = (
+        worth([EIGHT], [(0, 96_000, 1)], (0, 96_000, 8), weights) / weights.scarcity
+        for weights in (FILLING, TURNING_OVER)
+    )
+
+    assert turning == pytest.approx(10 * filling)
 
 
 @pytest.mark.parametrize("demands", [[], [HALF]])
