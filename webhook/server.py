@@ -144,7 +144,8 @@ class RequestGate:
                 raise web.HTTPForbidden(text="the client certificate is of nobody who may ask\n")
             return await answering(request)
         finally:
-            if enter is not None:
+            # Of a client that is gone, another connection may have the descriptor by now.
+            if enter is not None and request.transport is transport:
                 enter(Stage.IDLE)
 
     def _enter_of(self, transport: asyncio.Transport) -> Callable[[Stage], None]:

@@ -6,7 +6,7 @@ number of nodes that differ is a metric, and each one is an error in the log. So
 overcommitted card, whoever bound its pods.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from datetime import datetime
 from typing import Final
 
@@ -76,10 +76,12 @@ class CacheComparer:
         """Compare now; return the names of the nodes that differ."""
         self._matrix.refresh(now=self._clock.now())
         moment = self._matrix.now
-        nodes = {node.node: node for node in self._nodes()}
+        known = set(self._matrix.rows)
         holds, moves = await self._held()
         reserved = self._reserved(moves)
+        nodes = {node.node: node for node in self._nodes()}
         self._matrix.refresh(now=self._clock.now())
+        known.update(self._matrix.rows)
         names = sorted({*nodes, *self._ledger.nodes, *self._matrix.rows})
         differ: list[str] = []
         overcommitted = 0
@@ -87,7 +89,7 @@ class CacheComparer:
             if at % _NODES_AT_ONCE == _NODES_AT_ONCE - 1:
                 await self._clock.sleep(0)
                 self._matrix.refresh(now=self._clock.now())
-            untouched = self._is_untouched(name, moment)
+            untouched = self._is_untouched(name, moment, known)
             if untouched and not self._agrees(name, nodes.get(name), holds, reserved):
                 differ.append(name)
                 log.error("ledger_drifted", node=name)
@@ -119,10 +121,18 @@ class CacheComparer:
             )
         return len(over)
 
-    def _is_untouched(self, name: str, moment: int) -> bool:
-        """Report whether a node is unchanged since this comparison began; if not, skip it."""
+    def _is_untouched(self, name: str, moment: int, known: Set[str]) -> bool:
+        """Report whether a node is unchanged since this comparison began; if not, skip it.
+
+        Args:
+            name: of the node.
+            moment: the matrix's time at the beginning.
+            known: the nodes that have been in the matrix since then.
+        """
         row = self._matrix.rows.get(name)
-        return row is None or bool(self._matrix.changed[row] <= moment)
+        if row is None:  # not of this cache, unless it was deleted meanwhile
+            return name not in known
+        return bool(self._matrix.changed[row] <= moment)
 
     async def _held(self) -> tuple[Mapping[str, list[PodAllocation]], frozenset[str]]:
         """Return what pods hold by node, and the Moves whose reservation one has consumed."""

@@ -2,20 +2,26 @@
 
 import asyncio
 import json
+import socket
 import ssl
+import struct
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from benchmarks.fixtures.http_caller import Caller, request_bytes
 from benchmarks.fixtures.live_webhook import LiveWebhooks, live_webhooks
 from benchmarks.fixtures.reviews import a_review
 from certs.authority import make_client
+from process.connections import ConnectionLimits, Connections
+from process.telemetry import FixedRoutes, HttpServer
 from tests.certs.tls_harness import HOUR, a_ca, now, trusting
 from tests.webhook.harness import Harness, a_webhook
+from webhook.server import RequestGate
 
 BODY = json.dumps(a_review()).encode()
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -90,6 +96,46 @@ async def test_a_body_that_does_not_come_gets_408_and_its_connection_ends() -> N
 
         assert answer.startswith(b"HTTP/1.1 408 ")
         assert server.counted("too_slow") == 1
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_who_comes_as_another_hangs_up_may_wait_no_longer_for_that(turns: int) -> None:
+    """A client that resets its half-sent request frees the number of its socket for the next."""
+    limits = ConnectionLimits(most=5, first_request_s=0.3, idle_s=600)
+    connections = Connections(limits)
+    gate = RequestGate(connections)
+    begun = asyncio.Event()
+
+    async def mutate(request: web.BaseRequest) -> web.Response:
+        begun.set()
+        return await gate.answer(request, never_asked)
+
+    async def never_asked(body: bytes) -> web.Response:
+        raise AssertionError(f"{len(body)} bytes came of a body that was not sent")
+
+    routes = FixedRoutes(
+        routes={"/mutate": {"POST": mutate}}, around=gate.stages, client_max_size=1000
+    )
+    server = HttpServer(routes, host="127.0.0.1", port=0, connections=connections)
+    await server.start()
+    try:
+        half = socket.create_connection(("127.0.0.1", server.port))
+        half.sendall(b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\nhalf")
+        async with asyncio.timeout(20):
+            await begun.wait()
+        half.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        half.close()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        try:
+            async with asyncio.timeout(20):
+                with suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+        finally:
+            writer.close()
+    finally:
+        await server.stop(0.1)
 
 
 async def asked_as(server: Harness, client: str | None, ca_name: str = "ours") -> int | str:

@@ -199,3 +199,23 @@ async def test_a_pod_that_changes_while_pods_are_read_is_no_drift() -> None:
 
     assert comparing.result() == ()
     assert await cached.compare() == ()
+
+
+async def test_a_node_that_is_deleted_while_pods_are_read_is_no_drift() -> None:
+    cached = CachedNodes()
+    nothing = replace(cached.a_pod(1, 1).allocation, by_card={})
+    idle = [replace(cached.a_pod(1, 1), name=f"idle-{n}", allocation=nothing) for n in range(5_000)]
+    cached.pods = [*idle, *cached.pods]
+    async with asyncio.TaskGroup() as group:
+        comparing = group.create_task(cached.compare())
+        await asyncio.sleep(0)
+        assert not comparing.done()
+        cached.nodes = [node for node in cached.nodes if node.node != "n7"]
+        cached.pods = [pod for pod in cached.pods if pod.name != "p7"]
+        cached.ledger.remove_pod("u7")
+        cached.ledger.remove_node("n7")
+        while not comparing.done():
+            await cached.clock.advance(0.0)
+
+    assert comparing.result() == ()
+    assert await cached.compare() == ()
