@@ -33,7 +33,7 @@ from fracgpu.placement.policies.least_waste.ranking import Ranking
 from fracgpu.placement.policies.least_waste.turnover import FILLING, Weights
 from fracgpu.placement.policies.least_waste.workload_mix import PodClass
 
-_WARMED_AT_ONCE: Final = 512  # nodes at which a step of warming looks, and what it evaluates
+_WARMED_AT_ONCE: Final = 128  # nodes at which a step of warming looks, and what it evaluates
 _STEP_MS: Final = 1
 # How many kinds of pods, or how many rows of nodes, a step can look at if it evaluates nothing.
 _LOOKS, _ROWS_LOOKED_AT = 16, 4_096
