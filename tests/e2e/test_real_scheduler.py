@@ -1,5 +1,6 @@
 """The real kube-scheduler calls our extender, and every pod gets a specific card."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -38,6 +39,21 @@ async def test_twenty_pods_are_bound_to_exact_cards(harness: Harness) -> None:
 
     await until(all_bound, what="20 pods bound", limit_s=60)
     assert_cards_hold(await harness.bound(), wanted, card_mib=CARD_MIB)
+
+
+async def test_all_requests_of_kube_scheduler_share_one_connection(tmp_path: Path) -> None:
+    nodes = [a_sharing_node(name, cards=some_cards(name, mib=CARD_MIB)) for name in NODES]
+    async with real_scheduler(tmp_path, nodes, mutual_tls=True) as harness:
+        async with asyncio.TaskGroup() as group:  # at once, so that it binds several at once
+            for number in range(100):
+                pod = a_gpu_pod(f"p{number}", mib=1000)
+                group.create_task(harness.client.create(PODS, pod), name=f"create {number}")
+
+        async def all_bound() -> bool:
+            return len(await harness.bound()) == 100
+
+        await until(all_bound, what="100 pods bound", limit_s=60)
+        assert len(harness.callers()) == 1  # over HTTP/1.1 one for each request under way
 
 
 async def test_memory_free_on_several_cards_is_not_room_for_one_pod_and_the_event_says_so(

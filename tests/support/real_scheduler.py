@@ -38,6 +38,18 @@ class Harness:
     client: KubeClient
     roles: Supervisor
     telemetry_port: int
+    extender_port: int
+
+    def callers(self) -> set[str]:
+        """Return the ports from which the extender was called within the last minute.
+
+        A connection that was closed stays in the kernel's table that long (TIME_WAIT), at the end
+        that closed it first. Source: proc_pid_net(5), and tcp(7).
+        """
+        own = f"{self.extender_port:04X}"
+        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        ends = [{row[1].rpartition(":")[2], row[2].rpartition(":")[2]} for row in rows]
+        return {port for both in ends if own in both for port in both} - {own, "0000"}
 
     async def pods(self) -> dict[str, PodInfo]:
         listing = await self.client.list(PODS)
@@ -133,7 +145,13 @@ async def real_scheduler(  # noqa: PLR0913 - what a test may choose, each with a
             try:
                 await until(lambda: is_ready(telemetry), what="the extender is ready", limit_s=60)
                 await api.start_scheduler(config)
-                yield Harness(api=api, client=client, roles=roles, telemetry_port=telemetry)
+                yield Harness(
+                    api=api,
+                    client=client,
+                    roles=roles,
+                    telemetry_port=telemetry,
+                    extender_port=listen,
+                )
             finally:
                 running.cancel()
 
