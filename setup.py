@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import zlib
 from pathlib import Path
 from typing import Final
 
@@ -33,12 +34,15 @@ _OPTIONS: Final = (
 def compile_fill(folder: Path) -> None:
     """Write ``fill-MACHINE.so`` to *folder* for each kind of processor."""
     compiler = (sys.executable, "-m", "ziglang", "cc")
+    # compiled_fill.py has it too, and loads nothing else.
+    checksum = zlib.crc32(b"".join(each.read_bytes() for each in sorted(FOLDER.glob("*.[ch]"))))
+    options = (*_OPTIONS, f"-DFRACGPU_SOURCES={checksum}u")
     with tempfile.TemporaryDirectory(prefix="fracgpu-fill-") as cache:
         caches = {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
         for machine, (target, processor) in TARGETS.items():
             files = ("-o", str(folder / f"fill-{machine}.so"), *SOURCES)
             subprocess.run(  # noqa: S603 - every word stands in this file
-                [*compiler, "-target", target, f"-mcpu={processor}", *_OPTIONS, *files],
+                [*compiler, "-target", target, f"-mcpu={processor}", *options, *files],
                 check=True,
                 env={**os.environ, **caches},
             )

@@ -28,6 +28,8 @@ _FUNCTIONS: Final = (
     *("fracgpu_waste", "fracgpu_find", "fracgpu_known", "fracgpu_names"),
     *("fracgpu_options", "fracgpu_unknown", "fracgpu_after", "fracgpu_costs"),
 )
+# The checksum of the sources that this module was written for; setup.py puts it into the library.
+SOURCES: Final = 0x7614B71C
 _EVERY_BIT: Final = 0xFFFF
 # Vectors of fill.c lie in memory at multiples of this many bytes.
 _ALIGNED: Final = 64
@@ -50,8 +52,12 @@ def load(path: str) -> tuple[ctypes.CDLL | None, str | None]:
         found = ctypes.CDLL(path)
         for name in _FUNCTIONS:
             getattr(found, name).restype = None
+        checksum = found.fracgpu_sources
     except (OSError, AttributeError) as error:  # the latter from a library of another version
         return None, str(error)
+    checksum.restype = ctypes.c_uint
+    if checksum() != SOURCES:  # its functions may take other arguments, which ends the process
+        return None, f"{path} was compiled from other sources; make setup compiles it again"
     found.fracgpu_waste.argtypes = [pointer, pointer, number, pointer, pointer, number, pointer]
     return found, None
 

@@ -2,6 +2,14 @@
 
 #include "states.h"
 
+/* The checksum of the sources that this was compiled from: setup.py computes it. */
+__attribute__((visibility("default")))
+unsigned fracgpu_sources(void)
+{
+    static const volatile unsigned checksum = FRACGPU_SOURCES;
+    return checksum;
+}
+
 /* Write the value of each entry to *found*, NaN where there is none. */
 __attribute__((visibility("default")))
 void fracgpu_find(const u64 *names, const float *values, i64 bits, const u64 *entries, i64 count,

@@ -2,6 +2,7 @@
 
 import platform
 import shutil
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from fracgpu.placement.node_matrix import MAX_CARDS, Demand
 from fracgpu.placement.policies.least_waste.fill import compiled_fill
-from fracgpu.placement.policies.least_waste.fill.compiled_fill import CompiledFill, load
+from fracgpu.placement.policies.least_waste.fill.compiled_fill import SOURCES, CompiledFill, load
 from fracgpu.placement.policies.least_waste.fill.fill_sequences import FillSequences, fastest_fill
 from fracgpu.placement.policies.least_waste.fill.numpy_fill import NumpyFill
 from fracgpu.placement.policies.least_waste.workload_mix import WorkloadMix
@@ -115,6 +116,26 @@ def test_a_library_that_is_missing_or_broken_is_a_problem_that_names_it(tmp_path
     library, problem = load(str(there / f"fill-{platform.machine()}.so"))
     assert library is not None
     assert problem is None
+
+
+def test_the_checksum_is_that_of_the_sources() -> None:
+    sources = sorted(Path(compiled_fill.__file__).parent.glob("*.[ch]"))
+
+    found = zlib.crc32(b"".join(source.read_bytes() for source in sources))
+    assert found == SOURCES, f"SOURCES in compiled_fill.py has to be {found:#010x}"
+
+
+def test_a_library_of_other_sources_is_not_used_and_what_to_do_is_said(tmp_path: Path) -> None:
+    name = f"fill-{platform.machine()}.so"
+    compiled = (Path(compiled_fill.__file__).parent / name).read_bytes()
+    checksum = SOURCES.to_bytes(4, "little")
+    assert compiled.count(checksum) == 1
+    other = tmp_path / name
+    other.write_bytes(compiled.replace(checksum, (SOURCES ^ 1).to_bytes(4, "little")))
+
+    library, problem = load(str(other))
+    assert library is None
+    assert problem == f"{other} was compiled from other sources; make setup compiles it again"
 
 
 def test_without_the_compiled_fill_the_one_in_numpy_is_used() -> None:
