@@ -19,6 +19,8 @@ from fracgpu.placement.policies.least_waste.workload_mix import PodClass
 # How many kinds of pods are compared with a node of eight cards in a millisecond: half of what was
 # measured in batches of 64 nodes.
 _KINDS_PER_MS: Final = 12_000
+# Classes of one kind take less: only their models and CPU are compared.
+_CLASSES_PER_KIND: Final = 32
 
 
 class Fragments:
@@ -48,7 +50,8 @@ class Fragments:
 
     def seen_in(self, time_ms: int) -> int:
         """Return for how many nodes that takes about that time: a count, whatever the load."""
-        return max(1, time_ms * _KINDS_PER_MS // max(1, len(self._share)))
+        kinds = len(self._share) + len(self._frequency) // _CLASSES_PER_KIND
+        return max(1, time_ms * _KINDS_PER_MS // max(1, kinds))
 
     def unusable_milli(
         self, levels: Levels, cpu_milli: NDArray[np.int32], model: IntArray

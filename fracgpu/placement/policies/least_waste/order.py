@@ -48,9 +48,7 @@ _DRIFT_RATIO: Final = 0.05
 _PODS_AT_ONCE: Final = 500
 _CLASSES_AT_ONCE: Final = 64
 _NODES_AT_ONCE: Final = 32
-_MAX_COSTS: Final = 64
 _MAX_GLOBS: Final = 256
-_UNBOUNDED_MILLI: Final = 10**9
 
 Models = frozenset[str] | None
 
@@ -64,7 +62,6 @@ class LeastWasteOrder:
         matrix: the cards.
         bound_pods: the bound pods, with the CPU and memory that they request.
         now: the current time, which decides which cordons and assumptions are still valid.
-
         request_ms: about how long a request may evaluate what is not known.
 
     Attributes:

@@ -144,6 +144,13 @@ class PriceArrays:
         )
 
 
+def _address(rows: IntArray) -> int:
+    """Return where *rows* begin in memory; options.c takes 64 bits for each, without gaps."""
+    assert rows.dtype == np.int64
+    assert rows.flags.c_contiguous
+    return rows.ctypes.data
+
+
 class CompiledOptions:
     """Works on the arrays of `PlacementOptions`, with the tables of one `CardStates`."""
 
@@ -183,7 +190,7 @@ class CompiledOptions:
             ctypes.byref(self._nodes_of(nodes)),
             ctypes.byref(self._states),
             ctypes.byref(options.struct),
-            rows.ctypes.data,
+            _address(rows),
             len(rows),
         )
         assert found >= 0, "a row is not there"
@@ -202,7 +209,7 @@ class CompiledOptions:
         question = (
             ctypes.byref(self._nodes_of(nodes)),
             ctypes.byref(options.struct),
-            *(rows.ctypes.data, also.ctypes.data, len(rows)),
+            *(_address(rows), also.ctypes.data, len(rows)),
         )
         # Mostly there are none, and an array for all there could be is larger than any other here.
         count = library.fracgpu_unknown(*question, None, None, None)
@@ -228,7 +235,7 @@ class CompiledOptions:
             ctypes.byref(self._nodes_of(nodes)),
             ctypes.byref(self._states),
             ctypes.byref(options.struct),
-            *(row.ctypes.data, option.ctypes.data, count),
+            *(_address(row), _address(option), count),
             *(array.ctypes.data for array in (names, lost, cpu_milli, levels)),
         )
         assert found == count, "a row or an option is not there"
@@ -252,7 +259,7 @@ class CompiledOptions:
             ctypes.byref(options.struct),
             ctypes.byref(prices.struct),
             gpu_milli,
-            *(rows.ctypes.data, len(rows)),
+            *(_address(rows), len(rows)),
             *(row.ctypes.data, cost.ctypes.data, card.ctypes.data),
         )
         assert found >= 0, "a row is not there"

@@ -226,6 +226,8 @@ i64 fracgpu_after(const struct nodes *nodes, const struct states *states,
         struct cards cards = cards_of(states, nodes->model[row], levels, width);
         if (options->cards == 1) {
             i8 card = options->card[row * options->each + option];
+            if (card < 0 || card >= width || levels[card] < options->share_milli)
+                return -1;
             for (i64 c = 0; c < width; c++)
                 after[i * width + c] = levels[c];
             after[i * width + card] -= (i16)options->share_milli;
