@@ -22,7 +22,6 @@ from fracgpu.placement.node_matrix import (
     IntArray,
 )
 from fracgpu.placement.policies.least_waste.card_states import Allowance, CardStates
-from fracgpu.placement.policies.least_waste.card_values import card_values_milli
 from fracgpu.placement.policies.least_waste.fill.compiled_fill import CompiledFill
 from fracgpu.placement.policies.least_waste.fill.fill_sequences import FillSequences
 from fracgpu.placement.policies.least_waste.fragments import Fragments
@@ -355,7 +354,6 @@ class LeastWaste:
             FillSequences(self._classes, nodes.models),
             # Its tables may be large, and only these weights read them.
             Fragments(self._classes if self.weights.fragment else (), nodes.models),
-            card_values_milli(self._classes),
             self.weights,
         )
         self._made_for = len(nodes.model)

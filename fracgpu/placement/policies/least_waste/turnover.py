@@ -27,7 +27,6 @@ class Weights:
     Attributes:
         fill: what is expected to stay idle once the node is full.
         fragment: what is idle and cannot be used by the next pod.
-        room: what the room on cards is worth to shares if they are packed densely.
         scarcity: what idle cards are worth to pods that are short of such cards.
         premium_limit: what scarcity makes of one card at the most, in cards.
         idle: what is idle on the node before the pod. A little of it breaks ties, towards the
@@ -36,7 +35,6 @@ class Weights:
 
     fill: float
     fragment: float
-    room: float
     scarcity: float
     premium_limit: float
     idle: float
@@ -44,13 +42,9 @@ class Weights:
 
 # With ample CPU and many small pods every card can be filled in any order, and all other costs are
 # equal: hence the ten-thousandth.
-FILLING: Final = Weights(
-    fill=1.0, fragment=0.0, room=1.0, scarcity=0.2, premium_limit=30.0, idle=1e-4
-)
+FILLING: Final = Weights(fill=1.0, fragment=0.0, scarcity=0.1, premium_limit=30.0, idle=1e-4)
 # Pods of eight cards that also name a model soon meet a limit of 30 and are lost, see decision 52.
-TURNING_OVER: Final = Weights(
-    fill=0.1, fragment=1.0, room=0.0, scarcity=0.3, premium_limit=300.0, idle=0.02
-)
+TURNING_OVER: Final = Weights(fill=0.1, fragment=1.0, scarcity=0.3, premium_limit=300.0, idle=0.02)
 
 
 class Turnover:

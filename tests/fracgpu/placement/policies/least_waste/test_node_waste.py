@@ -1,4 +1,4 @@
-"""The kinds of waste are weighed, and one without weight plays no part."""
+"""The two kinds of waste are weighed, and one without weight plays no part."""
 
 from dataclasses import replace
 
@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fracgpu.placement.policies.least_waste.card_values import card_values_milli
 from fracgpu.placement.policies.least_waste.fill.fill_sequences import FillSequences
 from fracgpu.placement.policies.least_waste.fragments import Fragments
 from fracgpu.placement.policies.least_waste.node_waste import NodeWaste
@@ -16,7 +15,6 @@ from tests.fracgpu.placement.policies.least_waste.demands import MODELS, mix
 
 FILL = FillSequences(mix(), MODELS)
 FRAGMENTS = Fragments(mix(), MODELS)
-VALUES = card_values_milli(mix())
 CARDS = st.lists(st.integers(0, 1000), min_size=1, max_size=8)
 WEIGHT = st.floats(0.0, 2.0)
 
@@ -29,7 +27,7 @@ def wasted(weights: Weights, *cards: int, cpu_milli: int) -> tuple[float, float,
         np.zeros(1, np.int64),
     )
     parts = (
-        NodeWaste(FILL, FRAGMENTS, VALUES, weights).expected_waste_milli(*node),
+        NodeWaste(FILL, FRAGMENTS, weights).expected_waste_milli(*node),
         FILL.expected_waste_milli(*node),
         FRAGMENTS.unusable_milli(*node),
     )
@@ -39,29 +37,27 @@ def wasted(weights: Weights, *cards: int, cpu_milli: int) -> tuple[float, float,
 
 @settings(max_examples=50, deadline=None)
 @given(CARDS, st.integers(0, 100_000))
-def test_while_the_cluster_fills_up_what_is_left_of_the_full_node_counts_less_what_room_is_worth(
+def test_while_the_cluster_fills_up_only_the_full_node_counts(
     cards: list[int], cpu_milli: int
 ) -> None:
     weighed, full, _ = wasted(FILLING, *cards, cpu_milli=cpu_milli)
 
-    assert weighed == pytest.approx(full - sum(VALUES[level] for level in cards), abs=1e-2)
+    assert weighed == full
 
 
 @settings(max_examples=50, deadline=None)
 @given(CARDS, st.integers(0, 100_000), WEIGHT, WEIGHT)
-def test_each_counts_by_its_weight(
+def test_both_count_by_their_weights(
     cards: list[int], cpu_milli: int, fill: float, fragment: float
 ) -> None:
-    weights = replace(FILLING, fill=fill, fragment=fragment, room=0.0)
+    weights = replace(FILLING, fill=fill, fragment=fragment)
     weighed, full, now = wasted(weights, *cards, cpu_milli=cpu_milli)
 
     assert weighed == pytest.approx(fill * full + fragment * now, rel=1e-5, abs=1e-3)
 
 
 def test_where_both_count_fewer_evaluations_are_done_in_a_time() -> None:
-    filling, turning = (
-        NodeWaste(FILL, FRAGMENTS, VALUES, weights) for weights in (FILLING, TURNING_OVER)
-    )
+    filling, turning = (NodeWaste(FILL, FRAGMENTS, weights) for weights in (FILLING, TURNING_OVER))
 
     assert filling.evaluated_in(5) == FILL.fills_in(5)
     assert 1 <= turning.evaluated_in(5) < min(FILL.fills_in(5), FRAGMENTS.seen_in(5))

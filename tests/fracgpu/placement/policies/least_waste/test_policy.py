@@ -408,21 +408,3 @@ def test_once_pods_leave_the_last_node_of_a_model_is_kept_for_rare_pods_of_eight
 
     assert best is not None
     assert best[0] != policy.rows["last"]
-
-
-def test_while_the_cluster_fills_up_shares_keep_out_of_room_that_larger_shares_could_fill() -> None:
-    # Room of 0.68 suits a share of 0.65, and two of 0.22 make good use of an idle card.
-    count = {1000: 400, 810: 110, 470: 76, 650: 26, 320: 34, 460: 13, 590: 8, 550: 7, 230: 15}
-    count |= {370: 5, 220: 6, 160: 8}
-    mix = WorkloadMix.fold(
-        Demand(cpu_milli=4000, cards=1, share_milli=share)
-        for share, pods in count.items()
-        for _ in range(pods)
-    )
-    policy = LeastWaste(mix.classes(), MODELS)
-    policy.put("partly-used", node(680))
-    policy.put("idle", node(1000))
-
-    best = chosen(policy, Demand(cpu_milli=4000, cards=1, share_milli=220))
-
-    assert best == (policy.rows["idle"], (0,))

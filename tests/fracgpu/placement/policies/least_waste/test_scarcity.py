@@ -88,9 +88,7 @@ def test_the_price_is_the_square_of_scarcity_for_each_idle_card() -> None:
     nodes = [(0, 96_000, 2), (1, 96_000, 6)]
     cards = PICKY.cards
 
-    assert worth([PICKY], nodes, (0, 96_000, 2)) == pytest.approx(
-        FILLING.scarcity * 1000 * 2 * cards * 15
-    )
+    assert worth([PICKY], nodes, (0, 96_000, 2)) == pytest.approx(0.1 * 1000 * 2 * cards * 15)
 
 
 def test_each_class_pays_from_its_own_cpu_on() -> None:
@@ -99,6 +97,4 @@ def test_each_class_pays_from_its_own_cpu_on() -> None:
     nodes = [(0, 96_000, 4), (0, 2000, 4)]
 
     assert worth([small, large], nodes, (0, 7999, 4)) == 0
-    assert worth([small, large], nodes, (0, 8000, 4)) == pytest.approx(
-        FILLING.scarcity * 1000 * 4 * 0.5 * 3
-    )
+    assert worth([small, large], nodes, (0, 8000, 4)) == pytest.approx(0.1 * 1000 * 4 * 0.5 * 3)
