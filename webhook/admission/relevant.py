@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 from fracgpu import names
 from fracgpu.request.bounds import MAX_KEY_CHARS
-from fracgpu.request.dialects import reads_key
+from fracgpu.request.dialects import READ_LABELS, reads_key
 from webhook.admission import limit_range
 from webhook.admission.pod import NO_META, Container, Pod, PodMeta, PodSpec, Resources
 
@@ -33,13 +33,13 @@ def relevant_parts(pod: Pod) -> Pod:
         ),
         metadata=NO_META
         if meta is NO_META
-        else PodMeta(annotations=_read(meta.annotations), labels=_read(meta.labels)),
+        else PodMeta(annotations=_read(meta.annotations), labels=_read_labels(meta.labels)),
     )
 
 
 def relevant_labels(namespace_labels: Mapping[str, str]) -> Mapping[str, str]:
     """Return the labels of a namespace that some rule reads."""
-    return _read(namespace_labels) or {}
+    return _read_labels(namespace_labels) or {}
 
 
 def _relevant_of(container: Container) -> Container:
@@ -58,6 +58,17 @@ def _relevant_of(container: Container) -> Container:
 
 def _read(found: Mapping[str, _T] | None) -> dict[str, _T] | None:
     return None if found is None else {key: found[key] for key in found if _is_read(key)}
+
+
+def _read_labels(found: Mapping[str, str] | None) -> dict[str, str] | None:
+    """Return what is read of labels, of which a hostile pod may have tens of thousands."""
+    if found is None:
+        return None
+    return {
+        key: found[key]
+        for key in found
+        if key.startswith(READ_LABELS) or key[: len(names.PREFIX)].lower() == names.PREFIX
+    }
 
 
 def _is_read(key: str) -> bool:

@@ -12,11 +12,16 @@ from fracgpu.request.dialects.enablement import (
     enabled_dialects,
     read_dialect_settings,
 )
-from fracgpu.request.dialects.registry import NAMES
-from fracgpu.request.dialects.translate import Translation, reads_key, translate_request
+from fracgpu.request.dialects.registry import NAMES, READ_LABELS
+from fracgpu.request.dialects.translate import (
+    Translation,
+    reads_key,
+    translate_request,
+)
 
 __all__ = [
     "NAMES",
+    "READ_LABELS",
     "DialectSettings",
     "EnabledDialects",
     "MemoryUnit",

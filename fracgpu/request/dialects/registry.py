@@ -37,7 +37,11 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
     NVIDIA,
 )
 NAMES: Final = tuple(dialect.name for dialect in DIALECTS)
-LABELS: Final = frozenset(name for dialect in DIALECTS for name in dialect.labels)
+READ_LABELS: Final = tuple(
+    sorted({start for dialect in DIALECTS for start in (*dialect.labels, *dialect.family)})
+)
+"""What labels begin with that some dialect reads or warns about."""
+
 SCHEDULERS: Final = frozenset(name for dialect in DIALECTS for name in dialect.schedulers)
 
 

@@ -14,7 +14,6 @@ from fracgpu.request.dialects.dialect import DialectReading, ForeignRequest, Opt
 from fracgpu.request.dialects.key_owners import is_zero_amount
 from fracgpu.request.dialects.native import ITEM_KEYS, annotations_of, items_of, pod_keys
 from fracgpu.request.dialects.registry import (
-    LABELS,
     SCHEDULERS,
     is_foreign,
     is_of_family,
@@ -35,11 +34,10 @@ _CDI_INJECTION: Final = re.compile(
 
 
 def reads_key(key: str) -> bool:
-    """Report whether *key* may matter here: an annotation, a label, or a name of a resource."""
+    """Report whether *key* may matter here, as an annotation or the name of a resource."""
     return bool(
         is_foreign(key)
         or is_of_family(key)
-        or key in LABELS
         or _WHOLE_CARDS.fullmatch(key)
         or _CDI_INJECTION.fullmatch(key)
     )
