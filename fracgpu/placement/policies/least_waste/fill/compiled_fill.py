@@ -29,7 +29,7 @@ _FUNCTIONS: Final = (
     *("fracgpu_options", "fracgpu_unknown", "fracgpu_after", "fracgpu_costs"),
 )
 # The checksum of the sources that this module was written for; setup.py puts it into the library.
-SOURCES: Final = 0xC0CFC315
+SOURCES: Final = 0x972FEEE1
 _EVERY_BIT: Final = 0xFFFF
 # Vectors of fill.c lie in memory at multiples of this many bytes.
 _ALIGNED: Final = 64

@@ -242,6 +242,20 @@ i64 fracgpu_after(const struct nodes *nodes, const struct states *states,
     return count;
 }
 
+/* How many of the CPU steps, which ascend, are not above *cpu*. A mix may have a thousand. */
+static inline i64 steps_reached(const struct prices *prices, i64 cpu)
+{
+    i64 low = 0, high = prices->steps;
+    while (low < high) {
+        i64 middle = low + (high - low) / 2;
+        if (prices->cpu_steps[middle] <= cpu)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 /* Write each node with an option, ascending as *rows* are, and the cost and the card of its best
  * one: the first of equal ones, and one that is not known, NaN, only where no other is. */
 __attribute__((visibility("default")))
@@ -254,10 +268,8 @@ i64 fracgpu_costs(const struct nodes *nodes, const struct options *options,
         i64 row = rows[i];
         if (!is_row(nodes, options, row))
             return -1;
-        i64 model = nodes->model[row], step = 0, best = -1;
-        i64 cpu = nodes->cpu_milli[row] - options->cpu_milli;
-        while (step < prices->steps && prices->cpu_steps[step] <= cpu)
-            step++;
+        i64 model = nodes->model[row], best = -1;
+        i64 step = steps_reached(prices, nodes->cpu_milli[row] - options->cpu_milli);
         const double *worth = prices->worth + (model * (prices->steps + 1) + step) * (CARDS + 1);
         double now = prices->cost_now[row] - prices->idle * (double)prices->idle_milli[row];
         double part = prices->by_model[model] * (double)gpu_milli;

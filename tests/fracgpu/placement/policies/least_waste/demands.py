@@ -27,3 +27,18 @@ def node(*card_milli: int, model: str = "A100", cores: int = 96) -> FreeResource
     return FreeResources(
         model=model, cpu_milli=cores * 1000, memory_mib=1_000_000, card_milli=card_milli
     )
+
+
+def varied_mix(classes: int = 1_000) -> tuple[PodClass, ...]:
+    """Return a mix that is long to learn: shares that need many pivots, and many other classes."""
+    # So many sizes, of which many fit on a card in many ways.
+    shares = [Demand(cpu_milli=1000, cards=1, share_milli=50 + 11 * at) for at in range(24)]
+    others = [
+        Demand(cpu_milli=2000 + 7 * at, cards=1 + at % 8, share_milli=1000)
+        for at in range(classes - len(shares))
+    ]
+    return tuple(
+        PodClass(demand=demand, frequency_ratio=ratio / len(demands))
+        for demands, ratio in ((shares, 0.9), (others, 0.1))
+        for demand in demands
+    )

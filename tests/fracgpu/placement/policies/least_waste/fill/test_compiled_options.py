@@ -1,5 +1,7 @@
 """Compiled options and costs are those of NumPy, to the bit, whatever happens to the nodes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,15 @@ from fracgpu.placement.policies.least_waste.fill.fill_sequences import FillSeque
 from fracgpu.placement.policies.least_waste.options import PlacementOptions
 from fracgpu.placement.policies.least_waste.policy import LeastWaste
 from fracgpu.placement.policies.least_waste.turnover import FILLING, TURNING_OVER
-from tests.fracgpu.placement.policies.least_waste.demands import EVERY, HALF, MODELS, PAIR, mix
+from tests.fracgpu.placement.policies.least_waste.demands import (
+    EVERY,
+    HALF,
+    MODELS,
+    PAIR,
+    mix,
+    node,
+    varied_mix,
+)
 
 FREE = st.builds(
     FreeResources,
@@ -109,3 +119,17 @@ def test_a_row_that_is_not_there_is_refused(demand: Demand, row: int) -> None:
         options.states_of(nodes, states, wrong, first)
     with pytest.raises(AssertionError):
         options.states_of(nodes, states, first, np.array([2]))
+
+
+def test_among_a_thousand_cpu_requests_compiled_code_finds_the_same_prices() -> None:
+    compiled, plain = (
+        LeastWaste(varied_mix(), ("A100",), compiled=which) for which in (True, False)
+    )
+    # What is left is below, between, at and above the requests, which are 2,000, 2,007 and so on.
+    for number, left in enumerate((0, 1999, 2000, 2003, 2006, 2007, 5500, 8825, 8826, 9000)):
+        free = node(*[1000] * 8)
+        for policy in (compiled, plain):
+            policy.put(f"n{number}", replace(free, cpu_milli=4000 + left))
+
+    assert answer(compiled, HALF) == answer(plain, HALF)
+    assert len(set(answer(plain, HALF)[1])) > 5, "the steps make a difference"  # type: ignore[call-overload]
