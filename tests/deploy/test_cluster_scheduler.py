@@ -149,6 +149,25 @@ def test_the_static_pod_is_given_the_configuration_and_its_folder() -> None:
     assert (volume["name"], volume["hostPath"]["path"]) == (mount["name"], NODE)
 
 
+def test_both_kube_schedulers_give_a_lost_leader_up_after_seconds() -> None:
+    ours = {
+        container["name"]: container
+        for container in named("deploy", "Deployment", "fracgpu-scheduler")["spec"]["template"][
+            "spec"
+        ]["containers"]
+    }["kube-scheduler"]
+    patch = read_yaml((FILES / "kube-scheduler1+strategic.yaml").read_text())
+    (the_clusters,) = patch["spec"]["containers"]
+
+    assert the_clusters["name"] == "kube-scheduler"  # strategic patches merge by name
+    for container in (ours, the_clusters):
+        health = {entry["name"]: entry["value"] for entry in container["env"]}
+        assert health == {
+            "HTTP2_READ_IDLE_TIMEOUT_SECONDS": "3",
+            "HTTP2_PING_TIMEOUT_SECONDS": "3",
+        }
+
+
 def test_switching_takes_our_kube_scheduler_its_files_and_its_rights_away() -> None:
     pod = named(SWITCH, "Deployment", "fracgpu-scheduler")["spec"]["template"]["spec"]
     before = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in built(PREPARE)}

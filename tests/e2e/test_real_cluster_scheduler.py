@@ -30,7 +30,7 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(500)]
 
 OVERLAY = DEPLOY.parent / "overlays" / "cluster-scheduler"
-PATCH = DEPLOY / "cluster-scheduler" / "files" / "kube-scheduler+json.yaml"
+PATCHES = ("kube-scheduler+json.yaml", "kube-scheduler1+strategic.yaml")
 AGENT = "fracgpu-kube-scheduler-files"
 
 
@@ -132,10 +132,14 @@ async def patched(kubectl: Kubectl, folder: Path) -> dict[str, Any]:
     """Return the manifest as the administrator edits it."""
     path = folder / "kube-scheduler.yaml"
     await asyncio.to_thread(path.write_text, yaml.safe_dump(kubeadm_manifest()))
-    said = await kubectl(
-        *("patch", "--local", "-f", str(path), "--type=json"),
-        *("--patch-file", str(PATCH), "-o", "yaml"),
-    )
+    for name in PATCHES:
+        _, _, kind = name.removesuffix(".yaml").partition("+")
+        file = DEPLOY / "cluster-scheduler" / "files" / name
+        said = await kubectl(
+            *("patch", "--local", "-f", str(path), f"--type={kind}"),
+            *("--patch-file", str(file), "-o", "yaml"),
+        )
+        await asyncio.to_thread(path.write_text, said)
     manifest: dict[str, Any] = yaml.safe_load(said)
     return manifest
 
