@@ -277,7 +277,7 @@ async def _refuse(methods: Mapping[str, Answering] | None, request: web.BaseRequ
 
 
 class OtherProtocol(Protocol):
-    """A second protocol on the same address, such as ``process.http2.Http2Connections``."""
+    """A second protocol on the same address, such as ``Http2Connections``."""
 
     def or_else(self, http1: Callable[[], asyncio.BaseProtocol]) -> asyncio.BaseProtocol: ...
 

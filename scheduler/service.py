@@ -25,9 +25,9 @@ from kube.events import EventRecorder
 from kube.informer import Change, Informer
 from kube.kinds import MOVES, NODES, PDBS, PODS
 from kube.leader_election import LeaderElector, LeaseDurations
-from process import http2
 from process.clock import Clock, SystemClock
 from process.event_loop import longest_pause_s
+from process.http2.connections import ALPN
 from process.lifecycle import Running, Server, Service
 from process.memory import read_tls_in_small_pieces, settle_memory
 from process.telemetry import ReadyGate, Registry, TelemetryServer, new_registry
@@ -154,7 +154,7 @@ def _wire(
     gate.add("leader and lists", leader_gate.why_not_ready)
     tls = None
     if settings.tls_secret:
-        tls = ServingTls(require_client_certificate=True, alpn=http2.ALPN)
+        tls = ServingTls(require_client_certificate=True, alpn=ALPN)
         certificate = CertificateWatcher(
             client,
             tls,

@@ -11,7 +11,8 @@ from aiohttp import web
 from component.leader_gate import LeaderGate
 from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
-from process.http2 import Http2Connections, Request
+from process.http2.connection import Request
+from process.http2.connections import Http2Connections
 from process.telemetry import (
     Answer,
     HttpServer,

@@ -140,7 +140,7 @@ async def patched(kubectl: Kubectl, folder: Path) -> dict[str, Any]:
             *("--patch-file", str(file), "-o", "yaml"),
         )
         await asyncio.to_thread(path.write_text, said)
-    manifest: dict[str, Any] = yaml.safe_load(said)
+    manifest: dict[str, Any] = yaml.safe_load(await asyncio.to_thread(path.read_text))
     return manifest
 
 

@@ -2,8 +2,8 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -14,6 +14,7 @@ from h2.events import (
     ConnectionTerminated,
     DataReceived,
     Event,
+    PingAckReceived,
     ResponseReceived,
     StreamEnded,
     StreamReset,
@@ -48,6 +49,7 @@ class Http2Caller:
         self.goodbye = asyncio.Event()
         self.ended = asyncio.Event()
         self._greeted = asyncio.Event()
+        self._answered_ping = asyncio.Event()
         self.reads = True  # False: it acknowledges nothing, so that its window fills
 
     @classmethod
@@ -66,7 +68,7 @@ class Http2Caller:
         caller.state.initiate_connection()
         await caller.flush()
         async with asyncio.TaskGroup() as group:
-            following = group.create_task(caller._follow(), name="answers")
+            following = group.create_task(caller.follow(), name="answers")
             try:
                 async with asyncio.timeout(20):
                     await caller._greeted.wait()
@@ -83,13 +85,19 @@ class Http2Caller:
         return answered
 
     async def begin(
-        self, path: str, body: bytes = b"", *, method: str = "POST", end: bool = True
+        self,
+        path: str,
+        body: bytes = b"",
+        *,
+        method: str = "POST",
+        end: bool = True,
+        headers: Sequence[tuple[str, str]] = (),
     ) -> int:
         """Send a request, or its beginning; return the number of its stream."""
         stream = self.state.get_next_available_stream_id()
         self._answers[stream] = Answered()
-        headers = [(":method", method), (":scheme", "https"), (":authority", "x"), (":path", path)]
-        self.state.send_headers(stream, headers, end_stream=end and not body)
+        head = [(":method", method), (":scheme", "https"), (":authority", "x"), (":path", path)]
+        self.state.send_headers(stream, [*head, *headers], end_stream=end and not body)
         if body:
             await self.send(stream, body, end=end)
         await self.flush()
@@ -114,16 +122,34 @@ class Http2Caller:
         self._writer.write(self.state.data_to_send())
         await self._writer.drain()
 
+    async def settled(self) -> None:
+        """Return once the server has taken all that was sent so far."""
+        self._answered_ping.clear()
+        self.state.ping(b"settled?")
+        await self.flush()
+        async with asyncio.timeout(20):
+            await self._answered_ping.wait()
+
+    def stop_reading(self) -> None:
+        """Leave what the server sends in the socket, from now on."""
+        self._writer.transport.pause_reading()  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        """Close the connection at once."""
+        self._writer.transport.abort()
+
     async def write_raw(self, data: bytes) -> None:
         """Send these bytes as they are."""
         self._writer.write(data)
         await self._writer.drain()
 
-    async def _follow(self) -> None:
-        while data := await self._reader.read(65_536):
-            for event in self.state.receive_data(data):
-                self._take(event)
-            await self.flush()
+    async def follow(self) -> None:
+        """Take what the server sends, until it closes the connection."""
+        with suppress(ConnectionError):  # the server may abort it
+            while data := await self._reader.read(65_536):
+                for event in self.state.receive_data(data):
+                    self._take(event)
+                await self.flush()
         self.ended.set()
 
     def _take(self, event: Event) -> None:
@@ -133,7 +159,13 @@ class Http2Caller:
             self.state.state_machine.state = ConnectionState.CLIENT_OPEN
         elif isinstance(event, WindowUpdated):
             self._greeted.set()
-        elif isinstance(event, ResponseReceived):
+        elif isinstance(event, PingAckReceived):
+            self._answered_ping.set()
+        else:
+            self._take_answer(event)
+
+    def _take_answer(self, event: Event) -> None:
+        if isinstance(event, ResponseReceived):
             headers = {str(name): str(value) for name, value in event.headers}
             answered = self._answers[event.stream_id]
             answered.status = int(headers[":status"])

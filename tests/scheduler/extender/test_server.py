@@ -16,7 +16,7 @@ import pytest
 from certs.authority import make_ca, make_client, make_serving
 from component.leader_gate import LeaderGate
 from fracgpu.names import ASSIGNMENT
-from process.http2 import ALPN
+from process.http2.connections import ALPN
 from process.telemetry import Readiness
 from process.tls import ServingTls, private_file
 from scheduler.extender.narrow_filter import NarrowFilter
