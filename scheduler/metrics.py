@@ -67,7 +67,7 @@ class SchedulerMetrics:
         )
         self._seconds = Histogram(
             "fracgpu_scheduler_request_seconds",
-            "Time from a request's last byte to its answer.",
+            "Time from a request's last byte to its answer; for bind with the wait for its group.",
             ["verb"],
             buckets=_SECONDS,
             registry=registry,

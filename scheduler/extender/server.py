@@ -2,6 +2,7 @@
 
 import ssl
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from http import HTTPStatus
 from typing import Final
 
@@ -124,8 +125,13 @@ class ExtenderServer(HttpServer):
         error = self._leader_gate.why_not() or await self._binder.bind(args)
         return api.write_binding_result(error)
 
+    def _counted(self, path: str) -> AbstractContextManager[None]:
+        # A bind waits nearly all of its time: for its group, and for the API server.
+        verb, _ = self._verbs[path]
+        return nullcontext() if verb is Verb.BIND else self._activity
+
     async def _over_http1(self, request: web.Request) -> web.Response:
-        with self._activity:
+        with self._counted(request.path):
             body = await request.read()  # raises 413 above the limit
             told = await self._answer(request.path, body)
         headers = {"Content-Type": told.content_type}
@@ -134,7 +140,7 @@ class ExtenderServer(HttpServer):
     async def _over_http2(self, request: Request) -> Answer:
         verb, get = request.path in self._verbs, request.method in ("GET", "HEAD")
         if verb and request.method == "POST":
-            with self._activity:
+            with self._counted(request.path):
                 return await self._answer(request.path, request.body)
         told = self._telemetry.answer(request.path, accept=request.accept)
         if told is None and not verb:

@@ -22,6 +22,7 @@ from process.tls import ServingTls, private_file
 from scheduler.extender.narrow_filter import NarrowFilter
 from scheduler.extender.server import ExtenderServer
 from scheduler.extender.stale_cache_retry import StaleCacheRetry
+from scheduler.request_activity import RequestActivity
 from tests.component.test_leader_gate import AnElection
 from tests.scheduler.harness import Harness
 from tests.support.gpu import a_gpu_pod
@@ -57,7 +58,11 @@ class Served:
 
 @asynccontextmanager
 async def serving(
-    *nodes: str, leads: bool = True, narrow: bool = False, tls: ssl.SSLContext | None = None
+    *nodes: str,
+    leads: bool = True,
+    narrow: bool = False,
+    tls: ssl.SSLContext | None = None,
+    activity: RequestActivity | None = None,
 ) -> AsyncIterator[Served]:
     cluster = Harness(*(nodes or ("gpu-1", "gpu-2")), cards=4)
     election = AnElection()
@@ -79,6 +84,7 @@ async def serving(
         body_limit_mib=1,
         narrow=NarrowFilter(cluster.extender).narrow if narrow else None,
         ssl_context=tls,
+        activity=activity,
     )
     await server.start()
     try:
@@ -90,7 +96,9 @@ async def serving(
 
 
 @asynccontextmanager
-async def serving_http2(*, leads: bool = True) -> AsyncIterator[tuple[Served, Http2Caller]]:
+async def serving_http2(
+    *, leads: bool = True, activity: RequestActivity | None = None
+) -> AsyncIterator[tuple[Served, Http2Caller]]:
     """Serve with mutual TLS, as in a cluster, to a caller over HTTP/2, as kube-scheduler is."""
     now = datetime.now(tz=UTC)  # noqa: TID251 - TLS libraries compare with the machine's clock
     ca = make_ca(name="test CA", now=now, life=timedelta(hours=1))
@@ -102,10 +110,25 @@ async def serving_http2(*, leads: bool = True) -> AsyncIterator[tuple[Served, Ht
     with private_file(own.cert_pem + own.key_pem) as path:
         trust.load_cert_chain(path)
     async with (
-        serving(leads=leads, tls=tls.context) as served,
+        serving(leads=leads, tls=tls.context, activity=activity) as served,
         Http2Caller.connect(served.port, trust) as caller,
     ):
         yield served, caller
+
+
+async def test_a_bind_which_mostly_waits_is_no_activity() -> None:
+    activity = RequestActivity()
+    begun = []
+    async with serving_http2(activity=activity) as (served, caller):
+        for verb, body in (("filter", "filter-names"), ("bind", "bind")):
+            await caller.ask(f"/{verb}", recorded(body))
+            begun.append(activity.begun)
+    async with serving(activity=activity) as served:
+        for verb, body in (("filter", "filter-names"), ("bind", "bind")):
+            await served.post(verb, recorded(body))
+            begun.append(activity.begun)
+
+    assert begun == [1, 1, 2, 2]
 
 
 async def test_all_verbs_are_answered_over_http2_as_over_http1() -> None:
