@@ -260,7 +260,7 @@ class FixedRoutes:
 
 
 async def _continue(request: web.BaseRequest) -> None:
-    """Tell a client to go on that waits before it sends a body (RFC 9110, 10.1.1)."""
+    """Send 100 Continue to a client that waits for it before it sends a body (RFC 9110, 10.1.1)."""
     expected = request.headers["Expect"]
     if request.version < HttpVersion11:
         return

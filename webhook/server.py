@@ -25,18 +25,11 @@ from process.telemetry import (
 )
 from process.tls import ServingTls
 from webhook.admission.bounds import check_size, is_of_usual_size
-from webhook.admission.mutation import judge_create, refuse_written_keys
+from webhook.admission.mutation import admit_create, refuse_written_keys
 from webhook.admission.pod import MalformedReviewError
 from webhook.admission.review import Review, read_pods, read_review, write_allowed, write_refused
 from webhook.admission.update import admit_update
-from webhook.admission.verdict import (
-    NO_DIALECT,
-    AdmissionResult,
-    Allowed,
-    Denied,
-    Granted,
-    Patched,
-)
+from webhook.admission.verdict import NO_DIALECT, AdmissionResult, Allowed, Denied, Patched
 from webhook.admission.workload import admit_workload
 from webhook.admission_config import AdmissionConfig
 from webhook.metrics import Decision, WebhookMetrics
@@ -248,16 +241,14 @@ class AdmissionHandler:
             return admit_update(old, pod, user=review.user, config=config)
         if excluded:
             return refuse_written_keys(pod) or _excluded(review)
-        seal = self._context.seal(review.namespace)
-        found = judge_create(
+        return admit_create(
             pod,
             self._context.classes(),
             config=config,
             namespace_labels=labels,
-            seal=seal,
+            seal=self._context.seal(review.namespace),
             decide=self._decisions.decide if is_of_usual_size(review.object) else None,
         )
-        return found.sealed(seal) if isinstance(found, Granted) else found
 
     def _judge_workload(self, review: Review, labels: Mapping[str, str]) -> AdmissionResult:
         config = self._context.config()

@@ -90,6 +90,7 @@ def admit_create(
     config: AdmissionConfig,
     namespace_labels: Mapping[str, str] = NO_LABELS,
     seal: Seal = NO_SEAL,
+    decide: Decide | None = None,
 ) -> AdmissionResult:
     """Return the decision on a pod that is about to be created, with its grant sealed.
 
@@ -101,8 +102,11 @@ def admit_create(
         config: the administrator's configuration.
         namespace_labels: of the pod's namespace; they enable dialects.
         seal: signs the grant, so that nobody else can write it.
+        decide: see :func:`judge_create`.
     """
-    found = judge_create(pod, classes, config=config, namespace_labels=namespace_labels, seal=seal)
+    found = judge_create(
+        pod, classes, config=config, namespace_labels=namespace_labels, seal=seal, decide=decide
+    )
     return found.sealed(seal) if isinstance(found, Granted) else found
 
 
