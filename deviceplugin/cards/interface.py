@@ -135,12 +135,13 @@ class CardProcess:
 
     Attributes:
         used_mib: memory it holds on this card, or None where the driver does not report it.
-        sm_percent: its share of the card's time, 0..100; 0 for an idle one.
+        sm_percent: its share of the card's time, 0..100; 0 for an idle one. None where the driver
+            counts it for another process, as it does for clients of MPS.
     """
 
     pid: int
     used_mib: Mib | None = None
-    sm_percent: float = 0.0
+    sm_percent: float | None = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

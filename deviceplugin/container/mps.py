@@ -27,6 +27,14 @@ _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 30.0
 # Any uid in a container may connect.
 _OPEN_MODE: Final = 0o777
+# The longest name of the sockets that the daemon makes in its pipe folder, and the longest path
+# that a socket can have: sun_path has 108 bytes with its end; see unix(7).
+_LONGEST_SOCKET: Final = "control_privileged"
+_LONGEST_PATH: Final = 107
+# How much of what the daemon writes is kept, and how long its end is waited for: a server that it
+# has started may hold the pipe open.
+_KEPT_BYTES: Final = 2048
+_LAST_WORDS_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +88,10 @@ class MpsDaemons(Mps):
     async def ensure(self, card: CardUuid) -> Folders:
         if not _FOLDER_NAME.fullmatch(card):
             raise MpsError(f"{card!r} is not valid as the name of a folder")
+        longest = self._root / card / "pipe" / _LONGEST_SOCKET
+        if (length := len(os.fsencode(longest))) > _LONGEST_PATH:
+            text = f"the folder for MPS, {self._root}, has too long a path for sockets"
+            raise MpsError(f"{text}: {longest} has {length} bytes; want at most {_LONGEST_PATH}")
         daemon = self._daemons.get(card)
         if daemon is None:
             daemon = self._daemons[card] = _Daemon(folder=self._root / card)
@@ -125,8 +137,8 @@ class MpsDaemons(Mps):
             self._program,
             "-f",  # stay in the foreground, so that we notice its end
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
             env={
                 **os.environ,
                 "CUDA_VISIBLE_DEVICES": card,
@@ -135,20 +147,46 @@ class MpsDaemons(Mps):
             },
         )
         log.info("mps_daemon_started", card=card, pid=process.pid)
-        try:
-            return await self._watch(process, pipe / _CONTROL, daemon)
-        finally:
-            await _end(process)
+        words = _LastWords()
+        async with asyncio.TaskGroup() as group:
+            listening = group.create_task(words.listen(process), name=f"mps_words_{card}")
+            try:
+                code = await self._watch(process, pipe / _CONTROL, daemon)
+                await asyncio.wait([listening], timeout=_LAST_WORDS_S)
+            finally:
+                await _end(process)
+                listening.cancel()
+        return f"{self._program} ended with {code}{words.line()}"
 
     async def _watch(
         self, process: asyncio.subprocess.Process, control: Path, daemon: _Daemon
-    ) -> str:
+    ) -> int:
+        """Say that the daemon is ready once it is, and return its exit code."""
         while process.returncode is None and not await asyncio.to_thread(control.exists):
             daemon.problem = f"{control} does not exist yet"
             await self._clock.sleep(_POLL_S)
         if process.returncode is None:
             daemon.ready.set()
-        return f"{self._program} ended with {await process.wait()}"
+        return await process.wait()
+
+
+class _LastWords:
+    """The end of what a daemon writes, however much it writes."""
+
+    def __init__(self) -> None:
+        self._kept = b""
+
+    async def listen(self, process: asyncio.subprocess.Process) -> None:
+        """Read until the end, or until cancelled: a full pipe would stop the daemon."""
+        if process.stdout is None:
+            return
+        while text := await process.stdout.read(_KEPT_BYTES):
+            self._kept = (self._kept + text)[-_KEPT_BYTES:]
+
+    def line(self) -> str:
+        """Return the last line, as the end of a sentence; empty if there is none."""
+        lines = self._kept.decode(errors="replace").strip().splitlines()
+        return f": {lines[-1].strip()}" if lines else ""
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -39,7 +39,7 @@ class CardUse:
     """One card: its metrics, its pods, and the processes on it that belong to none of them.
 
     Attributes:
-        degraded: the card is busy, and the driver does not report by which processes.
+        degraded: the card is busy, and the driver does not report by which of its processes.
     """
 
     hardware: CardHardware
@@ -124,7 +124,7 @@ def _card_use(
         pods=tuple(_measured(use, processes[_holder(use)], shares) for use in here),
         unattributed_processes=len(foreign),
         unattributed_mib=sum(process.used_mib or 0 for process in foreign),
-        degraded=shares is None,
+        degraded=shares is None or None in shares.values(),
     )
 
 
@@ -158,26 +158,42 @@ def _holders(
     return sorted(found, key=lambda use: (use.namespace, use.pod, use.container)), containers
 
 
-def _sm_shares(sample: CardSample) -> Mapping[int, float] | None:
+def _sm_shares(sample: CardSample) -> Mapping[int, float | None] | None:
     """Return each process's part of the card's time, in percent of the card, by pid.
 
     The driver's figures for single processes do not add up to the card's own under time-slicing,
-    so they only divide it. None where the card is busy, and none of its processes is.
+    so they only divide it. The part of a process whose time the driver counts for another one is
+    None. None for all where the card is busy, and none of its processes is.
     """
-    total = sum(process.sm_percent for process in sample.processes)
+    total = sum(process.sm_percent or 0.0 for process in sample.processes)
     card_percent = sample.figures.gpu_percent
     if total <= 0:
         return None if card_percent else {process.pid: 0.0 for process in sample.processes}
     scale = min(1.0, _FULL_PERCENT / total) if card_percent is None else card_percent / total
-    return {process.pid: process.sm_percent * scale for process in sample.processes}
+    return {
+        process.pid: None if process.sm_percent is None else process.sm_percent * scale
+        for process in sample.processes
+    }
 
 
 def _measured(
-    use: PodCardUsage, processes: Sequence[CardProcess], shares: Mapping[int, float] | None
+    use: PodCardUsage, processes: Sequence[CardProcess], shares: Mapping[int, float | None] | None
 ) -> PodCardUsage:
-    known = [process.used_mib for process in processes if process.used_mib is not None]
+    used = [process.used_mib for process in processes]
+    parts = [None if shares is None else shares[process.pid] for process in processes]
+    # A container without a process on the card uses nothing of it, where anything is known at all.
     return replace(
         use,
-        used_mib=float(sum(known)) if len(known) == len(processes) else None,
-        sm_percent=None if shares is None else sum(shares[process.pid] for process in processes),
+        used_mib=_sum(used),
+        sm_percent=None if shares is None else _sum(parts),
     )
+
+
+def _sum(parts: Iterable[float | None]) -> float | None:
+    """Return the sum; None if a part of it is unknown."""
+    total = 0.0
+    for part in parts:
+        if part is None:
+            return None
+        total += part
+    return total

@@ -1,5 +1,7 @@
 """What a container finds on a real containerd: the driver's files, and its MPS daemon."""
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -76,9 +78,17 @@ async def test_the_drivers_files_come_with_the_one_card_that_was_promised() -> N
         assert sight.env[names.ENV_VISIBLE_DEVICES] == card
 
 
-async def test_a_container_reaches_the_mps_daemon_of_its_own_card(tmp_path: Path) -> None:
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short path, as the sockets of an MPS daemon need."""
+    with tempfile.TemporaryDirectory(prefix="fg-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+async def test_a_container_reaches_the_mps_daemon_of_its_own_card(
+    tmp_path: Path, folder: Path
+) -> None:
     program = a_program(tmp_path, MPS_CONTROL)
-    folder = tmp_path / "mps"
     flags = {"isolation": "mps", "mps-program": program, "mps-dir": str(folder)}
     some = some_cards("real-1", mib=CARD_MIB)
     with ending_daemons(folder):

@@ -159,7 +159,7 @@ class Standin:
         """Read all cards and return the figures of one."""
         return (await self.read())["samples"][self.uuid(index)]["figures"]
 
-    async def processes(self, index: int = 0) -> list[tuple[int, int | None, float]]:
+    async def processes(self, index: int = 0) -> list[tuple[int, int | None, float | None]]:
         """Read all cards and return (pid, MiB, percent) of the processes on one."""
         reading = (await self.read())["samples"][self.uuid(index)]
         return [

@@ -13,8 +13,9 @@ _FULL_PERCENT: Final = 100
 _US_PER_S: Final = 1_000_000
 # How far the driver's timestamps may be ahead of our clock, though both read the same clock.
 _AHEAD_US: Final = _US_PER_S
-# A process with MPS is in a list of its own; one that also draws is in several.
-_LISTS: Final = ("Compute", "Graphics", "MPSCompute")
+# A client of MPS is in the last of them as well; so is a process that draws in the second.
+_MPS_LIST: Final = "MPSCompute"
+_LISTS: Final = ("Compute", "Graphics", _MPS_LIST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,14 @@ class _Seen:
 
     timestamp_us: int
     at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Listed:
+    """The processes on a card: the bytes each holds, and which of them are clients of MPS."""
+
+    bytes_by_pid: Mapping[int, int | None]
+    mps_clients: frozenset[int]
 
 
 class NvmlProcesses:
@@ -46,25 +55,35 @@ class NvmlProcesses:
 
         A process in several lists has the largest memory of them. A number beyond *total_bytes*
         is a negative one in unsigned form, and counts as unknown.
+
+        What clients of MPS use may be counted for the MPS server, and nothing for any of them (so
+        on an H100 with driver 580). Then the part of each is unknown while anything is busy.
         """
-        bytes_by_pid = await self.held(card, handle, total_bytes=total_bytes)
-        if bytes_by_pid is None:
+        found = await self._listed(card, handle, total_bytes=total_bytes)
+        if found is None:
             return None
-        busy = await self._busy(card, handle) if bytes_by_pid else {}
+        busy = await self._busy(card, handle) if found.bytes_by_pid else {}
+        clients_counted = not busy or not found.mps_clients.isdisjoint(busy)
+        unseen = {} if clients_counted else dict.fromkeys(found.mps_clients)
         return tuple(
             CardProcess(
                 pid=pid,
                 used_mib=None if used is None else Mib(used // BYTES_PER_MIB),
-                sm_percent=busy.get(pid, 0.0),
+                sm_percent=busy.get(pid, unseen.get(pid, 0.0)),
             )
-            for pid, used in sorted(bytes_by_pid.items())
+            for pid, used in sorted(found.bytes_by_pid.items())
         )
 
     async def held(
         self, card: str, handle: Any, *, total_bytes: int | None
     ) -> Mapping[int, int | None] | None:
         """Return the bytes that each process holds, by pid, with the rules of :meth:`read`."""
+        found = await self._listed(card, handle, total_bytes=total_bytes)
+        return None if found is None else found.bytes_by_pid
+
+    async def _listed(self, card: str, handle: Any, *, total_bytes: int | None) -> _Listed | None:
         bytes_by_pid: dict[int, int | None] = {}
+        mps_clients: set[int] = set()
         listed = False
         for name in _LISTS:
             what = f"{name}_processes"
@@ -81,7 +100,11 @@ class NvmlProcesses:
                     figure for figure in (bytes_by_pid.get(process.pid), used) if figure is not None
                 ]
                 bytes_by_pid[process.pid] = max(known) if known else None
-        return bytes_by_pid if listed else None
+                if name == _MPS_LIST:
+                    mps_clients.add(process.pid)
+        if not listed:
+            return None
+        return _Listed(bytes_by_pid=bytes_by_pid, mps_clients=frozenset(mps_clients))
 
     async def _busy(self, card: str, handle: Any) -> Mapping[int, float]:
         """Return each process's percentage of SM time since the last reading; absent if idle."""

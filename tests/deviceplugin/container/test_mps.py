@@ -2,7 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,6 +18,13 @@ from tests.support.stand_ins import MPS_CONTROL, a_program
 from tests.support.waiting import until_true
 
 A, B = CardUuid("GPU-a"), CardUuid("GPU-b")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short path, as the sockets of a daemon need."""
+    with tempfile.TemporaryDirectory(prefix="fg-") as name:
+        yield Path(name)
 
 
 @asynccontextmanager
@@ -41,9 +50,14 @@ def alive(pid: int) -> bool:
     return Path("/proc", str(pid)).exists()
 
 
-async def test_each_card_has_one_daemon_that_sees_only_this_card(tmp_path: Path) -> None:
-    root = tmp_path / "mps"
-    async with running(root, a_program(tmp_path, MPS_CONTROL)) as daemons:
+def end_what_was_left(folder: Path) -> None:
+    for file in folder.glob("*.pid"):
+        os.kill(int(file.read_text()), signal.SIGKILL)
+
+
+async def test_each_card_has_one_daemon_that_sees_only_this_card(folder: Path) -> None:
+    root = folder / "mps"
+    async with running(root, a_program(folder, MPS_CONTROL)) as daemons:
         first = await daemons.ensure(A)
         again = await daemons.ensure(A)
         other = await daemons.ensure(B)
@@ -58,9 +72,9 @@ async def test_each_card_has_one_daemon_that_sees_only_this_card(tmp_path: Path)
     assert not any(map(alive, pids))
 
 
-async def test_a_daemon_that_dies_is_started_again(tmp_path: Path) -> None:
-    root = tmp_path / "mps"
-    async with running(root, a_program(tmp_path, MPS_CONTROL)) as daemons:
+async def test_a_daemon_that_dies_is_started_again(folder: Path) -> None:
+    root = folder / "mps"
+    async with running(root, a_program(folder, MPS_CONTROL)) as daemons:
         await daemons.ensure(A)
         ((pid, _),) = lives(root, A)
         os.kill(pid, 9)
@@ -69,28 +83,50 @@ async def test_a_daemon_that_dies_is_started_again(tmp_path: Path) -> None:
         assert (await daemons.ensure(A)).pipe
 
 
-@pytest.mark.parametrize("text", ["#!/bin/sh\nexit 3\n", None], ids=["ends", "not installed"])
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("#!/bin/sh\nexit 3\n", r"ended with 3$"),
+        ("#!/bin/sh\necho one >&2; echo no card; exit 1\n", r"ended with 1: no card$"),
+        # What it started goes on, and holds its output open.
+        ("#!/bin/sh\nsleep 30 & echo $! >$0.pid; echo why; exit 1\n", r"ended with 1: why$"),
+        (None, "No such file"),
+    ],
+    ids=["ends", "says why", "leaves a server", "not installed"],
+)
 async def test_a_daemon_that_does_not_come_up_is_named_with_its_cause(
-    tmp_path: Path, text: str | None
+    folder: Path, text: str | None, cause: str
 ) -> None:
-    program = a_program(tmp_path, text) if text else str(tmp_path / "none")
-    daemons = MpsDaemons(tmp_path / "mps", program=program, clock=SystemClock(), ready_limit_s=1.0)
+    program = a_program(folder, text) if text else str(folder / "none")
+    daemons = MpsDaemons(folder / "mps", program=program, clock=SystemClock(), ready_limit_s=1.0)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(daemons.run())
-        with pytest.raises(MpsError, match=r"GPU-a is not ready.*(ended with 3|No such file)"):
+        with pytest.raises(MpsError, match=f"GPU-a is not ready.*{cause}"):
             await daemons.ensure(A)
         task.cancel()
+    end_what_was_left(folder)
 
 
-async def test_a_name_that_would_leave_the_folder_is_refused(tmp_path: Path) -> None:
-    daemons = MpsDaemons(tmp_path, program="none", clock=SystemClock())
+async def test_a_folder_too_deep_for_sockets_is_named_before_a_daemon_is_started(
+    folder: Path,
+) -> None:
+    root = folder / ("deep" * 20)
+    daemons = MpsDaemons(root, program="none", clock=SystemClock())
+
+    with pytest.raises(MpsError, match=r"want at most 107"):
+        await daemons.ensure(A)
+    assert not root.exists()
+
+
+async def test_a_name_that_would_leave_the_folder_is_refused(folder: Path) -> None:
+    daemons = MpsDaemons(folder, program="none", clock=SystemClock())
 
     with pytest.raises(MpsError, match="name of a folder"):
         await daemons.ensure(CardUuid("../../etc"))
 
 
-async def test_shared_memory_is_mounted_where_the_node_has_a_folder_for_it(tmp_path: Path) -> None:
-    root = tmp_path / "mps"
+async def test_shared_memory_is_mounted_where_the_node_has_a_folder_for_it(folder: Path) -> None:
+    root = folder / "mps"
     (root / "shm").mkdir(parents=True)
-    async with running(root, a_program(tmp_path, MPS_CONTROL)) as daemons:
+    async with running(root, a_program(folder, MPS_CONTROL)) as daemons:
         assert (await daemons.ensure(A)).shm == str(root / "shm")

@@ -15,7 +15,7 @@ from tests.deviceplugin.builders import a_card, a_container, a_pod, an_inventory
 A = CardUuid("GPU-a")
 
 
-def a_process(pid: int, *, mib: int | None = 100, sm: float = 0.0) -> CardProcess:
+def a_process(pid: int, *, mib: int | None = 100, sm: float | None = 0.0) -> CardProcess:
     return CardProcess(pid=pid, used_mib=None if mib is None else Mib(mib), sm_percent=sm)
 
 
@@ -83,6 +83,23 @@ def test_a_busy_card_with_no_busy_process_is_a_riddle_not_a_zero() -> None:
     use = use_of(a_process(1), pods=[a_pod("one")], owners={1: "uid-one"}, gpu_percent=60)
 
     assert shares(use) == [("one", 100.0, None)]
+
+
+def test_clients_of_mps_have_memory_and_no_part_of_the_time_that_their_server_is_said_to_use() -> (
+    None
+):
+    use = use_of(
+        a_process(1, mib=2566, sm=None),
+        a_process(2, mib=100, sm=20),
+        a_process(9, mib=66, sm=60),
+        pods=[a_pod("client"), a_pod("other")],
+        owners={1: "uid-client", 2: "uid-other"},
+        gpu_percent=80,
+    )
+
+    assert shares(use) == [("client", 2566.0, None), ("other", 100.0, 20.0)]
+    assert use.degraded
+    assert use.unattributed_mib == 66
 
 
 def test_a_process_whose_memory_the_driver_does_not_tell_makes_the_pods_unknown() -> None:

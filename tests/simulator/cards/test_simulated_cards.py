@@ -108,7 +108,7 @@ async def test_a_saturated_card_is_divided_by_the_wishes(tmp_path: Path) -> None
     percent = reading.figures.gpu_percent
     assert percent is not None
     assert 98 <= percent <= 100
-    shares = {process.pid: process.sm_percent for process in reading.processes}
+    shares = {process.pid: process.sm_percent or 0.0 for process in reading.processes}
     assert shares[1] == pytest.approx(3 * shares[2])
     assert sum(shares.values()) == pytest.approx(percent, abs=0.5)
 

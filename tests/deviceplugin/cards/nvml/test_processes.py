@@ -29,6 +29,25 @@ async def test_three_lists_are_one_with_the_largest_memory_of_each_process(
     ]
 
 
+async def test_the_use_of_mps_clients_is_unknown_where_the_server_is_said_to_be_busy(
+    standin: Standin,
+) -> None:
+    # What an H100 with driver 580 lists: all time is the server's (9), and 10 is no client.
+    lists = {
+        "compute": f"9:{66 * MIB} 7:{2566 * MIB} 8:{4808 * MIB} 10:{100 * MIB}",
+        "mps": f"7:{2566 * MIB} 8:{4808 * MIB}",
+    }
+    standin.say(a_card(0, **lists, samples="9:1000:93"))
+    await standin.list_cards()
+
+    busy = await standin.processes()
+    standin.say({"0.samples": ""})
+    idle = await standin.processes()
+
+    assert busy == [(7, 2566, None), (8, 4808, None), (9, 66, 93.0), (10, 100, 0.0)]
+    assert [percent for _, _, percent in idle] == [0.0] * 4
+
+
 async def test_only_samples_newer_than_the_last_ones_count(standin: Standin) -> None:
     standin.say(a_card(0, compute=f"7:{MIB}", samples="7:1000:10"))
     standin.say(a_card(1, compute=f"8:{MIB}", samples="8:900:20"))
