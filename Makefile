@@ -22,7 +22,7 @@ LOCK ?=
 MODULE ?=
 RECORD ?=
 
-.PHONY: help setup demo test check lint types imports format hooks e2e test-pythons bench bench-rebalancer fuzz soak mutants \
+.PHONY: help setup demo test check lint types imports format hooks e2e card test-pythons bench bench-rebalancer fuzz soak mutants \
 	lock proto can-push dashboards chart commands screenshots image push images clean
 
 ##@ Start here
@@ -49,7 +49,7 @@ demo: setup ## the whole system on a simulated cluster, about 75 s (options: DEM
 test e2e: export PYTHONDONTWRITEBYTECODE =
 
 test: setup ## unit, property, contract and scenario tests
-	$(BIN)/pytest -n auto --dist worksteal -m "not e2e" --ignore=tests/e2e $(PYTEST)
+	$(BIN)/pytest -n auto --dist worksteal -m "not e2e and not card" --ignore=tests/e2e --ignore=tests/card $(PYTEST)
 
 ##@ Before a commit
 
@@ -78,7 +78,10 @@ test-pythons: ## make test on each supported Python that is installed; says whic
 	@MAKE=$(MAKE) bash tools/test_pythons.sh $(PYTHONS)
 
 e2e: setup ## tests against a real control plane; KUBEBUILDER_ASSETS names the folder with its binaries (RECORD=1: keep its answers for make test)
-	FRACGPU_RECORD=$(RECORD) $(BIN)/pytest -m e2e $(PYTEST)
+	FRACGPU_RECORD=$(RECORD) $(BIN)/pytest -m e2e --ignore=tests/card $(PYTEST)
+
+card: setup ## tests on a physical card, in containers as well where KUBEBUILDER_ASSETS names a kubelet and there is nvidia-ctk
+	$(BIN)/pytest -m card tests/card $(PYTEST)
 
 bench: setup ## run benchmarks; one JSON line per figure (options: BENCH="webhook extender", BENCH=--list)
 	@$(BIN)/python -m benchmarks $(BENCH)

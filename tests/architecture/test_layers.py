@@ -21,6 +21,7 @@ PACKAGES = (
     "cli",
 )
 IMPURE_BUILTINS = {"open", "print", "input", "exec", "eval", "breakpoint"}
+BENCHMARK_ROOMS = ("benchmarks", "benchmarks/card", "benchmarks/fixtures", "benchmarks/resources")
 MOST_MODULES = 14
 # What stands in every file with something to find: the others need not be parsed.
 SUSPECT = re.compile(r"unittest|create_task|gather|ensure_future")
@@ -67,9 +68,7 @@ def test_every_room_has_tests(room: str) -> None:
     assert list((ROOT / "tests" / room).glob("test_*.py"))
 
 
-@pytest.mark.parametrize(
-    "room", [*ROOMS, "benchmarks", "benchmarks/fixtures", "benchmarks/resources"]
-)
+@pytest.mark.parametrize("room", [*ROOMS, *BENCHMARK_ROOMS])
 def test_a_room_says_what_it_is_for_and_where_to_start(room: str) -> None:
     text = ast.get_docstring(ast.parse((ROOT / room / "__init__.py").read_text())) or ""
     first, *rest = text.splitlines()
@@ -78,9 +77,7 @@ def test_a_room_says_what_it_is_for_and_where_to_start(room: str) -> None:
     assert re.search(r"\bStart (with|at) [`:]", " ".join(rest))
 
 
-@pytest.mark.parametrize(
-    "room", [*ROOMS, "benchmarks", "benchmarks/fixtures", "benchmarks/resources"]
-)
+@pytest.mark.parametrize("room", [*ROOMS, *BENCHMARK_ROOMS])
 def test_no_room_is_a_corridor(room: str) -> None:
     assert (
         len([module for module in modules_in(ROOT / room) if module.name != "__main__.py"])
@@ -104,7 +101,7 @@ def test_the_documents_show_every_room_and_no_other() -> None:
 
     shown = set(re.findall(r"^\| `([a-z0-9_/]+)/` \|", page, re.MULTILINE))
 
-    assert shown == {*ROOMS, "benchmarks", "benchmarks/fixtures", "benchmarks/resources"}
+    assert shown == {*ROOMS, *BENCHMARK_ROOMS}
 
 
 def test_no_test_names_a_private_name_of_another_room() -> None:
