@@ -38,7 +38,6 @@ from deviceplugin.node.rejected_pods import RejectedPodCleaner
 from deviceplugin.settings import DevicePluginSettings
 from fracgpu import names
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
-from fracgpu.units import Mib
 from kube.access import connect
 from kube.client import KubeClient
 from kube.events import EventRecorder
@@ -120,7 +119,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         clock,
         period_s=settings.survey_period_s,
         slots_per_card=settings.slots_per_card,
-        headroom_mib=Mib(settings.headroom_mib),
+        headroom_mib=settings.kept_back(),
         health_reasons=lambda: health.health_reasons(now_s=clock.monotonic()),
         beat=heartbeats[_LIST].beat,
         on_listed=metrics.cards_listed,
@@ -235,7 +234,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
             average_s=settings.load_average_s,
             gap_s=settings.load_report_s,
             stale_s=3 * settings.collect_period_s,
-            headroom_mib=settings.headroom_mib,
+            headroom_mib=settings.kept_back(),
         ),
         latest=sampler.latest,
         current=lambda: nodes.get("", node),

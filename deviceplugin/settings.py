@@ -6,8 +6,12 @@ from typing import Final
 
 from deviceplugin.container.spec_builder import MPS, Enforcer
 from deviceplugin.exporter.families import DIALECTS, DcgmNaming
+from fracgpu.units import Mib
 from process.settings import REQUIRED, ProcessSettings, setting
 
+# What MPS takes of a card for itself: the server had 66 MiB on an H100 with driver 580, and the
+# driver 9 that belonged to no process.
+_MPS_HEADROOM_MIB: Final = 128
 # The most calls of NVML that one pass over the cards waits for, each up to its time limit.
 _CALLS_IN_A_ROUND: Final = 12
 
@@ -75,7 +79,10 @@ class DevicePluginSettings(ProcessSettings):
         32, "most containers that share one card at a time", low=1, high=1024
     )
     headroom_mib: int = setting(
-        0, "MiB of each card that are never shared", low=0, high=1024 * 1024
+        0,
+        "MiB of each card that are never shared; with --isolation mps at least 128",
+        low=0,
+        high=1024 * 1024,
     )
     survey_period_s: float = setting(
         10.0, "time between two listings of the cards", low=0.2, high=600
@@ -116,6 +123,15 @@ class DevicePluginSettings(ProcessSettings):
     pod_lookup_timeout_s: float = setting(
         5.0, "longest wait for the API server while a container starts", low=0.1, high=20
     )
+
+    def kept_back(self) -> Mib:
+        """Return the MiB of each card that are never shared.
+
+        An MPS server starts with the first container on its card. Without room for it, a second
+        container with the other half of the card would find it too small.
+        """
+        least_mib = _MPS_HEADROOM_MIB if self.isolation == MPS else 0
+        return Mib(max(self.headroom_mib, least_mib))
 
     def standstill_s(self, *, period_s: float) -> float:
         """Return after how many seconds a loop over the cards, or the driver, counts as stuck.

@@ -210,7 +210,7 @@ async def test_mps_limits_a_container_to_its_share(
 ) -> None:
     if shutil.which("nvidia-cuda-mps-control") is None:
         pytest.skip("no nvidia-cuda-mps-control")
-    flags = {"isolation": "mps", "mps-dir": str(folder)}
+    flags = {"isolation": "mps", "mps-dir": str(folder), "load-report-s": "3"}
     async with a_card_node(tmp_path, uuid, program, flags=flags) as here:
         modest = await here.run(Load(mib=1000), mib=2000)
         sees = await here.sees(modest)
@@ -228,11 +228,20 @@ async def test_mps_limits_a_container_to_its_share(
 
         # The driver counts what a client uses for the MPS server.
         await until(measured, what="the pod's memory, and no figure of its use", limit_s=60)
+        annotations: dict[str, str] = {}
+
+        async def reported() -> bool:
+            annotations.update((await here.node.node())["metadata"]["annotations"])
+            return uuid in annotations.get(names.NODE_HEAT, "")
+
+        await until(reported, what="the card's heat", limit_s=60)
 
     assert sees["uuid"] == uuid
     assert sees["free_mib"] <= 1000
     assert refused.value.code == OUT_OF_MEMORY
     assert found["DCGM_FI_DEV_GPU_UTIL", ""] > 0
+    # What the MPS server holds is kept back from the start: nothing else of the card is lost to it.
+    assert uuid not in annotations.get(names.NODE_FOREIGN, "")
 
 
 def _end_daemons(folder: Path) -> None:
