@@ -1,6 +1,6 @@
 """Finds the container that holds a set of slot ids and its cards; anything unclear is rejected."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -41,6 +41,7 @@ class NodeClaims:
         token: what kubelet writes into the status of the container that it wants to start, where
             an earlier start of these ids was rejected with it; else empty.
         owner_uid: the pod last verified to hold these ids, if they were not allocated since.
+        elsewhere: UIDs of pods that are proven not to want this start.
     """
 
     node: str
@@ -48,16 +49,22 @@ class NodeClaims:
     pods: Mapping[PodKey, PodInfo] = field(default_factory=dict)
     token: str = ""
     owner_uid: str = ""
+    elsewhere: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The container that may start, its pod, and the cards assigned to it."""
+    """The container that may start, its pod, and the cards assigned to it.
+
+    Attributes:
+        shared: other live pods hold some of the same ids, and so use the same device name.
+    """
 
     pod: PodInfo
     container: str
     slices: tuple[Slice, ...]
     cards: tuple[Card, ...]
+    shared: bool = False
 
 
 class RejectReason(Enum):
@@ -105,7 +112,8 @@ def resolve(
     nobody, or only ended or unknown pods  the init container whose status carries our token;
                                            without one, UNLISTED if an init container of a
                                            live pod here wants as many slots, else NOBODY
-    containers of several live pods        SEVERAL_PODS
+    containers of several live pods        as below for the one pod that is not proven to be
+                                           elsewhere; SEVERAL_PODS if there is not exactly one
     one container, with exactly these ids  that container, unless an init container of the
                                            pod could be meant and is assigned other cards:
                                            then the one that carries our token, else AMBIGUOUS
@@ -133,15 +141,73 @@ def resolve(
         )
         dead = f"; kubelet lists {', '.join(others)}, ended or unknown" if others else ""
         return _rejected(RejectReason.NOBODY, f"no live pod holds {_ids(slot_ids)}{dead}")
-    if len(keys) > 1:
-        pods = " and ".join("/".join(key) for key in keys)
-        return _rejected(RejectReason.SEVERAL_PODS, f"{_ids(slot_ids)} are held by {pods}")
+    shared = len(keys) > 1
+    if shared:
+        callers = [key for key in keys if not _is_elsewhere(key, node_claims)]
+        if len(callers) != 1:
+            pods = " and ".join("/".join(key) for key in keys)
+            text = (
+                f"kubelet has given {_ids(slot_ids)} to {pods}, which both live (kubernetes PR "
+                "137534); waiting until it is clear which of them wants to start"
+            )
+            return _rejected(RejectReason.SEVERAL_PODS, text)
+        # Who was verified before says nothing: the others hold the ids just as well.
+        keys, node_claims = callers, replace(node_claims, owner_uid="")
     pod = node_claims.pods[keys[0]]
     listed = [holder for holder in holders if holder.key == keys[0]]
     container = _container(slot_ids, listed, pod, token=node_claims.token)
     if isinstance(container, Rejected):
         return container
-    return _claim_of(container, slot_ids, pod, node_claims)
+    claim = _claim_of(container, slot_ids, pod, node_claims)
+    return replace(claim, shared=shared) if isinstance(claim, Claim) else claim
+
+
+def pods_elsewhere(
+    slot_ids: frozenset[str],
+    holders: Sequence[SlotHolder],
+    pods: Mapping[PodKey, PodInfo],
+    *,
+    running: Collection[tuple[str, str]],
+    token: str,
+) -> frozenset[str]:
+    """Return the UIDs of the holders of *slot_ids* that cannot want the start in flight.
+
+    Kubelet starts the containers of a pod one after another, in the one worker of that pod, which
+    waits for our answer (``pkg/kubelet/pod_workers.go``). So the start in flight is not a pod's
+
+    - whose container with these ids runs: kubelet starts it only once it has ended;
+    - of which another start was rejected meanwhile, as its status shows by *token*.
+
+    None of them is about to read the CDI device of these ids, either.
+
+    Args:
+        slot_ids: what the start in flight names.
+        holders: kubelet's list, read while it was in flight.
+        pods: the pods by namespace and name.
+        running: the pod UID and name of each container that ran while this start was in flight.
+        token: what starts of these ids were rejected with while this one was in flight; known to
+            nobody before.
+    """
+    found = set()
+    for key in {holder.key for holder in holders if holder.slot_ids & slot_ids} & pods.keys():
+        pod, listed = pods[key], [holder for holder in holders if holder.key == key]
+        if _listed_twice(listed):  # what is known is of the new pod, and the old one may start
+            continue
+        with_ids = [holder.container for holder in listed if holder.slot_ids & slot_ids]
+        if all((pod.record.uid, name) in running for name in with_ids) or any(
+            token in text for text in pod.waiting.values()
+        ):
+            found.add(pod.record.uid)
+    return frozenset(found)
+
+
+def _listed_twice(listed: Sequence[SlotHolder]) -> bool:
+    """Report whether kubelet lists an old and a new pod of one name: both are there yet."""
+    return len({holder.container for holder in listed}) != len(listed)
+
+
+def _is_elsewhere(key: PodKey, node_claims: NodeClaims) -> bool:
+    return node_claims.pods[key].record.uid in node_claims.elsewhere
 
 
 def _unlisted(slot_ids: frozenset[str], node_claims: NodeClaims) -> list[tuple[PodInfo, str]]:
@@ -185,9 +251,7 @@ def _container(
     slot_ids: frozenset[str], listed: Sequence[SlotHolder], pod: PodInfo, *, token: str
 ) -> str | Rejected:
     record = pod.record
-    names_of = [holder.container for holder in listed]
-    if len(set(names_of)) != len(names_of):
-        # An old and a new pod of one name: kubelet has not removed the old one yet.
+    if _listed_twice(listed):
         return _rejected(
             RejectReason.LISTED_TWICE, f"kubelet lists a container of {record.key} twice"
         )

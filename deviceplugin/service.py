@@ -9,7 +9,7 @@ from deviceplugin.cards.interface import Cards, CardSamples
 from deviceplugin.claims import PodKey
 from deviceplugin.cleanup import NodeCleanup
 from deviceplugin.container.cdi import CdiFolder
-from deviceplugin.container.cri import RuntimeWatch
+from deviceplugin.container.cri import RuntimeWatch, running_containers
 from deviceplugin.container.device_links import LinkFolder
 from deviceplugin.container.injection import AllocatedFolders, Injection
 from deviceplugin.container.mps import MpsDaemons
@@ -156,6 +156,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         pod_resources=pod_resources,
         reader=client,
         pods=lambda: _by_key(pods),
+        running=lambda: running_containers(settings.cri_socket),
         builder=ContainerSpecBuilder(
             NvidiaCdiSpecs([Path(folder) for folder in settings.vendor_cdi_dirs]),
             enforcer=Enforcer(settings.enforcer),

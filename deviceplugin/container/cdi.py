@@ -120,6 +120,8 @@ def spec_for(
 class CdiFolder:
     """The specs of our own kind in the runtime's CDI folder; other kinds are never touched."""
 
+    read_once: Final = True
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 

@@ -1,4 +1,4 @@
-"""Asks the container runtime periodically whether it reads CDI specs."""
+"""Asks the container runtime which containers run, and periodically whether it reads CDI specs."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ log = structlog.get_logger()
 
 
 class RuntimeUnknownError(Exception):
-    """The runtime did not report whether it reads CDI specs."""
+    """The runtime did not report what it was asked for."""
 
 
 _TIMEOUT_S: Final = 3.0
@@ -27,6 +27,11 @@ _RETRY_S: Final = 2.0
 _FAILURES_UNTIL_UNKNOWN: Final = 3
 # containerd reads CDI specs since 1.7, which reports `enableCDI`; a 1.x without it is older.
 _CONTAINERD_WITHOUT_CDI: Final = "1."
+# Labels that kubelet sets on every container (k8s.io/kubelet/pkg/types/labels.go).
+_POD_UID_LABEL: Final = "io.kubernetes.pod.uid"
+_CONTAINER_LABEL: Final = "io.kubernetes.container.name"
+# A node of 1,000 containers answers with less than 4 MiB, gRPC's default.
+_MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 
 
 async def knows_cdi(socket: Path) -> bool:
@@ -59,6 +64,39 @@ async def knows_cdi(socket: Path) -> bool:
         raise RuntimeUnknownError(f"the answer of {socket} is not a CRI message")
     enabled = _cdi_enabled(status.info.get("config", ""))
     return _by_version(socket, version_info) if enabled is None else enabled
+
+
+async def running_containers(socket: Path) -> frozenset[tuple[str, str]]:
+    """Return the pod UID and the name of each container of a pod that runs now.
+
+    Raises:
+        RuntimeUnknownError: there is no runtime on its CRI socket, or no answer.
+    """
+    options = [
+        ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+    running = messages.ContainerStateValue(state=messages.CONTAINER_RUNNING)
+    request = messages.ListContainersRequest(filter=messages.ContainerFilter(state=running))
+    try:
+        async with (
+            asyncio.timeout(_TIMEOUT_S),
+            grpc.aio.insecure_channel(f"unix:{socket}", options=options) as channel,
+        ):
+            stub = services.RuntimeServiceStub(channel)  # type: ignore[no-untyped-call]
+            answer: messages.ListContainersResponse | None = await stub.ListContainers(request)
+    except grpc.aio.AioRpcError as error:
+        raise RuntimeUnknownError(f"{socket} answered {error.code().name}") from error
+    except TimeoutError as error:
+        raise RuntimeUnknownError(f"{socket} gave no answer in {_TIMEOUT_S:g} s") from error
+    if answer is None:
+        raise RuntimeUnknownError(f"the answer of {socket} is not a CRI message")
+    return frozenset(
+        (container.labels[_POD_UID_LABEL], container.labels[_CONTAINER_LABEL])
+        for container in answer.containers
+        # The filter is the runtime's to apply; a container that does not run is never evidence.
+        if container.state == messages.CONTAINER_RUNNING
+    )
 
 
 def _cdi_enabled(config: str) -> bool | None:

@@ -32,6 +32,9 @@ class LinkFolder:
         dev_root: where the host's ``/dev`` is.
     """
 
+    # A container sees the folder of the file ``env`` as long as it runs.
+    read_once: Final = False
+
     def __init__(self, root: Path, *, dev_root: Path = _DEV_ROOT) -> None:
         self._root = root
         self._dev_root = dev_root

@@ -1,6 +1,7 @@
 """Compares assignments with kubelet, CDI specs, device files and processes."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -122,6 +123,8 @@ def _kubelet_lacks(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _by_holder(evidence: Evidence) -> Iterable[Finding]:
+    # Where kubelet has given the same ids to two pods, the spec is that of the last start.
+    sets = Counter(holder.slot_ids for holder in evidence.holders)
     for holder in evidence.holders:
         pod = evidence.pods.get(holder.key)
         if pod is None or not _settled(pod):
@@ -134,7 +137,7 @@ def _by_holder(evidence: Evidence) -> Iterable[Finding]:
         env = evidence.specs.get(device_name(holder.slot_ids))
         if env is None:
             yield Finding(kind=Disagreement.SPEC_MISSING, subject=subject)
-        elif not _gives(env, slices):
+        elif sets[holder.slot_ids] == 1 and not _gives(env, slices):
             yield Finding(kind=Disagreement.SPEC_DIFFERS, subject=subject)
 
 

@@ -1,17 +1,27 @@
 """PreStart: finds the container that holds some slots, and writes its CDI spec or rejects it."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 import structlog
 
-from deviceplugin.claims import Claim, NodeClaims, PodKey, Rejected, SlotHolder, resolve
+from deviceplugin.claims import (
+    Claim,
+    NodeClaims,
+    PodKey,
+    Rejected,
+    RejectReason,
+    SlotHolder,
+    pods_elsewhere,
+    resolve,
+)
 from deviceplugin.container.cdi import CdiError, device_name
+from deviceplugin.container.cri import RuntimeUnknownError
 from deviceplugin.container.injection import InjectionError, SpecStore
 from deviceplugin.container.spec_builder import ContainerSpecBuilder, SpecBuildError
 from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
-from deviceplugin.kubelet.slot_history import SlotHistory
+from deviceplugin.kubelet.slot_history import SlotHistory, new_token
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.inventory import InventoryTracker
 from fracgpu.errors import WireError
@@ -26,6 +36,15 @@ log = structlog.get_logger()
 # an init container, which PodResources does not list.
 _UNLISTED_S: Final = 120.0
 _REALLOCATED: Final = "kubelet has allocated the slots to another container meanwhile"
+_SHARED_FOLDER: Final = (
+    "kubelet has given the slots to two pods that both live (kubernetes PR 137534), and without "
+    "CDI both would use the same folder; delete one of them"
+)
+
+
+# Kubelet waits 30 s for an answer, and tries a refused start again after 10 to 15 s.
+_CALLER_LIMIT_S: Final = 20.0
+_CALLER_POLL_S: Final = 1.0
 
 
 class PreStartError(Exception):
@@ -57,6 +76,13 @@ NodePods = Callable[[], Mapping[PodKey, PodInfo] | None]
 """This node's pods as the informer has them; None until it has read them all once."""
 
 
+RunningContainers = Callable[[], Awaitable[frozenset[tuple[str, str]]]]
+"""Asks the runtime for the pod UID and name of each container that runs now.
+
+Raises ``RuntimeUnknownError`` if there is no answer.
+"""
+
+
 class PreStartHandler:
     """Decides container starts and writes the CDI spec of each container that may start.
 
@@ -66,6 +92,7 @@ class PreStartHandler:
         pod_resources: kubelet's list of holders.
         reader: reads one pod from the API server.
         pods: the informer's pods of this node.
+        running: asks the runtime which containers run.
         builder: builds a container's CDI spec.
         locations: where to write it.
         clock: for durations.
@@ -82,6 +109,7 @@ class PreStartHandler:
         pod_resources: PodResources,
         reader: PodReader,
         pods: NodePods,
+        running: RunningContainers,
         builder: ContainerSpecBuilder,
         locations: SpecLocations,
         clock: Clock,
@@ -94,6 +122,7 @@ class PreStartHandler:
         self._pod_resources = pod_resources
         self._reader = reader
         self._pods = pods
+        self._running = running
         self._builder = builder
         self._locations = locations
         self._clock = clock
@@ -102,6 +131,9 @@ class PreStartHandler:
         self._on_prepared = on_prepared
         self._history = SlotHistory()
         self._written_at_s: dict[str, float] = {}
+        # The starts that wait until it is clear whose they are, and what others of the same ids are
+        # rejected with meanwhile.
+        self._in_doubt: dict[frozenset[str], str] = {}
 
     def allocated(self, slot_ids: frozenset[str]) -> None:
         """Record that kubelet allocates *slot_ids* to a container, which is not known yet."""
@@ -136,30 +168,84 @@ class PreStartHandler:
 
     async def _prepare(self, slot_ids: frozenset[str]) -> Claim:
         allocations = self._history.generation(slot_ids)
+        holders, result = await self._resolve(slot_ids)
+        if isinstance(result, Claim) or result.reason is not RejectReason.SEVERAL_PODS:
+            return await self._wire(slot_ids, holders, result, allocations=allocations)
+        if slot_ids in self._in_doubt:
+            text = f"[{self._in_doubt[slot_ids]}] {result.text}"
+            raise self._reject(result.reason.value, text)
+        log.warning("slots_given_twice", slots=sorted(slot_ids), reason=result.text)
+        self._in_doubt[slot_ids] = new_token()
+        try:
+            holders, result = await self._wait_until_clear(slot_ids)
+            return await self._wire(slot_ids, holders, result, allocations=allocations)
+        finally:
+            del self._in_doubt[slot_ids]
+
+    async def _wait_until_clear(
+        self, slot_ids: frozenset[str]
+    ) -> tuple[Sequence[SlotHolder], Claim | Rejected]:
+        """Wait until the other holders of *slot_ids* are proven to be elsewhere, at most 20 s.
+
+        Meanwhile every other start of these ids is rejected with a token, which kubelet writes into
+        the status of the pod that wanted it.
+        """
+        give_up_s = self._clock.monotonic() + _CALLER_LIMIT_S
+        while True:
+            running: frozenset[tuple[str, str]] = frozenset()
+            try:
+                running = await self._running()
+            except RuntimeUnknownError as error:
+                log.warning("running_containers_unknown", reason=str(error))
+            holders, result = await self._resolve(
+                slot_ids, running=running, refused_with=self._in_doubt[slot_ids]
+            )
+            clear = isinstance(result, Claim) or result.reason is not RejectReason.SEVERAL_PODS
+            if clear or self._clock.monotonic() >= give_up_s:
+                return holders, result
+            await self._clock.sleep(_CALLER_POLL_S)
+
+    async def _resolve(
+        self,
+        slot_ids: frozenset[str],
+        *,
+        running: frozenset[tuple[str, str]] = frozenset(),
+        refused_with: str = "",
+    ) -> tuple[Sequence[SlotHolder], Claim | Rejected]:
         try:
             holders = await self._pod_resources.holders()
         except PodResourcesError as error:
             raise self._reject("kubelet_silent", str(error)) from error
         pods = await self._pods_of(slot_ids, holders)
-        inventory = self._tracker.inventory
+        elsewhere: frozenset[str] = frozenset()
+        if refused_with:
+            elsewhere = pods_elsewhere(slot_ids, holders, pods, running=running, token=refused_with)
         node_claims = NodeClaims(
             node=self._node,
-            cards=inventory.by_uuid(),
+            cards=self._tracker.inventory.by_uuid(),
             pods=pods,
             token=self._history.token(slot_ids),
             owner_uid=self._history.owner_uid(slot_ids),
+            elsewhere=elsewhere,
         )
-        result = resolve(slot_ids, holders, node_claims)
+        return holders, resolve(slot_ids, holders, node_claims)
+
+    async def _wire(
+        self,
+        slot_ids: frozenset[str],
+        holders: Sequence[SlotHolder],
+        result: Claim | Rejected,
+        *,
+        allocations: int,
+    ) -> Claim:
+        """Write the CDI spec of a claim; *allocations* is the generation that it was made in."""
         if isinstance(result, Rejected):
             token = f"[{self._history.issue_token(slot_ids)}] " if result.askable else ""
             raise self._reject(result.reason.value, token + result.text)
         name = device_name(slot_ids)
+        stores = await self._stores(name, shared=result.shared)
         try:
-            stores = await self._locations.stores(name)
-        except InjectionError as error:
-            raise self._reject(error.outcome, str(error)) from error
-        try:
-            spec = await self._builder.build(name, result, inventory)
+            spec = await self._builder.build(name, result, self._tracker.inventory)
         except SpecBuildError as error:
             raise self._reject("no_outfit", str(error)) from error
         try:
@@ -175,9 +261,19 @@ class PreStartHandler:
         # The spec just written for the old holder is overwritten before the new one starts.
         if self._history.generation(slot_ids) != allocations:
             raise self._reject("handed_on", _REALLOCATED)
-        self._history.verified(slot_ids, pod_uid=result.pod.record.uid)
+        if not result.shared:
+            self._history.verified(slot_ids, pod_uid=result.pod.record.uid)
         self._written_at_s[name] = self._clock.monotonic()
         return result
+
+    async def _stores(self, name: str, *, shared: bool) -> Sequence[SpecStore]:
+        try:
+            stores = await self._locations.stores(name)
+        except InjectionError as error:
+            raise self._reject(error.outcome, str(error)) from error
+        if shared and not all(store.read_once for store in stores):
+            raise self._reject(RejectReason.SEVERAL_PODS.value, _SHARED_FOLDER)
+        return stores
 
     async def clean(self) -> None:
         """Remove the specs whose slots no container holds; also done before each write."""

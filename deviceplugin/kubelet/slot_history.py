@@ -9,7 +9,8 @@ _TOKEN_BYTES: Final = 8
 _PREFIX: Final = "fracgpu-ask-"
 
 
-def _new_token() -> str:
+def new_token() -> str:
+    """Return a text that nobody can know before it is used."""
     return _PREFIX + secrets.token_hex(_TOKEN_BYTES)
 
 
@@ -32,7 +33,7 @@ class SlotHistory:
         new_token: returns a token that cannot be guessed.
     """
 
-    def __init__(self, new_token: Callable[[], str] = _new_token) -> None:
+    def __init__(self, new_token: Callable[[], str] = new_token) -> None:
         self._new_token = new_token
         self._known: dict[frozenset[str], _Known] = {}
         self._times_allocated: dict[str, int] = {}

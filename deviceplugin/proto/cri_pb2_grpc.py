@@ -44,6 +44,11 @@ class RuntimeServiceStub:
                 request_serializer=deviceplugin_dot_proto_dot_cri__pb2.StatusRequest.SerializeToString,
                 response_deserializer=deviceplugin_dot_proto_dot_cri__pb2.StatusResponse.FromString,
                 _registered_method=True)
+        self.ListContainers = channel.unary_unary(
+                '/runtime.v1.RuntimeService/ListContainers',
+                request_serializer=deviceplugin_dot_proto_dot_cri__pb2.ListContainersRequest.SerializeToString,
+                response_deserializer=deviceplugin_dot_proto_dot_cri__pb2.ListContainersResponse.FromString,
+                _registered_method=True)
 
 
 class RuntimeServiceServicer:
@@ -61,6 +66,12 @@ class RuntimeServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListContainers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RuntimeServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -73,6 +84,11 @@ def add_RuntimeServiceServicer_to_server(servicer, server):
                     servicer.Status,
                     request_deserializer=deviceplugin_dot_proto_dot_cri__pb2.StatusRequest.FromString,
                     response_serializer=deviceplugin_dot_proto_dot_cri__pb2.StatusResponse.SerializeToString,
+            ),
+            'ListContainers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListContainers,
+                    request_deserializer=deviceplugin_dot_proto_dot_cri__pb2.ListContainersRequest.FromString,
+                    response_serializer=deviceplugin_dot_proto_dot_cri__pb2.ListContainersResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -129,6 +145,33 @@ class RuntimeService:
             '/runtime.v1.RuntimeService/Status',
             deviceplugin_dot_proto_dot_cri__pb2.StatusRequest.SerializeToString,
             deviceplugin_dot_proto_dot_cri__pb2.StatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListContainers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runtime.v1.RuntimeService/ListContainers',
+            deviceplugin_dot_proto_dot_cri__pb2.ListContainersRequest.SerializeToString,
+            deviceplugin_dot_proto_dot_cri__pb2.ListContainersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -168,3 +168,8 @@ class OneLocation:
 
     async def stores(self, name: str) -> Sequence[SpecStore]:
         return self.folders
+
+
+async def nothing_runs() -> frozenset[tuple[str, str]]:
+    """Answer for a runtime without containers."""
+    return frozenset()

@@ -14,6 +14,7 @@ from deviceplugin.claims import (
     RejectReason,
     SlotHolder,
     held_on,
+    pods_elsewhere,
     resolve,
 )
 from fracgpu import names
@@ -32,6 +33,7 @@ def ask(
     cards: tuple[Card, ...] = (a_card("GPU-a"), a_card("GPU-b", index=1)),
     token: str = "",
     owner_uid: str = "",
+    elsewhere: tuple[str, ...] = (),
 ) -> Claim | Rejected:
     snapshot = NodeClaims(
         node=NODE,
@@ -39,6 +41,7 @@ def ask(
         pods={(pod.record.namespace, pod.record.name): pod for pod in pods},
         token=token,
         owner_uid=owner_uid,
+        elsewhere=frozenset(elsewhere),
     )
     return resolve(frozenset(ids.split(",")), holders, snapshot)
 
@@ -118,6 +121,108 @@ def test_an_overlap_of_two_live_pods_is_rejected_even_with_other_sets() -> None:
     answer = ask("s1", [a_holder("one"), a_holder("two", ids="s1,s2")], a_pod("one"), a_pod("two"))
 
     assert_rejected(answer, RejectReason.SEVERAL_PODS)
+
+
+def two_pods() -> tuple[list[SlotHolder], PodInfo, PodInfo]:
+    """Pods that kubelet has given the same id, on different cards."""
+    one = a_pod("one", assigned={"train": [("GPU-a", 1000)]})
+    two = a_pod("two", assigned={"train": [("GPU-b", 1000)]})
+    return [a_holder("one"), a_holder("two")], one, two
+
+
+@pytest.mark.parametrize("verified", ["", "uid-one", "uid-two"])
+def test_the_only_pod_that_is_not_elsewhere_gets_its_own_card(verified: str) -> None:
+    holders, one, two = two_pods()
+
+    first = ask("s1", holders, one, two, owner_uid=verified, elsewhere=("uid-two",))
+    second = ask("s1", holders, one, two, owner_uid=verified, elsewhere=("uid-one",))
+
+    assert isinstance(first, Claim)
+    assert isinstance(second, Claim)
+    assert [first.cards[0].uuid, second.cards[0].uuid] == ["GPU-a", "GPU-b"]
+    assert first.shared
+    assert second.shared
+
+
+def test_of_three_pods_two_must_be_elsewhere() -> None:
+    holders, one, two = two_pods()
+    holders.append(a_holder("three"))
+    three = a_pod("three")
+
+    answer = ask("s1", holders, one, two, three, elsewhere=("uid-one",))
+    last = ask("s1", holders, one, two, three, elsewhere=("uid-one", "uid-three"))
+
+    assert_rejected(answer, RejectReason.SEVERAL_PODS, "ml/one", "ml/two", "ml/three")
+    assert isinstance(last, Claim)
+    assert last.pod.record.name == "two"
+
+
+def test_where_every_pod_is_elsewhere_none_of_them_is_guessed() -> None:
+    holders, one, two = two_pods()
+
+    answer = ask("s1", holders, one, two, elsewhere=("uid-one", "uid-two"))
+
+    assert_rejected(answer, RejectReason.SEVERAL_PODS)
+
+
+def test_a_single_holder_shares_its_ids_with_nobody() -> None:
+    answer = ask("s1", [a_holder()], a_pod())
+
+    assert isinstance(answer, Claim)
+    assert not answer.shared
+
+
+def elsewhere_of(
+    holders: list[SlotHolder], *pods: PodInfo, running: frozenset[tuple[str, str]] = frozenset()
+) -> frozenset[str]:
+    by_key = {(pod.record.namespace, pod.record.name): pod for pod in pods}
+    return pods_elsewhere(frozenset({"s1"}), holders, by_key, running=running, token="ask-1")
+
+
+def test_a_pod_is_elsewhere_while_its_container_with_the_ids_runs() -> None:
+    holders, one, two = two_pods()
+
+    found = elsewhere_of(holders, one, two, running=frozenset({("uid-one", "train")}))
+
+    assert found == {"uid-one"}
+
+
+@pytest.mark.parametrize(
+    "running",
+    [("uid-one", "another"), ("uid-of-its-namesake", "train")],
+    ids=["another container of the pod", "an earlier pod of that name"],
+)
+def test_what_else_runs_says_nothing_about_a_pod(running: tuple[str, str]) -> None:
+    holders, one, two = two_pods()
+
+    assert elsewhere_of(holders, one, two, running=frozenset({running})) == frozenset()
+
+
+def test_of_a_pod_that_was_given_an_id_twice_every_container_must_run() -> None:
+    holders = [a_holder("one", "train"), a_holder("one", "serve")]
+    one = a_pod("one", containers=[a_container(name, mib=1000) for name in ("train", "serve")])
+    train, serve = ("uid-one", "train"), ("uid-one", "serve")
+
+    assert elsewhere_of(holders, one, running=frozenset({train})) == frozenset()
+    assert elsewhere_of(holders, one, running=frozenset({train, serve})) == {"uid-one"}
+
+
+def test_nothing_is_said_of_a_pod_whose_namesake_is_still_listed() -> None:
+    holders = [a_holder("one"), a_holder("one", ids="s9"), a_holder("two")]
+    _, one, two = two_pods()
+
+    found = elsewhere_of(holders, one, two, running=frozenset({("uid-one", "train")}))
+
+    assert found == frozenset()
+
+
+def test_a_pod_is_elsewhere_when_another_start_of_it_was_rejected_meanwhile() -> None:
+    holders, one, _ = two_pods()
+    two = a_pod("two", waiting={"train": "rpc error: [ask-1] kubelet has given ..."})
+    late = a_pod("one", waiting={"train": "rpc error: [ask-0] kubelet has given ..."})
+
+    assert elsewhere_of(holders, one, two) == {"uid-two"}
+    assert elsewhere_of(holders, late, two) == {"uid-two"}
 
 
 def test_a_container_that_holds_more_than_was_asked_about_is_not_meant() -> None:

@@ -9,7 +9,12 @@ from typing import Any
 import grpc
 import pytest
 
-from deviceplugin.container.cri import RuntimeUnknownError, RuntimeWatch, knows_cdi
+from deviceplugin.container.cri import (
+    RuntimeUnknownError,
+    RuntimeWatch,
+    knows_cdi,
+    running_containers,
+)
 from deviceplugin.proto import cri_pb2 as messages
 from deviceplugin.proto import cri_pb2_grpc as services
 from tests.fakes.clock import VirtualClock
@@ -22,6 +27,7 @@ class FakeRuntime(services.RuntimeServiceServicer):
         self.name = name
         self.version = version
         self.verbose: list[bool] = []
+        self.containers: list[messages.Container] = []
 
     async def Status(  # noqa: N802 - the protocol's name
         self,
@@ -37,6 +43,16 @@ class FakeRuntime(services.RuntimeServiceServicer):
         context: grpc.aio.ServicerContext[messages.VersionRequest, messages.VersionResponse],
     ) -> messages.VersionResponse:
         return messages.VersionResponse(runtime_name=self.name, runtime_version=self.version)
+
+    async def ListContainers(  # noqa: N802 - the protocol's name
+        self,
+        request: messages.ListContainersRequest,
+        context: grpc.aio.ServicerContext[
+            messages.ListContainersRequest, messages.ListContainersResponse
+        ],
+    ) -> messages.ListContainersResponse:
+        """Return all containers: a runtime that knows no filter."""
+        return messages.ListContainersResponse(containers=self.containers)
 
 
 @asynccontextmanager
@@ -174,3 +190,22 @@ async def test_what_an_administrator_has_decided_is_not_asked(
 
     assert await watch.sure() is reads_cdi
     assert watch.problem is None
+
+
+async def test_of_all_containers_those_that_run_are_named_by_kubelets_labels() -> None:
+    async with a_runtime({}) as (socket, runtime):
+        for state, pod in (
+            (messages.CONTAINER_RUNNING, "uid-1"),
+            (messages.CONTAINER_CREATED, "uid-2"),
+            (messages.CONTAINER_EXITED, "uid-3"),
+            (messages.CONTAINER_UNKNOWN, "uid-4"),
+        ):
+            labels = {"io.kubernetes.pod.uid": pod, "io.kubernetes.container.name": "train"}
+            runtime.containers.append(messages.Container(state=state, labels=labels))
+
+        assert await running_containers(socket) == {("uid-1", "train")}
+
+
+async def test_a_runtime_that_does_not_answer_proves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeUnknownError, match=r"none\.sock"):
+        await running_containers(tmp_path / "none.sock")

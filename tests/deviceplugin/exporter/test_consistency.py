@@ -62,6 +62,14 @@ def test_a_healthy_node_has_no_disagreement() -> None:
     assert compare(evidence(processes={"GPU-a": 7})) == frozenset()
 
 
+def test_of_two_pods_with_one_slot_the_spec_is_that_of_the_last_start() -> None:
+    other = running(name="other", assigned={"train": [("GPU-b", 1000)]})
+
+    found = compare(evidence(running(), other, holders=(a_holder(), a_holder("other"))))
+
+    assert found == frozenset()
+
+
 @pytest.mark.parametrize(
     ("case", "kind", "subject"),
     [

@@ -30,7 +30,14 @@ from kube.kinds import PODS
 from kube.retry import RetryPolicy
 from process.clock import SystemClock
 from simulator.apiserver.server import ApiServer
-from tests.deviceplugin.builders import NODE, FakeCards, OneLocation, a_card, a_tracker
+from tests.deviceplugin.builders import (
+    NODE,
+    FakeCards,
+    OneLocation,
+    a_card,
+    a_tracker,
+    nothing_runs,
+)
 from tests.support.gpu import a_gpu_pod
 from tests.support.node import short_folder
 
@@ -160,6 +167,7 @@ async def a_rig(api: ApiServer) -> AsyncIterator[Rig]:
                 pod_resources=PodResourcesClient(root / "pr.sock", timeout_s=2.5),
                 reader=client,
                 pods=lambda: pods,
+                running=nothing_runs,
                 builder=ContainerSpecBuilder(NvidiaCdiSpecs([])),
                 locations=OneLocation(CdiFolder(root / "cdi")),
                 clock=SystemClock(),

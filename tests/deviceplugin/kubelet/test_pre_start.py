@@ -12,6 +12,9 @@ from prometheus_client import CollectorRegistry
 from deviceplugin.cards.interface import CardsUnavailableError
 from deviceplugin.claims import Claim, PodKey, SlotHolder
 from deviceplugin.container.cdi import CdiFolder, CdiSpec, device_name
+from deviceplugin.container.cri import RuntimeUnknownError
+from deviceplugin.container.device_links import LinkFolder
+from deviceplugin.container.injection import SpecStore
 from deviceplugin.container.nvidia_cdi import NvidiaCdiSpecs
 from deviceplugin.container.spec_builder import ContainerSpecBuilder
 from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
@@ -66,6 +69,18 @@ class FakeApi:
         return found
 
 
+class FakeRuntime:
+    """Says which containers run, or that it does not answer."""
+
+    def __init__(self) -> None:
+        self.running: set[tuple[str, str]] | RuntimeUnknownError = set()
+
+    async def __call__(self) -> frozenset[tuple[str, str]]:
+        if isinstance(self.running, RuntimeUnknownError):
+            raise self.running
+        return frozenset(self.running)
+
+
 SILENT = Unavailable(verb="GET", path="/x", status=None, reason="NoAnswer", message="timed out")
 
 
@@ -91,6 +106,7 @@ class Rig:
     clock: VirtualClock
     registry: CollectorRegistry
     known: dict[PodKey, PodInfo] | None
+    runtime: "FakeRuntime"
     prepared: list[Claim] = field(default_factory=list)
 
     def starts(self, outcome: str) -> float:
@@ -114,28 +130,32 @@ async def a_rig(
     known: Mapping[PodKey, PodInfo] | None = None,
     listed: bool = True,
     slow: "SlowFolder | None" = None,
+    store: SpecStore | None = None,
 ) -> Rig:
-    cards, clock, registry = FakeCards(a_card("GPU-a")), VirtualClock(), CollectorRegistry()
+    both = a_card("GPU-a"), a_card("GPU-b", index=1)
+    cards, clock, registry = FakeCards(*both), VirtualClock(), CollectorRegistry()
     tracker = a_tracker(cards, clock)
     await tracker.refresh()
     kubelet, api = FakeKubelet(a_holder()), FakeApi(**{"train-0": pod_json()})
     cdi = slow or CdiFolder(folder)
     prepared: list[Claim] = []
     memory = dict(known or {}) if listed else None
+    runtime = FakeRuntime()
     pre_start = PreStartHandler(
         node=NODE,
         tracker=tracker,
         pod_resources=kubelet,
         reader=api,
         pods=lambda: memory,
+        running=runtime,
         builder=ContainerSpecBuilder(NvidiaCdiSpecs([])),
-        locations=OneLocation(cdi),
+        locations=OneLocation(store or cdi),
         clock=clock,
         pod_lookup_timeout_s=1.0,
         metrics=DevicePluginMetrics(registry),
         on_prepared=prepared.append,
     )
-    return Rig(pre_start, kubelet, api, cards, cdi, clock, registry, memory, prepared)
+    return Rig(pre_start, kubelet, api, cards, cdi, clock, registry, memory, runtime, prepared)
 
 
 async def test_a_certain_claim_is_written_noted_and_counted(tmp_path: Path) -> None:
@@ -364,3 +384,134 @@ async def test_a_start_that_asked_kubelet_earlier_does_not_take_away_what_anothe
         await start
 
     assert kept == {name}
+
+
+async def a_rig_with_one_slot_for_two(folder: Path, *, store: SpecStore | None = None) -> Rig:
+    """Kubelet lists two live pods with the same id: ``one`` on GPU-a and ``two`` on GPU-b."""
+    rig = await a_rig(folder, known={}, store=store)
+    rig.kubelet.answer = (a_holder("one"), a_holder("two"))
+    for name in ("one", "two"):
+        learn(rig, name)
+    return rig
+
+
+def learn(rig: Rig, name: str, *, waiting: str = "") -> None:
+    """Have the API server say that the pod's container waits, with kubelet's message."""
+    card = {"one": "GPU-a", "two": "GPU-b"}[name]
+    said = {"train": waiting} if waiting else {}
+    body = pod_json(name, assigned={"train": [(card, 1000)]}, waiting=said)
+    rig.api.pods[name] = body
+    assert rig.known is not None
+    rig.known.update(views(**{name: body}))
+
+
+async def outcome(rig: Rig) -> str:
+    """Start a container with the id; return its card, or why it is refused."""
+    try:
+        claim = await rig.pre_start.prepare(S1)
+    except PreStartError as error:
+        return str(error)
+    return claim.cards[0].uuid
+
+
+async def test_the_pod_whose_container_runs_is_not_the_one_that_starts(tmp_path: Path) -> None:
+    rig = await a_rig_with_one_slot_for_two(tmp_path)
+
+    rig.runtime.running = {("uid-one", "train")}
+    second = await outcome(rig)
+    rig.runtime.running = {("uid-two", "train")}  # the first one has crashed
+    first = await outcome(rig)
+
+    assert [second, first] == ["GPU-b", "GPU-a"]
+    (text,) = specs(tmp_path)
+    assert '"NVIDIA_VISIBLE_DEVICES=GPU-a"' in text
+
+
+async def test_the_pod_that_was_refused_meanwhile_is_not_the_one_that_waits(
+    tmp_path: Path,
+) -> None:
+    rig = await a_rig_with_one_slot_for_two(tmp_path)
+    async with asyncio.TaskGroup() as group:
+        waits = group.create_task(outcome(rig))
+        await rig.clock.wait_for_sleepers(1)
+        said = await outcome(rig)
+        learn(rig, "two", waiting=f"rpc error: {said}")
+        await rig.clock.advance(1)
+
+    assert waits.result() == "GPU-a"
+    rig.runtime.running = {("uid-one", "train")}
+    assert await outcome(rig) == "GPU-b"
+
+
+async def test_a_refusal_says_nothing_about_a_later_start(tmp_path: Path) -> None:
+    rig = await a_rig_with_one_slot_for_two(tmp_path)
+    async with asyncio.TaskGroup() as group:
+        waits = group.create_task(outcome(rig))
+        await rig.clock.wait_for_sleepers(1)
+        said = await outcome(rig)
+        waits.cancel()  # kubelet is gone
+    learn(rig, "two", waiting=f"rpc error: {said}")
+
+    async with asyncio.TaskGroup() as group:
+        later = group.create_task(outcome(rig))  # it may be of the pod that was refused
+        await rig.clock.wait_for_sleepers(1)
+        await rig.clock.advance(25)
+
+    assert waits.cancelled()
+    assert "waiting until it is clear" in later.result()
+    assert specs(tmp_path) == []
+
+
+@pytest.mark.parametrize("silent", [True, False], ids=["the runtime is silent", "nothing runs"])
+async def test_a_start_that_stays_unclear_is_refused_before_kubelet_gives_up(
+    tmp_path: Path, silent: bool
+) -> None:
+    rig = await a_rig_with_one_slot_for_two(tmp_path)
+    if silent:
+        rig.runtime.running = RuntimeUnknownError("no answer")
+
+    async with asyncio.TaskGroup() as group:
+        start = group.create_task(outcome(rig))
+        await rig.clock.wait_for_sleepers(1)
+        await rig.clock.advance(19.5)
+        early = start.done()
+        await rig.clock.advance(2)
+
+    assert not early
+    assert "given s1 to ml/one and ml/two" in start.result()
+    assert rig.starts("several_pods_hold_them") == 1
+    assert specs(tmp_path) == []
+
+
+async def test_a_start_goes_on_as_soon_as_the_other_pod_has_ended(tmp_path: Path) -> None:
+    rig = await a_rig_with_one_slot_for_two(tmp_path)
+    async with asyncio.TaskGroup() as group:
+        start = group.create_task(outcome(rig))
+        await rig.clock.wait_for_sleepers(1)
+        rig.kubelet.answer = (a_holder("two"),)
+        await rig.clock.advance(1)
+
+    assert start.result() == "GPU-b"
+
+
+async def test_ids_given_to_a_third_pod_meanwhile_let_nobody_go(tmp_path: Path) -> None:
+    rig = await a_rig_with_one_slot_for_two(tmp_path)
+    async with asyncio.TaskGroup() as group:
+        start = group.create_task(outcome(rig))
+        await rig.clock.wait_for_sleepers(1)
+        rig.pre_start.allocated(S1)
+        rig.runtime.running = {("uid-one", "train")}
+        await rig.clock.advance(1)
+
+    assert "allocated the slots to another container" in start.result()
+
+
+async def test_two_pods_never_share_a_folder_that_a_running_container_sees(
+    tmp_path: Path,
+) -> None:
+    folder = LinkFolder(tmp_path / "links", dev_root=tmp_path)
+    rig = await a_rig_with_one_slot_for_two(tmp_path, store=folder)
+    rig.runtime.running = {("uid-one", "train")}
+
+    assert "delete one of them" in await outcome(rig)
+    assert folder.names() == frozenset()
