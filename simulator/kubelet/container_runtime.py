@@ -51,6 +51,11 @@ class ContainerRuntime:
         self._pids = itertools.count(_FIRST_PID)
         self._running: dict[ContainerKey, int] = {}
 
+    @property
+    def running(self) -> frozenset[ContainerKey]:
+        """The containers that run now."""
+        return frozenset(self._running)
+
     def create(self, cdi_devices: Sequence[str], *, env: Mapping[str, str]) -> CreatedContainer:
         """Return a container with the edits of its CDI devices, reading the folder each time.
 

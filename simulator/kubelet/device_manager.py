@@ -85,6 +85,7 @@ class DeviceManager(services.RegistrationServicer):
         self._endpoints: dict[str, _Endpoint] = {}
         self._grants: dict[ContainerKey, list[DeviceAllocation]] = {}
         self._ended: set[str] = set()
+        self._forgotten: set[str] = set()
         self._newcomers: asyncio.Queue[messages.RegisterRequest] = asyncio.Queue()
 
     # -- serving -------------------------------------------------------------------------------
@@ -210,7 +211,7 @@ class DeviceManager(services.RegistrationServicer):
             device
             for key, grants in self._grants.items()
             for grant in grants
-            if grant.resource == resource and key.pod_uid not in self._ended
+            if grant.resource == resource and key.pod_uid not in self._ended | self._forgotten
             for device in grant.ids
         }
         again = sorted(reusable & healthy)[:count]
@@ -265,9 +266,19 @@ class DeviceManager(services.RegistrationServicer):
         """Free the devices of a pod that has ended; they stay listed until released."""
         self._ended.add(pod_uid)
 
+    def forget(self, pod_uid: str) -> None:
+        """Count the devices of a pod as free, though the pod keeps them.
+
+        Kubelet does that until the next pod ends. It rebuilds the list of devices in use whenever a
+        pod has ended and somebody calls PodResources, from the allocations that are complete: not
+        from those for which it awaits a plugin's answer (kubernetes PR 137534).
+        """
+        self._forgotten.add(pod_uid)
+
     def release(self, pod_uid: str) -> None:
         """Release the devices of a pod's containers."""
         self._ended.discard(pod_uid)
+        self._forgotten.clear()
         for key in [key for key in self._grants if key.pod_uid == pod_uid]:
             del self._grants[key]
 

@@ -21,6 +21,7 @@ from kube.objects import decode_object
 from process.clock import Clock
 from simulator.cards.processes import ProcessFolder
 from simulator.kubelet.container_runtime import ContainerRuntime, CreatedContainer
+from simulator.kubelet.cri import RuntimeServer
 from simulator.kubelet.device_manager import DeviceManager
 from simulator.kubelet.node_status import NodeStatus
 from simulator.kubelet.pod_resources import ListedPod, PodResourcesServer
@@ -36,6 +37,7 @@ class KubeletFolders:
 
     device_plugins: Path
     pod_resources_socket: Path
+    cri_socket: Path
     cdi: Path
     proc: Path
     processes: Path
@@ -46,6 +48,7 @@ class KubeletFolders:
         return cls(
             device_plugins=root / "dp",
             pod_resources_socket=root / "pr" / "kubelet.sock",
+            cri_socket=root / "cri.sock",
             cdi=root / "cdi",
             proc=root / "proc",
             processes=root / "processes",
@@ -115,6 +118,7 @@ class Kubelet:
         self.runtime = ContainerRuntime(
             cdi_dir=folders.cdi, proc_root=folders.proc, processes=processes
         )
+        self._runtime_server = RuntimeServer(folders.cri_socket, self.runtime)
         self._parts = WorkerParts(
             client=client,
             clock=clock,
@@ -141,6 +145,7 @@ class Kubelet:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.devices.run(), name="device_manager")
                 group.create_task(self._pod_resources.run(), name="pod_resources")
+                group.create_task(self._runtime_server.run(), name="runtime")
                 group.create_task(self._status.run(), name="node_status")
                 group.create_task(self._nodes.run(), name="node")
                 group.create_task(self._pods.run(), name="pods")

@@ -199,6 +199,33 @@ async def test_ids_of_an_ended_pod_that_kubelet_still_lists_serve_the_next_one(
         assert node.cards_of(next_one) == (node.uuid(2),)
 
 
+async def test_pods_that_kubelet_has_given_one_slot_start_each_on_its_own_card(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    config = api.kubeconfig(tmp_path / "kubeconfig")
+    async with a_node(kube, config, slots_per_card=1) as node:
+        others = [await node.run_pod(f"other-{n}", card=n) for n in (1, 2, 3)]
+        first = await node.run_pod("first", card=0)
+        for pod in (*others, first):
+            await node.wait_phase(pod, "Running")
+        node.kubelet.devices.forget(first["metadata"]["uid"])
+
+        second = await node.run_pod("second", card=3)
+        await node.wait_message(second, f"the pods of {node.name} together have")
+        await node.client.delete(PODS, "other-3", namespace="default")
+        await node.wait_phase(second, "Running")
+        await node.kubelet.restart_container(first["metadata"]["uid"], "train")
+
+        ids = {
+            grant.ids
+            for key, grants in node.kubelet.devices.allocations().items()
+            for grant in grants
+            if key.pod in ("first", "second")
+        }
+        assert len(ids) == 1
+        assert [node.cards_of(pod) for pod in (first, second)] == [(node.uuid(0),), (node.uuid(3),)]
+
+
 async def test_equal_init_only_pods_that_start_at_once_each_get_their_own_card(node: Node) -> None:
     async def start(number: int) -> Any:
         body = a_gpu_pod(f"init-{number}")

@@ -92,6 +92,7 @@ class Node:
             cdi_dir=self.folders.cdi,
             vendor_cdi_dirs=(str(self.folders.cdi),),
             injection="cdi",
+            cri_socket=self.folders.cri_socket,
             audit_period_s=0.5,
             proc_root=self.folders.proc,
             survey_period_s=0.2,

@@ -132,6 +132,22 @@ async def test_an_ended_pod_stays_listed_while_others_have_its_devices() -> None
         assert held == {"ended": [grant.ids], "next": [grant.ids]}
 
 
+async def test_a_forgotten_pod_keeps_its_devices_and_others_get_them_until_a_pod_has_ended() -> (
+    None
+):
+    async with a_plugin(a="Healthy") as (manager, _):
+        first = await manager.allocate(a_key("one"), resource=RESOURCE, count=1, reusable=set())
+        manager.forget("uid-one")
+
+        second = await manager.allocate(a_key("two"), resource=RESOURCE, count=1, reusable=set())
+
+        assert manager.allocations() == {a_key("one"): [first], a_key("two"): [second]}
+        assert first.ids == second.ids
+        manager.release("uid-two")
+        with pytest.raises(DeviceError, match="Available: 0"):
+            await manager.allocate(a_key("three"), resource=RESOURCE, count=1, reusable=set())
+
+
 async def test_a_container_is_told_what_allocate_answered() -> None:
     async with a_plugin(a="Healthy") as (manager, plugin):
         grant = await manager.allocate(a_key(), resource=RESOURCE, count=1, reusable=set())
