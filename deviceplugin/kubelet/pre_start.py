@@ -171,6 +171,7 @@ class PreStartHandler:
         holders, result = await self._resolve(slot_ids)
         if isinstance(result, Claim) or result.reason is not RejectReason.SEVERAL_PODS:
             return await self._wire(slot_ids, holders, result, allocations=allocations)
+        self._history.doubted(slot_ids)
         if slot_ids in self._in_doubt:
             text = f"[{self._in_doubt[slot_ids]}] {result.text}"
             raise self._reject(result.reason.value, text)

@@ -71,3 +71,8 @@ class SlotHistory:
         After an init container, the same ids may start an app container of its pod.
         """
         self._known[slot_ids] = _Known(pod_uid=pod_uid)
+
+    def doubted(self, slot_ids: frozenset[str]) -> None:
+        """Forget the owner: kubelet has given *slot_ids* to several pods."""
+        if slot_ids in self._known:
+            self._known[slot_ids].pod_uid = ""

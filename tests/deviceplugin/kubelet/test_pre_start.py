@@ -494,6 +494,18 @@ async def test_a_start_goes_on_as_soon_as_the_other_pod_has_ended(tmp_path: Path
     assert start.result() == "GPU-b"
 
 
+async def test_after_the_end_of_the_other_pod_the_slot_is_the_last_ones(tmp_path: Path) -> None:
+    rig = await a_rig_with_one_slot_for_two(tmp_path)
+    both, rig.kubelet.answer = rig.kubelet.answer, (a_holder("one"),)
+    alone = await outcome(rig)  # kubelet has allocated, and does not list the second one yet
+    rig.kubelet.answer, rig.runtime.running = both, {("uid-two", "train")}
+    restarted = await outcome(rig)
+
+    rig.kubelet.answer = (a_holder("two"),)
+
+    assert [alone, restarted, await outcome(rig)] == ["GPU-a", "GPU-a", "GPU-b"]
+
+
 async def test_ids_given_to_a_third_pod_meanwhile_let_nobody_go(tmp_path: Path) -> None:
     rig = await a_rig_with_one_slot_for_two(tmp_path)
     async with asyncio.TaskGroup() as group:
