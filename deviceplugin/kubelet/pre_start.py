@@ -262,8 +262,7 @@ class PreStartHandler:
         # The spec just written for the old holder is overwritten before the new one starts.
         if self._history.generation(slot_ids) != allocations:
             raise self._reject("handed_on", _REALLOCATED)
-        if not result.shared:
-            self._history.verified(slot_ids, pod_uid=result.pod.record.uid)
+        self._history.verified(slot_ids, pod_uid="" if result.shared else result.pod.record.uid)
         self._written_at_s[name] = self._clock.monotonic()
         return result
 

@@ -69,6 +69,10 @@ class SlotHistory:
         """Record the owner and drop the token: the next start needs a new one.
 
         After an init container, the same ids may start an app container of its pod.
+
+        Args:
+            slot_ids: what was verified.
+            pod_uid: the owner; empty if there are several.
         """
         self._known[slot_ids] = _Known(pod_uid=pod_uid)
 

@@ -506,6 +506,23 @@ async def test_after_the_end_of_the_other_pod_the_slot_is_the_last_ones(tmp_path
     assert [alone, restarted, await outcome(rig)] == ["GPU-a", "GPU-a", "GPU-b"]
 
 
+async def test_a_token_answers_one_start_of_a_pod_with_a_shared_slot(tmp_path: Path) -> None:
+    rig = await a_rig_with_one_slot_for_two(tmp_path)
+    rig.runtime.running = {("uid-one", "train")}
+    assigned = {"prepare": [("GPU-a", 1000)], "train": [("GPU-b", 1000)]}
+    inits = [a_container("prepare", mib=1000)]
+    rig.api.pods["two"] = pod_json("two", assigned=assigned, inits=inits)
+    asked = await outcome(rig)
+    waiting = {"prepare": asked}
+    rig.api.pods["two"] = pod_json("two", assigned=assigned, inits=inits, waiting=waiting)
+
+    prepare, train = await outcome(rig), await outcome(rig)  # the status is an old one by now
+
+    assert prepare == "GPU-a"
+    assert train.startswith("[fracgpu-ask-")
+    assert train.split()[0] != asked.split()[0]
+
+
 async def test_ids_given_to_a_third_pod_meanwhile_let_nobody_go(tmp_path: Path) -> None:
     rig = await a_rig_with_one_slot_for_two(tmp_path)
     async with asyncio.TaskGroup() as group:
