@@ -157,13 +157,14 @@ class FitResult:
             reason = _card_reasons(matrix, rows[here], container, allowed)
             fitting = reason == USABLE
             enough = fitting.sum(1) >= container.cards
-            verdict[here[~enough]] = _unfit_verdicts(reason[~enough])
-            here = here[enough]
+            if not enough.all():
+                verdict[here[~enough]] = _unfit_verdicts(reason[~enough])
+                here, fitting = here[enough], fitting[enough]
             if not len(here):
                 break
             if alone and not (self._linked and container.cards > 1):
                 left = matrix.free_mib[rows[here]] - container.mib
-                score[here] = self._scores(matrix, rows[here], left, fitting[enough], container)
+                score[here] = self._scores(matrix, rows[here], left, fitting, container)
                 return verdict, score
         for at in here.tolist():
             answer = self._search(matrix, int(rows[at]))
