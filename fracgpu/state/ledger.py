@@ -150,10 +150,20 @@ class Ledger:
             self.forget(pod.uid)
             self._assumed[pod.uid] = assumption
             self._assumed_on.setdefault(node, set()).add(pod.uid)
+            folded = self._folded.get(node)
             self._touch(node)
+            if folded is not None and folded.since < until:
+                self._add(assumption, folded)
             self._consume(move, pod.uid, until=until)
             self._touch_kept(pod.uid)
         return assumption
+
+    def _add(self, assumption: Assumption, folded: _FoldedNode) -> None:
+        """Keep what a node was folded into with one assumption more: what a new fold would be."""
+        allocation, until = assumption.allocation, assumption.until
+        info = folded.info.with_allocations(allocation.by_card, pod_uid=allocation.pod_uid)
+        until = until if folded.until is None else min(until, folded.until)
+        self._keep(allocation.node, _FoldedNode(info, folded.since, until))
 
     def forget(self, uid: str) -> None:
         """Drop an assumption: its Binding failed, or an observation replaced it."""

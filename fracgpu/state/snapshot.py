@@ -123,6 +123,16 @@ class NodeInfo:
     def free_mib(self) -> Mib:
         return Mib(sum(card.free_mib for card in self.cards.values()))
 
+    def with_allocations(
+        self, allocations: Mapping[CardUuid, CardAllocation], *, pod_uid: str
+    ) -> "NodeInfo":
+        """Return the node as it would be if a pod that holds nothing yet held *allocations*."""
+        cards = dict(self.cards)
+        for uuid, allocation in allocations.items():
+            if uuid in cards:
+                cards[uuid] = cards[uuid].with_allocation(allocation, pod_uid=pod_uid)
+        return replace(self, cards=MappingProxyType(cards))
+
     def without_allocations(
         self, allocations: Mapping[CardUuid, CardAllocation], *, pod_uid: str
     ) -> "NodeInfo":

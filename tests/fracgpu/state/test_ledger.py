@@ -100,6 +100,18 @@ def test_an_assumption_counts_until_it_lapses() -> None:
     assert ledger.assumed == {}
 
 
+def test_of_several_assumptions_each_ends_by_itself() -> None:
+    ledger = a_ledger()
+    assert held(ledger) == 0
+    assume(ledger, "long", 1000)
+    assume(ledger, "short", 2000, until=NOON + timedelta(seconds=30))
+    assume(ledger, "over", 4000, until=NOON - timedelta(seconds=30))
+
+    assert held(ledger) == 3000
+    assert held(ledger, now=NOON + timedelta(seconds=30)) == 1000
+    assert held(ledger, now=LATER) == 0
+
+
 def test_an_observation_takes_the_place_of_the_assumption() -> None:
     ledger = a_ledger()
     assume(ledger, "p", 1000)
@@ -393,6 +405,14 @@ class AnyOrder(RuleBasedStateMachine):
         snapshot = self.ledger.snapshot(now=self.now)
         for node in NODES:
             assert self.ledger.node(node.node, now=self.now) == snapshot.nodes[node.node]
+
+    @invariant()
+    def what_is_kept_of_a_node_is_what_a_new_fold_would_be(self) -> None:
+        for node, known in self.ledger.nodes.copy().items():
+            kept = self.ledger.node(node, now=self.now)
+            self.ledger.remove_node(node)
+            self.ledger.set_node(known)
+            assert self.ledger.node(node, now=self.now) == kept
 
     @invariant()
     def what_requests_are_answered_from_is_the_ledger(self) -> None:
