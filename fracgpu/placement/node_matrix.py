@@ -157,17 +157,17 @@ class NodeMatrix:
             self._grow(rows=len(self.changed), width=len(cards))
         self.infos[row] = node_info
         self.node_state[row] = _node_state(node_info)
+        here, models = (row, slice(len(cards))), self._models
+        # A list for each array: NumPy takes as long for one number as for a row of them.
+        self.free_mib[here] = [card_info.free_mib for card_info in cards]
+        self.capacity_mib[here] = [card_info.card.capacity_mib for card_info in cards]
+        self.free_cores[here] = [FULL_CORES - card_info.held_cores for card_info in cards]
+        self.free_slots[here] = [card_info.free_slots for card_info in cards]
+        self.heat[here] = [card_info.heat for card_info in cards]
+        self.avoided[here] = [card_info.avoided for card_info in cards]
+        self.model[here] = [models.setdefault(each.card.model, len(models)) for each in cards]
         self.state[row] = ABSENT
-        for column, card_info in enumerate(cards):
-            self.free_mib[row, column] = card_info.free_mib
-            self.capacity_mib[row, column] = card_info.card.capacity_mib
-            self.free_cores[row, column] = FULL_CORES - card_info.held_cores
-            self.free_slots[row, column] = card_info.free_slots
-            self.heat[row, column] = card_info.heat
-            self.avoided[row, column] = card_info.avoided
-            number = self._models.setdefault(card_info.card.model, len(self._models))
-            self.model[row, column] = number
-            self.state[row, column] = _card_state(card_info)
+        self.state[here] = [_card_state(card_info) for card_info in cards]
         self._touch(row)
 
     def _drop(self, name: str) -> None:
