@@ -37,6 +37,7 @@ class NodeCosts:
     Attributes:
         name: [row] the state of the node's cards.
         waste_milli: [row] what is wasted of them; NaN until it is known.
+        priced: the number of the change of nodes as of which the prices are.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class NodeCosts:
         self._prices = ModelPrices(classes, nodes.models)
         self._allocate(0)
         self._seen = -1
-        self._priced = -_REFRESH_EVERY
+        self.priced = -_REFRESH_EVERY
 
     def _allocate(self, rows: int) -> None:
         self.name: Names = np.zeros(rows, np.uint64)
@@ -71,7 +72,7 @@ class NodeCosts:
 
     def reprice(self) -> None:
         """Compute the prices again at the next `keep_up`, rather than a few changes later."""
-        self._priced = -_REFRESH_EVERY
+        self.priced = -_REFRESH_EVERY
         self._seen = -1
 
     def _make_room(self) -> None:
@@ -99,14 +100,14 @@ class NodeCosts:
         )
         self._idle_cards[rows] = (levels == WHOLE_CARD_MILLI).sum(1)
         self._idle_milli[rows] = levels.sum(1, dtype=np.int64)
-        if nodes.now - self._priced >= _REFRESH_EVERY:
+        if nodes.now - self.priced >= _REFRESH_EVERY:
             self._refresh_prices()
             rows = np.arange(nodes.size)  # the prices are in every cost
         self._set_cost(rows)
 
     def _refresh_prices(self) -> None:
         nodes, size = self._nodes, self._nodes.size
-        self._priced = nodes.now
+        self.priced = nodes.now
         self._scarcity.refresh(
             model=nodes.model[:size],
             cpu_milli=nodes.cpu_milli[:size],
@@ -151,13 +152,19 @@ class NodeCosts:
         cost += self._prices.by_model[nodes.model[node]] * demand.gpu_milli
         return cost
 
-    def ranking(self, demand: Demand, options: PlacementOptions, rows: IntArray) -> Ranking:
-        """Return the best option of a pod on each of *rows* that has one."""
+    def ranking(
+        self, demand: Demand, options: PlacementOptions, rows: IntArray, *, complete: bool
+    ) -> Ranking:
+        """Return the best option of a pod on each of *rows* that has one.
+
+        *complete* says that every option of these nodes is known.
+        """
+        moment = {"changed": self._nodes.now, "priced": self.priced}
         if self._states.options is not None:
             found, cost, card = self._states.options.costs(
                 self._nodes, options.arrays, self._arrays, demand.gpu_milli, rows
             )
-            return Ranking(rows=found, cost_milli=cost, card=card)
+            return Ranking(rows=found, cost_milli=cost, card=card, complete=complete, **moment)
         # One entry for each option of each node, in order of nodes: `at` counts within *rows*.
         at, option = np.nonzero(options.idle_cards[rows] >= 0)
         node = rows[at]
@@ -167,4 +174,6 @@ class NodeCosts:
             rows=node[chosen],
             cost_milli=cost[chosen],
             card=options.card[node[chosen], option[chosen]].astype(np.int64),
+            complete=complete,
+            **moment,
         )

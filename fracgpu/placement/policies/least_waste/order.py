@@ -338,16 +338,11 @@ class LeastWasteOrder:
             return None
         demand = self._demand(need, host, int(synced.size_mib[row]))
         columns = synced.columns_of(closed)
-        ranking = synced.policy.rank(
-            demand,
-            among=np.array([at]),
-            closed=columns,
-            allowance=Allowance(self.evaluated_per_request),
-        )
-        if not len(ranking.rows):
+        cards = synced.cards_on(demand, at, columns, Allowance(self.evaluated_per_request))
+        if cards is None:
             return None
         uuids = tuple(node_info.cards)
-        return frozenset(uuids[card] for card in synced.policy.cards(ranking, 0, demand, columns))
+        return frozenset(uuids[card] for card in cards)
 
     def card_costs(
         self, need: PodNeed, host: HostResources, rows: IntArray, columns: IntArray

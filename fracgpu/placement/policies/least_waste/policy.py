@@ -177,8 +177,14 @@ class LeastWaste:
             options.ask(nodes.model[among], len(nodes.models))
         rows = nodes.candidate_rows(demand, among)
         options.update(nodes, self._states, rows, closed)
-        self._evaluate(options, rows, allowance or Allowance(), closed)
-        return self._costs.ranking(demand, options, rows)
+        complete = self._evaluate(options, rows, allowance or Allowance(), closed)
+        return self._costs.ranking(demand, options, rows, complete=complete)
+
+    def position(self, ranking: Ranking, row: int) -> int | None:
+        """Return where a node is in a ranking without closed cards, if it holds there still."""
+        self._keep_up()
+        changed = int(self._nodes.changed[row])
+        return ranking.position_of(row, changed=changed, priced=self._costs.priced)
 
     def card_costs(self, demand: Demand, rows: IntArray, columns: IntArray) -> NDArray[np.float64]:
         """Return the cost of a pod on one card for each of some cards, as `rank` has it.

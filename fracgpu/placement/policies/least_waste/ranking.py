@@ -17,11 +17,17 @@ class Ranking:
         cost_milli: thousandths of a card that the cluster is expected to lose; lower is better, and
             NaN is not known yet.
         card: for a pod on one card, the best card of that node; else -1.
+        changed: the number of the latest change of nodes that it is about.
+        priced: the number of the change as of which its prices are.
+        complete: every option of these nodes was known.
     """
 
     rows: IntArray
     cost_milli: NDArray[np.float64]
     card: IntArray
+    changed: int
+    priced: int
+    complete: bool
 
     @property
     def best(self) -> int | None:
@@ -32,6 +38,19 @@ class Ranking:
         if not len(self.rows):
             return None
         return int(np.where(np.isnan(self.cost_milli), np.inf, self.cost_milli).argmin())
+
+    def position_of(self, row: int, *, changed: int, priced: int) -> int | None:
+        """Return the position of a node; None if it has none, or would not cost the same now.
+
+        Args:
+            row: the node.
+            changed: the number of its latest change.
+            priced: the number of the change as of which the prices are now.
+        """
+        if not self.complete or changed > self.changed or priced != self.priced:
+            return None
+        at = int(np.searchsorted(self.rows, row))
+        return at if at < len(self.rows) and self.rows[at] == row else None
 
 
 def cheapest_of_each(node: IntArray, cost: NDArray[np.float64]) -> IntArray:

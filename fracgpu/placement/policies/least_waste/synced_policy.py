@@ -1,6 +1,6 @@
 """The policy ``least-waste``, kept in step with the cluster's nodes and bound pods."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -21,9 +21,11 @@ from fracgpu.placement.node_matrix import (
 )
 from fracgpu.placement.policies.least_waste.card_states import Allowance
 from fracgpu.placement.policies.least_waste.policy import LeastWaste
+from fracgpu.placement.policies.least_waste.ranking import Ranking
 from fracgpu.state.bound_pod_index import BoundPodIndex
 
 _MAX_COSTS: Final = 64
+_MAX_RANKINGS: Final = 8  # of filter; bind follows soon, and asks for the cards on one node of it
 _UNBOUNDED_MILLI: Final = 10**9
 
 
@@ -31,7 +33,7 @@ class SyncedPolicy:
     """One policy, kept in step with the node matrix and the bound pods.
 
     Attributes:
-        policy: the policy.
+        policy: the policy; its mix may not change.
         row: [matrix row] the policy's row of the node; -1 if the policy does not know it.
         size_mib: [matrix row] the capacity of the node's largest card in MiB.
     """
@@ -48,6 +50,7 @@ class SyncedPolicy:
         self.size_mib = np.zeros(1, np.int64)
         self._matrix_row = np.zeros(1, np.int64)  # of each row of the policy
         self._costs: dict[tuple[Demand, int], NDArray[np.float64]] = {}
+        self._rankings: dict[Demand, Ranking] = {}
 
     def columns_of(self, closed: Mapping[CardUuid, str]) -> Mapping[int, Columns]:
         """Return the columns of cards that are otherwise usable, by the policy's row."""
@@ -92,6 +95,7 @@ class SyncedPolicy:
         found = self._costs.get(key)
         if found is None:
             ranking = self.policy.rank(key[0], among=among, allowance=allowance)
+            self._remember(key[0], ranking)
             found = np.where(self.row < 0, np.nan, np.inf)
             found[self._matrix_row[ranking.rows]] = ranking.cost_milli
             if not np.isnan(ranking.cost_milli).any():
@@ -99,6 +103,35 @@ class SyncedPolicy:
                     del self._costs[next(iter(self._costs))]  # the oldest
                 self._costs[key] = found
         return found
+
+    def _remember(self, demand: Demand, ranking: Ranking) -> None:
+        self._rankings.pop(demand, None)
+        self._rankings[demand] = ranking
+        if len(self._rankings) > _MAX_RANKINGS:
+            del self._rankings[next(iter(self._rankings))]  # the oldest
+
+    def cards_on(
+        self, demand: Demand, row: int, closed: Mapping[int, Columns], allowance: Allowance
+    ) -> tuple[int, ...] | None:
+        """Return the cards that a pod should take of one node, by index; None if it does not fit.
+
+        Args:
+            demand: what the pod requests.
+            row: the policy's row of the node.
+            closed: as for `costs`.
+            allowance: how many states may be evaluated.
+        """
+        ranking = None if closed else self._rankings.get(demand)
+        # Ranking the node alone would give the same as long as nothing changes there.
+        position = None if ranking is None else self.policy.position(ranking, row)
+        if ranking is None or position is None:
+            ranking = self.policy.rank(
+                demand, among=np.array([row]), closed=closed, allowance=allowance
+            )
+            position = 0
+        if not len(ranking.rows):
+            return None
+        return self.policy.cards(ranking, position, demand, closed)
 
     def keep_up(self, most: int | None = None) -> bool:
         """Pass nodes that changed on to the policy, *most* at a time; report whether all are."""
@@ -143,17 +176,14 @@ class SyncedPolicy:
         if node_info is None or matrix.node_state[row] != SHARES:
             return None
         cards = tuple(node_info.cards.values())[:MAX_CARDS]
-        state: Sequence[int] = matrix.state[row].tolist()
+        here = row, slice(len(cards))
+        milli = matrix.free_mib[here] * WHOLE_CARD_MILLI // np.maximum(matrix.capacity_mib[here], 1)
+        milli[(matrix.state[here] != USABLE) | matrix.avoided[here]] = 0
         allocatable, used = node_info.node.host, self._bound_pods.used(node_info.node.node)
         bounded = allocatable != NO_HOST_RESOURCES
         return FreeResources(
             model=cards[0].card.model,
             cpu_milli=allocatable.cpu_milli - used.cpu_milli if bounded else _UNBOUNDED_MILLI,
             memory_mib=allocatable.memory_mib - used.memory_mib if bounded else _UNBOUNDED_MILLI,
-            card_milli=tuple(
-                max(0, card_info.free_mib * WHOLE_CARD_MILLI // max(1, card_info.card.capacity_mib))
-                if state[column] == USABLE and not card_info.avoided
-                else 0
-                for column, card_info in enumerate(cards)
-            ),
+            card_milli=tuple(np.maximum(milli, 0).tolist()),
         )

@@ -52,7 +52,7 @@ def test_a_node_that_is_as_full_in_all_but_waste_costs_more_by_what_is_wasted() 
     options.waste_milli[row, option] = 0.0
     costs.know(rows, np.array([100.0, 40.0], np.float32))
 
-    ranking = costs.ranking(HALF, options, rows)
+    ranking = costs.ranking(HALF, options, rows, complete=True)
 
     # What was wasted before is saved.
     assert ranking.rows.tolist() == [0, 1]

@@ -1,17 +1,24 @@
 """The policy follows the cluster's nodes, some at a time where there are many."""
 
+from datetime import timedelta
+from typing import Any
+
 import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fracgpu.placement.node_matrix import Demand
 from fracgpu.placement.policies.least_waste.card_states import Allowance
 from fracgpu.placement.policies.least_waste.policy import LeastWaste
 from fracgpu.placement.policies.least_waste.synced_policy import SyncedPolicy
-from tests.fracgpu.placement.policies.least_waste.demands import mix
+from fracgpu.placement.policies.least_waste.ranking import Ranking
+from tests.fracgpu.placement.policies.least_waste.demands import EIGHT, HALF, ODD, PAIR, WHOLE, mix
 from tests.scheduler.harness import Harness
+from tests.support.core import a_record, on
 from tests.support.gpu import some_cards
 
 NODES = [f"n{number}" for number in range(10)]
-HALF = Demand(cards=1, share_milli=500)
+NO_CPU_HALF = Demand(cards=1, share_milli=500)
 SIZE_MIB = 24_000
 
 
@@ -35,7 +42,7 @@ def test_a_node_has_a_cost_once_it_has_been_passed_on() -> None:
     rows = cluster.fits.matrix.rows_of(NODES)
     policy.keep_up(4)
 
-    found = policy.costs(HALF, SIZE_MIB, {}, Allowance())[rows]
+    found = policy.costs(NO_CPU_HALF, SIZE_MIB, {}, Allowance())[rows]
 
     passed = len(policy.policy.rows)
     assert 0 < passed <= 4
@@ -49,7 +56,7 @@ def test_where_the_pod_does_not_fit_the_cost_is_infinite() -> None:
     policy.keep_up()
     closed = {int(policy.row[rows[0]]): frozenset({0, 1})}
 
-    found = policy.costs(HALF, SIZE_MIB, closed, Allowance())[rows]
+    found = policy.costs(NO_CPU_HALF, SIZE_MIB, closed, Allowance())[rows]
 
     assert np.isinf(found).tolist() == [True, False]
 
@@ -58,7 +65,7 @@ def test_costs_are_kept_only_when_all_are_known() -> None:
     _, policy = synced()
     policy.keep_up()
 
-    asked = [policy.costs(HALF, SIZE_MIB, {}, Allowance(most)) for most in (0, None, 0)]
+    asked = [policy.costs(NO_CPU_HALF, SIZE_MIB, {}, Allowance(most)) for most in (0, None, 0)]
 
     assert np.isnan(asked[0]).any()
     assert asked[2] is asked[1]
@@ -77,3 +84,82 @@ def test_a_node_that_goes_and_one_that_takes_its_row_are_told_apart() -> None:
     policy.keep_up()
     row = cluster.fits.matrix.rows["later"]
     assert policy.row[row] == policy.policy.rows["later"]
+
+
+class Counting(LeastWaste):
+    """Counts how often nodes are ranked."""
+
+    ranked = 0
+
+    def rank(self, *args: Any, **kwargs: Any) -> Ranking:
+        self.ranked += 1
+        return super().rank(*args, **kwargs)
+
+
+class Bound:
+    """A cluster whose cards are taken one slice after the other, and the policy that follows."""
+
+    def __init__(self) -> None:
+        self.cluster = Harness(*NODES[:4], cards=2)
+        self.matrix = self.cluster.fits.matrix
+        self.taken = 0
+        self.now = self.cluster.clock.now()
+        self.matrix.refresh(now=self.now)
+        self.policy = Counting(mix(), self.matrix.models)
+        self.synced = SyncedPolicy(self.policy, self.matrix, self.cluster.bound_pods)
+        self.synced.keep_up()
+
+    def take(self, node: str, card: int, mib: int) -> None:
+        self.taken += 1
+        assignment = on(f"GPU-{node}-{card}", mib)
+        until = self.now + timedelta(seconds=60)
+        record = a_record(f"u{self.taken}")
+        self.cluster.ledger.assume(record, node=node, assignment=assignment, until=until)
+        self.matrix.refresh(now=self.now)
+        self.synced.keep_up()
+
+    def row(self, node: str) -> int:
+        return int(self.synced.row[self.matrix.rows[node]])
+
+    def cards_on(self, demand: Demand, node: str) -> tuple[int, ...] | None:
+        return self.synced.cards_on(demand, self.row(node), {}, Allowance())
+
+
+def test_the_cards_of_a_node_that_has_not_changed_since_filter_are_not_ranked_again() -> None:
+    bound = Bound()
+    bound.synced.costs(HALF, SIZE_MIB, {}, Allowance())
+
+    assert bound.cards_on(HALF, "n0") == (0,)
+    assert bound.policy.ranked == 1
+
+    bound.take("n1", 0, 1000)
+    assert bound.cards_on(HALF, "n0") == (0,)
+    assert bound.policy.ranked == 1
+
+    bound.take("n0", 0, SIZE_MIB)
+    assert bound.cards_on(HALF, "n0") == (1,)
+    assert bound.policy.ranked == 2
+
+
+SLICES = st.lists(
+    st.tuples(st.sampled_from(NODES[:4]), st.integers(0, 1), st.integers(1, SIZE_MIB // 3)),
+    max_size=8,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(SLICES, st.sampled_from([HALF, ODD, WHOLE, PAIR, EIGHT])), max_size=8))
+def test_whatever_changes_after_filter_bind_gets_the_cards_that_ranking_anew_would_give(
+    steps: list[tuple[list[tuple[str, int, int]], Demand]],
+) -> None:
+    bound = Bound()
+    for slices, asked in steps:
+        bound.synced.costs(asked, SIZE_MIB, {}, Allowance())
+        for node, card, mib in slices:
+            bound.take(node, card, mib)
+        for node in NODES[:4]:
+            for demand in (HALF, ODD, WHOLE, PAIR, EIGHT):
+                found = bound.cards_on(demand, node)
+                anew = bound.policy.rank(demand, among=np.array([bound.row(node)]))
+                wanted = bound.policy.cards(anew, 0, demand) if len(anew.rows) else None
+                assert found == wanted
