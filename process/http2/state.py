@@ -46,7 +46,14 @@ class _StateMachine(H2ConnectionStateMachine):
 
 def new_state() -> H2Connection:
     """Return the state of a server's new connection; its settings are prepared for sending."""
-    state = H2Connection(H2Configuration(client_side=False, header_encoding=None))
+    # What a caller sends is checked; our own headers are as they have to be.
+    config = H2Configuration(
+        client_side=False,
+        header_encoding=None,
+        validate_outbound_headers=False,
+        normalize_outbound_headers=False,
+    )
+    state = H2Connection(config)
     state.state_machine = _StateMachine()
     state.local_settings = Settings(
         client=False,
