@@ -3,12 +3,16 @@
 The pods are pending before kube-scheduler starts; the first tenth is left out of all figures, so
 that its start does not count. Beside each rate stands the CPU time that each process spent for a
 pod, and how many cores that kept busy: where that is less than there are, kube-scheduler waited.
+Two runs of one kind differ by up to half, so all kinds take turns several times; a figure is the
+median, and its note has the least and the greatest.
 Without KUBEBUILDER_ASSETS it only says that it needs them.
 """
 
 import asyncio
 import json
 import os
+import platform
+import statistics
 import sys
 import tempfile
 import time
@@ -41,7 +45,8 @@ _SKIPPED: Final = _PODS // 10
 _ALONE: Final = "alone"
 # As deploy/ has the extender, and as it is beside a kube-scheduler that calls others as well.
 _FLAGS: Final = {"extender": ("--narrow-filter",), "extender_every_node": ()}
-_RUNS: Final = (_ALONE, *_FLAGS)
+_KINDS: Final = (_ALONE, *_FLAGS)
+_TURNS: Final = 3
 _LIMIT_S: Final = 300.0
 _POLL_S: Final = 0.2
 _SECRET: Final = "fracgpu-scheduler-tls"  # noqa: S105 - the name of a Secret, nothing secret
@@ -56,20 +61,25 @@ def figures() -> Iterator[Figure]:
         sys.stderr.write(f"bench: scheduling needs {ASSETS_ENV}; not measured\n")
         return
     assets = find_assets(value)
-    runs = {name: asyncio.run(_run(assets, _FLAGS.get(name))) for name in _RUNS}
+    turns = [
+        {kind: asyncio.run(_run(assets, _FLAGS.get(kind))) for kind in _KINDS}
+        for _ in range(_TURNS)
+    ]
     note = (
         f"{_PODS} pods, {_NODES} nodes of 8 cards, real control plane on the same "
-        f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}"
+        f"{os.cpu_count()} cores, Python {platform.python_version()}, "
+        f"load average {os.getloadavg()[0]:.1f}"
     )
-    for name, run in runs.items():
-        yield _figure(f"rate_{name}", run.rate, "1/s", note)
-        for process, used_ms in run.cpu_ms.items():
-            yield _figure(f"cpu_{process}_{name}", used_ms, "ms", f"for each pod; {note}")
-        busy = sum(run.cpu_ms.values()) * run.rate / 1000
-        yield _figure(f"busy_{name}", busy, "cores", note)
-    for name in _RUNS[1:]:
-        ratio = runs[name].rate / runs[_ALONE].rate
-        yield _figure(f"rate_{name}_to_alone", ratio, "ratio", note)
+    for kind in _KINDS:
+        runs = [turn[kind] for turn in turns]
+        yield _figure(f"rate_{kind}", [run.rate for run in runs], "1/s", note)
+        for process in runs[0].cpu_ms:
+            used_ms = [run.cpu_ms[process] for run in runs]
+            yield _figure(f"cpu_{process}_{kind}", used_ms, "ms", f"for each pod; {note}")
+        yield _figure(f"busy_{kind}", [run.busy for run in runs], "cores", note)
+    for kind in _FLAGS:
+        ratios = [turn[kind].rate / turn[_ALONE].rate for turn in turns]
+        yield _figure(f"rate_{kind}_to_alone", ratios, "ratio", note)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +93,11 @@ class _Run:
 
     rate: float
     cpu_ms: Mapping[str, float]
+
+    @property
+    def busy(self) -> float:
+        """How many cores all of them kept busy."""
+        return sum(self.cpu_ms.values()) * self.rate / 1000
 
 
 async def _run(assets: Path, flags: Sequence[str] | None) -> _Run:
@@ -221,5 +236,12 @@ async def _extender(
         await process.wait()
 
 
-def _figure(name: str, value: float, unit: str, note: str) -> Figure:
-    return Figure(name=f"scheduling.{name}", value=round(value, 2), unit=unit, note=note)
+def _figure(name: str, values: Sequence[float], unit: str, note: str) -> Figure:
+    """Return the median of the runs' *values*; the note says how far they are apart."""
+    spread = f"median of {len(values)}, {min(values):.2f} to {max(values):.2f}"
+    return Figure(
+        name=f"scheduling.{name}",
+        value=round(statistics.median(values), 2),
+        unit=unit,
+        note=f"{spread}; {note}",
+    )
