@@ -276,6 +276,7 @@ def _wire(
                 on_filtered=page.answers.note,
                 narrow=NarrowFilter(core.extender).narrow if settings.narrow_filter else None,
                 activity=activity,
+                find=pending_only(pods.get),
             ),
             *page.servers(leader_gate),
         ),

@@ -5,7 +5,7 @@ no JSON tags, so the names on the wire are Go's: ``NodeNames``, ``PodUID``. Type
 strictly; a field we do not know is skipped, because a newer kube-scheduler may send one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
@@ -122,6 +122,17 @@ class _PodMeta(msgspec.Struct):
     uid: str = ""
 
 
+class _PodIdentity(msgspec.Struct, rename="camel"):
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
+class _IdentifiedPod(msgspec.Struct):
+    metadata: _PodIdentity = msgspec.field(default_factory=_PodIdentity)
+
+
 class _WholePod(msgspec.Struct):
     metadata: _PodMeta
 
@@ -159,21 +170,29 @@ _BETWEEN: Final = np.array(
 )
 
 _args_decoder: Final = msgspec.json.Decoder(_WireArgs)
+_identity_decoder: Final = msgspec.json.Decoder(_IdentifiedPod)
 _preemption_decoder: Final = msgspec.json.Decoder(_WirePreemptionArgs)
 _binding_decoder: Final = msgspec.json.Decoder(_WireBindingArgs)
 _node_decoder: Final = msgspec.json.Decoder(_Node)
 _encoder: Final = msgspec.json.Encoder()
 
 
-def read_args(body: bytes) -> ExtenderArgs:
+def read_args(
+    body: bytes, *, find: Callable[[str, str], PodInfo | None] = lambda *_: None
+) -> ExtenderArgs:
     """Parse the body of a filter or prioritize request.
+
+    Args:
+        body: of the request.
+        find: returns the informer's copy of a pod by namespace and name, or None. One of the same
+            UID and resourceVersion is the same pod, and the one in *body* is then not decoded.
 
     Raises:
         ProtocolError: the body is not an ExtenderArgs with a pod and one list of nodes.
     """
     try:
         wire = _args_decoder.decode(body)
-        pod = _read_pod(bytes(wire.pod))
+        pod = _known_pod(wire.pod, find) or _read_pod(bytes(wire.pod))
     except (*UNREADABLE, WireError) as error:
         raise ProtocolError(f"not an ExtenderArgs: {error}") from error
     if not pod.record.name or not pod.record.namespace:
@@ -184,6 +203,16 @@ def read_args(body: bytes) -> ExtenderArgs:
         return ExtenderArgs(pod=pod, node_names=tuple(wire.node_names or ()))
     nodes = _nodes_by_name(wire.nodes.items or ())
     return ExtenderArgs(pod=pod, node_names=tuple(nodes), nodes=nodes)
+
+
+def _known_pod(body: msgspec.Raw, find: Callable[[str, str], PodInfo | None]) -> PodInfo | None:
+    sent = _identity_decoder.decode(body).metadata
+    known = find(sent.namespace, sent.name)
+    if known is None or not sent.uid or not sent.resource_version:
+        return None
+    record = known.record
+    is_same = (record.uid, record.resource_version) == (sent.uid, sent.resource_version)
+    return known if is_same else None
 
 
 @lru_cache(maxsize=_PODS_REMEMBERED)

@@ -68,6 +68,7 @@ class ExtenderServer(HttpServer):
         on_filtered: Callable[[PodInfo, FilterResult], None] = lambda *_: None,
         narrow: Callable[[ExtenderArgs, FilterResult], FilterResult] | None = None,
         activity: RequestActivity | None = None,
+        find: Callable[[str, str], PodInfo | None] = lambda *_: None,
     ) -> None:
         self._extender = extender
         self._patient = patient
@@ -79,6 +80,7 @@ class ExtenderServer(HttpServer):
         self._on_filtered = on_filtered
         self._narrow = narrow
         self._activity = activity or RequestActivity()
+        self._find = find
         self._telemetry = Telemetry(registry, readiness)
         self._verbs = {
             f"/{verb.value}": (verb, answer)
@@ -98,7 +100,7 @@ class ExtenderServer(HttpServer):
         super().__init__(app, host=host, port=port, ssl_context=ssl_context, other=other)
 
     async def _filter(self, body: bytes) -> bytes:
-        args = api.read_args(body)
+        args = api.read_args(body, find=self._find)
         why_not = self._leader_gate.why_not()
         result = FilterResult(error=why_not) if why_not else await self._patient.filter(args)
         self._on_filtered(args.pod, result)
@@ -107,7 +109,7 @@ class ExtenderServer(HttpServer):
         return api.write_filter_result(result, args)
 
     async def _prioritize(self, body: bytes) -> bytes:
-        args = api.read_args(body)
+        args = api.read_args(body, find=self._find)
         why_not = self._leader_gate.why_not()
         if why_not:
             raise NotReady(why_not)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fracgpu.placement.placement import MAX_SCORE
+from fracgpu.state.pod_info import PodInfo
 from scheduler.extender.api import (
     BindingArgs,
     ExtenderArgs,
@@ -50,6 +52,35 @@ def test_recorded_requests_with_whole_nodes_are_read(verb: str) -> None:
     assert args.nodes is not None
     assert tuple(args.nodes) == args.node_names
     assert json.loads(bytes(args.nodes["gpu-1"]))["metadata"]["name"] == "gpu-1"
+
+
+def test_a_pod_that_the_informer_has_in_the_same_version_is_not_decoded_again() -> None:
+    sent = read_args(recorded("filter-names")).pod
+    same = replace(sent, priority=7)  # so that it can be told from what was sent
+    asked: list[tuple[str, str]] = []
+
+    def having(known: PodInfo | None) -> PodInfo:
+        def find(namespace: str, name: str) -> PodInfo | None:
+            asked.append((namespace, name))
+            return known
+
+        return read_args(recorded("filter-names"), find=find).pod
+
+    assert having(same) is same
+    assert asked == [("default", "p4")]
+    for other in (
+        None,
+        replace(same, record=replace(same.record, uid="another")),
+        replace(same, record=replace(same.record, resource_version="1")),
+    ):
+        assert having(other) == sent
+
+
+def test_pods_without_a_version_are_never_taken_for_the_same() -> None:
+    body = f'{{"Pod":{POD},"NodeNames":[]}}'.encode()
+    known = replace(read_args(body).pod, priority=7)
+
+    assert read_args(body, find=lambda *_: known).pod.priority == 0
 
 
 def test_a_recorded_retry_is_read_with_its_condition() -> None:
