@@ -51,10 +51,10 @@ class CompiledNames:
         model = np.ascontiguousarray(model, np.int64)
         levels = np.ascontiguousarray(levels, np.int16)
         nodes, width = levels.shape
-        # The library trusts these.
+        # The library trusts these; a negative number is a large one without its sign.
         assert len(model) == nodes
-        assert not levels.size or 0 <= levels.min() <= levels.max() < _LEVELS
-        assert not nodes or 0 <= model.min() <= model.max() < len(self._tables[0])
+        assert not levels.size or levels.view(np.uint16).max() < _LEVELS
+        assert not nodes or model.view(np.uint64).max() < len(self._tables[0])
         found, lost = np.empty(nodes, np.uint64), np.empty(nodes, np.float32)
         self._run(
             *self._addresses,
