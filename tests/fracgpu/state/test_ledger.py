@@ -408,7 +408,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def what_is_kept_of_a_node_is_what_a_new_fold_would_be(self) -> None:
-        for node, known in self.ledger.nodes.copy().items():
+        for node, known in dict(self.ledger.nodes).items():
             kept = self.ledger.node(node, now=self.now)
             self.ledger.remove_node(node)
             self.ledger.set_node(known)

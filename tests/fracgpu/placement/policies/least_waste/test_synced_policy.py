@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from fracgpu.placement.node_matrix import Demand
 from fracgpu.placement.policies.least_waste.card_states import Allowance
 from fracgpu.placement.policies.least_waste.policy import LeastWaste
-from fracgpu.placement.policies.least_waste.synced_policy import SyncedPolicy
 from fracgpu.placement.policies.least_waste.ranking import Ranking
+from fracgpu.placement.policies.least_waste.synced_policy import SyncedPolicy
 from tests.fracgpu.placement.policies.least_waste.demands import EIGHT, HALF, ODD, PAIR, WHOLE, mix
 from tests.scheduler.harness import Harness
 from tests.support.core import a_record, on
