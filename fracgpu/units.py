@@ -101,8 +101,8 @@ def parse_share(text: str, *, field: str) -> Fraction:
     if not match:
         raise RequestError(field=field, found=text, wanted=wanted, hint=_share_hint(text))
     whole, _, decimals = match[1].partition(".")
-    share = Fraction(int(whole + decimals), 10 ** len(decimals) * (100 if match[2] else 1))
-    if share.numerator > share.denominator:
+    parts, of = int(whole + decimals), 10 ** len(decimals) * (100 if match[2] else 1)
+    if parts > of:
         percent = Fraction(match[1])
         hint = (
             f"write '{match[1]}%' if percent was meant, or fracgpu.io/cards for several cards"
@@ -110,9 +110,9 @@ def parse_share(text: str, *, field: str) -> Fraction:
             else "use fracgpu.io/cards for several cards"
         )
         raise RequestError(field=field, found=text, wanted=wanted, hint=hint)
-    if not share.numerator:
+    if not parts:
         raise RequestError(field=field, found=text, wanted=wanted)
-    return share
+    return Fraction(parts, of)
 
 
 def parse_count(text: str, *, field: str, low: int, high: int, wanted: str) -> int:

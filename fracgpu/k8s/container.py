@@ -1,8 +1,9 @@
 """The containers of a pod: name, kind, limits and requests, and how their resources add up."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
+
+import msgspec
 
 
 class ContainerKind(Enum):
@@ -13,14 +14,13 @@ class ContainerKind(Enum):
     SIDECAR = "sidecar"  # an init container with restartPolicy Always
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerSpec:
+class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One container of a pod's spec; init containers come before app containers, in spec order."""
 
     name: str
     kind: ContainerKind = ContainerKind.APP
-    limits: Mapping[str, str] = field(default_factory=dict)
-    requests: Mapping[str, str] = field(default_factory=dict)
+    limits: Mapping[str, str] = {}
+    requests: Mapping[str, str] = {}
 
 
 def init_container_kind(restart_policy: str | None) -> ContainerKind:

@@ -31,40 +31,42 @@ class Fitting:
     """
 
     def __init__(self, request: PodRequest, among: Sequence[CardClass]) -> None:
+        self._among = among
         # Containers with a share: kind, numerator, denominator, number of cards.
-        self._shares = [
-            (part.kind, part.share.numerator, part.share.denominator, part.cards)
-            for part in request.slices
-            if part.share is not None
-        ]
+        self._shares: list[tuple[ContainerKind, int, int, int]] = []
+        # Containers whose limits already state gpu-mem: numerator, denominator, cards and the total
+        # MiB stated. For a container that asks for MiB: MiB, 0, cards and the total.
+        self._with_limit: list[tuple[int, int, int, int]] = []
         # App containers run all at once, so their sum is the peak and needs no fold by kind.
-        self._all_at_once = all(kind is ContainerKind.APP for kind, *_ in self._shares)
-        self._most_cards = max((cards for *_, cards in self._shares), default=0)
-        self._all_cards = sum(cards for *_, cards in self._shares)
+        self._all_at_once = True
+        self._mib_fits = self._slots_agree = True
+        self._most_cards = self._all_cards = 0
         # The peak of all shares, in cards of one class, is exactly _exact / _scale: 3/2 for 1/2 on
         # each of 3 cards. The scale is the least common denominator, so that no fraction is needed.
-        self._scale = lcm(*(denominator for _, _, denominator, _ in self._shares))
+        self._scale = 1
+        for part in request.slices:
+            cards, share = part.cards, part.share
+            if share is not None:
+                numerator, denominator = share.numerator, share.denominator
+                self._shares.append((part.kind, numerator, denominator, cards))
+                self._all_at_once = self._all_at_once and part.kind is ContainerKind.APP
+                self._most_cards = max(self._most_cards, cards)
+                self._all_cards += cards
+                self._scale = lcm(self._scale, denominator)
+            else:
+                numerator, denominator = part.mib or 0, 0
+                if part.mib is not None and cards > self.cards_of(part.mib):
+                    self._mib_fits = False
+            if part.limit_mib is not None:
+                self._with_limit.append((numerator, denominator, cards, part.limit_mib))
+            if part.limit_slots is not None and part.limit_slots != cards:
+                self._slots_agree = False
         self._exact = pod_resource_sum(
             [
                 (kind, numerator * (self._scale // denominator) * cards)
                 for kind, numerator, denominator, cards in self._shares
             ]
         )
-        self._among = among
-        self._mib_fits = all(
-            part.share is not None or part.mib is None or part.cards <= self.cards_of(part.mib)
-            for part in request.slices
-        )
-        # Containers whose limits already state gpu-mem: numerator, denominator, cards and the total
-        # MiB stated. For a container that asks for MiB: MiB, 0, cards and the total.
-        self._with_limit = [
-            (part.share.numerator, part.share.denominator, part.cards, part.limit_mib)
-            if part.share is not None
-            else (part.mib or 0, 0, part.cards, part.limit_mib)
-            for part in request.slices
-            if part.limit_mib is not None
-        ]
-        self._slots_agree = all(part.limit_slots in (None, part.cards) for part in request.slices)
 
     def cards_of(self, mib: Mib) -> int:
         """Return the largest number of cards in one node that have *mib* or more shareable."""
@@ -109,6 +111,8 @@ class Fitting:
     def agrees(self, card_class: CardClass) -> bool:
         """Report whether limits that the pod already has match what this class would give it."""
         size_mib = card_class.capacity_mib
+        if not self._with_limit:
+            return self._slots_agree  # nearly every pod
         return self._slots_agree and all(
             (-(-numerator * size_mib // denominator) if denominator else numerator) * cards == mib
             for numerator, denominator, cards, mib in self._with_limit

@@ -1,8 +1,10 @@
 """From a request to a grant in MiB: which card class a share is a share of."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from fracgpu import names
 from fracgpu.cards.card_class import CardClass, model_allowed
@@ -41,8 +43,7 @@ _MOST_MODELS: Final = 300  # characters of a list of the cluster's models
 NO_RULE: Final = ClassRule()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """A request in MiB, and the card class that its shares are shares of, if any.
 
     *waits_for* says what the cluster lacks, if the administrator lets such pods wait.
@@ -147,7 +148,7 @@ def _waiting(request: PodRequest, granted: Grant, misfit: RequestError, rule: Cl
     contradiction = _contradiction(request, granted.need)
     if contradiction is not None:
         raise contradiction
-    return replace(granted, waits_for=str(misfit))
+    return msgspec.structs.replace(granted, waits_for=str(misfit))
 
 
 def need_from_limits(request: PodRequest) -> PodNeed:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Final
@@ -65,8 +64,7 @@ class GrantData(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
     seal: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrantNote:
+class GrantNote(msgspec.Struct, frozen=True, kw_only=True):
     """The annotation, parsed or about to be written."""
 
     words: str
@@ -97,8 +95,7 @@ def draft_of(granted: GrantNote) -> NoteDraft:
     return NoteDraft(granted.words, undated[:-1].decode())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seal:
+class Seal(msgspec.Struct, frozen=True, kw_only=True):
     """Seals what the webhook writes, and verifies seals.
 
     Attributes:
@@ -111,7 +108,7 @@ class Seal:
     key: bytes = b""
     also: tuple[bytes, ...] = ()
     scope: str = ""
-    now: datetime = field(default=datetime(1970, 1, 1, tzinfo=UTC))
+    now: datetime = datetime(1970, 1, 1, tzinfo=UTC)
 
     def write(self, draft: NoteDraft) -> str:
         """Return the text of the annotation, dated and sealed."""

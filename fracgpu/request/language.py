@@ -22,7 +22,12 @@ from fracgpu.request.need import (
     Strategy,
     Topology,
 )
-from fracgpu.request.resource_limits import limit_of, parse_resource_limits, split_over_cards
+from fracgpu.request.resource_limits import (
+    any_of_ours,
+    limit_of,
+    parse_resource_limits,
+    split_over_cards,
+)
 from fracgpu.spelling import did_you_mean, nearest, room_for_list
 from fracgpu.units import Mib, parse_count, parse_memory_mib, parse_share
 
@@ -110,11 +115,8 @@ def parse_request(
 
 
 def _ours(annotations: Mapping[str, str], containers: Sequence[ContainerSpec]) -> bool:
-    return any(key.startswith(names.PREFIX) for key in annotations) or any(
-        key.startswith(names.PREFIX)
-        for spec in containers
-        for amounts in (spec.limits, spec.requests)
-        for key in amounts
+    return any_of_ours(annotations) or any(
+        any_of_ours(spec.limits) or any_of_ours(spec.requests) for spec in containers
     )
 
 
@@ -177,21 +179,22 @@ def _items(
     if key not in annotations:
         return {}
     text = annotations[key]
-    known = dict.fromkeys(spec.name for spec in containers)
+    known = {spec.name: None for spec in containers}
+    if "=" in text:
+        return {name: parse(item, key) for name, item in _pairs(text, key, known).items()}
     apps = [spec.name for spec in containers if spec.kind is ContainerKind.APP]
-    if "=" not in text:
-        if not apps:
-            raise RequestError(field=key, found=text, wanted="a pod with at least one container")
-        if "," in text and len(known) > 1:
-            raise RequestError(field=key, found=text, wanted=_PAIRS)
-        return {apps[0]: parse(text.strip(), key)}
-    return {name: parse(item, key) for name, item in _pairs(text, key, known).items()}
+    if not apps:
+        raise RequestError(field=key, found=text, wanted="a pod with at least one container")
+    if "," in text and len(known) > 1:
+        raise RequestError(field=key, found=text, wanted=_PAIRS)
+    return {apps[0]: parse(text.strip(), key)}
 
 
 def _pairs(text: str, key: str, known: Mapping[str, None]) -> dict[str, str]:
     items: dict[str, str] = {}
     for pair in text.split(","):
-        name, equals, item = (piece.strip() for piece in pair.partition("="))
+        name, equals, item = pair.partition("=")
+        name, item = name.strip(), item.strip()
         if not equals or not name or not item:
             raise RequestError(field=key, found=text, wanted=_PAIRS)
         if name not in known:

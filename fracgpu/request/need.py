@@ -5,6 +5,8 @@ from enum import Enum
 from fractions import Fraction
 from typing import Final
 
+import msgspec
+
 from fracgpu.k8s.container import ContainerKind
 from fracgpu.units import Mib
 
@@ -51,8 +53,7 @@ class Choice:
     offered: type[Enum]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SliceRequest:
+class SliceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What one container asks for: a share of a card, or MiB, on each of *cards*.
 
     Attributes:
@@ -73,8 +74,7 @@ class SliceRequest:
     limit_slots: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodRequest:
+class PodRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a pod asks for; *slices* is never empty."""
 
     slices: tuple[SliceRequest, ...]

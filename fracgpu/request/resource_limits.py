@@ -1,5 +1,6 @@
 """A strict parser of our resources in a container's limits and requests."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from fracgpu import names
@@ -10,9 +11,17 @@ from fracgpu.units import Mib, parse_count, parse_mib
 MAX_CARDS: Final = 64
 
 
+def any_of_ours(keys: Iterable[str]) -> bool:
+    """Report whether any of *keys* has our prefix."""
+    for key in keys:  # noqa: SIM110 - each pod is asked this often, and a generator takes longer
+        if key.startswith(names.PREFIX):
+            return True
+    return False
+
+
 def parse_resource_limits(spec: ContainerSpec) -> tuple[Mib | None, int | None]:
     """Return MiB and slots from a container's limits; requests may only repeat them."""
-    if not any(key.startswith(names.PREFIX) for key in (*spec.limits, *spec.requests)):
+    if not any_of_ours(spec.limits) and not any_of_ours(spec.requests):
         return None, None  # nearly every container
     _refuse_other_resources(spec)
     mib = slots = None

@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from fracgpu.cards.card_class import CardClass
 from fracgpu.request.grant_note import Seal
@@ -134,10 +135,10 @@ def test_pods_that_are_alike_are_sealed_once_in_a_second() -> None:
 
     first = decided(recent, a_pod(fraction="0.5"))
     twin = decided(
-        recent, a_pod(fraction="0.5"), seal=replace(SEAL, now=NOW.replace(microsecond=1))
+        recent, a_pod(fraction="0.5"), seal=structs.replace(SEAL, now=NOW.replace(microsecond=1))
     )
     later = decided(
-        recent, a_pod(fraction="0.5"), seal=replace(SEAL, now=NOW + timedelta(seconds=1))
+        recent, a_pod(fraction="0.5"), seal=structs.replace(SEAL, now=NOW + timedelta(seconds=1))
     )
 
     assert twin is first
@@ -169,7 +170,7 @@ def test_what_admission_does_not_read_makes_no_difference(text: str) -> None:
 def test_a_decision_holds_for_longer_than_its_seal(
     pod: Json, classes: tuple[CardClass, ...] | None, labels: Mapping[str, str]
 ) -> None:
-    recent, hour = RecentDecisions(), replace(SEAL, now=NOW + timedelta(hours=1))
+    recent, hour = RecentDecisions(), structs.replace(SEAL, now=NOW + timedelta(hours=1))
 
     decided_in(recent, pod, classes, RULES, labels, SEAL)
 

@@ -1,11 +1,11 @@
 """Renewing the certificate does not invalidate grants in flight."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from fracgpu.request.grant_note import (
     CLOCK_SKEW,
@@ -93,7 +93,7 @@ def test_what_one_replica_seals_another_knows_however_often_and_late_they_learn_
 
 def test_a_key_that_was_never_the_webhooks_opens_nothing() -> None:
     seal = a_seal(keys_learnt((b"a", NOON), (b"b", NOON)), NOON)
-    forged = read_grant_note(replace(seal, key=b"guess").write(draft_of(GRANTED)))
+    forged = read_grant_note(structs.replace(seal, key=b"guess").write(draft_of(GRANTED)))
 
     assert forged is not None
     assert not seal.holds(forged)

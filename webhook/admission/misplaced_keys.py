@@ -17,15 +17,17 @@ def refuse_misplaced(annotations: Mapping[str, str], labels: Mapping[str, str]) 
             in lower case. (The API server accepts capitals in an annotation's prefix.)
     """
     for key in sorted(annotations):
+        if key.startswith(names.PREFIX):
+            continue
         small = key.lower()
-        if small != key and small.startswith(names.PREFIX) and not key.startswith(names.PREFIX):
+        if small.startswith(names.PREFIX):
             raise RequestError(
                 field=f"annotation {key[:_MOST_SHOWN]}",
                 found=annotations[key],
                 wanted=f"{names.PREFIX} in small letters",
                 hint=f"did you mean {small}?" if small in names.POD_KEYS else "",
             )
-    ours = sorted(key for key in labels if key.startswith(names.PREFIX))
+    ours = sorted([key for key in labels if key.startswith(names.PREFIX)])
     for key in ours:
         small = key.lower()
         if small in names.POD_KEYS:

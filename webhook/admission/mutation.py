@@ -1,7 +1,6 @@
 """Decides on a new pod: the edits that write its grant, or the reason why it is denied."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -286,7 +285,7 @@ def _translate(
     found = translate_request(pieces, enabled=enabled.dialects, options=config.dialects.options)
     if not enabled.warnings:
         return found
-    return replace(found, warnings=(*enabled.warnings, *found.warnings))
+    return msgspec.structs.replace(found, warnings=(*enabled.warnings, *found.warnings))
 
 
 def _refuse_reserved_keys(pod: Pod) -> None:

@@ -1,6 +1,6 @@
 """The fields of a pod, or of a workload's pod template, that admission reads."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final, TypeVar
 
 import msgspec
@@ -121,7 +121,10 @@ class Pod(msgspec.Struct, frozen=True):
     @property
     def containers(self) -> tuple[Container, ...]:
         """All containers, init containers first."""
-        return (*(self.spec.init_containers or ()), *self.spec.containers)
+        spec = self.spec
+        if not spec.init_containers:
+            return tuple(spec.containers)
+        return (*spec.init_containers, *spec.containers)
 
 
 class _StoredPod(msgspec.Struct):
@@ -163,21 +166,26 @@ def decode(decoder: "msgspec.json.Decoder[_T]", body: bytes | msgspec.Raw, *, wh
         raise MalformedReviewError(shorten_bytes(f"{what} cannot be read: {error}")) from error
 
 
-def places(pod: Pod) -> Iterator[tuple[str, Container]]:
-    """Yield each container with its JSON pointer, init containers first."""
-    for index, container in enumerate(pod.spec.init_containers or ()):
-        yield f"/spec/initContainers/{index}", container
+def places(pod: Pod) -> list[tuple[str, Container]]:
+    """Return each container with its JSON pointer, init containers first."""
+    found = [
+        (f"/spec/initContainers/{index}", container)
+        for index, container in enumerate(pod.spec.init_containers or ())
+    ]
     for index, container in enumerate(pod.spec.containers):
-        yield f"/spec/containers/{index}", container
+        found.append((f"/spec/containers/{index}", container))
+    return found
 
 
 def specs(pod: Pod) -> tuple[ContainerSpec, ...]:
     """Return the pod's containers in the core's form, init containers first."""
-    init = pod.spec.init_containers or ()
-    return (
-        *(_spec(each, init_container_kind(each.restart_policy)) for each in init),
-        *(_spec(each, ContainerKind.APP) for each in pod.spec.containers),
-    )
+    apps = [_spec(each, ContainerKind.APP) for each in pod.spec.containers]
+    if not pod.spec.init_containers:
+        return tuple(apps)
+    init = [
+        _spec(each, init_container_kind(each.restart_policy)) for each in pod.spec.init_containers
+    ]
+    return (*init, *apps)
 
 
 def _spec(container: Container, kind: ContainerKind) -> ContainerSpec:

@@ -149,7 +149,8 @@ def container_edits(
     for pointer, container in places(pod):
         need = needs.get(container.name)
         if need is not None:
-            edits += removal_edits(pointer, container, removals)
+            if removals:
+                edits += removal_edits(pointer, container, removals)
             edits += _amount_edits(f"{pointer}/resources", container.resources, need)
         elif void_others:
             edits += _void_edits(f"{pointer}/env", container.env)
@@ -169,24 +170,30 @@ def removal_edits(
                     yield Edit(op="remove", path=path)
 
 
-def _amount_edits(path: str, resources: Resources | None, need: ContainerNeed) -> Iterator[Edit]:
-    """Yield edits that add missing amounts; the grant has verified those that are present."""
-    written = {names.GPU_MEM: str(need.total_mib), names.GPU_SLOT: str(need.cards)}
+def _amount_edits(path: str, resources: Resources | None, need: ContainerNeed) -> list[Edit]:
+    """Return edits that add missing amounts; the grant has verified those that are present."""
+    mib, slots = str(need.total_mib), str(need.cards)
+    written = {names.GPU_MEM: mib, names.GPU_SLOT: slots}
     if resources is None:
-        yield Edit(path=path, value={"limits": written, "requests": written})
-        return
+        return [Edit(path=path, value={"limits": written, "requests": written})]
+    edits = []
     for which, present in (("limits", resources.limits), ("requests", resources.requests)):
         if present is None:
-            yield Edit(path=f"{path}/{which}", value=written)
+            edits.append(Edit(path=f"{path}/{which}", value=written))
             continue
-        for key, escaped in ((names.GPU_MEM, _GPU_MEM), (names.GPU_SLOT, _GPU_SLOT)):
-            if key not in present:
-                yield Edit(path=f"{path}/{which}/{escaped}", value=written[key])
+        if names.GPU_MEM not in present:
+            edits.append(Edit(path=f"{path}/{which}/{_GPU_MEM}", value=mib))
+        if names.GPU_SLOT not in present:
+            edits.append(Edit(path=f"{path}/{which}/{_GPU_SLOT}", value=slots))
+    return edits
 
 
-def _void_edits(path: str, env: Sequence[EnvVar] | None) -> Iterator[Edit]:
-    variable = {"name": _KEY, "value": VOID}
+_VOIDED: Final = {"name": _KEY, "value": VOID}
+
+
+def _void_edits(path: str, env: Sequence[EnvVar] | None) -> tuple[Edit, ...]:
     if env is None:
-        yield Edit(path=path, value=[variable])
-    elif all(present.name != _KEY for present in env):
-        yield Edit(path=f"{path}/-", value=variable)
+        return (Edit(path=path, value=[_VOIDED]),)
+    if any(present.name == _KEY for present in env):
+        return ()
+    return (Edit(path=f"{path}/-", value=_VOIDED),)

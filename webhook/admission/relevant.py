@@ -57,7 +57,14 @@ def _relevant_of(container: Container) -> Container:
 
 
 def _read(found: Mapping[str, _T] | None) -> dict[str, _T] | None:
-    return None if found is None else {key: found[key] for key in found if _is_read(key)}
+    if found is None:
+        return None
+    # Longer keys are not cached: a few of them would fill the memory.
+    return {
+        key: value
+        for key, value in found.items()
+        if (_known(key) if len(key) <= MAX_KEY_CHARS else _known.__wrapped__(key))
+    }
 
 
 def _read_labels(found: Mapping[str, str] | None) -> dict[str, str] | None:
@@ -69,11 +76,6 @@ def _read_labels(found: Mapping[str, str] | None) -> dict[str, str] | None:
         for key in found
         if key.startswith(READ_LABELS) or key[: len(names.PREFIX)].lower() == names.PREFIX
     }
-
-
-def _is_read(key: str) -> bool:
-    # Longer keys are not cached: a few of them would fill the memory.
-    return _known(key) if len(key) <= MAX_KEY_CHARS else _known.__wrapped__(key)
 
 
 _OTHERS: Final = frozenset({limit_range.ANNOTATION})

@@ -1,7 +1,8 @@
 """The results of admission: patched, allowed or denied; and a grant before it is sealed."""
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from fracgpu.request.grant_note import NoteDraft, Seal
 from webhook.admission.patch import Edit, OpenPatch, read_patch
@@ -17,8 +18,7 @@ OTHER: Final = "other"
 NO_DIALECT: Final = "none"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patched:
+class Patched(msgspec.Struct, frozen=True, kw_only=True):
     """The object is allowed with a JSONPatch; *granted* describes the grant for people."""
 
     patch: bytes
@@ -32,8 +32,7 @@ class Patched:
         return read_patch(self.patch)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Granted:
+class Granted(msgspec.Struct, frozen=True, kw_only=True):
     """A pod gets a grant; only the seal is missing, which has a time and holds in one namespace."""
 
     note: NoteDraft
@@ -51,16 +50,14 @@ class Granted:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allowed:
+class Allowed(msgspec.Struct, frozen=True, kw_only=True):
     """The object is allowed unchanged: it requests nothing, or already has its grant."""
 
     warnings: tuple[str, ...] = ()
     dialect: str = NO_DIALECT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Denied:
+class Denied(msgspec.Struct, frozen=True, kw_only=True):
     """The object is denied, for a reason its author can act on; *code* is an HTTP status."""
 
     message: str

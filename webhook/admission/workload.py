@@ -1,7 +1,6 @@
 """Decides on workloads by their pod templates, so that authors see errors on apply."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -57,7 +56,7 @@ def admit_workload(
             template, classes, config=config, namespace_labels=namespace_labels
         )
         if isinstance(result, Denied):
-            return replace(result, message=f"in {shorten(where)}: {result.message}")
+            return msgspec.structs.replace(result, message=f"in {shorten(where)}: {result.message}")
         asked = asked or result.dialect != Allowed().dialect
         warnings += [f"in {shorten(where)}: {warning}" for warning in result.warnings]
     return Allowed(warnings=tuple(warnings), dialect=OURS if asked else Allowed().dialect)

@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 from typing import Final
+
+import msgspec
 
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.need import Strategy
@@ -46,14 +48,13 @@ class Options:
     kai_runs: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodForDialects:
+class PodForDialects(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a pod, and of its namespace, that can carry a request."""
 
     containers: tuple[ContainerSpec, ...] = ()
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
-    namespace_labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = {}
+    labels: Mapping[str, str] = {}
+    namespace_labels: Mapping[str, str] = {}
     scheduler_name: str = ""
 
 

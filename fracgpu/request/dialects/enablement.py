@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
+
 from fracgpu import names
 from fracgpu.errors import WireError
 from fracgpu.request.dialects.dialect import MemoryUnit, Options
@@ -102,8 +104,7 @@ NONE: Final = "none"
 SEPARATOR: Final = "."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnabledDialects:
+class EnabledDialects(msgspec.Struct, frozen=True, kw_only=True):
     """The dialects that are enabled, and warnings about how they were enabled."""
 
     dialects: frozenset[str]

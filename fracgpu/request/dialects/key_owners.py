@@ -1,7 +1,9 @@
 """Which dialects own the keys of a pod, and which keys are in the wrong place."""
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+import msgspec
 
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.request.dialects.dialect import Dialect, PodForDialects
@@ -40,7 +42,7 @@ class OwnedKeys:
 
     def pieces(self, pod: PodForDialects) -> PodForDialects:
         """Return the pod with only this dialect's keys that are in the right place."""
-        return replace(
+        return msgspec.structs.replace(
             pod,
             annotations=self.annotations,
             containers=_with(pod.containers, limits=self.limits),
@@ -63,7 +65,7 @@ class OwnedKeys:
         if self.stray_annotations and (target := _target(pod, limits)):
             limits[target] = {**self.stray_annotations, **limits[target]}
         containers = _with(pod.containers, limits=limits)
-        return replace(pod, annotations=annotations, containers=containers)
+        return msgspec.structs.replace(pod, annotations=annotations, containers=containers)
 
 
 def _target(pod: PodForDialects, limits: Mapping[str, Mapping[str, str]]) -> str:
@@ -89,10 +91,12 @@ def _with(
 
 
 def _any_foreign(pod: PodForDialects) -> bool:
-    return any(map(is_foreign, pod.annotations)) or any(
-        any(map(is_foreign, spec.limits)) or any(map(is_foreign, spec.requests))
-        for spec in pod.containers
-    )
+    if any(map(is_foreign, pod.annotations)):
+        return True
+    for spec in pod.containers:
+        if any(map(is_foreign, spec.limits)) or any(map(is_foreign, spec.requests)):
+            return True
+    return False
 
 
 def find_owned_keys(pod: PodForDialects, *, enabled: Set[str]) -> tuple[OwnedKeys, ...]:

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+import msgspec
 
 from fracgpu import names
 from fracgpu.errors import RequestError, shorten
@@ -43,8 +44,7 @@ def reads_key(key: str) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Translation:
+class Translation(msgspec.Struct, frozen=True, kw_only=True):
     """What a pod asks for, and the changes that express it in our own language.
 
     Attributes:
@@ -60,11 +60,11 @@ class Translation:
     """
 
     request: PodRequest | None = None
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    removals: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    annotations: Mapping[str, str] = {}
+    removals: Mapping[str, tuple[str, ...]] = {}
     dialect: str = ""
     origin: str = ""
-    authors: Authors = field(default_factory=Authors, compare=False)
+    authors: Authors = Authors()
     foreign_scheduler: str = ""
     warnings: tuple[str, ...] = ()
 
@@ -90,7 +90,7 @@ def translate_request(pod: PodForDialects, *, enabled: Set[str], options: Option
     warnings = _check_cdi_injection(pod, asks=translation.request is not None)
     if not warnings:
         return translation
-    return replace(translation, warnings=(*translation.warnings, *warnings))
+    return msgspec.structs.replace(translation, warnings=(*translation.warnings, *warnings))
 
 
 def _taken_over(pod: PodForDialects, resolution: Resolution) -> Translation:
@@ -231,20 +231,27 @@ def _refuse_foreign_beside(pod: PodForDialects, translation: Translation) -> Non
             of a dialect that is off.
     """
     assert translation.request is not None, "only pods with a request are checked"
-    parts = {part.container: part for part in translation.request.slices}
-    first = translation.request.slices[0]
     for spec in pod.containers:
-        for key in sorted(spec.limits.keys() - set(translation.removals.get(spec.name, ()))):
-            if not is_zero_amount(spec.limits[key]) and _is_elsewhere(key):
-                part = parts.get(spec.name, first)
-                key_of_request = _key_of_request(part, pod, translation.authors)
-                raise RequestError(
-                    field=limit_field(key, spec),
-                    found=spec.limits[key],
-                    wanted=f"it left out: {key_of_request} asks for a share of a card, and no "
-                    "node with shared cards offers both",
-                    hint=f'write {names.FRACTION}: "1" for a whole card',
-                )
+        if not spec.limits:
+            continue
+        removed = translation.removals.get(spec.name, ())
+        left = [
+            key
+            for key, amount in spec.limits.items()
+            if key not in removed and not is_zero_amount(amount) and _is_elsewhere(key)
+        ]
+        if left:
+            key = min(left)
+            slices = translation.request.slices
+            part = next((part for part in slices if part.container == spec.name), slices[0])
+            key_of_request = _key_of_request(part, pod, translation.authors)
+            raise RequestError(
+                field=limit_field(key, spec),
+                found=spec.limits[key],
+                wanted=f"it left out: {key_of_request} asks for a share of a card, and no "
+                "node with shared cards offers both",
+                hint=f'write {names.FRACTION}: "1" for a whole card',
+            )
 
 
 def _is_elsewhere(key: str) -> bool:
@@ -265,7 +272,9 @@ def _key_of_request(part: SliceRequest, pod: PodForDialects, authors: Authors) -
 
 def _check_cdi_injection(pod: PodForDialects, *, asks: bool) -> tuple[str, ...]:
     keys = sorted(filter(_CDI_INJECTION.fullmatch, pod.annotations))
-    if keys and asks:
+    if not keys:
+        return ()  # nearly every pod
+    if asks:
         raise RequestError(
             field=annotation_field(keys[0]),
             found=pod.annotations[keys[0]],

@@ -1,12 +1,12 @@
 import contextlib
 from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from fracgpu.cards.card_class import CardClass
 from fracgpu.errors import RequestError
@@ -114,7 +114,7 @@ def test_what_concerns_the_whole_pod_is_handed_on() -> None:
         "topology": Topology.NVLINK,
     }
     request = PodRequest(slices=(HALF,), **wanted)
-    admitted = PodRequest(slices=(replace(a_limit(4096), limit_slots=1),), **wanted)
+    admitted = PodRequest(slices=(structs.replace(a_limit(4096), limit_slots=1),), **wanted)
 
     for need in (grant(request, CLASSES).need, need_from_limits(admitted)):
         found = {"models": need.models, "strategy": need.strategy, "topology": need.topology}

@@ -1,4 +1,3 @@
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 
@@ -6,6 +5,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from fracgpu.request.grant import Grant
 from fracgpu.request.grant_note import (
@@ -78,10 +78,10 @@ def test_what_was_written_is_read_again_and_known_by_its_seal() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        replace(SEAL, key=b"guess"),
-        replace(SEAL, scope="other"),
-        replace(SEAL, now=NOON + timedelta(seconds=61)),
-        replace(SEAL, now=NOON - timedelta(seconds=6)),
+        structs.replace(SEAL, key=b"guess"),
+        structs.replace(SEAL, scope="other"),
+        structs.replace(SEAL, now=NOON + timedelta(seconds=61)),
+        structs.replace(SEAL, now=NOON - timedelta(seconds=6)),
     ],
     ids=["another key", "another namespace", "too late", "before its time"],
 )
@@ -99,20 +99,20 @@ def test_no_part_of_a_sealed_grant_can_be_changed() -> None:
     amounts = {"train": GrantedAmounts(cards=1, mib=81920)}
 
     for spoilt in (
-        replace(found, words="more"),
-        replace(found, data=msgspec.structs.replace(data, class_mib=24000)),
-        replace(found, data=msgspec.structs.replace(data, containers=amounts)),
-        replace(found, data=msgspec.structs.replace(data, seal="")),
-        replace(found, data=msgspec.structs.replace(data, at="2026-01-05T12:00:01Z")),
-        replace(found, data=msgspec.structs.replace(data, at="soon")),
-        replace(found, data=msgspec.structs.replace(data, at="2026-01-05T12:00:00")),
+        structs.replace(found, words="more"),
+        structs.replace(found, data=msgspec.structs.replace(data, class_mib=24000)),
+        structs.replace(found, data=msgspec.structs.replace(data, containers=amounts)),
+        structs.replace(found, data=msgspec.structs.replace(data, seal="")),
+        structs.replace(found, data=msgspec.structs.replace(data, at="2026-01-05T12:00:01Z")),
+        structs.replace(found, data=msgspec.structs.replace(data, at="soon")),
+        structs.replace(found, data=msgspec.structs.replace(data, at="2026-01-05T12:00:00")),
     ):
         assert not SEAL.holds(spoilt)
 
 
 def test_grants_are_compared_by_what_they_grant() -> None:
     assert not describe_grant(a_grant(1)).repeats(GRANTED)
-    assert not describe_grant(replace(a_grant(), card_class=A30S)).repeats(GRANTED)
+    assert not describe_grant(structs.replace(a_grant(), card_class=A30S)).repeats(GRANTED)
     assert describe_grant(a_grant()).repeats(GRANTED), "in other words, but the same"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from fracgpu.cards.card_class import CardClass
 from fracgpu.request.grant import ClassRule
@@ -896,7 +897,7 @@ def test_a_user_cannot_choose_a_class_by_writing_a_grant() -> None:
 
 def test_a_grant_of_this_request_stays_and_one_of_an_earlier_one_must_still_be_true() -> None:
     once = a_granted_pod(OURS_ALONE, fraction="0.00001")
-    swapped, later = (A30S, H100S), replace(OURS_ALONE, now=NOON + timedelta(hours=1))
+    swapped, later = (A30S, H100S), structs.replace(OURS_ALONE, now=NOON + timedelta(hours=1))
 
     again = admit_create(parsed(once), swapped, config=RULES, seal=OURS_ALONE)
     exported = admit_create(parsed(once), CLASSES, config=RULES, seal=later)

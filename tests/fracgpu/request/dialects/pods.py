@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
+from msgspec import structs
 
 from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.dialects import Options, PodForDialects, Translation, translate_request
+from fracgpu.request.dialects.authors import Authors
 from fracgpu.request.need import PodRequest, SliceRequest, Strategy
 
 NAME = "train"
@@ -46,7 +48,8 @@ def a_pod(
 
 
 def read(pod: PodForDialects, *enabled: str, options: Options | None = None) -> Translation:
-    return translate_request(pod, enabled=frozenset(enabled), options=options or Options())
+    found = translate_request(pod, enabled=frozenset(enabled), options=options or Options())
+    return structs.replace(found, authors=Authors())
 
 
 def refusal(pod: PodForDialects, *enabled: str, options: Options | None = None) -> str:

@@ -1,10 +1,10 @@
 import contextlib
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from fracgpu import names
 from fracgpu.errors import RequestError
@@ -55,9 +55,9 @@ def edited(pod: PodForDialects, result: Translation) -> PodForDialects:
     for spec in pod.containers:
         gone = result.removals.get(spec.name, ())
         kept = {key: text for key, text in spec.limits.items() if key not in gone}
-        containers.append(replace(spec, limits=kept, requests=kept))
+        containers.append(structs.replace(spec, limits=kept, requests=kept))
     annotations = {**pod.annotations, **result.annotations}
-    return replace(pod, containers=tuple(containers), annotations=annotations)
+    return structs.replace(pod, containers=tuple(containers), annotations=annotations)
 
 
 # -- our own language ---------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_our_key_for_the_pod_may_only_say_what_the_dialect_says(
     assert refusal(pod, "hami") == (
         f"{key} is '{own}'; want '{said}', as hami's annotations say; keep one of the two"
     )
-    agreeing = replace(pod, annotations={**foreign, key: said})
+    agreeing = structs.replace(pod, annotations={**foreign, key: said})
     assert key not in read(agreeing, "hami").annotations
 
 
