@@ -1,18 +1,17 @@
 """The latest decisions: most pods differ from others only in what admission does not read."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
 import msgspec
 
 from fracgpu import names
-from fracgpu.cards.card_class import CardClass
 from fracgpu.request.grant_note import Seal
+from webhook.admission.context import DecisionContext
 from webhook.admission.mutation import decide_create
 from webhook.admission.pod import NO_META, Pod
 from webhook.admission.verdict import AdmissionResult, Denied, Granted, Patched, Verdict
-from webhook.admission_config import AdmissionConfig
 
 # Of all that is remembered: some two thousand decisions on pods of the usual size.
 _MOST_BYTES: Final = 4 * 1024 * 1024
@@ -52,30 +51,20 @@ class RecentDecisions:
         self._known: dict[bytes, _Known] = {}
         self._bytes = 0
 
-    def decide(
-        self,
-        pod: Pod,
-        classes: Sequence[CardClass] | None,
-        *,
-        config: AdmissionConfig,
-        namespace_labels: Mapping[str, str],
-        seal: Seal,
-    ) -> Verdict:
+    def decide(self, pod: Pod, context: DecisionContext) -> Verdict:
         """Return what :func:`decide_create` returns, or has returned for a pod like this one."""
-        question = _question(pod, namespace_labels)
+        question = _question(pod, context.namespace_labels)
+        classes, config = context.classes, context.config
         if self._basis[0] is not classes or self._basis[1] is not config:
             self._basis = (classes, config)
             self._known.clear()
             self._bytes = 0
         known = None if question is None else self._known.get(question)
         if known is None:
-            verdict = decide_create(
-                pod, classes, config=config, namespace_labels=namespace_labels, seal=seal
-            )
-            known = _Known(verdict)
+            known = _Known(decide_create(pod, context))
             if question is not None:
                 self._remember(question, known)
-        return known.result(seal)
+        return known.result(context.seal)
 
     def _remember(self, question: bytes, known: _Known) -> None:
         self._bytes += _bytes_of(question, known.verdict)

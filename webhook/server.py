@@ -25,6 +25,7 @@ from process.telemetry import (
 )
 from process.tls import ServingTls
 from webhook.admission.bounds import check_size, is_of_usual_size
+from webhook.admission.context import DecisionContext
 from webhook.admission.mutation import admit_create, refuse_written_keys
 from webhook.admission.pod import MalformedReviewError
 from webhook.admission.review import Review, read_pods, read_review, write_allowed, write_refused
@@ -241,25 +242,23 @@ class AdmissionHandler:
             return admit_update(old, pod, user=review.user, config=config)
         if excluded:
             return refuse_written_keys(pod) or _excluded(review)
-        return admit_create(
-            pod,
-            self._context.classes(),
+        context = DecisionContext(
+            classes=self._context.classes(),
             config=config,
             namespace_labels=labels,
             seal=self._context.seal(review.namespace),
-            decide=self._decisions.decide if is_of_usual_size(review.object) else None,
         )
+        usual = is_of_usual_size(review.object)
+        return admit_create(pod, context, decide=self._decisions.decide if usual else None)
 
     def _judge_workload(self, review: Review, labels: Mapping[str, str]) -> AdmissionResult:
         config = self._context.config()
         if review.namespace in config.excluded_namespaces:
             return _excluded(review)
-        return admit_workload(
-            review,
-            self._context.classes(),
-            config=config,
-            namespace_labels=labels,
+        context = DecisionContext(
+            classes=self._context.classes(), config=config, namespace_labels=labels
         )
+        return admit_workload(review, context)
 
 
 def _excluded(review: Review) -> Allowed:

@@ -7,6 +7,7 @@ import msgspec
 from benchmarks.fixtures.live_webhook import POLYGLOT
 from benchmarks.fixtures.reviews import mixed_reviews, other_settings_reviews, unlike_reviews
 from tests.webhook.builders import CLASSES, RULES
+from webhook.admission.context import DecisionContext
 from webhook.admission.mutation import admit_create
 from webhook.admission.relevant import relevant_parts
 from webhook.admission.review import Operation, read_pods, read_review
@@ -19,11 +20,15 @@ def judged(path: str, body: bytes) -> AdmissionResult:
     review = read_review(body)
     labels = {"fracgpu.io/dialects": "all"} if review.namespace == POLYGLOT else {}
     if path == "/validate":
-        return admit_workload(review, CLASSES, config=RULES, namespace_labels=labels)
+        return admit_workload(
+            review, DecisionContext(classes=CLASSES, config=RULES, namespace_labels=labels)
+        )
     pod, old = read_pods(review)
     if review.operation is Operation.UPDATE and old is not None:
         return admit_update(old, pod, user=review.user, config=RULES)
-    return admit_create(pod, CLASSES, config=RULES, namespace_labels=labels)
+    return admit_create(
+        pod, DecisionContext(classes=CLASSES, config=RULES, namespace_labels=labels)
+    )
 
 
 def test_mixed_reviews_are_of_every_kind_and_no_two_alike() -> None:

@@ -11,6 +11,7 @@ from fracgpu.cards.card_class import CardClass
 from fracgpu.k8s.quantity import canonical
 from fracgpu.units import Mib
 from simulator.apiserver.apimachinery.patches import json_patch
+from webhook.admission.context import DecisionContext
 from webhook.admission.mutation import admit_create
 from webhook.admission.pod import Pod, read_pod, read_stored_pod
 from webhook.admission.update import admit_update
@@ -85,7 +86,9 @@ def judged(
     labels: Mapping[str, str] | None = None,
 ) -> AdmissionResult:
     """Return the decision on a pod in a namespace with these *labels*."""
-    return admit_create(parsed(pod), classes, config=rules, namespace_labels=labels or {})
+    return admit_create(
+        parsed(pod), DecisionContext(classes=classes, config=rules, namespace_labels=labels or {})
+    )
 
 
 def judged_change(old: Json, new: Json, *, user: str = "alice") -> AdmissionResult:

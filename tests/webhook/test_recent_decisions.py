@@ -23,6 +23,7 @@ from tests.webhook.builders import (
     parsed,
     stored,
 )
+from webhook.admission.context import DecisionContext
 from webhook.admission.mutation import admit_create, judge_create
 from webhook.admission.verdict import AdmissionResult, Granted, Patched
 from webhook.admission_config import AdmissionConfig
@@ -78,10 +79,7 @@ def decided_in(
 ) -> AdmissionResult:
     found = judge_create(
         parsed(pod),
-        classes,
-        config=config,
-        namespace_labels=labels,
-        seal=seal,
+        DecisionContext(classes=classes, config=config, namespace_labels=labels, seal=seal),
         decide=recent.decide,
     )
     assert not isinstance(found, Granted)
@@ -116,7 +114,8 @@ def test_whatever_was_decided_before_the_decision_is_that_of_admit_create(
         found = decided_in(recent, pod, classes, config, labels, seal)
 
         assert found == admit_create(
-            parsed(pod), classes, config=config, namespace_labels=labels, seal=seal
+            parsed(pod),
+            DecisionContext(classes=classes, config=config, namespace_labels=labels, seal=seal),
         )
 
 
@@ -126,7 +125,8 @@ def test_no_pod_gets_the_decision_on_another(pods: tuple[Json, ...]) -> None:
 
     for pod in (*pods, *pods):
         assert decided(recent, pod) == admit_create(
-            parsed(pod), CLASSES, config=RULES, namespace_labels=LABELS, seal=SEAL
+            parsed(pod),
+            DecisionContext(classes=CLASSES, config=RULES, namespace_labels=LABELS, seal=SEAL),
         )
 
 
@@ -162,7 +162,8 @@ def test_what_admission_does_not_read_makes_no_difference(text: str) -> None:
 
     assert decided(recent, pod) is decided(recent, like)
     assert decided(recent, pod) == admit_create(
-        parsed(like), CLASSES, config=RULES, namespace_labels=LABELS, seal=SEAL
+        parsed(like),
+        DecisionContext(classes=CLASSES, config=RULES, namespace_labels=LABELS, seal=SEAL),
     )
 
 
@@ -175,7 +176,8 @@ def test_a_decision_holds_for_longer_than_its_seal(
     decided_in(recent, pod, classes, RULES, labels, SEAL)
 
     assert decided_in(recent, pod, classes, RULES, labels, hour) == admit_create(
-        parsed(pod), classes, config=RULES, namespace_labels=labels, seal=hour
+        parsed(pod),
+        DecisionContext(classes=classes, config=RULES, namespace_labels=labels, seal=hour),
     )
 
 

@@ -1,8 +1,7 @@
 """Decides on a new pod: the edits that write its grant, or the reason why it is denied."""
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -18,9 +17,7 @@ from fracgpu.request.dialects import (
 )
 from fracgpu.request.grant import Grant, grant
 from fracgpu.request.grant_note import (
-    NO_SEAL,
     GrantNote,
-    Seal,
     describe_grant,
     draft_of,
     read_grant_note,
@@ -28,6 +25,7 @@ from fracgpu.request.grant_note import (
 )
 from fracgpu.request.need import PodRequest
 from webhook.admission.bounds import check_bounds, requests_cards
+from webhook.admission.context import DecisionContext
 from webhook.admission.limit_range import blame_limit_range
 from webhook.admission.misplaced_keys import refuse_misplaced
 from webhook.admission.patch import HOLE, Edit, escape, write_open_patch, write_patch
@@ -57,8 +55,6 @@ _DEFAULT_SCHEDULERS: Final = ("", "default-scheduler")
 _WRITTEN_LATER: Final = tuple(key for key in names.RESERVED_KEYS if key != names.GRANTED)
 _MOST_GRANTED: Final = 120  # characters of a grant that an error quotes
 
-NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
-
 NOT_READ_YET: Final = Denied(
     message="the FracGPU webhook has not read the cluster's cards yet; try again in a few seconds",
     code=UNAVAILABLE,
@@ -66,30 +62,12 @@ NOT_READ_YET: Final = Denied(
 )
 
 
-class Decide(Protocol):
-    """How a decision comes about: :func:`decide_create`, or a memory of what it returned."""
-
-    def __call__(
-        self,
-        pod: Pod,
-        classes: Sequence[CardClass] | None,
-        *,
-        config: AdmissionConfig,
-        namespace_labels: Mapping[str, str],
-        seal: Seal,
-    ) -> Verdict:
-        """Return the decision on the relevant parts of a pod within all bounds."""
-        ...
+Decide = Callable[[Pod, DecisionContext], Verdict]
+"""How a decision comes about: :func:`decide_create`, or a memory of what it returned."""
 
 
 def admit_create(
-    pod: Pod,
-    classes: Sequence[CardClass] | None,
-    *,
-    config: AdmissionConfig,
-    namespace_labels: Mapping[str, str] = NO_LABELS,
-    seal: Seal = NO_SEAL,
-    decide: Decide | None = None,
+    pod: Pod, context: DecisionContext, *, decide: Decide | None = None
 ) -> AdmissionResult:
     """Return the decision on a pod that is about to be created, with its grant sealed.
 
@@ -97,27 +75,14 @@ def admit_create(
 
     Args:
         pod: as sent by the API server.
-        classes: the cluster's card classes, largest free share first; None while unknown.
-        config: the administrator's configuration.
-        namespace_labels: of the pod's namespace; they enable dialects.
-        seal: signs the grant, so that nobody else can write it.
+        context: of this review.
         decide: see :func:`judge_create`.
     """
-    found = judge_create(
-        pod, classes, config=config, namespace_labels=namespace_labels, seal=seal, decide=decide
-    )
-    return found.sealed(seal) if isinstance(found, Granted) else found
+    found = judge_create(pod, context, decide=decide)
+    return found.sealed(context.seal) if isinstance(found, Granted) else found
 
 
-def judge_create(
-    pod: Pod,
-    classes: Sequence[CardClass] | None,
-    *,
-    config: AdmissionConfig,
-    namespace_labels: Mapping[str, str] = NO_LABELS,
-    seal: Seal = NO_SEAL,
-    decide: Decide | None = None,
-) -> Verdict:
+def judge_create(pod: Pod, context: DecisionContext, *, decide: Decide | None = None) -> Verdict:
     """Return what :func:`admit_create` returns, before a new grant is sealed.
 
     *decide* is given what it may depend on and nothing else; by default :func:`decide_create`.
@@ -125,31 +90,25 @@ def judge_create(
     beyond = check_bounds(pod)
     if beyond is not None:
         return beyond
-    return (decide or decide_create)(
-        relevant_parts(pod),
-        classes,
-        config=config,
-        namespace_labels=relevant_labels(namespace_labels),
-        seal=seal,
+    seen = DecisionContext(
+        classes=context.classes,
+        config=context.config,
+        namespace_labels=relevant_labels(context.namespace_labels),
+        seal=context.seal,
     )
+    return (decide or decide_create)(relevant_parts(pod), seen)
 
 
-def decide_create(
-    pod: Pod,
-    classes: Sequence[CardClass] | None,
-    *,
-    config: AdmissionConfig,
-    namespace_labels: Mapping[str, str],
-    seal: Seal,
-) -> Verdict:
+def decide_create(pod: Pod, context: DecisionContext) -> Verdict:
     """Return the decision on the relevant parts of a pod within all bounds.
 
-    It depends on *seal* only for a pod that has a grant already.
+    It depends on the seal only for a pod that has a grant already.
     """
+    config = context.config
     try:
         misplaced = refuse_misplaced(pod.annotations, pod.metadata.labels or {})
         _refuse_reserved_keys(pod)
-        translation = _translate(pod, config, namespace_labels)
+        translation = _translate(pod, config, context.namespace_labels)
         said = _said(pod)
         if translation.request is None:
             _refuse_forged(pod, said, None)
@@ -157,10 +116,10 @@ def decide_create(
         _refuse_node_name(pod)
         _refuse_foreign_scheduler(translation.foreign_scheduler, config)
         refuse_chosen_cards(pod)
-        if classes is None:
+        if context.classes is None:
             return NOT_READ_YET
-        sealed = said if said is not None and seal.holds(said) else None
-        granted = _grant(pod, translation, classes, config, sealed=sealed)
+        sealed = said if said is not None and context.seal.holds(said) else None
+        granted = _grant(pod, translation, context.classes, config, sealed=sealed)
         if names.GRANTED in pod.annotations:
             _refuse_forged(pod, said, _described(granted, translation))
     except RequestError as error:

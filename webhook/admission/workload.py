@@ -1,16 +1,16 @@
 """Decides on workloads by their pod templates, so that authors see errors on apply."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
 from fracgpu import names
-from fracgpu.cards.card_class import CardClass
 from fracgpu.errors import shorten
 from webhook.admission.bounds import MAX_TEMPLATES, asks_in_json, check_size
+from webhook.admission.context import DecisionContext
 from webhook.admission.misplaced_keys import requests_among
-from webhook.admission.mutation import NO_LABELS, NOT_READ_YET, judge_create
+from webhook.admission.mutation import NOT_READ_YET, judge_create
 from webhook.admission.pod import MalformedReviewError, decode, read_pod
 from webhook.admission.review import Review, kind_of
 from webhook.admission.verdict import OURS, AdmissionResult, Allowed, Denied, Granted, Patched
@@ -21,13 +21,7 @@ _list_decoder: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _NULL: Final = b"null"
 
 
-def admit_workload(
-    review: Review,
-    classes: Sequence[CardClass] | None,
-    *,
-    config: AdmissionConfig,
-    namespace_labels: Mapping[str, str] = NO_LABELS,
-) -> AdmissionResult:
+def admit_workload(review: Review, context: DecisionContext) -> AdmissionResult:
     """Return the decision on a workload that is about to be stored, by its pod templates.
 
     A template that an update does not change is not checked again: it was admitted once, and its
@@ -35,14 +29,12 @@ def admit_workload(
 
     Args:
         review: about a workload.
-        classes: the cluster's card classes; while None, only the syntax is checked.
-        config: the administrator's configuration.
-        namespace_labels: of the workload's namespace.
+        context: of this review; while it has no classes, only the syntax is checked.
 
     Raises:
         MalformedReviewError: the kind is no known workload, or the body is no object.
     """
-    kind = _kind(review, config)
+    kind = _kind(review, context.config)
     beyond = check_size(review.object, review.old, what=f"the {review.kind}")
     if beyond is not None:
         return beyond
@@ -52,9 +44,7 @@ def admit_workload(
     for number, (where, template) in enumerate(_new_templates(review, kind)):
         if number == MAX_TEMPLATES:
             return _too_many(review)
-        result = _judge_template(
-            template, classes, config=config, namespace_labels=namespace_labels
-        )
+        result = _judge_template(template, context)
         if isinstance(result, Denied):
             return msgspec.structs.replace(result, message=f"in {shorten(where)}: {result.message}")
         asked = asked or result.dialect != Allowed().dialect
@@ -88,13 +78,7 @@ def _kind(review: Review, config: AdmissionConfig) -> WorkloadKind:
     )
 
 
-def _judge_template(
-    template: msgspec.Raw,
-    classes: Sequence[CardClass] | None,
-    *,
-    config: AdmissionConfig,
-    namespace_labels: Mapping[str, str],
-) -> AdmissionResult:
+def _judge_template(template: msgspec.Raw, context: DecisionContext) -> AdmissionResult:
     try:
         pod = read_pod(template, what="the pod template")
     except MalformedReviewError as error:
@@ -106,7 +90,7 @@ def _judge_template(
             message=f"{names.GRANTED} is {pod.annotations[names.GRANTED][:120]!r}; want no such "
             "annotation in a template: the webhook writes it on each pod; leave it out"
         )
-    result = judge_create(pod, classes, config=config, namespace_labels=namespace_labels)
+    result = judge_create(pod, context)
     if result is NOT_READ_YET:
         return Allowed(dialect=OURS)
     if isinstance(result, Granted | Patched):

@@ -26,6 +26,7 @@ from tests.webhook.builders import (
 )
 from tests.webhook.harness import a_webhook
 from webhook.admission.bounds import MAX_OBJECT_BYTES, MAX_TEMPLATES, check_bounds, check_size
+from webhook.admission.context import DecisionContext
 from webhook.admission.mutation import admit_create
 from webhook.admission.pod import MalformedReviewError
 from webhook.admission.review import read_pods, read_review, write_allowed, write_refused
@@ -50,7 +51,9 @@ def answered(path: str, body: bytes) -> tuple[AdmissionResult | None, bytes]:
     """Return the decision on a body, and the answer, as the server without its transport."""
     review = read_review(body)
     if path == "/validate":
-        outcome = admit_workload(review, ODD_CLASSES, config=RULES, namespace_labels=ALL)
+        outcome = admit_workload(
+            review, DecisionContext(classes=ODD_CLASSES, config=RULES, namespace_labels=ALL)
+        )
     else:
         beyond = check_size(review.object, review.old, what="the pod")
         if beyond is not None:
@@ -58,7 +61,9 @@ def answered(path: str, body: bytes) -> tuple[AdmissionResult | None, bytes]:
         else:
             pod, old = read_pods(review)
             outcome = (
-                admit_create(pod, ODD_CLASSES, config=RULES, namespace_labels=ALL)
+                admit_create(
+                    pod, DecisionContext(classes=ODD_CLASSES, config=RULES, namespace_labels=ALL)
+                )
                 if old is None
                 else admit_update(old, pod, user="alice", config=RULES)
             )
@@ -226,6 +231,8 @@ def test_a_workload_with_templates_without_end_is_refused() -> None:
     body = {"spec": {f"t{n}": {"template": template} for n in range(MAX_TEMPLATES + 1)}}
     review = read_review(raw(a_review(body, kind={"group": "x.example", "kind": "Many"})))
 
-    outcome = admit_workload(review, CLASSES, config=AdmissionConfig(workloads=(kind,)))
+    outcome = admit_workload(
+        review, DecisionContext(classes=CLASSES, config=AdmissionConfig(workloads=(kind,)))
+    )
 
     assert outcome == Denied(message="the Many has more than 64 pod templates; want fewer")

@@ -30,6 +30,7 @@ from tests.webhook.builders import (
     stored,
     worded,
 )
+from webhook.admission.context import DecisionContext
 from webhook.admission.mutation import NOT_READ_YET, admit_create
 from webhook.admission.pod import specs
 from webhook.admission.verdict import OURS, Allowed, Denied, Patched
@@ -880,7 +881,9 @@ OURS_ALONE = Seal(key=b"secret", scope="ml", now=NOON)
 
 def a_granted_pod(seal: Seal, classes: Sequence[CardClass] = CLASSES, **asks: str) -> Json:
     pod = a_pod(also=asks)
-    return stored(pod, admit_create(parsed(pod), classes, config=RULES, seal=seal))
+    return stored(
+        pod, admit_create(parsed(pod), DecisionContext(classes=classes, config=RULES, seal=seal))
+    )
 
 
 def test_a_user_cannot_choose_a_class_by_writing_a_grant() -> None:
@@ -889,7 +892,9 @@ def test_a_user_cannot_choose_a_class_by_writing_a_grant() -> None:
     text = forged["metadata"]["annotations"]["fracgpu.io/granted"]
     pod = a_pod(fraction="0.5", granted=text)
 
-    outcome = admit_create(parsed(pod), CLASSES, config=RULES, seal=OURS_ALONE)
+    outcome = admit_create(
+        parsed(pod), DecisionContext(classes=CLASSES, config=RULES, seal=OURS_ALONE)
+    )
 
     assert isinstance(outcome, Denied)
     assert "want no such annotation: only the webhook writes it" in outcome.message
@@ -899,9 +904,15 @@ def test_a_grant_of_this_request_stays_and_one_of_an_earlier_one_must_still_be_t
     once = a_granted_pod(OURS_ALONE, fraction="0.00001")
     swapped, later = (A30S, H100S), structs.replace(OURS_ALONE, now=NOON + timedelta(hours=1))
 
-    again = admit_create(parsed(once), swapped, config=RULES, seal=OURS_ALONE)
-    exported = admit_create(parsed(once), CLASSES, config=RULES, seal=later)
-    outdated = admit_create(parsed(once), swapped, config=RULES, seal=later)
+    again = admit_create(
+        parsed(once), DecisionContext(classes=swapped, config=RULES, seal=OURS_ALONE)
+    )
+    exported = admit_create(
+        parsed(once), DecisionContext(classes=CLASSES, config=RULES, seal=later)
+    )
+    outdated = admit_create(
+        parsed(once), DecisionContext(classes=swapped, config=RULES, seal=later)
+    )
 
     assert again == Allowed(dialect=OURS)
     assert isinstance(exported, Patched)

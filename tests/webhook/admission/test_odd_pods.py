@@ -4,6 +4,7 @@ import json
 
 from benchmarks.fixtures.odd_reviews import odd_reviews
 from tests.webhook.builders import CLASSES, RULES, Json, parsed, stored
+from webhook.admission.context import DecisionContext
 from webhook.admission.mutation import admit_create
 from webhook.admission.pod import MalformedReviewError, Pod
 from webhook.admission.review import read_pods, read_review
@@ -13,7 +14,7 @@ ALL = {"fracgpu.io/dialects": "all"}
 
 
 def judged(pod: Pod) -> AdmissionResult:
-    return admit_create(pod, CLASSES, config=RULES, namespace_labels=ALL)
+    return admit_create(pod, DecisionContext(classes=CLASSES, config=RULES, namespace_labels=ALL))
 
 
 def test_whatever_is_granted_passes_a_second_look_untouched() -> None:

@@ -9,6 +9,7 @@ from fracgpu.request.dialects.registry import DIALECTS
 from fracgpu.request.grant_note import NO_SEAL
 from tests.webhook.builders import CLASSES, RULES, Json, a_container, a_pod, parsed
 from webhook.admission import relevant
+from webhook.admission.context import DecisionContext
 from webhook.admission.mutation import decide_create
 from webhook.admission.relevant import relevant_labels, relevant_parts
 
@@ -69,14 +70,19 @@ def test_the_rules_say_the_same_of_the_whole_pod_as_of_its_relevant_parts(
     for body in variants(*REQUESTS[request_of]):
         pod = parsed(body)
 
-        whole = decide_create(pod, CLASSES, config=RULES, namespace_labels=labels, seal=NO_SEAL)
+        whole = decide_create(
+            pod,
+            DecisionContext(classes=CLASSES, config=RULES, namespace_labels=labels, seal=NO_SEAL),
+        )
 
         assert whole == decide_create(
             relevant_parts(pod),
-            CLASSES,
-            config=RULES,
-            namespace_labels=relevant_labels(labels),
-            seal=NO_SEAL,
+            DecisionContext(
+                classes=CLASSES,
+                config=RULES,
+                namespace_labels=relevant_labels(labels),
+                seal=NO_SEAL,
+            ),
         ), body
 
 
@@ -87,10 +93,13 @@ def test_the_rules_say_the_same_of_any_environment(name: str, value: str | None)
     for env in (None, [], [variable], [{"name": "A"}, variable]):
         pod = parsed(a_pod(a_container("a", env=env), a_container("b", env=env), fraction="a=0.5"))
 
-        whole = decide_create(pod, CLASSES, config=RULES, namespace_labels={}, seal=NO_SEAL)
+        whole = decide_create(
+            pod, DecisionContext(classes=CLASSES, config=RULES, namespace_labels={}, seal=NO_SEAL)
+        )
 
         assert whole == decide_create(
-            relevant_parts(pod), CLASSES, config=RULES, namespace_labels={}, seal=NO_SEAL
+            relevant_parts(pod),
+            DecisionContext(classes=CLASSES, config=RULES, namespace_labels={}, seal=NO_SEAL),
         )
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from fracgpu.units import Mib
 from tests.webhook.builders import CLASSES, RULES, Json, a_container, a_pod, a_review
+from webhook.admission.context import DecisionContext
 from webhook.admission.pod import MalformedReviewError
 from webhook.admission.review import read_review
 from webhook.admission.verdict import OURS, AdmissionResult, Allowed, Denied
@@ -43,7 +44,7 @@ def judged(
     if old is not None:
         request |= {"operation": "UPDATE", "oldObject": old}  # type: ignore[dict-item]
     review = read_review(json.dumps(a_review(body, **request)).encode())
-    return admit_workload(review, classes, config=rules)
+    return admit_workload(review, DecisionContext(classes=classes, config=rules))
 
 
 WORDS = (
