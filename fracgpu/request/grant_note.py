@@ -112,7 +112,7 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
 
     def write(self, draft: NoteDraft) -> str:
         """Return the text of the annotation, dated and sealed."""
-        at = self.now.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        at = self.now.astimezone(UTC).isoformat(timespec="seconds")[: -len("+00:00")] + "Z"
         unsealed = f'{draft.data},"at":"{at}"'
         seal = self._over(draft.words, f"{unsealed}}}".encode(), self.key)
         return f'{draft.words}\n{unsealed},"seal":"{seal}"}}'

@@ -248,11 +248,12 @@ def _translate(
 
 
 def _refuse_reserved_keys(pod: Pod) -> None:
+    annotations = pod.annotations
     for key in _WRITTEN_LATER:
-        if key in pod.annotations:
+        if key in annotations:
             raise RequestError(
                 field=key,
-                found=pod.annotations[key],
+                found=annotations[key],
                 wanted="no such annotation: only FracGPU writes it, after the pod is created",
                 hint="leave it out",
             )
