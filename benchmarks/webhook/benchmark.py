@@ -1,7 +1,8 @@
 """The cost of a mutating call, compared with a bare aiohttp handler that echoes the body.
 
-Ratios are taken in one run, calls to both in turn, because other load on the machine affects
-both; of several runs the median counts. The ratio of CPU times is the steadiest on a busy machine.
+Calls go to both in turn, in short blocks, because other load on the machine affects both; of many
+blocks and several processes the median counts. The ratio of CPU times is the steadiest on a busy
+machine.
 
 Four rows: reviews of pods that are alike, as those of one workload are; of pods that differ only in
 what admission does not read; of pods that each ask for another share; and reviews of random kinds
@@ -10,7 +11,7 @@ and sizes, none of which is sent twice.
 
 import asyncio
 import json
-import statistics
+import os
 import sys
 import tempfile
 import time
@@ -30,13 +31,16 @@ from benchmarks.fixtures.reviews import (
     other_settings_reviews,
     unlike_reviews,
 )
+from benchmarks.webhook.comparison import Block, figures_of
 from certs.authority import make_serving
 from process.clock import SystemClock
 from simulator.envtest.ports import free_ports
 
-_RUNS: Final = 7
+_ROUNDS: Final = 3  # each with processes of its own: where their memory lies matters
 
-_CALLS: Final = 1000  # of each kind in one run
+_BLOCKS: Final = 12  # of each kind in one round
+
+_CALLS: Final = 200  # to each server in one block
 
 _WARM_UP: Final = 200
 
@@ -57,64 +61,67 @@ def figures() -> Iterator[Figure]:
 async def _measured() -> Sequence[Figure]:
     body = json.dumps(a_review()).encode()
     request = request_bytes("/mutate", body)
-    settings = [request_bytes("/mutate", each) for each in other_settings_reviews(_CALLS)]
-    # None of these comes twice: what the webhook remembers must not be of the run before.
-    many = _WARM_UP + _RUNS * _CALLS
-    unlike = [request_bytes("/mutate", each) for each in unlike_reviews(many)]
-    mixed = [request_bytes(*each) for each in mixed_reviews(many, seed=_SEED)]
+    # None of these comes twice in a round: what the webhook remembers must not be of before.
+    many = _WARM_UP + _BLOCKS * _CALLS
+    rows = {
+        "mutate": ("alike", [request]),
+        "settings": (
+            "of pods with other settings each",
+            [request_bytes("/mutate", each) for each in other_settings_reviews(many)],
+        ),
+        "unlike": (
+            "of another share each",
+            [request_bytes("/mutate", each) for each in unlike_reviews(many)],
+        ),
+        "mixed": (
+            "of random kinds",
+            [request_bytes(*each) for each in mixed_reviews(many, seed=_SEED)],
+        ),
+    }
+    blocks: dict[str, list[list[Block]]] = {name: [] for name in rows}
+    for _ in range(_ROUNDS):
+        with tempfile.TemporaryDirectory() as folder:
+            async with (
+                live_webhooks(Path(folder)) as live,
+                _echo(live, Path(folder)) as echo,
+            ):
+                for name, (_, requests) in rows.items():
+                    blocks[name].append(await _side_by_side(live, echo, requests))
+    found: list[Figure] = []
+    for name, (which, _) in rows.items():
+        note = (
+            f"reviews {which}, one caller, keep-alive TLS; {_ROUNDS} rounds of {_BLOCKS} blocks of "
+            f"{_CALLS} calls to each; load average {os.getloadavg()[0]:.1f}"
+        )
+        found += figures_of(name, blocks[name], note=note)
     with tempfile.TemporaryDirectory() as folder:
         async with live_webhooks(Path(folder), count=2) as live:
-            async with _echo(live, Path(folder)) as echo:
-                found = await _side_by_side(live, echo, "mutate", "alike", [request])
-                which = "of pods with other settings each"
-                found += await _side_by_side(live, echo, "settings", which, settings)
-                found += await _side_by_side(live, echo, "unlike", "of another share each", unlike)
-                found += await _side_by_side(live, echo, "mixed", "of random kinds", mixed)
             found += await _crowd(live, request)
     return [*found, _figure("body", len(body) / 1024, "KiB", "AdmissionReview of one pod")]
 
 
 async def _side_by_side(
-    live: LiveWebhooks, echo_server: LiveWebhook, name: str, which: str, requests: Sequence[bytes]
-) -> list[Figure]:
-    """Return the figures of *requests*, sent in turn to the webhook and to the echo server.
-
-    Args:
-        live: the webhook is its first process.
-        echo_server: the server to compare it with.
-        name: of the row.
-        which: what the reviews have in common, for the note.
-        requests: with head and body.
-    """
+    live: LiveWebhooks, echo_server: LiveWebhook, requests: Sequence[bytes]
+) -> list[Block]:
+    """Return the times of *requests*, sent in turn to the webhook and to the echo server."""
     trust, server, to_send = live.trust(), live.webhooks[0], cycle(requests)
-    runs: list[tuple[list[float], list[float]]] = []
-    cpu_ratios = []
+    blocks = []
     async with Caller(server.port, trust) as webhook, Caller(echo_server.port, trust) as echo:
         for request in islice(to_send, _WARM_UP):
             await webhook.timed_ms(request)
             await echo.timed_ms(request)
-        for _ in range(_RUNS):
-            ours, theirs = [], []
+        for number in range(_BLOCKS):
+            ours: list[float] = []
+            theirs: list[float] = []
+            # Whoever comes second finds other things in the processor's caches.
+            turns = [(webhook, ours), (echo, theirs)][:: -1 if number % 2 else 1]
             before_s, echo_before_s = server.cpu_s, echo_server.cpu_s
             for request in islice(to_send, _CALLS):
-                ours.append(await webhook.timed_ms(request))
-                theirs.append(await echo.timed_ms(request))
-            runs.append((ours, theirs))
-            cpu_ratios.append((server.cpu_s - before_s) / (echo_server.cpu_s - echo_before_s))
-    note = f"reviews {which}, one caller, keep-alive TLS; median of {_RUNS} runs of {_CALLS} calls"
-    found = [_figure(f"{name}_to_echo_cpu", statistics.median(cpu_ratios), "ratio", note)]
-    for share in (50, 99):
-        ours_ms = statistics.median(percentile(ours, share) for ours, _ in runs)
-        echo_ms = statistics.median(percentile(echo, share) for _, echo in runs)
-        ratio = statistics.median(
-            percentile(ours, share) / percentile(echo, share) for ours, echo in runs
-        )
-        found += [
-            _figure(f"{name}_p{share}", ours_ms, "ms", note),
-            _figure(f"{name}_echo_p{share}", echo_ms, "ms", note),
-            _figure(f"{name}_to_echo_p{share}", ratio, "ratio", note),
-        ]
-    return found
+                for caller, times in turns:
+                    times.append(await caller.timed_ms(request))
+            cpu = (server.cpu_s - before_s) / (echo_server.cpu_s - echo_before_s)
+            blocks.append(Block(ours_ms=ours, theirs_ms=theirs, cpu_ratio=cpu))
+    return blocks
 
 
 async def _crowd(live: LiveWebhooks, request: bytes) -> list[Figure]:
