@@ -50,6 +50,6 @@ def fits_in_sum(pod: Pod, cluster: Cluster) -> NDArray[np.bool_]:
     fits: NDArray[np.bool_] = (
         (cluster.cpu_free >= pod.cpu)
         & (cluster.mem_free >= pod.mem)
-        & (cluster.card_free.sum(1) >= pod.cards * pod.milli)
+        & (cluster.gpu_free >= pod.cards * pod.milli)
     )
     return fits

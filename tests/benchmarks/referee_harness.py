@@ -31,6 +31,7 @@ class Cluster:
     cpu_free: NDArray[np.int64] = field(init=False)
     mem_free: NDArray[np.int64] = field(init=False)
     card_free: NDArray[np.int64] = field(init=False)
+    gpu_free: NDArray[np.int64] = field(init=False)
 
     def __post_init__(self) -> None:
         self.model = np.arange(self.n) % 2
@@ -39,12 +40,14 @@ class Cluster:
         self.mem_free = np.full(self.n, 100_000)
         self.card_free = np.zeros((self.n, 8), np.int64)
         self.card_free[:, :2] = WHOLE
+        self.gpu_free = self.card_free.sum(1)
 
     def place(self, pod: Pod, node: int, cards: tuple[int, ...]) -> None:
         self.cpu_free[node] -= pod.cpu
         self.mem_free[node] -= pod.mem
         for card in cards:
             self.card_free[node, card] -= pod.milli
+        self.gpu_free[node] = self.card_free[node].sum()
         self.touched.append(node)
 
 
