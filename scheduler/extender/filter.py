@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
+from operator import not_
 from typing import Final, Protocol
 
 import numpy as np
@@ -117,25 +118,26 @@ class Extender:
         found = self._evaluate(pod, pod.need, names)
         verdict = found.verdict
         own = self._own_node(pod.record.uid, pod.need)
-        if own in names:
+        if own and own in names:
             verdict[names.index(own)] = FITS
         fits = verdict == FITS
         if fits.all():
             self._passed = names, found.rows, self._fit_index.matrix.now
             return FilterResult(passed=names)
-        no = np.flatnonzero(~fits)
-        codes, of_code, counts = np.unique(verdict[no], return_inverse=True, return_counts=True)
-        why = [self._fit_index.obstacle_of(code) for code in codes.tolist()]
+        unfit = ~fits
+        codes: list[int] = verdict[unfit].tolist()
+        counts = Counter(codes)
+        why = {code: self._fit_index.obstacle_of(code) for code in counts}
         counted: Counter[Obstacle] = Counter()
-        for (met, _), count in zip(why, counts.tolist(), strict=True):
-            counted[met] += count
+        for code, count in counts.items():
+            counted[why[code][0]] += count
         # Every node gets the same text: kube-scheduler sums up equal reasons and sorts different
         # ones as text, so only one combined text can list the most common obstacle first.
         text = refusal(counted)
-        failed: dict[str, str] = {}
-        unresolvable: dict[str, str] = {}
-        for at, code in zip(no.tolist(), of_code.tolist(), strict=True):
-            (failed if why[code][1] else unresolvable)[names[at]] = text
+        no = tuple(compress(names, unfit.tolist()))
+        may_help = [why[code][1] for code in codes]
+        failed = dict.fromkeys(compress(no, may_help), text)
+        unresolvable = dict.fromkeys(compress(no, map(not_, may_help)), text)
         passed = tuple(compress(names, fits.tolist()))
         self._passed = passed, found.rows[fits], self._fit_index.matrix.now
         return FilterResult(passed=passed, failed=failed, unresolvable=unresolvable)
@@ -171,7 +173,7 @@ class Extender:
                 **cards_without_host(self._ledger, pod, host_left=self._host_left, now=now),
             },
         )
-        for node in set(found.denied.values()).intersection(names):
+        for node in set(found.denied.values()).intersection(names) if found.denied else ():
             at = names.index(node)
             node_info = self._ledger.node(node, now=now)
             if found.verdict[at] != FITS or node_info is None:
@@ -218,7 +220,7 @@ class Extender:
         scores = np.zeros(len(names), np.int64)
         # Where a card is reserved for it, or where its earlier Binding may have taken effect.
         own = self._reserved_node(pod, names) or self._own_node(pod.record.uid, pod.need)
-        if own in names:
+        if own and own in names:
             scores[names.index(own)] = MAX_SCORE
             return scores
         if not len(fitting):
