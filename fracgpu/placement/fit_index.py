@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 from fracgpu.placement.node_matrix import ABSENT, SHARES, UNKNOWN, USABLE, IntArray, NodeMatrix
 from fracgpu.placement.outcome import FitReason, NoPlacement, Placement
 from fracgpu.placement.placement import SCORING, allocation_on_one_card, is_linked, place
+from fracgpu.placement.policies import pack
+from fracgpu.placement.policies.least_waste.fill.compiled_fill import CompiledFill
+from fracgpu.placement.policies.least_waste.fill.compiled_fit import CompiledFit, is_supported
 from fracgpu.placement.policies.scoring import Scoring
 from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
 from fracgpu.units import Mib, share_of
@@ -122,8 +125,9 @@ class FitResult:
         avoided: [row] the need fits only with a card that is taken where no other fits.
     """
 
-    def __init__(self, need: PodNeed, strategy: Strategy) -> None:
+    def __init__(self, need: PodNeed, strategy: Strategy, compiled: CompiledFit | None) -> None:
         self._need = need
+        self._compiled = compiled
         self._strategy = strategy
         self._scoring: Scoring = SCORING[need.strategy or strategy]
         self._linked = is_linked(need, strategy=strategy)
@@ -143,8 +147,28 @@ class FitResult:
             self.avoided = np.concatenate((self.avoided, np.zeros(missing, np.bool_)))
         rows = matrix.changed_since(self._seen)
         self._seen = matrix.now
+        if self._compiled is not None and self._is_simple(matrix):
+            self._compiled.judge(
+                self._need.containers[0],
+                matrix.allowed(self._need.models),
+                rows,
+                verdict=self.verdict,
+                score=self.score,
+                avoided=self.avoided,
+            )
+            return
         self.avoided[rows] = False
         self.verdict[rows], self.score[rows] = self._evaluate(matrix, rows)
+
+    def _is_simple(self, matrix: NodeMatrix) -> bool:
+        """Report whether a single container takes the tightest cards, wherever they are linked."""
+        containers = self._need.containers
+        return (
+            len(containers) == 1
+            and self._scoring is pack
+            and (containers[0].cards == 1 or not self._linked)
+            and is_supported(containers[0], matrix)
+        )
 
     def _evaluate(self, matrix: NodeMatrix, rows: IntArray) -> tuple[IntArray, NDArray[np.float64]]:
         node_state = matrix.node_state[rows].astype(np.int64)
@@ -226,10 +250,15 @@ class FitIndex:
 
     Args:
         matrix: the cards.
+        compiled: whether compiled code judges pods with a single container; the answers are the
+            same.
     """
 
-    def __init__(self, matrix: NodeMatrix) -> None:
+    def __init__(
+        self, matrix: NodeMatrix, *, compiled: bool = CompiledFill.problem is None
+    ) -> None:
         self.matrix = matrix
+        self._compiled = CompiledFit(matrix) if compiled else None
         self._results: OrderedDict[tuple[PodNeed, Strategy], FitResult] = OrderedDict()
         self._decoded: dict[int, tuple[Obstacle, bool]] = {}
 
@@ -239,7 +268,7 @@ class FitIndex:
         key = (need, strategy)
         result = self._results.get(key)
         if result is None:
-            result = self._results[key] = FitResult(need, strategy)
+            result = self._results[key] = FitResult(need, strategy, self._compiled)
             while len(self._results) > self._most_results:
                 self._results.popitem(last=False)
         else:

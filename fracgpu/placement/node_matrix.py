@@ -156,17 +156,16 @@ class NodeMatrix:
         if len(cards) > self.width:
             self._grow(rows=len(self.changed), width=len(cards))
         self.infos[row] = node_info
-        self.node_state[row] = _node_state(node_info)
-        here, models = (row, slice(len(cards))), self._models
-        # A list for each array: NumPy takes as long for one number as for a row of them.
+        self.node_state[row], self.state[row] = _node_state(node_info), ABSENT
+        here = row, slice(len(cards))
         self.free_mib[here] = [card_info.free_mib for card_info in cards]
         self.capacity_mib[here] = [card_info.card.capacity_mib for card_info in cards]
         self.free_cores[here] = [FULL_CORES - card_info.held_cores for card_info in cards]
         self.free_slots[here] = [card_info.free_slots for card_info in cards]
         self.heat[here] = [card_info.heat for card_info in cards]
         self.avoided[here] = [card_info.avoided for card_info in cards]
-        self.model[here] = [models.setdefault(each.card.model, len(models)) for each in cards]
-        self.state[row] = ABSENT
+        known = self._models
+        self.model[here] = [known.setdefault(each.card.model, len(known)) for each in cards]
         self.state[here] = [_card_state(card_info) for card_info in cards]
         self._touch(row)
 
@@ -318,7 +317,7 @@ class FreeResourceTable:
         self.changed = np.zeros(_FIRST_ROWS, np.int64)
         self.now, self.size, self.width = 0, 0, 1
         self._spare: list[int] = []
-        self._accepts: dict[frozenset[str], NDArray[np.bool_]] = {}
+        self._accepts: dict[frozenset[str] | None, Flags] = {}
 
     def add(self) -> int:
         """Return a row for a new node."""
@@ -365,8 +364,7 @@ class FreeResourceTable:
         rows = slice(self.size) if among is None else np.sort(among)
         fits = self.cpu_milli[rows] >= demand.cpu_milli
         fits &= self.memory_mib[rows] >= demand.memory_mib
-        if demand.cards and demand.models is not None:
-            fits &= self._accepted(demand.models)[self.model[rows]]
+        fits &= self.accepted(demand)[self.model[rows]]
         return np.flatnonzero(fits) if isinstance(rows, slice) else rows[fits]
 
     def cards(self, row: int, demand: Demand, closed: Columns = frozenset()) -> tuple[int, ...]:
@@ -377,12 +375,14 @@ class FreeResourceTable:
         tightest = fitting[np.argsort(levels[fitting], kind="stable")][: demand.cards]
         return tuple(sorted(int(column) for column in tightest))
 
-    def _accepted(self, models: frozenset[str]) -> NDArray[np.bool_]:
+    def accepted(self, demand: Demand) -> Flags:
+        """Return [model] whether a pod accepts it; a pod without cards accepts every one."""
+        models = demand.models if demand.cards else None
         found = self._accepts.get(models)
         if found is None:
             if len(self._accepts) >= 256:  # noqa: PLR2004 - far more than pods of a cluster name
                 self._accepts.clear()
-            accepts = [model in models for model in self.models]
+            accepts = [models is None or model in models for model in self.models]
             found = self._accepts[models] = np.array(accepts, bool)
         return found
 

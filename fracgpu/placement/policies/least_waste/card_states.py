@@ -132,7 +132,7 @@ class CardStates:
         self._table: CompiledTable | None = None
         self.options: CompiledOptions | None = None
         if self._compiled:
-            self._table = CompiledTable(self._names, self._values, bits=self._bits)
+            self._table = CompiledTable(self._names, self._values, self._next, bits=self._bits)
             self.options = CompiledOptions(
                 StateTables(
                     names=self._names,
@@ -194,21 +194,22 @@ class CardStates:
             allowance: how much may be evaluated.
         """
         step, part = _steps(cpu_milli)
-        low, high = self._find(_entry(names, step)), self._find(_entry(names, step + 1))
+        low = self._find(self._entries(names, step))
+        high = self._find(self._entries(names, step + 1))
         missing = np.flatnonzero(np.isnan(low) | np.isnan(high))
         if len(missing) and not allowance.spent:
             wide = _FEW * len(_NEIGHBOURS)
             few = len(missing) <= _FEW and allowance.most(wide) == wide
             near = _NEIGHBOURS if few else _BRACKET
             at = np.clip(step[missing, None] + near, 0, _TOP_CORES + 1)
-            entries = _entry(names[missing, None], at)
             node = np.repeat(missing, len(near))
+            entries = self._entries(names[node], at.ravel())
             found, values = self._evaluated(
-                entries.ravel(), at.ravel(), model[node], (levels, node), allowance
+                entries, at.ravel(), model[node], (levels, node), allowance
             )
             for known, entry in ((low, step), (high, step + 1)):
                 unknown = missing[np.isnan(known[missing])]
-                known[unknown] = _read(found, values, _entry(names[unknown], entry[unknown]))
+                known[unknown] = _read(found, values, self._entries(names[unknown], entry[unknown]))
         return _between(low, high, part)
 
     def _evaluated(
@@ -220,9 +221,11 @@ class CardStates:
         allowance: Allowance,
     ) -> tuple[Names, Waste]:
         """Evaluate entries, the first ones first; return them in ascending order, with values."""
-        _, first = np.unique(entries, return_index=True)
-        first.sort()
-        first = first[np.isnan(self._find(entries[first]))]
+        new = np.flatnonzero(np.isnan(self._find(entries)))
+        seen: dict[int, int] = {}
+        for at, entry in zip(new.tolist(), entries[new].tolist(), strict=True):
+            seen.setdefault(entry, at)
+        first = np.fromiter(seen.values(), np.int64, len(seen))
         first = first[: allowance.most(len(first))]
         allowance.spend(len(first))
         self.evaluated += len(first)
@@ -250,7 +253,13 @@ class CardStates:
         values = self._values[where, hit.argmax(1)]
         return np.where(hit.any(1), values, np.float32(np.nan))
 
+    def _entries(self, names: Names, step: IntArray) -> Names:
+        return _entry(names, step) if self._table is None else self._table.entries(names, step)
+
     def _keep(self, entries: Names, values: Waste) -> None:
+        if self._table is not None:
+            self._table.keep(entries, values)
+            return
         where = self._set_of(entries)
         # Of several new entries of one set, the first takes the next place, and so on.
         order = np.argsort(where, kind="stable")

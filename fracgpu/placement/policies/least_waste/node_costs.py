@@ -5,14 +5,24 @@ are short of such cards (`scarcity`). A pod adds the price of the card model (`m
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI, Demand, FreeResourceTable, IntArray
+from fracgpu.placement.node_matrix import (
+    WHOLE_CARD_MILLI,
+    Demand,
+    Flags,
+    FreeResourceTable,
+    IntArray,
+)
 from fracgpu.placement.policies.least_waste.card_states import CardStates
-from fracgpu.placement.policies.least_waste.fill.compiled_options import PriceArrays
+from fracgpu.placement.policies.least_waste.fill.compiled_options import (
+    NodeArrays,
+    PriceArrays,
+)
 from fracgpu.placement.policies.least_waste.fill.compiled_states import Names, Waste
 from fracgpu.placement.policies.least_waste.model_prices import ModelPrices
 from fracgpu.placement.policies.least_waste.options import PlacementOptions
@@ -23,6 +33,21 @@ from fracgpu.placement.policies.least_waste.workload_mix import PodClass
 
 # Prices move slowly: they are computed again after this many changes of nodes.
 _REFRESH_EVERY: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """The nodes that have CPU, memory and a model for a pod.
+
+    Attributes:
+        rows: the nodes, ascending.
+        asked: [model] whether one of the nodes that were asked for has it.
+        ranking: their ranking, if it was found at once.
+    """
+
+    rows: IntArray
+    asked: Flags
+    ranking: Ranking | None
 
 
 class NodeCosts:
@@ -69,6 +94,12 @@ class NodeCosts:
             idle_milli=self._idle_milli,
             idle=self._weights.idle,
         )
+        self._standing = NodeArrays(
+            *(self.name, self._lost, self.waste_milli),
+            idle_cards=self._idle_cards,
+            idle_milli=self._idle_milli,
+            cost=self._cost,
+        )
 
     def reprice(self) -> None:
         """Compute the prices again at the next `keep_up`, rather than a few changes later."""
@@ -91,8 +122,16 @@ class NodeCosts:
         nodes = self._nodes
         if nodes.now == self._seen:
             return
-        rows = nodes.changed_since(self._seen)
-        self._seen = nodes.now
+        moment, self._seen = self._seen, nodes.now
+        reprice = nodes.now - self.priced >= _REFRESH_EVERY
+        if self._states.options is not None:
+            self._states.options.update_nodes(nodes, self._standing, moment)
+            if reprice:
+                self._refresh_prices()
+                moment = -1  # the prices are in every cost
+            self._states.options.price_nodes(nodes, self._arrays, self._standing, moment)
+            return
+        rows = nodes.changed_since(moment)
         levels, model = nodes.levels[rows, : nodes.width], nodes.model[rows]
         self.name[rows], self._lost[rows] = self._states.names(model, levels)
         self.waste_milli[rows] = self._lost[rows] + self._states.waste_milli(
@@ -100,9 +139,9 @@ class NodeCosts:
         )
         self._idle_cards[rows] = (levels == WHOLE_CARD_MILLI).sum(1)
         self._idle_milli[rows] = levels.sum(1, dtype=np.int64)
-        if nodes.now - self.priced >= _REFRESH_EVERY:
+        if reprice:
             self._refresh_prices()
-            rows = np.arange(nodes.size)  # the prices are in every cost
+            rows = np.arange(nodes.size)
         self._set_cost(rows)
 
     def _refresh_prices(self) -> None:
@@ -123,7 +162,7 @@ class NodeCosts:
         """Set what was evaluated of nodes; NaN leaves the waste of a node as it is."""
         seen = ~np.isnan(expected_milli)
         self.waste_milli[rows[seen]] = expected_milli[seen] + self._lost[rows[seen]]
-        self._set_cost(np.unique(rows))
+        self._set_cost(rows)
 
     def cpu_milli(self, rows: IntArray) -> IntArray:
         """Return the free CPU of nodes."""
@@ -152,6 +191,32 @@ class NodeCosts:
         cost += self._prices.by_model[nodes.model[node]] * demand.gpu_milli
         return cost
 
+    def _moment(self) -> dict[str, int]:
+        return {"changed": self._nodes.now, "priced": self.priced}
+
+    def candidates(self, demand: Demand, options: PlacementOptions, among: IntArray) -> Candidates:
+        """Return the nodes *among* rows, which ascend, that a pod may take, with their options.
+
+        Options of other nodes stay as they are. As long as all of them are known, they are ranked
+        as well.
+        """
+        nodes, compiled = self._nodes, self._states.options
+        options.make_room(nodes)
+        if compiled is None:
+            asked = np.zeros(len(nodes.models), np.bool_)
+            asked[nodes.model[among]] = True
+            rows = nodes.candidate_rows(demand, among)
+            options.update(nodes, self._states, rows)
+            return Candidates(rows=rows, asked=asked, ranking=None)
+        ranked = compiled.rank(nodes, options.arrays, self._arrays, demand, among)
+        ranking = None
+        if ranked.best is not None:
+            found, cost, card = ranked.best
+            ranking = Ranking(
+                rows=found, cost_milli=cost, card=card, complete=True, **self._moment()
+            )
+        return Candidates(rows=ranked.rows, asked=ranked.asked, ranking=ranking)
+
     def ranking(
         self, demand: Demand, options: PlacementOptions, rows: IntArray, *, complete: bool
     ) -> Ranking:
@@ -159,7 +224,7 @@ class NodeCosts:
 
         *complete* says that every option of these nodes is known.
         """
-        moment = {"changed": self._nodes.now, "priced": self.priced}
+        moment = self._moment()
         if self._states.options is not None:
             found, cost, card = self._states.options.costs(
                 self._nodes, options.arrays, self._arrays, demand.gpu_milli, rows

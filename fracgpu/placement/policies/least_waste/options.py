@@ -15,6 +15,7 @@ from fracgpu.placement.node_matrix import (
     WHOLE_CARD_MILLI,
     Columns,
     Demand,
+    Flags,
     FreeResourceTable,
     IntArray,
     Levels,
@@ -74,7 +75,7 @@ class PlacementOptions:
         closed: Mapping[int, Columns] = NONE_CLOSED,
     ) -> None:
         """Compute the options of those *rows* that have changed, without the *closed* cards."""
-        self._make_room(nodes)
+        self.make_room(nodes)
         if states.options is not None and not closed:
             states.options.update(nodes, self.arrays, rows)
             return
@@ -91,7 +92,8 @@ class PlacementOptions:
         cpu_milli = np.maximum(nodes.cpu_milli[where[0]] - self._cpu_milli, 0)
         self.waste_milli[where] = states.waste_milli(names, cpu_milli) + lost
 
-    def _make_room(self, nodes: FreeResourceTable) -> None:
+    def make_room(self, nodes: FreeResourceTable) -> None:
+        """Make the arrays as large as the table; `update` does so by itself."""
         rows, options = len(nodes.model), nodes.width if self._cards == 1 else 1
         missing = rows - len(self._seen)
         if self.card.shape[1] != options:
@@ -105,11 +107,9 @@ class PlacementOptions:
             self.card[: len(seen)] = card
             self.waste_milli[: len(seen)] = waste_milli
 
-    def ask(self, model: IntArray, models: int) -> None:
-        """Note of which models nodes were asked for, by index, out of so many."""
-        asked = np.zeros(models, np.bool_)
-        asked[model] = True
-        if self._models is None or len(self._models) != models:
+    def ask(self, asked: Flags) -> None:
+        """Note of which models, by index, nodes were asked for."""
+        if self._models is None or len(self._models) != len(asked):
             self._models = asked
         elif (asked & ~self._models).any():
             self._models |= asked

@@ -282,16 +282,16 @@ class LeastWasteOrder:
         cost = self._costs(synced, need, host, rows, synced.columns_of(closed))
         if need is None:  # nodes that the policy does not know have no card to waste
             cost[np.isinf(cost) | (synced.row[rows] < 0)] = 0.0
-        known, unknown = np.isfinite(cost), np.isnan(cost)
+        known = np.isfinite(cost)
+        if known.all():
+            return _scores_of(cost)
+        unknown = np.isnan(cost)
         if not known.any() and unknown.any():
             return None
         scores = np.zeros(len(rows))
         if by_cards is not None:
             scores[unknown] = by_cards[unknown] * _MOST_UNKNOWN_SCORE
-        if known.any():
-            least, most = cost[known].min(), cost[known].max()
-            relative_cost = (cost[known] - least) / (most - least) if most > least else 0.0
-            scores[known] = 1.0 - relative_cost * (1.0 - _MIN_FIT_SCORE)
+        scores[known] = _scores_of(cost[known])
         return scores
 
     def _costs(
@@ -305,10 +305,10 @@ class LeastWasteOrder:
         """Return the cost on each of *rows*, as `SyncedPolicy.costs` has it."""
         allowance = Allowance(self.evaluated_per_request)
         # A need in MiB is another demand, in thousandths, for each size of card.
-        sizes = synced.size_mib[rows] if need is not None else np.zeros(len(rows), np.int64)
-        if len(sizes) and (sizes == sizes[0]).all():  # most clusters, and much faster
-            size = int(sizes[0])
-            return synced.costs(self._demand(need, host, size), size, columns, allowance)[rows]
+        sizes = synced.size_mib[rows] if need is not None else np.zeros(1, np.int64)
+        if len(sizes) and (sizes == sizes[0]).all():
+            demand = self._demand(need, host, int(sizes[0]))
+            return synced.costs(demand, int(sizes[0]), columns, allowance)[rows]
         cost = np.full(len(rows), np.nan)
         for size in np.unique(sizes).tolist():
             at = np.flatnonzero(sizes == size)
@@ -377,6 +377,17 @@ class LeastWasteOrder:
             share_milli=_milli(container.mib, size_mib),
             models=self._models(frozenset(need.models)) if need.models else None,
         )
+
+
+def _scores_of(cost: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the scores of nodes with a known cost, the cheapest 1.0; none if there are none."""
+    if not len(cost):
+        return cost
+    least, most = cost.min(), cost.max()
+    if most <= least:
+        return np.ones(len(cost))
+    scores: NDArray[np.float64] = 1.0 - (cost - least) / (most - least) * (1.0 - _MIN_FIT_SCORE)
+    return scores
 
 
 def _milli(mib: int, size_mib: int) -> int:

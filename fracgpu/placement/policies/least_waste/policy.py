@@ -165,7 +165,7 @@ class LeastWaste:
 
         Args:
             demand: what the pod requests.
-            among: rows to rank, without repeats; None ranks every node.
+            among: rows to rank, ascending, without repeats; None ranks every node.
             closed: cards that this pod does not get, by row.
             allowance: how many states may be evaluated; None for as many as it takes.
         """
@@ -174,9 +174,14 @@ class LeastWaste:
         # A pod that does not get some cards has options that no other pod has.
         options = PlacementOptions(demand) if closed else self._options_of(demand)
         if among is not None and not closed:
-            options.ask(nodes.model[among], len(nodes.models))
-        rows = nodes.candidate_rows(demand, among)
-        options.update(nodes, self._states, rows, closed)
+            found = self._costs.candidates(demand, options, among)
+            options.ask(found.asked)
+            if found.ranking is not None:
+                return found.ranking
+            rows = found.rows
+        else:
+            rows = nodes.candidate_rows(demand, among)
+            options.update(nodes, self._states, rows, closed)
         complete = self._evaluate(options, rows, allowance or Allowance(), closed)
         return self._costs.ranking(demand, options, rows, complete=complete)
 

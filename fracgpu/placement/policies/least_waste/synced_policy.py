@@ -49,6 +49,7 @@ class SyncedPolicy:
         self.row = np.full(1, -1, np.int64)
         self.size_mib = np.zeros(1, np.int64)
         self._matrix_row = np.zeros(1, np.int64)  # of each row of the policy
+        self._rows_of_size: dict[int | None, IntArray] = {}
         self._costs: dict[tuple[Demand, int], NDArray[np.float64]] = {}
         self._rankings: dict[Demand, Ranking] = {}
 
@@ -77,8 +78,7 @@ class SyncedPolicy:
             closed: columns of cards that the pod does not get, by the policy's row.
             allowance: how many states may be evaluated.
         """
-        asked = (self.size_mib == size_mib) | (demand.cards == 0)
-        among = self.row[asked & (self.row >= 0)]
+        among = self._among(size_mib if demand.cards else None)
         found = self._costs_of((demand, size_mib), among, allowance)
         if not closed:
             return found
@@ -87,6 +87,16 @@ class SyncedPolicy:
         ranking = self.policy.rank(demand, among=those, closed=closed, allowance=allowance)
         found[np.isin(self.row, those)] = np.inf
         found[self._matrix_row[ranking.rows]] = ranking.cost_milli
+        return found
+
+    def _among(self, size_mib: int | None) -> IntArray:
+        """Return the policy's rows of nodes with cards of one size, ascending; None for any."""
+        found = self._rows_of_size.get(size_mib)
+        if found is None:
+            those = self.row >= 0
+            if size_mib is not None:
+                those &= self.size_mib == size_mib
+            found = self._rows_of_size[size_mib] = np.sort(self.row[those])
         return found
 
     def _costs_of(
@@ -160,11 +170,14 @@ class SyncedPolicy:
         if before is not None and (before != name or free is None):
             self.policy.drop(before)
             self.row[row] = -1
+            self._rows_of_size.clear()
         if free is not None:
             self.policy.put(name, free)
-            self.size_mib[row] = self._matrix.capacity_mib[row].max()
             self._names[row] = name
-            own = self.row[row] = self.policy.rows[name]
+            own, size_mib = self.policy.rows[name], int(self._matrix.capacity_mib[row].max())
+            if self.row[row] != own or self.size_mib[row] != size_mib:
+                self._rows_of_size.clear()
+            self.row[row], self.size_mib[row] = own, size_mib
             if own >= len(self._matrix_row):
                 more = np.zeros(own + 1, np.int64)
                 self._matrix_row = np.concatenate((self._matrix_row, more))
@@ -175,15 +188,21 @@ class SyncedPolicy:
         node_info = matrix.infos[row]
         if node_info is None or matrix.node_state[row] != SHARES:
             return None
-        cards = tuple(node_info.cards.values())[:MAX_CARDS]
-        here = row, slice(len(cards))
-        milli = matrix.free_mib[here] * WHOLE_CARD_MILLI // np.maximum(matrix.capacity_mib[here], 1)
-        milli[(matrix.state[here] != USABLE) | matrix.avoided[here]] = 0
+        width = min(len(node_info.cards), MAX_CARDS)
+        cells = (
+            array[row, :width].tolist()
+            for array in (matrix.state, matrix.avoided, matrix.free_mib, matrix.capacity_mib)
+        )
         allocatable, used = node_info.node.host, self._bound_pods.used(node_info.node.node)
         bounded = allocatable != NO_HOST_RESOURCES
         return FreeResources(
-            model=cards[0].card.model,
+            model=matrix.models[matrix.model[row, 0]],
             cpu_milli=allocatable.cpu_milli - used.cpu_milli if bounded else _UNBOUNDED_MILLI,
             memory_mib=allocatable.memory_mib - used.memory_mib if bounded else _UNBOUNDED_MILLI,
-            card_milli=tuple(np.maximum(milli, 0).tolist()),
+            card_milli=tuple(
+                max(0, free_mib * WHOLE_CARD_MILLI // max(1, capacity_mib))
+                if state == USABLE and not avoided
+                else 0
+                for state, avoided, free_mib, capacity_mib in zip(*cells, strict=True)
+            ),
         )

@@ -27,9 +27,11 @@ _SEVERAL: Final = np.dtype(
 _FUNCTIONS: Final = (
     *("fracgpu_waste", "fracgpu_find", "fracgpu_known", "fracgpu_names"),
     *("fracgpu_options", "fracgpu_unknown", "fracgpu_after", "fracgpu_costs"),
+    *("fracgpu_entries", "fracgpu_keep", "fracgpu_nodes"),
+    *("fracgpu_node_costs", "fracgpu_rank", "fracgpu_fit"),
 )
 # The checksum of the sources that this module was written for; setup.py puts it into the library.
-SOURCES: Final = 0x972FEEE1
+SOURCES: Final = 0x1B29B36E
 _EVERY_BIT: Final = 0xFFFF
 # Vectors of fill.c lie in memory at multiples of this many bytes.
 _ALIGNED: Final = 64

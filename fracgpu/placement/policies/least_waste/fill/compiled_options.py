@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from fracgpu.placement.node_matrix import (
     MAX_CARDS,
     WHOLE_CARD_MILLI,
+    Demand,
+    Flags,
     FreeResourceTable,
     IntArray,
     Levels,
@@ -28,6 +30,12 @@ if library is not None:
         "fracgpu_options": [*[_POINTER] * 4, _NUMBER],
         "fracgpu_unknown": [*[_POINTER] * 4, _NUMBER, *[_POINTER] * 3],
         "fracgpu_after": [*[_POINTER] * 5, _NUMBER, *[_POINTER] * 4],
+        "fracgpu_nodes": [*[_POINTER] * 3, _NUMBER],
+        "fracgpu_node_costs": [*[_POINTER] * 3, _NUMBER],
+        "fracgpu_rank": [
+            *[*[_POINTER] * 4, _NUMBER, _NUMBER],
+            *[*[_POINTER] * 3, _NUMBER, *[_POINTER] * 5],
+        ],
         "fracgpu_costs": [*[_POINTER] * 3, _NUMBER, _POINTER, _NUMBER, *[_POINTER] * 3],
     }.items():
         getattr(library, _name).argtypes = _arguments
@@ -42,7 +50,7 @@ def _fields(pointers: str, numbers: str) -> list[tuple[str, Any]]:
 class _Nodes(ctypes.Structure):
     """struct nodes of options.c."""
 
-    _fields_: ClassVar = _fields("model cpu_milli changed levels", "rows width")
+    _fields_: ClassVar = _fields("model cpu_milli memory_mib changed levels", "rows width")
 
 
 class _States(ctypes.Structure):
@@ -71,6 +79,12 @@ class _Prices(ctypes.Structure):
         *_fields("by_model cost_now idle_milli", ""),
         ("idle", ctypes.c_double),
     ]
+
+
+class _Standing(ctypes.Structure):
+    """struct standing of options.c."""
+
+    _fields_: ClassVar = _fields("name lost waste_milli idle_cards idle_milli cost", "rows")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +158,42 @@ class PriceArrays:
         )
 
 
+class NodeArrays:
+    """The arrays of `NodeCosts` as options.c takes them, [row] each; they may not be replaced."""
+
+    def __init__(
+        self,
+        name: Names,
+        lost: Waste,
+        waste_milli: Waste,
+        *,
+        idle_cards: IntArray,
+        idle_milli: IntArray,
+        cost: NDArray[np.float64],
+    ) -> None:
+        arrays = self.arrays = name, lost, waste_milli, idle_cards, idle_milli, cost
+        self.rows = len(name)
+        assert [array.itemsize for array in arrays] == [8, 4, 4, 8, 8, 8]
+        assert all(array.shape == name.shape for array in arrays)
+        assert all(array.flags.c_contiguous for array in arrays)
+        self.struct = _Standing(*(array.ctypes.data for array in arrays), self.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranked:
+    """What `CompiledOptions.rank` finds.
+
+    Attributes:
+        rows: the candidates, ascending.
+        asked: [model] whether a node of that model was among the rows.
+        best: what `CompiledOptions.costs` returns of them; None if some option is not known.
+    """
+
+    rows: IntArray
+    asked: Flags
+    best: tuple[IntArray, NDArray[np.float64], IntArray] | None
+
+
 def _address(rows: IntArray) -> int:
     """Return where *rows* begin in memory; options.c takes 64 bits for each, without gaps."""
     assert rows.dtype == np.int64
@@ -175,7 +225,10 @@ class CompiledOptions:
         """Return *nodes* as options.c takes them; its arrays are replaced when it grows."""
         if self._of is not nodes.model:
             assert nodes.levels.shape == (len(nodes.model), MAX_CARDS)
-            arrays = nodes.model, nodes.cpu_milli, nodes.changed, nodes.levels
+            arrays = (
+                *(nodes.model, nodes.cpu_milli, nodes.memory_mib, nodes.changed),
+                nodes.levels,
+            )
             self._nodes = _Nodes(*(array.ctypes.data for array in arrays), 0, 0)
             self._of = nodes.model
         assert len(nodes.models) <= self._models
@@ -240,6 +293,61 @@ class CompiledOptions:
         )
         assert found == count, "a row or an option is not there"
         return names, lost, cpu_milli, levels
+
+    def update_nodes(self, nodes: FreeResourceTable, standing: NodeArrays, moment: int) -> None:
+        """Find state and waste of the nodes that changed after *moment*, as `NodeCosts` does."""
+        assert library is not None
+        found = library.fracgpu_nodes(
+            ctypes.byref(self._nodes_of(nodes)),
+            ctypes.byref(self._states),
+            ctypes.byref(standing.struct),
+            moment,
+        )
+        assert found >= 0, "a row is not there"
+
+    def price_nodes(
+        self, nodes: FreeResourceTable, prices: PriceArrays, standing: NodeArrays, moment: int
+    ) -> None:
+        """Set the cost of the nodes that changed after *moment*, as `NodeCosts` does."""
+        assert library is not None
+        found = library.fracgpu_node_costs(
+            ctypes.byref(self._nodes_of(nodes)),
+            ctypes.byref(prices.struct),
+            ctypes.byref(standing.struct),
+            moment,
+        )
+        assert found >= 0, "a row is not there"
+
+    def rank(
+        self,
+        nodes: FreeResourceTable,
+        options: OptionArrays,
+        prices: PriceArrays,
+        demand: Demand,
+        among: IntArray,
+    ) -> "Ranked":
+        """Find the candidates *among* rows, which ascend, their options, and the best of each."""
+        assert library is not None
+        assert options.each in (1, nodes.width)
+        assert prices.rows >= nodes.size
+        accepts, asked = nodes.accepted(demand), np.zeros(len(nodes.models), np.bool_)
+        assert len(accepts) == len(asked)
+        fitting, row, card = np.empty((3, len(among)), np.int64)
+        cost, ranked = np.empty(len(among)), ctypes.c_int64()
+        found = library.fracgpu_rank(
+            ctypes.byref(self._nodes_of(nodes)),
+            ctypes.byref(self._states),
+            *(ctypes.byref(arrays.struct) for arrays in (options, prices)),
+            *(demand.gpu_milli, demand.memory_mib),
+            *(accepts.ctypes.data, asked.ctypes.data),
+            *(_address(among), len(among)),
+            *(array.ctypes.data for array in (fitting, row, cost, card)),
+            ctypes.byref(ranked),
+        )
+        assert found >= 0, "a row is not there, or rows do not ascend"
+        known = ranked.value
+        best = None if known < 0 else (row[:known], cost[:known], card[:known])
+        return Ranked(rows=fitting[:found], asked=asked, best=best)
 
     def costs(
         self,

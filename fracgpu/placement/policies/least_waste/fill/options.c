@@ -9,7 +9,7 @@
 
 /* FreeResourceTable; the arrays are [row], *levels* is [row, CARDS]. */
 struct nodes {
-    const i64 *model, *cpu_milli, *changed;
+    const i64 *model, *cpu_milli, *memory_mib, *changed;
     const i16 *levels;
     i64 rows, width; /* width: no row has a card beyond */
 };
@@ -32,6 +32,15 @@ struct options {
     i8 *idle_cards, *card;
     float *waste_milli;
     i64 rows, each; /* each: options of a row */
+};
+
+/* NodeCosts: each node as it is; the arrays are [row]. */
+struct standing {
+    u64 *name;
+    float *lost, *waste_milli;
+    i64 *idle_cards, *idle_milli;
+    double *cost;
+    i64 rows;
 };
 
 /* What counts beside the waste; the arrays are [row], but for *worth*, which is
@@ -256,40 +265,133 @@ static inline i64 steps_reached(const struct prices *prices, i64 cpu)
     return low;
 }
 
+/* Return the best option of a node and write its cost: the first of equal ones, and one that is not
+ * known, NaN, only where no other is. -1 if there is none. Sets *unknown* if any is not known. */
+static i64 cheapest(const struct nodes *nodes, const struct options *options,
+                    const struct prices *prices, i64 gpu_milli, i64 row, double *cost, int *unknown)
+{
+    i64 model = nodes->model[row], best = -1;
+    i64 step = steps_reached(prices, nodes->cpu_milli[row] - options->cpu_milli);
+    const double *worth = prices->worth + (model * (prices->steps + 1) + step) * (CARDS + 1);
+    double now = prices->cost_now[row] - prices->idle * (double)prices->idle_milli[row];
+    double part = prices->by_model[model] * (double)gpu_milli;
+    for (i64 at = row * options->each; at < (row + 1) * options->each; at++) {
+        if (options->idle_cards[at] < 0)
+            continue;
+        double rise = (double)options->waste_milli[at] - worth[options->idle_cards[at]];
+        rise -= now;
+        rise += part;
+        *unknown |= rise != rise;
+        if (best < 0 || rise < *cost || (*cost != *cost && rise == rise)) {
+            best = at;
+            *cost = rise;
+        }
+    }
+    return best;
+}
+
 /* Write each node with an option, ascending as *rows* are, and the cost and the card of its best
- * one: the first of equal ones, and one that is not known, NaN, only where no other is. */
+ * one. */
 __attribute__((visibility("default")))
 i64 fracgpu_costs(const struct nodes *nodes, const struct options *options,
                   const struct prices *prices, i64 gpu_milli, const i64 *rows, i64 count,
                   i64 *row_of, double *cost, i64 *card)
 {
     i64 found = 0;
+    int unknown = 0;
     for (i64 i = 0; i < count; i++) {
-        i64 row = rows[i];
-        if (!is_row(nodes, options, row))
+        if (!is_row(nodes, options, rows[i]))
             return -1;
-        i64 model = nodes->model[row], best = -1;
-        i64 step = steps_reached(prices, nodes->cpu_milli[row] - options->cpu_milli);
-        const double *worth = prices->worth + (model * (prices->steps + 1) + step) * (CARDS + 1);
-        double now = prices->cost_now[row] - prices->idle * (double)prices->idle_milli[row];
-        double part = prices->by_model[model] * (double)gpu_milli;
-        double least = 0;
-        for (i64 at = row * options->each; at < (row + 1) * options->each; at++) {
-            if (options->idle_cards[at] < 0)
-                continue;
-            double rise = (double)options->waste_milli[at] - worth[options->idle_cards[at]];
-            rise -= now;
-            rise += part;
-            if (best < 0 || rise < least || (least != least && rise == rise)) {
-                best = at;
-                least = rise;
-            }
-        }
+        i64 best = cheapest(nodes, options, prices, gpu_milli, rows[i], cost + found, &unknown);
         if (best < 0)
             continue;
-        row_of[found] = row;
-        cost[found] = least;
+        row_of[found] = rows[i];
         card[found] = options->card[best];
+        found++;
+    }
+    return found;
+}
+
+/* Write those of *rows*, which ascend, that have the CPU, the memory and a model that the pod
+ * *accepts* ([model]) to *fitting*, and find their options. Mark the model of each of *rows* in
+ * *asked*. If every option is known, write what fracgpu_costs does, and to *ranked* how many
+ * entries that has; else *ranked* is -1. Returns how many are *fitting*. */
+__attribute__((visibility("default")))
+i64 fracgpu_rank(const struct nodes *nodes, const struct states *states,
+                 const struct options *options, const struct prices *prices, i64 gpu_milli,
+                 i64 memory_mib, const i8 *accepts, i8 *asked, const i64 *rows, i64 count, i64 *fitting, i64 *row_of, double *cost,
+                 i64 *card, i64 *ranked)
+{
+    i64 found = 0, known = 0;
+    int unknown = 0;
+    for (i64 i = 0; i < count; i++) {
+        i64 row = rows[i];
+        if (!is_row(nodes, options, row) || (i > 0 && row <= rows[i - 1]))
+            return -1;
+        asked[nodes->model[row]] = 1;
+        if (nodes->cpu_milli[row] < options->cpu_milli || nodes->memory_mib[row] < memory_mib ||
+            !accepts[nodes->model[row]])
+            continue;
+        fitting[found++] = row;
+        if (nodes->changed[row] > options->seen[row]) {
+            options->seen[row] = nodes->changed[row];
+            find_options(nodes, states, options, row);
+        }
+        if (unknown)
+            continue;
+        i64 best = cheapest(nodes, options, prices, gpu_milli, row, cost + known, &unknown);
+        if (best >= 0) {
+            row_of[known] = row;
+            card[known++] = options->card[best];
+        }
+    }
+    *ranked = unknown ? -1 : known;
+    return found;
+}
+
+/* Find the state of each node that has changed since *moment*, and what is wasted of it. */
+__attribute__((visibility("default")))
+i64 fracgpu_nodes(const struct nodes *nodes, const struct states *states,
+                  const struct standing *standing, i64 moment)
+{
+    i64 found = 0;
+    if (standing->rows < nodes->rows)
+        return -1;
+    for (i64 row = 0; row < nodes->rows; row++) {
+        if (nodes->changed[row] <= moment)
+            continue;
+        const i16 *levels = nodes->levels + row * CARDS;
+        struct cards cards = cards_of(states, nodes->model[row], levels, nodes->width);
+        i64 cpu = nodes->cpu_milli[row] > 0 ? nodes->cpu_milli[row] : 0, sum = 0;
+        for (i64 c = 0; c < nodes->width; c++)
+            sum += levels[c];
+        standing->name[row] = cards.name;
+        standing->lost[row] = (float)cards.lost;
+        standing->waste_milli[row] =
+            (float)cards.lost +
+            known_waste(states->names, states->values, states->bits, cards.name, cpu);
+        standing->idle_cards[row] = cards.idle;
+        standing->idle_milli[row] = sum;
+        found++;
+    }
+    return found;
+}
+
+/* Set the cost of each node that has changed since *moment*. */
+__attribute__((visibility("default")))
+i64 fracgpu_node_costs(const struct nodes *nodes, const struct prices *prices,
+                       const struct standing *standing, i64 moment)
+{
+    i64 found = 0;
+    if (standing->rows < nodes->rows)
+        return -1;
+    for (i64 row = 0; row < nodes->rows; row++) {
+        if (nodes->changed[row] <= moment)
+            continue;
+        i64 cpu = nodes->cpu_milli[row] > 0 ? nodes->cpu_milli[row] : 0;
+        i64 step = nodes->model[row] * (prices->steps + 1) + steps_reached(prices, cpu);
+        standing->cost[row] = (double)standing->waste_milli[row] -
+                              prices->worth[step * (CARDS + 1) + standing->idle_cards[row]];
         found++;
     }
     return found;

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fracgpu.placement.node_matrix import Demand
+from fracgpu.placement.node_matrix import Columns, Demand
 from fracgpu.placement.policies.least_waste.card_states import Allowance
 from fracgpu.placement.policies.least_waste.policy import LeastWaste
 from fracgpu.placement.policies.least_waste.ranking import Ranking
@@ -163,3 +163,24 @@ def test_whatever_changes_after_filter_bind_gets_the_cards_that_ranking_anew_wou
                 anew = bound.policy.rank(demand, among=np.array([bound.row(node)]))
                 wanted = bound.policy.cards(anew, 0, demand) if len(anew.rows) else None
                 assert found == wanted
+
+
+def test_cards_are_those_of_a_ranking_of_the_node_alone_known_before_or_not() -> None:
+    cluster, policy = synced()
+    policy.keep_up()
+    row = int(policy.row[cluster.fits.matrix.rows["n3"]])
+    nobody: dict[int, Columns] = {}
+
+    def cards() -> tuple[int, ...] | None:
+        return policy.cards_on(HALF, row, nobody, Allowance())
+
+    alone = cards()
+    policy.costs(HALF, SIZE_MIB, nobody, Allowance())
+
+    assert alone == cards() == (0,)
+    evaluated = policy.policy.evaluated
+    closed = {row: frozenset({0})}
+    assert policy.cards_on(HALF, row, closed, Allowance()) == (1,)
+    assert policy.policy.evaluated == evaluated, "both cards lead to one state"
+    everything = {row: frozenset({0, 1})}
+    assert policy.cards_on(HALF, row, everything, Allowance()) is None

@@ -121,6 +121,17 @@ def test_a_row_that_is_not_there_is_refused(demand: Demand, row: int) -> None:
         options.states_of(nodes, states, first, np.array([2]))
 
 
+@pytest.mark.parametrize("rows", [[-1], [0, 0], [1, 0], [0, 9]], ids=str)
+def test_only_rows_that_are_there_and_ascend_are_ranked(rows: list[int]) -> None:
+    policy = LeastWaste(mix(), MODELS, compiled=True)
+    for number in range(2):
+        policy.put(f"n{number}", replace(node(1000, 1000), model="T4"))
+
+    assert policy.rank(HALF, among=np.array([0, 1])).rows.tolist() == [0, 1]
+    with pytest.raises(AssertionError):
+        policy.rank(HALF, among=np.array(rows))
+
+
 def test_among_a_thousand_cpu_requests_compiled_code_finds_the_same_prices() -> None:
     compiled, plain = (
         LeastWaste(varied_mix(), ("A100",), compiled=which) for which in (True, False)
