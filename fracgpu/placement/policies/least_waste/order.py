@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 import numpy as np
+import numpy.ma  # np.unique imports it late, and that takes 10 ms
 from numpy.typing import NDArray
 
 from fracgpu.cards.card import CardUuid
@@ -179,7 +180,9 @@ class LeastWasteOrder:
             and drift_ratio(self._synced.policy.classes, classes) < _DRIFT_RATIO
         ):
             return
-        policy = LeastWaste(classes, self._matrix.models, self.turnover.weights)
+        yield
+        policy = LeastWaste((), self._matrix.models, self.turnover.weights)
+        yield from policy.learning(classes)
         synced = SyncedPolicy(policy, self._matrix, self._bound_pods)
         while not synced.keep_up(_NODES_AT_ONCE):
             yield
@@ -234,6 +237,7 @@ class LeastWasteOrder:
             found[demand] = found.get(demand, 0.0) + pod_class.frequency_ratio
             if at % _CLASSES_AT_ONCE == _CLASSES_AT_ONCE - 1:
                 yield
+        yield
         return tuple(
             PodClass(demand=demand, frequency_ratio=frequency_ratio)
             for demand, frequency_ratio in found.items()

@@ -23,7 +23,7 @@ from fracgpu.placement.node_matrix import (
 )
 from fracgpu.placement.policies.least_waste.card_states import Allowance, CardStates
 from fracgpu.placement.policies.least_waste.fill.compiled_fill import CompiledFill
-from fracgpu.placement.policies.least_waste.fill.fill_sequences import FillSequences
+from fracgpu.placement.policies.least_waste.fill.fill_sequences import FillSequences, drawing
 from fracgpu.placement.policies.least_waste.fragments import Fragments
 from fracgpu.placement.policies.least_waste.node_costs import NodeCosts
 from fracgpu.placement.policies.least_waste.node_waste import NodeWaste
@@ -97,8 +97,7 @@ class LeastWaste:
         self._compiled = compiled
         self._nodes = FreeResourceTable(models)
         self._rows: dict[str, int] = {}
-        self._classes: tuple[PodClass, ...] = tuple(classes)
-        self._rebuild()
+        self.learn(classes)
 
     @property
     def classes(self) -> tuple[PodClass, ...]:
@@ -128,16 +127,38 @@ class LeastWaste:
         """Set another mix.
 
         This empties all caches, and the next rankings fill them again. A server that must not stall
-        builds a second policy, warms it step by step (`warming`), and then swaps the two.
+        builds a second policy step by step (`learning`, then `warming`), and then swaps the two.
         """
-        self._classes = tuple(classes)
-        self._rebuild()
+        for _ in self.learning(classes):
+            pass
+
+    def learning(self, classes: Sequence[PodClass]) -> Iterator[None]:
+        """Set another mix in steps of a few milliseconds; it counts from the last one on.
+
+        No card model may be added between two steps, as `put` may do.
+        """
+        nodes, weights = self._nodes, self.weights
+        sequences = FillSequences((yield from drawing(classes, nodes.models)))
+        # Its tables may be large, and only these weights read them.
+        fragments = Fragments(classes if weights.fragment else (), nodes.models)
+        yield
+        waste = NodeWaste(sequences, fragments, weights)
+        made_for = len(nodes.model)
+        states = CardStates(
+            waste, models=len(nodes.models), nodes=made_for, compiled=self._compiled
+        )
+        yield
+        costs = NodeCosts(classes, nodes, states, weights)
+        self._classes: tuple[PodClass, ...] = tuple(classes)
+        self._waste, self._states, self._costs = waste, states, costs
+        self._made_for = made_for
+        self._options: dict[tuple[int, int, int], PlacementOptions] = {}
 
     def put(self, name: str, free: FreeResources) -> None:
         """Set what a node has free."""
         if free.model not in self._nodes.models:
             self._nodes.add_model(free.model)
-            self._rebuild()
+            self.learn(self._classes)
         row = self._rows.get(name)
         if row is None:
             row = self._rows[name] = self._nodes.add()
@@ -357,25 +378,6 @@ class LeastWaste:
         step.unknown.clear()
         step.seen.clear()
         return known
-
-    def _rebuild(self) -> None:
-        """Empty the caches."""
-        nodes = self._nodes
-        self._waste = NodeWaste(
-            FillSequences(self._classes, nodes.models),
-            # Its tables may be large, and only these weights read them.
-            Fragments(self._classes if self.weights.fragment else (), nodes.models),
-            self.weights,
-        )
-        self._made_for = len(nodes.model)
-        self._states = CardStates(
-            self._waste,
-            models=len(nodes.models),
-            nodes=self._made_for,
-            compiled=self._compiled,
-        )
-        self._costs = NodeCosts(self._classes, nodes, self._states, self.weights)
-        self._options: dict[tuple[int, int, int], PlacementOptions] = {}
 
     def _keep_up(self) -> None:
         rows = len(self._nodes.model)

@@ -13,7 +13,8 @@ for every node of a card model. Two nodes, or one node before and after a pod, a
 with the same random numbers, and the same mix always gives the same answer.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Final, Protocol
 
 import numpy as np
@@ -64,12 +65,96 @@ def fastest_fill(pods: PodSequences, *, problem: str | None = CompiledFill.probl
     return CompiledFill(pods) if problem is None else NumpyFill(pods)
 
 
-class FillSequences:
-    """The pods that fill nodes, by card model.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnPods:
+    """The pods that were drawn from a mix, for each card model.
+
+    Attributes:
+        pods: what a fill reads.
+        lost_milli: [model] the largest remainder of a card that counts as lost, in thousandths.
+        of_model: by model, what may be drawn, and [step, pod of the pair, sequence] what was.
+    """
+
+    pods: PodSequences
+    lost_milli: NDArray[np.int16]
+    of_model: Mapping[int, tuple[Sequence[Demand], IntArray]]
+
+
+def drawing(classes: Sequence[PodClass], models: Sequence[str]) -> Generator[None, None, DrawnPods]:
+    """Draw the pods that fill nodes, one card model in each step, and return them.
 
     Args:
         classes: the workload's mix.
         models: the card models; nodes refer to them by index.
+    """
+    length = _length(classes)
+    shape = (length, len(models), 2, SEQUENCES)
+    several = np.zeros((length, len(models), SEQUENCES), np.int16)
+    pods = PodSequences(
+        cpu=np.zeros(shape, np.int32),
+        # With NO_ROOM a pod has room on no card: pods on several cards, models without pods.
+        share=np.full(shape, NO_ROOM, np.uint16),
+        several=several,
+        several_cpu=np.zeros_like(several, np.int32),
+    )
+    lost_milli = np.zeros(len(models), np.int16)
+    of_model: dict[int, tuple[Sequence[Demand], IntArray]] = {}
+    for index, model in enumerate(models):
+        accepted = sorted(
+            (pod_class for pod_class in classes if pod_class.demand.accepts(model)),
+            key=lambda pod_class: (
+                pod_class.demand.cards,
+                pod_class.demand.share_milli,
+                pod_class.demand.cpu_milli,
+            ),
+        )
+        if accepted:
+            lost_milli[index] = _lost_below(accepted)
+            of_model[index] = _draw(pods, index, accepted)
+        yield
+    return DrawnPods(pods=pods, lost_milli=lost_milli, of_model=of_model)
+
+
+def _draw(
+    pods: PodSequences, index: int, classes: Sequence[PodClass]
+) -> tuple[Sequence[Demand], IntArray]:
+    """Draw the pods of one card model into *pods*; return what `DrawnPods.of_model` has of it."""
+    length = len(pods.cpu)
+    weights = np.array([pod_class.frequency_ratio for pod_class in classes])
+    # Stratified: each class gets its exact share of all draws, in shuffled order.
+    size = length * 2 * SEQUENCES
+    ends = np.cumsum(weights) / weights.sum()
+    drawn = np.searchsorted(ends, (np.arange(size) + 0.5) / size)
+    # A bit generator's raw stream stays the same in every release of NumPy.
+    shuffled = np.argsort(Philox(_SEED).random_raw(size), kind="stable")
+    drawn = np.minimum(drawn, len(classes) - 1)[shuffled].reshape(length, 2, SEQUENCES)
+    demands = [pod_class.demand for pod_class in classes]
+    most_cpu = np.iinfo(np.int32).max
+    cpu = np.array([min(demand.cpu_milli, most_cpu) for demand in demands], np.int32)
+    share = np.array(
+        [demand.share_milli * SLOTS if demand.cards <= 1 else NO_ROOM for demand in demands],
+        np.uint16,
+    )
+    several = np.array(
+        [min(demand.cards, MAX_CARDS + 1) if demand.cards > 1 else 0 for demand in demands],
+        np.int16,
+    )
+    pods.cpu[:, index] = cpu[drawn]
+    pods.share[:, index] = share[drawn]
+    # A pod without cards leaves the same remainders on any node: it runs only as the first.
+    second = pods.share[:, index, 1]
+    second[second == 0] = NO_ROOM
+    first, other = several[drawn[:, 0]], several[drawn[:, 1]]
+    pods.several[:, index] = np.where(first > 0, first, other)
+    pods.several_cpu[:, index] = np.where(first > 0, pods.cpu[:, index, 0], pods.cpu[:, index, 1])
+    return demands, drawn
+
+
+class FillSequences:
+    """The pods that fill nodes, by card model.
+
+    Args:
+        drawn: the pods.
         fill: what fills nodes; each kind gives the same answers.
 
     Attributes:
@@ -78,70 +163,12 @@ class FillSequences:
     """
 
     def __init__(
-        self,
-        classes: Sequence[PodClass],
-        models: Sequence[str],
-        *,
-        fill: Callable[[PodSequences], Fill] = fastest_fill,
+        self, drawn: DrawnPods, *, fill: Callable[[PodSequences], Fill] = fastest_fill
     ) -> None:
-        self._length = _length(classes)
-        shape = (self._length, len(models), 2, SEQUENCES)
-        several = np.zeros((self._length, len(models), SEQUENCES), np.int16)
-        pods = PodSequences(
-            cpu=np.zeros(shape, np.int32),
-            # With NO_ROOM a pod has room on no card: pods on several cards, models without pods.
-            share=np.full(shape, NO_ROOM, np.uint16),
-            several=several,
-            several_cpu=np.zeros_like(several, np.int32),
-        )
-        # Of each model, what may be drawn, and [step, pod of the pair, sequence] what was.
-        self._drawn: dict[int, tuple[Sequence[Demand], IntArray]] = {}
-        self.lost_milli = np.zeros(len(models), np.int16)
-        for index, model in enumerate(models):
-            accepted = sorted(
-                (pod_class for pod_class in classes if pod_class.demand.accepts(model)),
-                key=lambda pod_class: (
-                    pod_class.demand.cards,
-                    pod_class.demand.share_milli,
-                    pod_class.demand.cpu_milli,
-                ),
-            )
-            if accepted:
-                self.lost_milli[index] = _lost_below(accepted)
-                self._draw(pods, index, accepted)
-        self.fill = fill(pods)
-
-    def _draw(self, pods: PodSequences, index: int, classes: Sequence[PodClass]) -> None:
-        weights = np.array([pod_class.frequency_ratio for pod_class in classes])
-        # Stratified: each class gets its exact share of all draws, in shuffled order.
-        size = self._length * 2 * SEQUENCES
-        ends = np.cumsum(weights) / weights.sum()
-        drawn = np.searchsorted(ends, (np.arange(size) + 0.5) / size)
-        # A bit generator's raw stream stays the same in every release of NumPy.
-        shuffled = np.argsort(Philox(_SEED).random_raw(size), kind="stable")
-        drawn = np.minimum(drawn, len(classes) - 1)[shuffled].reshape(self._length, 2, SEQUENCES)
-        demands = [pod_class.demand for pod_class in classes]
-        most_cpu = np.iinfo(np.int32).max
-        cpu = np.array([min(demand.cpu_milli, most_cpu) for demand in demands], np.int32)
-        share = np.array(
-            [demand.share_milli * SLOTS if demand.cards <= 1 else NO_ROOM for demand in demands],
-            np.uint16,
-        )
-        several = np.array(
-            [min(demand.cards, MAX_CARDS + 1) if demand.cards > 1 else 0 for demand in demands],
-            np.int16,
-        )
-        pods.cpu[:, index] = cpu[drawn]
-        pods.share[:, index] = share[drawn]
-        # A pod without cards leaves the same remainders on any node: it runs only as the first.
-        second = pods.share[:, index, 1]
-        second[second == 0] = NO_ROOM
-        self._drawn[index] = demands, drawn
-        first, other = several[drawn[:, 0]], several[drawn[:, 1]]
-        pods.several[:, index] = np.where(first > 0, first, other)
-        pods.several_cpu[:, index] = np.where(
-            first > 0, pods.cpu[:, index, 0], pods.cpu[:, index, 1]
-        )
+        self._drawn = drawn.of_model
+        self._length = len(drawn.pods.cpu)
+        self.lost_milli = drawn.lost_milli
+        self.fill = fill(drawn.pods)
 
     def drawn(self, *, model: int, sequence: int) -> tuple[tuple[Demand, Demand], ...]:
         """Return the pairs of pods of one sequence, in order."""

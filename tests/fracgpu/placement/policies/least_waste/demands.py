@@ -1,6 +1,15 @@
 """Small workloads and nodes for the tests of policies."""
 
+from collections.abc import Callable, Iterator, Sequence
+
 from fracgpu.placement.node_matrix import Demand, FreeResources
+from fracgpu.placement.policies.least_waste.fill.fill_sequences import (
+    Fill,
+    FillSequences,
+    drawing,
+    fastest_fill,
+)
+from fracgpu.placement.policies.least_waste.fill.pod_sequences import PodSequences
 from fracgpu.placement.policies.least_waste.workload_mix import PodClass, WorkloadMix
 
 MODELS = ("A100", "T4")
@@ -21,6 +30,22 @@ def mix() -> tuple[PodClass, ...]:
     return WorkloadMix.fold(
         demand for demand, count in counts.items() for _ in range(count)
     ).classes()
+
+
+def a_fill(
+    classes: Sequence[PodClass],
+    models: Sequence[str] = MODELS,
+    *,
+    fill: Callable[[PodSequences], Fill] = fastest_fill,
+) -> FillSequences:
+    found: list[FillSequences] = []
+
+    def steps() -> Iterator[None]:
+        found.append(FillSequences((yield from drawing(classes, models)), fill=fill))
+
+    for _ in steps():
+        pass
+    return found[0]
 
 
 def node(*card_milli: int, model: str = "A100", cores: int = 96) -> FreeResources:

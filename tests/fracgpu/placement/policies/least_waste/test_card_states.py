@@ -11,10 +11,9 @@ from fracgpu.placement.policies.least_waste.card_states import (
     Allowance,
     CardStates,
 )
-from fracgpu.placement.policies.least_waste.fill.fill_sequences import FillSequences
-from tests.fracgpu.placement.policies.least_waste.demands import MODELS, mix
+from tests.fracgpu.placement.policies.least_waste.demands import MODELS, a_fill, mix
 
-FILL = FillSequences(mix(), MODELS)
+FILL = a_fill(mix(), MODELS)
 ZERO = np.zeros(1, np.int64)
 LEVELS = st.lists(st.integers(0, 1000), min_size=1, max_size=8)
 

@@ -5,17 +5,16 @@ import pytest
 
 from fracgpu.placement.node_matrix import FreeResourceTable
 from fracgpu.placement.policies.least_waste.card_states import Allowance, CardStates
-from fracgpu.placement.policies.least_waste.fill.fill_sequences import FillSequences
 from fracgpu.placement.policies.least_waste.node_costs import NodeCosts
 from fracgpu.placement.policies.least_waste.options import PlacementOptions
 from fracgpu.placement.policies.least_waste.turnover import FILLING
-from tests.fracgpu.placement.policies.least_waste.demands import HALF, MODELS, mix, node
+from tests.fracgpu.placement.policies.least_waste.demands import HALF, MODELS, a_fill, mix, node
 
 FIRST = np.array([0])
 
 
 def costs_of(nodes: FreeResourceTable) -> tuple[NodeCosts, CardStates]:
-    states = CardStates(FillSequences(mix(), MODELS), models=len(MODELS), nodes=1)
+    states = CardStates(a_fill(mix(), MODELS), models=len(MODELS), nodes=1)
     return NodeCosts(mix(), nodes, states, FILLING), states
 
 

@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fracgpu.placement.policies.least_waste.fill.fill_sequences import FillSequences
 from fracgpu.placement.policies.least_waste.fragments import Fragments
 from fracgpu.placement.policies.least_waste.node_waste import NodeWaste
 from fracgpu.placement.policies.least_waste.turnover import FILLING, TURNING_OVER, Weights
-from tests.fracgpu.placement.policies.least_waste.demands import MODELS, mix
+from tests.fracgpu.placement.policies.least_waste.demands import MODELS, a_fill, mix
 
-FILL = FillSequences(mix(), MODELS)
+FILL = a_fill(mix(), MODELS)
 FRAGMENTS = Fragments(mix(), MODELS)
 CARDS = st.lists(st.integers(0, 1000), min_size=1, max_size=8)
 WEIGHT = st.floats(0.0, 2.0)

@@ -4,18 +4,18 @@ import numpy as np
 
 from fracgpu.placement.node_matrix import Demand, FreeResourceTable, IntArray
 from fracgpu.placement.policies.least_waste.card_states import Allowance, CardStates
-from fracgpu.placement.policies.least_waste.fill.fill_sequences import FillSequences
 from fracgpu.placement.policies.least_waste.options import PlacementOptions
 from tests.fracgpu.placement.policies.least_waste.demands import (
     HALF,
     MODELS,
     PAIR,
     PROCESSOR,
+    a_fill,
     mix,
     node,
 )
 
-FILL = FillSequences(mix(), MODELS)
+FILL = a_fill(mix(), MODELS)
 
 
 class Nodes:

@@ -214,6 +214,20 @@ def test_another_mix_changes_the_answer() -> None:
     assert as_lists(after.rank(HALF)) != as_lists(before.rank(HALF))
 
 
+def test_another_mix_is_learnt_a_model_at_a_time_and_counts_from_the_last_step_on() -> None:
+    nodes = [node(1000), node(690), node(500, model="T4")]
+    policy, fresh = told(*nodes), simple(*nodes)
+    before = as_lists(policy.rank(HALF))
+    steps = 0
+    for _ in policy.learning(fresh.classes):
+        steps += 1
+        assert as_lists(policy.rank(HALF)) == before
+
+    assert steps > len(MODELS)
+    assert policy.classes == fresh.classes
+    assert as_lists(policy.rank(HALF)) == as_lists(fresh.rank(HALF)) != before
+
+
 def test_a_step_of_warming_evaluates_much_of_what_it_has_time_for() -> None:
     small = [Demand(cpu_milli=500 + 100 * share, cards=1, share_milli=share) for share in (40, 70)]
     policy = LeastWaste(WorkloadMix.fold(small).classes(), MODELS)

@@ -17,7 +17,7 @@ from fracgpu.placement.policies.least_waste.fill.compiled_fill import SOURCES, C
 from fracgpu.placement.policies.least_waste.fill.fill_sequences import FillSequences, fastest_fill
 from fracgpu.placement.policies.least_waste.fill.numpy_fill import NumpyFill
 from fracgpu.placement.policies.least_waste.workload_mix import WorkloadMix
-from tests.fracgpu.placement.policies.least_waste.demands import MODELS, mix
+from tests.fracgpu.placement.policies.least_waste.demands import MODELS, a_fill, mix
 
 # More than any level, at it, and below: shares and levels then often meet exactly.
 SHARE = st.sampled_from([1, 40, 125, 190, 333, 500, 810, 1000]) | st.integers(1, 1000)
@@ -54,8 +54,8 @@ def test_any_workload_wastes_the_same_on_any_nodes(
 ) -> None:
     classes = WorkloadMix.fold(workload).classes()
 
-    compiled = FillSequences(classes, MODELS, fill=CompiledFill)
-    in_numpy = FillSequences(classes, MODELS, fill=NumpyFill)
+    compiled = a_fill(classes, MODELS, fill=CompiledFill)
+    in_numpy = a_fill(classes, MODELS, fill=NumpyFill)
 
     assert waste(compiled, nodes) == waste(in_numpy, nodes)
 
@@ -74,18 +74,18 @@ def test_thousands_of_nodes_at_once_waste_the_same() -> None:
         )
     ]
 
-    compiled = FillSequences(mix(), MODELS, fill=CompiledFill)
-    in_numpy = FillSequences(mix(), MODELS, fill=NumpyFill)
+    compiled = a_fill(mix(), MODELS, fill=CompiledFill)
+    in_numpy = a_fill(mix(), MODELS, fill=NumpyFill)
 
     assert waste(compiled, nodes, width=8) == waste(in_numpy, nodes, width=8)
 
 
 def test_no_node_at_all_is_no_waste() -> None:
-    assert waste(FillSequences(mix(), MODELS, fill=CompiledFill), []) == b""
+    assert waste(a_fill(mix(), MODELS, fill=CompiledFill), []) == b""
 
 
 def test_what_could_read_beyond_an_array_is_refused() -> None:
-    fill = FillSequences(mix(), MODELS, fill=CompiledFill)
+    fill = a_fill(mix(), MODELS, fill=CompiledFill)
 
     with pytest.raises(AssertionError):
         waste(fill, [([1000], 4000, len(MODELS))])
@@ -99,7 +99,7 @@ def test_a_machine_of_the_image_has_the_compiled_fill_and_uses_it() -> None:
     # Else the tests above would compare nothing; `make setup` compiles it.
     assert platform.machine() in {"x86_64", "aarch64"}
     assert CompiledFill.problem is None
-    drawn = FillSequences(mix(), MODELS)
+    drawn = a_fill(mix(), MODELS)
     assert isinstance(drawn.fill, CompiledFill)
 
 
@@ -139,8 +139,6 @@ def test_a_library_of_other_sources_is_not_used_and_what_to_do_is_said(tmp_path:
 
 
 def test_without_the_compiled_fill_the_one_in_numpy_is_used() -> None:
-    drawn = FillSequences(
-        mix(), MODELS, fill=lambda pods: fastest_fill(pods, problem="no such file")
-    )
+    drawn = a_fill(mix(), MODELS, fill=lambda pods: fastest_fill(pods, problem="no such file"))
 
     assert isinstance(drawn.fill, NumpyFill)

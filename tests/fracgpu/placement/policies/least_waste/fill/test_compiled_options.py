@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from fracgpu.placement.node_matrix import Demand, FreeResources, FreeResourceTable
 from fracgpu.placement.policies.least_waste.card_states import Allowance, CardStates
-from fracgpu.placement.policies.least_waste.fill.fill_sequences import FillSequences
 from fracgpu.placement.policies.least_waste.options import PlacementOptions
 from fracgpu.placement.policies.least_waste.policy import LeastWaste
 from fracgpu.placement.policies.least_waste.turnover import FILLING, TURNING_OVER
@@ -18,6 +17,7 @@ from tests.fracgpu.placement.policies.least_waste.demands import (
     HALF,
     MODELS,
     PAIR,
+    a_fill,
     mix,
     node,
     varied_mix,
@@ -106,7 +106,7 @@ def test_a_row_that_is_not_there_is_refused(demand: Demand, row: int) -> None:
     nodes = FreeResourceTable(MODELS)
     free = FreeResources(model="T4", cpu_milli=9_000, memory_mib=1, card_milli=(1000, 1000))
     nodes.put(nodes.add(), free)
-    states = CardStates(FillSequences(mix(), MODELS), models=len(MODELS), nodes=1)
+    states = CardStates(a_fill(mix(), MODELS), models=len(MODELS), nodes=1)
     options, none = PlacementOptions(demand), np.zeros(1, np.bool_)
     options.update(nodes, states, np.array([0]))
     wrong, first = np.array([row]), np.array([0])

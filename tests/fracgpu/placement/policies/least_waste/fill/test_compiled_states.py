@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from fracgpu.placement.node_matrix import MAX_CARDS
 from fracgpu.placement.policies.least_waste.card_states import Allowance, CardStates
-from fracgpu.placement.policies.least_waste.fill.fill_sequences import FillSequences
-from tests.fracgpu.placement.policies.least_waste.demands import MODELS, mix
+from tests.fracgpu.placement.policies.least_waste.demands import MODELS, a_fill, mix
 
-FILL = FillSequences(mix(), MODELS)
+FILL = a_fill(mix(), MODELS)
 NODE = st.tuples(
     st.lists(st.integers(0, 1000), min_size=3, max_size=3),
     st.integers(0, 300_000) | st.integers(0, 300).map(lambda cores: cores * 1000),

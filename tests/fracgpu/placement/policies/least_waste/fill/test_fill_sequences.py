@@ -16,10 +16,11 @@ from tests.fracgpu.placement.policies.least_waste.demands import (
     ODD,
     PICKY,
     PROCESSOR,
+    a_fill,
     mix,
 )
 
-FILL = FillSequences(mix(), MODELS)
+FILL = a_fill(mix(), MODELS)
 LEVEL = st.sampled_from([0, 40, 190, 310, 500, 690, 810, 1000])
 NODE = st.tuples(st.lists(LEVEL, max_size=8), st.integers(0, 130_000), st.integers(0, 1))
 
@@ -91,11 +92,11 @@ def test_what_no_pod_can_use_is_wasted() -> None:
 
 
 def test_an_unknown_workload_wastes_all_that_is_idle() -> None:
-    assert expected(FillSequences((), MODELS), ([1000, 190], 50_000, 1)) == [1190]
+    assert expected(a_fill((), MODELS), ([1000, 190], 50_000, 1)) == [1190]
 
 
 def test_a_model_that_no_pod_accepts_wastes_all_that_is_idle() -> None:
-    fill = FillSequences(WorkloadMix.fold([PICKY]).classes(), MODELS)
+    fill = a_fill(WorkloadMix.fold([PICKY]).classes(), MODELS)
 
     assert expected(fill, ([1000], 50_000, 1)) == [1000]
     assert expected(fill, ([1000], 50_000, 0)) == [0]
@@ -122,7 +123,7 @@ def test_the_draws_come_in_no_order() -> None:
 
 
 def test_the_same_mix_gives_the_same_sequences() -> None:
-    again = FillSequences(mix(), MODELS)
+    again = a_fill(mix(), MODELS)
 
     assert all(
         again.drawn(model=1, sequence=sequence) == FILL.drawn(model=1, sequence=sequence)
@@ -132,12 +133,12 @@ def test_the_same_mix_gives_the_same_sequences() -> None:
 
 def test_a_remainder_is_lost_where_hardly_any_pod_is_so_small() -> None:
     rare = Demand(cards=1, share_milli=160)
-    fill = FillSequences(WorkloadMix.fold([rare, *[HALF] * 200, *[ODD] * 200]).classes(), MODELS)
+    fill = a_fill(WorkloadMix.fold([rare, *[HALF] * 200, *[ODD] * 200]).classes(), MODELS)
 
     assert fill.lost_milli.tolist() == [499, 499]
 
 
 def test_every_part_of_a_card_is_lost_where_only_whole_cards_are_asked() -> None:
-    fill = FillSequences(WorkloadMix.fold([EIGHT, PROCESSOR]).classes(), MODELS)
+    fill = a_fill(WorkloadMix.fold([EIGHT, PROCESSOR]).classes(), MODELS)
 
     assert fill.lost_milli.tolist() == [999, 999]
