@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence, Set
 from contextlib import aclosing
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import Final, Generic, TypeVar
 
+import msgspec
 import structlog
 
 from kube.client import KubeClient
@@ -27,6 +28,7 @@ _log = structlog.get_logger()
 _QUICK_S: Final = 1.0  # an attempt that ends sooner counts as failed
 _UNSERVED_PAUSE_S: Final = 5.0  # between two questions whether an optional kind is served now
 _DECODED_AT_ONCE: Final = 100  # objects of a list; of pods some 5 ms
+_COMPARED_AT_ONCE: Final = 5_000  # names; some 3 ms
 _LIMITS: Final = WatchLimits()
 _BACKOFF: Final = RetryPolicy(first_pause_s=0.5, longest_pause_s=30.0)
 
@@ -50,8 +52,9 @@ class Change(Generic[T]):
     object: T
 
 
-@dataclass(frozen=True, slots=True)
-class _Held(Generic[T]):
+class _Held(msgspec.Struct, Generic[T], frozen=True, gc=False):
+    """What is known of one object; of 100,000 of them the garbage collector would look at each."""
+
     uid: str
     resource_version: str
     object: T
@@ -217,14 +220,20 @@ class Informer(Generic[T]):
                 self._contact_at = self._monotonic()
                 version = page.resource_version
                 page = await self._read_and_fetch(page.items, seen, listing)
-        for key in [key for key in self._held if key not in seen]:
-            self._remove(key)
+        await self._remove_all_but(seen)
         self._version = version
         self._note_served()
         if not self._synced.is_set():
             self._synced.set()
             _log.info("informer_synced", kind=selected.kind.plural, objects=len(self._held))
         return version
+
+    async def _remove_all_but(self, seen: Set[ObjectKey]) -> None:
+        for at, key in enumerate(tuple(self._held)):
+            if at % _COMPARED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if key not in seen:
+                self._remove(key)
 
     def _empty(self, missing: NotFound) -> None:
         """Drop everything: without its kind there is no object."""
@@ -276,8 +285,9 @@ class Informer(Generic[T]):
             except ValueError as error:
                 self._drop(None, error)
                 continue
-            seen.add(metadata.key)
-            self._set(metadata, raw)
+            key = metadata.key
+            seen.add(key)
+            self._set(key, metadata, raw)
 
     def _take(self, event: WatchEvent) -> None:
         if event.metadata is None:
@@ -285,10 +295,10 @@ class Informer(Generic[T]):
         if event.type is EventType.DELETED:
             self._remove(event.metadata.key, last=event)
         else:
-            self._set(event.metadata, event.object)
+            self._set(event.metadata.key, event.metadata, event.object)
 
-    def _set(self, metadata: ObjectMeta, raw: Raw) -> None:
-        key, held = metadata.key, self._held.get(metadata.key)
+    def _set(self, key: ObjectKey, metadata: ObjectMeta, raw: Raw) -> None:
+        held = self._held.get(key)
         if held is not None and held.uid != metadata.uid:
             self._remove(key)
             held = None
@@ -299,11 +309,9 @@ class Informer(Generic[T]):
         except ValueError as error:
             self._drop(metadata, error)
             return
-        self._held[key] = _Held(metadata.uid, metadata.resource_version, value)
+        now = self._held[key] = _Held(metadata.uid, metadata.resource_version, value)
         self._objects[key] = value
-        self._report(
-            ChangeType.ADDED if held is None else ChangeType.MODIFIED, key, self._held[key]
-        )
+        self._report(ChangeType.ADDED if held is None else ChangeType.MODIFIED, key, now)
 
     def _remove(self, key: ObjectKey, *, last: WatchEvent | None = None) -> None:
         held = self._held.pop(key, None)

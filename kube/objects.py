@@ -7,7 +7,7 @@ the generated models of kubernetes-asyncio are never built.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -15,7 +15,7 @@ Raw = msgspec.Raw
 _T = TypeVar("_T")
 
 
-class ObjectKey(NamedTuple):
+class ObjectKey(msgspec.Struct, frozen=True, order=True, gc=False):
     """Identifies an object within its kind; the namespace is empty for cluster-scoped kinds."""
 
     namespace: str
@@ -25,7 +25,7 @@ class ObjectKey(NamedTuple):
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
-class ObjectMeta(msgspec.Struct, frozen=True, rename="camel"):
+class ObjectMeta(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """The part of ``metadata`` that identifies one version of one object."""
 
     name: str
@@ -39,7 +39,7 @@ class ObjectMeta(msgspec.Struct, frozen=True, rename="camel"):
         return ObjectKey(self.namespace, self.name)
 
 
-class Identified(msgspec.Struct, frozen=True):
+class Identified(msgspec.Struct, frozen=True, gc=False):
     """Any object, decoded only as far as its identity."""
 
     metadata: ObjectMeta

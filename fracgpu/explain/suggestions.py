@@ -6,6 +6,8 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Final
 
+from msgspec import structs
+
 from fracgpu import names
 from fracgpu.cards.card import FULL_CORES, CordonEffect, Health
 from fracgpu.cards.card_class import model_allowed, model_key
@@ -178,8 +180,8 @@ def _largest(
 def _fits_an_empty(need: PodNeed, nodes: Sequence[NodeInfo]) -> bool:
     for node_info in nodes:
         empty = {
-            uuid: CardInfo(card=replace(card_info.card, health=Health.HEALTHY))
-            for uuid, card_info in node_info.cards.items()
+            uuid: CardInfo(card=replace(info.card, health=Health.HEALTHY))
+            for uuid, info in node_info.cards.items()
         }
         if isinstance(try_cards(replace(node_info, cards=empty), need), Placement):
             return True
@@ -266,7 +268,7 @@ _MOST_NODES: Final = 3
 def lapsing_cordons(need: PodNeed, nodes: Sequence[NodeInfo]) -> Iterator[Suggestion]:
     """Yield the first node on which the pod fits once cordons have expired, and when."""
     for node_info in nodes:
-        free = {uuid: replace(info, cordoned=False) for uuid, info in node_info.cards.items()}
+        free = {uuid: structs.replace(it, cordoned=False) for uuid, it in node_info.cards.items()}
         answer = try_cards(replace(node_info, cards=MappingProxyType(free)), need)
         if not isinstance(answer, Placement):
             continue
@@ -301,8 +303,7 @@ def leaving_pods(
         victims = _victims(node_info, uids, state)
         cost = (len(victims), sum(victim.mib for victim in victims), node_info.node.node)
         if best is None or cost < best[0]:
-            cards = fitting_cards_of(answer, rest)
-            best = (cost, cards, victims)
+            best = (cost, fitting_cards_of(answer, rest), victims)
     if best is None:
         return
     _, cards, victims = best
@@ -369,7 +370,7 @@ def _cheapest(info: CardInfo, state: ClusterState, *, mib: int, cores: int) -> t
 def _victims(node_info: NodeInfo, uids: frozenset[str], state: ClusterState) -> tuple[Holder, ...]:
     found: dict[str, Holder] = {}
     for card_info in node_info.cards.values():
-        only = replace(card_info, pods=card_info.pods & uids)
+        only = structs.replace(card_info, pods=card_info.pods & uids)
         for holder in holders_of(only, state.snapshot, state.pods):
             before = found.get(holder.pod)
             found[holder.pod] = replace(holder, mib=Mib(holder.mib + (before.mib if before else 0)))

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 import numpy as np
+from msgspec import structs
 
 from fracgpu.cards.card import FULL_CORES, CardUuid
 from fracgpu.k8s.disruption_budget import BudgetedPod, BudgetIndex
@@ -373,7 +374,7 @@ def _card_without(
         slots=sum(held.slots for held in freed),
     )
     left = card_info.without_allocation(total, pod_uid="")
-    return replace(left, pods=card_info.pods - {victim.uid for victim in victims})
+    return structs.replace(left, pods=card_info.pods - {victim.uid for victim in victims})
 
 
 def _most_important_first(victims: Sequence[PotentialVictim]) -> list[PotentialVictim]:

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.errors import RequestError
@@ -24,8 +26,7 @@ class Slice:
 Assignment = Mapping[str, tuple[Slice, ...]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardAllocation:
+class CardAllocation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one pod takes of one card at its peak; *slots* is one for each container."""
 
     mib: Mib
@@ -74,6 +75,9 @@ def allocations_by_card(
     assignment names and the spec does not is counted as an app container: counting too much is
     safe, too little is not.
     """
+    if len(assignment) == 1:  # nearly every pod: there is nothing to add up
+        (slices,) = assignment.values()
+        return {part.card: CardAllocation(mib=part.mib, cores=part.cores) for part in slices}
     kinds = {container.name: container.kind for container in containers}
     order = [container.name for container in containers if container.name in assignment]
     order += [name for name in assignment if name not in kinds]

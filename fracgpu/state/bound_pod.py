@@ -3,12 +3,13 @@
 A cluster has up to 100,000 pods, and most of a pod's JSON does not matter to what cards hold.
 It is why this module has structs of its own beside those of `fracgpu.k8s.pod`: fields that are not
 needed are never decoded, names are interned, and equal labels, host resources
-and allocations are one object each: this keeps the scheduler's memory below 1 GiB.
+and allocations are one object each: this keeps the scheduler's memory below 1 GiB. None of it is
+the garbage collector's (``gc=False``), which it would stop everything to look at: a tree of facts
+has no cycles.
 """
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
@@ -32,8 +33,7 @@ _NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 _NO_AMOUNTS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoundPod:
+class BoundPod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A pod that has a node.
 
     Attributes:
@@ -52,7 +52,7 @@ class BoundPod:
     terminating: bool = False
     priority: int = 0
     started: str = ""
-    labels: Mapping[str, str] = field(default_factory=lambda: _NO_LABELS)
+    labels: Mapping[str, str] = _NO_LABELS
     host: HostResources = NO_HOST_RESOURCES
     allocation: PodAllocation
     models: tuple[str, ...] = ()
@@ -176,7 +176,9 @@ def bound_pod_of(pod: PodInfo) -> BoundPod | None:
         started=f"{pod.started_at:%Y-%m-%dT%H:%M:%SZ}" if pod.started_at else "",
         labels=_shared_labels(tuple(sorted(pod.labels.items()))) if pod.labels else _NO_LABELS,
         host=_shared_host(pod_requests(record.containers)) if record.live else NO_HOST_RESOURCES,
-        allocation=replace(allocation, node=node, by_card=_shared_cards(allocation.by_card)),
+        allocation=msgspec.structs.replace(
+            allocation, node=node, by_card=_shared_cards(allocation.by_card)
+        ),
         models=_shared_models(pod.annotations.get(names.MODEL, "")),
         problem=record.problem if record.live else "",
     )

@@ -129,7 +129,8 @@ class ReservationIndex:
 
     def holds_for(self, pod_uid: str) -> Sequence[CardHold]:
         """Return what Moves keep for a waiting pod, lapsed or not."""
-        return self._holds_of(self._holds_for.get(pod_uid, ()))
+        moves = self._holds_for.get(pod_uid)
+        return self._holds_of(moves) if moves else ()  # nearly every pod has none
 
     def _holds_of(self, moves: Iterable[str]) -> Sequence[CardHold]:
         found = (self._claims[move].hold for move in sorted(moves))

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, Protocol
 
+import msgspec
+from msgspec import structs
+
 from fracgpu.cards.card import Card, CardUuid, CordonEffect, NodeCards
 from fracgpu.state.allocation import CardAllocation, PodRecord, allocations_by_card, most_by_limits
 from fracgpu.state.card_hold import CardHold
@@ -16,8 +19,7 @@ _NO_CORDONS: Final[Mapping[CardUuid, CordonEffect]] = MappingProxyType({})
 _NO_HEAT: Final[Mapping[CardUuid, float]] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardInfo:
+class CardInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One card and what is held on it (requested, not measured), by pods and by Moves.
 
     Attributes:
@@ -59,7 +61,7 @@ class CardInfo:
         return self.card.slots - self.held_slots
 
     def with_allocation(self, allocation: CardAllocation, *, pod_uid: str) -> "CardInfo":
-        return replace(
+        return structs.replace(
             self,
             held_mib=Mib(self.held_mib + allocation.mib),
             held_cores=self.held_cores + allocation.cores,
@@ -68,7 +70,7 @@ class CardInfo:
         )
 
     def without_allocation(self, allocation: CardAllocation, *, pod_uid: str) -> "CardInfo":
-        return replace(
+        return structs.replace(
             self,
             held_mib=Mib(self.held_mib - allocation.mib),
             held_cores=self.held_cores - allocation.cores,
@@ -78,7 +80,7 @@ class CardInfo:
 
     def with_reservation(self, reservation: Reservation) -> "CardInfo":
         allocation = reservation.allocation
-        return replace(
+        return structs.replace(
             self,
             held_mib=Mib(self.held_mib + allocation.mib),
             held_cores=self.held_cores + allocation.cores,
@@ -89,7 +91,7 @@ class CardInfo:
 
     def without_reservation(self, reservation: Reservation) -> "CardInfo":
         allocation = reservation.allocation
-        return replace(
+        return structs.replace(
             self,
             held_mib=Mib(self.held_mib - allocation.mib),
             held_cores=self.held_cores - allocation.cores,
@@ -160,7 +162,7 @@ class NodeInfo:
         for uuid, hold in kept.items():
             card_info = changed.get(uuid) or self.cards.get(uuid)
             if card_info is not None:
-                changed[uuid] = replace(card_info, kept_for=hold.pod_uid)
+                changed[uuid] = structs.replace(card_info, kept_for=hold.pod_uid)
         if not changed:
             return self
         return replace(self, cards=MappingProxyType({**self.cards, **changed}))
@@ -178,7 +180,9 @@ class NodeInfo:
         if not any(card_info.kept_for == pod_uid for card_info in self.cards.values()):
             return self
         changed = {
-            uuid: replace(card_info, kept_for="") if card_info.kept_for == pod_uid else card_info
+            uuid: structs.replace(card_info, kept_for="")
+            if card_info.kept_for == pod_uid
+            else card_info
             for uuid, card_info in self.cards.items()
         }
         return replace(self, cards=MappingProxyType(changed))
@@ -188,15 +192,17 @@ class NodeInfo:
         if not any(uuid in cards for uuid in self.cards):
             return self
         changed = {
-            uuid: replace(card_info, cordoned=True) if uuid in cards else card_info
+            uuid: structs.replace(card_info, cordoned=True) if uuid in cards else card_info
             for uuid, card_info in self.cards.items()
         }
         return replace(self, cards=MappingProxyType(changed))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodAllocation:
+class PodAllocation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one pod holds, by card.
+
+    There are as many of these as pods, so they are none of the garbage collector's: it would look
+    at each of them again and again.
 
     Attributes:
         unplaced: the most it may hold of each card, if its assignment cannot be read.

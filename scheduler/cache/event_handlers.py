@@ -12,6 +12,7 @@ from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from fracgpu.state.reservation import MoveClaims
 from kube.informer import Change, ChangeType
+from kube.objects import ObjectKey
 from scheduler.cache.change_signal import ChangeSignal
 
 log = structlog.get_logger()
@@ -74,7 +75,7 @@ class ClusterEventHandlers:
         pod = change.object
         gone = change.type is ChangeType.DELETED
         problem = pod.problem if isinstance(pod, BoundPod) and not gone else ""
-        self._note(names.ASSIGNMENT, change.uid, of=str(change.key), problem=problem)
+        self._note(names.ASSIGNMENT, change.uid, of=change.key, problem=problem)
         if change.type is ChangeType.DELETED:
             self._ledger.remove_pod(change.uid)
             bound = self._bound_pods.remove(change.uid)
@@ -92,7 +93,7 @@ class ClusterEventHandlers:
         gone = change.type is ChangeType.DELETED
         for key in {*self._unreadable, *change.object.unreadable} - {names.ASSIGNMENT}:
             problem = "" if gone else change.object.unreadable.get(key, "")
-            self._note(key, change.uid, of=change.key.name, problem=problem)
+            self._note(key, change.uid, of=change.key, problem=problem)
         if change.type is ChangeType.DELETED:
             self._ledger.remove_node(change.key.name)
         else:
@@ -116,15 +117,15 @@ class ClusterEventHandlers:
                 )
         self._changes.notify()
 
-    def _note(self, annotation: str, uid: str, *, of: str, problem: str) -> None:
+    def _note(self, annotation: str, uid: str, *, of: ObjectKey, problem: str) -> None:
         """Track which objects have an unreadable annotation, and log each once."""
         known = self._unreadable.setdefault(annotation, {})
         if known.get(uid, "") == problem:
             return
         if problem:
             known[uid] = problem
-            log.error("annotation_unreadable", of=of, problem=problem, counts_as="full")
+            log.error("annotation_unreadable", of=str(of), problem=problem, counts_as="full")
         else:
             del known[uid]
-            log.info("annotation_readable_again", of=of, annotation=annotation)
+            log.info("annotation_readable_again", of=str(of), annotation=annotation)
         self._on_unreadable(annotation, len(known))

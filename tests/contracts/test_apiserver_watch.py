@@ -9,6 +9,7 @@ from kube.client import KubeClient
 from kube.errors import Gone
 from kube.informer import Change, Informer
 from kube.kinds import CONFIGMAPS, PODS
+from kube.objects import ObjectKey
 from kube.watch import EventType, Selection, WatchEvent, WatchLimits, watch
 from tests.support.objects import a_config, a_pod
 from tests.support.waiting import until_true
@@ -161,6 +162,6 @@ async def test_an_informer_follows_it_all(client: KubeClient, namespace: str) ->
         following.cancel()
 
     assert [change.type.value for change in changes] == ["ADDED", "MODIFIED", "DELETED"]
-    assert {change.key for change in changes} == {(namespace, "a")}
+    assert {change.key for change in changes} == {ObjectKey(namespace, "a")}
     assert len({change.uid for change in changes}) == 1
     assert not informer.items()

@@ -13,6 +13,7 @@ from kube.client import KubeClient
 from kube.errors import Gone, KubeDecodeError
 from kube.informer import Change, Informer
 from kube.kinds import CONFIGMAPS
+from kube.objects import ObjectKey
 from kube.retry import RetryPolicy
 from kube.watch import WatchLimits
 from tests.fakes.collection import Collection, HowGone, a_collection
@@ -122,7 +123,7 @@ async def test_every_change_is_told_once_and_is_already_in_the_copy() -> None:
             ("ADDED", "b", "first"),
             ("DELETED", "a", "new"),
         ]
-        assert dict(rig.informer.items()) == {("ml", "b"): "first"}
+        assert dict(rig.informer.items()) == {ObjectKey("ml", "b"): "first"}
 
 
 async def test_a_change_carries_the_uid_and_version_of_its_object() -> None:

@@ -5,6 +5,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from msgspec import structs
+
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, NodeCards
 from fracgpu.disruption.disruption_state import DisruptionState
@@ -215,7 +217,7 @@ def avoiding(state: DisruptionState, *cards: str) -> DisruptionState:
         name: replace(
             info,
             cards={
-                uuid: replace(card_info, avoided=uuid in cards)
+                uuid: structs.replace(card_info, avoided=uuid in cards)
                 for uuid, card_info in info.cards.items()
             },
         )

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from fracgpu.cards.card import CardUuid
 from fracgpu.explain.moves import words_of_hold, words_of_moves
 from fracgpu.placement.outcome import FitReason
@@ -16,7 +18,7 @@ from tests.support.explaining import NOON
 from tests.support.moves import a_beneficiary, move_of
 
 CARD = CardInfo(card=a_card("GPU-a"))
-HELD = replace(CARD, held_mib=Mib(900), reserved_mib=Mib(800), moves=frozenset({"a", "b"}))
+HELD = structs.replace(CARD, held_mib=Mib(900), reserved_mib=Mib(800), moves=frozenset({"a", "b"}))
 
 
 def a_state(*, denied: str = "") -> ClusterState:
@@ -48,7 +50,7 @@ def test_a_card_that_the_controller_left_is_said_to_be_closed_to_it() -> None:
 
 
 def test_a_card_that_is_kept_for_another_pod_says_for_whom_and_by_which_move() -> None:
-    kept = replace(CARD, kept_for="uid-big")
+    kept = structs.replace(CARD, kept_for="uid-big")
     hold = hold_of(move_of("a", beneficiary=a_beneficiary("GPU-a")))
     assert hold is not None
     state = replace(a_state(), holds={"a": hold})

@@ -4,6 +4,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
+from msgspec import structs
+
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, Cordon, Health, NodeCards
 from fracgpu.explain.trouble import CardTrouble, card_trouble, node_trouble
@@ -29,13 +31,13 @@ def test_the_gravest_trouble_of_a_card_is_named() -> None:
 
     assert card_trouble(CardInfo(card=CARD), NODE, unplaced="") == CardTrouble()
     assert card_trouble(full, NODE, unplaced="").text == "all its slots are taken: 2 of 2"
-    unsure = replace(full, unplaced_mib=Mib(5))
+    unsure = structs.replace(full, unplaced_mib=Mib(5))
     assert card_trouble(unsure, NODE, unplaced="x/y").text == (
         "5 MiB of it may be held by x/y, whose assignment is unreadable"
     )
-    assert card_trouble(replace(unsure, cordoned=True), cordoned, unplaced="x/y") == CardTrouble(
-        text="cordoned until 13:00:00 UTC: hot", until=UNTIL, closes=True
-    )
+    assert card_trouble(
+        structs.replace(unsure, cordoned=True), cordoned, unplaced="x/y"
+    ) == CardTrouble(text="cordoned until 13:00:00 UTC: hot", until=UNTIL, closes=True)
     ill = replace(CARD, health=Health.UNHEALTHY, health_reason="Xid 79")
     assert card_trouble(CardInfo(card=ill, cordoned=True), cordoned, unplaced="") == CardTrouble(
         text="unhealthy: Xid 79", until=UNTIL, closes=True

@@ -7,6 +7,7 @@ from itertools import combinations, product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from fracgpu.cards.card import FULL_CORES, CardUuid, Health
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
@@ -380,7 +381,7 @@ def test_a_pod_never_waits_because_cards_are_avoided(
 ) -> None:
     chosen = data.draw(st.sets(st.sampled_from(sorted(node_info.cards) or [CardUuid("none")])))
     cards = {
-        uuid: replace(card_info, avoided=uuid in chosen)
+        uuid: structs.replace(card_info, avoided=uuid in chosen)
         for uuid, card_info in node_info.cards.items()
     }
     before = place(node_info, need, strategy=strategy)

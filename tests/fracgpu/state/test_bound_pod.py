@@ -1,5 +1,6 @@
 """A bound pod holds the same as the pod info decoded from the same object."""
 
+import gc
 import json
 from typing import Any
 
@@ -145,6 +146,14 @@ def test_pods_share_what_they_have_in_common() -> None:
     assert one.labels is other.labels
     assert one.host is other.host
     assert one.node is other.node
+
+
+def test_a_bound_pod_is_nothing_that_the_garbage_collector_looks_at() -> None:
+    found = decode_bound_pod(json.dumps(bound()).encode())
+
+    assert found is not None
+    held = found.allocation.by_card[CardUuid("GPU-a")]
+    assert not any(gc.is_tracked(part) for part in (found, found.allocation, held))
 
 
 def test_what_is_no_pod_is_refused() -> None:

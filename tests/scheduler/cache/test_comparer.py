@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec import structs
 
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.placement.node_matrix import NodeMatrix
@@ -90,7 +90,7 @@ async def test_a_card_promised_beyond_its_memory_is_counted_and_named_whoever_bo
 ) -> None:
     cached = CachedNodes()
     assert await cached.compare() == ()
-    late = replace(cached.a_pod(7, 23_001), name="late", allocation=replace(
+    late = structs.replace(cached.a_pod(7, 23_001), name="late", allocation=structs.replace(
         cached.a_pod(7, 23_001).allocation, pod_uid="late"))  # fmt: skip
     cached.pods.append(late)
     cached.ledger.observe(late.allocation)
@@ -166,8 +166,8 @@ async def test_reservations_are_part_of_the_fold_and_overcommit_nothing() -> Non
         )
         cached.ledger.set_move(move)
         cached.moves.append(claims_of(move))
-    carrying = replace(cached.a_pod(2, 1000).allocation, move="m2")
-    cached.pods[2] = replace(cached.pods[2], allocation=carrying)
+    carrying = structs.replace(cached.a_pod(2, 1000).allocation, move="m2")
+    cached.pods[2] = structs.replace(cached.pods[2], allocation=carrying)
     cached.ledger.observe(carrying)
     assumed = PodRecord(uid="new", namespace="ns", name="new")
     cached.ledger.assume(assumed, node="n3", assignment={}, until=until, move="m3")
@@ -183,9 +183,12 @@ async def test_reservations_are_part_of_the_fold_and_overcommit_nothing() -> Non
 
 async def test_a_pod_that_changes_while_pods_are_read_is_no_drift() -> None:
     cached = CachedNodes()
-    nothing = replace(cached.a_pod(1, 1).allocation, by_card={})
+    nothing = structs.replace(cached.a_pod(1, 1).allocation, by_card={})
     # So many that they are read in several pieces, between which requests are answered.
-    idle = [replace(cached.a_pod(1, 1), name=f"idle-{n}", allocation=nothing) for n in range(5_000)]
+    idle = [
+        structs.replace(cached.a_pod(1, 1), name=f"idle-{n}", allocation=nothing)
+        for n in range(5_000)
+    ]
     cached.pods = [*idle, *cached.pods]
     changed = cached.a_pod(2, 2_000)
     async with asyncio.TaskGroup() as group:
@@ -203,8 +206,11 @@ async def test_a_pod_that_changes_while_pods_are_read_is_no_drift() -> None:
 
 async def test_a_node_that_is_deleted_while_pods_are_read_is_no_drift() -> None:
     cached = CachedNodes()
-    nothing = replace(cached.a_pod(1, 1).allocation, by_card={})
-    idle = [replace(cached.a_pod(1, 1), name=f"idle-{n}", allocation=nothing) for n in range(5_000)]
+    nothing = structs.replace(cached.a_pod(1, 1).allocation, by_card={})
+    idle = [
+        structs.replace(cached.a_pod(1, 1), name=f"idle-{n}", allocation=nothing)
+        for n in range(5_000)
+    ]
     cached.pods = [*idle, *cached.pods]
     async with asyncio.TaskGroup() as group:
         comparing = group.create_task(cached.compare())

@@ -4,6 +4,8 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+from msgspec import structs
+
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.room.card_table import CardTable
 from fracgpu.request.need import ContainerNeed, PodNeed
@@ -55,7 +57,7 @@ def test_the_last_slot_the_last_memory_and_the_last_compute_are_room() -> None:
 
 def test_a_card_that_takes_nothing_new_is_not_open() -> None:
     info = a_node_info(a_card("a"), a_card("b", index=1))
-    cordoned = replace(info.cards[CardUuid("a")], cordoned=True)
+    cordoned = structs.replace(info.cards[CardUuid("a")], cordoned=True)
     closed = replace(info, cards={**info.cards, CardUuid("a"): cordoned})
     assert _table(n1=closed).open.tolist() == [False, True]
     away = replace(info, node=replace(info.node, schedulable=False))

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.disruption_state import DisruptionState
@@ -116,7 +117,8 @@ def test_a_card_of_another_model_is_no_target() -> None:
     state = a_cluster(HELD)
     info = state.snapshot.nodes["n2"]
     cards = {
-        uuid: replace(it, card=replace(it.card, model="L4")) for uuid, it in info.cards.items()
+        uuid: structs.replace(it, card=replace(it.card, model="L4"))
+        for uuid, it in info.cards.items()
     }
     nodes = {**state.snapshot.nodes, "n2": replace(info, cards=cards)}
     assert target_of(replace(state, snapshot=replace(state.snapshot, nodes=nodes))) is None

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from fracgpu.cards.card import CardUuid
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
@@ -13,7 +15,7 @@ from tests.support.core import a_card, a_need, a_node_info, a_pod_need, an_alloc
 
 def warmed(node_info: NodeInfo, **heat: float) -> NodeInfo:
     cards = {
-        uuid: replace(card_info, heat=heat.get(str(uuid), 0.0))
+        uuid: structs.replace(card_info, heat=heat.get(str(uuid), 0.0))
         for uuid, card_info in node_info.cards.items()
     }
     return replace(node_info, cards=cards)

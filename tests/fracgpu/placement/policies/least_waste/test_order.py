@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from numpy.typing import NDArray
 
 from fracgpu import names
@@ -186,10 +187,12 @@ def test_once_pods_end_as_fast_as_they_start_scores_count_that_and_they_are_lear
 
 def test_a_pod_without_cards_or_of_an_unknown_node_is_no_turnover() -> None:
     order = Different([(1_000, 2_000)]).order
-    elsewhere = replace(
-        a_bound_pod("p"), allocation=replace(a_bound_pod("p").allocation, node="gone")
+    elsewhere = structs.replace(
+        a_bound_pod("p"), allocation=structs.replace(a_bound_pod("p").allocation, node="gone")
     )
-    without = replace(a_bound_pod("q"), allocation=replace(elsewhere.allocation, by_card={}))
+    without = structs.replace(
+        a_bound_pod("q"), allocation=structs.replace(elsewhere.allocation, by_card={})
+    )
 
     for _ in range(1000):
         order.forget(elsewhere)
