@@ -2,6 +2,8 @@
 
 from datetime import datetime
 
+from cryptography import x509  # 7 MiB, so only the roles that serve TLS import this module
+
 
 def not_after(cert_pem: bytes) -> datetime:
     """Return when the first certificate of a PEM file expires.
@@ -9,9 +11,6 @@ def not_after(cert_pem: bytes) -> datetime:
     Raises:
         ValueError: there is no certificate, or it is not as RFC 5280 specifies.
     """
-    # Loaded by the roles that serve TLS only: the library takes 7 MiB.
-    from cryptography import x509  # noqa: PLC0415
-
     try:
         return x509.load_pem_x509_certificate(cert_pem).not_valid_after_utc
     except (ValueError, x509.InvalidVersion) as error:

@@ -23,6 +23,7 @@ from scheduler.cache.pod_marker import PodMarker
 log = structlog.get_logger()
 
 _AT_ONCE: Final = 16
+_LOOKED_AT_AT_ONCE: Final = 2_000  # pods; less than a millisecond
 _RETRY_S: Final = 1.0
 
 
@@ -69,7 +70,12 @@ class Fence:
     async def mark_pending(self) -> None:
         """Mark every pending pod that requests a card, or give up after the limit."""
         until_s = self._clock.monotonic() + self._limit_s
-        left = [pod for pod in self._pods() if isinstance(pod, PodInfo) and awaits_placement(pod)]
+        left: list[PodInfo] = []
+        for at, pod in enumerate(tuple(self._pods())):
+            if at % _LOOKED_AT_AT_ONCE == _LOOKED_AT_AT_ONCE - 1:
+                await self._clock.sleep(0)
+            if isinstance(pod, PodInfo) and awaits_placement(pod):
+                left.append(pod)
         total = self._left = len(left)
         while left:
             left = await self._mark_all(left, until_s=until_s)
@@ -83,19 +89,19 @@ class Fence:
         log.info("fence_up", marked=total - len(left))
 
     async def _mark_all(self, pods: list[PodInfo], *, until_s: float) -> list[PodInfo]:
-        gate = asyncio.Semaphore(_AT_ONCE)
         failed: list[PodInfo] = []
+        queue = iter(pods)
 
-        async def one(pod: PodInfo) -> None:
-            async with gate:
+        async def mark() -> None:
+            for pod in queue:
                 # Marking many pods may outlast the limit if every request runs into its timeout.
                 late = self._clock.monotonic() >= until_s
                 if late or not await self._marked(pod):
                     failed.append(pod)
 
         async with asyncio.TaskGroup() as group:
-            for pod in pods:
-                group.create_task(one(pod), name=f"mark {pod.record.key}")
+            for number in range(min(_AT_ONCE, len(pods))):
+                group.create_task(mark(), name=f"mark pods {number}")
         self._left = len(failed)
         return failed
 

@@ -29,7 +29,7 @@ from process.clock import Clock, SystemClock
 from process.event_loop import longest_pause_s
 from process.http2.connections import ALPN
 from process.lifecycle import Running, Server, Service
-from process.memory import read_tls_in_small_pieces, settle_memory
+from process.memory import read_tls_in_small_pieces
 from process.telemetry import ReadyGate, Registry, TelemetryServer, new_registry
 from process.tls import ServingTls
 from scheduler.cache.assumptions import Assumptions, AssumptionTimeouts
@@ -54,6 +54,7 @@ from scheduler.page.server import PageServer
 from scheduler.pod_activator import PodActivator
 from scheduler.request_activity import RequestActivity
 from scheduler.settings import SchedulerSettings
+from scheduler.settling_memory import settling_memory
 from scheduler.version_skew import VersionSkewCheck
 from scheduler.workload_learner import WorkloadLearner
 
@@ -247,7 +248,7 @@ def _wire(
                 ).run
             ),
             "learn the mix": leader_gate.once_listed(learn),
-            "settle memory": leader_gate.once_listed(settle_memory),
+            "settle memory": settling_memory(leader_gate, core, clock, lists=(nodes, pods)),
         },
         servers=(
             ExtenderServer(

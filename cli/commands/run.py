@@ -19,6 +19,7 @@ from process import logs
 from process.clock import SystemClock
 from process.event_loop import MeasuredEventLoop
 from process.lifecycle import Service, run_until_stopped
+from process.memory import freeze_imported
 from process.settings import HelpRequested, ProcessSettings, SettingsError, describe, load
 
 log = structlog.get_logger()
@@ -93,6 +94,7 @@ def main(argv: Sequence[str]) -> int:
             raise
         hint = f"install the role's libraries: pip install 'fracgpu[{name}]'"
         return _complain(FAILED, f"the role {name} needs the module {error.name}; {hint}")
+    freeze_imported()
     with asyncio.Runner(loop_factory=MeasuredEventLoop) as runner:
         return runner.run(run_until_stopped(service, SystemClock(), known=(AccessError, LeaseLost)))
 

@@ -6,6 +6,7 @@ import all their modules, a thousand generated models among them.
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from kubernetes_asyncio.config.kube_config import KubeConfigLoader
 
 
+def _import_library() -> None:
+    from kubernetes_asyncio import config  # noqa: F401, PLC0415 - see above
+
+
 async def server_of_kubeconfig(paths: str, *, context: str | None, user_agent: str) -> ApiServer:
     """Return the API server of a context, or of the current one.
 
@@ -30,6 +35,7 @@ async def server_of_kubeconfig(paths: str, *, context: str | None, user_agent: s
     Raises:
         AccessError: it cannot be used.
     """
+    await asyncio.to_thread(_import_library)  # 0.2 s, in which the event loop has its turns
     from kubernetes_asyncio import config  # noqa: PLC0415 - see above
     from kubernetes_asyncio.client import Configuration  # noqa: PLC0415
 

@@ -39,6 +39,28 @@ async def test_every_pod_that_waits_for_a_share_is_marked_and_no_other() -> None
     assert sorted(cluster.api.patches) == ["one", "two"]
 
 
+async def test_very_many_pods_are_looked_at_in_pieces() -> None:
+    cluster = Harness()
+    cluster.create("bound")
+    await cluster.bind("bound")
+    cluster.see("bound")
+    (bound,) = cluster.bound_pods.pods()
+    fence = Fence(
+        lambda: [bound] * 5_000,
+        cluster.marker,
+        cluster.clock,
+        on_bound=cluster.assumptions.count_bound,
+        limit_s=75.0,
+    )
+    async with asyncio.TaskGroup() as group:
+        rising = group.create_task(fence.mark_pending())
+        await asyncio.sleep(0)
+        assert not rising.done()
+        assert fence.why_not() == "pending pods are not marked yet"
+
+    assert fence.why_not() is None
+
+
 async def test_until_all_are_marked_nothing_is_answered() -> None:
     cluster = Harness()
     cluster.create("one")
