@@ -268,7 +268,7 @@ _MOST_NODES: Final = 3
 def lapsing_cordons(need: PodNeed, nodes: Sequence[NodeInfo]) -> Iterator[Suggestion]:
     """Yield the first node on which the pod fits once cordons have expired, and when."""
     for node_info in nodes:
-        free = {uuid: structs.replace(it, cordoned=False) for uuid, it in node_info.cards.items()}
+        free = {uuid: structs.replace(one, cordoned=False) for uuid, one in node_info.cards.items()}
         answer = try_cards(replace(node_info, cards=MappingProxyType(free)), need)
         if not isinstance(answer, Placement):
             continue

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from datetime import timedelta
 
+from msgspec import structs
+
 from cli.fleet import fleet_json, fleet_of
 from fracgpu.cards.card import CardUuid, CordonEffect, Health
 from fracgpu.units import Mib
@@ -61,7 +63,7 @@ def test_memory_that_an_unreadable_assignment_may_hold_is_not_free_and_says_whos
     cluster = Cluster().node("n", a_card("GPU-a", mib=24_000), a_card("GPU-b", index=1))
     cluster.holder("chat", "n", "GPU-a", 9_000)
     cluster.allocations = [
-        replace(cluster.allocations[0], by_card={}, unplaced=an_allocation(24_000))
+        structs.replace(cluster.allocations[0], by_card={}, unplaced=an_allocation(24_000))
     ]
     state = cluster.state()
 
