@@ -124,10 +124,9 @@ class LeastWaste:
         return self._waste.evaluated_in(time_ms)
 
     def learn(self, classes: Sequence[PodClass]) -> None:
-        """Set another mix.
+        """Set another mix. This empties all caches, and the next rankings fill them again.
 
-        This empties all caches, and the next rankings fill them again. A server that must not stall
-        builds a second policy step by step (`learning`, then `warming`), and then swaps the two.
+        A server that must not stall builds another policy in steps: `learning`, then `warming`.
         """
         for _ in self.learning(classes):
             pass
