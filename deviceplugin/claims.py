@@ -4,6 +4,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from msgspec import structs
+
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
@@ -362,7 +364,7 @@ def _unplaced(node_claims: NodeClaims) -> Mapping[str, CardAllocation]:
     for pod in node_claims.pods.values():
         record = pod.record
         if record.node == node_claims.node and (most := allocation_of(record).unplaced):
-            found[record.key] = replace(most, mib=Mib(min(most.mib, largest_mib)))
+            found[record.key] = structs.replace(most, mib=Mib(min(most.mib, largest_mib)))
     return found
 
 
