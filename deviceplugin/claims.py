@@ -114,7 +114,7 @@ def resolve(
     nobody, or only ended or unknown pods  the init container whose status carries our token;
                                            without one, UNLISTED if an init container of a
                                            live pod here wants as many slots, else NOBODY
-    containers of several live pods        as below for the one pod that is not proven to be
+    containers of several live or unknown  as below for the one pod that is not proven to be
                                            elsewhere; SEVERAL_PODS if there is not exactly one
     one container, with exactly these ids  that container, unless an init container of the
                                            pod could be meant and is assigned other cards:
@@ -123,10 +123,11 @@ def resolve(
                                            exactly one with as many slots, or by the token
     =====================================  ==============================================
 
-    Ended and unknown pods are passed over because a kubelet without kubernetes PR 132028 still
-    lists them. Plain init containers are never listed: kubelet passes their ids on to app
-    containers, or keeps them where no app container wants any. An unlisted one is never inferred,
-    not even where only one could be meant: kubelet may know a pod that the API server has deleted.
+    Ended pods are passed over because a kubelet without kubernetes PR 132028 still lists them. One
+    that the API server does not know was deleted by force, and may start until kubelet drops it:
+    beside a live pod it counts as a second. Plain init containers are never listed: kubelet passes
+    their ids on to app containers, or keeps them where no app container wants any. An unlisted one
+    is never inferred, not even where only one could be meant: kubelet may know a deleted pod.
     """
     live = [
         holder
@@ -143,16 +144,18 @@ def resolve(
         )
         dead = f"; kubelet lists {', '.join(others)}, ended or unknown" if others else ""
         return _rejected(RejectReason.NOBODY, f"no live pod holds {_ids(slot_ids)}{dead}")
-    shared = len(keys) > 1
+    unknown = sorted(
+        {holder.key for holder in holders if holder.slot_ids & slot_ids} - node_claims.pods.keys()
+    )
+    shared = len(keys) + len(unknown) > 1
     if shared:
-        callers = [key for key in keys if not _is_elsewhere(key, node_claims)]
-        if len(callers) != 1:
-            pods = " and ".join("/".join(key) for key in keys)
-            text = (
-                f"kubelet has given {_ids(slot_ids)} to {pods}, which both live (kubernetes PR "
-                "137534); waiting until it is clear which of them wants to start"
-            )
-            return _rejected(RejectReason.SEVERAL_PODS, text)
+        elsewhere = node_claims.elsewhere
+        callers = [key for key in keys if node_claims.pods[key].record.uid not in elsewhere]
+        if len(callers) != 1 or unknown:
+            gone = f", though the API server does not know {_keys(unknown)}" if unknown else ""
+            pods = f"{_keys((*keys, *unknown))}{gone} (kubernetes PR 137534)"
+            text = f"kubelet has given {_ids(slot_ids)} to {pods}; waiting until it is clear which "
+            return _rejected(RejectReason.SEVERAL_PODS, text + "of them wants to start")
         # Who was verified before says nothing: the others hold the ids just as well.
         keys, node_claims = callers, replace(node_claims, owner_uid="")
     pod = node_claims.pods[keys[0]]
@@ -208,8 +211,8 @@ def _listed_twice(listed: Sequence[SlotHolder]) -> bool:
     return len({holder.container for holder in listed}) != len(listed)
 
 
-def _is_elsewhere(key: PodKey, node_claims: NodeClaims) -> bool:
-    return node_claims.pods[key].record.uid in node_claims.elsewhere
+def _keys(keys: Iterable[PodKey]) -> str:
+    return " and ".join("/".join(key) for key in keys)
 
 
 def _unlisted(slot_ids: frozenset[str], node_claims: NodeClaims) -> list[tuple[PodInfo, str]]:

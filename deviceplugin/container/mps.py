@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -83,7 +84,7 @@ class MpsDaemons(Mps):
         async with asyncio.TaskGroup() as group:
             while True:
                 card = await self._requested.get()
-                group.create_task(self._keep(card), name=f"mps_{card}")
+                group.create_task(self._keep(card, group), name=f"mps_{card}")
 
     async def ensure(self, card: CardUuid) -> Folders:
         if not _FOLDER_NAME.fullmatch(card):
@@ -109,12 +110,12 @@ class MpsDaemons(Mps):
             shm=str(shm) if shm.is_dir() else "",
         )
 
-    async def _keep(self, card: CardUuid) -> None:
+    async def _keep(self, card: CardUuid, group: asyncio.TaskGroup) -> None:
         daemon, pause_s = self._daemons[card], _FIRST_PAUSE_S
         while True:
             began_s = self._clock.monotonic()
             try:
-                daemon.problem = await self._run_once(card, daemon)
+                daemon.problem = await self._run_once(card, daemon, group)
             except OSError as error:
                 daemon.problem = f"{self._program}: {error.strerror or error}"
             finally:
@@ -125,7 +126,7 @@ class MpsDaemons(Mps):
             await self._clock.sleep(pause_s)
             pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
 
-    async def _run_once(self, card: CardUuid, daemon: _Daemon) -> str:
+    async def _run_once(self, card: CardUuid, daemon: _Daemon, group: asyncio.TaskGroup) -> str:
         """Run the daemon once, until it ends, and return how it ended."""
         pipe, logs = daemon.folder / "pipe", daemon.folder / "log"
         for folder in (pipe, logs):
@@ -133,29 +134,29 @@ class MpsDaemons(Mps):
             folder.chmod(_OPEN_MODE)
         # With the control file of an earlier daemon, this one would look ready too early.
         (pipe / _CONTROL).unlink(missing_ok=True)
-        process = await asyncio.create_subprocess_exec(
-            self._program,
-            "-f",  # stay in the foreground, so that we notice its end
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env={
-                **os.environ,
-                "CUDA_VISIBLE_DEVICES": card,
-                "CUDA_MPS_PIPE_DIRECTORY": str(pipe),
-                "CUDA_MPS_LOG_DIRECTORY": str(logs),
-            },
-        )
-        log.info("mps_daemon_started", card=card, pid=process.pid)
         words = _LastWords()
-        async with asyncio.TaskGroup() as group:
-            listening = group.create_task(words.listen(process), name=f"mps_words_{card}")
-            try:
-                code = await self._watch(process, pipe / _CONTROL, daemon)
-                await asyncio.wait([listening], timeout=_LAST_WORDS_S)
-            finally:
-                await _end(process)
-                listening.cancel()
+        with words.pen() as pen:
+            process = await asyncio.create_subprocess_exec(
+                self._program,
+                "-f",  # stay in the foreground, so that we notice its end
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=pen,
+                stderr=pen,
+                env={
+                    **os.environ,
+                    "CUDA_VISIBLE_DEVICES": card,
+                    "CUDA_MPS_PIPE_DIRECTORY": str(pipe),
+                    "CUDA_MPS_LOG_DIRECTORY": str(logs),
+                },
+            )
+        log.info("mps_daemon_started", card=card, pid=process.pid)
+        # Its server may outlive it, and writes to the same pipe: nobody may close that before.
+        listening = group.create_task(words.listen(), name=f"mps_words_{card}")
+        try:
+            code = await self._watch(process, pipe / _CONTROL, daemon)
+            await asyncio.wait([listening], timeout=_LAST_WORDS_S)
+        finally:
+            await _end(process)
         return f"{self._program} ended with {code}{words.line()}"
 
     async def _watch(
@@ -167,21 +168,39 @@ class MpsDaemons(Mps):
             await self._clock.sleep(_POLL_S)
         if process.returncode is None:
             daemon.ready.set()
-        return await process.wait()
+        code = await process.wait()
+        daemon.ready.clear()
+        return code
 
 
 class _LastWords:
-    """The end of what a daemon writes, however much it writes."""
+    """The end of what a daemon and its server write, however much that is."""
 
     def __init__(self) -> None:
         self._kept = b""
+        self._ear = -1
 
-    async def listen(self, process: asyncio.subprocess.Process) -> None:
-        """Read until the end, or until cancelled: a full pipe would stop the daemon."""
-        if process.stdout is None:
-            return
-        while text := await process.stdout.read(_KEPT_BYTES):
-            self._kept = (self._kept + text)[-_KEPT_BYTES:]
+    @contextlib.contextmanager
+    def pen(self) -> Iterator[int]:
+        """Give the end of a pipe to write to; it is closed here once the daemon has it."""
+        self._ear, pen = os.pipe()
+        try:
+            yield pen
+        except BaseException:
+            os.close(self._ear)
+            raise
+        finally:
+            os.close(pen)
+
+    async def listen(self) -> None:
+        """Read until nobody can write any more: a full pipe would stop the daemon."""
+        reader = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(self._ear, "rb", 0)
+        )
+        with contextlib.closing(transport):
+            while text := await reader.read(_KEPT_BYTES):
+                self._kept = (self._kept + text)[-_KEPT_BYTES:]
 
     def line(self) -> str:
         """Return the last line, as the end of a sentence; empty if there is none."""

@@ -1,8 +1,10 @@
 """PreStart: finds the container that holds some slots, and writes its CDI spec or rejects it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Final, Protocol
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -16,7 +18,7 @@ from deviceplugin.claims import (
     pods_elsewhere,
     resolve,
 )
-from deviceplugin.container.cdi import CdiError, device_name
+from deviceplugin.container.cdi import CdiError, CdiSpec, device_name
 from deviceplugin.container.cri import RuntimeUnknownError
 from deviceplugin.container.injection import InjectionError, SpecStore
 from deviceplugin.container.spec_builder import ContainerSpecBuilder, SpecBuildError
@@ -42,9 +44,12 @@ _SHARED_FOLDER: Final = (
 )
 
 
-# Kubelet waits 30 s for an answer, and tries a refused start again after 10 to 15 s.
-_CALLER_LIMIT_S: Final = 20.0
+# Kubelet waits 30 s for an answer, and tries a refused start again after 10 to 15 s. What follows
+# this has to fit into the rest: a last look at all holders, and the spec.
+_CALLER_LIMIT_S: Final = 15.0
 _CALLER_POLL_S: Final = 1.0
+# How long a start waits for another one of the same slots that is being prepared.
+_TURN_LIMIT_S: Final = 10.0
 
 
 class PreStartError(Exception):
@@ -134,6 +139,8 @@ class PreStartHandler:
         # The starts that wait until it is clear whose they are, and what others of the same ids are
         # rejected with meanwhile.
         self._in_doubt: dict[frozenset[str], str] = {}
+        # Each is there as long as a start has or awaits its turn.
+        self._turns: WeakValueDictionary[frozenset[str], asyncio.Lock] = WeakValueDictionary()
 
     def allocated(self, slot_ids: frozenset[str]) -> None:
         """Record that kubelet allocates *slot_ids* to a container, which is not known yet."""
@@ -167,31 +174,60 @@ class PreStartHandler:
         return claim
 
     async def _prepare(self, slot_ids: frozenset[str]) -> Claim:
-        allocations = self._history.generation(slot_ids)
-        holders, result = await self._resolve(slot_ids)
-        if isinstance(result, Claim) or result.reason is not RejectReason.SEVERAL_PODS:
-            return await self._wire(slot_ids, holders, result, allocations=allocations)
-        self._history.doubted(slot_ids)
-        if slot_ids in self._in_doubt:
-            text = f"[{self._in_doubt[slot_ids]}] {result.text}"
-            raise self._reject(result.reason.value, text)
+        give_up_s = self._clock.monotonic() + _CALLER_LIMIT_S
+        async with self._turn(slot_ids):
+            if slot_ids in self._in_doubt:
+                raise self._reject_for_now(slot_ids)
+            allocations = self._history.generation(slot_ids)
+            holders, result = await self._resolve(slot_ids)
+            if isinstance(result, Claim) or result.reason is not RejectReason.SEVERAL_PODS:
+                return await self._wire(slot_ids, holders, result, allocations=allocations)
+            self._history.doubted(slot_ids)
+            self._in_doubt[slot_ids] = new_token()
         log.warning("slots_given_twice", slots=sorted(slot_ids), reason=result.text)
-        self._in_doubt[slot_ids] = new_token()
         try:
-            holders, result = await self._wait_until_clear(slot_ids)
-            return await self._wire(slot_ids, holders, result, allocations=allocations)
+            holders, result = await self._wait_until_clear(slot_ids, give_up_s=give_up_s)
+            async with self._turn(slot_ids):
+                return await self._wire(slot_ids, holders, result, allocations=allocations)
         finally:
             del self._in_doubt[slot_ids]
 
+    @asynccontextmanager
+    async def _turn(self, slot_ids: frozenset[str]) -> AsyncIterator[None]:
+        """Let one start at a time look whose *slot_ids* are, and write their spec.
+
+        Otherwise a slow write for a pod that has lost them could follow that for the next holder.
+        """
+        turn = self._turns.get(slot_ids)
+        if turn is None:
+            turn = self._turns[slot_ids] = asyncio.Lock()
+        try:
+            async with asyncio.timeout(_TURN_LIMIT_S):
+                await turn.acquire()
+        except TimeoutError:
+            text = "an earlier start of these slots is still being prepared"
+            raise self._reject("busy", f"{text} after {_TURN_LIMIT_S:g} s") from None
+        try:
+            yield
+        finally:
+            turn.release()
+
+    def _reject_for_now(self, slot_ids: frozenset[str]) -> PreStartError:
+        """Return the rejection of a start while another one waits until it is clear whose it is."""
+        text = (
+            f"[{self._in_doubt[slot_ids]}] several pods may hold {', '.join(sorted(slot_ids))}; "
+            "another start of them is waiting until it is clear whose it is"
+        )
+        return self._reject(RejectReason.SEVERAL_PODS.value, text)
+
     async def _wait_until_clear(
-        self, slot_ids: frozenset[str]
+        self, slot_ids: frozenset[str], *, give_up_s: float
     ) -> tuple[Sequence[SlotHolder], Claim | Rejected]:
-        """Wait until the other holders of *slot_ids* are proven to be elsewhere, at most 20 s.
+        """Wait until the other holders of *slot_ids* are proven to be elsewhere.
 
         Meanwhile every other start of these ids is rejected with a token, which kubelet writes into
         the status of the pod that wanted it.
         """
-        give_up_s = self._clock.monotonic() + _CALLER_LIMIT_S
         while True:
             running: frozenset[tuple[str, str]] = frozenset()
             try:
@@ -243,6 +279,8 @@ class PreStartHandler:
         if isinstance(result, Rejected):
             token = f"[{self._history.issue_token(slot_ids)}] " if result.askable else ""
             raise self._reject(result.reason.value, token + result.text)
+        if self._history.generation(slot_ids) != allocations:
+            raise self._reject("handed_on", _REALLOCATED)
         name = device_name(slot_ids)
         stores = await self._stores(name, shared=result.shared)
         try:
@@ -255,11 +293,11 @@ class PreStartHandler:
             # this container, must not remove the spec as stale.
             self._written_at_s[name] = self._clock.monotonic()
             for folder in stores:
-                # In a thread, so that a slow disk does not block the other starts.
-                await asyncio.to_thread(folder.write, spec)
+                await _written(folder, spec)
         except CdiError as error:
             raise self._reject("cdi_folder", str(error)) from error
-        # The spec just written for the old holder is overwritten before the new one starts.
+        # The spec just written for the old holder is overwritten before the new one starts: that
+        # start waits for this one.
         if self._history.generation(slot_ids) != allocations:
             raise self._reject("handed_on", _REALLOCATED)
         self._history.verified(slot_ids, pod_uid="" if result.shared else result.pod.record.uid)
@@ -339,6 +377,20 @@ class PreStartHandler:
     def _reject(self, outcome: str, text: str) -> PreStartError:
         self._metrics.started(outcome)
         return PreStartError(text)
+
+
+async def _written(folder: SpecStore, spec: CdiSpec) -> None:
+    """Write in a thread, so that a slow disk does not block other starts; not less than to its end.
+
+    A thread cannot be ended. If the start is cancelled, because kubelet has given up, it is still
+    this start's turn until nothing can be written any more.
+    """
+    writing = asyncio.get_running_loop().run_in_executor(None, folder.write, spec)
+    try:
+        await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        await asyncio.wait([writing])
+        raise
 
 
 def _carries(pod: PodInfo, token: str) -> bool:

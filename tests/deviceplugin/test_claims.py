@@ -91,12 +91,21 @@ def test_a_container_with_two_slots_gets_two_cards_in_the_order_of_its_assignmen
 
 def test_a_holder_that_has_ended_does_not_stand_in_the_way() -> None:
     ended = a_pod("ended", phase="Succeeded")
-    holders = [a_holder("ended"), a_holder("unknown"), a_holder("train-0")]
+    holders = [a_holder("ended"), a_holder("train-0")]
 
     answer = ask("s1", holders, ended, a_pod())
 
     assert isinstance(answer, Claim)
     assert answer.pod.record.name == "train-0"
+
+
+def test_a_holder_that_was_deleted_by_force_may_start_until_kubelet_has_dropped_it() -> None:
+    holders = [a_holder("deleted"), a_holder("train-0")]
+
+    assert_rejected(
+        ask("s1", holders, a_pod()), RejectReason.SEVERAL_PODS, "does not know ml/deleted"
+    )
+    assert isinstance(ask("s1", holders[1:], a_pod()), Claim)
 
 
 def test_nobody_holds_them() -> None:

@@ -107,6 +107,12 @@ async def test_a_daemon_that_does_not_come_up_is_named_with_its_cause(
     end_what_was_left(folder)
 
 
+async def test_a_daemon_that_writes_much_is_not_stopped_by_it(folder: Path) -> None:
+    talkative = MPS_CONTROL.replace("test ", "yes | head -c 1000000\ntest ", 1)
+    async with running(folder / "mps", a_program(folder, talkative)) as daemons:
+        assert (await daemons.ensure(A)).pipe
+
+
 async def test_a_folder_too_deep_for_sockets_is_named_before_a_daemon_is_started(
     folder: Path,
 ) -> None:

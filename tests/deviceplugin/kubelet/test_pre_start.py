@@ -20,6 +20,7 @@ from deviceplugin.container.spec_builder import ContainerSpecBuilder
 from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
 from deviceplugin.kubelet.pre_start import PreStartError, PreStartHandler
 from deviceplugin.metrics import DevicePluginMetrics
+from fracgpu import names
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.errors import KubeError, NotFound, Unavailable
 from kube.kinds import Kind
@@ -462,6 +463,59 @@ async def test_a_refusal_says_nothing_about_a_later_start(tmp_path: Path) -> Non
     assert specs(tmp_path) == []
 
 
+async def test_the_start_of_a_pod_deleted_by_force_never_gets_the_other_ones_card(
+    tmp_path: Path,
+) -> None:
+    rig = await a_rig_with_one_slot_for_two(tmp_path)
+
+    async with asyncio.TaskGroup() as group:
+        one = group.create_task(outcome(rig))
+        await rig.clock.wait_for_sleepers(1)
+        del rig.api.pods["one"]  # kubelet does not know yet
+        await rig.clock.advance(16)
+
+    assert "does not know" in one.result()
+    assert specs(tmp_path) == []
+
+
+class HoldsBack(CdiFolder):
+    """Writes the first card's spec only when it is told to, as a disk that hangs."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def write(self, spec: CdiSpec) -> None:
+        if spec.env[names.ENV_VISIBLE_DEVICES] == "GPU-a":
+            self.begun.set()
+            assert self.go.wait(30)
+        super().write(spec)
+
+
+@pytest.mark.parametrize("end", ["it is answered", "kubelet gives up"])
+async def test_the_next_holder_waits_for_a_write_that_is_under_way(
+    tmp_path: Path, end: str
+) -> None:
+    slow = HoldsBack(tmp_path)
+    rig = await a_rig_with_one_slot_for_two(tmp_path, store=slow)
+    rig.kubelet.answer = (a_holder("one"),)
+
+    async with asyncio.TaskGroup() as group:
+        one = group.create_task(outcome(rig))
+        await until_true(slow.begun.is_set, what="the write for one")
+        rig.pre_start.allocated(S1)
+        rig.kubelet.answer = (a_holder("two"),)
+        if end == "kubelet gives up":
+            one.cancel()
+        two = group.create_task(outcome(rig))
+        await asyncio.sleep(0)
+        slow.go.set()
+
+    assert two.result() == "GPU-b"
+    (text,) = specs(tmp_path)
+    assert "GPU-b" in text
+
+
 @pytest.mark.parametrize("silent", [True, False], ids=["the runtime is silent", "nothing runs"])
 async def test_a_start_that_stays_unclear_is_refused_before_kubelet_gives_up(
     tmp_path: Path, silent: bool
@@ -473,7 +527,7 @@ async def test_a_start_that_stays_unclear_is_refused_before_kubelet_gives_up(
     async with asyncio.TaskGroup() as group:
         start = group.create_task(outcome(rig))
         await rig.clock.wait_for_sleepers(1)
-        await rig.clock.advance(19.5)
+        await rig.clock.advance(14.5)
         early = start.done()
         await rig.clock.advance(2)
 

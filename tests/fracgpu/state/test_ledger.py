@@ -275,6 +275,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.matrix = NodeMatrix(self.ledger)
         self.told: dict[str, PodRecord] = {}
         self.truth: dict[str, Bound] = {}
+        self.bound_as: dict[str, tuple[PodRecord, str, Assignment, datetime]] = {}
         for node in NODES:
             self.ledger.set_node(node)
 
@@ -300,6 +301,7 @@ class AnyOrder(RuleBasedStateMachine):
         bound = Bound(record=a_record(f"u{self.count}"), assignment=answer.assignment, node=node)
         until = self.now + timedelta(seconds=60)
         self.ledger.assume(bound.record, node=node, assignment=answer.assignment, until=until)
+        self.bound_as[bound.record.uid] = (bound.record, node, answer.assignment, until)
         return bound
 
     @rule(target=taken, bound=consumes(under_way))
@@ -408,11 +410,16 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def what_is_kept_of_a_node_is_what_a_new_fold_would_be(self) -> None:
-        for node, known in dict(self.ledger.nodes).items():
-            kept = self.ledger.node(node, now=self.now)
-            self.ledger.remove_node(node)
-            self.ledger.set_node(known)
-            assert self.ledger.node(node, now=self.now) == kept
+        fresh = Ledger()
+        for record in self.told.values():
+            fresh.set_pod(record)
+        for known in self.ledger.nodes.values():
+            fresh.set_node(known)
+        for uid in self.ledger.assumed:
+            record, node, assignment, until = self.bound_as[uid]
+            fresh.assume(record, node=node, assignment=assignment, until=until)
+        for name in self.ledger.nodes:
+            assert self.ledger.node(name, now=self.now) == fresh.node(name, now=self.now)
 
     @invariant()
     def what_requests_are_answered_from_is_the_ledger(self) -> None:

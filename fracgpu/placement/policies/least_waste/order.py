@@ -50,8 +50,7 @@ _PODS_AT_ONCE: Final = 500
 _CLASSES_AT_ONCE: Final = 64
 _NODES_AT_ONCE: Final = 32
 _MAX_GLOBS: Final = 256
-
-Models = frozenset[str] | None
+_MOST: Final = 2**40  # more than any node has, and within 64 bits with all that is added to it
 
 _NONE_CLOSED: Final[Mapping[CardUuid, str]] = MappingProxyType({})
 
@@ -87,7 +86,7 @@ class LeastWasteOrder:
         self._synced: SyncedPolicy | None = None
         self.times_learnt = 0
         self.turnover = Turnover()
-        self._accepted: dict[frozenset[str], Models] = {}
+        self._accepted: dict[frozenset[str], frozenset[str] | None] = {}
         self._models_known = 0
 
     @property
@@ -243,7 +242,7 @@ class LeastWasteOrder:
             for demand, frequency_ratio in found.items()
         )
 
-    def _models(self, globs: frozenset[str]) -> Models:
+    def _models(self, globs: frozenset[str]) -> frozenset[str] | None:
         """Return the models of the cluster that globs allow, or None for all of them."""
         models = self._matrix.models
         if len(models) != self._models_known or len(self._accepted) >= _MAX_GLOBS:
@@ -371,12 +370,13 @@ class LeastWasteOrder:
         return found
 
     def _demand(self, need: PodNeed | None, host: HostResources, size_mib: int) -> Demand:
+        cpu_milli, memory_mib = min(host.cpu_milli, _MOST), min(host.memory_mib, _MOST)
         if need is None:
-            return Demand(cpu_milli=host.cpu_milli, memory_mib=host.memory_mib)
+            return Demand(cpu_milli=cpu_milli, memory_mib=memory_mib)
         (container,) = need.containers
         return Demand(
-            cpu_milli=host.cpu_milli,
-            memory_mib=host.memory_mib,
+            cpu_milli=cpu_milli,
+            memory_mib=memory_mib,
             cards=container.cards,
             share_milli=_milli(container.mib, size_mib),
             models=self._models(frozenset(need.models)) if need.models else None,

@@ -168,13 +168,15 @@ class SyncedPolicy:
             free = None  # until the mix is learnt anew: a model changes all that is known
         before = self._names.pop(row, None)
         if before is not None and (before != name or free is None):
-            self.policy.drop(before)
+            if self._matrix_row[self.row[row]] == row:  # else it is in another row by now
+                self.policy.drop(before)
             self.row[row] = -1
             self._rows_of_size.clear()
         if free is not None:
             self.policy.put(name, free)
             self._names[row] = name
-            own, size_mib = self.policy.rows[name], int(self._matrix.capacity_mib[row].max())
+            own, cards = self.policy.rows[name], len(free.card_milli)
+            size_mib = int(self._matrix.capacity_mib[row, :cards].max())
             if self.row[row] != own or self.size_mib[row] != size_mib:
                 self._rows_of_size.clear()
             self.row[row], self.size_mib[row] = own, size_mib

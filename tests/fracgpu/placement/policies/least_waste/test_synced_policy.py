@@ -86,6 +86,42 @@ def test_a_node_that_goes_and_one_that_takes_its_row_are_told_apart() -> None:
     assert policy.row[row] == policy.policy.rows["later"]
 
 
+def test_nodes_that_leave_and_come_back_in_each_others_rows_keep_one_row_each() -> None:
+    cluster, policy = synced()
+    policy.keep_up()
+    matrix = cluster.fits.matrix
+    before = {name: matrix.rows[name] for name in ("n0", "n1")}
+    for name in before:
+        cluster.ledger.remove_node(name)
+    matrix.refresh(now=cluster.clock.now())
+    for name in before:
+        cluster.add_node(name, some_cards(name, count=2))
+    matrix.refresh(now=cluster.clock.now())
+    assert {name: matrix.rows[name] for name in before} != before, "rows are used again, last first"
+    policy.keep_up()
+
+    costs = policy.costs(HALF, SIZE_MIB, {}, Allowance())
+
+    assert {name: policy.row[row] for name, row in matrix.rows.items()} == policy.policy.rows
+    assert np.isfinite([costs[row] for row in matrix.rows.values()]).all()
+
+
+def test_the_size_of_a_nodes_cards_is_not_that_of_a_node_that_was_in_its_row() -> None:
+    cluster, policy = synced()
+    cluster.add_node("large", some_cards("large", count=2, mib=4 * SIZE_MIB))
+    cluster.fits.matrix.refresh(now=cluster.clock.now())
+    policy.keep_up()
+    row = cluster.fits.matrix.rows["large"]
+    cluster.ledger.remove_node("large")
+    cluster.fits.matrix.refresh(now=cluster.clock.now())
+    cluster.add_node("small", some_cards("small", count=1, mib=SIZE_MIB))
+    cluster.fits.matrix.refresh(now=cluster.clock.now())
+    policy.keep_up()
+
+    assert cluster.fits.matrix.rows["small"] == row
+    assert policy.size_mib[row] == SIZE_MIB
+
+
 class Counting(LeastWaste):
     """Counts how often nodes are ranked."""
 
