@@ -17,9 +17,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.card.cuda_load import OUT_OF_MEMORY, CudaError, Load, read_line
+from deviceplugin.settings import DevicePluginSettings
 from fracgpu import names
 from fracgpu.cards.annotations import read_cards
 from fracgpu.cards.card import Card
+from process.settings import load
 from simulator.envtest.ports import free_ports
 from tests.support.real_node import RealNode, a_real_node
 from tests.support.real_pods import a_container, a_real_pod, state_of
@@ -210,7 +212,7 @@ async def test_mps_limits_a_container_to_its_share(
 ) -> None:
     if shutil.which("nvidia-cuda-mps-control") is None:
         pytest.skip("no nvidia-cuda-mps-control")
-    flags = {"isolation": "mps", "mps-dir": str(folder), "load-report-s": "3"}
+    flags = {"isolation": "mps", "mps-dir": str(folder)}
     async with a_card_node(tmp_path, uuid, program, flags=flags) as here:
         modest = await here.run(Load(mib=1000), mib=2000)
         sees = await here.sees(modest)
@@ -228,20 +230,16 @@ async def test_mps_limits_a_container_to_its_share(
 
         # The driver counts what a client uses for the MPS server.
         await until(measured, what="the pod's memory, and no figure of its use", limit_s=60)
-        annotations: dict[str, str] = {}
-
-        async def reported() -> bool:
-            annotations.update((await here.node.node())["metadata"]["annotations"])
-            return uuid in annotations.get(names.NODE_HEAT, "")
-
-        await until(reported, what="the card's heat", limit_s=60)
 
     assert sees["uuid"] == uuid
     assert sees["free_mib"] <= 1000
     assert refused.value.code == OUT_OF_MEMORY
     assert found["DCGM_FI_DEV_GPU_UTIL", ""] > 0
-    # What the MPS server holds is kept back from the start: nothing else of the card is lost to it.
-    assert uuid not in annotations.get(names.NODE_FOREIGN, "")
+    # What is kept back for the MPS server is enough: nothing of it counts as foreign.
+    words = ["--node-name", "n", "--isolation", "mps"]
+    kept_mib = load(DevicePluginSettings, words, {}, program="deviceplugin").kept_back()
+    rest_mib = found["DCGM_FI_DEV_FB_USED", ""] - found["fracgpu_pod_gpu_memory_used_mib", name]
+    assert 0 < found["fracgpu_unattributed_memory_mib", ""] <= rest_mib <= kept_mib
 
 
 def _end_daemons(folder: Path) -> None:
