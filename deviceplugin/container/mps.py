@@ -162,7 +162,7 @@ class MpsDaemons(Mps):
     async def _watch(
         self, process: asyncio.subprocess.Process, control: Path, daemon: _Daemon
     ) -> int:
-        """Say that the daemon is ready once it is, and return its exit code."""
+        """Return the exit code of the daemon, which is ready once its control file exists."""
         while process.returncode is None and not await asyncio.to_thread(control.exists):
             daemon.problem = f"{control} does not exist yet"
             await self._clock.sleep(_POLL_S)
@@ -182,7 +182,7 @@ class _LastWords:
 
     @contextlib.contextmanager
     def pen(self) -> Iterator[int]:
-        """Give the end of a pipe to write to; it is closed here once the daemon has it."""
+        """Return the end of a pipe to write to; it is closed here once the daemon has it."""
         self._ear, pen = os.pipe()
         try:
             yield pen

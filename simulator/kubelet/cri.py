@@ -2,15 +2,14 @@
 
 # ruff: noqa: ARG002, N802 - names and arguments of the methods are the protocol's
 
-import asyncio
 from pathlib import Path
 
 import grpc
 
-from deviceplugin.kubelet.device_plugin import check_socket_path
 from deviceplugin.proto import cri_pb2 as messages
 from deviceplugin.proto import cri_pb2_grpc as services
 from simulator.kubelet.container_runtime import ContainerRuntime
+from simulator.kubelet.pod_resources import serve
 
 
 class RuntimeServer(services.RuntimeServiceServicer):
@@ -31,16 +30,9 @@ class RuntimeServer(services.RuntimeServiceServicer):
         Raises:
             deviceplugin.kubelet.device_plugin.SocketError: the path is too long for a socket.
         """
-        check_socket_path(self._socket)
-        self._socket.unlink(missing_ok=True)
         server = grpc.aio.server()
         services.add_RuntimeServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
-        server.add_insecure_port(f"unix:{self._socket}")
-        await server.start()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await server.stop(None)
+        await serve(server, self._socket)
 
     async def ListContainers(
         self,

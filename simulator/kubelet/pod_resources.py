@@ -47,17 +47,9 @@ class PodResourcesServer(services.PodResourcesListerServicer):
         Raises:
             deviceplugin.kubelet.device_plugin.SocketError: the path is too long for a socket.
         """
-        check_socket_path(self._socket)
-        self._socket.parent.mkdir(parents=True, exist_ok=True)
-        self._socket.unlink(missing_ok=True)
         server = grpc.aio.server()
         services.add_PodResourcesListerServicer_to_server(self, server)  # type: ignore[no-untyped-call]
-        server.add_insecure_port(f"unix:{self._socket}")
-        await server.start()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await server.stop(None)
+        await serve(server, self._socket)
 
     async def List(
         self,
@@ -89,3 +81,24 @@ class PodResourcesServer(services.PodResourcesListerServicer):
                 for grant in self._devices.allocations().get(key, ())
             ],
         )
+
+
+async def serve(server: grpc.aio.Server, socket: Path) -> None:
+    """Serve on *socket* until cancelled; a socket that an earlier process left is replaced.
+
+    Raises:
+        deviceplugin.kubelet.device_plugin.SocketError: the path is too long for a socket.
+    """
+    _make_room(socket)
+    server.add_insecure_port(f"unix:{socket}")
+    await server.start()
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await server.stop(None)
+
+
+def _make_room(socket: Path) -> None:
+    check_socket_path(socket)
+    socket.parent.mkdir(parents=True, exist_ok=True)
+    socket.unlink(missing_ok=True)

@@ -64,12 +64,12 @@ class NvmlProcesses:
             return None
         busy = await self._busy(card, handle) if found.bytes_by_pid else {}
         clients_counted = not busy or not found.mps_clients.isdisjoint(busy)
-        unseen = {} if clients_counted else dict.fromkeys(found.mps_clients)
+        unknown = frozenset() if clients_counted else found.mps_clients
         return tuple(
             CardProcess(
                 pid=pid,
                 used_mib=None if used is None else Mib(used // BYTES_PER_MIB),
-                sm_percent=busy.get(pid, unseen.get(pid, 0.0)),
+                sm_percent=None if pid in unknown else busy.get(pid, 0.0),
             )
             for pid, used in sorted(found.bytes_by_pid.items())
         )
