@@ -35,7 +35,7 @@ settings.load_profile("shared")
 
 
 _BUSY_WORKERS = len(os.sched_getaffinity(0))
-_WAITING_WORKERS = 3  # each collects all tests first, which takes some seconds of a CPU
+_WAITING_WORKERS = 7  # each collects all tests first, which takes some seconds of a CPU
 
 
 def pytest_xdist_auto_num_workers() -> int:
