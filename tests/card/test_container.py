@@ -23,6 +23,7 @@ from fracgpu.cards.annotations import read_cards
 from fracgpu.cards.card import Card
 from process.settings import load
 from simulator.envtest.ports import free_ports
+from tests.support.physical_card import LIBRARIES, write_driver_spec_or_skip
 from tests.support.real_node import RealNode, a_real_node
 from tests.support.real_pods import a_container, a_real_pod, state_of
 from tests.support.waiting import until
@@ -32,11 +33,6 @@ pytestmark = [pytest.mark.card, pytest.mark.e2e, pytest.mark.slow, pytest.mark.t
 Json = dict[str, Any]
 
 _SAID: Final = "said"
-# The image has a shell alone; the C library, which the driver's libraries need, is the host's.
-_LIBRARIES: Final = {
-    "loader": ("/usr/lib64", "/lib64"),
-    "libraries": ("/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu"),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +52,7 @@ class CardNode:
         words = " ".join(load.words())
         container["command"] = ["/bin/sh", "-c", f"exec /program/cuda_load {words} >{said} 2>&1"]
         pod = a_real_pod([container], seen=self.node.seen)
-        volumes = {"program": (str(self.program.parent), "/program"), **_LIBRARIES}
+        volumes = {"program": (str(self.program.parent), "/program"), **LIBRARIES}
         if not self.cdi:  # then an image brings the driver's library
             volumes["driver"] = (str(_driver_folder()), "/driver")
             container["env"].append({"name": "LD_LIBRARY_PATH", "value": "/driver"})
@@ -112,7 +108,7 @@ async def a_card_node(
     """Start a node whose agent reads the physical cards, and wait until it offers *uuid*."""
     vendor = root / "vendor"
     vendor.mkdir()
-    await _generate(vendor / "nvidia.yaml")
+    write_driver_spec_or_skip(vendor / "nvidia.yaml")
     (port,) = free_ports(1)
     settings = {
         "cards": "nvml",
@@ -135,18 +131,6 @@ async def a_card_node(
         await until(offered, what="the node offers its card", limit_s=90)
         card = next(card for card in cards if card.uuid == uuid)
         yield CardNode(node=node, card=card, telemetry_port=port, program=program, cdi=cdi)
-
-
-async def _generate(file: Path) -> None:
-    """Write the driver's CDI spec as an administrator does."""
-    toolkit = shutil.which("nvidia-ctk")
-    if toolkit is None:
-        pytest.skip("no nvidia-ctk (NVIDIA's container toolkit) to write the driver's CDI spec")
-    process = await asyncio.create_subprocess_exec(
-        toolkit, "cdi", "generate", f"--output={file}", stderr=asyncio.subprocess.PIPE
-    )
-    _, text = await process.communicate()
-    assert process.returncode == 0, text.decode()
 
 
 def _driver_folder() -> Path:
@@ -226,15 +210,15 @@ async def test_mps_limits_a_container_to_its_share(
             found.clear()
             found.update(await here.samples())
             used = found.get(("fracgpu_pod_gpu_memory_used_mib", name), 0) > 0
-            return used and (names.METRIC_POD_BUSY, name) not in found
+            busy = found.get(("DCGM_FI_DEV_GPU_UTIL", ""), 0) > 0
+            return used and busy and (names.METRIC_POD_BUSY, name) not in found
 
         # The driver counts what a client uses for the MPS server.
-        await until(measured, what="the pod's memory, and no figure of its use", limit_s=60)
+        await until(measured, what="a busy card, and no figure of the pod's use", limit_s=60)
 
     assert sees["uuid"] == uuid
     assert sees["free_mib"] <= 1000
     assert refused.value.code == OUT_OF_MEMORY
-    assert found["DCGM_FI_DEV_GPU_UTIL", ""] > 0
     # What is kept back for the MPS server is enough: nothing of it counts as foreign.
     words = ["--node-name", "n", "--isolation", "mps"]
     kept_mib = load(DevicePluginSettings, words, {}, program="deviceplugin").kept_back()

@@ -1,11 +1,21 @@
 """The physical cards of this machine; tests that need one are skipped where there is none."""
 
+import shutil
+import subprocess
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from benchmarks.card.cuda_load import NoCompilerError, build
 from benchmarks.card.physical_cards import NoPhysicalCardError, shareable_uuids
+
+# The image of tests has a shell alone; the C library, which the driver's libraries need, is the
+# host's.
+LIBRARIES: Final = {
+    "loader": ("/usr/lib64", "/lib64"),
+    "libraries": ("/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu"),
+}
 
 
 def uuids_or_skip() -> tuple[str, ...]:
@@ -22,3 +32,13 @@ def program_or_skip(folder: Path) -> Path:
         return build(folder)
     except NoCompilerError as error:
         pytest.skip(str(error))
+
+
+def write_driver_spec_or_skip(file: Path) -> None:
+    """Write the driver's CDI spec as an administrator does, or skip the test without the tool."""
+    toolkit = shutil.which("nvidia-ctk")
+    if toolkit is None:
+        pytest.skip("no nvidia-ctk (NVIDIA's container toolkit) to write the driver's CDI spec")
+    subprocess.run(  # noqa: S603 - our own words
+        [toolkit, "cdi", "generate", f"--output={file}"], check=True, capture_output=True
+    )

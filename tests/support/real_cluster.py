@@ -189,7 +189,10 @@ class RealCluster:
 
 @asynccontextmanager
 async def a_real_cluster(
-    *, images: Iterable[Path] = (), api_flags: Mapping[str, str] | None = None
+    *,
+    images: Iterable[Path] = (),
+    api_flags: Mapping[str, str] | None = None,
+    handlers: Mapping[str, Path] | None = None,
 ) -> AsyncIterator[RealCluster]:
     """Start a cluster of one node, or skip the test with what this machine lacks.
 
@@ -197,6 +200,7 @@ async def a_real_cluster(
         images: archives of the node's images, besides busybox; built before, because nothing
             can be fetched from inside.
         api_flags: further flags of kube-apiserver, without dashes.
+        handlers: programs as runc, by the name that a RuntimeClass has for each.
     """
     runtime = cluster_runtime_or_skip()
     async with AsyncExitStack() as stack:
@@ -220,7 +224,7 @@ async def a_real_cluster(
                 },
             )
         )
-        cluster = _lay_out(root, runtime, api, client, mounts)
+        cluster = _lay_out(root, runtime, api, client, mounts, handlers or {})
         stack.push_async_callback(_end_all, cluster)
         await _start(cluster, runtime, images)
         yield cluster
@@ -320,7 +324,12 @@ def _scheduler_configuration(kubeconfig: Path) -> Json:
 
 
 def _lay_out(
-    root: Path, runtime: Runtime, api: ControlPlane, client: KubeClient, mounts: OwnMounts
+    root: Path,
+    runtime: Runtime,
+    api: ControlPlane,
+    client: KubeClient,
+    mounts: OwnMounts,
+    handlers: Mapping[str, Path],
 ) -> RealCluster:
     assets = Path(os.environ[ASSETS_ENV])
     socket = root / "run" / "containerd.sock"
@@ -352,6 +361,7 @@ def _lay_out(
             cdi_dir=Path("/var/run/cdi"),
             cdi=True,
             snapshotter="overlayfs",
+            handlers=handlers,
         )
     )
     path = {"PATH": f"{runtime.folder}:{os.environ['PATH']}"}

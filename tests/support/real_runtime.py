@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import tarfile
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,7 +189,7 @@ def _digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()
 
 
-def containerd_config(
+def containerd_config(  # noqa: PLR0913 - each line of the file has one
     workdir: Path,
     *,
     socket: Path,
@@ -196,8 +197,20 @@ def containerd_config(
     cdi_dir: Path,
     cdi: bool,
     snapshotter: str = "native",
+    handlers: Mapping[str, Path] | None = None,
 ) -> str:
-    """Write a configuration that keeps everything below *workdir*."""
+    """Write a configuration that keeps everything below *workdir*.
+
+    *handlers* are programs as runc, by the name that a RuntimeClass has for each.
+    """
+    runtimes = "".join(
+        f"""
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{name}]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{name}.options]
+        BinaryName = "{program}\""""
+        for name, program in {"runc": runc, **(handlers or {})}.items()
+    )
     return f"""version = 2
 root = "{workdir}/containerd"
 state = "{workdir}/containerd-state"
@@ -213,11 +226,7 @@ state = "{workdir}/containerd-state"
   restrict_oom_score_adj = true
   [plugins."io.containerd.grpc.v1.cri".containerd]
     snapshotter = "{snapshotter}"
-    default_runtime_name = "runc"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-      runtime_type = "io.containerd.runc.v2"
-      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-        BinaryName = "{runc}"
+    default_runtime_name = "runc"{runtimes}
   [plugins."io.containerd.grpc.v1.cri".cni]
     conf_dir = "{workdir}/cni"
     bin_dir = "/usr/lib/cni"

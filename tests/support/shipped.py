@@ -1,7 +1,7 @@
 """What a user installs, on a real cluster: the image of the Dockerfile, the manifests unchanged."""
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -26,8 +26,13 @@ AGENT: Final = "daemonset/fracgpu-deviceplugin"
 
 
 @asynccontextmanager
-async def a_cluster_with_our_images(workdir: Path) -> AsyncIterator[RealCluster]:
-    """Start a cluster whose node has the images that ``deploy/`` names, or skip the test."""
+async def a_cluster_with_our_images(
+    workdir: Path, *, handlers: Mapping[str, Path] | None = None
+) -> AsyncIterator[RealCluster]:
+    """Start a cluster whose node has the images that ``deploy/`` names, or skip the test.
+
+    *handlers* are programs as runc, by the name that a RuntimeClass has for each.
+    """
     cluster_runtime_or_skip()
     scheduler = Path(os.environ[ASSETS_ENV]) / "kube-scheduler"
     try:
@@ -35,7 +40,7 @@ async def a_cluster_with_our_images(workdir: Path) -> AsyncIterator[RealCluster]
     except NoImageError as error:
         pytest.skip(f"no image: {error}")
     theirs = program_image(_image("kube-scheduler"), scheduler, workdir / "kube-scheduler.tar")
-    async with a_real_cluster(images=[ours, theirs]) as cluster:
+    async with a_real_cluster(images=[ours, theirs], handlers=handlers) as cluster:
         yield cluster
 
 
