@@ -35,7 +35,7 @@ help: ## list the targets
 setup: $(READY) ## build .venv from pinned versions; find or install Prometheus
 	@bash tools/setup_prometheus.sh
 
-COMPILED = $(addprefix fracgpu/placement/policies/least_waste/fill/,fill.c options.c states.c states.h)
+COMPILED = $(wildcard fracgpu/placement/policies/least_waste/fill/*.[ch])
 
 $(READY): requirements.lock pyproject.toml setup.py $(COMPILED) tools/setup_venv.sh
 	@PYTHON=$(PYTHON) VENV=$(VENV) bash tools/setup_venv.sh

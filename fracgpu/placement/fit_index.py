@@ -20,7 +20,11 @@ from fracgpu.placement.outcome import FitReason, NoPlacement, Placement
 from fracgpu.placement.placement import SCORING, allocation_on_one_card, is_linked, place
 from fracgpu.placement.policies import pack
 from fracgpu.placement.policies.least_waste.fill.compiled_fill import CompiledFill
-from fracgpu.placement.policies.least_waste.fill.compiled_fit import CompiledFit, is_supported
+from fracgpu.placement.policies.least_waste.fill.compiled_fit import (
+    CompiledFit,
+    Judgement,
+    is_supported,
+)
 from fracgpu.placement.policies.scoring import Scoring
 from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
 from fracgpu.units import Mib, share_of
@@ -132,6 +136,8 @@ class FitResult:
         self._scoring: Scoring = SCORING[need.strategy or strategy]
         self._linked = is_linked(need, strategy=strategy)
         self._seen = -1
+        self._judgement: Judgement | None = None
+        self._models = 0  # of which *_judgement* knows
         self.verdict = np.zeros(0, np.int64)
         self.score = np.zeros(0, np.float64)
         self.avoided = np.zeros(0, np.bool_)
@@ -145,20 +151,24 @@ class FitResult:
             self.verdict = np.concatenate((self.verdict, np.zeros(missing, np.int64)))
             self.score = np.concatenate((self.score, np.zeros(missing)))
             self.avoided = np.concatenate((self.avoided, np.zeros(missing, np.bool_)))
-        rows = matrix.changed_since(self._seen)
-        self._seen = matrix.now
+        seen, self._seen = self._seen, matrix.now
         if self._compiled is not None and self._is_simple(matrix):
-            self._compiled.judge(
-                self._need.containers[0],
-                matrix.allowed(self._need.models),
-                rows,
-                verdict=self.verdict,
-                score=self.score,
-                avoided=self.avoided,
-            )
+            self._compiled.judge(self._judgement_now(matrix), seen)
             return
+        rows = matrix.changed_since(seen)
         self.avoided[rows] = False
         self.verdict[rows], self.score[rows] = self._evaluate(matrix, rows)
+
+    def _judgement_now(self, matrix: NodeMatrix) -> Judgement:
+        """Return what compiled code takes; it changes with the arrays, and with a new model."""
+        known, models = self._judgement, len(matrix.models)
+        if known is None or known.verdict is not self.verdict or self._models != models:
+            allowed, self._models = matrix.allowed(self._need.models), models
+            container = self._need.containers[0]
+            known = self._judgement = Judgement(
+                container, allowed, self.verdict, self.score, self.avoided
+            )
+        return known
 
     def _is_simple(self, matrix: NodeMatrix) -> bool:
         """Report whether a single container takes the tightest cards, wherever they are linked."""
@@ -337,7 +347,7 @@ def _card_reasons(
     Of several reasons the one that `place` gives counts. It checks them in the opposite order, so
     that a later assignment here overwrites an earlier one.
     """
-    reason = matrix.state[rows]
+    reason: NDArray[np.int8] = matrix.state[rows]
     usable = reason == USABLE
     free = matrix.free_mib[rows]
     reason[usable & (matrix.free_slots[rows] < 1)] = _NO_FREE_SLOT

@@ -15,6 +15,8 @@ from fracgpu.state.reservation import Reservation
 from fracgpu.units import Mib
 
 _NONE_KEPT: Final[Mapping[CardUuid, CardHold]] = MappingProxyType({})
+_NO_MIB: Final = Mib(0)
+_NOTHING_HELD: Final = (_NO_MIB, 0, 0)
 _NO_CORDONS: Final[Mapping[CardUuid, CordonEffect]] = MappingProxyType({})
 _NO_HEAT: Final[Mapping[CardUuid, float]] = MappingProxyType({})
 
@@ -50,10 +52,14 @@ class CardInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     heat: float = 1.0
 
     @property
+    def taken_mib(self) -> int:
+        """What is not free."""
+        return self.held_mib + self.foreign_mib + self.unplaced_mib
+
+    @property
     def free_mib(self) -> Mib:
-        """Capacity less what is held; negative if the capacity shrank below what pods hold."""
-        taken_mib = self.held_mib + self.foreign_mib + self.unplaced_mib
-        return Mib(self.card.capacity_mib - taken_mib)
+        """Capacity less what is taken; negative if the capacity shrank below what pods hold."""
+        return Mib(self.card.capacity_mib - self.taken_mib)
 
     @property
     def free_slots(self) -> int:
@@ -297,7 +303,7 @@ def build_node_info(
         kept: the cards that are kept for waiting pods now.
     """
     unplaced_mib = unplaced_cores = unplaced_slots = 0
-    held: dict[CardUuid, tuple[int, int, int]] = {}
+    held: dict[CardUuid, tuple[Mib, int, int]] = {}
     holders: dict[CardUuid, list[str]] = {}
     for pod in pods:
         if pod.unplaced is not None:
@@ -305,23 +311,26 @@ def build_node_info(
             unplaced_cores += pod.unplaced.cores
             unplaced_slots += pod.unplaced.slots
         for uuid, allocation in pod.by_card.items():
-            mib, cores, slots = held.get(uuid, (0, 0, 0))
-            held[uuid] = (mib + allocation.mib, cores + allocation.cores, slots + allocation.slots)
+            mib, cores, slots = held.get(uuid, _NOTHING_HELD)
+            mib = Mib(mib + allocation.mib)
+            held[uuid] = (mib, cores + allocation.cores, slots + allocation.slots)
             holders.setdefault(uuid, []).append(pod.pod_uid)
     cards = {}
     for card in sorted(node.cards, key=lambda card: (card.index, card.uuid)):
-        mib, cores, slots = held.get(card.uuid, (0, 0, 0))
-        cards[card.uuid] = CardInfo(
+        uuid = card.uuid
+        mib, cores, slots = held.get(uuid, _NOTHING_HELD)
+        cordon = cordons.get(uuid)
+        cards[uuid] = CardInfo(
             card=card,
-            held_mib=Mib(mib),
+            held_mib=mib,
             held_cores=cores + unplaced_cores,
             held_slots=slots + unplaced_slots,
-            pods=frozenset(holders.get(card.uuid, ())),
-            cordoned=cordons.get(card.uuid) is CordonEffect.NO_SCHEDULE,
-            avoided=cordons.get(card.uuid) is CordonEffect.PREFER_NO_SCHEDULE,
-            foreign_mib=node.foreign.get(card.uuid, Mib(0)),
-            unplaced_mib=Mib(min(unplaced_mib, card.capacity_mib)),
-            heat=heat.get(card.uuid, 1.0),
+            pods=frozenset(holders.get(uuid, ())),
+            cordoned=cordon is CordonEffect.NO_SCHEDULE,
+            avoided=cordon is CordonEffect.PREFER_NO_SCHEDULE,
+            foreign_mib=node.foreign.get(uuid, _NO_MIB),
+            unplaced_mib=Mib(min(unplaced_mib, card.capacity_mib)) if unplaced_mib else _NO_MIB,
+            heat=heat.get(uuid, 1.0),
         )
     info = NodeInfo(node=node, cards=MappingProxyType(cards), heat=heat)
     return info.with_claims(reservations, kept)

@@ -204,7 +204,7 @@ def test_no_python_at_all_is_a_failure(tmp_path: Path) -> None:
 def checkout(tmp_path: Path) -> Path:
     """Return a checkout in which ``make setup`` only prints which environment it would build."""
     folder = "fracgpu/placement/policies/least_waste/fill"
-    compiled = [f"{folder}/{name}" for name in ("fill.c", "options.c", "states.c", "states.h")]
+    compiled = [f"{folder}/{file.name}" for file in (ROOT / folder).glob("*.[ch]")]
     for name in ("Makefile", "requirements.lock", "pyproject.toml", "setup.py", *compiled):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)

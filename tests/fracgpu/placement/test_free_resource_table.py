@@ -2,7 +2,8 @@
 
 import pytest
 
-from fracgpu.placement.node_matrix import Demand, FreeResources, FreeResourceTable
+from fracgpu.placement.free_resource_table import FreeResourceTable
+from fracgpu.placement.node_matrix import Demand, FreeResources
 from tests.fracgpu.placement.policies.least_waste.demands import (
     HALF,
     MODELS,

@@ -17,6 +17,10 @@ from numpy.random import Philox  # NumPy imports it late, and that takes 15 ms
 from numpy.typing import NDArray
 
 from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI, IntArray, Levels
+from fracgpu.placement.policies.least_waste.fill.compiled_evaluation import (
+    CompiledEvaluation,
+    Question,
+)
 from fracgpu.placement.policies.least_waste.fill.compiled_fill import CompiledFill
 from fracgpu.placement.policies.least_waste.fill.compiled_options import (
     CompiledOptions,
@@ -40,6 +44,7 @@ _FEWEST_SETS: Final = 1 << 14
 _MOST_SETS: Final = 1 << 18
 _SETS_PER_NODE: Final = 32
 _SEED: Final = 20_261_122
+_ANY_NUMBER: Final = 2**40
 _BYTES: Final = 12  # of an entry: its name and its value
 
 
@@ -96,6 +101,7 @@ class CardStates:
     Attributes:
         evaluated: how many pairs of state and CPU have been evaluated.
         options: compiled code that works on options with these states; None for that in NumPy.
+        evaluation: compiled code that looks up what has to be evaluated; likewise.
     """
 
     def __init__(
@@ -131,18 +137,21 @@ class CardStates:
         self._next = np.zeros(sets, np.uint8)
         self._table: CompiledTable | None = None
         self.options: CompiledOptions | None = None
+        self.evaluation: CompiledEvaluation | None = None
         if self._compiled:
-            self._table = CompiledTable(self._names, self._values, self._next, bits=self._bits)
+            self._table = CompiledTable(self._names, self._values, bits=self._bits)
             self.options = CompiledOptions(
                 StateTables(
                     names=self._names,
                     values=self._values,
+                    next_way=self._next,
                     bits=self._bits,
                     card_names=self._card_names,
                     lost_milli=self._lost_milli,
                     model_names=self._model_names,
                 )
             )
+            self.evaluation = CompiledEvaluation(self.options)
 
     @property
     def memory_bytes(self) -> int:
@@ -193,9 +202,15 @@ class CardStates:
             levels: [node, card] free thousandths, of which `names` made the name.
             allowance: how much may be evaluated.
         """
+        if self.evaluation is not None:
+            question = self.evaluation.question(len(names), levels.shape[1])
+            count = len(names)
+            question.names[:count], question.cpu_milli[:count] = names, cpu_milli
+            question.model[:count], question.levels[:count] = model, levels
+            self.answer(question, count, allowance)
+            return question.found[:count].copy()
         step, part = _steps(cpu_milli)
-        low = self._find(self._entries(names, step))
-        high = self._find(self._entries(names, step + 1))
+        low, high = self._find(_entry(names, step)), self._find(_entry(names, step + 1))
         missing = np.flatnonzero(np.isnan(low) | np.isnan(high))
         if len(missing) and not allowance.spent:
             wide = _FEW * len(_NEIGHBOURS)
@@ -203,14 +218,36 @@ class CardStates:
             near = _NEIGHBOURS if few else _BRACKET
             at = np.clip(step[missing, None] + near, 0, _TOP_CORES + 1)
             node = np.repeat(missing, len(near))
-            entries = self._entries(names[node], at.ravel())
+            entries = _entry(names[node], at.ravel())
             found, values = self._evaluated(
                 entries, at.ravel(), model[node], (levels, node), allowance
             )
             for known, entry in ((low, step), (high, step + 1)):
                 unknown = missing[np.isnan(known[missing])]
-                known[unknown] = _read(found, values, self._entries(names[unknown], entry[unknown]))
+                known[unknown] = _read(found, values, _entry(names[unknown], entry[unknown]))
         return _between(low, high, part)
+
+    def answer(self, question: Question, count: int, allowance: Allowance) -> None:
+        """Do what `evaluate` does with the first *count* states of a question, by compiled code."""
+        evaluation = self.evaluation
+        assert evaluation is not None
+        new = evaluation.missing(question, count, most=allowance.most(_ANY_NUMBER))
+        allowance.spend(new)
+        self.evaluated += new
+        values = self._values_of(
+            question.entry_levels[:new], question.entry_cpu[:new], question.entry_model[:new]
+        )
+        evaluation.answer(question, count, values)
+
+    def _values_of(self, levels: Levels, cpu_milli: NDArray[np.int32], model: IntArray) -> Waste:
+        """Evaluate nodes, a batch at a time."""
+        values = np.empty(len(model), np.float32)
+        for start in range(0, len(model), _BATCH):
+            batch = slice(start, start + _BATCH)
+            values[batch] = self._evaluation.expected_waste_milli(
+                levels[batch], cpu_milli[batch], model[batch]
+            )
+        return values
 
     def _evaluated(
         self,
@@ -230,36 +267,24 @@ class CardStates:
         allowance.spend(len(first))
         self.evaluated += len(first)
         levels, node = cards
-        lost = self._evaluation.lost_milli
-        values = np.zeros(len(first), np.float32)
-        for start in range(0, len(first), _BATCH):
-            some = first[start : start + _BATCH]
-            left = levels[node[some]]
-            values[start : start + _BATCH] = self._evaluation.expected_waste_milli(
-                np.where(left <= lost[model[some]][:, None], np.int16(0), left),
-                (step[some] * CPU_STEP_MILLI).astype(np.int32),
-                model[some],
-            )
+        left, of = levels[node[first]], model[first]
+        values = self._values_of(
+            np.where(left <= self._evaluation.lost_milli[of][:, None], np.int16(0), left),
+            (step[first] * CPU_STEP_MILLI).astype(np.int32),
+            of,
+        )
         self._keep(entries[first], values)
         order = np.argsort(entries[first])
         return entries[first][order], values[order]
 
     def _find(self, entries: Names) -> Waste:
         """Return the value of each entry; NaN for one that is not there."""
-        if self._table is not None:
-            return self._table.find(entries)
         where = self._set_of(entries)
         hit = self._names[where] == entries[:, None]
         values = self._values[where, hit.argmax(1)]
         return np.where(hit.any(1), values, np.float32(np.nan))
 
-    def _entries(self, names: Names, step: IntArray) -> Names:
-        return _entry(names, step) if self._table is None else self._table.entries(names, step)
-
     def _keep(self, entries: Names, values: Waste) -> None:
-        if self._table is not None:
-            self._table.keep(entries, values)
-            return
         where = self._set_of(entries)
         # Of several new entries of one set, the first takes the next place, and so on.
         order = np.argsort(where, kind="stable")

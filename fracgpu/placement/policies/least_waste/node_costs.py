@@ -5,19 +5,14 @@ are short of such cards (`scarcity`). A pod adds the price of the card model (`m
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.placement.node_matrix import (
-    WHOLE_CARD_MILLI,
-    Demand,
-    Flags,
-    FreeResourceTable,
-    IntArray,
-)
+from fracgpu.placement.free_resource_table import FreeResourceTable
+from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI, Demand, IntArray
 from fracgpu.placement.policies.least_waste.card_states import CardStates
 from fracgpu.placement.policies.least_waste.fill.compiled_options import (
     NodeArrays,
@@ -35,18 +30,15 @@ from fracgpu.placement.policies.least_waste.workload_mix import PodClass
 _REFRESH_EVERY: Final = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidates:
+class Candidates(msgspec.Struct, frozen=True, kw_only=True):
     """The nodes that have CPU, memory and a model for a pod.
 
     Attributes:
         rows: the nodes, ascending.
-        asked: [model] whether one of the nodes that were asked for has it.
         ranking: their ranking, if it was found at once.
     """
 
     rows: IntArray
-    asked: Flags
     ranking: Ranking | None
 
 
@@ -62,6 +54,8 @@ class NodeCosts:
     Attributes:
         name: [row] the state of the node's cards.
         waste_milli: [row] what is wasted of them; NaN until it is known.
+        standing: these and more, for compiled code.
+        prices: what counts beside the waste, for compiled code.
         priced: the number of the change of nodes as of which the prices are.
     """
 
@@ -73,8 +67,9 @@ class NodeCosts:
         weights: Weights,
     ) -> None:
         self._nodes, self._states, self._weights = nodes, states, weights
-        self._scarcity = Scarcity(classes, nodes.models, weights)
-        self._prices = ModelPrices(classes, nodes.models)
+        compiled = states.options is not None
+        self._scarcity = Scarcity(classes, nodes.models, weights, compiled=compiled)
+        self._model_prices = ModelPrices(classes, nodes.models)
         self._allocate(0)
         self._seen = -1
         self.priced = -_REFRESH_EVERY
@@ -86,15 +81,15 @@ class NodeCosts:
         self._idle_cards: IntArray = np.zeros(rows, np.int64)
         self._idle_milli: IntArray = np.zeros(rows, np.int64)
         self._cost: NDArray[np.float64] = np.zeros(rows, np.float64)
-        self._arrays = PriceArrays(
+        self.prices = PriceArrays(
             worth=self._scarcity.worth,
             cpu_steps=self._scarcity.cpu_steps,
-            by_model=self._prices.by_model,
+            by_model=self._model_prices.by_model,
             cost_now=self._cost,
             idle_milli=self._idle_milli,
             idle=self._weights.idle,
         )
-        self._standing = NodeArrays(
+        self.standing = NodeArrays(
             *(self.name, self._lost, self.waste_milli),
             idle_cards=self._idle_cards,
             idle_milli=self._idle_milli,
@@ -125,11 +120,11 @@ class NodeCosts:
         moment, self._seen = self._seen, nodes.now
         reprice = nodes.now - self.priced >= _REFRESH_EVERY
         if self._states.options is not None:
-            self._states.options.update_nodes(nodes, self._standing, moment)
+            self._states.options.update_nodes(nodes, self.standing, moment)
             if reprice:
                 self._refresh_prices()
                 moment = -1  # the prices are in every cost
-            self._states.options.price_nodes(nodes, self._arrays, self._standing, moment)
+            self._states.options.price_nodes(nodes, self.prices, self.standing, moment)
             return
         rows = nodes.changed_since(moment)
         levels, model = nodes.levels[rows, : nodes.width], nodes.model[rows]
@@ -152,7 +147,7 @@ class NodeCosts:
             cpu_milli=nodes.cpu_milli[:size],
             idle_cards=self._idle_cards,
         )
-        self._prices.refresh(
+        self._model_prices.refresh(
             model=nodes.model[:size],
             idle_milli=self._idle_milli,
             cards=nodes.cards_there[:size],
@@ -188,7 +183,7 @@ class NodeCosts:
         )
         # The rise over the cost as the node is now; a fuller node is preferred.
         cost -= self._cost[node] - self._weights.idle * self._idle_milli[node]
-        cost += self._prices.by_model[nodes.model[node]] * demand.gpu_milli
+        cost += self._model_prices.by_model[nodes.model[node]] * demand.gpu_milli
         return cost
 
     def _moment(self) -> dict[str, int]:
@@ -203,19 +198,20 @@ class NodeCosts:
         nodes, compiled = self._nodes, self._states.options
         options.make_room(nodes)
         if compiled is None:
-            asked = np.zeros(len(nodes.models), np.bool_)
-            asked[nodes.model[among]] = True
+            options.ask(nodes.model[among])
             rows = nodes.candidate_rows(demand, among)
             options.update(nodes, self._states, rows)
-            return Candidates(rows=rows, asked=asked, ranking=None)
-        ranked = compiled.rank(nodes, options.arrays, self._arrays, demand, among)
+            return Candidates(rows=rows, ranking=None)
+        ranked = compiled.rank(nodes, options.arrays, self.prices, demand, among)
+        if ranked.more_models:
+            options.ask_more()
         ranking = None
         if ranked.best is not None:
             found, cost, card = ranked.best
             ranking = Ranking(
                 rows=found, cost_milli=cost, card=card, complete=True, **self._moment()
             )
-        return Candidates(rows=ranked.rows, asked=ranked.asked, ranking=ranking)
+        return Candidates(rows=ranked.rows, ranking=ranking)
 
     def ranking(
         self, demand: Demand, options: PlacementOptions, rows: IntArray, *, complete: bool
@@ -227,7 +223,7 @@ class NodeCosts:
         moment = self._moment()
         if self._states.options is not None:
             found, cost, card = self._states.options.costs(
-                self._nodes, options.arrays, self._arrays, demand.gpu_milli, rows
+                self._nodes, options.arrays, self.prices, demand.gpu_milli, rows
             )
             return Ranking(rows=found, cost_milli=cost, card=card, complete=complete, **moment)
         # One entry for each option of each node, in order of nodes: `at` counts within *rows*.

@@ -11,17 +11,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fracgpu.placement.free_resource_table import FreeResourceTable
 from fracgpu.placement.node_matrix import (
     WHOLE_CARD_MILLI,
     Columns,
     Demand,
     Flags,
-    FreeResourceTable,
     IntArray,
     Levels,
 )
 from fracgpu.placement.policies.least_waste.card_states import CardStates
-from fracgpu.placement.policies.least_waste.fill.compiled_options import OptionArrays
+from fracgpu.placement.policies.least_waste.fill.compiled_options import NodeArrays, OptionArrays
 from fracgpu.placement.policies.least_waste.fill.compiled_states import Names
 
 NONE_CLOSED: Final[Mapping[int, Columns]] = MappingProxyType({})
@@ -50,7 +50,8 @@ class PlacementOptions:
     def __init__(self, demand: Demand) -> None:
         self._cards, self._share = demand.cards, demand.share_milli
         self._cpu_milli = demand.cpu_milli
-        self._models: NDArray[np.bool_] | None = None  # [model]; None before any was asked for
+        self._any_asked = False
+        self._asked: Flags = np.zeros(0, np.bool_)  # [model]
         self._allocate(0, 1)
 
     def _allocate(self, rows: int, options: int) -> None:
@@ -62,6 +63,7 @@ class PlacementOptions:
         self.arrays = OptionArrays(
             (self._cards, self._share, self._cpu_milli),
             seen=self._seen,
+            asked=self._asked,
             idle_cards=self.idle_cards,
             card=self.card,
             waste_milli=self.waste_milli,
@@ -96,7 +98,10 @@ class PlacementOptions:
         """Make the arrays as large as the table; `update` does so by itself."""
         rows, options = len(nodes.model), nodes.width if self._cards == 1 else 1
         missing = rows - len(self._seen)
-        if self.card.shape[1] != options:
+        if len(self._asked) != len(nodes.models):
+            self._asked, self._any_asked = np.zeros(len(nodes.models), np.bool_), False
+            self._allocate(rows, options)
+        elif self.card.shape[1] != options:
             self._allocate(rows, options)
         elif missing:
             seen, idle_cards = self._seen, self.idle_cards
@@ -107,13 +112,17 @@ class PlacementOptions:
             self.card[: len(seen)] = card
             self.waste_milli[: len(seen)] = waste_milli
 
-    def ask(self, asked: Flags) -> None:
+    def ask(self, model: IntArray) -> None:
         """Note of which models, by index, nodes were asked for."""
-        if self._models is None or len(self._models) != len(asked):
-            self._models = asked
-        elif (asked & ~self._models).any():
-            self._models |= asked
+        if not self._asked[model].all():
+            self._asked[model] = True
+            self.ask_more()
+
+    def ask_more(self) -> None:
+        """Note that nodes of more models were asked for, which are marked already."""
+        if self._any_asked:
             self.complete_at = -1
+        self._any_asked = True
 
     def asked_of(self, model: IntArray, rows: IntArray) -> IntArray:
         """Return the *rows* of models that were asked for; all of them before any was.
@@ -121,14 +130,14 @@ class PlacementOptions:
         A pod that requests MiB is one kind of pods for each size of card, and each of these kinds
         is asked for on nodes with such cards alone.
         """
-        return rows if self._models is None else rows[self._models[model[rows]]]
+        return rows[self._asked[model[rows]]] if self._any_asked else rows
 
     def unknown(
         self,
         nodes: FreeResourceTable,
         states: CardStates,
         rows: IntArray,
-        also: NDArray[np.bool_],
+        standing: NodeArrays,
     ) -> tuple[IntArray, IntArray]:
         """Return rows and options that are not known yet, those on the tightest cards first.
 
@@ -136,14 +145,15 @@ class PlacementOptions:
             nodes: the nodes.
             states: what was given to `update`.
             rows: rows that are up to date.
-            also: [row of *rows*] nodes of which every option counts as unknown.
+            standing: the nodes as they are; where their waste is not known, no option is.
         """
-        if states.options is not None:
-            row, option, free = states.options.unknown(nodes, self.arrays, rows, also)
+        if states.evaluation is not None:
+            row, option, free = states.evaluation.unknown(nodes, self.arrays, standing, rows)
             if self._cards == 1:
                 order = np.argsort(free, kind="stable")
                 row, option = row[order], option[order]
             return row, option
+        also = np.isnan(standing.waste_milli[rows])
         unknown = np.isnan(self.waste_milli[rows]) | also[:, None]
         at, option = np.nonzero((self.idle_cards[rows] >= 0) & unknown)
         row = rows[at]
@@ -163,8 +173,6 @@ class PlacementOptions:
         closed: Mapping[int, Columns] = NONE_CLOSED,
     ) -> tuple[Names, NDArray[np.float32], IntArray, Levels]:
         """Return state, loss in remainders, CPU and levels after each of some options."""
-        if states.options is not None and not closed:
-            return states.options.after(nodes, self.arrays, row, option)
         rows, place = np.unique(row, return_inverse=True)
         at, options, after, _ = self._after(nodes, rows, closed)
         width = self.card.shape[1]

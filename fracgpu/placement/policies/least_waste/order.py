@@ -11,6 +11,7 @@ measured and explained is what runs.
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
+from math import isfinite
 from types import MappingProxyType
 from typing import Final
 
@@ -165,8 +166,7 @@ class LeastWasteOrder:
         """Learn the mix in steps of some milliseconds, if it has drifted from the last one.
 
         Likewise if the cluster fills up no more, or turns over no more.
-        With *ahead* the policy's caches are filled as well, up to a limit; `catching_up` fills the
-        rest.
+        With *ahead* the policy's caches are filled up to a limit; `catching_up` fills the rest.
         """
         yield from self._refreshed()
         if not self._folded:
@@ -285,9 +285,10 @@ class LeastWasteOrder:
         cost = self._costs(synced, need, host, rows, synced.columns_of(closed))
         if need is None:  # nodes that the policy does not know have no card to waste
             cost[np.isinf(cost) | (synced.row[rows] < 0)] = 0.0
+        scores = _scores_of(cost)
+        if scores is not None:
+            return scores
         known = np.isfinite(cost)
-        if known.all():
-            return _scores_of(cost)
         unknown = np.isnan(cost)
         if not known.any() and unknown.any():
             return None
@@ -334,8 +335,7 @@ class LeastWasteOrder:
         synced = self._synced
         if synced is None or len(need.containers) != 1:
             return None
-        # Binds may follow each other without a filter request, which would refresh the matrix.
-        self._matrix.refresh(now=self._now())
+        self._matrix.refresh(now=self._now())  # binds may follow each other without a filter
         synced.keep_up()
         row = self._matrix.rows.get(node)
         node_info = None if row is None else self._matrix.infos[row]
@@ -383,15 +383,16 @@ class LeastWasteOrder:
         )
 
 
-def _scores_of(cost: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the scores of nodes with a known cost, the cheapest 1.0; none if there are none."""
+def _scores_of(cost: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    """Return the scores of nodes, the cheapest 1.0; None if some cost is not known, or infinite."""
     if not len(cost):
         return cost
-    least, most = cost.min(), cost.max()
+    least, most = float(np.minimum.reduce(cost)), float(np.maximum.reduce(cost))
+    if not isfinite(least + most):  # NaN is the least, and the most
+        return None
     if most <= least:
         return np.ones(len(cost))
-    scores: NDArray[np.float64] = 1.0 - (cost - least) / (most - least) * (1.0 - _MIN_FIT_SCORE)
-    return scores
+    return 1.0 - (cost - least) / (most - least) * (1.0 - _MIN_FIT_SCORE)
 
 
 def _milli(mib: int, size_mib: int) -> int:

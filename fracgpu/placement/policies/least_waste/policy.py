@@ -14,13 +14,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.placement.node_matrix import (
-    Columns,
-    Demand,
-    FreeResources,
-    FreeResourceTable,
-    IntArray,
-)
+from fracgpu.placement.free_resource_table import FreeResourceTable
+from fracgpu.placement.node_matrix import Columns, Demand, FreeResources, IntArray
 from fracgpu.placement.policies.least_waste.card_states import Allowance, CardStates
 from fracgpu.placement.policies.least_waste.fill.compiled_fill import CompiledFill
 from fracgpu.placement.policies.least_waste.fill.fill_sequences import FillSequences, drawing
@@ -30,6 +25,7 @@ from fracgpu.placement.policies.least_waste.node_waste import NodeWaste
 from fracgpu.placement.policies.least_waste.options import NONE_CLOSED, PlacementOptions
 from fracgpu.placement.policies.least_waste.ranking import Ranking
 from fracgpu.placement.policies.least_waste.turnover import FILLING, Weights
+from fracgpu.placement.policies.least_waste.unknown_options import UnknownOptions, evaluate
 from fracgpu.placement.policies.least_waste.workload_mix import PodClass
 
 _WARMED_AT_ONCE: Final = 128  # nodes at which a step of warming looks, and what it evaluates
@@ -44,15 +40,6 @@ _MAX_CELLS: Final = 6_000_000
 _FEWEST_KINDS, _MOST_KINDS = 16, 512
 
 
-@dataclass(frozen=True, slots=True)
-class _Unknown:
-    """Options of which the expected waste is not known."""
-
-    options: PlacementOptions
-    row: IntArray
-    option: IntArray
-
-
 @dataclass(slots=True)
 class _Step:
     """What one step of warming evaluates.
@@ -65,7 +52,7 @@ class _Step:
     """
 
     left: int
-    unknown: list[_Unknown] = field(default_factory=list)
+    unknown: list[UnknownOptions] = field(default_factory=list)
     seen: list[tuple[PlacementOptions, int, int]] = field(default_factory=list)
 
 
@@ -195,7 +182,6 @@ class LeastWaste:
         options = PlacementOptions(demand) if closed else self._options_of(demand)
         if among is not None and not closed:
             found = self._costs.candidates(demand, options, among)
-            options.ask(found.asked)
             if found.ranking is not None:
                 return found.ranking
             rows = found.rows
@@ -245,53 +231,16 @@ class LeastWaste:
         allowance: Allowance,
         closed: Mapping[int, Columns] = NONE_CLOSED,
     ) -> bool:
-        """Evaluate what is not known of some options and their nodes; report whether all is known.
-
-        An option is of use only with the cost of its node as it is now, so both come in turn.
-        """
+        """Evaluate what is not known of some options and their nodes; return whether all is."""
         nodes, states, costs = self._nodes, self._states, self._costs
-        row, option = options.unknown(nodes, states, rows, np.isnan(costs.waste_milli[rows]))
+        row, option = options.unknown(nodes, states, rows, costs.standing)
         wanted = len(row)
         if not wanted or allowance.spent:
             return not wanted
         most = allowance.most(wanted)
-        known = self._evaluate_all(
-            [_Unknown(options, row[:most], option[:most])], allowance, closed
-        )
+        unknown = [UnknownOptions(options, row[:most], option[:most])]
+        known = evaluate(unknown, nodes, states, costs, allowance, closed)
         return known and most == wanted
-
-    def _evaluate_all(
-        self,
-        unknown: Sequence[_Unknown],
-        allowance: Allowance,
-        closed: Mapping[int, Columns] = NONE_CLOSED,
-    ) -> bool:
-        """Evaluate options of several kinds of pods at once; report whether all is known."""
-        nodes, states, costs = self._nodes, self._states, self._costs
-        row = np.concatenate([one.row for one in unknown])
-        after = [
-            one.options.states_of(nodes, states, one.row, one.option, closed) for one in unknown
-        ]
-        names, lost, cpu_milli, levels = (
-            np.concatenate(parts) for parts in zip(*after, strict=True)
-        )
-        now = nodes.levels[row, : nodes.width]
-        found = states.evaluate(
-            np.stack((costs.name[row], names), axis=1).ravel(),
-            np.stack((costs.cpu_milli(row), cpu_milli), axis=1).ravel(),
-            model=np.repeat(nodes.model[row], 2),
-            levels=np.stack((now, levels), axis=1).reshape(2 * len(row), -1),
-            allowance=allowance,
-        ).reshape(-1, 2)
-        # What is known stays where the table has forgotten it and the allowance is spent.
-        costs.know(row, found[:, 0])
-        waste, start = found[:, 1] + lost, 0
-        for one in unknown:
-            of_one = waste[start : start + len(one.row)]
-            also = ~np.isnan(of_one)
-            one.options.waste_milli[one.row[also], one.option[also]] = of_one[also]
-            start += len(one.row)
-        return not np.isnan(found).any()
 
     def cards(
         self,
@@ -355,21 +304,22 @@ class LeastWaste:
         self._keep_up()
         nodes, states = self._nodes, self._states
         options.update(nodes, states, rows)
-        also = np.isnan(self._costs.waste_milli[rows])
-        row, option = options.unknown(nodes, states, rows, also)
+        row, option = options.unknown(nodes, states, rows, self._costs.standing)
         budget = self.evaluated_in(_STEP_MS)
         step.left -= budget // _LOOKS + budget * len(rows) // _ROWS_LOOKED_AT
         # However little is left, a look that finds something was not in vain.
         most = max(1, max(step.left, budget // 2) // _EVALUATIONS_PER_OPTION)
         if len(row):
-            step.unknown.append(_Unknown(options, row[:most], option[:most]))
+            step.unknown.append(UnknownOptions(options, row[:most], option[:most]))
             step.left -= _EVALUATIONS_PER_OPTION * len(row)
         return len(row) > most
 
     def _end(self, step: _Step) -> bool:
         """Evaluate what a step has found; report whether that is known now, and begin another."""
         allowance = self.evaluated_in(_STEP_MS)
-        known = not step.unknown or self._evaluate_all(step.unknown, Allowance(allowance))
+        known = not step.unknown or evaluate(
+            step.unknown, self._nodes, self._states, self._costs, Allowance(allowance)
+        )
         for options, moment, width in step.seen if known else ():
             if self._nodes.width == width:  # else the options of every row have been forgotten
                 options.complete_at = moment

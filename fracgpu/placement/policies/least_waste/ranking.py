@@ -1,15 +1,13 @@
 """What a pod would cost on each node: the answer of `policy`."""
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.placement.node_matrix import IntArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking:
+class Ranking(msgspec.Struct, frozen=True, kw_only=True):
     """What a pod would cost on each node where it fits; the arrays have one entry for each.
 
     Attributes:

@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.placement.node_matrix import MAX_CARDS, WHOLE_CARD_MILLI, IntArray
+from fracgpu.placement.policies.least_waste.fill.compiled_fill import CompiledFill
+from fracgpu.placement.policies.least_waste.fill.compiled_scarcity import CompiledScarcity
 from fracgpu.placement.policies.least_waste.turnover import Weights
 from fracgpu.placement.policies.least_waste.workload_mix import PodClass
 
@@ -35,6 +37,7 @@ class Scarcity:
         classes: the workload's mix.
         models: the card models; nodes refer to them by index.
         weights: how much these prices count, and the upper limit of s squared minus one.
+        compiled: whether compiled code computes them; they are the same.
 
     Attributes:
         cpu_steps: thousandths of a core, ascending.
@@ -43,7 +46,12 @@ class Scarcity:
     """
 
     def __init__(
-        self, classes: Sequence[PodClass], models: Sequence[str], weights: Weights
+        self,
+        classes: Sequence[PodClass],
+        models: Sequence[str],
+        weights: Weights,
+        *,
+        compiled: bool = CompiledFill.problem is None,
     ) -> None:
         self._weights = weights
         whole = [
@@ -67,6 +75,18 @@ class Scarcity:
             [[pod_class.demand.accepts(model) for model in models] for pod_class in whole], bool
         ).reshape(len(whole), len(models))
         self.worth = np.zeros((len(models), len(self.cpu_steps) + 1, MAX_CARDS + 1))
+        self._compiled: CompiledScarcity | None = None
+        if compiled:
+            self._compiled = CompiledScarcity(
+                self._demand,
+                need_step=self._need_step,
+                need_cards=self._need_cards,
+                accepts=self._accepts,
+                cpu_steps=self.cpu_steps,
+                worth=self.worth,
+                limit=weights.premium_limit,
+                weight=weights.scarcity * WHOLE_CARD_MILLI,
+            )
 
     def refresh(self, *, model: IntArray, cpu_milli: IntArray, idle_cards: IntArray) -> None:
         """Compute the prices again from all nodes.
@@ -76,6 +96,9 @@ class Scarcity:
             cpu_milli: [node] free thousandths of a core.
             idle_cards: [node] how many whole cards are free.
         """
+        if self._compiled is not None:
+            self._compiled.refresh(model=model, cpu_milli=cpu_milli, idle_cards=idle_cards)
+            return
         # The same axes as worth: idle cards on nodes of each kind.
         usable = np.zeros_like(self.worth)
         np.add.at(usable, (model, self._steps(cpu_milli), idle_cards), idle_cards)

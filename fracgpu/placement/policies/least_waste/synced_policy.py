@@ -108,7 +108,7 @@ class SyncedPolicy:
             self._remember(key[0], ranking)
             found = np.where(self.row < 0, np.nan, np.inf)
             found[self._matrix_row[ranking.rows]] = ranking.cost_milli
-            if not np.isnan(ranking.cost_milli).any():
+            if ranking.complete or not np.isnan(ranking.cost_milli).any():
                 if len(self._costs) >= _MAX_COSTS:
                     del self._costs[next(iter(self._costs))]  # the oldest
                 self._costs[key] = found
@@ -146,6 +146,8 @@ class SyncedPolicy:
     def keep_up(self, most: int | None = None) -> bool:
         """Pass nodes that changed on to the policy, *most* at a time; report whether all are."""
         matrix, bound_pods = self._matrix, self._bound_pods
+        if self._seen == matrix.now and self._host_seen == bound_pods.now and not self._behind:
+            return True
         changed = matrix.changed_since(self._seen).tolist()
         touched = bound_pods.changed_since(self._host_seen)
         self._seen, self._host_seen = matrix.now, bound_pods.now
@@ -191,10 +193,8 @@ class SyncedPolicy:
         if node_info is None or matrix.node_state[row] != SHARES:
             return None
         width = min(len(node_info.cards), MAX_CARDS)
-        cells = (
-            array[row, :width].tolist()
-            for array in (matrix.state, matrix.avoided, matrix.free_mib, matrix.capacity_mib)
-        )
+        state, avoided = matrix.state[row, :width].tolist(), matrix.avoided[row, :width].tolist()
+        free, capacity = matrix.free_mib[row].tolist(), matrix.capacity_mib[row].tolist()
         allocatable, used = node_info.node.host, self._bound_pods.used(node_info.node.node)
         bounded = allocatable != NO_HOST_RESOURCES
         return FreeResources(
@@ -202,9 +202,11 @@ class SyncedPolicy:
             cpu_milli=allocatable.cpu_milli - used.cpu_milli if bounded else _UNBOUNDED_MILLI,
             memory_mib=allocatable.memory_mib - used.memory_mib if bounded else _UNBOUNDED_MILLI,
             card_milli=tuple(
-                max(0, free_mib * WHOLE_CARD_MILLI // max(1, capacity_mib))
-                if state == USABLE and not avoided
-                else 0
-                for state, avoided, free_mib, capacity_mib in zip(*cells, strict=True)
+                [
+                    max(0, free[at] * WHOLE_CARD_MILLI // max(1, capacity[at]))
+                    if state[at] == USABLE and not avoided[at]
+                    else 0
+                    for at in range(width)
+                ]
             ),
         )

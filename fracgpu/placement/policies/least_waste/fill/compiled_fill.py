@@ -25,13 +25,13 @@ _SEVERAL: Final = np.dtype(
     [("step", np.int32), ("sequence", np.int32), ("cards", np.int32), ("cpu", np.int32)]
 )
 _FUNCTIONS: Final = (
-    *("fracgpu_waste", "fracgpu_find", "fracgpu_known", "fracgpu_names"),
-    *("fracgpu_options", "fracgpu_unknown", "fracgpu_after", "fracgpu_costs"),
-    *("fracgpu_entries", "fracgpu_keep", "fracgpu_nodes"),
-    *("fracgpu_node_costs", "fracgpu_rank", "fracgpu_fit"),
+    *("fracgpu_waste", "fracgpu_known", "fracgpu_names", "fracgpu_options"),
+    *("fracgpu_costs", "fracgpu_nodes", "fracgpu_node_costs", "fracgpu_rank"),
+    *("fracgpu_unknown", "fracgpu_pairs", "fracgpu_missing", "fracgpu_answer", "fracgpu_know"),
+    *("fracgpu_scarcity", "fracgpu_fit"),
 )
 # The checksum of the sources that this module was written for; setup.py puts it into the library.
-SOURCES: Final = 0x1B29B36E
+SOURCES: Final = 0x27CA3980
 _EVERY_BIT: Final = 0xFFFF
 # Vectors of fill.c lie in memory at multiples of this many bytes.
 _ALIGNED: Final = 64

@@ -18,7 +18,7 @@ _MOST_COLUMNS: Final = 127  # as fit.c has it
 # Two numbers below this have a product of 64 bits.
 _LARGE: Final = 2**31
 if library is not None:
-    library.fracgpu_fit.argtypes = [*[_POINTER] * 3, _NUMBER, *[_POINTER] * 3]
+    library.fracgpu_fit.argtypes = [*[_POINTER] * 3, _NUMBER]
     library.fracgpu_fit.restype = _NUMBER
 
 
@@ -28,7 +28,7 @@ class _Matrix(ctypes.Structure):
     _fields_: ClassVar[list[tuple[str, Any]]] = [
         *((name, _POINTER) for name in ("node_state", "state", "avoided")),
         *((name, _POINTER) for name in ("free_mib", "capacity_mib", "free_cores")),
-        *((name, _POINTER) for name in ("free_slots", "model")),
+        *((name, _POINTER) for name in ("free_slots", "model", "changed")),
         *((name, _NUMBER) for name in ("rows", "width")),
     ]
 
@@ -39,6 +39,15 @@ class _Request(ctypes.Structure):
     _fields_: ClassVar[list[tuple[str, Any]]] = [
         ("allowed", _POINTER),
         *((name, _NUMBER) for name in ("models", "cards", "mib", "cores", "share_of", "parts")),
+    ]
+
+
+class _Result(ctypes.Structure):
+    """struct result of fit.c."""
+
+    _fields_: ClassVar[list[tuple[str, Any]]] = [
+        *((name, _POINTER) for name in ("verdict", "score", "avoided")),
+        ("rows", _NUMBER),
     ]
 
 
@@ -53,6 +62,44 @@ def is_supported(container: ContainerNeed, matrix: NodeMatrix) -> bool:
         and matrix.width <= _MOST_COLUMNS
         and (share is None or max(share.numerator, share.denominator) < _LARGE)
     )
+
+
+class Judgement:
+    """What a pod's only container is judged by, and where that is written.
+
+    Args:
+        container: `is_supported` was true for it.
+        allowed: [model] whether the pod accepts it.
+        verdict: [row] of the matrix, like the following; as `FitResult` has them.
+        score: by the tightest cards.
+        avoided: whether one of these is avoided.
+    """
+
+    def __init__(
+        self,
+        container: ContainerNeed,
+        allowed: Flags,
+        verdict: IntArray,
+        score: NDArray[np.float64],
+        avoided: Flags,
+    ) -> None:
+        arrays = self._arrays = allowed, verdict, score, avoided  # what the addresses point to
+        # The library trusts these.
+        assert [array.dtype for array in arrays] == [np.bool_, np.int64, np.float64, np.bool_]
+        assert len(verdict) == len(score) == len(avoided)
+        assert all(array.flags.c_contiguous for array in arrays)
+        share = container.share
+        self._request = _Request(
+            *(allowed.ctypes.data, len(allowed)),
+            *(container.cards, container.mib, container.cores),
+            *((0, 0) if share is None else (share.numerator, share.denominator)),
+        )
+        self._result = _Result(
+            *(array.ctypes.data for array in arrays[1:]),
+            len(verdict),
+        )
+        self.verdict = verdict
+        self.pointers = ctypes.byref(self._request), ctypes.byref(self._result)
 
 
 class CompiledFit:
@@ -72,56 +119,22 @@ class CompiledFit:
                 *(matrix.free_mib, matrix.capacity_mib, matrix.free_cores),
                 *(matrix.free_slots, matrix.model),
             )
+            changed = matrix.changed
             assert all(array.itemsize == 1 for array in flags)
-            assert all(array.dtype == np.int64 for array in amounts)
-            assert all(array.flags.c_contiguous for array in (*flags, *amounts))
+            assert all(array.dtype == np.int64 for array in (*amounts, changed))
+            assert all(array.flags.c_contiguous for array in (*flags, *amounts, changed))
             assert all(array.shape == matrix.state.shape for array in (flags[2], *amounts))
+            assert len(changed) == len(matrix.node_state) == len(matrix.state)
             self._struct = _Matrix(
-                *(array.ctypes.data for array in (*flags, *amounts)),
+                *(array.ctypes.data for array in (*flags, *amounts, changed)),
                 *matrix.state.shape,
             )
             self._of = matrix.free_mib
+        self._struct.rows = matrix.size
         return self._struct
 
-    def judge(
-        self,
-        container: ContainerNeed,
-        allowed: Flags,
-        rows: IntArray,
-        *,
-        verdict: IntArray,
-        score: NDArray[np.float64],
-        avoided: Flags,
-    ) -> None:
-        """Write what `FitResult` has of a pod's only container for some *rows*.
-
-        Args:
-            container: `is_supported` was true for it.
-            allowed: [model] whether the pod accepts it.
-            rows: rows of the matrix.
-            verdict: [row] of the matrix, like the following.
-            score: by the tightest cards.
-            avoided: whether one of these is avoided.
-        """
+    def judge(self, judgement: Judgement, moment: int) -> None:
+        """Judge the rows that changed after *moment*, an earlier ``now`` of the matrix."""
         assert library is not None
-        matrix = self._matrix_now()
-        # The library trusts these.
-        assert allowed.dtype == np.bool_
-        assert rows.dtype == verdict.dtype == np.int64
-        assert score.dtype == np.float64
-        assert avoided.dtype == np.bool_
-        assert len(verdict) == len(score) == len(avoided) == matrix.rows
-        assert all(array.flags.c_contiguous for array in (allowed, rows, verdict, score, avoided))
-        share = container.share
-        request = _Request(
-            *(allowed.ctypes.data, len(allowed)),
-            *(container.cards, container.mib, container.cores),
-            *((0, 0) if share is None else (share.numerator, share.denominator)),
-        )
-        found = library.fracgpu_fit(
-            ctypes.byref(matrix),
-            ctypes.byref(request),
-            *(rows.ctypes.data, len(rows)),
-            *(verdict.ctypes.data, score.ctypes.data, avoided.ctypes.data),
-        )
+        found = library.fracgpu_fit(ctypes.byref(self._matrix_now()), *judgement.pointers, moment)
         assert found == 0, "a row or a model is not there"

@@ -8,18 +8,12 @@ import ctypes
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.placement.node_matrix import (
-    MAX_CARDS,
-    WHOLE_CARD_MILLI,
-    Demand,
-    Flags,
-    FreeResourceTable,
-    IntArray,
-    Levels,
-)
+from fracgpu.placement.free_resource_table import FreeResourceTable
+from fracgpu.placement.node_matrix import MAX_CARDS, WHOLE_CARD_MILLI, Demand, Flags, IntArray
 from fracgpu.placement.policies.least_waste.fill.compiled_fill import library
 from fracgpu.placement.policies.least_waste.fill.compiled_states import WAYS, Names, Waste
 
@@ -28,13 +22,14 @@ _LEVELS: Final = WHOLE_CARD_MILLI + 1
 if library is not None:
     for _name, _arguments in {
         "fracgpu_options": [*[_POINTER] * 4, _NUMBER],
-        "fracgpu_unknown": [*[_POINTER] * 4, _NUMBER, *[_POINTER] * 3],
-        "fracgpu_after": [*[_POINTER] * 5, _NUMBER, *[_POINTER] * 4],
         "fracgpu_nodes": [*[_POINTER] * 3, _NUMBER],
         "fracgpu_node_costs": [*[_POINTER] * 3, _NUMBER],
         "fracgpu_rank": [
-            *[*[_POINTER] * 4, _NUMBER, _NUMBER],
-            *[*[_POINTER] * 3, _NUMBER, *[_POINTER] * 5],
+            *[_POINTER] * 4,
+            *[_NUMBER] * 2,
+            *[_POINTER] * 2,
+            _NUMBER,
+            *[_POINTER] * 5,
         ],
         "fracgpu_costs": [*[_POINTER] * 3, _NUMBER, _POINTER, _NUMBER, *[_POINTER] * 3],
     }.items():
@@ -57,8 +52,8 @@ class _States(ctypes.Structure):
     """struct states of options.c."""
 
     _fields_: ClassVar = [
-        *_fields("names values", "bits"),
-        *_fields("card_names lost_milli model_names", ""),
+        *_fields("names values next", "bits"),
+        *_fields("card_names lost_milli model_names", "models"),
     ]
 
 
@@ -67,7 +62,7 @@ class _Options(ctypes.Structure):
 
     _fields_: ClassVar = [
         *_fields("", "cards share_milli cpu_milli"),
-        *_fields("seen idle_cards card waste_milli", "rows each"),
+        *_fields("seen asked idle_cards card waste_milli", "rows each"),
     ]
 
 
@@ -89,10 +84,14 @@ class _Standing(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateTables:
-    """The tables of `CardStates`: names and values of entries, [set, way], and names of cards."""
+    """The tables of `CardStates`: names and values of entries, [set, way], and names of cards.
+
+    *next_way* is [set].
+    """
 
     names: Names
     values: Waste
+    next_way: NDArray[np.uint8]
     bits: int
     card_names: Names
     lost_milli: NDArray[np.int16]
@@ -107,11 +106,13 @@ class OptionArrays:
         request: tuple[int, int, int],
         *,
         seen: IntArray,
+        asked: Flags,
         idle_cards: NDArray[np.int8],
         card: NDArray[np.int8],
         waste_milli: Waste,
     ) -> None:
-        arrays = self.arrays = seen, idle_cards, card, waste_milli
+        arrays = self.arrays = seen, asked, idle_cards, card, waste_milli
+        self.models = len(asked)
         self.rows, self.each = idle_cards.shape
         assert len(seen) == self.rows
         assert idle_cards.shape == card.shape == waste_milli.shape
@@ -122,6 +123,7 @@ class OptionArrays:
             *(array.ctypes.data for array in arrays),
             *(self.rows, self.each),
         )
+        self.pointer = ctypes.byref(self.struct)
 
 
 class PriceArrays:
@@ -156,10 +158,15 @@ class PriceArrays:
             *(by_model.ctypes.data, cost_now.ctypes.data, idle_milli.ctypes.data),
             idle,
         )
+        self.pointer = ctypes.byref(self.struct)
 
 
 class NodeArrays:
-    """The arrays of `NodeCosts` as options.c takes them, [row] each; they may not be replaced."""
+    """The arrays of `NodeCosts` as options.c takes them, [row] each; they may not be replaced.
+
+    Attributes:
+        waste_milli: one of them.
+    """
 
     def __init__(
         self,
@@ -173,28 +180,29 @@ class NodeArrays:
     ) -> None:
         arrays = self.arrays = name, lost, waste_milli, idle_cards, idle_milli, cost
         self.rows = len(name)
+        self.waste_milli = waste_milli
         assert [array.itemsize for array in arrays] == [8, 4, 4, 8, 8, 8]
         assert all(array.shape == name.shape for array in arrays)
         assert all(array.flags.c_contiguous for array in arrays)
         self.struct = _Standing(*(array.ctypes.data for array in arrays), self.rows)
+        self.pointer = ctypes.byref(self.struct)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranked:
+class Ranked(msgspec.Struct, frozen=True, kw_only=True):
     """What `CompiledOptions.rank` finds.
 
     Attributes:
         rows: the candidates, ascending.
-        asked: [model] whether a node of that model was among the rows.
+        more_models: a node was among the rows of a model that was not asked for before.
         best: what `CompiledOptions.costs` returns of them; None if some option is not known.
     """
 
     rows: IntArray
-    asked: Flags
+    more_models: bool
     best: tuple[IntArray, NDArray[np.float64], IntArray] | None
 
 
-def _address(rows: IntArray) -> int:
+def address_of(rows: IntArray) -> int:
     """Return where *rows* begin in memory; options.c takes 64 bits for each, without gaps."""
     assert rows.dtype == np.int64
     assert rows.flags.c_contiguous
@@ -207,22 +215,28 @@ class CompiledOptions:
     def __init__(self, tables: StateTables) -> None:
         assert library is not None
         assert tables.names.shape == tables.values.shape == (1 << tables.bits, WAYS)
+        assert tables.next_way.shape == (1 << tables.bits,)
         assert tables.card_names.shape == tables.lost_milli.shape
         assert tables.card_names.shape[1] == _LEVELS
         self._models = len(tables.card_names)
         assert len(tables.model_names) >= self._models
         arrays = self._arrays = (
-            *(tables.names, tables.values),
+            *(tables.names, tables.values, tables.next_way),
             *(tables.card_names, tables.lost_milli, tables.model_names),
         )
         assert all(array.flags.c_contiguous for array in arrays)
-        names, values, *cards = (array.ctypes.data for array in arrays)
-        self._states = _States(names, values, tables.bits, *cards)
+        names, values, ways, *cards = (array.ctypes.data for array in arrays)
+        self._struct = _States(names, values, ways, tables.bits, *cards, self._models)
+        self.states = ctypes.byref(self._struct)
         self._nodes = _Nodes()
+        self._nodes_pointer = ctypes.byref(self._nodes)
+        self._told = np.zeros(2, np.int64)
+        self._told_address = self._told.ctypes.data
+        self._accepts, self._accepts_address = np.zeros(0, np.bool_), 0
         self._of: IntArray | None = None  # the array of the table of nodes that *_nodes* is of
 
-    def _nodes_of(self, nodes: FreeResourceTable) -> _Nodes:
-        """Return *nodes* as options.c takes them; its arrays are replaced when it grows."""
+    def nodes_of(self, nodes: FreeResourceTable) -> object:
+        """Return a pointer to *nodes* as options.c takes them; its arrays change when it grows."""
         if self._of is not nodes.model:
             assert nodes.levels.shape == (len(nodes.model), MAX_CARDS)
             arrays = (
@@ -230,77 +244,32 @@ class CompiledOptions:
                 nodes.levels,
             )
             self._nodes = _Nodes(*(array.ctypes.data for array in arrays), 0, 0)
+            self._nodes_pointer = ctypes.byref(self._nodes)
             self._of = nodes.model
         assert len(nodes.models) <= self._models
         self._nodes.rows, self._nodes.width = nodes.size, nodes.width
-        return self._nodes
+        return self._nodes_pointer
 
     def update(self, nodes: FreeResourceTable, options: OptionArrays, rows: IntArray) -> None:
         """Do what `PlacementOptions.update` does."""
         assert library is not None
         assert options.each in (1, nodes.width)
         found = library.fracgpu_options(
-            ctypes.byref(self._nodes_of(nodes)),
-            ctypes.byref(self._states),
-            ctypes.byref(options.struct),
-            _address(rows),
+            self.nodes_of(nodes),
+            self.states,
+            options.pointer,
+            address_of(rows),
             len(rows),
         )
         assert found >= 0, "a row is not there"
-
-    def unknown(
-        self,
-        nodes: FreeResourceTable,
-        options: OptionArrays,
-        rows: IntArray,
-        also: NDArray[np.bool_],
-    ) -> tuple[IntArray, IntArray, IntArray]:
-        """Return what `PlacementOptions.unknown` does, not sorted, and what to sort by."""
-        assert library is not None
-        assert len(rows) == len(also)
-        also = np.ascontiguousarray(also)
-        question = (
-            ctypes.byref(self._nodes_of(nodes)),
-            ctypes.byref(options.struct),
-            *(_address(rows), also.ctypes.data, len(rows)),
-        )
-        # Mostly there are none, and an array for all there could be is larger than any other here.
-        count = library.fracgpu_unknown(*question, None, None, None)
-        assert count >= 0, "a row is not there"
-        row, option, left = np.empty((3, count), np.int64)
-        if count:
-            library.fracgpu_unknown(
-                *question, *(array.ctypes.data for array in (row, option, left))
-            )
-        return row, option, left
-
-    def after(
-        self, nodes: FreeResourceTable, options: OptionArrays, row: IntArray, option: IntArray
-    ) -> tuple[Names, Waste, IntArray, Levels]:
-        """Return what `PlacementOptions.states_of` does."""
-        assert library is not None
-        row, option = np.ascontiguousarray(row), np.ascontiguousarray(option)
-        count = len(row)
-        assert len(option) == count
-        names, lost = np.empty(count, np.uint64), np.empty(count, np.float32)
-        cpu_milli, levels = np.empty(count, np.int64), np.empty((count, nodes.width), np.int16)
-        found = library.fracgpu_after(
-            ctypes.byref(self._nodes_of(nodes)),
-            ctypes.byref(self._states),
-            ctypes.byref(options.struct),
-            *(_address(row), _address(option), count),
-            *(array.ctypes.data for array in (names, lost, cpu_milli, levels)),
-        )
-        assert found == count, "a row or an option is not there"
-        return names, lost, cpu_milli, levels
 
     def update_nodes(self, nodes: FreeResourceTable, standing: NodeArrays, moment: int) -> None:
         """Find state and waste of the nodes that changed after *moment*, as `NodeCosts` does."""
         assert library is not None
         found = library.fracgpu_nodes(
-            ctypes.byref(self._nodes_of(nodes)),
-            ctypes.byref(self._states),
-            ctypes.byref(standing.struct),
+            self.nodes_of(nodes),
+            self.states,
+            standing.pointer,
             moment,
         )
         assert found >= 0, "a row is not there"
@@ -311,9 +280,9 @@ class CompiledOptions:
         """Set the cost of the nodes that changed after *moment*, as `NodeCosts` does."""
         assert library is not None
         found = library.fracgpu_node_costs(
-            ctypes.byref(self._nodes_of(nodes)),
-            ctypes.byref(prices.struct),
-            ctypes.byref(standing.struct),
+            self.nodes_of(nodes),
+            prices.pointer,
+            standing.pointer,
             moment,
         )
         assert found >= 0, "a row is not there"
@@ -329,25 +298,29 @@ class CompiledOptions:
         """Find the candidates *among* rows, which ascend, their options, and the best of each."""
         assert library is not None
         assert options.each in (1, nodes.width)
+        assert options.models == len(nodes.models)
         assert prices.rows >= nodes.size
-        accepts, asked = nodes.accepted(demand), np.zeros(len(nodes.models), np.bool_)
-        assert len(accepts) == len(asked)
-        fitting, row, card = np.empty((3, len(among)), np.int64)
-        cost, ranked = np.empty(len(among)), ctypes.c_int64()
+        accepts, count = nodes.accepted(demand), len(among)
+        if accepts is not self._accepts:
+            assert len(accepts) == len(nodes.models)
+            self._accepts, self._accepts_address = accepts, accepts.ctypes.data
+        # One array: asking each for its address takes as long as the call.
+        into = np.empty((4, count), np.int64)
+        address, step = into.ctypes.data, into.strides[0]
         found = library.fracgpu_rank(
-            ctypes.byref(self._nodes_of(nodes)),
-            ctypes.byref(self._states),
-            *(ctypes.byref(arrays.struct) for arrays in (options, prices)),
-            *(demand.gpu_milli, demand.memory_mib),
-            *(accepts.ctypes.data, asked.ctypes.data),
-            *(_address(among), len(among)),
-            *(array.ctypes.data for array in (fitting, row, cost, card)),
-            ctypes.byref(ranked),
+            *(self.nodes_of(nodes), self.states, options.pointer, prices.pointer),
+            *(demand.gpu_milli, demand.memory_mib, self._accepts_address),
+            *(address_of(among), count),
+            *(address, address + step, address + 2 * step, address + 3 * step),
+            self._told_address,
         )
         assert found >= 0, "a row is not there, or rows do not ascend"
-        known = ranked.value
-        best = None if known < 0 else (row[:known], cost[:known], card[:known])
-        return Ranked(rows=fitting[:found], asked=asked, best=best)
+        known, marked = self._told.tolist()
+        fitting, row, cost, card = into
+        best = None
+        if known >= 0:
+            best = row[:known], cost.view(np.float64)[:known], card[:known]
+        return Ranked(rows=fitting[:found], more_models=marked > 0, best=best)
 
     def costs(
         self,
@@ -363,11 +336,11 @@ class CompiledOptions:
         row, card = np.empty((2, len(rows)), np.int64)
         cost = np.empty(len(rows))
         found = library.fracgpu_costs(
-            ctypes.byref(self._nodes_of(nodes)),
-            ctypes.byref(options.struct),
-            ctypes.byref(prices.struct),
+            self.nodes_of(nodes),
+            options.pointer,
+            prices.pointer,
             gpu_milli,
-            *(_address(rows), len(rows)),
+            *(address_of(rows), len(rows)),
             *(row.ctypes.data, cost.ctypes.data, card.ctypes.data),
         )
         assert found >= 0, "a row is not there"

@@ -20,10 +20,7 @@ _LEVELS: Final = WHOLE_CARD_MILLI + 1
 
 _POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_int64
 if library is not None:
-    library.fracgpu_find.argtypes = [_POINTER, _POINTER, _NUMBER, _POINTER, _NUMBER, _POINTER]
     library.fracgpu_known.argtypes = [*[_POINTER] * 2, _NUMBER, *[_POINTER] * 2, _NUMBER, _POINTER]
-    library.fracgpu_entries.argtypes = [*[_POINTER] * 2, _NUMBER, _POINTER]
-    library.fracgpu_keep.argtypes = [*[_POINTER] * 2, _NUMBER, *[_POINTER] * 3, _NUMBER]
     library.fracgpu_names.argtypes = [*[_POINTER] * 5, _NUMBER, _NUMBER, *[_POINTER] * 2]
 
 
@@ -72,50 +69,17 @@ class CompiledTable:
     Args:
         names: of the entries.
         values: of the entries.
-        next_way: [set] where the next new entry goes.
         bits: how many bits the number of a set has.
     """
 
-    def __init__(
-        self, names: Names, values: Waste, next_way: NDArray[np.uint8], *, bits: int
-    ) -> None:
+    def __init__(self, names: Names, values: Waste, *, bits: int) -> None:
         assert library is not None
-        self._find, self._known = library.fracgpu_find, library.fracgpu_known
-        self._put, self._entries = library.fracgpu_keep, library.fracgpu_entries
+        self._known = library.fracgpu_known
         assert names.shape == values.shape == (1 << bits, WAYS)
-        assert next_way.shape == (1 << bits,)
-        self._next = next_way
         assert names.flags.c_contiguous
         assert values.flags.c_contiguous
         self._arrays = names, values  # what the addresses point to
         self._table = names.ctypes.data, values.ctypes.data, bits
-
-    def find(self, entries: Names) -> Waste:
-        """Return the value of each entry; NaN for one that is not there."""
-        flat = np.ascontiguousarray(entries, np.uint64)
-        found = np.empty(len(flat), np.float32)
-        self._find(*self._table, flat.ctypes.data, len(flat), found.ctypes.data)
-        return found
-
-    def entries(self, names: Names, step: IntArray) -> Names:
-        """Return the names of states at whole numbers of cores, as `card_states` has them."""
-        names, step = np.ascontiguousarray(names), np.ascontiguousarray(step)
-        assert names.shape == step.shape
-        assert names.itemsize == step.itemsize == 8  # noqa: PLR2004 - bytes
-        found = np.empty(names.shape, np.uint64)
-        self._entries(names.ctypes.data, step.ctypes.data, names.size, found.ctypes.data)
-        return found
-
-    def keep(self, entries: Names, values: Waste) -> None:
-        """Put entries into the table, each in place of the oldest of its set."""
-        entries = np.ascontiguousarray(entries, np.uint64)
-        values = np.ascontiguousarray(values, np.float32)
-        assert len(entries) == len(values)
-        self._put(
-            *self._table,
-            *(self._next.ctypes.data, entries.ctypes.data, values.ctypes.data),
-            len(entries),
-        )
 
     def waste_milli(self, names: Names, cpu_milli: IntArray) -> Waste:
         """Return what `CardStates.waste_milli` does."""

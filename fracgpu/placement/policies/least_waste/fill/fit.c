@@ -12,14 +12,22 @@ enum { WHOLE_BITS = 4, COUNT_BITS = 7, MOST_COLUMNS = 127 };
 
 struct matrix {
     const i8 *node_state, *state, *avoided;
-    const i64 *free_mib, *capacity_mib, *free_cores, *free_slots, *model;
-    i64 rows, width;
+    const i64 *free_mib, *capacity_mib, *free_cores, *free_slots, *model, *changed;
+    i64 rows, width; /* rows: in use */
 };
 
 /* *share_of* parts of so many are what the container requests of a card; 0 of 0 if it says MiB. */
 struct request {
     const i8 *allowed; /* [model] */
     i64 models, cards, mib, cores, share_of, parts;
+};
+
+/* FitResult: what is found, [row]. */
+struct result {
+    i64 *verdict;
+    double *score;
+    i8 *avoided;
+    i64 rows;
 };
 
 static inline i64 floor_div(i64 number, i64 by)
@@ -56,22 +64,23 @@ static double score_of(const double *score, const i64 *order, const i8 *avoids, 
     return total < 0 ? 0 : total > 1 ? 1 : total;
 }
 
-/* Write the verdict, the score and whether an avoided card is taken of each of *rows*, each to its
- * place in arrays over all rows. Returns -1 for a row or a model that is not there, else 0. */
+/* Write the verdict, the score and whether an avoided card is taken of each row that has changed since
+ * *moment*. Returns -1 for a row or a model that is not there, else 0. */
 __attribute__((visibility("default")))
-i64 fracgpu_fit(const struct matrix *matrix, const struct request *request, const i64 *rows,
-                i64 count, i64 *verdict, double *score, i8 *avoided)
+i64 fracgpu_fit(const struct matrix *matrix, const struct request *request,
+                const struct result *result, i64 moment)
 {
-    if (matrix->width > MOST_COLUMNS || request->cards < 1)
+    i64 *verdict = result->verdict;
+    if (matrix->width > MOST_COLUMNS || request->cards < 1 || result->rows < matrix->rows)
         return -1;
-    for (i64 i = 0; i < count; i++) {
-        i64 row = rows[i], first = row * matrix->width, fitting = 0, found = 0, cards = 0;
+    for (i64 row = 0; row < matrix->rows; row++) {
+        if (matrix->changed[row] <= moment)
+            continue;
+        i64 first = row * matrix->width, fitting = 0, found = 0, cards = 0;
         i64 order[MOST_COLUMNS];
         double each[MOST_COLUMNS];
-        if (row < 0 || row >= matrix->rows)
-            return -1;
-        score[row] = 0;
-        avoided[row] = 0;
+        result->score[row] = 0;
+        result->avoided[row] = 0;
         verdict[row] = matrix->node_state[row];
         if (verdict[row] != SHARES)
             continue;
@@ -102,7 +111,8 @@ i64 fracgpu_fit(const struct matrix *matrix, const struct request *request, cons
         if (fitting < request->cards)
             verdict[row] = found + (cards << WHOLE_BITS) + (fitting ? TOO_FEW_CARDS : 0);
         else
-            score[row] = score_of(each, order, avoids, request->cards, avoided + row);
+            result->score[row] =
+                score_of(each, order, avoids, request->cards, result->avoided + row);
     }
     return 0;
 }

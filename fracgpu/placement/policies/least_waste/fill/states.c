@@ -10,15 +10,6 @@ unsigned fracgpu_sources(void)
     return checksum;
 }
 
-/* Write the value of each entry to *found*, NaN where there is none. */
-__attribute__((visibility("default")))
-void fracgpu_find(const u64 *names, const float *values, i64 bits, const u64 *entries, i64 count,
-                  float *found)
-{
-    for (i64 i = 0; i < count; i++)
-        found[i] = value_of(names, values, bits, entries[i]);
-}
-
 /* Write the waste of each state to *found*, interpolated between two steps of CPU. */
 __attribute__((visibility("default")))
 void fracgpu_known(const u64 *names, const float *values, i64 bits, const u64 *states,
@@ -44,26 +35,5 @@ void fracgpu_names(const u64 *card_names, const i16 *lost_milli, const u64 *mode
         }
         names[n] = name;
         lost[n] = (float)sum; /* exact: below 2**24 */
-    }
-}
-
-/* Write the names of entries: of states at whole numbers of cores. */
-__attribute__((visibility("default")))
-void fracgpu_entries(const u64 *names, const i64 *steps, i64 count, u64 *entries)
-{
-    for (i64 i = 0; i < count; i++)
-        entries[i] = entry_of(names[i], steps[i]);
-}
-
-/* Put entries into the table, each in the place in its set that *next* ([set]) says. */
-__attribute__((visibility("default")))
-void fracgpu_keep(u64 *names, float *values, i64 bits, unsigned char *next, const u64 *entries,
-                  const float *found, i64 count)
-{
-    for (i64 i = 0; i < count; i++) {
-        u64 set = entries[i] >> (64 - bits);
-        names[set * WAYS + next[set] % WAYS] = entries[i];
-        values[set * WAYS + next[set] % WAYS] = found[i];
-        next[set] = (next[set] + 1) % WAYS;
     }
 }

@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
+
 from fracgpu.placement.node_matrix import Demand, FreeResources
+from fracgpu.placement.policies.least_waste.fill.compiled_options import NodeArrays
 from fracgpu.placement.policies.least_waste.fill.fill_sequences import (
     Fill,
     FillSequences,
@@ -46,6 +49,16 @@ def a_fill(
     for _ in steps():
         pass
     return found[0]
+
+
+def known_nodes(rows: int) -> NodeArrays:
+    """Return nodes as they are, of all of which it is known that nothing is wasted."""
+    return NodeArrays(
+        *(np.zeros(rows, np.uint64), np.zeros(rows, np.float32), np.zeros(rows, np.float32)),
+        idle_cards=np.zeros(rows, np.int64),
+        idle_milli=np.zeros(rows, np.int64),
+        cost=np.zeros(rows),
+    )
 
 
 def node(*card_milli: int, model: str = "A100", cores: int = 96) -> FreeResources:

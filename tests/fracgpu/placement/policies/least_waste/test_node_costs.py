@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fracgpu.placement.node_matrix import FreeResourceTable
+from fracgpu.placement.free_resource_table import FreeResourceTable
 from fracgpu.placement.policies.least_waste.card_states import Allowance, CardStates
 from fracgpu.placement.policies.least_waste.node_costs import NodeCosts
 from fracgpu.placement.policies.least_waste.options import PlacementOptions
@@ -44,7 +44,7 @@ def test_a_node_that_is_as_full_in_all_but_waste_costs_more_by_what_is_wasted() 
     costs.keep_up()
     options, rows = PlacementOptions(HALF), np.arange(2)
     options.update(nodes, states, rows)
-    row, option = options.unknown(nodes, states, rows, rows < 0)
+    row, option = options.unknown(nodes, states, rows, costs.standing)
     names, _, cpu, levels = options.states_of(nodes, states, row, option)
     allowance = Allowance()
     states.evaluate(names, cpu, model=nodes.model[row], levels=levels, allowance=allowance)

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from fracgpu.placement.node_matrix import Demand, FreeResourceTable, IntArray
+from fracgpu.placement.free_resource_table import FreeResourceTable
+from fracgpu.placement.node_matrix import Demand, IntArray
 from fracgpu.placement.policies.least_waste.card_states import Allowance, CardStates
 from fracgpu.placement.policies.least_waste.options import PlacementOptions
 from tests.fracgpu.placement.policies.least_waste.demands import (
@@ -11,6 +12,7 @@ from tests.fracgpu.placement.policies.least_waste.demands import (
     PAIR,
     PROCESSOR,
     a_fill,
+    known_nodes,
     mix,
     node,
 )
@@ -33,7 +35,6 @@ class Nodes:
         self.options.update(self.nodes, self.states, rows)
 
     def evaluate(self) -> None:
-        rows = np.arange(self.nodes.size)
         row, option = self.unknown()
         names, lost, cpu_milli, levels = self.options.states_of(
             self.nodes, self.states, row, option
@@ -41,11 +42,11 @@ class Nodes:
         self.options.waste_milli[row, option] = lost + self.states.evaluate(
             names, cpu_milli, model=self.nodes.model[row], levels=levels, allowance=Allowance()
         )
-        assert not len(self.options.unknown(self.nodes, self.states, rows, rows < 0)[0])
+        assert not len(self.unknown()[0])
 
     def unknown(self) -> tuple[IntArray, IntArray]:
         rows = np.arange(self.nodes.size)
-        return self.options.unknown(self.nodes, self.states, rows, rows < 0)
+        return self.options.unknown(self.nodes, self.states, rows, known_nodes(len(rows)))
 
     def after(self, row: int, option: int = 0) -> list[int]:
         _, _, _, levels = self.options.states_of(

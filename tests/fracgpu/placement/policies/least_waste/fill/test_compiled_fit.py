@@ -10,7 +10,11 @@ from hypothesis import strategies as st
 from fracgpu.cards.card import Card, CardUuid, Cordon, CordonEffect, Health, NodeCards
 from fracgpu.placement.fit_index import FitIndex
 from fracgpu.placement.node_matrix import NodeMatrix
-from fracgpu.placement.policies.least_waste.fill.compiled_fit import CompiledFit, is_supported
+from fracgpu.placement.policies.least_waste.fill.compiled_fit import (
+    CompiledFit,
+    Judgement,
+    is_supported,
+)
 from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
 from fracgpu.state.ledger import Ledger
 from fracgpu.units import Mib
@@ -81,38 +85,36 @@ def test_verdicts_and_scores_are_the_same_to_the_bit(data: st.DataObject) -> Non
         assert found.avoided.tolist() == wanted.avoided.tolist()
 
 
-@pytest.mark.parametrize("row", [-1, 64, 10**9])
-def test_a_row_that_is_not_there_is_refused(row: int) -> None:
-    matrix = NodeMatrix(Ledger())
-    rows = len(matrix.changed)
-    assert rows == 64, "the first row beyond is among those that are asked for"
-
-    with pytest.raises(AssertionError):
-        judge(matrix, rows=np.array([row]), models=1)
-
-
-def test_a_model_that_is_not_there_is_refused() -> None:
+def a_matrix() -> NodeMatrix:
     ledger = Ledger()
     card = Card(uuid=CardUuid("c"), index=0, model="A", total_mib=Mib(GRANULE_MIB))
     ledger.set_node(NodeCards(node="n", cards=(card,)))
     matrix = NodeMatrix(ledger)
     matrix.refresh(now=NOON)
-
-    judge(matrix, rows=np.array([1]), models=1)
-    with pytest.raises(AssertionError):
-        judge(matrix, rows=np.array([1]), models=0)
+    return matrix
 
 
-def judge(matrix: NodeMatrix, *, rows: np.ndarray, models: int) -> None:
-    count = len(matrix.changed)
-    CompiledFit(matrix).judge(
+def judge(matrix: NodeMatrix, *, rows: int, models: int) -> None:
+    judgement = Judgement(
         ContainerNeed(name="main", mib=Mib(1)),
         np.ones(models, np.bool_),
-        rows,
-        verdict=np.zeros(count, np.int64),
-        score=np.zeros(count),
-        avoided=np.zeros(count, np.bool_),
+        verdict=np.zeros(rows, np.int64),
+        score=np.zeros(rows),
+        avoided=np.zeros(rows, np.bool_),
     )
+    CompiledFit(matrix).judge(judgement, -1)
+
+
+@pytest.mark.parametrize(("rows", "models"), [(1, 1), (2, 0)])
+def test_a_row_that_there_is_no_room_for_or_an_unknown_model_is_refused(
+    rows: int, models: int
+) -> None:
+    matrix = a_matrix()
+    assert matrix.size == 2, "one stands for unknown nodes"
+
+    judge(matrix, rows=2, models=1)
+    with pytest.raises(AssertionError):
+        judge(matrix, rows=rows, models=models)
 
 
 def test_a_share_whose_terms_are_too_long_is_left_to_numpy() -> None:

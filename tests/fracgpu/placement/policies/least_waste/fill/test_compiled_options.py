@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fracgpu.placement.node_matrix import Demand, FreeResources, FreeResourceTable
+from fracgpu.placement.free_resource_table import FreeResourceTable
+from fracgpu.placement.node_matrix import Demand, FreeResources
 from fracgpu.placement.policies.least_waste.card_states import Allowance, CardStates
+from fracgpu.placement.policies.least_waste.fill.compiled_evaluation import Pairs, Question
+from fracgpu.placement.policies.least_waste.node_costs import NodeCosts
 from fracgpu.placement.policies.least_waste.options import PlacementOptions
 from fracgpu.placement.policies.least_waste.policy import LeastWaste
 from fracgpu.placement.policies.least_waste.turnover import FILLING, TURNING_OVER
@@ -18,6 +21,7 @@ from tests.fracgpu.placement.policies.least_waste.demands import (
     MODELS,
     PAIR,
     a_fill,
+    known_nodes,
     mix,
     node,
     varied_mix,
@@ -107,18 +111,66 @@ def test_a_row_that_is_not_there_is_refused(demand: Demand, row: int) -> None:
     free = FreeResources(model="T4", cpu_milli=9_000, memory_mib=1, card_milli=(1000, 1000))
     nodes.put(nodes.add(), free)
     states = CardStates(a_fill(mix(), MODELS), models=len(MODELS), nodes=1)
-    options, none = PlacementOptions(demand), np.zeros(1, np.bool_)
+    options, standing = PlacementOptions(demand), known_nodes(1)
     options.update(nodes, states, np.array([0]))
     wrong, first = np.array([row]), np.array([0])
+
+    evaluation = states.evaluation
+    assert evaluation is not None
+    question = evaluation.question(2, nodes.width)
+    weights = NodeCosts(mix(), nodes, states, FILLING).prices
 
     with pytest.raises(AssertionError):
         options.update(nodes, states, wrong)
     with pytest.raises(AssertionError):
-        options.unknown(nodes, states, wrong, none)
+        options.unknown(nodes, states, wrong, standing)
+    for chosen in ((wrong, first), (first, np.array([2])), (first, np.array([-1]))):
+        pairs = Pairs(*chosen, question, 0)
+        with pytest.raises(AssertionError):
+            evaluation.ask_pairs(nodes, options.arrays, standing, pairs)
+        with pytest.raises(AssertionError):
+            evaluation.know(nodes, options.arrays, weights, standing, pairs)
+
+
+def test_no_more_is_asked_than_there_is_room_for() -> None:
+    nodes = FreeResourceTable(MODELS)
+    nodes.put(nodes.add(), node(1000))
+    states = CardStates(a_fill(mix(), MODELS), models=len(MODELS), nodes=1)
+    options, standing, chosen = PlacementOptions(HALF), known_nodes(1), (np.array([0]),) * 2
+    options.update(nodes, states, chosen[0])
+    evaluation = states.evaluation
+    assert evaluation is not None
+    question = Question(2, nodes.width)
+    weights = NodeCosts(mix(), nodes, states, FILLING).prices
+    there, beyond = Pairs(*chosen, question, 0), Pairs(*chosen, question, 1)
+
+    evaluation.ask_pairs(nodes, options.arrays, standing, there)
+    assert evaluation.missing(question, 2, most=0) == 0
     with pytest.raises(AssertionError):
-        options.states_of(nodes, states, wrong, first)
+        evaluation.ask_pairs(nodes, options.arrays, standing, beyond)
     with pytest.raises(AssertionError):
-        options.states_of(nodes, states, first, np.array([2]))
+        evaluation.missing(question, 3, most=0)
+    with pytest.raises(AssertionError):
+        evaluation.answer(question, 3, np.zeros(0, np.float32))
+    with pytest.raises(AssertionError):
+        evaluation.know(nodes, options.arrays, weights, standing, beyond)
+
+
+@pytest.mark.parametrize(("model", "level"), [(2, 0), (-1, 0), (0, 1001), (0, -1)])
+def test_no_state_of_a_model_or_a_level_that_is_not_there_is_asked_for(
+    model: int, level: int
+) -> None:
+    states = CardStates(a_fill(mix(), MODELS), models=len(MODELS), nodes=1)
+    names = np.ones(1, np.uint64)
+
+    with pytest.raises(AssertionError):
+        states.evaluate(
+            names,
+            np.zeros(1, np.int64),
+            model=np.array([model]),
+            levels=np.full((1, 2), level, np.int16),
+            allowance=Allowance(),
+        )
 
 
 @pytest.mark.parametrize("rows", [[-1], [0, 0], [1, 0], [0, 9]], ids=str)
