@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from operator import itemgetter
 from typing import Final
 
 from fracgpu.cards.card import FULL_CORES, CardUuid, Health
@@ -54,6 +55,7 @@ def place(
     scoring = SCORING[need.strategy or strategy]
     linked = is_linked(need, strategy=strategy)
     usable, refusals = _usable_cards(node_info, need, exclude)
+    fitting: Sequence[CardInfo] = ()
     for container in need.containers:
         fitting = [card_info for card_info in usable if _unfit_reason(card_info, container) is None]
         if len(fitting) < container.cards:
@@ -65,6 +67,8 @@ def place(
                 }
             )
             return _no_placement(node_info, refusals, FitReason.TOO_FEW_CARDS)
+    if len(need.containers) == 1 and not linked:  # nearly every pod: there is nothing to search
+        return _place_one(node_info, fitting, need.containers[0], scoring)
     preferred = [card_info for card_info in usable if not card_info.avoided]
     search = _Search(tries_left=_MAX_TRIES, scoring=scoring, linked=linked)
     assignment = search.run(preferred, need.containers)
@@ -80,6 +84,37 @@ def place(
         assignment=assignment,
         score=_score(node_info, assignment, need, scoring, linked=linked),
         avoided=avoided,
+    )
+
+
+def _place_one(
+    node_info: NodeInfo,
+    fitting: Sequence[CardInfo],
+    container: ContainerNeed,
+    scoring: Scoring,
+) -> Placement:
+    """Return the best cards for a single container, of those that fit: what a search would find."""
+    ranked = []
+    for card_info in fitting:
+        score, card = (
+            scoring.score(_left_ratio(card_info, container.mib), card_info.heat),
+            card_info.card,
+        )
+        ranked.append(((card_info.avoided, -score, card.index, card.uuid), score, card_info))
+    best = sorted(ranked, key=itemgetter(0))[: container.cards]
+    total = 0.0
+    for _, score, _ in best:
+        total += score
+    return Placement(
+        node=node_info.node.node,
+        assignment={
+            container.name: tuple(
+                Slice(card=card_info.card.uuid, mib=container.mib, cores=container.cores)
+                for _, _, card_info in best
+            )
+        },
+        score=min(1.0, max(0.0, total / len(best))),
+        avoided=any(card_info.avoided for _, _, card_info in best),
     )
 
 
