@@ -23,6 +23,7 @@ _MOST: Final = Decimal(2) ** 63
 _MOST_CPU_MILLI: Final = 2**40
 
 
+@lru_cache(maxsize=4096)
 def cpu_milli(text: str) -> int:
     """Return a CPU quantity in millicores, rounded up as Kubernetes does; 2**40 at most.
 
@@ -31,6 +32,7 @@ def cpu_milli(text: str) -> int:
     return min(math.ceil(parse_or_zero(text) * 1000), _MOST_CPU_MILLI)
 
 
+@lru_cache(maxsize=4096)
 def memory_mib(text: str) -> int:
     """Return a memory quantity in MiB, rounded up: a request is never counted too small."""
     return math.ceil(parse_or_zero(text) / BYTES_PER_MIB)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from fracgpu.k8s.container import ContainerKind, ContainerSpec, pod_resource_sum
@@ -31,20 +32,26 @@ def node_allocatable(amounts: Mapping[str, str | int | float]) -> HostResources:
 
 def pod_requests(containers: tuple[ContainerSpec, ...]) -> HostResources:
     """Return what a pod requests, by Kubernetes' rule; a limit stands for a missing request."""
+    if len(containers) == 1:  # most pods, whatever kind it is: there is nothing to add up
+        (only,) = containers
+        return _requested(_amount(only, "cpu"), _amount(only, "memory"))
     cpu: list[tuple[ContainerKind, int]] = []
     memory: list[tuple[ContainerKind, int]] = []
     for container in containers:
-        cpu.append(
-            (
-                container.kind,
-                cpu_milli(container.requests.get("cpu") or container.limits.get("cpu", "0")),
-            )
-        )
-        text = container.requests.get("memory") or container.limits.get("memory", "0")
-        memory.append((container.kind, memory_mib(text)))
+        cpu.append((container.kind, cpu_milli(_amount(container, "cpu"))))
+        memory.append((container.kind, memory_mib(_amount(container, "memory"))))
     return HostResources(
         cpu_milli=pod_resource_sum(cpu), memory_mib=pod_resource_sum(memory), pods=1
     )
+
+
+def _amount(container: ContainerSpec, resource: str) -> str:
+    return container.requests.get(resource) or container.limits.get(resource, "0")
+
+
+@lru_cache(maxsize=4096)
+def _requested(cpu: str, memory: str) -> HostResources:
+    return HostResources(cpu_milli=cpu_milli(cpu), memory_mib=memory_mib(memory), pods=1)
 
 
 NO_HOST_RESOURCES: Final = HostResources()

@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
+from typing import Final
 
 from fracgpu import names
 from fracgpu.errors import RequestError, WireError
-from fracgpu.k8s.container import ContainerSpec
+from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.k8s.pod import (
     Container,
     Pod,
@@ -22,6 +24,10 @@ from fracgpu.request.language import parse_request
 from fracgpu.request.need import PodNeed, Rebalance
 from fracgpu.state.allocation import Assignment, PodRecord
 from fracgpu.state.assignment import read_assignment
+
+_Pairs = tuple[tuple[str, str], ...]
+
+_MOST_REMEMBERED_CHARS: Final = 2_000  # a longer request is parsed each time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,13 +183,44 @@ def _assignment_of(annotations: Mapping[str, str]) -> tuple[Assignment | None, s
 def _need_of(
     annotations: Mapping[str, str], containers: Sequence[ContainerSpec]
 ) -> tuple[PodNeed | None, str, Rebalance | None]:
+    ours = _ours(annotations)
+    described = tuple(
+        (spec.name, spec.kind, _ours(spec.limits), _ours(spec.requests)) for spec in containers
+    )
+    length = sum(len(key) + len(text) for key, text in ours) + sum(
+        len(name) + sum(len(key) + len(text) for key, text in (*limits, *requests))
+        for name, _, limits, requests in described
+    )
+    return (_known_need if length <= _MOST_REMEMBERED_CHARS else _read_need)(ours, described)
+
+
+def _ours(amounts: Mapping[str, str]) -> _Pairs:
+    """Return what the request language reads: our keys, without what only the system writes."""
+    return tuple(
+        (key, "" if key in names.RESERVED_KEYS else text)
+        for key, text in amounts.items()
+        if key.startswith(names.PREFIX)
+    )
+
+
+def _read_need(
+    annotations: _Pairs, containers: tuple[tuple[str, ContainerKind, _Pairs, _Pairs], ...]
+) -> tuple[PodNeed | None, str, Rebalance | None]:
+    specs = [
+        ContainerSpec(name=name, kind=kind, limits=dict(limits), requests=dict(requests))
+        for name, kind, limits, requests in containers
+    ]
     try:
-        request = parse_request(annotations, containers)
+        request = parse_request(dict(annotations), specs)
         if request is None:
             return None, "", None
         return need_from_limits(request), "", request.rebalance
     except RequestError as error:
         return None, str(error), None
+
+
+# The replicas of a controller request the same, and each is decoded at several events.
+_known_need: Final = lru_cache(maxsize=1024)(_read_need)
 
 
 def _container_ids(status: PodStatus) -> dict[str, str]:
