@@ -12,7 +12,6 @@ from fracgpu.placement.card_choice import CardChooser, choose_cards
 from fracgpu.placement.fit_index import FitIndex
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import NoPlacement, Placement
-from fracgpu.placement.placement import MAX_SCORE
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
 from fracgpu.placement.reserved import denied_cards, place_kept, place_reserved
 from fracgpu.request.need import Strategy
@@ -90,9 +89,7 @@ class SchedulerCore:
         fitting = self.extender.filter(asked).passed
         if not fitting:
             return None
-        scores = self.extender.prioritize(ExtenderArgs(pod=pod, node_names=tuple(fitting)))
-        best = int(scores.argmax())
-        return fitting[best] if scores[best] == MAX_SCORE else None
+        return self.extender.winner(pod, fitting)
 
     def cards_on(self, pod: PodInfo, node: str) -> Placement | NoPlacement | None:
         """Return the cards that a Binding of the pod to *node* would assign.

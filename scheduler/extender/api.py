@@ -6,9 +6,10 @@ strictly; a field we do not know is skipped, because a newer kube-scheduler may 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from types import MappingProxyType
+from typing import Final, Protocol
 
 import msgspec
 import numpy as np
@@ -18,6 +19,8 @@ from fracgpu.errors import UNREADABLE, WireError
 from fracgpu.placement.placement import MAX_SCORE
 from fracgpu.placement.preemption import Victims
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
+
+_NONE_REFUSED: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class ProtocolError(Exception):
@@ -39,21 +42,92 @@ class ExtenderArgs:
     nodes: Mapping[str, msgspec.Raw] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusals(Protocol):
+    """The reasons of nodes on which a pod does not fit, written out only for whoever reads them."""
+
+    @property
+    def count(self) -> int:
+        """The number of these nodes."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """The text that each of them gets."""
+        ...
+
+    def by_node(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """Return `FilterResult.failed` and `FilterResult.unresolvable`."""
+        ...
+
+
 class FilterResult:
     """The nodes on which the pod fits, and why it does not fit on the others.
 
+    Args:
+        refusals: stands for *failed* and *unresolvable* until one of them is read. Nobody does
+            where the best node is named alone (`scheduler.extender.narrow_filter`).
+
     Attributes:
         passed: a subset of the request's names, in its order.
-        failed: reasons by node that preemption might resolve.
-        unresolvable: reasons by node that it cannot.
         error: why the request cannot be answered at all; else empty.
     """
 
-    passed: tuple[str, ...] = ()
-    failed: Mapping[str, str] = field(default_factory=dict)
-    unresolvable: Mapping[str, str] = field(default_factory=dict)
-    error: str = ""
+    __slots__ = ("_by_node", "_refusals", "error", "passed")
+
+    def __init__(
+        self,
+        *,
+        passed: tuple[str, ...] = (),
+        failed: Mapping[str, str] = _NONE_REFUSED,
+        unresolvable: Mapping[str, str] = _NONE_REFUSED,
+        error: str = "",
+        refusals: Refusals | None = None,
+    ) -> None:
+        self.passed = passed
+        self.error = error
+        self._by_node = failed, unresolvable
+        self._refusals = refusals
+
+    @property
+    def failed(self) -> Mapping[str, str]:
+        """Reasons by node that preemption might resolve."""
+        return self._read()[0]
+
+    @property
+    def unresolvable(self) -> Mapping[str, str]:
+        """Reasons by node that it cannot."""
+        return self._read()[1]
+
+    @property
+    def refused(self) -> int:
+        """On how many nodes the pod does not fit."""
+        if self._refusals is not None:
+            return self._refusals.count
+        return sum(map(len, self._by_node))
+
+    @property
+    def reason(self) -> str:
+        """Return the reason of one of these nodes; empty if there is none."""
+        if self._refusals is not None:
+            return self._refusals.reason
+        return next((text for refused in self._by_node for text in refused.values()), "")
+
+    def _read(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        if self._refusals is not None:
+            self._by_node, self._refusals = self._refusals.by_node(), None
+        return self._by_node
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FilterResult):
+            return NotImplemented
+        mine = self.passed, self._read(), self.error
+        return mine == (other.passed, other._read(), other.error)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        failed, unresolvable = self._read()
+        return f"FilterResult({self.passed=}, {failed=}, {unresolvable=}, {self.error=})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

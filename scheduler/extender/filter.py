@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import compress
 from operator import not_
 from typing import Final, Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,6 +30,9 @@ from scheduler.extender.api import ExtenderArgs, FilterResult
 # The best node gets all ten points and every other at most these. So the scores of kube-scheduler's
 # plugins do not outweigh the difference, and kube-scheduler breaks no tie at random.
 _RUNNER_UP: Final = 7
+
+_NO_PLACES: Final = np.zeros(0, np.int64)
+_NO_QUALITY: Final = np.zeros(0)
 
 _RESERVED: Final = "node(s) without the card that is reserved for this pod (it is being moved)"
 
@@ -56,8 +59,7 @@ class NodeScorer(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Candidates:
+class _Candidates(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of each candidate, in the order in which kube-scheduler named them.
 
     Attributes:
@@ -73,6 +75,85 @@ class _Candidates:
     score: NDArray[np.float64]
     avoided: NDArray[np.bool_]
     denied: Mapping[CardUuid, str]
+
+    def only(self, those: NDArray[np.bool_]) -> "_Candidates":
+        """Return some of the candidates."""
+        return _Candidates(
+            rows=self.rows[those],
+            verdict=self.verdict[those],
+            score=self.score[those],
+            avoided=self.avoided[those],
+            denied=self.denied,
+        )
+
+
+class _Passed(msgspec.Struct, frozen=True, kw_only=True):
+    """The candidates that passed filter last, and what that was read from.
+
+    Attributes:
+        moment: the number of the latest change of the node matrix.
+    """
+
+    names: tuple[str, ...]
+    found: _Candidates
+    need: PodNeed
+    strategy: Strategy
+    moment: int
+
+
+class _Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """The best of the candidates, and how good those are that come into question.
+
+    Attributes:
+        best: its place among the candidates.
+        quality: 0..1, of those of which *ranked* has the places; none if the best is given.
+    """
+
+    best: int
+    ranked: IntArray
+    quality: NDArray[np.float64]
+
+
+class _Refusals:
+    """The reasons of the candidates that do not fit.
+
+    Args:
+        names: all candidates.
+        verdict: FITS, or why the pod does not fit, for each.
+        fit_index: whose verdicts they are.
+    """
+
+    def __init__(self, names: Sequence[str], verdict: IntArray, fit_index: FitIndex) -> None:
+        self._names, self._unfit = names, verdict != FITS
+        self._codes: list[int] = verdict[self._unfit].tolist()
+        self._why = fit_index.obstacle_of
+
+    @property
+    def count(self) -> int:
+        """The number of candidates that do not fit."""
+        return len(self._codes)
+
+    @property
+    def reason(self) -> str:
+        """The text that each of them gets, the most common obstacle first.
+
+        Every node gets the same: kube-scheduler sums up equal reasons and sorts different ones as
+        text, so only one combined text can list the most common obstacle first.
+        """
+        counted: Counter[Obstacle] = Counter()
+        for code, count in Counter(self._codes).items():
+            counted[self._why(code)[0]] += count
+        return refusal(counted)
+
+    def by_node(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """Return the reason of each: preemption may help, or not."""
+        text = self.reason
+        no = tuple(compress(self._names, self._unfit.tolist()))
+        may_help = [self._why(code)[1] for code in self._codes]
+        return (
+            dict.fromkeys(compress(no, may_help), text),
+            dict.fromkeys(compress(no, map(not_, may_help)), text),
+        )
 
 
 class Extender:
@@ -101,8 +182,7 @@ class Extender:
         self._ledger = fit_index.matrix.ledger
         self._orders = orders or {}
         self._host_left = host_left
-        # The last candidates that passed, their rows, and the change of the matrix as of which.
-        self._passed: tuple[tuple[str, ...], IntArray, int] = ((), np.zeros(0, np.int64), -1)
+        self._passed: _Passed | None = None
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
         """Return the candidates on which the pod fits, and the reasons for the others."""
@@ -121,26 +201,22 @@ class Extender:
         if own and own in names:
             verdict[names.index(own)] = FITS
         fits = verdict == FITS
-        if fits.all():
-            self._passed = names, found.rows, self._fit_index.matrix.now
+        if np.count_nonzero(fits) == len(names):
+            self._remember(pod.need, names, found)
             return FilterResult(passed=names)
-        unfit = ~fits
-        codes: list[int] = verdict[unfit].tolist()
-        counts = Counter(codes)
-        why = {code: self._fit_index.obstacle_of(code) for code in counts}
-        counted: Counter[Obstacle] = Counter()
-        for code, count in counts.items():
-            counted[why[code][0]] += count
-        # Every node gets the same text: kube-scheduler sums up equal reasons and sorts different
-        # ones as text, so only one combined text can list the most common obstacle first.
-        text = refusal(counted)
-        no = tuple(compress(names, unfit.tolist()))
-        may_help = [why[code][1] for code in codes]
-        failed = dict.fromkeys(compress(no, may_help), text)
-        unresolvable = dict.fromkeys(compress(no, map(not_, may_help)), text)
         passed = tuple(compress(names, fits.tolist()))
-        self._passed = passed, found.rows[fits], self._fit_index.matrix.now
-        return FilterResult(passed=passed, failed=failed, unresolvable=unresolvable)
+        self._remember(pod.need, passed, found.only(fits))
+        refusals = _Refusals(names, verdict, self._fit_index)
+        return FilterResult(passed=passed, refusals=refusals)
+
+    def _remember(self, need: PodNeed, names: tuple[str, ...], found: _Candidates) -> None:
+        self._passed = _Passed(
+            names=names,
+            found=found,
+            need=need,
+            strategy=self._strategy(),
+            moment=self._fit_index.matrix.now,
+        )
 
     def _reserved_node(self, pod: PodInfo, names: Sequence[str]) -> str:
         """Return the candidate on which a Move holds a card for the pod; empty if there is none.
@@ -161,17 +237,25 @@ class Extender:
     def _evaluate(self, pod: PodInfo, need: PodNeed, names: Sequence[str]) -> _Candidates:
         """Return what each candidate would give the pod, without the cards that it is kept off."""
         now, strategy = self._clock.now(), self._strategy()
+        denied = {
+            **denied_cards(self._ledger, pod, now=now),
+            **cards_without_host(self._ledger, pod, host_left=self._host_left, now=now),
+        }
+        matrix, passed = self._fit_index.matrix, self._passed
+        if passed is not None and passed.names is names and passed.need is need:
+            matrix.refresh(now=now)
+            as_before = passed.moment == matrix.now and passed.strategy is strategy
+            # A card that the pod is kept off changes what its node gives.
+            if as_before and not denied and not passed.found.denied:
+                return passed.found
         answers = self._fit_index.evaluate(need, strategy=strategy, now=now)
-        rows = self._rows_of(names)
+        rows = matrix.rows_of(names)
         found = _Candidates(
             rows=rows,
             verdict=answers.verdict[rows],
             score=answers.score[rows],
             avoided=answers.avoided[rows],
-            denied={
-                **denied_cards(self._ledger, pod, now=now),
-                **cards_without_host(self._ledger, pod, host_left=self._host_left, now=now),
-            },
+            denied=denied,
         )
         for node in set(found.denied.values()).intersection(names) if found.denied else ():
             at = names.index(node)
@@ -184,12 +268,6 @@ class Extender:
             else:
                 found.score[at], found.avoided[at] = answer.score, answer.avoided
         return found
-
-    def _rows_of(self, names: Sequence[str]) -> IntArray:
-        """Return the rows of candidates; those that have just passed are not looked up again."""
-        matrix = self._fit_index.matrix
-        passed, rows, moment = self._passed
-        return rows if names is passed and moment == matrix.now else matrix.rows_of(names)
 
     def _own_node(self, uid: str, need: PodNeed) -> str:
         """Return the node where the pod itself is assumed and would fit; empty if there is none.
@@ -212,50 +290,54 @@ class Extender:
 
         All scores are 0 if the pod requests no card.
         """
-        pod, names = args.pod, args.node_names
+        scores = np.zeros(len(args.node_names), np.int64)
+        choice = self._choice(args.pod, args.node_names)
+        if choice is not None:
+            scores[choice.ranked] = np.rint(choice.quality * _RUNNER_UP).astype(np.int64)
+            scores[choice.best] = MAX_SCORE
+        return scores
+
+    def winner(self, pod: PodInfo, names: tuple[str, ...]) -> str | None:
+        """Return the candidate to which `prioritize` gives the maximum; None if none gets it."""
+        choice = self._choice(pod, names)
+        return None if choice is None else names[choice.best]
+
+    def _choice(self, pod: PodInfo, names: tuple[str, ...]) -> _Choice | None:
         if pod.need is None:
-            return np.zeros(len(names), np.int64)
+            return None
         found = self._evaluate(pod, pod.need, names)
-        fitting = np.flatnonzero(found.verdict == FITS)
-        scores = np.zeros(len(names), np.int64)
         # Where a card is reserved for it, or where its earlier Binding may have taken effect.
         own = self._reserved_node(pod, names) or self._own_node(pod.record.uid, pod.need)
         if own and own in names:
-            scores[names.index(own)] = MAX_SCORE
-            return scores
-        if not len(fitting):
-            return scores
+            return _Choice(best=names.index(own), ranked=_NO_PLACES, quality=_NO_QUALITY)
+        fits = found.verdict == FITS
+        if not np.count_nonzero(fits):
+            return None
         # A node with nothing but an avoided card gets no point while any other fits.
-        others = fitting[~found.avoided[fitting]]
-        ranked = others if len(others) else fitting
-        quality = self._quality(pod, pod.need, found, ranked)
-        scores[ranked] = np.rint(quality * _RUNNER_UP).astype(np.int64)
+        others = fits & ~found.avoided
+        fits = others if others.any() else fits
+        places = fits.nonzero()[0]
+        ranked = found if len(places) == len(names) else found.only(fits)
+        quality = self._quality(pod, pod.need, ranked)
         # Of equal nodes the one with the lowest row, independent of the candidates' order.
-        ties = np.flatnonzero(quality == quality.max())
-        scores[ranked[ties[found.rows[ranked[ties]].argmin()]]] = MAX_SCORE
-        return scores
+        ties = (quality == quality.max()).nonzero()[0]
+        best = ties[0] if len(ties) == 1 else ties[ranked.rows[ties].argmin()]
+        return _Choice(best=int(places[best]), ranked=places, quality=quality)
 
     def best(self, pod: PodInfo, names: Sequence[str]) -> str | None:
         """Return the one of *names*, which passed, that kube-scheduler should take.
 
         None if the pod requests no card, or if a taint of that node asks for pods to run elsewhere.
         """
-        scores = self.prioritize(ExtenderArgs(pod=pod, node_names=tuple(names)))
-        at = int(scores.argmax())
-        known = self._ledger.nodes.get(names[at])
-        if scores[at] != MAX_SCORE or known is None or known.discouraged:
-            return None
-        return names[at]
+        best = self.winner(pod, tuple(names))
+        known = None if best is None else self._ledger.nodes.get(best)
+        return None if known is None or known.discouraged else best
 
-    def _quality(
-        self, pod: PodInfo, need: PodNeed, found: _Candidates, ranked: IntArray
-    ) -> NDArray[np.float64]:
-        """Return how good each of the *ranked* candidates is, 0..1."""
+    def _quality(self, pod: PodInfo, need: PodNeed, found: _Candidates) -> NDArray[np.float64]:
+        """Return how good each of the candidates, which fit, is, 0..1."""
         order = self._orders.get(need.strategy or self._strategy())
         quality = None
-        if order is not None and not found.avoided[ranked].any():
+        if order is not None and not found.avoided.any():
             host = pod_requests(pod.record.containers)
-            quality = order.score(
-                need, host, found.rows[ranked], by_cards=found.score[ranked], closed=found.denied
-            )
-        return found.score[ranked] if quality is None else quality
+            quality = order.score(need, host, found.rows, by_cards=found.score, closed=found.denied)
+        return found.score if quality is None else quality

@@ -1,7 +1,6 @@
 """What the extender last answered about each waiting pod, for people."""
 
 from collections import OrderedDict
-from collections.abc import Mapping
 from typing import Final
 
 from fracgpu.errors import shorten
@@ -26,13 +25,11 @@ class FilterAnswers:
         """Remember an answer; one about a pod that asks for no card is skipped."""
         if result.error or (pod.need is None and not pod.need_problem):
             return
-        refused: Mapping[str, str] = result.failed or result.unresolvable
-        count = len(result.passed) + len(result.failed) + len(result.unresolvable)
         self._by_uid[pod.record.uid] = FilterAnswer(
             at=self._clock.now(),
-            nodes=count,
+            nodes=len(result.passed) + result.refused,
             fitting=len(result.passed),
-            reason=shorten(next(iter(refused.values()), ""), limit=_MOST_TEXT),
+            reason=shorten(result.reason, limit=_MOST_TEXT),
         )
         self._by_uid.move_to_end(pod.record.uid)
         if len(self._by_uid) > self._most:
