@@ -115,7 +115,10 @@ class NodeMatrix:
 
     def refresh(self, *, now: datetime, most: int | None = None) -> bool:
         """Copy the nodes that changed in the ledger, *most* at a time; return whether all are."""
-        self._behind |= self._ledger.take_changed(now=now)
+        changed = self._ledger.take_changed(now=now)
+        if not changed and not self._behind:
+            return True
+        self._behind |= changed
         for name in sorted(self._behind)[:most]:
             self._behind.remove(name)
             node_info = self._ledger.node(name, now=now)

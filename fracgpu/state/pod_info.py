@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import lru_cache
 from typing import Final
 
 from fracgpu import names
@@ -26,8 +25,13 @@ from fracgpu.state.allocation import Assignment, PodRecord
 from fracgpu.state.assignment import read_assignment
 
 _Pairs = tuple[tuple[str, str], ...]
+_Container = tuple[str, ContainerKind, _Pairs, _Pairs]
+_Need = tuple[PodNeed | None, str, Rebalance | None]
 
-_MOST_REMEMBERED_CHARS: Final = 2_000  # a longer request is parsed each time
+# The replicas of a controller request the same, and each is decoded at several events. Requests of
+# more characters, which are rare, are parsed each time.
+_MOST_KNOWN, _MOST_CHARS = 1024, 2_000
+_known_needs: Final[dict[tuple[_Pairs, tuple[_Container, ...]], _Need]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,18 +184,23 @@ def _assignment_of(annotations: Mapping[str, str]) -> tuple[Assignment | None, s
         return None, str(error)
 
 
-def _need_of(
-    annotations: Mapping[str, str], containers: Sequence[ContainerSpec]
-) -> tuple[PodNeed | None, str, Rebalance | None]:
+def _need_of(annotations: Mapping[str, str], containers: Sequence[ContainerSpec]) -> _Need:
     ours = _ours(annotations)
     described = tuple(
         (spec.name, spec.kind, _ours(spec.limits), _ours(spec.requests)) for spec in containers
     )
-    length = sum(len(key) + len(text) for key, text in ours) + sum(
-        len(name) + sum(len(key) + len(text) for key, text in (*limits, *requests))
-        for name, _, limits, requests in described
-    )
-    return (_known_need if length <= _MOST_REMEMBERED_CHARS else _read_need)(ours, described)
+    asked = ours, described
+    found = _known_needs.get(asked)
+    if found is None:
+        found = _read_need(ours, described)
+        pairs = [ours, *(part for one in described for part in one[2:])]
+        chars = sum(len(one[0]) for one in described)
+        chars += sum(len(key) + len(text) for part in pairs for key, text in part)
+        if chars <= _MOST_CHARS:
+            if len(_known_needs) >= _MOST_KNOWN:
+                del _known_needs[next(iter(_known_needs))]  # the oldest
+            _known_needs[asked] = found
+    return found
 
 
 def _ours(amounts: Mapping[str, str]) -> _Pairs:
@@ -203,9 +212,7 @@ def _ours(amounts: Mapping[str, str]) -> _Pairs:
     )
 
 
-def _read_need(
-    annotations: _Pairs, containers: tuple[tuple[str, ContainerKind, _Pairs, _Pairs], ...]
-) -> tuple[PodNeed | None, str, Rebalance | None]:
+def _read_need(annotations: _Pairs, containers: tuple[_Container, ...]) -> _Need:
     specs = [
         ContainerSpec(name=name, kind=kind, limits=dict(limits), requests=dict(requests))
         for name, kind, limits, requests in containers
@@ -217,10 +224,6 @@ def _read_need(
         return need_from_limits(request), "", request.rebalance
     except RequestError as error:
         return None, str(error), None
-
-
-# The replicas of a controller request the same, and each is decoded at several events.
-_known_need: Final = lru_cache(maxsize=1024)(_read_need)
 
 
 def _container_ids(status: PodStatus) -> dict[str, str]:

@@ -224,14 +224,11 @@ class Extender:
         A reservation on a node that is no candidate, or on a card that cannot take the pod any
         more, is given up: the pod is placed like any other.
         """
-        held = place_reserved(
-            self._ledger, pod, strategy=self._strategy(), now=self._clock.now(), nodes=names
-        )
+        strategy, now = self._strategy(), self._clock.now()
+        held = place_reserved(self._ledger, pod, strategy=strategy, now=now, nodes=names)
         if held is not None:
             return held.reservation.node
-        kept = place_kept(
-            self._ledger, pod, strategy=self._strategy(), now=self._clock.now(), nodes=names
-        )
+        kept = place_kept(self._ledger, pod, strategy=strategy, now=now, nodes=names)
         return "" if kept is None else kept.hold.node
 
     def _evaluate(self, pod: PodInfo, need: PodNeed, names: Sequence[str]) -> _Candidates:

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
+
 from fracgpu.cards.card import HEAT_MAX_AGE, CardUuid, Cordon, Health, NodeCards
 from fracgpu.placement.node_matrix import (
     ABSENT,
@@ -133,3 +135,16 @@ def test_globs_are_judged_once_for_each_model() -> None:
 
     assert matrix.models == ("NVIDIA A30", "Tesla T4")
     assert matrix.allowed(("*T4*",)).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("names", [[], ["b"], ["b", "a"], ["b", "gone", "a"], ["gone"]], ids=str)
+def test_rows_come_in_the_order_of_the_names(names: list[str]) -> None:
+    ledger = Ledger()
+    for name in ("a", "b"):
+        ledger.set_node(NodeCards(node=name))
+    matrix = NodeMatrix(ledger)
+    matrix.refresh(now=NOON)
+
+    found = matrix.rows_of(names)
+
+    assert [matrix.names[row] or "gone" for row in found.tolist()] == names

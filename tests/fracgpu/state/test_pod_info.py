@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fracgpu import names
-from fracgpu.errors import WireError
+from fracgpu.errors import RequestError, WireError
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.k8s.pod import container_specs
 from fracgpu.k8s.resources import HostResources
+from fracgpu.request.grant import need_from_limits
+from fracgpu.request.language import parse_request
 from fracgpu.request.need import Rebalance, Strategy
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
@@ -341,3 +343,34 @@ def test_a_node_that_asks_for_pods_to_run_elsewhere_is_discouraged() -> None:
     assert discouraged("NoSchedule", "PreferNoSchedule")
     assert not discouraged("NoSchedule", "NoExecute")
     assert not discouraged()
+
+
+OURS = st.dictionaries(
+    st.sampled_from([names.MEMORY, names.CARDS, names.MODEL, names.PLACEMENT, names.ASSIGNMENT]),
+    st.sampled_from(["1Gi", "2", "pack", "A100", "{}", "x" * 3_000]),
+    max_size=3,
+)
+LIMITS = st.dictionaries(
+    st.sampled_from([names.GPU_MEM, names.GPU_SLOT, "cpu"]), st.sampled_from(["1024", "1", "2"])
+)
+
+
+@given(st.lists(st.tuples(OURS, LIMITS, st.sampled_from(["a", "b"])), max_size=12))
+def test_a_request_seen_before_is_read_as_if_it_were_the_first(
+    pods: list[tuple[dict[str, str], dict[str, str], str]],
+) -> None:
+    for annotations, limits, name in pods:
+        spec = ContainerSpec(name=name, limits=limits)
+        body = {
+            "metadata": {"name": "p", "annotations": annotations},
+            "spec": {"containers": [{"name": name, "resources": {"limits": limits}}]},
+        }
+        info = read(body)
+        need = problem = None
+        try:
+            request = parse_request(annotations, [spec])
+            need = None if request is None else need_from_limits(request)
+        except RequestError as error:
+            problem = str(error)
+
+        assert (info.need, info.need_problem) == (need, problem or "")

@@ -44,9 +44,11 @@ def test_nodes_are_sorted_by_whether_and_why() -> None:
         "node(s) without a fitting card (2 no shared cards known, 1 too little free memory; "
         "fracgpu explain says more)"
     )
+    assert (result.refused, result.reason) == (3, text)
     assert result == FilterResult(
         passed=("roomy",), failed={"full": text, "unseen": text}, unresolvable={"whole": text}
     )
+    assert (result.refused, result.reason) == (3, text), "the same once each has been read"
 
 
 def fit_error(reasons: Mapping[str, str]) -> str:

@@ -49,6 +49,7 @@ class SyncedPolicy:
         self.row = np.full(1, -1, np.int64)
         self.size_mib = np.zeros(1, np.int64)
         self._matrix_row = np.zeros(1, np.int64)  # of each row of the policy
+        self._nowhere: NDArray[np.float64] | None = None  # costs where no pod fits, [matrix row]
         self._rows_of_size: dict[int | None, IntArray] = {}
         self._costs: dict[tuple[Demand, int], NDArray[np.float64]] = {}
         self._rankings: dict[Demand, Ranking] = {}
@@ -106,7 +107,9 @@ class SyncedPolicy:
         if found is None:
             ranking = self.policy.rank(key[0], among=among, allowance=allowance)
             self._remember(key[0], ranking)
-            found = np.where(self.row < 0, np.nan, np.inf)
+            if self._nowhere is None:
+                self._nowhere = np.where(self.row < 0, np.nan, np.inf)
+            found = self._nowhere.copy()
             found[self._matrix_row[ranking.rows]] = ranking.cost_milli
             if ranking.complete or not np.isnan(ranking.cost_milli).any():
                 if len(self._costs) >= _MAX_COSTS:
@@ -157,6 +160,7 @@ class SyncedPolicy:
             more = np.full(len(matrix.changed) - len(self.row), -1, np.int64)
             self.row = np.concatenate((self.row, more))
             self.size_mib = np.concatenate((self.size_mib, np.zeros_like(more)))
+            self._forget_rows()
         self._behind.update(changed)
         self._behind.update(matrix.rows[name] for name in touched if name in matrix.rows)
         for row in sorted(self._behind)[:most]:
@@ -173,19 +177,24 @@ class SyncedPolicy:
             if self._matrix_row[self.row[row]] == row:  # else it is in another row by now
                 self.policy.drop(before)
             self.row[row] = -1
-            self._rows_of_size.clear()
+            self._forget_rows()
         if free is not None:
             self.policy.put(name, free)
             self._names[row] = name
             own, cards = self.policy.rows[name], len(free.card_milli)
-            size_mib = int(self._matrix.capacity_mib[row, :cards].max())
+            size_mib = max(self._matrix.capacity_mib[row, :cards].tolist())
             if self.row[row] != own or self.size_mib[row] != size_mib:
-                self._rows_of_size.clear()
+                self._forget_rows()
             self.row[row], self.size_mib[row] = own, size_mib
             if own >= len(self._matrix_row):
                 more = np.zeros(own + 1, np.int64)
                 self._matrix_row = np.concatenate((self._matrix_row, more))
             self._matrix_row[own] = row
+
+    def _forget_rows(self) -> None:
+        """Forget what is known of which rows the policy has, and of the sizes of their cards."""
+        self._rows_of_size.clear()
+        self._nowhere = None
 
     def _free(self, row: int) -> FreeResources | None:
         matrix = self._matrix

@@ -132,7 +132,8 @@ class CompiledFill:
         # The library trusts these.
         assert len(cpu_milli) == len(model) == nodes
         assert width <= MAX_CARDS
-        assert not nodes or 0 <= model.min() <= model.max() < self._count
+        # A negative number is a large one without its sign.
+        assert not nodes or np.maximum.reduce(model.view(np.uint64)) < self._count
         found = np.empty(nodes, np.float32)
         self._run(
             self._models,
