@@ -201,22 +201,23 @@ class Extender:
         if own and own in names:
             verdict[names.index(own)] = FITS
         fits = verdict == FITS
-        if np.count_nonzero(fits) == len(names):
-            self._remember(pod.need, names, found)
-            return FilterResult(passed=names)
-        passed = tuple(compress(names, fits.tolist()))
-        self._remember(pod.need, passed, found.only(fits))
-        refusals = _Refusals(names, verdict, self._fit_index)
-        return FilterResult(passed=passed, refusals=refusals)
-
-    def _remember(self, need: PodNeed, names: tuple[str, ...], found: _Candidates) -> None:
-        self._passed = _Passed(
-            names=names,
-            found=found,
-            need=need,
-            strategy=self._strategy(),
-            moment=self._fit_index.matrix.now,
+        everywhere = np.count_nonzero(fits) == len(names)
+        passed = names if everywhere else tuple(compress(names, fits.tolist()))
+        # On its own node a pod fits beside what is assumed for it, and no other pod does.
+        self._passed = (
+            None
+            if own
+            else _Passed(
+                names=passed,
+                found=found if everywhere else found.only(fits),
+                need=pod.need,
+                strategy=self._strategy(),
+                moment=self._fit_index.matrix.now,
+            )
         )
+        if everywhere:
+            return FilterResult(passed=passed)
+        return FilterResult(passed=passed, refusals=_Refusals(names, verdict, self._fit_index))
 
     def _reserved_node(self, pod: PodInfo, names: Sequence[str]) -> str:
         """Return the candidate on which a Move holds a card for the pod; empty if there is none.

@@ -189,6 +189,45 @@ def test_nodes_that_passed_are_scored_as_they_are_when_one_is_replaced_meanwhile
     assert after == [0, 10, 7]
 
 
+def test_nodes_that_passed_are_scored_by_the_strategy_of_now() -> None:
+    cluster = Harness("n", "m", cards=1)
+    hold(cluster, "n", 8000)
+    cluster.create(mib=8000)
+    passed = cluster.extender.filter(cluster.asking("p", "n", "m")).passed
+    asked = replace(cluster.asking("p"), node_names=passed)
+    packed = cluster.extender.prioritize(asked).tolist()
+
+    cluster.strategy = Strategy.SPREAD
+
+    assert packed.index(10) == 0
+    assert cluster.extender.prioritize(asked).tolist().index(10) == 1
+
+
+def test_a_node_that_passed_for_the_pod_that_holds_it_does_not_pass_for_one_like_it() -> None:
+    cluster = Harness("n", cards=1)
+    cluster.create("first", mib=24_000)
+    cluster.create("second", mib=24_000)
+    hold(cluster, "n", 24_000, pod="first")
+    passed = cluster.extender.filter(cluster.asking("first", "n")).passed
+    assert passed == ("n",)
+
+    asked = replace(cluster.asking("second"), node_names=passed)
+
+    assert cluster.extender.prioritize(asked).tolist() == [0]
+
+
+def hold(cluster: Harness, node: str, mib: int, pod: str = "filler") -> None:
+    """Assume that a pod is on the first card of a node."""
+    if pod == "filler":
+        cluster.create(pod, mib=mib)
+    cluster.ledger.assume(
+        cluster.see(pod).record,
+        node=node,
+        assignment=on(f"GPU-{node}-0", mib, container="train"),
+        until=cluster.clock.now() + timedelta(hours=1),
+    )
+
+
 def test_preemption_helps_only_where_pods_are_in_the_way() -> None:
     cluster = Harness()
     args = cluster.asking
