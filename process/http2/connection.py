@@ -29,6 +29,7 @@ _TOO_SLOW: Final = 408
 _TOO_LARGE: Final = 413
 _FAILED: Final = 500
 _BUSY: Final = 503
+_FAULT: Final = Answer(_FAILED, b"internal error\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,8 @@ class Request:
     body: bytes
 
 
-Answerer = Callable[[Request], Awaitable[Answer]]
+Answerer = Callable[[Request], Answer | Awaitable[Answer]]
+"""Answers a request, at once or later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +98,7 @@ class Http2Connection(asyncio.Protocol):
     """One connection, over TLS.
 
     Args:
-        answer: answers one request; it is not cancelled if the caller gives up.
+        answer: answers one request; what it does later is not cancelled if the caller gives up.
         bodies: of all connections.
         limits: in time.
         opened: called with this connection once it is open.
@@ -122,12 +124,14 @@ class Http2Connection(asyncio.Protocol):
         self._state = new_state()
         self._reading: dict[int, _Reading] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._unbegun = 0  # of the tasks
         self._waiting: set[int] = set()  # streams that have no answer yet
         self._unsent: dict[int, _Unsent] = {}
         self._widened: set[int] = set()  # streams whose window was; 0: the connection's
         self._paused_until: float | None = None  # by when the caller must read, if it does not
         self._timer: asyncio.TimerHandle | None = None
         self._draining = self._ended = False
+        self._settles_soon = False
 
     @property
     def busy(self) -> bool:
@@ -207,6 +211,19 @@ class Http2Connection(asyncio.Protocol):
             return
         self._flush()
         self._set_timer()
+
+    def _settle_soon(self) -> None:
+        """Settle once all that is ready by now has had its turn: what it answers goes together.
+
+        Each write is a TLS record, a call of the system and one more time that the caller wakes.
+        """
+        if not self._settles_soon:
+            self._settles_soon = True
+            self._loop.call_soon(self._settle_now)
+
+    def _settle_now(self) -> None:
+        self._settles_soon = False
+        self._settle()
 
     def _close(self) -> None:
         self._flush()
@@ -304,20 +321,41 @@ class Http2Connection(asyncio.Protocol):
         self._waiting.add(stream)
         body = bytes(reading.body)
         request = Request(reading.method, reading.path, reading.accept, body)
-        task = self._loop.create_task(self._respond(stream, request))
+        # Requests begin in the order in which they came: a later one may depend on an earlier one.
+        answer = None if self._unbegun else self._asked(request)
+        if isinstance(answer, Answer):
+            self._bodies.held -= len(body)
+            self._send(stream, answer, head=request.method == "HEAD")
+            self._flush()
+            return
+        self._unbegun += 1
+        task = self._loop.create_task(self._respond(stream, request, answer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _respond(self, stream: int, request: Request) -> None:
+    def _asked(self, request: Request) -> Answer | Awaitable[Answer]:
+        """Return the answer, or what to await for it."""
         try:
-            answer = await self._answer(request)
+            return self._answer(request)
         except Exception:  # one request must not end the connection of the others
             log.exception("request_failed", method=request.method, path=request.path)
-            answer = Answer(_FAILED, b"internal error\n")
+            return _FAULT
+
+    async def _respond(
+        self, stream: int, request: Request, begun: Awaitable[Answer] | None
+    ) -> None:
+        self._unbegun -= 1
+        answer = self._asked(request) if begun is None else begun
+        try:
+            if not isinstance(answer, Answer):
+                answer = await answer
+        except Exception:  # as above
+            log.exception("request_failed", method=request.method, path=request.path)
+            answer = _FAULT
         finally:
             self._bodies.held -= len(request.body)
         self._send(stream, answer, head=request.method == "HEAD")
-        self._settle()
+        self._settle_soon()
 
     def _forget(self, stream: int) -> None:
         reading = self._reading.pop(stream, None)

@@ -25,7 +25,7 @@ class Http2Connections:
     """The HTTP/2 connections of one server.
 
     Args:
-        answer: answers one request; it is not cancelled if the caller gives up.
+        answer: answers one request; what it does later is not cancelled if the caller gives up.
         body_limit: bytes of the largest body; a larger one is answered with 413.
         limits: on time and connections.
     """

@@ -1,7 +1,7 @@
 """The extender's HTTP server: kube-scheduler's four verbs, probes and metrics."""
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from http import HTTPStatus
 from typing import Final
@@ -35,6 +35,9 @@ log = structlog.get_logger()
 
 _MIB: Final = 1024 * 1024
 _JSON: Final = "application/json"
+
+
+_Body = Callable[[bytes], bytes | Awaitable[bytes]]  # answers a body, at once or later
 
 
 class NotReady(Exception):  # noqa: N818 - an answer, not a mistake
@@ -82,7 +85,7 @@ class ExtenderServer(HttpServer):
         self._activity = activity or RequestActivity()
         self._find = find
         self._telemetry = Telemetry(registry, readiness)
-        self._verbs = {
+        self._verbs: Mapping[str, tuple[Verb, _Body]] = {
             f"/{verb.value}": (verb, answer)
             for verb, answer in (
                 (Verb.FILTER, self._filter),
@@ -99,16 +102,24 @@ class ExtenderServer(HttpServer):
         other = None if ssl_context is None else http2
         super().__init__(app, host=host, port=port, ssl_context=ssl_context, other=other)
 
-    async def _filter(self, body: bytes) -> bytes:
+    def _filter(self, body: bytes) -> bytes | Awaitable[bytes]:
         args = api.read_args(body, find=self._find)
         why_not = self._leader_gate.why_not()
-        result = FilterResult(error=why_not) if why_not else await self._patient.filter(args)
+        found = FilterResult(error=why_not) if why_not else self._patient.begin(args)
+        if isinstance(found, FilterResult):
+            return self._filtered(args, found)
+        return self._filter_later(args, found)
+
+    async def _filter_later(self, args: ExtenderArgs, found: Awaitable[FilterResult]) -> bytes:
+        return self._filtered(args, await found)
+
+    def _filtered(self, args: ExtenderArgs, result: FilterResult) -> bytes:
         self._on_filtered(args.pod, result)
         if self._narrow is not None:
             result = self._narrow(args, result)
         return api.write_filter_result(result, args)
 
-    async def _prioritize(self, body: bytes) -> bytes:
+    def _prioritize(self, body: bytes) -> bytes:
         args = api.read_args(body, find=self._find)
         why_not = self._leader_gate.why_not()
         if why_not:
@@ -135,30 +146,62 @@ class ExtenderServer(HttpServer):
     async def _over_http1(self, request: web.Request) -> web.Response:
         with self._counted(request.path):
             body = await request.read()  # raises 413 above the limit
-            told = await self._answer(request.path, body)
+            told = self._answer(request.path, body)
+            if not isinstance(told, Answer):
+                told = await told
         headers = {"Content-Type": told.content_type}
         return web.Response(body=told.body, status=told.status, headers=headers)
 
-    async def _over_http2(self, request: Request) -> Answer:
+    def _over_http2(self, request: Request) -> Answer | Awaitable[Answer]:
         verb, get = request.path in self._verbs, request.method in ("GET", "HEAD")
         if verb and request.method == "POST":
             with self._counted(request.path):
-                return await self._answer(request.path, request.body)
-        told = self._telemetry.answer(request.path, accept=request.accept)
-        if told is None and not verb:
+                told = self._answer(request.path, request.body)
+            return told if isinstance(told, Answer) else self._counted_later(request.path, told)
+        found = self._telemetry.answer(request.path, accept=request.accept)
+        if found is None and not verb:
             return Answer(HTTPStatus.NOT_FOUND, b"404: Not Found\n")
-        if told is None or not get:
+        if found is None or not get:
             return Answer(HTTPStatus.METHOD_NOT_ALLOWED, b"405: Method Not Allowed\n")
-        return told
+        return found
 
-    async def _answer(self, path: str, body: bytes) -> Answer:
+    async def _counted_later(self, path: str, told: Awaitable[Answer]) -> Answer:
+        with self._counted(path):
+            return await told
+
+    def _answer(self, path: str, body: bytes) -> Answer | Awaitable[Answer]:
+        """Return the answer to a POST, or what to await for it."""
         verb, answer = self._verbs[path]
         began_s = self._clock.monotonic()
+        told: bytes | Awaitable[bytes] | Exception
+        try:
+            told = answer(body)
+        except Exception as error:  # noqa: BLE001 - raised again below, once it is counted
+            told = error
+        if isinstance(told, bytes | Exception):
+            return self._told(verb, told, began_s)
+        return self._answer_later(verb, told, began_s)
+
+    async def _answer_later(self, verb: Verb, coming: Awaitable[bytes], began_s: float) -> Answer:
+        told: bytes | Exception
+        try:
+            told = await coming
+        except Exception as error:  # noqa: BLE001 - as above
+            told = error
+        return self._told(verb, told, began_s)
+
+    def _told(self, verb: Verb, told: bytes | Exception, began_s: float) -> Answer:
+        """Return the answer to a request that was answered or failed; count it.
+
+        Raises:
+            Exception: the one that it failed with, if that is not the caller's to know.
+        """
         outcome = RequestOutcome.FAILED
         try:
-            answered = await answer(body)
-            outcome = RequestOutcome.ANSWERED
-            return Answer(HTTPStatus.OK, answered, _JSON)
+            if isinstance(told, bytes):
+                outcome = RequestOutcome.ANSWERED
+                return Answer(HTTPStatus.OK, told, _JSON)
+            raise told
         except ProtocolError as error:
             outcome = RequestOutcome.MALFORMED
             log.warning("request_malformed", verb=verb.value, error=str(error))

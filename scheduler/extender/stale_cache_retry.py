@@ -12,6 +12,7 @@ pods and nodes), and seen on a real kube-scheduler 1.36.
 
 import math
 from collections import OrderedDict
+from collections.abc import Awaitable
 from typing import Final, Protocol
 
 from process.clock import Clock
@@ -52,18 +53,31 @@ class StaleCacheRetry:
 
     async def filter(self, args: ExtenderArgs) -> FilterResult:
         """Return the answer of *inner*, after a wait if the cache may be stale."""
+        found = self.begin(args)
+        return found if isinstance(found, FilterResult) else await found
+
+    def begin(self, args: ExtenderArgs) -> FilterResult | Awaitable[FilterResult]:
+        """Return the answer of *inner*, or what to await for it if the cache may be stale."""
         uid = args.pod.record.uid
         result = self._inner.filter(args)
         if not _may_change(result):
             self._refused_at.pop(uid, None)
             return result
         if self._refused_at.get(uid) == self._changes.count:
-            result = await self._wait_for_better(args, result)
+            return self._filter_later(args, result)
+        self._remember(uid)
+        return result
+
+    async def _filter_later(self, args: ExtenderArgs, result: FilterResult) -> FilterResult:
+        result = await self._wait_for_better(args, result)
+        self._remember(args.pod.record.uid)
+        return result
+
+    def _remember(self, uid: str) -> None:
         self._refused_at[uid] = self._changes.count
         self._refused_at.move_to_end(uid)
         if len(self._refused_at) > _MOST_REMEMBERED:
             self._refused_at.popitem(last=False)
-        return result
 
     async def _wait_for_better(self, args: ExtenderArgs, result: FilterResult) -> FilterResult:
         began_s = now_s = self._clock.monotonic()

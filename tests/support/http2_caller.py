@@ -95,7 +95,7 @@ class Http2Caller:
     ) -> int:
         """Send a request, or its beginning; return the number of its stream."""
         stream = self.state.get_next_available_stream_id()
-        self._answers[stream] = Answered()
+        self.expect(stream)
         head = [(":method", method), (":scheme", "https"), (":authority", "x"), (":path", path)]
         self.state.send_headers(stream, [*head, *headers], end_stream=end and not body)
         if body:
@@ -112,6 +112,10 @@ class Http2Caller:
             last = end and at + size >= len(body)
             self.state.send_data(stream, body[at : at + size], end_stream=last)
         await self.flush()
+
+    def expect(self, stream: int) -> None:
+        """Keep what comes for a request that is begun on *stream* without :meth:`begin`."""
+        self._answers[stream] = Answered()
 
     def answer_to(self, stream: int) -> Answered:
         """Return what has come for a request so far."""

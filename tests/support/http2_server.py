@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -33,7 +33,10 @@ def a_trusted_pair() -> tuple[ServingTls, Callable[[], ssl.SSLContext]]:
 
 @dataclass(slots=True)
 class Served:
-    """A server, and what it was asked; requests for ``/wait`` wait until *go* is set."""
+    """A server, and what it was asked.
+
+    Requests for ``/wait`` wait until *go* is set, those for ``/now`` are answered without any wait.
+    """
 
     go: asyncio.Event = field(default_factory=asyncio.Event)
     asked: list[Request] = field(default_factory=list)
@@ -42,7 +45,17 @@ class Served:
     trust: Callable[[], ssl.SSLContext] = ssl.create_default_context
     server: HttpServer | None = None
 
-    async def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> Answer | Awaitable[Answer]:
+        if request.path == "/fail-now":
+            raise RuntimeError("a fault of the role")
+        return self._now(request) if request.path == "/now" else self._later(request)
+
+    def _now(self, request: Request) -> Answer:
+        self.asked.append(request)
+        self.finished += 1
+        return Answer(200, b"now: " + request.body)
+
+    async def _later(self, request: Request) -> Answer:
         self.asked.append(request)
         if request.path == "/fail":
             raise RuntimeError("a fault of the role")

@@ -4,10 +4,13 @@ import asyncio
 import time
 from contextlib import suppress
 
+from h2.connection import H2Connection
 from h2.errors import ErrorCodes
+from h2.events import StreamEnded
 from hyperframe.frame import PingFrame, RstStreamFrame, WindowUpdateFrame
 
-from process.http2.connection import Http2Limits
+from process.http2.connection import Bodies, Http2Connection, Http2Limits, Request
+from process.telemetry import Answer
 from tests.support.http2_server import LIMIT, serving
 from tests.support.waiting import until_true
 
@@ -87,9 +90,72 @@ async def test_a_request_that_the_caller_gives_up_is_carried_out_and_not_answere
 async def test_a_fault_in_one_request_is_answered_with_500_and_ends_no_other() -> None:
     async with serving() as served, served.caller() as caller:
         failed = await caller.ask("/fail")
+        failed_at_once = await caller.ask("/fail-now")
         fine = await caller.ask("/echo")
 
-    assert (failed.status, fine.status) == (500, 200)
+    assert (failed.status, failed_at_once.status, fine.status) == (500, 500, 200)
+
+
+async def test_requests_that_come_together_begin_in_their_order() -> None:
+    async with serving() as served, served.caller() as caller:
+        state = caller.state
+        head = [(":method", "GET"), (":scheme", "https"), (":authority", "x")]
+        paths = ["/now", "/echo", "/now", "/wait", "/now"]
+        streams = range(1, 2 * len(paths), 2)
+        for stream, path in zip(streams, paths, strict=True):
+            caller.expect(stream)
+            state.send_headers(stream, [*head, (":path", path)], end_stream=True)
+        await caller.flush()
+        served.go.set()
+        async with asyncio.timeout(20):
+            for stream in streams:
+                await caller.answer_to(stream).done.wait()
+
+    assert [asked.path for asked in served.asked] == paths
+
+
+class Written(asyncio.Transport):
+    """A transport that keeps what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.writes.append(bytes(data))
+
+
+async def test_answers_that_become_ready_together_are_one_write() -> None:
+    go = asyncio.Event()
+
+    async def answer(_: Request) -> Answer:
+        await go.wait()
+        return Answer(200, b"gone")
+
+    connection = Http2Connection(
+        answer,
+        bodies=Bodies(largest=LIMIT, most=LIMIT),
+        limits=Http2Limits(),
+        opened=lambda _: None,
+        closed=lambda _: None,
+    )
+    written, caller = Written(), H2Connection()
+    connection.connection_made(written)
+    caller.initiate_connection()
+    for stream in (1, 3, 5):
+        head = [(":method", "POST"), (":scheme", "https"), (":authority", "x"), (":path", "/")]
+        caller.send_headers(stream, head, end_stream=True)
+    connection.data_received(caller.data_to_send())
+    before = len(written.writes)
+    go.set()
+    await until_true(lambda: not connection.busy, what="the answers")
+    await until_true(lambda: len(written.writes) > before, what="their bytes")
+
+    (together,) = written.writes[before:]
+    caller.receive_data(b"".join(written.writes[:before]))
+    ended = [event for event in caller.receive_data(together) if isinstance(event, StreamEnded)]
+    assert [event.stream_id for event in ended] == [1, 3, 5]
+    connection.connection_lost(None)
 
 
 async def test_requests_beyond_the_limit_are_refused_so_that_the_caller_may_send_them_again() -> (
