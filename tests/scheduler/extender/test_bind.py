@@ -501,10 +501,10 @@ async def test_bindings_of_a_burst_are_written_together_and_counted_at_once() ->
         assert await cluster.bind(name) == ""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(cluster.bind(name)) for name in late]
-        await cluster.clock.advance(0.05)
+        await cluster.clock.advance(0.01)
         assert len(cluster.api.bindings) == 5
         assert cluster.held() == 16_000  # no other pod gets the memory meanwhile
-        await cluster.clock.advance(0.05)
+        await cluster.clock.advance(0.01)
         assert len(cluster.api.bindings) == 8
 
     assert [task.result() for task in tasks] == ["", "", ""]
@@ -518,9 +518,9 @@ async def test_who_lost_the_lease_while_a_binding_waited_for_its_group_writes_no
         assert await cluster.bind(name) == ""
     async with asyncio.TaskGroup() as group:
         late = group.create_task(cluster.bind("late"))
-        await cluster.clock.advance(0.05)
+        await cluster.clock.advance(0.01)
         cluster.leads = False
-        await cluster.clock.advance(0.05)
+        await cluster.clock.advance(0.01)
 
     assert late.result() == "this replica no longer leads"
     assert (len(cluster.api.bindings), cluster.held()) == (5, 10_000)

@@ -10,6 +10,7 @@ from scheduler.extender.bind_groups import BindGroups
 from tests.fakes.clock import VirtualClock
 
 PAUSE_S = 0.1
+QUIET_S = 0.02  # after which a burst is over
 
 
 async def written_at(arrivals_s: list[float], *, pause_s: float = PAUSE_S) -> list[float]:
@@ -37,8 +38,27 @@ async def test_fewer_than_a_burst_are_written_at_once_however_close() -> None:
 
 async def test_those_of_a_burst_are_written_together_one_pause_after_the_last() -> None:
     few = [5.0, 5.01, 5.02, 5.03, 5.04]
-    burst = [5.05, 5.06, 5.07, 5.08, 5.09, 5.145]
-    assert await written_at([*few, *burst]) == [*few, *[5.14] * 5, 5.24]
+    burst = [5.05, 5.06, 5.07, 5.08, 5.095, 5.11, 5.125]
+    later = [5.145, 5.16, 5.175, 5.19, 5.205, 5.22, 5.235]
+    assert await written_at([*few, *burst, *later]) == [*few, *[5.14] * 7, *[5.24] * 7]
+
+
+async def test_the_last_ones_of_a_burst_are_written_once_no_further_one_comes() -> None:
+    few = [5.0, 5.01, 5.02, 5.03, 5.04]
+    assert await written_at([*few, 5.05, 5.06]) == [*few, 5.08, 5.08]
+    assert await written_at([*few, 5.05, 5.06, 5.085]) == [*few, 5.08, 5.08, 5.105]
+
+
+async def test_who_is_given_up_while_a_group_waits_for_it_holds_up_none_of_the_others() -> None:
+    clock = VirtualClock()
+    groups = BindGroups(clock, pause_s=PAUSE_S)
+    for _ in range(5):
+        await groups.turn()
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(groups.turn())
+        tasks.create_task(groups.turn())
+        await asyncio.sleep(0)
+        first.cancel()
 
 
 async def test_after_a_burst_one_is_written_at_once_again() -> None:
@@ -62,5 +82,17 @@ async def test_none_waits_longer_than_one_pause_and_none_without_a_burst(
         assert -1e-6 <= done_s - came_s <= PAUSE_S + 1e-6
         if number < 5 or came_s - arrivals_s[number - 5] > 2 * PAUSE_S + 1e-6:
             assert done_s == came_s
-    for first_s, second_s in pairwise(sorted(set(written_s) - set(arrivals_s))):
-        assert second_s - first_s >= PAUSE_S - 1e-6
+        late = [other_s for other_s in arrivals_s if came_s < other_s <= done_s]
+        assert all(
+            after - before <= QUIET_S + 1e-6 for before, after in pairwise([came_s, *late, done_s])
+        )
+    groups_s = sorted(set(written_s) - set(arrivals_s))
+    for first_s, second_s in pairwise(groups_s):
+        began_s = min(
+            came_s
+            for came_s, done_s in zip(arrivals_s, written_s, strict=True)
+            if done_s == second_s
+        )
+        last_s = max(came_s for came_s in arrivals_s if came_s <= second_s)
+        assert began_s >= first_s - 1e-6
+        assert second_s - first_s >= PAUSE_S - 1e-6 or second_s - last_s >= QUIET_S - 1e-6
