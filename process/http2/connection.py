@@ -1,4 +1,4 @@
-"""One HTTP/2 connection: its requests, its answers and what bounds both."""
+"""One HTTP/2 connection: its requests and its answers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -20,6 +20,7 @@ from h2.events import (
 from h2.exceptions import ProtocolError
 from hyperframe.frame import GoAwayFrame
 
+from process.http2.request import Answerer, Bodies, Http2Limits, Request
 from process.http2.state import STREAMS, new_state, set_options
 from process.telemetry import Answer
 
@@ -30,49 +31,6 @@ _TOO_LARGE: Final = 413
 _FAILED: Final = 500
 _BUSY: Final = 503
 _FAULT: Final = Answer(_FAILED, b"internal error\n")
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A whole request; *path* is without its query, *accept* is the header of that name."""
-
-    method: str
-    path: str
-    accept: str
-    body: bytes
-
-
-Answerer = Callable[[Request], Answer | Awaitable[Answer]]
-"""Answers a request, at once or later."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Http2Limits:
-    """Limits that protect a server from its callers.
-
-    Attributes:
-        connections: at once; one more replaces one that has no request, or is closed.
-        request_s: seconds from the head of a request to its last byte.
-        answer_s: seconds in which a caller must take some of an answer.
-    """
-
-    connections: int = 64
-    request_s: float = 10.0
-    answer_s: float = 30.0
-
-
-@dataclass(slots=True)
-class Bodies:
-    """The bytes of all connections' bodies that are read or answered.
-
-    Attributes:
-        largest: bytes of one body; a larger one is answered with 413.
-        most: of all bodies together; one that does not fit now is answered with 503.
-    """
-
-    largest: int
-    most: int
-    held: int = 0
 
 
 @dataclass(slots=True)

@@ -10,7 +10,8 @@ from typing import Final
 
 import structlog
 
-from process.http2.connection import Answerer, Bodies, Http2Connection, Http2Limits
+from process.http2.connection import Http2Connection
+from process.http2.request import Answerer, Bodies, Http2Limits
 
 log = structlog.get_logger()
 

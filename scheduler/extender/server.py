@@ -12,8 +12,8 @@ from aiohttp import web
 from component.leader_gate import LeaderGate
 from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
-from process.http2.connection import Request
 from process.http2.connections import Http2Connections
+from process.http2.request import Request
 from process.telemetry import (
     Answer,
     HttpServer,

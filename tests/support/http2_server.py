@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from aiohttp import web
 
 from certs.authority import make_ca, make_serving
-from process.http2.connection import Http2Limits, Request
 from process.http2.connections import ALPN, Http2Connections
+from process.http2.request import Http2Limits, Request
 from process.telemetry import Answer, HttpServer
 from process.tls import ServingTls
 from tests.support.http2_caller import Http2Caller

@@ -9,7 +9,8 @@ from h2.errors import ErrorCodes
 from h2.events import StreamEnded
 from hyperframe.frame import PingFrame, RstStreamFrame, WindowUpdateFrame
 
-from process.http2.connection import Bodies, Http2Connection, Http2Limits, Request
+from process.http2.connection import Http2Connection
+from process.http2.request import Bodies, Http2Limits, Request
 from process.telemetry import Answer
 from tests.support.http2_server import LIMIT, serving
 from tests.support.waiting import until_true

@@ -4,7 +4,7 @@ import asyncio
 
 import aiohttp
 
-from process.http2.connection import Http2Limits
+from process.http2.request import Http2Limits
 from tests.support.http2_caller import Http2Caller
 from tests.support.http2_server import JSON, LIMIT, serving
 from tests.support.waiting import until_true
