@@ -37,6 +37,7 @@ from kube.kinds import (
     Kind,
 )
 from kube.objects import identity
+from kube.retry import RetryPolicy
 from rebalancer.config import parse_policy
 from simulator.demo.service_accounts import install_rights, token_of
 from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
@@ -354,7 +355,12 @@ async def a_moving_cluster(
         meta = {"name": names.CONFIG_MAP, "namespace": names.SYSTEM_NAMESPACE}
         await kube.create(CONFIGMAPS, {"metadata": meta, "data": {"rebalancer": text}})
         cluster = MovingCluster(harness, load, workdir, prometheus)
-        informer = Informer(kube, PODS, decode=decode_pod_info, on_change=cluster.seen)
+        # After an outage the load has to follow the pods at once: half a minute later, a rebalancer
+        # that was started anew would already have judged the move by the pod that has left.
+        backoff = RetryPolicy(longest_pause_s=0.5)
+        informer = Informer(
+            kube, PODS, decode=decode_pod_info, on_change=cluster.seen, backoff=backoff
+        )
         async with cluster.clients, asyncio.TaskGroup() as group:
             kubelets = play_kubelets(cluster.kube, cluster.pods, unready=cluster.is_unready)
             tasks = [
