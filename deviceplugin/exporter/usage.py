@@ -163,12 +163,19 @@ def _sm_shares(sample: CardSample) -> Mapping[int, float | None] | None:
 
     The driver's figures for single processes do not add up to the card's own under time-slicing,
     so they only divide it. The part of a process whose time the driver counts for another one is
-    None. None for all where the card is busy, and none of its processes is.
+    None, unless the card is known to be idle. None for all where the card is busy, and none of its
+    processes is.
     """
     total = sum(process.sm_percent or 0.0 for process in sample.processes)
     card_percent = sample.figures.gpu_percent
+    if total <= 0 and card_percent:
+        return None
     if total <= 0:
-        return None if card_percent else {process.pid: 0.0 for process in sample.processes}
+        idle = card_percent is not None
+        return {
+            process.pid: 0.0 if idle or process.sm_percent is not None else None
+            for process in sample.processes
+        }
     scale = min(1.0, _FULL_PERCENT / total) if card_percent is None else card_percent / total
     return {
         process.pid: None if process.sm_percent is None else process.sm_percent * scale

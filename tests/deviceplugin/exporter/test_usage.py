@@ -102,6 +102,22 @@ def test_clients_of_mps_have_memory_and_no_part_of_the_time_that_their_server_is
     assert use.unattributed_mib == 66
 
 
+@pytest.mark.parametrize(("gpu_percent", "part"), [(None, None), (0.0, 0.0)])
+def test_a_client_of_mps_is_idle_only_where_its_card_is_known_to_be(
+    gpu_percent: float | None, part: float | None
+) -> None:
+    use = use_of(
+        a_process(1, sm=None),
+        a_process(2, sm=0),
+        pods=[a_pod("client"), a_pod("other")],
+        owners={1: "uid-client", 2: "uid-other"},
+        gpu_percent=gpu_percent,
+    )
+
+    assert shares(use) == [("client", 100.0, part), ("other", 100.0, 0.0)]
+    assert use.degraded is (part is None)
+
+
 def test_a_process_whose_memory_the_driver_does_not_tell_makes_the_pods_unknown() -> None:
     use = use_of(
         a_process(1, mib=None),
