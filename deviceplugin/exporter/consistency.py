@@ -1,7 +1,6 @@
 """Compares assignments with kubelet, CDI specs, device files and processes."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -123,8 +122,10 @@ def _kubelet_lacks(evidence: Evidence) -> Iterable[Finding]:
 
 
 def _by_holder(evidence: Evidence) -> Iterable[Finding]:
-    # Where kubelet has given the same ids to two pods, the spec is that of the last start.
-    sets = Counter(holder.slot_ids for holder in evidence.holders)
+    # Where kubelet has given the same ids to several pods, the spec is that of the last start.
+    same: dict[frozenset[str], list[SlotHolder]] = {}
+    for holder in evidence.holders:
+        same.setdefault(holder.slot_ids, []).append(holder)
     for holder in evidence.holders:
         pod = evidence.pods.get(holder.key)
         if pod is None or not _settled(pod):
@@ -136,9 +137,19 @@ def _by_holder(evidence: Evidence) -> Iterable[Finding]:
             continue
         env = evidence.specs.get(device_name(holder.slot_ids))
         if env is None:
-            yield Finding(kind=Disagreement.SPEC_MISSING, subject=subject)
-        elif sets[holder.slot_ids] == 1 and not _gives(env, slices):
+            if len(same[holder.slot_ids]) == 1:  # it is removed when the ids are allocated again
+                yield Finding(kind=Disagreement.SPEC_MISSING, subject=subject)
+        elif not any(_may_be_of(env, other, evidence) for other in same[holder.slot_ids]):
             yield Finding(kind=Disagreement.SPEC_DIFFERS, subject=subject)
+
+
+def _may_be_of(env: Mapping[str, str], holder: SlotHolder, evidence: Evidence) -> bool:
+    """Report whether a spec gives what a holder is assigned, or nobody knows what that is."""
+    pod = evidence.pods.get(holder.key)
+    if pod is None:
+        return True
+    slices = (pod.record.assignment or {}).get(holder.container, ())
+    return pod.record.live and _gives(env, slices)
 
 
 def _gives(env: Mapping[str, str], slices: Sequence[Slice]) -> bool:

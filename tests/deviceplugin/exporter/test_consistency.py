@@ -65,9 +65,32 @@ def test_a_healthy_node_has_no_disagreement() -> None:
 def test_of_two_pods_with_one_slot_the_spec_is_that_of_the_last_start() -> None:
     other = running(name="other", assigned={"train": [("GPU-b", 1000)]})
 
-    found = compare(evidence(running(), other, holders=(a_holder(), a_holder("other"))))
+    for specs in (spec("GPU-a", "1000"), spec("GPU-b", "1000"), {}):  # none is before that start
+        case = evidence(running(), other, holders=(a_holder(), a_holder("other")), specs=specs)
+        assert compare(case) == frozenset()
 
-    assert found == frozenset()
+
+@pytest.mark.parametrize(
+    ("phase", "subjects"),
+    [("Running", {"ml/train-0/train", "ml/other/train"}), ("Succeeded", {"ml/train-0/train"})],
+)
+def test_a_spec_of_neither_of_two_pods_with_one_slot_is_found(
+    phase: str, subjects: set[str]
+) -> None:
+    other = a_pod("other", phase=phase, assigned={"train": [("GPU-b", 1000)]})
+    has = spec("GPU-c" if phase == "Running" else "GPU-b", "1000")
+
+    found = compare(evidence(running(), other, holders=(a_holder(), a_holder("other")), specs=has))
+
+    assert found == {
+        Finding(kind=Disagreement.SPEC_DIFFERS, subject=subject) for subject in subjects
+    }
+
+
+def test_a_spec_may_be_that_of_a_holder_whose_pod_is_not_known() -> None:
+    case = evidence(holders=(a_holder(), a_holder("unknown")), specs=spec("GPU-c", "1000"))
+
+    assert compare(case) == frozenset()
 
 
 @pytest.mark.parametrize(
