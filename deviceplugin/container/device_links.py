@@ -7,6 +7,7 @@ it, under the file's own name.
 
 import contextlib
 import os
+import secrets
 import shutil
 import stat
 from pathlib import Path
@@ -96,9 +97,12 @@ class LinkFolder:
 
     def remove(self, name: str) -> None:
         """Remove one device's folder; a running container keeps its files."""
-        # Gone already, or busy: PreStart replaces it before its next use in any case.
-        with contextlib.suppress(OSError):
-            shutil.rmtree(self._root / name)
+        # Out of the way first, even if a file in it cannot be removed: a folder without a record
+        # counts as one that a container was allocated with.
+        aside = self._root / f".{name}.{secrets.token_hex(4)}"
+        with contextlib.suppress(OSError):  # there is none
+            (self._root / name).rename(aside)
+            shutil.rmtree(aside)
 
 
 def host_file(node: DeviceNode, *, dev_root: Path = _DEV_ROOT) -> Path:

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,25 @@ def test_a_folder_is_removed_whole_and_twice_does_no_harm(tmp_path: Path) -> Non
 
     assert folder.names() == frozenset()
     assert list(tmp_path.iterdir()) == []
+
+
+@needs_root
+def test_a_folder_of_which_a_file_cannot_be_removed_is_out_of_the_way_all_the_same(
+    tmp_path: Path,
+) -> None:
+    folder = LinkFolder(tmp_path)
+    folder.write(CdiSpec(name="n"))
+    busy = folder.environment("n")
+    if subprocess.run(["/bin/mount", "--bind", busy, busy], check=False).returncode:  # noqa: S603
+        pytest.skip("mounting is not allowed here")
+    try:
+        folder.remove("n")
+        left = folder.names()
+    finally:
+        (aside,) = tmp_path.iterdir()
+        subprocess.run(["/bin/umount", aside / "env"], check=True)  # noqa: S603
+
+    assert left == frozenset()
 
 
 @pytest.mark.parametrize(
