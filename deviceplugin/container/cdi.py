@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ CDI_VERSION: Final = "0.5.0"
 _NAME_CHARS: Final = 16
 _FILE_PREFIX: Final = names.CDI_KIND.replace("/", "-") + "_"
 _FILE_SUFFIX: Final = ".json"
+_MARK_PATH: Final = "/run/fracgpu/spec"
 
 
 class CdiError(Exception):
@@ -29,10 +30,11 @@ class CdiError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A folder of the host that a container sees as *path*."""
+    """A folder or file of the host that a container sees as *path*."""
 
     host_path: str
     path: str
+    read_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +120,14 @@ def spec_for(
 
 
 class CdiFolder:
-    """The specs of our own kind in the runtime's CDI folder; other kinds are never touched."""
+    """The specs of our own kind in the runtime's CDI folder; other kinds are never touched.
+
+    Runtimes keep the specs in memory, and read them again a while after the folder has changed, or
+    never where the change was missed (``pkg/cdi/cache.go`` of container-device-interface). So a
+    spec that was replaced could still be used. Each spec therefore mounts a file of its own, whose
+    name follows from its content and which is removed when another one is written for the same
+    device: from a spec that is not the last one, no container can be made.
+    """
 
     read_once: Final = True
 
@@ -134,16 +143,23 @@ class CdiFolder:
         target = self._file(spec.name)
         # The runtime reads every *.json and *.yaml here, so an unfinished file has neither suffix.
         temporary = target.with_suffix(".new")
+        mark = self._mark(spec)
+        new = not mark.exists()
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
+            mark.touch(mode=0o444)
+            mount = Mount(host_path=str(mark), path=_MARK_PATH, read_only=True)
             with temporary.open("w", encoding="utf-8") as file:
-                json.dump(spec.document(), file)
+                json.dump(replace(spec, mounts=(*spec.mounts, mount)).document(), file)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(target)
+            self._remove_marks(spec.name, keep=mark)
         except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
+                if new:
+                    mark.unlink(missing_ok=True)
             raise CdiError(f"cannot write {target}: {error.strerror or error}") from error
 
     def names(self) -> frozenset[str]:
@@ -178,12 +194,24 @@ class CdiFolder:
         """
         try:
             self._file(name).unlink(missing_ok=True)
+            self._remove_marks(name)
         except OSError as error:
             reason = error.strerror or error
             raise CdiError(f"cannot remove {self._file(name)}: {reason}") from error
 
     def _file(self, name: str) -> Path:
         return self._folder / f"{_FILE_PREFIX}{name}{_FILE_SUFFIX}"
+
+    def _mark(self, spec: CdiSpec) -> Path:
+        content = json.dumps(spec.document(), sort_keys=True).encode()
+        return self._folder / (
+            f"{_FILE_PREFIX}{spec.name}.{hashlib.sha256(content).hexdigest()[:_NAME_CHARS]}"
+        )
+
+    def _remove_marks(self, name: str, *, keep: Path | None = None) -> None:
+        for mark in self._folder.glob(f"{_FILE_PREFIX}{name}.{'[0-9a-f]' * _NAME_CHARS}"):
+            if mark != keep:
+                mark.unlink(missing_ok=True)
 
 
 def _node(node: DeviceNode) -> dict[str, str]:
@@ -197,7 +225,7 @@ def _mount(mount: Mount) -> dict[str, Any]:
     return {
         "hostPath": mount.host_path,
         "containerPath": mount.path,
-        "options": ["rw", "nosuid", "nodev", "rbind"],
+        "options": ["ro" if mount.read_only else "rw", "nosuid", "nodev", "rbind"],
     }
 
 

@@ -162,8 +162,14 @@ class Injection:
         except OSError as error:
             # PreStart then finds no record, and rejects the start where that is not clear.
             log.warning("injection_not_noted", slots=sorted(slot_ids), reason=str(error))
+        name = device_name(slot_ids)
         if not by_links:
-            await asyncio.to_thread(self._links.remove, device_name(slot_ids))
+            await asyncio.to_thread(self._links.remove, name)
+        try:
+            # What the last holder had is not in the runtime's memory any more when the next starts.
+            await asyncio.to_thread(self._specs.remove, name)
+        except CdiError as error:
+            log.warning("old_spec_kept", slots=sorted(slot_ids), reason=str(error))
         return self._links if by_links else None
 
     async def stores(self, name: str) -> Sequence[SpecStore]:

@@ -55,8 +55,8 @@ def test_a_written_spec_is_what_the_specification_wants(tmp_path: Path) -> None:
 
     folder.write(CdiSpec(name="abc", env={"B": "2", "A": "1"}, device_nodes=nodes))
 
-    (file,) = (tmp_path / "cdi").iterdir()
-    assert file.suffix == ".json"
+    (file,) = (tmp_path / "cdi").glob("*.json")
+    (mark,) = set((tmp_path / "cdi").iterdir()) - {file}
     assert json.loads(file.read_text()) == {
         "cdiVersion": "0.5.0",
         "kind": "fracgpu.io/slot",
@@ -68,6 +68,13 @@ def test_a_written_spec_is_what_the_specification_wants(tmp_path: Path) -> None:
                     "deviceNodes": [
                         {"path": "/dev/nvidia0", "hostPath": "/dev/fake0"},
                         {"path": "/dev/x"},
+                    ],
+                    "mounts": [
+                        {
+                            "hostPath": str(mark),
+                            "containerPath": "/run/fracgpu/spec",
+                            "options": ["ro", "nosuid", "nodev", "rbind"],
+                        }
                     ],
                 },
             }
@@ -81,8 +88,40 @@ def test_a_second_write_replaces_the_first(tmp_path: Path) -> None:
 
     folder.write(CdiSpec(name="abc", env={"A": "new"}))
 
-    (file,) = tmp_path.iterdir()
+    (file,) = tmp_path.glob("*.json")
     assert "new" in file.read_text()
+
+
+def mounted(folder: Path) -> str:
+    """Return the file of the host that the only spec mounts."""
+    (file,) = folder.glob("*.json")
+    (mount,) = json.loads(file.read_text())["devices"][0]["containerEdits"]["mounts"]
+    return str(mount["hostPath"])
+
+
+def test_a_spec_that_a_runtime_still_remembers_mounts_a_file_that_is_gone(tmp_path: Path) -> None:
+    folder = CdiFolder(tmp_path)
+    folder.write(CdiSpec(name="abc", env={"A": "1"}))
+    first = mounted(tmp_path)
+
+    folder.write(CdiSpec(name="abc", env={"A": "2"}))
+    second = mounted(tmp_path)
+    assert (Path(first).exists(), Path(second).exists()) == (False, True)
+    folder.write(CdiSpec(name="abc", env={"A": "1"}))
+
+    assert mounted(tmp_path) == first  # what is remembered of the first time is right again
+    assert (Path(first).exists(), Path(second).exists()) == (True, False)
+
+
+def test_a_container_that_starts_again_with_the_same_spec_keeps_its_file(tmp_path: Path) -> None:
+    folder = CdiFolder(tmp_path)
+    folder.write(CdiSpec(name="abc", env={"A": "1"}))
+    folder.write(CdiSpec(name="ab", env={"A": "1"}))
+    before = sorted(tmp_path.iterdir())
+
+    folder.write(CdiSpec(name="abc", env={"A": "1"}))
+
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_only_our_own_specs_are_named_and_removed(tmp_path: Path) -> None:

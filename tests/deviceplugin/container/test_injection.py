@@ -91,6 +91,26 @@ async def test_ids_that_are_handed_out_again_begin_anew(tmp_path: Path) -> None:
     assert await rig.places(S1) == [rig.specs]
 
 
+@pytest.mark.parametrize("reads_cdi", [True, False])
+async def test_of_ids_that_are_allocated_again_no_spec_of_the_last_holder_is_left(
+    tmp_path: Path, reads_cdi: bool
+) -> None:
+    rig = Rig(tmp_path, FakeRuntime(reads_cdi=reads_cdi))
+    rig.specs.write(CdiSpec(name=device_name(S1)))
+    rig.specs.write(CdiSpec(name=device_name(S2)))
+
+    await rig.injection.allocate(S1)
+
+    assert rig.specs.names() == {device_name(S2)}
+
+
+async def test_an_old_spec_that_cannot_be_removed_does_not_fail_the_pod(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, FakeRuntime(reads_cdi=True))
+    (tmp_path / "cdi" / f"fracgpu.io-slot_{device_name(S1)}.json").mkdir(parents=True)
+
+    assert await rig.injection.allocate(S1) is None
+
+
 async def test_without_an_answer_of_the_runtime_no_container_starts(tmp_path: Path) -> None:
     runtime = FakeRuntime(reads_cdi=True)
     rig = Rig(tmp_path, runtime)
