@@ -1,14 +1,13 @@
-"""Finds the container that holds a set of slot ids and its cards; anything unclear is rejected."""
+"""What a container that starts may have: its cards, if all that is known of them agrees."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
 from msgspec import structs
 
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, Health
-from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.k8s.quantity import whole_amount
 from fracgpu.state.allocation import CardAllocation, Slice, allocations_by_card
 from fracgpu.state.pod_info import PodInfo
@@ -34,6 +33,20 @@ class SlotHolder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeContainers:
+    """The containers of pods that the runtime has.
+
+    Attributes:
+        running: pod UID and name of each that runs.
+        exited: pod UID, name and runtime id of each that has exited, if its pod has none of that
+            name in any other state.
+    """
+
+    running: frozenset[tuple[str, str]] = frozenset()
+    exited: frozenset[tuple[str, str, str]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeClaims:
     """What is known of this node when a container starts.
 
@@ -44,6 +57,7 @@ class NodeClaims:
             an earlier start of these ids was rejected with it; else empty.
         owner_uid: the pod last verified to hold these ids, if they were not allocated since.
         elsewhere: UIDs of pods that are proven not to want this start.
+        takers: slot id → how often it was allocated to which pod, by UID; to an unknown one by "".
     """
 
     node: str
@@ -52,6 +66,7 @@ class NodeClaims:
     token: str = ""
     owner_uid: str = ""
     elsewhere: frozenset[str] = frozenset()
+    takers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +74,9 @@ class Claim:
     """The container that may start, its pod, and the cards assigned to it.
 
     Attributes:
-        shared: other live pods hold some of the same ids, and so use the same device name.
+        shared: other live pods may hold the same ids, and so use the same device name.
+        most: how often kubelet may have allocated one of the ids to this pod alone.
+        alone: no other pod here can have been allocated them.
     """
 
     pod: PodInfo
@@ -67,6 +84,8 @@ class Claim:
     slices: tuple[Slice, ...]
     cards: tuple[Card, ...]
     shared: bool = False
+    most: int = 1
+    alone: bool = True
 
 
 class RejectReason(Enum):
@@ -77,7 +96,7 @@ class RejectReason(Enum):
     PARTLY_HELD = "held_in_other_sets"
     AMBIGUOUS = "container_unclear"
     UNLISTED = "container_not_listed"
-    LISTED_TWICE = "container_listed_twice"
+    LISTED_TWICE = "containerlisted_twice"
     OTHER_POD = "pod_of_same_name"
     WRONG_NODE = "pod_of_another_node"
     NOT_ASSIGNED = "not_assigned"
@@ -103,197 +122,10 @@ class Rejected:
         return self.reason in (RejectReason.AMBIGUOUS, RejectReason.UNLISTED)
 
 
-def resolve(
-    slot_ids: frozenset[str], holders: Sequence[SlotHolder], node_claims: NodeClaims
-) -> Claim | Rejected:
-    """Return the one container that *slot_ids* were allocated to, with its cards, or why not.
-
-    =====================================  ==============================================
-    kubelet lists as holder                result
-    =====================================  ==============================================
-    nobody, or only ended or unknown pods  the init container whose status carries our token;
-                                           without one, UNLISTED if an init container of a
-                                           live pod here wants as many slots, else NOBODY
-    containers of several live or unknown  as below for the one pod that is not proven to be
-                                           elsewhere; SEVERAL_PODS if there is not exactly one
-    one container, with exactly these ids  that container, unless an init container of the
-                                           pod could be meant and is assigned other cards:
-                                           then the one that carries our token, else AMBIGUOUS
-    only other sets that share an id       the init container that passes them on, if there is
-                                           exactly one with as many slots, or by the token
-    =====================================  ==============================================
-
-    Ended pods are passed over because a kubelet without kubernetes PR 132028 still lists them. One
-    that the API server does not know was deleted by force, and may start until kubelet drops it:
-    beside a live pod it counts as a second. Plain init containers are never listed: kubelet passes
-    their ids on to app containers, or keeps them where no app container wants any. An unlisted one
-    is never inferred, not even where only one could be meant: kubelet may know a deleted pod.
-    """
-    live = [
-        holder
-        for holder in holders
-        if holder.slot_ids & slot_ids and _is_live(holder.key, node_claims)
-    ]
-    keys = sorted({holder.key for holder in live})
-    if not keys:
-        unlisted = _unlisted(slot_ids, node_claims)
-        if unlisted:
-            return _claim_by_token(unlisted, slot_ids, node_claims)
-        others = sorted(
-            {f"{holder.namespace}/{holder.pod}" for holder in holders if holder.slot_ids & slot_ids}
-        )
-        dead = f"; kubelet lists {', '.join(others)}, ended or unknown" if others else ""
-        return _rejected(RejectReason.NOBODY, f"no live pod holds {_ids(slot_ids)}{dead}")
-    unknown = sorted(
-        {holder.key for holder in holders if holder.slot_ids & slot_ids} - node_claims.pods.keys()
-    )
-    shared = len(keys) + len(unknown) > 1
-    if shared:
-        elsewhere = node_claims.elsewhere
-        callers = [key for key in keys if node_claims.pods[key].record.uid not in elsewhere]
-        if len(callers) != 1 or unknown:
-            gone = f", though the API server does not know {_keys(unknown)}" if unknown else ""
-            pods = f"{_keys((*keys, *unknown))}{gone} (kubernetes PR 137534)"
-            text = f"kubelet has given {_ids(slot_ids)} to {pods}; waiting until it is clear which "
-            return _rejected(RejectReason.SEVERAL_PODS, text + "of them wants to start")
-        # Who was verified before says nothing: the others hold the ids just as well.
-        keys, node_claims = callers, replace(node_claims, owner_uid="")
-    pod = node_claims.pods[keys[0]]
-    listed = [holder for holder in holders if holder.key == keys[0]]
-    container = _container(slot_ids, listed, pod, token=node_claims.token)
-    if isinstance(container, Rejected):
-        return container
-    claim = _claim_of(container, slot_ids, pod, node_claims)
-    return replace(claim, shared=shared) if isinstance(claim, Claim) else claim
-
-
-def pods_elsewhere(
-    slot_ids: frozenset[str],
-    holders: Sequence[SlotHolder],
-    pods: Mapping[PodKey, PodInfo],
-    *,
-    running: Collection[tuple[str, str]],
-    token: str,
-) -> frozenset[str]:
-    """Return the UIDs of the holders of *slot_ids* that cannot want the start in flight.
-
-    Kubelet starts the containers of a pod one after another, in the one worker of that pod, which
-    waits for our answer (``pkg/kubelet/pod_workers.go``). So the start in flight is not a pod's
-
-    - whose container with these ids runs: kubelet starts it only once it has ended;
-    - of which another start was rejected meanwhile, as its status shows by *token*.
-
-    None of them is about to read the CDI device of these ids, either.
-
-    Args:
-        slot_ids: what the start in flight names.
-        holders: kubelet's list, read while it was in flight.
-        pods: the pods by namespace and name.
-        running: the pod UID and name of each container that ran while this start was in flight.
-        token: what starts of these ids were rejected with while this one was in flight; known to
-            nobody before.
-    """
-    found = set()
-    for key in {holder.key for holder in holders if holder.slot_ids & slot_ids} & pods.keys():
-        pod, listed = pods[key], [holder for holder in holders if holder.key == key]
-        if _listed_twice(listed):  # what is known is of the new pod, and the old one may start
-            continue
-        with_ids = [holder.container for holder in listed if holder.slot_ids & slot_ids]
-        if all((pod.record.uid, name) in running for name in with_ids) or any(
-            token in text for text in pod.waiting.values()
-        ):
-            found.add(pod.record.uid)
-    return frozenset(found)
-
-
-def _listed_twice(listed: Sequence[SlotHolder]) -> bool:
-    """Report whether kubelet lists an old and a new pod of one name: both are there yet."""
-    return len({holder.container for holder in listed}) != len(listed)
-
-
-def _keys(keys: Iterable[PodKey]) -> str:
-    return " and ".join("/".join(key) for key in keys)
-
-
-def _unlisted(slot_ids: frozenset[str], node_claims: NodeClaims) -> list[tuple[PodInfo, str]]:
-    """Return the plain init containers of this node that want as many slots and might start."""
-    return [
-        (pod, spec.name)
-        for _, pod in sorted(node_claims.pods.items())
-        if pod.record.live and not pod.record.terminating and pod.record.node == node_claims.node
-        for spec in pod.record.containers
-        if spec.kind is ContainerKind.INIT and _amount(spec, names.GPU_SLOT) == len(slot_ids)
-    ]
-
-
-def _claim_by_token(
-    unlisted: Sequence[tuple[PodInfo, str]], slot_ids: frozenset[str], node_claims: NodeClaims
-) -> Claim | Rejected:
-    carriers = [
-        (pod, name) for pod, name in unlisted if _carries_token(pod, name, node_claims.token)
-    ]
-    if len(carriers) == 1:
-        ((pod, container),) = carriers
-        return _claim_of(container, slot_ids, pod, node_claims)
-    return _rejected(
-        RejectReason.UNLISTED,
-        f"kubelet lists no container that holds {_ids(slot_ids)}, and it never lists init "
-        "containers; waiting until kubelet names the starting container in the pod's status",
-    )
-
-
-def _carries_token(pod: PodInfo, container: str, token: str) -> bool:
-    """Report whether kubelet wrote our token on this container; nobody else knows the token."""
-    return bool(token) and token in pod.waiting.get(container, "")
-
-
-def _is_live(key: PodKey, node_claims: NodeClaims) -> bool:
-    pod = node_claims.pods.get(key)
-    return pod is not None and pod.record.live
-
-
-def _container(
-    slot_ids: frozenset[str], listed: Sequence[SlotHolder], pod: PodInfo, *, token: str
-) -> str | Rejected:
-    record = pod.record
-    if _listed_twice(listed):
-        return _rejected(
-            RejectReason.LISTED_TWICE, f"kubelet lists a container of {record.key} twice"
-        )
-    exact = [holder.container for holder in listed if holder.slot_ids == slot_ids]
-    inits = [
-        spec.name
-        for spec in record.containers
-        if spec.kind is ContainerKind.INIT and _amount(spec, names.GPU_SLOT) == len(slot_ids)
-    ]
-    candidates = exact + inits
-    if not candidates:
-        held = "; ".join(f"{holder.container} holds {_ids(holder.slot_ids)}" for holder in listed)
-        return _rejected(
-            RejectReason.PARTLY_HELD, f"nothing in {record.key} holds {_ids(slot_ids)}: {held}"
-        )
-    assignment = record.assignment or {}
-    if len({_cards_of(assignment.get(name, ())) for name in candidates}) > 1:
-        carriers = [name for name in candidates if _carries_token(pod, name, token)]
-        if len(carriers) == 1:
-            return carriers[0]
-        unclear = ", ".join(candidates)
-        return _rejected(
-            RejectReason.AMBIGUOUS,
-            f"{_ids(slot_ids)} may belong to {unclear} in {record.key}, which are assigned "
-            "different slices; waiting until kubelet names the starting container in the pod's "
-            "status",
-        )
-    return candidates[0]
-
-
-def _cards_of(slices: Sequence[Slice]) -> frozenset[Slice]:
-    return frozenset(slices)
-
-
-def _claim_of(
+def claim_of(
     container: str, slot_ids: frozenset[str], pod: PodInfo, node_claims: NodeClaims
 ) -> Claim | Rejected:
+    """Return the claim of a pod's container on *slot_ids*, or why it may not have its cards."""
     record = pod.record
     whose = f"container {container} of {record.key}"
     if record.node != node_claims.node:
@@ -301,8 +133,8 @@ def _claim_of(
         return _rejected(RejectReason.WRONG_NODE, text)
     if node_claims.owner_uid and node_claims.owner_uid != record.uid:
         text = (
-            f"{_ids(slot_ids)} belong to the pod with UID {node_claims.owner_uid}, and kubelet has "
-            f"not allocated them since; {record.key} has UID {record.uid}"
+            f"{id_list(slot_ids)} belong to the pod with UID {node_claims.owner_uid}, and kubelet "
+            f"has not allocated them since; {record.key} has UID {record.uid}"
         )
         return _rejected(RejectReason.OTHER_POD, text)
     if record.problem:
@@ -323,7 +155,7 @@ def _claim_of(
 
 def _check_size(container: str, slices: Sequence[Slice], pod: PodInfo) -> Rejected | None:
     spec = next((spec for spec in pod.record.containers if spec.name == container), None)
-    limit = _amount(spec, names.GPU_MEM) if spec is not None else None
+    limit = whole_amount(spec.limits.get(names.GPU_MEM, "")) if spec is not None else None
     assigned_mib = sum(part.mib for part in slices)
     if limit == assigned_mib:
         return None
@@ -388,13 +220,10 @@ def held_on(pods: Iterable[PodInfo], *, node: str) -> dict[CardUuid, CardAllocat
     return held
 
 
-def _amount(spec: ContainerSpec, resource: str) -> int | None:
-    return whole_amount(spec.limits.get(resource, ""))
-
-
 def _rejected(reason: RejectReason, text: str) -> Rejected:
     return Rejected(reason=reason, text=text)
 
 
-def _ids(slot_ids: Iterable[str]) -> str:
+def id_list(slot_ids: Iterable[str]) -> str:
+    """Return slot ids as texts show them."""
     return ",".join(sorted(slot_ids))

@@ -9,7 +9,7 @@ from deviceplugin.cards.interface import Cards, CardSamples
 from deviceplugin.claims import PodKey
 from deviceplugin.cleanup import NodeCleanup
 from deviceplugin.container.cdi import CdiFolder
-from deviceplugin.container.cri import RuntimeWatch, running_containers
+from deviceplugin.container.cri import RuntimeWatch, containers
 from deviceplugin.container.device_links import LinkFolder
 from deviceplugin.container.injection import AllocatedFolders, Injection
 from deviceplugin.container.mps import MpsDaemons
@@ -24,6 +24,7 @@ from deviceplugin.exporter.load_annotator import LoadAnnotator
 from deviceplugin.exporter.sampler import Sampler
 from deviceplugin.exporter.visible_devices import VisibleDevices
 from deviceplugin.kubelet.device_plugin import DevicePlugin, PluginServer
+from deviceplugin.kubelet.pod_lookup import PodLookup
 from deviceplugin.kubelet.pod_resources import PodResourcesClient
 from deviceplugin.kubelet.pre_start import PreStartHandler
 from deviceplugin.kubelet.registration import PLUGIN_SOCKET, Registration
@@ -154,9 +155,8 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         node=node,
         tracker=tracker,
         pod_resources=pod_resources,
-        reader=client,
-        pods=lambda: _by_key(pods),
-        running=lambda: running_containers(settings.cri_socket),
+        lookup=PodLookup(client, lambda: _by_key(pods), timeout_s=settings.pod_lookup_timeout_s),
+        containers=lambda: containers(settings.cri_socket),
         builder=ContainerSpecBuilder(
             NvidiaCdiSpecs([Path(folder) for folder in settings.vendor_cdi_dirs]),
             enforcer=Enforcer(settings.enforcer),
@@ -164,7 +164,6 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         ),
         locations=injection,
         clock=clock,
-        pod_lookup_timeout_s=settings.pod_lookup_timeout_s,
         metrics=metrics,
         on_prepared=annotator.note,
     )

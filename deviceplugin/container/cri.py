@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 import grpc
 import structlog
 
+from deviceplugin.claims import RuntimeContainers
 from deviceplugin.proto import cri_pb2 as messages
 from deviceplugin.proto import cri_pb2_grpc as services
 from deviceplugin.sockets import socket_identity
@@ -30,7 +31,7 @@ _CONTAINERD_WITHOUT_CDI: Final = "1."
 # Labels that kubelet sets on every container (k8s.io/kubelet/pkg/types/labels.go).
 _POD_UID_LABEL: Final = "io.kubernetes.pod.uid"
 _CONTAINER_LABEL: Final = "io.kubernetes.container.name"
-# A node of 1,000 containers answers with less than 4 MiB, gRPC's default.
+# A node of 1,000 containers answers with less than 4 MiB, gRPC's default; as many may have exited.
 _MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 
 
@@ -66,8 +67,8 @@ async def knows_cdi(socket: Path) -> bool:
     return _by_version(socket, version_info) if enabled is None else enabled
 
 
-async def running_containers(socket: Path) -> frozenset[tuple[str, str]]:
-    """Return the pod UID and the name of each container of a pod that runs now.
+async def containers(socket: Path) -> RuntimeContainers:
+    """Return the containers of pods that the runtime has.
 
     Raises:
         RuntimeUnknownError: there is no runtime on its CRI socket, or no answer.
@@ -76,26 +77,41 @@ async def running_containers(socket: Path) -> frozenset[tuple[str, str]]:
         ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
         ("grpc.use_local_subchannel_pool", 1),
     ]
-    running = messages.ContainerStateValue(state=messages.CONTAINER_RUNNING)
-    request = messages.ListContainersRequest(filter=messages.ContainerFilter(state=running))
     try:
         async with (
             asyncio.timeout(_TIMEOUT_S),
             grpc.aio.insecure_channel(f"unix:{socket}", options=options) as channel,
         ):
             stub = services.RuntimeServiceStub(channel)  # type: ignore[no-untyped-call]
-            answer: messages.ListContainersResponse | None = await stub.ListContainers(request)
+            answer: messages.ListContainersResponse | None = await stub.ListContainers(
+                messages.ListContainersRequest()
+            )
     except grpc.aio.AioRpcError as error:
         raise RuntimeUnknownError(f"{socket} answered {error.code().name}") from error
     except TimeoutError as error:
         raise RuntimeUnknownError(f"{socket} gave no answer in {_TIMEOUT_S:g} s") from error
     if answer is None:
         raise RuntimeUnknownError(f"the answer of {socket} is not a CRI message")
-    return frozenset(
-        (container.labels[_POD_UID_LABEL], container.labels[_CONTAINER_LABEL])
-        for container in answer.containers
-        # The filter is the runtime's to apply; a container that does not run is never evidence.
-        if container.state == messages.CONTAINER_RUNNING
+    return _containers_in(answer)
+
+
+def _containers_in(answer: messages.ListContainersResponse) -> RuntimeContainers:
+    states: dict[tuple[str, str], set[int]] = {}
+    ids: dict[tuple[str, str], set[str]] = {}
+    for container in answer.containers:
+        whose = (container.labels[_POD_UID_LABEL], container.labels[_CONTAINER_LABEL])
+        states.setdefault(whose, set()).add(container.state)
+        ids.setdefault(whose, set()).add(container.id)
+    return RuntimeContainers(
+        running=frozenset(
+            whose for whose, found in states.items() if messages.CONTAINER_RUNNING in found
+        ),
+        exited=frozenset(
+            (*whose, container_id)
+            for whose, found in states.items()
+            if found == {messages.CONTAINER_EXITED}
+            for container_id in ids[whose]
+        ),
     )
 
 

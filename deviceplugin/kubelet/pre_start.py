@@ -1,10 +1,9 @@
 """PreStart: finds the container that holds some slots, and writes its CDI spec or rejects it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
-from weakref import WeakValueDictionary
 
 import structlog
 
@@ -14,22 +13,22 @@ from deviceplugin.claims import (
     PodKey,
     Rejected,
     RejectReason,
+    RuntimeContainers,
     SlotHolder,
-    pods_elsewhere,
-    resolve,
 )
 from deviceplugin.container.cdi import CdiError, CdiSpec, device_name
 from deviceplugin.container.cri import RuntimeUnknownError
 from deviceplugin.container.injection import InjectionError, SpecStore
 from deviceplugin.container.spec_builder import ContainerSpecBuilder, SpecBuildError
+from deviceplugin.kubelet.elsewhere import pods_elsewhere
+from deviceplugin.kubelet.pod_lookup import PodLookup, PodLookupError
 from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
+from deviceplugin.kubelet.resolution import resolve
 from deviceplugin.kubelet.slot_history import SlotHistory, new_token
+from deviceplugin.kubelet.turns import BusyError, Turns
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.inventory import InventoryTracker
-from fracgpu.errors import WireError
-from fracgpu.state.pod_info import PodInfo, decode_pod_info
-from kube.errors import KubeError, NotFound
-from kube.kinds import PODS, Kind
+from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
 
 log = structlog.get_logger()
@@ -48,18 +47,10 @@ _SHARED_FOLDER: Final = (
 # this has to fit into the rest: a last look at all holders, and the spec.
 _CALLER_LIMIT_S: Final = 15.0
 _CALLER_POLL_S: Final = 1.0
-# How long a start waits for another one of the same slots that is being prepared.
-_TURN_LIMIT_S: Final = 10.0
 
 
 class PreStartError(Exception):
     """The container may not start; the text says why and reaches the pod's events."""
-
-
-class PodReader(Protocol):
-    """The part of a kube client that a start needs."""
-
-    async def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> bytes: ...
 
 
 class SpecLocations(Protocol):
@@ -77,15 +68,19 @@ class SpecLocations(Protocol):
         ...
 
 
-NodePods = Callable[[], Mapping[PodKey, PodInfo] | None]
-"""This node's pods as the informer has them; None until it has read them all once."""
-
-
-RunningContainers = Callable[[], Awaitable[frozenset[tuple[str, str]]]]
-"""Asks the runtime for the pod UID and name of each container that runs now.
+ContainersOfRuntime = Callable[[], Awaitable[RuntimeContainers]]
+"""Asks the runtime which containers it has.
 
 Raises ``RuntimeUnknownError`` if there is no answer.
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What kubelet and the API server say of some slots: the holders, and this node's pods."""
+
+    holders: Sequence[SlotHolder]
+    pods: Mapping[PodKey, PodInfo]
 
 
 class PreStartHandler:
@@ -95,15 +90,14 @@ class PreStartHandler:
         node: this node's name.
         tracker: the node's inventory.
         pod_resources: kubelet's list of holders.
-        reader: reads one pod from the API server.
-        pods: the informer's pods of this node.
-        running: asks the runtime which containers run.
+        lookup: knows this node's pods, and reads one from the API server.
+        containers: asks the runtime which containers it has.
         builder: builds a container's CDI spec.
         locations: where to write it.
         clock: for durations.
-        pod_lookup_timeout_s: longest wait for the API server; kubelet gives up after 30 s.
         metrics: counts starts by outcome.
         on_prepared: called with the claim of each container that may start.
+        turns: one start of a set of slots at a time.
     """
 
     def __init__(  # noqa: PLR0913 - the parts of a start; made once, in service.py
@@ -112,26 +106,23 @@ class PreStartHandler:
         node: str,
         tracker: InventoryTracker,
         pod_resources: PodResources,
-        reader: PodReader,
-        pods: NodePods,
-        running: RunningContainers,
+        lookup: PodLookup,
+        containers: ContainersOfRuntime,
         builder: ContainerSpecBuilder,
         locations: SpecLocations,
         clock: Clock,
-        pod_lookup_timeout_s: float,
         metrics: DevicePluginMetrics,
         on_prepared: Callable[[Claim], None],
+        turns: Turns | None = None,
     ) -> None:
         self._node = node
         self._tracker = tracker
         self._pod_resources = pod_resources
-        self._reader = reader
-        self._pods = pods
-        self._running = running
+        self._lookup = lookup
+        self._containers = containers
         self._builder = builder
         self._locations = locations
         self._clock = clock
-        self._pod_lookup_timeout_s = pod_lookup_timeout_s
         self._metrics = metrics
         self._on_prepared = on_prepared
         self._history = SlotHistory()
@@ -139,8 +130,7 @@ class PreStartHandler:
         # The starts that wait until it is clear whose they are, and what others of the same ids are
         # rejected with meanwhile.
         self._in_doubt: dict[frozenset[str], str] = {}
-        # Each is there as long as a start has or awaits its turn.
-        self._turns: WeakValueDictionary[frozenset[str], asyncio.Lock] = WeakValueDictionary()
+        self._turns = turns or Turns()
 
     def allocated(self, slot_ids: frozenset[str]) -> None:
         """Record that kubelet allocates *slot_ids* to a container, which is not known yet."""
@@ -155,6 +145,9 @@ class PreStartHandler:
         started_at_s = self._clock.monotonic()
         try:
             claim = await self._prepare(slot_ids)
+        except BusyError as error:
+            log.warning("container_refused", slots=sorted(slot_ids), reason=str(error))
+            raise self._reject("busy", str(error)) from error
         except PreStartError as error:
             log.warning("container_refused", slots=sorted(slot_ids), reason=str(error))
             raise
@@ -175,42 +168,23 @@ class PreStartHandler:
 
     async def _prepare(self, slot_ids: frozenset[str]) -> Claim:
         give_up_s = self._clock.monotonic() + _CALLER_LIMIT_S
-        async with self._turn(slot_ids):
+        async with self._turns.turn(slot_ids):
             if slot_ids in self._in_doubt:
                 raise self._reject_for_now(slot_ids)
             allocations = self._history.generation(slot_ids)
-            holders, result = await self._resolve(slot_ids)
+            seen = await self._look(slot_ids)
+            result = self._resolve(slot_ids, seen)
             if isinstance(result, Claim) or result.reason is not RejectReason.SEVERAL_PODS:
-                return await self._wire(slot_ids, holders, result, allocations=allocations)
+                return await self._wire(slot_ids, seen, result, allocations=allocations)
             self._history.doubted(slot_ids)
             self._in_doubt[slot_ids] = new_token()
         log.warning("slots_given_twice", slots=sorted(slot_ids), reason=result.text)
         try:
-            holders, result = await self._wait_until_clear(slot_ids, give_up_s=give_up_s)
-            async with self._turn(slot_ids):
-                return await self._wire(slot_ids, holders, result, allocations=allocations)
+            seen, result = await self._wait_until_clear(slot_ids, seen, give_up_s=give_up_s)
+            async with self._turns.turn(slot_ids):
+                return await self._wire(slot_ids, seen, result, allocations=allocations)
         finally:
             del self._in_doubt[slot_ids]
-
-    @asynccontextmanager
-    async def _turn(self, slot_ids: frozenset[str]) -> AsyncIterator[None]:
-        """Let one start at a time look whose *slot_ids* are, and write their spec.
-
-        Otherwise a slow write for a pod that has lost them could follow that for the next holder.
-        """
-        turn = self._turns.get(slot_ids)
-        if turn is None:
-            turn = self._turns[slot_ids] = asyncio.Lock()
-        try:
-            async with asyncio.timeout(_TURN_LIMIT_S):
-                await turn.acquire()
-        except TimeoutError:
-            text = "an earlier start of these slots is still being prepared"
-            raise self._reject("busy", f"{text} after {_TURN_LIMIT_S:g} s") from None
-        try:
-            yield
-        finally:
-            turn.release()
 
     def _reject_for_now(self, slot_ids: frozenset[str]) -> PreStartError:
         """Return the rejection of a start while another one waits until it is clear whose it is."""
@@ -221,56 +195,89 @@ class PreStartHandler:
         return self._reject(RejectReason.SEVERAL_PODS.value, text)
 
     async def _wait_until_clear(
-        self, slot_ids: frozenset[str], *, give_up_s: float
-    ) -> tuple[Sequence[SlotHolder], Claim | Rejected]:
+        self, slot_ids: frozenset[str], seen: _Seen, *, give_up_s: float
+    ) -> tuple[_Seen, Claim | Rejected]:
         """Wait until the other holders of *slot_ids* are proven to be elsewhere.
 
         Meanwhile every other start of these ids is rejected with a token, which kubelet writes into
         the status of the pod that wanted it.
+
+        Each answer of kubelet makes it forget what it is about to allocate (kubernetes PR 137534).
+        So it is asked again only where the runtime and the informer show that it will be clear, or
+        where kubelet alone knows: of a pod that was deleted by force. The decision is made on what
+        kubelet and the API server say then.
         """
+        token, pause_s, next_look_s = self._in_doubt[slot_ids], _CALLER_POLL_S, 0.0
         while True:
-            running: frozenset[tuple[str, str]] = frozenset()
+            runtime = RuntimeContainers()
             try:
-                running = await self._running()
+                runtime = await self._containers()
             except RuntimeUnknownError as error:
-                log.warning("running_containers_unknown", reason=str(error))
-            holders, result = await self._resolve(
-                slot_ids, running=running, refused_with=self._in_doubt[slot_ids]
-            )
-            clear = isinstance(result, Claim) or result.reason is not RejectReason.SEVERAL_PODS
-            if clear or self._clock.monotonic() >= give_up_s:
-                return holders, result
+                log.warning("runtime_containers_unknown", reason=str(error))
+            now_s = self._clock.monotonic()
+            over = now_s >= give_up_s
+            if over or (now_s >= next_look_s and self._may_be_clear(slot_ids, seen, runtime)):
+                seen = await self._look(slot_ids)
+                result = self._resolve(slot_ids, seen, runtime=runtime, refused_with=token)
+                if over or _is_clear(result):
+                    return seen, result
+                next_look_s, pause_s = now_s + pause_s, 2 * pause_s
             await self._clock.sleep(_CALLER_POLL_S)
 
-    async def _resolve(
-        self,
-        slot_ids: frozenset[str],
-        *,
-        running: frozenset[tuple[str, str]] = frozenset(),
-        refused_with: str = "",
-    ) -> tuple[Sequence[SlotHolder], Claim | Rejected]:
+    def _may_be_clear(
+        self, slot_ids: frozenset[str], seen: _Seen, runtime: RuntimeContainers
+    ) -> bool:
+        pods = self._lookup.known() or {}
+        if {holder.key for holder in seen.holders if holder.slot_ids & slot_ids} - pods.keys():
+            return True
+        seen = _Seen(holders=seen.holders, pods=pods)
+        token = self._in_doubt[slot_ids]
+        return _is_clear(self._resolve(slot_ids, seen, runtime=runtime, refused_with=token))
+
+    async def _look(self, slot_ids: frozenset[str]) -> _Seen:
         try:
             holders = await self._pod_resources.holders()
         except PodResourcesError as error:
             raise self._reject("kubelet_silent", str(error)) from error
-        pods = await self._pods_of(slot_ids, holders)
+        keys = {holder.key for holder in holders if holder.slot_ids & slot_ids}
+        try:
+            pods = await self._lookup.pods(
+                keys,
+                token=self._history.token(slot_ids),
+                owner_uid=self._history.owner_uid(slot_ids),
+            )
+        except PodLookupError as error:
+            raise self._reject(error.outcome, str(error)) from error
+        return _Seen(holders=holders, pods=pods)
+
+    def _resolve(
+        self,
+        slot_ids: frozenset[str],
+        seen: _Seen,
+        *,
+        runtime: RuntimeContainers | None = None,
+        refused_with: str = "",
+    ) -> Claim | Rejected:
         elsewhere: frozenset[str] = frozenset()
-        if refused_with:
-            elsewhere = pods_elsewhere(slot_ids, holders, pods, running=running, token=refused_with)
+        if runtime is not None:
+            elsewhere = pods_elsewhere(
+                slot_ids, seen.holders, seen.pods, runtime=runtime, token=refused_with
+            )
         node_claims = NodeClaims(
             node=self._node,
             cards=self._tracker.inventory.by_uuid(),
-            pods=pods,
+            pods=seen.pods,
             token=self._history.token(slot_ids),
             owner_uid=self._history.owner_uid(slot_ids),
             elsewhere=elsewhere,
+            takers=self._history.takers(slot_ids),
         )
-        return holders, resolve(slot_ids, holders, node_claims)
+        return resolve(slot_ids, seen.holders, node_claims)
 
     async def _wire(
         self,
         slot_ids: frozenset[str],
-        holders: Sequence[SlotHolder],
+        seen: _Seen,
         result: Claim | Rejected,
         *,
         allocations: int,
@@ -288,19 +295,25 @@ class PreStartHandler:
         except SpecBuildError as error:
             raise self._reject("no_outfit", str(error)) from error
         try:
-            self._remove_stale(holders, keep=name)
+            self._remove_stale(seen.holders, keep=name)
             # Set before the write as well: a concurrent start, whose list from kubelet may lack
             # this container, must not remove the spec as stale.
             self._written_at_s[name] = self._clock.monotonic()
             for folder in stores:
                 await _written(folder, spec)
+            # The next holder's start waits for this one, and writes its own spec then.
+            if self._history.generation(slot_ids) != allocations:
+                for folder in stores:
+                    folder.remove(name)
+                raise self._reject("handed_on", _REALLOCATED)
         except CdiError as error:
             raise self._reject("cdi_folder", str(error)) from error
-        # The spec just written for the old holder is overwritten before the new one starts: that
-        # start waits for this one.
-        if self._history.generation(slot_ids) != allocations:
-            raise self._reject("handed_on", _REALLOCATED)
-        self._history.verified(slot_ids, pod_uid="" if result.shared else result.pod.record.uid)
+        uid = result.pod.record.uid
+        live = {pod.record.uid for pod in seen.pods.values() if pod.record.live}
+        self._history.took(
+            slot_ids, pod_uid=uid, most=result.most, live=() if result.alone else live
+        )
+        self._history.verified(slot_ids, pod_uid="" if result.shared else uid)
         self._written_at_s[name] = self._clock.monotonic()
         return result
 
@@ -331,49 +344,6 @@ class PreStartHandler:
                 self._written_at_s.pop(name, None)
                 log.info("stale_spec_removed", device=name)
 
-    async def _pods_of(
-        self, slot_ids: frozenset[str], holders: Iterable[SlotHolder]
-    ) -> Mapping[PodKey, PodInfo]:
-        known = self._pods()
-        if known is None:
-            raise self._reject("pods_unknown", "this node's pods have not been listed yet")
-        pods = dict(known)
-        keys = {holder.key for holder in holders if holder.slot_ids & slot_ids}
-        token = self._history.token(slot_ids)
-        if token:
-            keys |= {key for key, pod in known.items() if _carries(pod, token)}
-        for key in sorted(keys):
-            pod = await self._pod(key, known.get(key), self._history.owner_uid(slot_ids))
-            if pod is None:
-                pods.pop(key, None)
-            else:
-                pods[key] = pod
-        return pods
-
-    async def _pod(self, key: PodKey, known: PodInfo | None, owner_uid: str) -> PodInfo | None:
-        """Return the pod from the API server; if that fails, *known* if it was verified before.
-
-        The informer's copy is not enough for a new pod: one that is deleted and re-created under
-        its name on this node may reach kubelet before it reaches us, and the old pod's cards are
-        not the new one's.
-        """
-        namespace, name = key
-        try:
-            async with asyncio.timeout(self._pod_lookup_timeout_s):
-                return decode_pod_info(await self._reader.get(PODS, name, namespace=namespace))
-        except NotFound:
-            return None
-        except (KubeError, TimeoutError, WireError) as error:
-            if known is not None and known.record.uid == owner_uid:
-                log.warning("pod_taken_from_memory", pod="/".join(key), reason=str(error))
-                return known
-            limit = f"no answer in {self._pod_lookup_timeout_s:g} s"
-            text = (
-                f"cannot read pod {namespace}/{name}, and a container that was not verified "
-                f"before must wait for the API server: {str(error) or limit}"
-            )
-            raise self._reject("api_silent", text) from error
-
     def _reject(self, outcome: str, text: str) -> PreStartError:
         self._metrics.started(outcome)
         return PreStartError(text)
@@ -393,5 +363,5 @@ async def _written(folder: SpecStore, spec: CdiSpec) -> None:
         raise
 
 
-def _carries(pod: PodInfo, token: str) -> bool:
-    return any(token in text for text in pod.waiting.values())
+def _is_clear(result: Claim | Rejected) -> bool:
+    return isinstance(result, Claim) or result.reason is not RejectReason.SEVERAL_PODS

@@ -1,7 +1,8 @@
 """The verified owner and the open token of slot ids, from one Allocate to the next."""
 
 import secrets
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,16 +37,42 @@ class SlotHistory:
     def __init__(self, new_token: Callable[[], str] = new_token) -> None:
         self._new_token = new_token
         self._known: dict[frozenset[str], _Known] = {}
-        self._times_allocated: dict[str, int] = {}
+        self._times_allocated: Counter[str] = Counter()
+        self._takers: dict[str, Counter[str]] = {}
 
     def generation(self, slot_ids: frozenset[str]) -> int:
         """Return a number that differs once any of *slot_ids* has been allocated again."""
-        return sum(self._times_allocated.get(slot_id, 0) for slot_id in slot_ids)
+        return sum(self._times_allocated[slot_id] for slot_id in slot_ids)
+
+    def takers(self, slot_ids: frozenset[str]) -> Mapping[str, Mapping[str, int]]:
+        """Return how often each of *slot_ids* was allocated, by UID of the pod; "" is unknown."""
+        return {slot_id: self._takers.get(slot_id, {}) for slot_id in slot_ids}
+
+    def took(
+        self, slot_ids: frozenset[str], *, pod_uid: str, most: int, live: Collection[str]
+    ) -> None:
+        """Record which pod *slot_ids* were allocated to.
+
+        Args:
+            slot_ids: what it starts with.
+            pod_uid: the pod.
+            most: how many of its containers each of the ids may have been allocated to.
+            live: the UIDs of all pods to which one of the ids may have been allocated; empty if
+                that is this pod alone.
+        """
+        for slot_id in slot_ids & self._takers.keys():
+            before = self._takers[slot_id]
+            named = min(before[""], max(0, most - before[pod_uid]))
+            kept = {uid: times for uid, times in before.items() if uid in live}
+            unknown = before[""] - named if live else 0
+            own = before[pod_uid] + named
+            self._takers[slot_id] = Counter({**kept, pod_uid: own, "": unknown})
 
     def allocated(self, slot_ids: frozenset[str]) -> None:
         """Forget every set that shares an id with *slot_ids*: kubelet has allocated them anew."""
         for slot_id in slot_ids:
-            self._times_allocated[slot_id] = self._times_allocated.get(slot_id, 0) + 1
+            self._times_allocated[slot_id] += 1
+            self._takers.setdefault(slot_id, Counter())[""] += 1
         for known_ids in [ids for ids in self._known if ids & slot_ids]:
             del self._known[known_ids]
 

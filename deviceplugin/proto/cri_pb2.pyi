@@ -51,26 +51,12 @@ class StatusResponse(_message.Message):
     info: _containers.ScalarMap[str, str]
     def __init__(self, info: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
-class ContainerStateValue(_message.Message):
-    __slots__ = ("state",)
-    STATE_FIELD_NUMBER: _ClassVar[int]
-    state: ContainerState
-    def __init__(self, state: _Optional[_Union[ContainerState, str]] = ...) -> None: ...
-
-class ContainerFilter(_message.Message):
-    __slots__ = ("state",)
-    STATE_FIELD_NUMBER: _ClassVar[int]
-    state: ContainerStateValue
-    def __init__(self, state: _Optional[_Union[ContainerStateValue, _Mapping]] = ...) -> None: ...
-
 class ListContainersRequest(_message.Message):
-    __slots__ = ("filter",)
-    FILTER_FIELD_NUMBER: _ClassVar[int]
-    filter: ContainerFilter
-    def __init__(self, filter: _Optional[_Union[ContainerFilter, _Mapping]] = ...) -> None: ...
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class Container(_message.Message):
-    __slots__ = ("state", "labels")
+    __slots__ = ("id", "state", "labels")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -78,11 +64,13 @@ class Container(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
+    id: str
     state: ContainerState
     labels: _containers.ScalarMap[str, str]
-    def __init__(self, state: _Optional[_Union[ContainerState, str]] = ..., labels: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., state: _Optional[_Union[ContainerState, str]] = ..., labels: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class ListContainersResponse(_message.Message):
     __slots__ = ("containers",)

@@ -61,17 +61,18 @@ class Port(msgspec.Struct, frozen=True, rename="camel"):
     protocol: str = ""
 
 
+class Something(msgspec.Struct, frozen=True):
+    """An object of which only the presence matters."""
+
+
 class Container(msgspec.Struct, rename="camel"):
     """A container, or an init container."""
 
     name: str = ""
     restart_policy: str | None = None
+    restart_policy_rules: list[Something] | None = None
     ports: list[Port] | None = None
     resources: Resources | None = None
-
-
-class Something(msgspec.Struct, frozen=True):
-    """An object of which only the presence matters."""
 
 
 class EmptyDir(msgspec.Struct, frozen=True):
@@ -109,6 +110,7 @@ class PodSpec(msgspec.Struct, rename="camel"):
     """``spec``; what few pods have, or many share, stays JSON until it is looked at."""
 
     node_name: str = ""
+    restart_policy: str = ""
     scheduler_name: str = ""
     priority: int | None = None
     containers: list[Container] | None = None
@@ -140,10 +142,17 @@ class Waiting(msgspec.Struct):
     message: str = ""
 
 
+class Terminated(msgspec.Struct, rename="camel"):
+    """The state of a container that has ended."""
+
+    exit_code: int = 0
+
+
 class ContainerState(msgspec.Struct):
     """The state of a container."""
 
     waiting: Waiting | None = None
+    terminated: Terminated | None = None
 
 
 class ContainerStatus(msgspec.Struct):

@@ -13,7 +13,7 @@ from deviceplugin.cards.interface import (
     CardsUnavailableError,
     DeviceNode,
 )
-from deviceplugin.claims import SlotHolder
+from deviceplugin.claims import RuntimeContainers, SlotHolder
 from deviceplugin.container.injection import SpecStore
 from deviceplugin.node.inventory import Inventory, InventoryTracker
 from fracgpu import names
@@ -108,8 +108,13 @@ def pod_json(  # noqa: PLR0913 - what a test may set of a pod
     annotations: Mapping[str, str] | None = None,
     waiting: Mapping[str, str] | None = None,
     terminating: bool = False,
+    restarts: str = "Always",
+    ended: Mapping[str, int] | None = None,
 ) -> bytes:
-    """A pod as the API server sends it; *assigned* is container → (card, MiB) of each slice."""
+    """A pod as the API server sends it.
+
+    *assigned* is container → (card, MiB) of each slice, and *ended* container → exit code.
+    """
     slices_by_container = {"train": [("GPU-a", 1000)]} if assigned is None else assigned
     notes = dict(annotations or {})
     if slices_by_container:
@@ -126,15 +131,22 @@ def pod_json(  # noqa: PLR0913 - what a test may set of a pod
             "uid": uid or f"uid-{name}",
             "annotations": notes,
         },
-        "spec": {"nodeName": node, "containers": here, "initContainers": list(inits)},
-        "status": {"phase": phase, **_statuses(waiting or {}, inits)},
+        "spec": {
+            "nodeName": node,
+            "restartPolicy": restarts,
+            "containers": here,
+            "initContainers": list(inits),
+        },
+        "status": {"phase": phase, **_statuses(waiting or {}, ended or {}, inits)},
     }
     if terminating:
         body["metadata"]["deletionTimestamp"] = "2026-01-05T12:00:00Z"
     return json.dumps(body).encode()
 
 
-def _statuses(waiting: Mapping[str, str], inits: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _statuses(
+    waiting: Mapping[str, str], ended: Mapping[str, int], inits: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
     """Return container statuses as kubelet writes them, init containers in their own list."""
     first = {container["name"] for container in inits}
     all_ = [
@@ -143,6 +155,14 @@ def _statuses(waiting: Mapping[str, str], inits: Sequence[dict[str, Any]]) -> di
             "state": {"waiting": {"reason": "CreateContainerConfigError", "message": text}},
         }
         for name, text in waiting.items()
+    ]
+    all_ += [
+        {
+            "name": name,
+            "containerID": f"containerd://id-{name}",
+            "state": {"terminated": {"exitCode": code}},
+        }
+        for name, code in ended.items()
     ]
     return {
         "initContainerStatuses": [item for item in all_ if item["name"] in first],
@@ -170,6 +190,6 @@ class OneLocation:
         return self.folders
 
 
-async def nothing_runs() -> frozenset[tuple[str, str]]:
+async def no_containers() -> RuntimeContainers:
     """Answer for a runtime without containers."""
-    return frozenset()
+    return RuntimeContainers()

@@ -14,9 +14,8 @@ from deviceplugin.claims import (
     RejectReason,
     SlotHolder,
     held_on,
-    pods_elsewhere,
-    resolve,
 )
+from deviceplugin.kubelet.resolution import resolve
 from fracgpu import names
 from fracgpu.cards.card import DEFAULT_SLOTS, Card
 from fracgpu.k8s.quantity import whole_amount
@@ -26,7 +25,7 @@ from fracgpu.units import Mib
 from tests.deviceplugin.builders import NODE, a_card, a_container, a_holder, a_pod
 
 
-def ask(
+def ask(  # noqa: PLR0913 - what is known of a node
     ids: str,
     holders: list[SlotHolder],
     *pods: PodInfo,
@@ -34,6 +33,7 @@ def ask(
     token: str = "",
     owner_uid: str = "",
     elsewhere: tuple[str, ...] = (),
+    takers: dict[str, dict[str, int]] | None = None,
 ) -> Claim | Rejected:
     snapshot = NodeClaims(
         node=NODE,
@@ -42,6 +42,7 @@ def ask(
         token=token,
         owner_uid=owner_uid,
         elsewhere=frozenset(elsewhere),
+        takers=takers or {},
     )
     return resolve(frozenset(ids.split(",")), holders, snapshot)
 
@@ -126,10 +127,128 @@ def test_two_live_pods_hold_them() -> None:
     assert_rejected(answer, RejectReason.SEVERAL_PODS, "ml/one", "ml/two")
 
 
-def test_an_overlap_of_two_live_pods_is_rejected_even_with_other_sets() -> None:
-    answer = ask("s1", [a_holder("one"), a_holder("two", ids="s1,s2")], a_pod("one"), a_pod("two"))
+def overlapping() -> tuple[list[SlotHolder], PodInfo, PodInfo]:
+    """Pods of which one was given an id of the other, beside one of its own."""
+    one = a_pod("one", assigned={"train": [("GPU-a", 1000)]})
+    two = a_pod(
+        "two",
+        assigned={"train": [("GPU-a", 500), ("GPU-b", 500)]},
+        containers=[a_container("train", mib=500, slots=2)],
+    )
+    return [a_holder("one"), a_holder("two", ids="s1,s2")], one, two
 
-    assert_rejected(answer, RejectReason.SEVERAL_PODS)
+
+def test_a_start_names_all_slots_of_its_container_so_sets_that_differ_do_not_wait() -> None:
+    holders, one, two = overlapping()
+
+    answers = [ask(ids, holders, one, two, owner_uid="") for ids in ("s1", "s1,s2")]
+
+    found = [claim for claim in answers if isinstance(claim, Claim)]
+    assert [claim.pod.record.name for claim in found] == ["one", "two"]
+    assert not any(claim.shared for claim in found)  # each has a name of its own
+
+
+@pytest.mark.parametrize("elsewhere", [(), ("uid-two",)])
+def test_an_init_container_that_passes_on_part_of_the_set_may_be_the_one_that_starts(
+    elsewhere: tuple[str, ...],
+) -> None:
+    holders, one, _ = overlapping()
+    two = a_pod(
+        "two",
+        assigned={"prepare": [("GPU-b", 1000)], "train": [("GPU-a", 500), ("GPU-b", 500)]},
+        containers=[a_container("train", mib=500, slots=2)],
+        inits=[a_container("prepare", mib=1000)],
+    )
+
+    answer = ask("s1", holders, one, two, elsewhere=elsewhere)
+
+    if elsewhere:
+        assert isinstance(answer, Claim)
+        assert (answer.pod.record.name, answer.shared) == ("one", True)
+    else:
+        assert_rejected(answer, RejectReason.SEVERAL_PODS, "ml/one", "ml/two")
+
+
+def test_where_only_larger_sets_are_listed_an_unlisted_init_container_starts_by_the_token() -> None:
+    holders, _, two = overlapping()
+    said = {"prepare": f"[{ASKED}]"}
+    other, asked = (an_init_pod("other", "GPU-b", waiting=waiting) for waiting in ({}, said))
+
+    assert_rejected(ask("s1", holders[1:], two, other), RejectReason.UNLISTED)
+    answer = ask("s1", holders[1:], two, asked, token=ASKED)
+
+    assert isinstance(answer, Claim)
+    assert (answer.container, answer.shared) == ("prepare", True)
+    assert_rejected(ask("s1", holders[1:], two), RejectReason.PARTLY_HELD, "s1,s2")
+
+
+def allocated(**times: int) -> dict[str, dict[str, int]]:
+    """How often s1 was allocated to each pod, by UID; to one that is not known as ``unknown``."""
+    return {"s1": {uid.replace("_", "-").replace("unknown", ""): n for uid, n in times.items()}}
+
+
+@pytest.mark.parametrize(
+    ("takers", "doubt"),
+    [
+        ({}, False),  # after a restart of the agent
+        (allocated(unknown=1), False),
+        (allocated(uid_one=1), False),
+        (allocated(uid_gone=3, uid_one=1), False),
+        (allocated(unknown=2), True),
+        (allocated(uid_one=1, unknown=1), True),
+        (allocated(uid_one=1, uid_other=1), True),
+    ],
+)
+def test_a_listed_holder_is_not_alone_if_its_ids_were_allocated_more_often(
+    takers: dict[str, dict[str, int]], doubt: bool
+) -> None:
+    one, other = a_pod("one"), an_init_pod("other", "GPU-b")
+
+    answer = ask("s1", [a_holder("one")], one, other, takers=takers)
+    without_others = ask("s1", [a_holder("one")], one, takers=takers)
+
+    if doubt:
+        assert_rejected(answer, RejectReason.AMBIGUOUS, "train of ml/one", "prepare of ml/other")
+        assert isinstance(answer, Rejected)
+        assert answer.askable
+    else:
+        assert isinstance(answer, Claim)
+        assert (answer.pod.record.name, answer.shared, answer.alone) == ("one", False, False)
+    assert isinstance(without_others, Claim)
+    assert without_others.alone
+
+
+@pytest.mark.parametrize("carrier", ["one", "other"])
+def test_of_a_listed_holder_and_an_unlisted_one_the_carrier_of_the_token_starts(
+    carrier: str,
+) -> None:
+    one = a_pod("one", waiting={"train": f"[{ASKED}]"} if carrier == "one" else {})
+    said = {"prepare": f"[{ASKED}]"} if carrier == "other" else {}
+    other = an_init_pod("other", "GPU-b", waiting=said)
+
+    answer = ask(
+        "s1", [a_holder("one")], one, other, token=ASKED, owner_uid="uid-one",
+        takers=allocated(uid_one=1, unknown=1),
+    )  # fmt: skip
+
+    assert isinstance(answer, Claim)
+    assert (answer.pod.record.name, answer.shared) == (carrier, True)
+
+
+def test_an_init_container_of_the_pod_itself_explains_a_second_allocation() -> None:
+    one = a_pod(
+        "one",
+        assigned={"prepare": [("GPU-a", 1000)], "train": [("GPU-a", 1000)]},
+        inits=[a_container("prepare", mib=1000)],
+    )
+    other = an_init_pod("other", "GPU-b")
+
+    answer = ask("s1", [a_holder("one")], one, other, takers=allocated(unknown=2))
+    thrice = ask("s1", [a_holder("one")], one, other, takers=allocated(unknown=3))
+
+    assert isinstance(answer, Claim)
+    assert answer.most == 2
+    assert_rejected(thrice, RejectReason.AMBIGUOUS)
 
 
 def two_pods() -> tuple[list[SlotHolder], PodInfo, PodInfo]:
@@ -179,59 +298,6 @@ def test_a_single_holder_shares_its_ids_with_nobody() -> None:
 
     assert isinstance(answer, Claim)
     assert not answer.shared
-
-
-def elsewhere_of(
-    holders: list[SlotHolder], *pods: PodInfo, running: frozenset[tuple[str, str]] = frozenset()
-) -> frozenset[str]:
-    by_key = {(pod.record.namespace, pod.record.name): pod for pod in pods}
-    return pods_elsewhere(frozenset({"s1"}), holders, by_key, running=running, token="ask-1")
-
-
-def test_a_pod_is_elsewhere_while_its_container_with_the_ids_runs() -> None:
-    holders, one, two = two_pods()
-
-    found = elsewhere_of(holders, one, two, running=frozenset({("uid-one", "train")}))
-
-    assert found == {"uid-one"}
-
-
-@pytest.mark.parametrize(
-    "running",
-    [("uid-one", "another"), ("uid-of-its-namesake", "train")],
-    ids=["another container of the pod", "an earlier pod of that name"],
-)
-def test_what_else_runs_says_nothing_about_a_pod(running: tuple[str, str]) -> None:
-    holders, one, two = two_pods()
-
-    assert elsewhere_of(holders, one, two, running=frozenset({running})) == frozenset()
-
-
-def test_of_a_pod_that_was_given_an_id_twice_every_container_must_run() -> None:
-    holders = [a_holder("one", "train"), a_holder("one", "serve")]
-    one = a_pod("one", containers=[a_container(name, mib=1000) for name in ("train", "serve")])
-    train, serve = ("uid-one", "train"), ("uid-one", "serve")
-
-    assert elsewhere_of(holders, one, running=frozenset({train})) == frozenset()
-    assert elsewhere_of(holders, one, running=frozenset({train, serve})) == {"uid-one"}
-
-
-def test_nothing_is_said_of_a_pod_whose_namesake_is_still_listed() -> None:
-    holders = [a_holder("one"), a_holder("one", ids="s9"), a_holder("two")]
-    _, one, two = two_pods()
-
-    found = elsewhere_of(holders, one, two, running=frozenset({("uid-one", "train")}))
-
-    assert found == frozenset()
-
-
-def test_a_pod_is_elsewhere_when_another_start_of_it_was_rejected_meanwhile() -> None:
-    holders, one, _ = two_pods()
-    two = a_pod("two", waiting={"train": "rpc error: [ask-1] kubelet has given ..."})
-    late = a_pod("one", waiting={"train": "rpc error: [ask-0] kubelet has given ..."})
-
-    assert elsewhere_of(holders, one, two) == {"uid-two"}
-    assert elsewhere_of(holders, late, two) == {"uid-two"}
 
 
 def test_a_container_that_holds_more_than_was_asked_about_is_not_meant() -> None:
@@ -560,7 +626,7 @@ def test_a_yes_is_always_the_one_live_holders_own_assignment_within_capacity(
         assert [card.uuid for card in answer.cards] == [part.card for part in answer.slices]
         live = {pod.record.name for pod in pods if pod.record.live}
         assert {
-            holder.pod for holder in holders if "s1" in holder.slot_ids and holder.pod in live
+            holder.pod for holder in holders if holder.slot_ids == {"s1"} and holder.pod in live
         } == {record.name}
         held = held_on(pods, node=NODE)
         assert all(held[card.uuid].mib <= card.capacity_mib for card in answer.cards)

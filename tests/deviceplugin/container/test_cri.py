@@ -12,8 +12,8 @@ import pytest
 from deviceplugin.container.cri import (
     RuntimeUnknownError,
     RuntimeWatch,
+    containers,
     knows_cdi,
-    running_containers,
 )
 from deviceplugin.proto import cri_pb2 as messages
 from deviceplugin.proto import cri_pb2_grpc as services
@@ -51,7 +51,6 @@ class FakeRuntime(services.RuntimeServiceServicer):
             messages.ListContainersRequest, messages.ListContainersResponse
         ],
     ) -> messages.ListContainersResponse:
-        """Return all containers: a runtime that knows no filter."""
         return messages.ListContainersResponse(containers=self.containers)
 
 
@@ -192,20 +191,32 @@ async def test_what_an_administrator_has_decided_is_not_asked(
     assert watch.problem is None
 
 
-async def test_of_all_containers_those_that_run_are_named_by_kubelets_labels() -> None:
+async def test_containers_are_named_by_kubelets_labels_and_told_apart_by_their_state() -> None:
     async with a_runtime({}) as (socket, runtime):
-        for state, pod in (
-            (messages.CONTAINER_RUNNING, "uid-1"),
-            (messages.CONTAINER_CREATED, "uid-2"),
-            (messages.CONTAINER_EXITED, "uid-3"),
-            (messages.CONTAINER_UNKNOWN, "uid-4"),
+        for number, (pod, state) in enumerate(
+            (
+                ("runs", messages.CONTAINER_RUNNING),
+                ("is-created", messages.CONTAINER_CREATED),
+                ("is-unknown", messages.CONTAINER_UNKNOWN),
+                ("has-ended", messages.CONTAINER_EXITED),
+                ("has-ended", messages.CONTAINER_EXITED),
+                ("runs-again", messages.CONTAINER_EXITED),
+                ("runs-again", messages.CONTAINER_RUNNING),
+                ("is-created-again", messages.CONTAINER_CREATED),
+                ("is-created-again", messages.CONTAINER_EXITED),
+            )
         ):
             labels = {"io.kubernetes.pod.uid": pod, "io.kubernetes.container.name": "train"}
-            runtime.containers.append(messages.Container(state=state, labels=labels))
+            runtime.containers.append(
+                messages.Container(id=f"id-{number}", state=state, labels=labels)
+            )
 
-        assert await running_containers(socket) == {("uid-1", "train")}
+        found = await containers(socket)
+
+    assert found.running == {("runs", "train"), ("runs-again", "train")}
+    assert found.exited == {("has-ended", "train", "id-3"), ("has-ended", "train", "id-4")}
 
 
 async def test_a_runtime_that_does_not_answer_proves_nothing(tmp_path: Path) -> None:
     with pytest.raises(RuntimeUnknownError, match=r"none\.sock"):
-        await running_containers(tmp_path / "none.sock")
+        await containers(tmp_path / "none.sock")

@@ -16,6 +16,7 @@ from deviceplugin.container.cdi import CdiFolder, device_name
 from deviceplugin.container.nvidia_cdi import NvidiaCdiSpecs
 from deviceplugin.container.spec_builder import ContainerSpecBuilder
 from deviceplugin.kubelet.device_plugin import DevicePlugin, PluginServer
+from deviceplugin.kubelet.pod_lookup import PodLookup
 from deviceplugin.kubelet.pod_resources import PodResourcesClient
 from deviceplugin.kubelet.pre_start import PreStartHandler
 from deviceplugin.metrics import DevicePluginMetrics
@@ -36,7 +37,7 @@ from tests.deviceplugin.builders import (
     OneLocation,
     a_card,
     a_tracker,
-    nothing_runs,
+    no_containers,
 )
 from tests.support.gpu import a_gpu_pod
 from tests.support.node import short_folder
@@ -165,13 +166,11 @@ async def a_rig(api: ApiServer) -> AsyncIterator[Rig]:
                 node=NODE,
                 tracker=tracker,
                 pod_resources=PodResourcesClient(root / "pr.sock", timeout_s=2.5),
-                reader=client,
-                pods=lambda: pods,
-                running=nothing_runs,
+                lookup=PodLookup(client, lambda: pods, timeout_s=1.0),
+                containers=no_containers,
                 builder=ContainerSpecBuilder(NvidiaCdiSpecs([])),
                 locations=OneLocation(CdiFolder(root / "cdi")),
                 clock=SystemClock(),
-                pod_lookup_timeout_s=1.0,
                 metrics=DevicePluginMetrics(CollectorRegistry()),
                 on_prepared=lambda _: None,
             )
@@ -209,7 +208,7 @@ GOOD = a_listing(("train-0", "train", IDS))
         (b"", "no live pod holds"),
         (a_listing(("other", "train", ["slot-0002"])), "no live pod holds"),
         (a_listing(("ghost", "train", IDS)), "ghost"),
-        (a_listing(("train-0", "train", [*IDS, "slot-0002"])), "nothing in default/train-0 holds"),
+        (a_listing(("train-0", "train", [*IDS, "slot-0002"])), "nothing holds just"),
         (a_listing(("train-0", "train", IDS), ("train-0", "train", ["slot-7"])), "twice"),
         (a_listing(("train-0", "stranger", IDS)), "has no cards"),
         (b"\xff\xff\xff\xff not a message", "is not a ListPodResourcesResponse"),

@@ -10,15 +10,17 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from deviceplugin.cards.interface import CardsUnavailableError
-from deviceplugin.claims import Claim, PodKey, SlotHolder
+from deviceplugin.claims import Claim, PodKey, RuntimeContainers, SlotHolder
 from deviceplugin.container.cdi import CdiFolder, CdiSpec, device_name
 from deviceplugin.container.cri import RuntimeUnknownError
 from deviceplugin.container.device_links import LinkFolder
 from deviceplugin.container.injection import SpecStore
 from deviceplugin.container.nvidia_cdi import NvidiaCdiSpecs
 from deviceplugin.container.spec_builder import ContainerSpecBuilder
+from deviceplugin.kubelet.pod_lookup import PodLookup
 from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
 from deviceplugin.kubelet.pre_start import PreStartError, PreStartHandler
+from deviceplugin.kubelet.turns import Turns
 from deviceplugin.metrics import DevicePluginMetrics
 from fracgpu import names
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
@@ -46,8 +48,10 @@ class FakeKubelet(PodResources):
     def __init__(self, *holders: SlotHolder) -> None:
         self.answer: tuple[SlotHolder, ...] | PodResourcesError = holders
         self.lister: PodResources | None = None
+        self.asked = 0
 
     async def holders(self) -> tuple[SlotHolder, ...]:
+        self.asked += 1
         if self.lister is not None:
             return await self.lister.holders()
         if isinstance(self.answer, PodResourcesError):
@@ -75,11 +79,12 @@ class FakeRuntime:
 
     def __init__(self) -> None:
         self.running: set[tuple[str, str]] | RuntimeUnknownError = set()
+        self.exited: set[tuple[str, str, str]] = set()
 
-    async def __call__(self) -> frozenset[tuple[str, str]]:
+    async def __call__(self) -> RuntimeContainers:
         if isinstance(self.running, RuntimeUnknownError):
             raise self.running
-        return frozenset(self.running)
+        return RuntimeContainers(running=frozenset(self.running), exited=frozenset(self.exited))
 
 
 SILENT = Unavailable(verb="GET", path="/x", status=None, reason="NoAnswer", message="timed out")
@@ -118,7 +123,7 @@ class Rig:
 
 
 def specs(folder: Path) -> list[str]:
-    return [file.read_text() for file in folder.iterdir()]
+    return [file.read_text() for file in folder.glob("*.json")]
 
 
 def views(**pods: bytes) -> dict[PodKey, PodInfo]:
@@ -132,6 +137,7 @@ async def a_rig(
     listed: bool = True,
     slow: "SlowFolder | None" = None,
     store: SpecStore | None = None,
+    turns: Turns | None = None,
 ) -> Rig:
     both = a_card("GPU-a"), a_card("GPU-b", index=1)
     cards, clock, registry = FakeCards(*both), VirtualClock(), CollectorRegistry()
@@ -146,15 +152,14 @@ async def a_rig(
         node=NODE,
         tracker=tracker,
         pod_resources=kubelet,
-        reader=api,
-        pods=lambda: memory,
-        running=runtime,
+        lookup=PodLookup(api, lambda: memory, timeout_s=1.0),
+        containers=runtime,
         builder=ContainerSpecBuilder(NvidiaCdiSpecs([])),
         locations=OneLocation(store or cdi),
         clock=clock,
-        pod_lookup_timeout_s=1.0,
         metrics=DevicePluginMetrics(registry),
         on_prepared=prepared.append,
+        turns=turns,
     )
     return Rig(pre_start, kubelet, api, cards, cdi, clock, registry, memory, runtime, prepared)
 
@@ -535,6 +540,7 @@ async def test_a_start_that_stays_unclear_is_refused_before_kubelet_gives_up(
     assert "given s1 to ml/one and ml/two" in start.result()
     assert rig.starts("several_pods_hold_them") == 1
     assert specs(tmp_path) == []
+    assert rig.kubelet.asked == 2  # each answer makes kubelet forget what it is about to allocate
 
 
 async def test_a_start_goes_on_as_soon_as_the_other_pod_has_ended(tmp_path: Path) -> None:
@@ -543,6 +549,7 @@ async def test_a_start_goes_on_as_soon_as_the_other_pod_has_ended(tmp_path: Path
         start = group.create_task(outcome(rig))
         await rig.clock.wait_for_sleepers(1)
         rig.kubelet.answer = (a_holder("two"),)
+        rig.known.update(views(one=pod_json("one", phase="Succeeded")))  # type: ignore[union-attr]
         await rig.clock.advance(1)
 
     assert start.result() == "GPU-b"
@@ -587,6 +594,7 @@ async def test_ids_given_to_a_third_pod_meanwhile_let_nobody_go(tmp_path: Path) 
         await rig.clock.advance(1)
 
     assert "allocated the slots to another container" in start.result()
+    assert specs(tmp_path) == []
 
 
 async def test_two_pods_never_share_a_folder_that_a_running_container_sees(
@@ -598,3 +606,89 @@ async def test_two_pods_never_share_a_folder_that_a_running_container_sees(
 
     assert "delete one of them" in await outcome(rig)
     assert folder.names() == frozenset()
+
+
+async def test_a_pod_whose_container_never_starts_again_is_not_waited_for(tmp_path: Path) -> None:
+    rig = await a_rig_with_one_slot_for_two(tmp_path)
+    body = pod_json("one", restarts="Never", ended={"train": 0}, phase="Running")
+    rig.api.pods["one"] = body
+    assert rig.known is not None
+    rig.known.update(views(one=body))
+    rig.runtime.exited = {("uid-one", "train", "id-train")}
+
+    assert await outcome(rig) == "GPU-b"
+
+
+async def test_what_the_informer_says_is_not_enough_to_let_a_start_go_on(tmp_path: Path) -> None:
+    rig = await a_rig_with_one_slot_for_two(tmp_path)
+    rig.known.update(views(one=pod_json("one", phase="Succeeded")))  # type: ignore[union-attr]
+    async with asyncio.TaskGroup() as group:
+        start = group.create_task(outcome(rig))
+        await rig.clock.wait_for_sleepers(1)
+        await rig.clock.advance(16)
+
+    assert "given s1 to ml/one and ml/two" in start.result()
+    assert rig.kubelet.asked == 6  # at the start, after 0, 1, 3 and 7 s, and at the end
+
+
+async def test_a_pod_deleted_by_force_is_waited_for_until_kubelet_drops_it(tmp_path: Path) -> None:
+    rig = await a_rig_with_one_slot_for_two(tmp_path)
+    del rig.api.pods["one"]
+    del rig.known[("ml", "one")]  # type: ignore[union-attr]
+    async with asyncio.TaskGroup() as group:
+        start = group.create_task(outcome(rig))
+        await rig.clock.wait_for_sleepers(1)
+        await rig.clock.advance(2)
+        waits = not start.done()
+        rig.kubelet.answer = (a_holder("two"),)
+        await rig.clock.advance(2)
+
+    assert waits
+    assert start.result() == "GPU-b"
+
+
+async def test_an_unlisted_init_container_with_the_same_id_never_gets_the_listed_pods_card(
+    tmp_path: Path,
+) -> None:
+    rig = await a_rig_with_one_slot_for_two(tmp_path)
+    rig.kubelet.answer = (a_holder("one"),)
+
+    def init_pod(waiting: str = "") -> None:
+        body = pod_json(
+            "two",
+            assigned={"prepare": [("GPU-b", 1000)]},
+            inits=[a_container("prepare", mib=1000)],
+            containers=[{"name": "train"}],
+            waiting={"prepare": waiting} if waiting else {},
+        )
+        rig.api.pods["two"] = body
+        rig.known.update(views(two=body))  # type: ignore[union-attr]
+
+    init_pod()
+    rig.pre_start.allocated(S1)
+    first = await outcome(rig)
+    rig.pre_start.allocated(S1)  # for the second pod, while the first one has it
+    asked = await outcome(rig)
+    init_pod(waiting=asked)
+    second = await outcome(rig)
+    init_pod()
+    again = await outcome(rig)  # the first one's container has crashed
+    learn(rig, "one", waiting=again)
+
+    assert [first, second, await outcome(rig)] == ["GPU-a", "GPU-b", "GPU-a"]
+    assert asked.startswith("[fracgpu-ask-")
+    assert again.startswith("[fracgpu-ask-")
+
+
+async def test_a_start_behind_one_whose_disk_hangs_is_refused_after_a_while(tmp_path: Path) -> None:
+    slow = HoldsBack(tmp_path)
+    rig = await a_rig(tmp_path, store=slow, turns=Turns(limit_s=0.01))
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(outcome(rig))
+        await until_true(slow.begun.is_set, what="the first write")
+        second = await outcome(rig)
+        slow.go.set()
+
+    assert "an earlier start of these slots is still being prepared" in second
+    assert rig.starts("busy") == 1
+    assert first.result() == "GPU-a"

@@ -55,3 +55,48 @@ def test_every_handing_out_is_another_turn() -> None:
     assert history.generation(BOTH) == before
     history.allocated(ONE)
     assert history.generation(BOTH) != before
+
+
+def test_what_an_id_was_allocated_to_is_known_once_its_pod_starts() -> None:
+    history = SlotHistory()
+    history.allocated(ONE)
+    history.allocated(BOTH)
+    history.took(ONE, pod_uid="u1", most=1, live=("u1", "u2"))
+
+    assert history.takers(BOTH) == {"s1": {"u1": 1, "": 1}, "s2": {"": 1}}
+    history.took(BOTH, pod_uid="u2", most=1, live=("u1", "u2"))
+
+    assert history.takers(BOTH) == {"s1": {"u1": 1, "u2": 1, "": 0}, "s2": {"u2": 1, "": 0}}
+
+
+def test_a_pod_that_starts_again_explains_no_further_allocation() -> None:
+    history = SlotHistory()
+    history.allocated(ONE)
+    history.took(ONE, pod_uid="u1", most=1, live=("u1",))
+    history.allocated(ONE)
+
+    history.took(ONE, pod_uid="u1", most=1, live=("u1",))
+
+    assert history.takers(ONE) == {"s1": {"u1": 1, "": 1}}
+
+
+def test_pods_that_have_ended_and_what_nobody_else_can_have_been_given_are_forgotten() -> None:
+    history = SlotHistory()
+    history.allocated(ONE)
+    history.took(ONE, pod_uid="u1", most=1, live=("u1",))
+    for _ in range(2):
+        history.allocated(ONE)
+    history.took(ONE, pod_uid="u2", most=1, live=("u2",))
+    assert history.takers(ONE) == {"s1": {"u2": 1, "": 1}}
+
+    history.took(ONE, pod_uid="u2", most=1, live=())
+
+    assert history.takers(ONE) == {"s1": {"u2": 1, "": 0}}
+
+
+def test_of_ids_that_were_not_allocated_since_the_agent_began_nothing_is_known() -> None:
+    history = SlotHistory()
+
+    history.took(ONE, pod_uid="u1", most=1, live=())
+
+    assert history.takers(ONE) == {"s1": {}}
