@@ -16,13 +16,17 @@ def pods_elsewhere(
     runtime: RuntimeContainers,
     token: str,
 ) -> frozenset[str]:
-    """Return the UIDs of the holders of *slot_ids* that cannot want the start in flight.
+    """Return the UIDs of the pods that cannot want the start in flight, though they hold the ids.
+
+    Or might: kubelet does not list what a plain init container holds.
 
     Kubelet starts the containers of a pod one after another, in the one worker of that pod, which
     waits for our answer (``pkg/kubelet/pod_workers.go``). So the start in flight is not a pod's
 
     - whose container with these ids runs: kubelet starts it only once it has ended;
     - whose container with these ids has ended and is never started again (below);
+    - whose init container with these ids would have to be started while another one runs, or an
+      app container;
     - of which another start was rejected meanwhile, as its status shows by *token*.
 
     None of them is about to read the CDI device of these ids, either.
@@ -42,7 +46,8 @@ def pods_elsewhere(
             nobody before.
     """
     found = set()
-    for key in {holder.key for holder in holders if holder.slot_ids & slot_ids} & pods.keys():
+    held = {holder.key for holder in holders if holder.slot_ids & slot_ids} & pods.keys()
+    for key in held | {key for key, pod in pods.items() if inits_with(pod, len(slot_ids))}:
         pod, listed = pods[key], [holder for holder in holders if holder.key == key]
         if listed_twice(listed):  # what is known is of the new pod, and the old one may start
             continue
@@ -59,9 +64,12 @@ def _starts_none(
 ) -> bool:
     uid = pod.record.uid
     waiting = [name for name in with_ids if (uid, name) not in runtime.running]
-    if not waiting:
+    if with_ids and not waiting:
         return True
     if any((uid, name, pod.finished.get(name, "")) not in runtime.exited for name in waiting):
         return False
-    apps = (spec.name for spec in pod.record.containers if spec.kind is ContainerKind.APP)
-    return not inits_with(pod, slots) or any((uid, name) in runtime.running for name in apps)
+    return not inits_with(pod, slots) or any(
+        (uid, spec.name) in runtime.running
+        for spec in pod.record.containers
+        if spec.kind is not ContainerKind.SIDECAR
+    )

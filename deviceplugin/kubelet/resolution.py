@@ -1,7 +1,7 @@
 """Finds the container that a start in flight is of; anything unclear is rejected."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from deviceplugin.claims import (
     Claim,
@@ -34,11 +34,9 @@ def resolve(
     containers of several live or unknown  as below for the one pod that may call with exactly
                                            these ids and is not proven to be elsewhere;
                                            SEVERAL_PODS if there is not exactly one
-    one container, with exactly these ids  that container, unless an init container could be
-                                           meant: of the pod, assigned other cards, or of
-                                           another pod, where the ids were allocated more often
-                                           than this pod explains; then the one that carries
-                                           our token, else AMBIGUOUS
+    one container, with exactly these ids  that container, unless an init container of the
+                                           pod could be meant and is assigned other cards:
+                                           then the one that carries our token, else AMBIGUOUS
     only other sets that share an id       the init container that passes them on, if there is
                                            exactly one with as many slots, or by the token
     =====================================  ==============================================
@@ -47,35 +45,94 @@ def resolve(
     that the API server does not know was deleted by force, and may start until kubelet drops it:
     beside a live pod it counts as a second. Plain init containers are never listed: kubelet passes
     their ids on to app containers, or keeps them where no app container wants any. An unlisted one
-    is never inferred, not even where only one could be meant: kubelet may know a deleted pod.
+    is never inferred, not even where only one could be meant: kubelet may know a deleted pod. Where
+    an id was allocated more often than one pod explains, every pod with such an init container
+    counts as a holder.
     """
-    live = [
-        holder
-        for holder in holders
-        if holder.slot_ids & slot_ids and _is_live(holder.key, node_claims)
-    ]
-    keys = _callers(slot_ids, holders, live, node_claims)
-    if not keys:
-        return _claim_unlisted(slot_ids, holders, live, node_claims)
-    unknown = sorted(
-        {holder.key for holder in holders if holder.slot_ids & slot_ids} - node_claims.pods.keys()
-    )
-    shared = len(keys) + len(unknown) > 1
+    overlapping = [holder for holder in holders if holder.slot_ids & slot_ids]
+    live = [holder for holder in overlapping if _is_live(holder.key, node_claims)]
+    unknown = {holder.key for holder in overlapping} - node_claims.pods.keys()
+    found = _candidates(slot_ids, holders, live, node_claims)
+    keys = found.keys
+    shared = found.doubted or (bool(found.listed) and len(found.listed) + len(unknown) > 1)
     if shared:
         elsewhere = node_claims.elsewhere
-        callers = [key for key in keys if node_claims.pods[key].record.uid not in elsewhere]
-        if len(callers) != 1 or unknown:
+        keys = frozenset(key for key in keys if node_claims.pods[key].record.uid not in elsewhere)
+        if len(keys) != 1 or unknown:
             gone = f", though the API server does not know {_keys(unknown)}" if unknown else ""
-            pods = f"{_keys((*keys, *unknown))}{gone} (kubernetes PR 137534)"
-            text = f"kubelet has given {id_list(slot_ids)} to {pods}; waiting until it is clear "
-            return _rejected(RejectReason.SEVERAL_PODS, text + "which of them wants to start")
-        keys = callers
-    pod = node_claims.pods[keys[0]]
-    listed = [holder for holder in holders if holder.key == keys[0]]
-    if listed_twice(listed):
-        text = f"kubelet lists a container of {pod.record.key} twice"
-        return _rejected(RejectReason.LISTED_TWICE, text)
-    return _claim_listed(slot_ids, listed, pod, node_claims, shared=shared)
+            text = f"kubelet has given {id_list(slot_ids)} to {_keys(found.keys | unknown)}{gone} "
+            text += "(kubernetes PR 137534); waiting until it is clear which of them wants to start"
+            return _rejected(RejectReason.SEVERAL_PODS, text)
+        # Who was verified before says nothing: the others hold the ids just as well.
+        node_claims = replace(node_claims, owner_uid="")
+    if keys & found.listed:
+        (key,) = keys
+        listed = [holder for holder in holders if holder.key == key]
+        claim = _claim_listed(slot_ids, listed, node_claims.pods[key], node_claims)
+    else:
+        claim = _claim_unlisted(slot_ids, keys, overlapping, node_claims)
+    if isinstance(claim, Rejected):
+        return claim
+    alone = not shared and not unknown and len(found.listed | found.unlisted) == 1
+    return replace(claim, shared=shared, most=found.most, alone=alone)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidates:
+    """The live pods that may call with some slot ids.
+
+    Attributes:
+        listed: kubelet lists them as holders.
+        unlisted: others, with an init container that wants as many slots.
+        most: how often kubelet may have allocated one of the ids to one of them alone.
+        doubted: one of the ids was allocated more often, and there is more than one of them.
+    """
+
+    listed: frozenset[PodKey]
+    unlisted: frozenset[PodKey]
+    most: int
+    doubted: bool
+
+    @property
+    def keys(self) -> frozenset[PodKey]:
+        """Those that have to be told apart."""
+        return self.listed | self.unlisted if self.doubted else self.listed or self.unlisted
+
+
+def _candidates(
+    slot_ids: frozenset[str],
+    holders: Sequence[SlotHolder],
+    live: Sequence[SlotHolder],
+    node_claims: NodeClaims,
+) -> _Candidates:
+    """Return the pods that may call with exactly *slot_ids*.
+
+    A start names all slots of its container. So a pod of which kubelet lists only other sets that
+    share an id calls with these ids for an init container at most.
+    """
+    pods = node_claims.pods
+    inits = {
+        key
+        for key, pod in pods.items()
+        if pod.record.live
+        and pod.record.node == node_claims.node
+        and inits_with(pod, len(slot_ids))
+    }
+    listed = frozenset(
+        holder.key
+        for holder in live
+        if holder.slot_ids == slot_ids
+        or holder.key in inits
+        or listed_twice([other for other in holders if other.key == holder.key])
+    )
+    unlisted = frozenset(inits - listed)
+    most = max(
+        (_explained(pods[key], [one for one in live if one.key == key]) for key in listed or inits),
+        default=1,
+    )
+    more = _given_more_often(slot_ids, most, node_claims)
+    doubted = more and len(listed | unlisted) > 1
+    return _Candidates(listed=listed, unlisted=unlisted, most=most, doubted=doubted)
 
 
 def listed_twice(listed: Sequence[SlotHolder]) -> bool:
@@ -92,35 +149,19 @@ def inits_with(pod: PodInfo, slots: int) -> list[str]:
     ]
 
 
-def _callers(
-    slot_ids: frozenset[str],
-    holders: Sequence[SlotHolder],
-    live: Sequence[SlotHolder],
-    node_claims: NodeClaims,
-) -> list[PodKey]:
-    """Return the pods of *live* that may call with exactly *slot_ids*.
-
-    A start names all slots of its container. So a pod of which kubelet lists only other sets that
-    share an id calls with these ids for an init container at most.
-    """
-    return [
-        key
-        for key in sorted({holder.key for holder in live})
-        if any(holder.key == key and holder.slot_ids == slot_ids for holder in live)
-        or inits_with(node_claims.pods[key], len(slot_ids))
-        or listed_twice([holder for holder in holders if holder.key == key])
-    ]
-
-
-def _explained(slot_ids: frozenset[str], listed: Sequence[SlotHolder], pod: PodInfo) -> int:
-    """Return how often kubelet may have allocated an id of *slot_ids* to this pod alone.
+def _explained(pod: PodInfo, listed: Sequence[SlotHolder]) -> int:
+    """Return how often kubelet may have allocated one id to a pod alone.
 
     Once to each container that has it: an init container beside those to which it passes it on.
+
+    Args:
+        pod: the pod.
+        listed: its containers with the id.
     """
     inits = sum(
         spec.kind is ContainerKind.INIT and bool(_slots(spec)) for spec in pod.record.containers
     )
-    return inits + sum(bool(holder.slot_ids & slot_ids) for holder in listed)
+    return inits + len(listed)
 
 
 def _given_more_often(slot_ids: frozenset[str], most: int, node_claims: NodeClaims) -> bool:
@@ -137,17 +178,7 @@ def _given_more_often(slot_ids: frozenset[str], most: int, node_claims: NodeClai
 
 
 def _keys(keys: Iterable[PodKey]) -> str:
-    return " and ".join("/".join(key) for key in keys)
-
-
-def _unlisted(slot_ids: frozenset[str], node_claims: NodeClaims) -> list[tuple[PodInfo, str]]:
-    """Return the plain init containers of this node that want as many slots and might start."""
-    return [
-        (pod, name)
-        for _, pod in sorted(node_claims.pods.items())
-        if pod.record.live and not pod.record.terminating and pod.record.node == node_claims.node
-        for name in inits_with(pod, len(slot_ids))
-    ]
+    return " and ".join("/".join(key) for key in sorted(keys))
 
 
 def _claim_listed(
@@ -155,38 +186,34 @@ def _claim_listed(
     listed: Sequence[SlotHolder],
     pod: PodInfo,
     node_claims: NodeClaims,
-    *,
-    shared: bool,
 ) -> Claim | Rejected:
-    """Return the claim of *pod*, or of an unlisted init container that was given the same ids."""
-    most = _explained(slot_ids, listed, pod)
-    unlisted = [found for found in _unlisted(slot_ids, node_claims) if found[0] is not pod]
-    others = unlisted if _given_more_often(slot_ids, most, node_claims) else []
-    found = _container(slot_ids, listed, pod, others, token=node_claims.token)
-    if isinstance(found, Rejected):
-        return found
-    if shared or others:  # who was verified before says nothing: others hold the ids just as well
-        node_claims = replace(node_claims, owner_uid="")
-    claim = claim_of(found[1], slot_ids, found[0], node_claims)
-    if isinstance(claim, Rejected):
-        return claim
-    alone = not shared and not unlisted
-    return replace(claim, shared=shared or bool(others), most=most, alone=alone)
+    if listed_twice(listed):
+        text = f"kubelet lists a container of {pod.record.key} twice"
+        return _rejected(RejectReason.LISTED_TWICE, text)
+    container = _container(slot_ids, listed, pod, token=node_claims.token)
+    if isinstance(container, Rejected):
+        return container
+    return claim_of(container, slot_ids, pod, node_claims)
 
 
 def _claim_unlisted(
     slot_ids: frozenset[str],
-    holders: Sequence[SlotHolder],
-    live: Sequence[SlotHolder],
+    keys: Iterable[PodKey],
+    overlapping: Sequence[SlotHolder],
     node_claims: NodeClaims,
 ) -> Claim | Rejected:
-    """Return the init container that carries our token, where no pod listed may call."""
-    unlisted = _unlisted(slot_ids, node_claims)
+    """Return the init container of *keys* that carries our token."""
+    pods = [node_claims.pods[key] for key in sorted(keys)]
+    unlisted = [
+        (pod, name)
+        for pod in pods
+        if not pod.record.terminating
+        for name in inits_with(pod, len(slot_ids))
+    ]
     carriers = _carriers(unlisted, node_claims.token)
     if len(carriers) == 1:
         ((pod, container),) = carriers
-        claim = claim_of(container, slot_ids, pod, node_claims)
-        return replace(claim, shared=bool(live)) if isinstance(claim, Claim) else claim
+        return claim_of(container, slot_ids, pod, node_claims)
     ids = id_list(slot_ids)
     if unlisted:
         return _rejected(
@@ -194,15 +221,14 @@ def _claim_unlisted(
             f"kubelet lists no container that holds just {ids}, and it never lists init "
             "containers; waiting until kubelet names the starting container in the pod's status",
         )
-    if live:
-        held = "; ".join(
-            f"{'/'.join(holder.key)}/{holder.container} holds {id_list(holder.slot_ids)}"
-            for holder in live
-        )
-        return _rejected(RejectReason.PARTLY_HELD, f"nothing holds just {ids}: {held}")
-    others = sorted(
-        {f"{holder.namespace}/{holder.pod}" for holder in holders if holder.slot_ids & slot_ids}
-    )
+    held = [
+        f"{'/'.join(holder.key)}/{holder.container} holds {id_list(holder.slot_ids)}"
+        for holder in overlapping
+        if _is_live(holder.key, node_claims)
+    ]
+    if held:
+        return _rejected(RejectReason.PARTLY_HELD, f"nothing holds just {ids}: {'; '.join(held)}")
+    others = sorted({"/".join(holder.key) for holder in overlapping})
     dead = f"; kubelet lists {', '.join(others)}, ended or unknown" if others else ""
     return _rejected(RejectReason.NOBODY, f"no live pod holds {ids}{dead}")
 
@@ -222,27 +248,22 @@ def _is_live(key: PodKey, node_claims: NodeClaims) -> bool:
 
 
 def _container(
-    slot_ids: frozenset[str],
-    listed: Sequence[SlotHolder],
-    pod: PodInfo,
-    others: Sequence[tuple[PodInfo, str]],
-    *,
-    token: str,
-) -> tuple[PodInfo, str] | Rejected:
-    """Return the pod and the container: of *pod*, or of *others*, which may call just as well."""
+    slot_ids: frozenset[str], listed: Sequence[SlotHolder], pod: PodInfo, *, token: str
+) -> str | Rejected:
+    record = pod.record
     exact = [holder.container for holder in listed if holder.slot_ids == slot_ids]
-    own = [(pod, name) for name in (*exact, *inits_with(pod, len(slot_ids)))]
-    assignment = pod.record.assignment or {}
-    if not others and len({_cards_of(assignment.get(name, ())) for _, name in own}) == 1:
-        return own[0]
-    carriers = _carriers((*own, *others), token)
+    candidates = exact + inits_with(pod, len(slot_ids))
+    assignment = record.assignment or {}
+    if len({_cards_of(assignment.get(name, ())) for name in candidates}) == 1:
+        return candidates[0]
+    carriers = _carriers([(pod, name) for name in candidates], token)
     if len(carriers) == 1:
-        return carriers[0]
-    unclear = ", ".join(f"{name} of {found.record.key}" for found, name in (*own, *others))
+        return carriers[0][1]
+    unclear = ", ".join(candidates)
     return _rejected(
         RejectReason.AMBIGUOUS,
-        f"{id_list(slot_ids)} may belong to {unclear}, which may be assigned different slices; "
-        "waiting until kubelet names the starting container in the pod's status",
+        f"{id_list(slot_ids)} may belong to {unclear} in {record.key}, which are assigned "
+        "different slices; waiting until kubelet names the starting container in the pod's status",
     )
 
 

@@ -178,7 +178,7 @@ def test_where_only_larger_sets_are_listed_an_unlisted_init_container_starts_by_
     answer = ask("s1", holders[1:], two, asked, token=ASKED)
 
     assert isinstance(answer, Claim)
-    assert (answer.container, answer.shared) == ("prepare", True)
+    assert (answer.container, answer.shared) == ("prepare", False)  # each has a name of its own
     assert_rejected(ask("s1", holders[1:], two), RejectReason.PARTLY_HELD, "s1,s2")
 
 
@@ -208,9 +208,7 @@ def test_a_listed_holder_is_not_alone_if_its_ids_were_allocated_more_often(
     without_others = ask("s1", [a_holder("one")], one, takers=takers)
 
     if doubt:
-        assert_rejected(answer, RejectReason.AMBIGUOUS, "train of ml/one", "prepare of ml/other")
-        assert isinstance(answer, Rejected)
-        assert answer.askable
+        assert_rejected(answer, RejectReason.SEVERAL_PODS, "ml/one", "ml/other")
     else:
         assert isinstance(answer, Claim)
         assert (answer.pod.record.name, answer.shared, answer.alone) == ("one", False, False)
@@ -218,21 +216,41 @@ def test_a_listed_holder_is_not_alone_if_its_ids_were_allocated_more_often(
     assert without_others.alone
 
 
-@pytest.mark.parametrize("carrier", ["one", "other"])
-def test_of_a_listed_holder_and_an_unlisted_one_the_carrier_of_the_token_starts(
-    carrier: str,
-) -> None:
-    one = a_pod("one", waiting={"train": f"[{ASKED}]"} if carrier == "one" else {})
-    said = {"prepare": f"[{ASKED}]"} if carrier == "other" else {}
-    other = an_init_pod("other", "GPU-b", waiting=said)
+def test_of_a_listed_holder_and_an_unlisted_one_that_starts_which_is_not_elsewhere() -> None:
+    said = {"prepare": f"[{ASKED}]"}
+    one = a_pod("one", waiting={"train": f"[{ASKED}]"})
+    other, asked = (an_init_pod("other", "GPU-b", waiting=waiting) for waiting in ({}, said))
 
-    answer = ask(
-        "s1", [a_holder("one")], one, other, token=ASKED, owner_uid="uid-one",
-        takers=allocated(uid_one=1, unknown=1),
-    )  # fmt: skip
+    def start(unlisted: PodInfo, *, elsewhere: str) -> Claim | Rejected:
+        return ask(
+            "s1", [a_holder("one")], one, unlisted, token=ASKED, owner_uid="uid-one",
+            takers=allocated(uid_one=1, unknown=1), elsewhere=(elsewhere,),
+        )  # fmt: skip
 
-    assert isinstance(answer, Claim)
-    assert (answer.pod.record.name, answer.shared) == (carrier, True)
+    listed = start(other, elsewhere="uid-other")
+    unlisted = start(asked, elsewhere="uid-one")
+
+    assert isinstance(listed, Claim)
+    assert (listed.pod.record.name, listed.shared) == ("one", True)
+    assert isinstance(unlisted, Claim)
+    assert (unlisted.pod.record.name, unlisted.shared) == ("other", True)
+    # An earlier call of either may have got the token that its status has.
+    assert_rejected(start(other, elsewhere="uid-one"), RejectReason.UNLISTED)
+    assert_rejected(start(asked, elsewhere=""), RejectReason.SEVERAL_PODS)
+
+
+def test_of_two_unlisted_ones_with_an_id_the_token_alone_says_nothing() -> None:
+    said = {"prepare": f"[{ASKED}]"}
+    one, other = an_init_pod("one", "GPU-a", waiting=said), an_init_pod("other", "GPU-b")
+
+    def start(*elsewhere: str, twice: bool = True) -> Claim | Rejected:
+        takers = allocated(unknown=2 if twice else 1)
+        return ask("s1", [], one, other, token=ASKED, takers=takers, elsewhere=elsewhere)
+
+    assert isinstance(start(twice=False), Claim)
+    assert_rejected(start(), RejectReason.SEVERAL_PODS)
+    assert isinstance(start("uid-other"), Claim)
+    assert_rejected(start("uid-one"), RejectReason.UNLISTED)
 
 
 def test_an_init_container_of_the_pod_itself_explains_a_second_allocation() -> None:
@@ -248,7 +266,7 @@ def test_an_init_container_of_the_pod_itself_explains_a_second_allocation() -> N
 
     assert isinstance(answer, Claim)
     assert answer.most == 2
-    assert_rejected(thrice, RejectReason.AMBIGUOUS)
+    assert_rejected(thrice, RejectReason.SEVERAL_PODS)
 
 
 def two_pods() -> tuple[list[SlotHolder], PodInfo, PodInfo]:

@@ -160,3 +160,33 @@ def test_of_two_containers_with_an_id_one_may_have_ended_and_the_other_run() -> 
 
     assert elsewhere_of(holders, one, exited=TRAIN) == frozenset()
     assert elsewhere_of(holders, one, running=serve, exited=TRAIN) == {"uid-one"}
+
+
+@pytest.mark.parametrize(
+    ("running", "elsewhere"),
+    [("prepare", True), ("train", True), ("proxy", False), ("", False)],
+    ids=["an init container runs", "an app container runs", "a sidecar runs", "nothing runs"],
+)
+def test_an_init_container_that_kubelet_never_lists_may_be_about_to_start(
+    running: str, elsewhere: bool
+) -> None:
+    one = a_pod(
+        "one",
+        assigned={"prepare": [("GPU-a", 1000)]},
+        inits=[{"name": "proxy", "restartPolicy": "Always"}, a_container("prepare", mib=1000)],
+        containers=[{"name": "train"}],
+    )
+
+    found = elsewhere_of([], one, running=frozenset({("uid-one", running)}))
+
+    assert found == ({"uid-one"} if elsewhere else frozenset())
+
+
+def test_an_init_container_of_which_a_start_was_rejected_meanwhile_is_elsewhere() -> None:
+    one = a_pod(
+        "one",
+        inits=[a_container("prepare", mib=1000)],
+        waiting={"prepare": "rpc error: [ask-1] several pods"},
+    )
+
+    assert elsewhere_of([], one) == {"uid-one"}
