@@ -191,6 +191,9 @@ async def live(steps: list[tuple[int, str]], *, listed: bool) -> None:
 @example(  # a refusal in the status, older than the call that now waits
     steps=[(0, "ask"), (1, "ask"), (1, "report"), (0, "restart kubelet"), (1, "ask"), (0, "wait")]
 )
+@example(  # a container that never starts again, before the other one has started
+    steps=[(0, "ask"), (1, "ask"), (1, "report"), (0, "wait"), (0, "create"), (0, "succeed")]
+)
 def test_no_order_of_calls_gives_a_container_the_other_pods_card_or_keeps_it_waiting(
     steps: list[tuple[int, str]],
 ) -> None:
