@@ -163,7 +163,7 @@ class CdiFolder:
             raise CdiError(f"cannot write {target}: {error.strerror or error}") from error
 
     def names(self) -> frozenset[str]:
-        """Return the names of the devices that have a spec of ours.
+        """Return the names of the devices that have a spec of ours, or what is left of one.
 
         Raises:
             CdiError: the folder cannot be read.
@@ -173,9 +173,9 @@ class CdiFolder:
         except OSError as error:
             raise CdiError(f"cannot read {self._folder}: {error.strerror or error}") from error
         return frozenset(
-            name.removeprefix(_FILE_PREFIX).removesuffix(_FILE_SUFFIX)
+            name.removeprefix(_FILE_PREFIX).partition(".")[0]
             for name in found
-            if name.startswith(_FILE_PREFIX) and name.endswith(_FILE_SUFFIX)
+            if name.startswith(_FILE_PREFIX)
         )
 
     def environments(self) -> Mapping[str, Mapping[str, str]]:
@@ -184,17 +184,19 @@ class CdiFolder:
         Raises:
             CdiError: the folder cannot be read.
         """
-        return {name: _environment(self._file(name)) for name in self.names()}
+        return {
+            name: _environment(file) for name in self.names() if (file := self._file(name)).exists()
+        }
 
     def remove(self, name: str) -> None:
-        """Remove the spec of one device, if it is there.
+        """Remove the spec of one device and all that belongs to it, if it is there.
 
         Raises:
             CdiError: the folder cannot be written.
         """
         try:
-            self._file(name).unlink(missing_ok=True)
-            self._remove_marks(name)
+            for file in self._folder.glob(f"{_FILE_PREFIX}{name}.*"):
+                file.unlink(missing_ok=True)
         except OSError as error:
             reason = error.strerror or error
             raise CdiError(f"cannot remove {self._file(name)}: {reason}") from error
@@ -208,7 +210,7 @@ class CdiFolder:
             f"{_FILE_PREFIX}{spec.name}.{hashlib.sha256(content).hexdigest()[:_NAME_CHARS]}"
         )
 
-    def _remove_marks(self, name: str, *, keep: Path | None = None) -> None:
+    def _remove_marks(self, name: str, *, keep: Path) -> None:
         for mark in self._folder.glob(f"{_FILE_PREFIX}{name}.{'[0-9a-f]' * _NAME_CHARS}"):
             if mark != keep:
                 mark.unlink(missing_ok=True)

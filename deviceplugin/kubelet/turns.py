@@ -14,7 +14,7 @@ class BusyError(Exception):
 
 
 class Turns:
-    """Lets one start at a time look whose slots it names, and write their spec.
+    """Keeps starts of the same slots apart: one at a time looks whose they are and writes a spec.
 
     Otherwise a slow write for a pod that has lost them could follow that for the next holder.
 

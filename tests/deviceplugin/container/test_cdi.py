@@ -136,6 +136,20 @@ def test_only_our_own_specs_are_named_and_removed(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["nvidia.json"]
 
 
+@pytest.mark.parametrize("left", ["fracgpu.io-slot_abc.new", "fracgpu.io-slot_abc." + "0" * 16])
+def test_what_an_agent_that_was_killed_has_left_is_found_and_removed(
+    tmp_path: Path, left: str
+) -> None:
+    folder = CdiFolder(tmp_path)
+    (tmp_path / left).touch()
+
+    assert folder.names() == {"abc"}
+    assert folder.environments() == {}
+    folder.remove("abc")
+
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
     assert CdiFolder(tmp_path / "none").names() == frozenset()
 
