@@ -1,5 +1,9 @@
 """A real kubelet and containerd with CDI off: no container runs without its assigned card."""
 
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
@@ -86,6 +90,55 @@ async def test_a_runtime_restarted_with_cdi_off_gives_new_containers_their_card_
             assert [sight.devices for sight in node.sights(pod)] == [
                 node.expected([(node.cards[card].uuid, 500)])
             ]
+
+
+async def test_a_spec_that_the_runtime_still_remembers_starts_no_container() -> None:
+    """Both pods have the only slot, one after the other, so one CDI name with another content."""
+    cards = some_cards("real-1", count=1, mib=CARD_MIB)
+    async with a_real_node(cards=cards, flags={"slots-per-card": "1"}) as node:
+        await node.wait_counted(slots=1, mib=CARD_MIB)
+        first = await a_pod_on(node, cards[0].uuid)
+        await node.wait_running([first["metadata"]["uid"]])
+        read_again = let_the_runtime_miss_changes(node)
+        read_again()
+        await node.delete([first])
+        await node.wait_gone([first])
+
+        body = a_real_pod([a_container("train", mib=720, slots=1)], seen=node.seen)
+        second = await node.create(body)
+        await node.bind(second, train=[(cards[0].uuid, 720)])
+
+        async def failed() -> bool:
+            pod = (await node.pods())[second["metadata"]["uid"]]
+            return "fracgpu.io-slot_" in json.dumps(pod["status"].get("containerStatuses", ()))
+
+        await until(failed, what="the runtime lacks the file of the first pod's spec", limit_s=120)
+        assert node.sights(second) == []
+        read_again()
+        await node.wait_running([second["metadata"]["uid"]])
+        (sight,) = node.sights(second)
+        assert sight.env[names.ENV_MEM_MIB] == "720"
+
+
+def let_the_runtime_miss_changes(node: RealNode) -> Callable[[], None]:
+    """Mount another folder over the CDI folder, which the runtime goes on watching.
+
+    Returns:
+        lets the runtime read all specs of the new folder.
+    """
+    old, new = node.root / "cdi.old", node.root / "cdi.new"
+    shutil.copytree(node.cdi_dir, new)
+    old.mkdir()
+    for source, target in ((node.cdi_dir, old), (new, node.cdi_dir)):
+        # The runtime watches the folder itself, and reads what is at the path.
+        subprocess.run(["/bin/mount", "--bind", source, target], check=True)  # noqa: S603
+
+    def read_again() -> None:
+        file = old / "changed.new"
+        file.touch()
+        file.rename(old / "changed")
+
+    return read_again
 
 
 async def test_the_audit_finds_a_container_that_runs_without_its_card() -> None:
