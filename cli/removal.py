@@ -45,7 +45,7 @@ OURS: Final = "app.kubernetes.io/part-of=fracgpu"
 """The label of every object in ``deploy/``."""
 
 HOST_FILES: Final = (
-    "/var/run/cdi/fracgpu.io-slot_*.json",
+    "/var/run/cdi/fracgpu.io-slot_*",
     "/var/lib/fracgpu",
     "/run/fracgpu",
     "/var/lib/kubelet/device-plugins/fracgpu.sock",
