@@ -58,6 +58,7 @@ class NodeClaims:
         owner_uid: the pod last verified to hold these ids, if they were not allocated since.
         elsewhere: UIDs of pods that are proven not to want this start.
         takers: slot id → how often it was allocated to which pod, by UID; to an unknown one by "".
+        started: the slot ids with which a container was seen to start, by pod UID and name.
     """
 
     node: str
@@ -67,6 +68,7 @@ class NodeClaims:
     owner_uid: str = ""
     elsewhere: frozenset[str] = frozenset()
     takers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    started: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

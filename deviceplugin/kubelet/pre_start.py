@@ -271,6 +271,7 @@ class PreStartHandler:
             owner_uid=self._history.owner_uid(slot_ids),
             elsewhere=elsewhere,
             takers=self._history.takers(slot_ids),
+            started=self._history.started,
         )
         return resolve(slot_ids, seen.holders, node_claims)
 
@@ -313,6 +314,7 @@ class PreStartHandler:
         self._history.took(
             slot_ids, pod_uid=uid, most=result.most, live=() if result.alone else live
         )
+        self._history.has_started(slot_ids, pod_uid=uid, container=result.container, live=live)
         self._history.verified(slot_ids, pod_uid="" if result.shared else uid)
         self._written_at_s[name] = self._clock.monotonic()
         return result

@@ -125,7 +125,9 @@ def _candidates(
         or holder.key in inits
         or listed_twice([other for other in holders if other.key == holder.key])
     )
-    unlisted = frozenset(inits - listed)
+    unlisted = frozenset(
+        key for key in inits - listed if not _has_others(pods[key], slot_ids, node_claims)
+    )
     most = max(
         (_explained(pods[key], [one for one in live if one.key == key]) for key in listed or inits),
         default=1,
@@ -147,6 +149,17 @@ def inits_with(pod: PodInfo, slots: int) -> list[str]:
         for spec in pod.record.containers
         if spec.kind is ContainerKind.INIT and _slots(spec) == slots
     ]
+
+
+def _has_others(pod: PodInfo, slot_ids: frozenset[str], node_claims: NodeClaims) -> bool:
+    """Report whether each init container that could call with *slot_ids* has others.
+
+    A container keeps its ids as long as its pod lives.
+    """
+    return all(
+        node_claims.started.get((pod.record.uid, name), slot_ids) != slot_ids
+        for name in inits_with(pod, len(slot_ids))
+    )
 
 
 def _explained(pod: PodInfo, listed: Sequence[SlotHolder]) -> int:

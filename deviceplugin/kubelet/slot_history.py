@@ -39,6 +39,7 @@ class SlotHistory:
         self._known: dict[frozenset[str], _Known] = {}
         self._times_allocated: Counter[str] = Counter()
         self._takers: dict[str, Counter[str]] = {}
+        self._started: dict[tuple[str, str], frozenset[str]] = {}
 
     def generation(self, slot_ids: frozenset[str]) -> int:
         """Return a number that differs once any of *slot_ids* has been allocated again."""
@@ -47,6 +48,18 @@ class SlotHistory:
     def takers(self, slot_ids: frozenset[str]) -> Mapping[str, Mapping[str, int]]:
         """Return how often each of *slot_ids* was allocated, by UID of the pod; "" is unknown."""
         return {slot_id: self._takers.get(slot_id, {}) for slot_id in slot_ids}
+
+    @property
+    def started(self) -> Mapping[tuple[str, str], frozenset[str]]:
+        """The slot ids with which a container was seen to start, by pod UID and name."""
+        return self._started
+
+    def has_started(
+        self, slot_ids: frozenset[str], *, pod_uid: str, container: str, live: Collection[str]
+    ) -> None:
+        """Record the ids of a container; what is known of pods that are not *live* is dropped."""
+        self._started = {key: ids for key, ids in self._started.items() if key[0] in live}
+        self._started[pod_uid, container] = slot_ids
 
     def took(
         self, slot_ids: frozenset[str], *, pod_uid: str, most: int, live: Collection[str]

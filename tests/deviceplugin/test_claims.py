@@ -34,6 +34,7 @@ def ask(  # noqa: PLR0913 - what is known of a node
     owner_uid: str = "",
     elsewhere: tuple[str, ...] = (),
     takers: dict[str, dict[str, int]] | None = None,
+    started: dict[tuple[str, str], frozenset[str]] | None = None,
 ) -> Claim | Rejected:
     snapshot = NodeClaims(
         node=NODE,
@@ -43,6 +44,7 @@ def ask(  # noqa: PLR0913 - what is known of a node
         owner_uid=owner_uid,
         elsewhere=frozenset(elsewhere),
         takers=takers or {},
+        started=started or {},
     )
     return resolve(frozenset(ids.split(",")), holders, snapshot)
 
@@ -237,6 +239,24 @@ def test_of_a_listed_holder_and_an_unlisted_one_that_starts_which_is_not_elsewhe
     # An earlier call of either may have got the token that its status has.
     assert_rejected(start(other, elsewhere="uid-one"), RejectReason.UNLISTED)
     assert_rejected(start(asked, elsewhere=""), RejectReason.SEVERAL_PODS)
+
+
+@pytest.mark.parametrize(("ids", "known"), [("s9", True), ("s1", False)])
+def test_a_pod_whose_init_container_was_seen_to_start_with_other_ids_is_no_holder(
+    ids: str, known: bool
+) -> None:
+    one, other = a_pod("one"), an_init_pod("other", "GPU-b")
+
+    answer = ask(
+        "s1", [a_holder("one")], one, other, takers=allocated(uid_one=1, unknown=1),
+        started={("uid-other", "prepare"): frozenset({ids})},
+    )  # fmt: skip
+
+    if known:
+        assert isinstance(answer, Claim)
+        assert answer.alone
+    else:
+        assert_rejected(answer, RejectReason.SEVERAL_PODS)
 
 
 def test_of_two_unlisted_ones_with_an_id_the_token_alone_says_nothing() -> None:

@@ -100,3 +100,14 @@ def test_of_ids_that_were_not_allocated_since_the_agent_began_nothing_is_known()
     history.took(ONE, pod_uid="u1", most=1, live=())
 
     assert history.takers(ONE) == {"s1": {}}
+
+
+def test_the_ids_of_a_container_are_known_as_long_as_its_pod_lives() -> None:
+    history = SlotHistory()
+    history.has_started(ONE, pod_uid="u1", container="train", live=("u1",))
+    history.has_started(OTHER, pod_uid="u2", container="train", live=("u1", "u2"))
+    assert history.started == {("u1", "train"): ONE, ("u2", "train"): OTHER}
+
+    history.has_started(OTHER, pod_uid="u2", container="train", live=("u2",))
+
+    assert history.started == {("u2", "train"): OTHER}
