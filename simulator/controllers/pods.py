@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from fracgpu.k8s.pod import has_ended
 from kube.errors import NotFound
 from kube.kinds import PODS
 from simulator.controllers.controller import owner_reference
@@ -29,7 +30,7 @@ def is_terminating(pod: Json) -> bool:
 
 def is_active(pod: Json) -> bool:
     """Report whether the pod counts for its owner: neither finished nor terminating."""
-    return phase(pod) not in {"Succeeded", "Failed"} and not is_terminating(pod)
+    return not has_ended(phase(pod)) and not is_terminating(pod)
 
 
 def is_ready(pod: Json) -> bool:

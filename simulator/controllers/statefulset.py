@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
+from fracgpu.k8s.pod import has_ended
 from kube.errors import AlreadyExists
 from kube.kinds import PODS, STATEFULSETS
 from simulator.controllers.controller import (
@@ -63,7 +64,7 @@ class StatefulSetController:
             pod = mine.get(ordinal)
             if pod is None:
                 await self._create(owner, ordinal)
-            elif phase(pod) in {"Failed", "Succeeded"} and not is_terminating(pod):
+            elif has_ended(phase(pod)) and not is_terminating(pod):
                 await delete_pod(self._cluster.client, pod)
             settled = pod is not None and is_active(pod) and is_ready(pod)
             if in_turn and not settled:

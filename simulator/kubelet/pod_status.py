@@ -3,46 +3,11 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
-import msgspec
-
+from fracgpu.k8s.container import ContainerKind, init_container_kind
+from fracgpu.k8s.pod import Container, decode_pod
 from simulator.kubelet.device_manager import ContainerKey
-
-_TERMINAL: Final = ("Succeeded", "Failed")
-
-
-class _Meta(msgspec.Struct, rename="camel"):
-    name: str
-    namespace: str
-    uid: str
-    annotations: dict[str, str] | None = None
-    deletion_timestamp: str | None = None
-
-
-class _Resources(msgspec.Struct):
-    limits: dict[str, str | int | float] | None = None
-
-
-class _Container(msgspec.Struct, rename="camel"):
-    name: str
-    restart_policy: str | None = None
-    resources: _Resources | None = None
-
-
-class _Spec(msgspec.Struct, rename="camel"):
-    containers: list[_Container]
-    init_containers: list[_Container] | None = None
-
-
-class _Status(msgspec.Struct):
-    phase: str = ""
-
-
-class _Pod(msgspec.Struct):
-    metadata: _Meta
-    spec: _Spec
-    status: _Status = msgspec.field(default_factory=_Status)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,32 +49,32 @@ def read_kubelet_pod(body: bytes) -> KubeletPod:
     Raises:
         ValueError: it is not a pod.
     """
-    pod = msgspec.json.decode(body, type=_Pod)
-    inits = [
-        ContainerPlan(
-            name=container.name,
-            init=container.restart_policy != "Always",
-            sidecar=container.restart_policy == "Always",
-            wants=_wants(container),
-        )
+    pod = decode_pod(body)
+    kinds = [
+        (init_container_kind(container.restart_policy), container)
         for container in pod.spec.init_containers or ()
     ]
-    apps = [
-        ContainerPlan(name=container.name, wants=_wants(container))
-        for container in pod.spec.containers
-    ]
+    kinds += [(ContainerKind.APP, container) for container in pod.spec.containers or ()]
     return KubeletPod(
         uid=pod.metadata.uid,
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
-        containers=(*inits, *apps),
+        containers=tuple(
+            ContainerPlan(
+                name=container.name,
+                init=kind is ContainerKind.INIT,
+                sidecar=kind is ContainerKind.SIDECAR,
+                wants=_wants(container),
+            )
+            for kind, container in kinds
+        ),
         annotations=pod.metadata.annotations or {},
-        ended=pod.status.phase in _TERMINAL,
+        ended=not pod.live,
         terminating=pod.metadata.deletion_timestamp is not None,
     )
 
 
-def _wants(container: _Container) -> dict[str, int]:
+def _wants(container: Container) -> dict[str, int]:
     """Return the limits that may be devices: whole numbers of extended resources."""
     limits = (container.resources.limits if container.resources else None) or {}
     return {

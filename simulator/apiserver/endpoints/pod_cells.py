@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from fracgpu.k8s.pod import has_ended
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from simulator.objects import Json
 
 _NONE: Final = "<none>"
-_ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
 def pod_cells(pod: Json, *, since: Callable[[str | None], str]) -> Sequence[Any]:
@@ -55,7 +56,7 @@ def _reason(pod: Json, status: Json) -> str:
         reason = "SchedulingGated"
     begun = _init_reason(pod, status)
     reason = begun or _container_reason(status, reason)
-    if pod["metadata"].get("deletionTimestamp") and phase not in _ENDED:
+    if pod["metadata"].get("deletionTimestamp") and not has_ended(phase):
         reason = "Unknown" if status.get("reason") == "NodeLost" else "Terminating"
     return reason
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from fracgpu.k8s.pod import has_ended
 from simulator.apiserver.apimachinery import resources
 from simulator.apiserver.apimachinery.errors import (
     bad_request,
@@ -115,7 +116,7 @@ def grace_s(resource: Resource, value: Json, options: Json) -> int:
     """
     if resource.storage != resources.PODS.storage:
         return 0
-    if not value["spec"].get("nodeName") or value["status"].get("phase") in {"Succeeded", "Failed"}:
+    if not value["spec"].get("nodeName") or has_ended(value["status"].get("phase")):
         return 0
     asked = options.get("gracePeriodSeconds")
     if asked is None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
+from fracgpu.k8s.pod import has_ended
 from fracgpu.k8s.selectors import label_selector
 from simulator.apiserver.apimachinery import resources
 from simulator.apiserver.apimachinery.errors import (
@@ -134,8 +135,8 @@ async def evict(registry: Registry, target: Target, eviction: Json, context: Con
 
 
 def _bypasses_budgets(pod: Json) -> bool:
-    phase = (pod.get("status") or {}).get("phase")
-    return phase in {"Succeeded", "Failed", "Pending"} or "deletionTimestamp" in pod["metadata"]
+    phase = (pod.get("status") or {}).get("phase", "")
+    return has_ended(phase) or phase == "Pending" or "deletionTimestamp" in pod["metadata"]
 
 
 def _spend_budget(registry: Registry, target: Target, pod: Json, *, dry_run: bool) -> None:
