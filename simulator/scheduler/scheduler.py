@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from fracgpu import names
+from fracgpu.k8s.pod import LIVE_PODS
 from kube.client import KubeClient, PatchType
 from kube.errors import KubeError
 from kube.events import EventLevel, EventRecorder, Regarding
@@ -22,7 +23,7 @@ from kube.kinds import NODES, PODS
 from process.clock import Clock, wait_at_most
 from simulator.objects import Json, decode, format_time
 from simulator.scheduler.extender_client import ExtenderClient, ExtenderError
-from simulator.scheduler.filters import NodeUsage, misfits, requests_of, sum_of
+from simulator.scheduler.filters import NodeUsage, constraints_of, misfits, usage_of
 from simulator.scheduler.scheduling_queue import SchedulingQueue
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-_LIVE_PODS: Final = "status.phase!=Succeeded,status.phase!=Failed"
 _LONGEST_WAIT_S: Final = 60.0
 
 
@@ -76,7 +76,7 @@ class KubeScheduler:
         self._events = EventRecorder(client, scheduler_name, clock)
         self._node_informer = Informer(client, NODES, decode=decode, on_change=self._node_changed)
         self._pod_informer = Informer(
-            client, PODS, decode=decode, field_selector=_LIVE_PODS, on_change=self._pod_changed
+            client, PODS, decode=decode, field_selector=LIVE_PODS, on_change=self._pod_changed
         )
 
     async def run(self) -> None:
@@ -144,8 +144,7 @@ class KubeScheduler:
             if node:
                 on_node.setdefault(node, []).append(pod)
         for key, node in sorted(self._node_informer.items().items()):
-            taken = sum_of(requests_of(pod) for pod in on_node.get(key.name, ()))
-            yield NodeUsage(node=node, taken=taken)
+            yield usage_of(node, on_node.get(key.name, ()))
 
     # -- one attempt ---------------------------------------------------------------------------
 
@@ -172,8 +171,9 @@ class KubeScheduler:
     async def _choose(self, pod: Json, extender: ExtenderClient) -> str:
         refused: dict[str, tuple[str, ...]] = {}
         fitting: list[str] = []
+        constraints = constraints_of(pod)
         for room in self._rooms():
-            reasons = misfits(pod, room)
+            reasons = misfits(constraints, room)
             if reasons:
                 refused[room.name] = reasons
             else:
