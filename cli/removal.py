@@ -11,8 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypedDict
 
-import msgspec
-
 from cli.moved_pods import find_moved, give_back
 from fracgpu import names
 from fracgpu.cards.node_marks import NodeMarks, marks_of, shares
@@ -38,7 +36,7 @@ from kube.kinds import (
     VALIDATING_WEBHOOKS,
     Kind,
 )
-from kube.objects import decode_object
+from kube.objects import decode_object, identity
 from process.clock import Clock
 
 OURS: Final = "app.kubernetes.io/part-of=fracgpu"
@@ -69,15 +67,6 @@ _PAUSE_S: Final = 1.0
 
 class StillSharesError(Exception):
     """The node still shares its cards, so it cannot be cleaned by itself."""
-
-
-class _Meta(msgspec.Struct):
-    name: str
-    namespace: str = ""
-
-
-class _Object(msgspec.Struct):
-    metadata: _Meta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,16 +163,13 @@ async def _labelled(client: KubeClient, kind: Kind) -> list[FoundObject]:
         listed = await client.list(kind, label_selector=OURS)
     except NotFound:  # the cluster serves no such kind
         return []
-    metas = [msgspec.json.decode(raw, type=_Object).metadata for raw in listed.items]
+    metas = [identity(raw) for raw in listed.items]
     return [FoundObject(kind=kind, name=meta.name, namespace=meta.namespace) for meta in metas]
 
 
 async def _namespaces(client: KubeClient) -> list[str]:
     """Return our namespaces; one that ``helm --create-namespace`` made has no label of ours."""
-    everyone = [
-        msgspec.json.decode(raw, type=_Object).metadata.name
-        for raw in (await client.list(NAMESPACES)).items
-    ]
+    everyone = [identity(raw).name for raw in (await client.list(NAMESPACES)).items]
     found = {meta.name for meta in await _labelled(client, NAMESPACES)}
     return sorted(found | ({names.SYSTEM_NAMESPACE} & set(everyone)))
 

@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
-import msgspec
 import structlog
 
+from fracgpu.k8s.scheduling.objects import read_namespace_labels
 from kube.client import KubeClient
 from kube.errors import KubeError
 from kube.informer import Informer
@@ -17,23 +17,12 @@ log = structlog.get_logger()
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 
 
-class _Meta(msgspec.Struct):
-    labels: dict[str, str] | None = None
-
-
-class _Namespace(msgspec.Struct):
-    metadata: _Meta = msgspec.field(default_factory=_Meta)
-
-
-_decoder: Final = msgspec.json.Decoder(_Namespace)
-
-
 class NamespaceLabels:
     """The labels of each namespace."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
-        self._informer = Informer(client, NAMESPACES, decode=_labels)
+        self._informer = Informer(client, NAMESPACES, decode=read_namespace_labels)
 
     @property
     def tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
@@ -57,11 +46,7 @@ class NamespaceLabels:
         if not _NAME.fullmatch(namespace):
             return {}
         try:
-            return _labels(await self._client.get(NAMESPACES, namespace))
+            return read_namespace_labels(await self._client.get(NAMESPACES, namespace))
         except (KubeError, ValueError) as error:
             log.warning("namespace_unknown", namespace=namespace, error=str(error))
             return {}
-
-
-def _labels(body: bytes) -> Mapping[str, str]:
-    return _decoder.decode(body).metadata.labels or {}

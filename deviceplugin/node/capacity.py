@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import msgspec
-
 from deviceplugin.node.inventory import Inventory, all_unhealthy
 from fracgpu import names
 from fracgpu.cards.annotations import read_cards, write_cards
@@ -18,6 +16,8 @@ from fracgpu.cards.node_marks import NodeMarks, find_marks, shares
 from fracgpu.cards.other_plugins import offered_by_others
 from fracgpu.errors import WireError
 from fracgpu.k8s.container import pod_resource_sum
+from fracgpu.k8s.node import NodeCondition, decode_node
+from fracgpu.k8s.pod import Amounts
 from fracgpu.k8s.quantity import whole_amount
 from fracgpu.state.pod_info import PodInfo
 
@@ -29,33 +29,6 @@ _OURS: Final = (
     names.CARD_FAMILY_LABEL,
     names.DRIVER_LABEL,
 )
-
-
-class _Meta(msgspec.Struct):
-    uid: str = ""
-    labels: dict[str, str] | None = None
-    annotations: dict[str, str] | None = None
-
-
-class _Condition(msgspec.Struct):
-    type: str = ""
-    status: str = ""
-    reason: str = ""
-    message: str = ""
-
-
-class _Status(msgspec.Struct):
-    capacity: dict[str, str] | None = None
-    allocatable: dict[str, str] | None = None
-    conditions: list[_Condition] | None = None
-
-
-class _Node(msgspec.Struct):
-    metadata: _Meta = msgspec.field(default_factory=_Meta)
-    status: _Status = msgspec.field(default_factory=_Status)
-
-
-_decoder: Final = msgspec.json.Decoder(_Node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +82,9 @@ def read_node_state(body: bytes) -> NodeState:
     """Parse a Node object.
 
     Raises:
-        ValueError: *body* is not a node.
+        WireError: *body* is not a node.
     """
-    node = _decoder.decode(body)
+    node = decode_node(body)
     ours = [
         condition
         for condition in node.status.conditions or ()
@@ -120,13 +93,17 @@ def read_node_state(body: bytes) -> NodeState:
     return NodeState(
         labels=node.metadata.labels or {},
         annotations=node.metadata.annotations or {},
-        capacity=node.status.capacity or {},
-        others=offered_by_others(node.status.allocatable or {}),
+        capacity=_as_text(node.status.capacity),
+        others=offered_by_others(_as_text(node.status.allocatable)),
         sharing=_sharing(ours[0]) if ours else None,
     )
 
 
-def _sharing(condition: _Condition) -> Sharing:
+def _as_text(amounts: Amounts | None) -> Mapping[str, str]:
+    return {resource: str(amount) for resource, amount in (amounts or {}).items()}
+
+
+def _sharing(condition: NodeCondition) -> Sharing:
     return Sharing(
         shared=condition.status == "True", reason=condition.reason, message=condition.message
     )

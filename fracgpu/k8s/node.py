@@ -36,12 +36,15 @@ class NodeCondition(msgspec.Struct):
 
     type: str = ""
     status: str = ""
+    reason: str = ""
+    message: str = ""
 
 
 class NodeStatus(msgspec.Struct):
     """``status``."""
 
     conditions: list[NodeCondition] | None = None
+    capacity: dict[str, str | int | float] | None = None
     allocatable: dict[str, str | int | float] | None = None
 
 
