@@ -77,7 +77,6 @@ class CardMetrics:
         power_violation_ns: time that the card was slowed down to keep to its power limit.
         thermal_violation_ns: time that the card was slowed down to stay cool.
         vgpu_license: 1 where a virtual card has its license; 0 where the card is not virtual.
-        ecc_corrected: memory errors corrected since the driver was loaded.
         ecc_uncorrected: memory errors that could not be corrected since the driver was loaded.
         gr_engine_ratio: share of time, 0..1, with the graphics or compute engine busy. This and
             the following are measured by the card itself, since Hopper.
@@ -113,9 +112,7 @@ class CardMetrics:
     xid: float | None = None
     remapped_rows_correctable: float | None = None
     remapped_rows_uncorrectable: float | None = None
-    row_remap_pending: float | None = None
     row_remap_failed: float | None = None
-    ecc_corrected: float | None = None
     ecc_uncorrected: float | None = None
     gr_engine_ratio: float | None = None
     sm_active_ratio: float | None = None

@@ -17,10 +17,10 @@ from fracgpu.disruption.policy import RebalancerPolicy
 _UTIL: Final = names.METRIC_BUSY
 _PERCENT, _RATIO = _UTIL
 _FREE_MIB, _FREE_BYTES = names.METRIC_FREE
-_POWER: Final = ("DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_BOARD_POWER_WATTS")
-_SM_ACTIVE: Final = ("DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_PROF_SM_UTIL_RATIO")
-_ENGINE_ACTIVE: Final = ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO")
-_REMAP_FAILED: Final = ("DCGM_FI_DEV_ROW_REMAP_FAILURE", "DCGM_FI_DEV_ROW_REMAP_FAILED")
+_POWER: Final = names.METRIC_POWER
+_SM_ACTIVE: Final = names.METRIC_SM_ACTIVE
+_ENGINE_ACTIVE: Final = names.METRIC_ENGINE_ACTIVE
+_REMAP_FAILED: Final = names.METRIC_REMAP_FAILED
 
 # In how many steps the memory window is read: more would cost Prometheus more and say little.
 _MEMORY_STEPS: Final = 72

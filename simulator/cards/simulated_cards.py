@@ -175,9 +175,7 @@ class SimulatedCards(Cards):
             xid=card.xids[-1] if card.xids else 0,
             remapped_rows_correctable=0,
             remapped_rows_uncorrectable=0,
-            row_remap_pending=0,
             row_remap_failed=0,
-            ecc_corrected=0,
             ecc_uncorrected=0,
             **(_profile(load) if self._wire.family in _PROFILED else {}),
         )

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from fracgpu import names
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.node_info import read_node
@@ -41,16 +42,10 @@ class WallClock(Protocol):
     async def sleep(self, duration_s: float, /) -> None: ...
 
 
-class _Involved(msgspec.Struct):
-    kind: str = ""
-    name: str = ""
-
-
-class _Event(msgspec.Struct, rename="camel"):
+class _Event(msgspec.Struct):
     reason: str = ""
     message: str = ""
     type: str = "Normal"
-    involved_object: _Involved = msgspec.field(default_factory=_Involved)
 
 
 @dataclass(slots=True)
@@ -169,15 +164,17 @@ class Observer:
     ) -> Dashboard:
         """Return the dashboard as of now; *refusals* are lines that stay on it."""
         now = self._clock.now()
-        names = {pod.record.uid: pod.record.name for pod in self.pods}
+        pod_names = {pod.record.uid: pod.record.name for pod in self.pods}
         snapshot = self._ledger.snapshot(now=now)
         nodes = []
         for node_info in snapshot.nodes.values():
             cards = []
             for uuid, card_info in node_info.cards.items():
                 slices = tuple(
-                    SlicePanel(pod=names.get(uid, uid), mib=snapshot.pods[uid].by_card[uuid].mib)
-                    for uid in sorted(card_info.pods, key=lambda uid: names.get(uid, uid))
+                    SlicePanel(
+                        pod=pod_names.get(uid, uid), mib=snapshot.pods[uid].by_card[uuid].mib
+                    )
+                    for uid in sorted(card_info.pods, key=lambda uid: pod_names.get(uid, uid))
                 )
                 cards.append(
                     CardPanel(
@@ -305,7 +302,7 @@ class Observer:
 _PERCENT: Final = 100.0
 
 # Series of cards only; those of pods have a pod label.
-_BUSY: Final = 'max by (UUID) (DCGM_FI_DEV_GPU_UTIL{pod=""})'
+_BUSY: Final = f'max by (UUID) ({names.METRIC_BUSY[0]}{{pod=""}})'
 
 
 class MeasuredHeat:

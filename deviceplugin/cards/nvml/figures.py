@@ -105,7 +105,6 @@ class NvmlMetrics:
         rows = await self.remapped_rows(card, handle) or (None,) * 4
         ecc, status = nvml.nvmlDeviceGetTotalEccErrors, nvml.nvmlDeviceGetViolationStatus
         volatile = nvml.NVML_VOLATILE_ECC
-        corrected = nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED
         uncorrected = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
         power = await figure(card, "power_violation", status, handle, nvml.NVML_PERF_POLICY_POWER)
         heat = await figure(
@@ -121,9 +120,7 @@ class NvmlMetrics:
         return {
             "remapped_rows_correctable": rows[0],
             "remapped_rows_uncorrectable": rows[1],
-            "row_remap_pending": rows[2],
             "row_remap_failed": rows[3],
-            "ecc_corrected": await figure(card, "ecc", ecc, handle, corrected, volatile),
             "ecc_uncorrected": await figure(card, "ecc", ecc, handle, uncorrected, volatile),
             "power_violation_ns": power.violationTime if power is not None else None,
             "thermal_violation_ns": heat.violationTime if heat is not None else None,

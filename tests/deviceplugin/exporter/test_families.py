@@ -114,7 +114,7 @@ TABLE = tuple(Row(*row) for row in (
 # fmt: on
 XIDS_TOTAL = "DCGM_EXP_XID_ERRORS_TOTAL"
 # Read for the card's health alone; NVIDIA's default set has no such family.
-NOT_EXPORTED = {"row_remap_pending", "ecc_corrected", "ecc_uncorrected"}
+NOT_EXPORTED = {"ecc_uncorrected"}
 
 EVERYTHING = CardMetrics(**{row.figure: row.value for row in TABLE})
 
@@ -307,7 +307,17 @@ def test_every_family_stands_in_the_documentation_with_its_type_and_unit(row: Ro
     assert f"| `{classic}` | {row.kind} | {unit} | {other}" in DOCUMENT.read_text()
 
 
-@pytest.mark.parametrize("spellings", [names.METRIC_BUSY, names.METRIC_FREE])
+@pytest.mark.parametrize(
+    "spellings",
+    [
+        names.METRIC_BUSY,
+        names.METRIC_FREE,
+        names.METRIC_POWER,
+        names.METRIC_SM_ACTIVE,
+        names.METRIC_ENGINE_ACTIVE,
+        names.METRIC_REMAP_FAILED,
+    ],
+)
 def test_what_others_ask_for_is_exported_by_the_names_that_they_use(
     spellings: tuple[str, str],
 ) -> None:
