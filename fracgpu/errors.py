@@ -25,6 +25,26 @@ class FracgpuError(Exception):
     """Base class of the errors that the core raises."""
 
 
+class PodField(str):
+    """The place of a value in a pod as errors write it, with its parts.
+
+    Args:
+        key: of an annotation or a resource.
+        container: the container's name; empty where the key counts for the whole pod.
+        amounts: ``limits`` or ``requests`` if the key is a resource, else empty.
+    """
+
+    key: str
+    container: str
+    amounts: str
+
+    def __new__(cls, key: str, *, container: str = "", amounts: str = "") -> "PodField":
+        place = f"{amounts}['{shorten(key)}']" if amounts else key
+        field = super().__new__(cls, f"{place} of container '{container}'" if container else place)
+        field.key, field.container, field.amounts = key, container, amounts
+        return field
+
+
 class RequestError(FracgpuError):
     """A request that cannot be parsed or can never be satisfied.
 
@@ -33,14 +53,14 @@ class RequestError(FracgpuError):
     :data:`MOST_MESSAGE_BYTES`, whatever the user wrote.
 
     Attributes:
-        field: the key as the user wrote it, such as ``fracgpu.io/fraction``.
+        field: the key as the user wrote it, such as ``fracgpu.io/fraction``, and where.
         found: its value.
         wanted: the values that are accepted.
         hint: the nearest value that would work, or an empty string.
     """
 
     def __init__(self, *, field: str, found: str, wanted: str, hint: str = "") -> None:
-        self.field = field
+        self.field = field if isinstance(field, PodField) else PodField(field)
         self.found = found
         self.wanted = wanted
         self.hint = hint

@@ -8,11 +8,11 @@ import msgspec
 
 from fracgpu import names
 from fracgpu.cards.card_class import CardClass, model_allowed
-from fracgpu.errors import RequestError, listed
+from fracgpu.errors import PodField, RequestError, listed
 from fracgpu.k8s.container import pod_resource_sum
 from fracgpu.request.fitting import Fitting
 from fracgpu.request.need import ContainerNeed, PodNeed, PodRequest, SliceRequest
-from fracgpu.request.resource_limits import split_over_cards
+from fracgpu.request.resource_limits import limit_of, split_over_cards
 from fracgpu.spelling import MAX_WORD_CHARS, nearest
 from fracgpu.units import Mib, format_mib, share_of
 
@@ -161,7 +161,7 @@ def need_from_limits(request: PodRequest) -> PodNeed:
     for part in request.slices:
         if part.limit_mib is None or part.limit_slots is None:
             raise RequestError(
-                field=f"limits of container '{part.container}'",
+                field=PodField("limits", container=part.container),
                 found="no " + (names.GPU_MEM if part.limit_mib is None else names.GPU_SLOT),
                 wanted="the limits that the FracGPU webhook writes",
                 hint="the pod was created while the webhook was down; create it again",
@@ -273,7 +273,11 @@ def _mib_misfit(
     largest = max(allowed, key=lambda card_class: card_class.capacity_mib)
     mib = largest.capacity_mib
     by_limit = part.limit_mib is not None
-    field = f"limits['{names.GPU_MEM}']" if by_limit else names.MEMORY
+    field = (
+        limit_of(names.GPU_MEM, need.name)
+        if by_limit
+        else PodField(names.MEMORY, container=need.name)
+    )
     unit = "" if by_limit else "Mi"
     found = f"{need.total_mib if by_limit else need.mib}{unit}"
     hint = f"'{mib * need.cards if by_limit else mib}{unit}' would fit"
@@ -282,7 +286,7 @@ def _mib_misfit(
         hint += f', and so would {names.CARDS}: "{split}" with '
         hint += f"{-(-need.total_mib // split)} MiB on each"
     return RequestError(
-        field=f"{field} of container '{need.name}'",
+        field=field,
         found=f"{found} on {need.cards} cards" if by_limit and need.cards > 1 else found,
         wanted=f"at most what the largest card{' of that model' if narrowed else ''} shares, "
         f"{mib} MiB{_in_gib(mib)}",
@@ -297,7 +301,7 @@ def _in_gib(mib: int) -> str:
 
 def _too_many_cards(need: ContainerNeed, most: int) -> RequestError:
     return RequestError(
-        field=f"{names.CARDS} of container '{need.name}'",
+        field=PodField(names.CARDS, container=need.name),
         found=str(need.cards),
         wanted=f"at most {most}: no node has more cards that are large enough",
     )
@@ -360,14 +364,14 @@ def _contradiction(request: PodRequest, need: PodNeed) -> RequestError | None:
     for part, container in zip(request.slices, need.containers, strict=True):
         if part.limit_mib is not None and part.limit_mib != container.total_mib:
             return RequestError(
-                field=f"limits['{names.GPU_MEM}'] of container '{part.container}'",
+                field=limit_of(names.GPU_MEM, part.container),
                 found=str(part.limit_mib),
                 wanted=f"{container.total_mib}, as its annotations say",
                 hint="leave the limit out; the webhook writes it",
             )
         if part.limit_slots is not None and part.limit_slots != container.cards:
             return RequestError(
-                field=f"limits['{names.GPU_SLOT}'] of container '{part.container}'",
+                field=limit_of(names.GPU_SLOT, part.container),
                 found=str(part.limit_slots),
                 wanted=f"{container.cards}, one for each card",
                 hint="leave the limit out; the webhook writes it",

@@ -162,7 +162,7 @@ def _refuse_orphans(
             )
     if names.GPU_SLOT in spec.limits:
         raise RequestError(
-            field=limit_of(names.GPU_SLOT, spec),
+            field=limit_of(names.GPU_SLOT, spec.name),
             found=spec.limits[names.GPU_SLOT],
             wanted=f"no slot without memory: the webhook writes it beside {names.GPU_MEM}",
             hint=f"ask with {names.FRACTION} or {names.MEMORY} instead",

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from fracgpu import names
-from fracgpu.errors import RequestError, shorten
+from fracgpu.errors import PodField, RequestError
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.units import Mib, parse_count, parse_mib
 
@@ -26,12 +26,12 @@ def parse_resource_limits(spec: ContainerSpec) -> tuple[Mib | None, int | None]:
     _refuse_other_resources(spec)
     mib = slots = None
     if names.GPU_MEM in spec.limits:
-        field = limit_of(names.GPU_MEM, spec)
+        field = limit_of(names.GPU_MEM, spec.name)
         mib = parse_mib(spec.limits[names.GPU_MEM], field=field)
     if names.GPU_SLOT in spec.limits:
         slots = parse_count(
             spec.limits[names.GPU_SLOT],
-            field=limit_of(names.GPU_SLOT, spec),
+            field=limit_of(names.GPU_SLOT, spec.name),
             low=1,
             high=MAX_CARDS,
             wanted=f"what the webhook writes; set {names.GPU_MEM} instead",
@@ -42,9 +42,9 @@ def parse_resource_limits(spec: ContainerSpec) -> tuple[Mib | None, int | None]:
     return mib, slots
 
 
-def limit_of(key: str, spec: ContainerSpec) -> str:
-    """Return the name of a limit as errors write it."""
-    return f"limits['{key}'] of container '{spec.name}'"
+def limit_of(key: str, container: str) -> PodField:
+    """Return the place of a limit as errors write it."""
+    return PodField(key, container=container, amounts="limits")
 
 
 def _refuse_other_resources(spec: ContainerSpec) -> None:
@@ -52,7 +52,7 @@ def _refuse_other_resources(spec: ContainerSpec) -> None:
         for key in sorted(amounts):
             if key.startswith(names.PREFIX) and key not in (names.GPU_MEM, names.GPU_SLOT):
                 raise RequestError(
-                    field=f"{place}['{shorten(key)}'] of container '{spec.name}'",
+                    field=PodField(key, container=spec.name, amounts=place),
                     found=amounts[key],
                     wanted=f"{names.GPU_MEM} in whole MiB",
                     hint=f"use the annotation {names.CARDS} for several cards",
@@ -61,7 +61,7 @@ def _refuse_other_resources(spec: ContainerSpec) -> None:
 
 def _refuse_other_request(key: str, spec: ContainerSpec, *, limit: int | None) -> None:
     """Raise for a request that differs from its limit; ``8000`` and ``8k`` are one amount."""
-    field = f"requests['{key}'] of container '{spec.name}'"
+    field = PodField(key, container=spec.name, amounts="requests")
     if limit is None:
         raise RequestError(
             field=field,
@@ -87,7 +87,7 @@ def split_over_cards(total_mib: Mib, cards: int, container: str) -> Mib:
     if total_mib % cards:
         below = total_mib - total_mib % cards
         raise RequestError(
-            field=f"limits['{names.GPU_MEM}'] of container '{container}'",
+            field=limit_of(names.GPU_MEM, container),
             found=str(total_mib),
             wanted=f"a number of MiB that divides evenly over its {cards} cards",
             hint=f"'{max(below, cards)}' would do",

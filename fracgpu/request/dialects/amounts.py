@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import Final, NoReturn
 
 from fracgpu.cards.card import FULL_CORES
-from fracgpu.errors import RequestError, shorten
+from fracgpu.errors import PodField, RequestError, shorten
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.language import MAX_CARDS
 from fracgpu.units import BYTES_PER_MIB, MAX_MIB, Mib, parse_amount, parse_memory_mib, parse_share
@@ -13,9 +13,9 @@ from fracgpu.units import BYTES_PER_MIB, MAX_MIB, Mib, parse_amount, parse_memor
 _SHARE_GRAIN: Final = 10**9
 
 
-def limit_field(key: str, spec: ContainerSpec) -> str:
-    """Return the name of a limit as errors write it."""
-    return f"limits['{shorten(key)}'] of container '{spec.name}'"
+def limit_field(key: str, spec: ContainerSpec) -> PodField:
+    """Return the place of a limit as errors write it."""
+    return PodField(key, container=spec.name, amounts="limits")
 
 
 def annotation_field(key: str) -> str:

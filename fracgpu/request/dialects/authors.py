@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fracgpu import names
-from fracgpu.errors import MOST_FIELD, RequestError, quoted, shorten
+from fracgpu.errors import MOST_FIELD, PodField, RequestError, quoted, shorten
 
 Written = tuple[tuple[str, str], ...]
 """Keys with their values."""
@@ -33,12 +33,11 @@ def in_authors_words(
         authors: the keys that the request comes from; if empty, the error is returned unchanged.
         own: the pod's annotations as its author wrote them.
     """
-    key = error.field.partition(" ")[0]
-    if not authors.containers or key in own:
+    if not authors.containers or error.field.key in own:
         return error
-    written, place = _source_of(error, key, authors)
+    written, container = _source_of(error.field, authors)
     return RequestError(
-        field=", ".join(key for key, _ in written) + place,
+        field=PodField(", ".join(key for key, _ in written), container=container),
         found=", ".join(text for _, text in written),
         wanted=error.wanted,
         hint=f"FracGPU reads it as {shorten(error.field, limit=MOST_FIELD)} {quoted(error.found)}"
@@ -46,11 +45,10 @@ def in_authors_words(
     )
 
 
-def _source_of(error: RequestError, key: str, authors: Authors) -> tuple[Written, str]:
-    if key == names.MODEL and authors.models:
+def _source_of(field: PodField, authors: Authors) -> tuple[Written, str]:
+    """Return the author's keys, and the container to which they belong if it is one."""
+    if field.key == names.MODEL and authors.models:
         return authors.models, ""
-    for container, written in authors.containers.items():
-        if error.field.endswith(f"container '{container}'"):
-            return written, f" of container '{container}'"
-    container, written = next(iter(authors.containers.items()))
-    return written, f" of container '{container}'"
+    named = field.container in authors.containers
+    container = field.container if named else next(iter(authors.containers))
+    return authors.containers[container], container

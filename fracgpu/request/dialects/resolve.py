@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from fracgpu import names
-from fracgpu.errors import RequestError, listed, shorten
+from fracgpu.errors import PodField, RequestError, listed, shorten
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.bounds import MAX_VALUE_CHARS, refuse_beyond
 from fracgpu.request.dialects.amounts import annotation_field, limit_field
@@ -176,7 +176,7 @@ def _refuse_other_requests(owned: OwnedKeys, pod: PodForDialects) -> None:
         for key, text in owned.requests.get(spec.name, {}).items():
             if limits.get(key) != text:
                 raise RequestError(
-                    field=f"requests['{key}'] of container '{spec.name}'",
+                    field=PodField(key, container=spec.name, amounts="requests"),
                     found=text,
                     wanted="what its limits say"
                     + (f", {shorten(limits[key])}" if key in limits else "; they lack it"),

@@ -79,4 +79,4 @@ def test_a_total_is_split_evenly_or_not_at_all() -> None:
 
 
 def test_a_limit_is_named_with_its_container() -> None:
-    assert limit_of(MEM, a_spec({})) == "limits['fracgpu.io/gpu-mem'] of container 'train'"
+    assert limit_of(MEM, "train") == "limits['fracgpu.io/gpu-mem'] of container 'train'"

@@ -1,6 +1,6 @@
 import pytest
 
-from fracgpu.errors import RequestError
+from fracgpu.errors import PodField, RequestError
 from tests.webhook.builders import a_container, a_pod, judged
 from webhook.admission.limit_range import ANNOTATION, blame_limit_range
 from webhook.admission.verdict import Denied
@@ -26,7 +26,7 @@ SET = f"LimitRanger plugin set: cpu, {MEM} request for container train; {MEM} li
     ],
 )
 def test_only_what_a_limit_range_set_is_its_fault(text: str, *, blamed: bool) -> None:
-    field = f"limits['{MEM}'] of container 'train'"
+    field = PodField(MEM, container="train", amounts="limits")
     error = RequestError(field=field, found="2048", wanted="4096", hint="leave it out")
 
     found = blame_limit_range(error, {ANNOTATION: text})

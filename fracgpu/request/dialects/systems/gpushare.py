@@ -49,10 +49,10 @@ def _request(spec: ContainerSpec, label: str | None, options: Options) -> Foreig
         if CORES in spec.limits:
             refuse_orphan(limit_field(CORES, spec), found=spec.limits[CORES], needs=MEMORY)
         return None
-    field = limit_field(COUNT, spec)
+    where: str = limit_field(COUNT, spec)
     if count is None and label is not None:
-        count, field = label, f"label {COUNT}"
-    cards = 1 if count is None else card_count(count, field=field)
+        count, where = label, f"label {COUNT}"
+    cards = 1 if count is None else card_count(count, field=where)
     cores = _cores(spec, cards)
     if memory is None:
         return ForeignRequest(container=spec.name, cards=cards, share=WHOLE, cores=cores)

@@ -1,6 +1,6 @@
 import pytest
 
-from fracgpu.errors import RequestError
+from fracgpu.errors import PodField, RequestError
 from fracgpu.request.dialects.authors import Authors, in_authors_words
 
 AUTHORS = Authors(
@@ -20,7 +20,7 @@ def an_error(field: str, *, hint: str = "") -> RequestError:
     ("field", "message"),
     [
         (
-            "fracgpu.io/memory of container 'train'",
+            PodField("fracgpu.io/memory", container="train"),
             "nvidia.com/gpu, nvidia.com/gpumem of container 'train' is '1, 90000'; want less; "
             "FracGPU reads it as fracgpu.io/memory of container 'train' 'x'; 'y' would fit",
         ),
