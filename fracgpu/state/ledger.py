@@ -8,8 +8,7 @@ from types import MappingProxyType
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.state.allocation import Assignment, PodRecord, allocations_by_card
 from fracgpu.state.card_hold import CardHold, held_cards
-from fracgpu.state.move_object import MoveObject
-from fracgpu.state.reservation import MoveClaims, claims_of
+from fracgpu.state.reservation import MoveClaims
 from fracgpu.state.reservation_index import ReservationIndex, discard
 from fracgpu.state.snapshot import NodeInfo, PodAllocation, Snapshot, allocation_of, build_node_info
 from fracgpu.units import Mib
@@ -70,10 +69,6 @@ class Ledger:
     def set_pod(self, pod: PodRecord) -> None:
         """Record a pod as the API server shows it now."""
         self.observe(allocation_of(pod))
-
-    def set_move(self, move: MoveObject) -> None:
-        """Record a Move as the API server shows it now: what it reserves, and whom it denies."""
-        self.set_claims(claims_of(move))
 
     def set_claims(self, claims: MoveClaims) -> None:
         """Record what a Move claims now."""

@@ -12,8 +12,6 @@ import msgspec
 
 from fracgpu.errors import decode_wire
 
-GROUP_VERSION: Final = "fracgpu.io/v1alpha1"
-PLURAL: Final = "moves"
 KIND: Final = "Move"
 
 

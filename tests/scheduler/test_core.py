@@ -10,6 +10,7 @@ from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import MovePhase
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
+from fracgpu.state.reservation import claims_of
 from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey
 from scheduler.cache.event_handlers import decode_any_pod
@@ -93,12 +94,14 @@ def test_a_pod_gets_no_cpu_that_is_kept_for_one_that_waits_for_cards() -> None:
         )
     )
     kept = a_beneficiary("GPU-a-0", held_until=NOON + timedelta(hours=1), cpu_milli=40_000)
-    core.ledger.set_move(
-        move_of(
-            source=("a", "GPU-a-0"),
-            target=("b", "GPU-b-0"),
-            phase=MovePhase.VERIFYING,
-            beneficiary=kept,
+    core.ledger.set_claims(
+        claims_of(
+            move_of(
+                source=("a", "GPU-a-0"),
+                target=("b", "GPU-b-0"),
+                phase=MovePhase.VERIFYING,
+                beneficiary=kept,
+            )
         )
     )
 

@@ -101,7 +101,6 @@ YELLOW: Final = "yellow"
 ORANGE: Final = "orange"
 RED: Final = "red"
 BLUE: Final = "blue"
-PURPLE: Final = "purple"
 
 # As the rebalancer's defaults for clearRatio and hotRatio.
 HEAT: Final = ((None, GREEN), (65.0, YELLOW), (80.0, RED))

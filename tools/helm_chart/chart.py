@@ -28,8 +28,6 @@ OVERLAYS: Final[Mapping[str, tuple[str, str]]] = {
     "k3s": ("platform", 'has .Values.platform (list "k3s" "rke2")'),
     "openshift": ("platform", 'eq .Values.platform "openshift"'),
 }
-# A value of the chart fills in the one field that this one changes.
-AS_VALUE: Final = frozenset({"nvidia-runtime-class"})
 _HEADER: Final = "{{{{- /* Made by `make chart` from {source}: change that instead. */ -}}}}\n"
 _KINDS: Final[Mapping[str, str]] = {
     "CustomResourceDefinition": ".Values.crds.install",

@@ -89,7 +89,6 @@ class PodMeta(msgspec.Struct, frozen=True, rename="camel"):
     """``metadata`` of a pod."""
 
     name: str = ""
-    generate_name: str = ""
     namespace: str = ""
     annotations: dict[str, str] | None = None
     labels: dict[str, str] | None = None

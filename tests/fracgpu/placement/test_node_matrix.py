@@ -18,6 +18,7 @@ from fracgpu.placement.node_matrix import (
 from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.move_object import MovePhase
+from fracgpu.state.reservation import claims_of
 from fracgpu.state.snapshot import PodAllocation
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
@@ -75,12 +76,14 @@ def test_no_card_is_usable_that_is_cordoned_or_kept_for_one_pod() -> None:
         cordons=(Cordon(card=CardUuid("GPU-0"), until=later, reason="hot"),),
     )
     ledger, matrix = a_matrix(node)
-    ledger.set_move(
-        move_of(
-            source=("n", "GPU-1"),
-            target=("m", "GPU-x"),
-            phase=MovePhase.DONE,
-            beneficiary=a_beneficiary("GPU-1", uid="waits", held_until=later),
+    ledger.set_claims(
+        claims_of(
+            move_of(
+                source=("n", "GPU-1"),
+                target=("m", "GPU-x"),
+                phase=MovePhase.DONE,
+                beneficiary=a_beneficiary("GPU-1", uid="waits", held_until=later),
+            )
         )
     )
 

@@ -61,7 +61,7 @@ def a_ledger(*moves: MoveObject) -> Ledger:
     for node in NODES:
         ledger.set_node(node)
     for move in moves:
-        ledger.set_move(move)
+        ledger.set_claims(claims_of(move))
     return ledger
 
 
@@ -176,7 +176,7 @@ class AnyOrder(RuleBasedStateMachine):
             source_denied_until=until,
         )
         self.moves[name] = move
-        self.ledger.set_move(move)
+        self.ledger.set_claims(claims_of(move))
 
     @rule(name=st.sampled_from(("a", "b", "c")))
     def a_move_is_deleted(self, name: str) -> None:

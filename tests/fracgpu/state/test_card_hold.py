@@ -93,7 +93,7 @@ def test_a_hold_is_part_of_what_a_move_claims_and_closes_cards_in_the_ledger() -
         return {uuid: card.kept_for for uuid, card in info.cards.items() if card.kept_for}
 
     assert kept() == {}
-    ledger.set_move(move)
+    ledger.set_claims(claims_of(move))
     assert claims_of(move).hold == hold_of(move)
     assert kept() == {"GPU-source": "uid-big", "GPU-idle": "uid-big"}
     assert "node-1" in ledger.take_changed(now=_BEFORE)
@@ -111,7 +111,8 @@ def test_a_hold_is_part_of_what_a_move_claims_and_closes_cards_in_the_ledger() -
 def test_a_hold_and_an_assumption_lapse_in_the_ledger_by_themselves() -> None:
     ledger = Ledger()
     ledger.set_node(a_node("node-1", "GPU-source"))
-    ledger.set_move(move_of(phase=MovePhase.DONE, beneficiary=a_beneficiary()))
+    move = move_of(phase=MovePhase.DONE, beneficiary=a_beneficiary())
+    ledger.set_claims(claims_of(move))
     until = _BEFORE - timedelta(minutes=1)
     ledger.take_changed(now=_BEFORE)
     ledger.assume(a_record("uid-big"), node="node-2", assignment={"main": (_SLICE,)}, until=until)
@@ -130,7 +131,7 @@ def test_a_hold_and_an_assumption_lapse_in_the_ledger_by_themselves() -> None:
 def test_a_node_is_opened_only_for_the_pod_that_cards_are_kept_for() -> None:
     ledger = Ledger()
     ledger.set_node(a_node("node-1", "GPU-source"))
-    ledger.set_move(move_of(beneficiary=a_beneficiary()))
+    ledger.set_claims(claims_of(move_of(beneficiary=a_beneficiary())))
     info = ledger.node("node-1", now=_BEFORE)
     assert info is not None
     assert info.opened_for("another") is info

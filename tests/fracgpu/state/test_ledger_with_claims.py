@@ -82,7 +82,7 @@ def test_moves_count_as_in_the_ledger_of_the_extender(
 ) -> None:
     extenders = a_ledger([*pods])
     for move in moves:
-        extenders.set_move(move)
+        extenders.set_claims(claims_of(move))
 
     seen = a_ledger([*pods]).snapshot(now=NOON)
     counted = with_claims(seen, [claims_of(move) for move in moves], now=NOON)
@@ -105,7 +105,7 @@ def test_reservations_of_one_card_add_up_and_the_one_that_is_used_counts_as_its_
             mib=mib,
             reserved_until=until,
         )
-        ledger.set_move(move)
+        ledger.set_claims(claims_of(move))
     arrived = PodRecord(
         uid="p1",
         namespace="ml",
@@ -150,7 +150,7 @@ def test_a_card_may_be_reserved_and_kept_for_a_pod() -> None:
             reserved_until=until,
             beneficiary=beneficiary,
         )
-        ledger.set_move(move)
+        ledger.set_claims(claims_of(move))
 
     node = ledger.node("n1", now=NOON)
 

@@ -9,6 +9,7 @@ import pytest
 from fracgpu.errors import WireError
 from fracgpu.state import move_object
 from fracgpu.state.move_object import MoveMode, MovePhase, decode_move
+from kube.kinds import MOVES
 from tests.support.moves import a_beneficiary, move_of
 from tests.support.yaml_files import read_yaml
 
@@ -18,9 +19,9 @@ _CRD = Path(__file__).parents[3] / "deploy" / "crds" / "moves.yaml"
 def _schema() -> dict[str, Any]:
     crd = read_yaml(_CRD.read_text())
     (version,) = crd["spec"]["versions"]
-    assert f"{crd['spec']['group']}/{version['name']}" == move_object.GROUP_VERSION
-    assert crd["spec"]["names"]["plural"] == move_object.PLURAL
-    assert crd["spec"]["names"]["kind"] == move_object.KIND
+    assert f"{crd['spec']['group']}/{version['name']}" == MOVES.group_version
+    assert crd["spec"]["names"]["plural"] == MOVES.plural
+    assert crd["spec"]["names"]["kind"] == MOVES.kind == move_object.KIND
     properties: dict[str, Any] = version["schema"]["openAPIV3Schema"]["properties"]
     return properties
 

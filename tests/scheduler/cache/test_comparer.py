@@ -76,7 +76,7 @@ async def test_cards_that_are_kept_for_a_pod_agree_until_it_is_bound() -> None:
     )
     bound = cached.pods.pop(5)
     cached.ledger.remove_pod("u5")
-    cached.ledger.set_move(move)
+    cached.ledger.set_claims(claims_of(move))
     assert await cached.compare() == ("n3",)  # it does not know of the Move
     cached.moves = [claims_of(move)]
     assert await cached.compare() == ()
@@ -164,7 +164,7 @@ async def test_reservations_are_part_of_the_fold_and_overcommit_nothing() -> Non
             mib=24_000,
             reserved_until=until,
         )
-        cached.ledger.set_move(move)
+        cached.ledger.set_claims(claims_of(move))
         cached.moves.append(claims_of(move))
     carrying = structs.replace(cached.a_pod(2, 1000).allocation, move="m2")
     cached.pods[2] = structs.replace(cached.pods[2], allocation=carrying)
