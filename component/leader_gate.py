@@ -106,6 +106,15 @@ class LeaderGate:
         """Whether no other replica can hold the lease now. Check right before every write."""
         return self._election.still_leader()
 
+    def guard(self) -> None:
+        """End the process unless this replica leads; to be called right before every write.
+
+        Raises:
+            EndProcess: another replica may hold the lease now.
+        """
+        if not self.leads:
+            raise EndProcess("the lease may be lost; nothing more is written")
+
     def why_not(self) -> str | None:
         """Return the reason not to answer kube-scheduler now, or None."""
         if not self.leads:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 
 from component.config_watcher import ConfigWatcher
+from component.leader_gate import LeaderGate
 from component.placement_config import watch_strategy
 from fracgpu import names
 from fracgpu.disruption.policy import RebalancerPolicy
@@ -13,9 +14,9 @@ from kube.access import connect
 from kube.client import KubeClient
 from kube.event_correlator import EventCorrelator
 from kube.events import EventRecorder
-from kube.leader_election import LeaderElector, LeaseDurations, LeaseLost
+from kube.leader_election import LeaderElector, LeaseDurations
 from process.clock import Clock, SystemClock
-from process.lifecycle import EndProcess, Running, Service
+from process.lifecycle import Running, Service
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
 from rebalancer.audit import AuditLog
 from rebalancer.cluster_cache import ClusterCache
@@ -104,11 +105,8 @@ def running(  # noqa: PLR0913 - the parts of one process
         identity=identity,
         times=LeaseDurations.lasting(settings.lease_duration_s),
     )
-
-    def guard() -> None:
-        if not election.still_leader():
-            raise EndProcess("the lease may be lost; nothing more is written")
-
+    leader_gate = LeaderGate(election)
+    guard = leader_gate.guard
     hindsight = Hindsight()
     cycle_metrics = CycleMetrics(metrics, hindsight)
     cache = ClusterCache(client)
@@ -164,12 +162,6 @@ def running(  # noqa: PLR0913 - the parts of one process
         )
     )
 
-    async def lead() -> None:
-        try:
-            await election.run()
-        except LeaseLost as error:
-            raise EndProcess(str(error)) from error
-
     async def rebalance() -> None:
         await cache.wait_synced()
         await config.wait_synced()
@@ -186,7 +178,7 @@ def running(  # noqa: PLR0913 - the parts of one process
             **cache.tasks(),
             "config": config.run,
             "placement": placement.run,
-            "lease": lead,
+            "lease": leader_gate.run,
             "rebalance": rebalance,
         }
     )

@@ -185,3 +185,14 @@ async def test_a_lost_lease_ends_the_process() -> None:
 
     with pytest.raises(EndProcess, match="another holds it"):
         await LeaderGate(election).run()
+
+
+def test_who_may_not_lead_any_more_is_ended_before_it_writes() -> None:
+    election = AnElection()
+    gate = LeaderGate(election)
+
+    with pytest.raises(EndProcess, match="the lease may be lost"):
+        gate.guard()
+
+    election.leading.set()
+    gate.guard()
