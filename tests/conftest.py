@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import structlog
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from kube.access import connect_to
 from simulator.apiserver.server import ApiServer
@@ -31,6 +31,13 @@ settings.register_profile(
     print_blob=True,
 )
 settings.register_profile("thorough", settings.get_profile("shared"), max_examples=2000)
+# Of a mutant one counterexample is enough; to look for the smallest takes minutes.
+settings.register_profile(
+    "mutants",
+    settings.get_profile("shared"),
+    phases=(Phase.explicit, Phase.generate),
+    database=None,
+)
 settings.load_profile("shared")
 
 

@@ -144,6 +144,7 @@ def configuration(copy: Path, modules: Sequence[str], tests: Sequence[str] = ())
         "pytest_add_cli_args": [
             *("-p", "no:cacheprovider", "-p", _PLUGIN),
             *("-m", "not slow and not e2e"),
+            "--hypothesis-profile=mutants",
         ],
     }
     lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
