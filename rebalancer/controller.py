@@ -111,11 +111,6 @@ class Controller:
         """Return why nothing can be moved now, for ``/readyz``; None on a standby replica."""
         return (self._trouble or None) if self._leading_since else None
 
-    @property
-    def suspended(self) -> str:
-        """Why nothing can be moved since the last cycle; empty when pods could be."""
-        return self._trouble
-
     async def run(self) -> None:
         """Cycle until cancelled; a change of the policy starts the next cycle at once."""
         parts = self._parts
@@ -158,7 +153,7 @@ class Controller:
         for record in parts.store.records:
             if record.phase not in ENDED:
                 await parts.executor.step(record, context)
-        state = self._disruption_state(measured, now=now)
+        state = replace(state, past=self._past())
         parts.trial.remember(state, now=now)
         mode = await self._mode(state, measured, policy, now=now)
         # In a thread: with a thousand cards it takes long enough to delay the renewal of the lease.
@@ -172,7 +167,7 @@ class Controller:
 
         for move in plan.moves:
             await self._begin(move, context, mode=mode)
-        await self._cordon(self._disruption_state(measured, now=now), policy, now=now)
+        await self._cordon(replace(state, past=self._past()), policy, now=now)
         self._count(state, plan, measured, policy, now=now)
 
     async def _advance_heat(

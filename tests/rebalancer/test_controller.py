@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Collection
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 import structlog
@@ -18,6 +18,7 @@ from fracgpu.state.bound_pod import decode_bound_pod
 from fracgpu.state.move_object import MovePhase
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import decode_pod_info
+from fracgpu.state.snapshot import Snapshot
 from kube.client import KubeClient
 from kube.kinds import CUSTOM_RESOURCE_DEFINITIONS, NODES, PODS
 from kube.objects import encode
@@ -63,12 +64,12 @@ async def test_without_prometheus_nothing_moves_and_readiness_says_why(kube: Kub
 
         assert [line["event"] for line in logs].count("moving_suspended") == 1
         assert rig.figure("blind", reason="unreachable") == 1
-        assert rig.loop.suspended == "blind, no pod is moved: unreachable: connection refused"
+        assert rig.loop.trouble() == "blind, no pod is moved: unreachable: connection refused"
         assert await all_are_there(kube)
         assert rig.record().phase is MovePhase.PLANNED
         rig.usage.trouble = ""
         await rig.tick()
-        assert rig.loop.suspended == ""
+        assert rig.loop.trouble() is None
 
 
 async def test_a_replica_that_stands_by_is_ready(kube: KubeClient) -> None:
@@ -120,6 +121,25 @@ async def test_a_dry_run_asks_the_api_server_and_changes_nothing(kube: KubeClien
         assert await cordons_of(kube, "n1") == {}
 
 
+async def test_a_cycle_folds_the_cluster_once_also_while_moves_are_under_way(
+    kube: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube) as rig:
+        await rig.tick_until_planned()
+        snapshot, folded = rig.cache.snapshot, []
+
+        def folding(*, now: datetime) -> Snapshot:
+            folded.append(now)
+            return snapshot(now=now)
+
+        monkeypatch.setattr(rig.cache, "snapshot", folding)
+        await rig.tick()
+
+        assert len(folded) == 1
+        assert rig.record().phase is not MovePhase.PLANNED
+
+
 async def test_switched_off_it_measures_and_does_nothing_else(kube: KubeClient) -> None:
     await make_cluster(kube)
     async with a_rig(kube, policy=replace(DRY_RUN, mode=Mode.OFF)) as rig:
@@ -158,7 +178,7 @@ async def test_without_the_definition_of_moves_nothing_is_moved(kube: KubeClient
         for _ in range(5):
             await rig.tick()
 
-        assert rig.loop.suspended.startswith("the record of past moves is unreadable: Custom")
+        assert str(rig.loop.trouble()).startswith("the record of past moves is unreadable: Custom")
         assert await all_are_there(kube)
 
 
@@ -170,7 +190,7 @@ async def test_an_api_server_that_is_gone_is_waited_out(api: ApiServer, kube: Ku
 
         await rig.loop.cycle()
 
-        assert rig.loop.suspended.startswith("the API server does not answer")
+        assert str(rig.loop.trouble()).startswith("the API server does not answer")
         assert rig.figure("api_errors_total") == 1
 
 
@@ -365,7 +385,7 @@ async def test_with_an_open_breaker_moves_are_only_shown_and_everything_says_why
             await rig.tick_until_planned()
 
         assert rig.record().ending is Ending.DRY_RUN
-        assert rig.loop.suspended.startswith(
+        assert str(rig.loop.trouble()).startswith(
             "a circuit breaker is open, moves are only shown: blind: it was blind for more than"
         )
         assert "moving_suspended" in [line["event"] for line in logs]
@@ -373,7 +393,7 @@ async def test_with_an_open_breaker_moves_are_only_shown_and_everything_says_why
         await rig.clock.advance(600)
         await rig.tick()
         assert breaker_is_open(rig, "blind") == 0
-        assert rig.loop.suspended == ""
+        assert rig.loop.trouble() is None
 
 
 async def test_recommending_it_shows_a_move_once_as_an_object_and_changes_nothing(
