@@ -1,8 +1,11 @@
 """How much work something is, counted: the same on every machine, however busy."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 
 def calls_of(run: Callable[[], object]) -> int:
@@ -20,3 +23,41 @@ def calls_of(run: Callable[[], object]) -> int:
     finally:
         sys.setprofile(before)
     return count
+
+
+@dataclass(slots=True)
+class Lines:
+    """How many lines of Python have been executed."""
+
+    count: int = 0
+
+
+@contextmanager
+def counted_lines() -> Iterator[Lines]:
+    """Count the lines that are executed in this thread meanwhile, in functions that begin or go on.
+
+    What a single call of compiled code does is one line, however long it takes.
+    """
+    lines = Lines()
+
+    def traced(_frame: FrameType, event: str, _argument: object) -> Any:
+        lines.count += event == "line"
+        return traced
+
+    before = sys.gettrace()
+    sys.settrace(traced)
+    try:
+        yield lines
+    finally:
+        sys.settrace(before)
+
+
+class Walked(str):
+    """A text that counts how many of its characters are looked at one after the other."""
+
+    walked: int = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for char in str.__iter__(self):
+            self.walked += 1
+            yield char
