@@ -25,24 +25,24 @@ from rebalancer.settings import RebalancerSettings
 from simulator.apiserver.server import ApiServer
 from simulator.envtest.prometheus import RealPrometheus
 from tests.fakes.exporter import Exporter
-from tests.support.moving import NAMESPACE, add_pod, cordons_of, end_pod, events, make_cluster
+from tests.support.moving import (
+    NAMESPACE,
+    SHORT_WINDOWS,
+    add_pod,
+    cordons_of,
+    end_pod,
+    events,
+    make_cluster,
+)
 from tests.support.rebalancing import COOL_CARD, HOT_CARD
 from tests.support.waiting import until
 
-# The shortest that the policy allows. The exporter is scraped four times as often as the policy
-# expects, so that a busy machine may miss most of them; and a move is judged when the short window
-# has nothing of before in it.
+# The exporter is scraped four times as often as the policy expects, so that a busy machine may miss
+# most of them; and a move is judged when the short window has nothing of before in it.
 SCRAPE_S: Final = 0.25
 QUICK: Final[dict[str, Any]] = {
     "mode": "active",
-    "tickS": 1,
-    "startupGraceS": 0,
-    "fastWindowS": 5,
-    "slowWindowS": 10,
-    "forecastWindowS": 10,
-    "memoryWindowS": 10,
-    "stepS": 1,
-    "scrapeIntervalS": 1,
+    **SHORT_WINDOWS,
     "staleAfterS": 6,
     "settleS": 6,
     "cordonS": 60,

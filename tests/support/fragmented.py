@@ -31,7 +31,7 @@ from simulator.envtest.ports import free_ports
 from simulator.envtest.prometheus import RealPrometheus
 from tests.fakes.exporter import Exporter
 from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, some_cards
-from tests.support.moving import NAMESPACE, play_kubelets
+from tests.support.moving import NAMESPACE, SHORT_WINDOWS, play_kubelets
 from tests.support.real_scheduler import is_ready, real_scheduler
 from tests.support.waiting import until
 
@@ -43,14 +43,7 @@ NODE_CPU: Final = "64"
 
 # What a test cannot wait for is short; what would stop a second plan is off.
 QUICK: Final[Mapping[str, Any]] = {
-    "tickS": 1,
-    "startupGraceS": 0,
-    "fastWindowS": 5,
-    "slowWindowS": 10,
-    "forecastWindowS": 10,
-    "memoryWindowS": 10,
-    "stepS": 1,
-    "scrapeIntervalS": 1,
+    **SHORT_WINDOWS,
     "staleAfterS": 4,
     "settleS": 2,
     "minPodAgeS": 0,

@@ -54,6 +54,18 @@ from tests.support.rebalancing import (
 )
 from tests.support.waiting import until
 
+# The shortest windows that a policy may have.
+SHORT_WINDOWS: Final[Mapping[str, Any]] = {
+    "tickS": 1,
+    "startupGraceS": 0,
+    "fastWindowS": 5,
+    "slowWindowS": 10,
+    "forecastWindowS": 10,
+    "memoryWindowS": 10,
+    "stepS": 1,
+    "scrapeIntervalS": 1,
+}
+
 NAMESPACE: Final = "ml"
 OWNER: Final = "web"
 HASH: Final = "5d4f8c7b9"

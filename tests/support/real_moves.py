@@ -42,7 +42,7 @@ from rebalancer.config import parse_policy
 from simulator.demo.service_accounts import install_rights, token_of
 from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
 from tests.support.measured_load import MeasuredLoad
-from tests.support.moving import NAMESPACE, end_pod, play_kubelets
+from tests.support.moving import NAMESPACE, SHORT_WINDOWS, end_pod, play_kubelets
 from tests.support.real_scheduler import Harness, real_scheduler
 from tests.support.rebalancer_replicas import Replica, a_replica
 from tests.support.waiting import until, until_true
@@ -54,14 +54,7 @@ LEASE: Final = "fracgpu-rebalancer"
 
 QUICK: Final[Mapping[str, Any]] = {
     "mode": "active",
-    "tickS": 1,
-    "startupGraceS": 0,
-    "fastWindowS": 5,
-    "slowWindowS": 10,
-    "forecastWindowS": 10,
-    "memoryWindowS": 10,
-    "stepS": 1,
-    "scrapeIntervalS": 1,
+    **SHORT_WINDOWS,
     "staleAfterS": 4,
     "settleS": 2,
     "cordonS": 60,
