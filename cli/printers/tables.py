@@ -12,9 +12,8 @@ from rich.text import Text
 
 from cli.printers.cells import safe
 from cli.printers.text import Line
-from simulator.demo.dashboard import CardPanel, Dashboard, NodePanel
+from simulator.demo.dashboard import CardPanel, Dashboard, NodePanel, StoryLine
 from simulator.demo.promises import Promise
-from simulator.demo.story import OMITTED
 
 _BAR_CELLS: Final = 32
 _SMALL_BAR_CELLS: Final = 20
@@ -232,15 +231,9 @@ def _event_text(event_lines: Sequence[str], *, lines: int = _EVENT_LINES) -> Tex
     return Text("\n".join(last), no_wrap=True, overflow="ellipsis")
 
 
-def _story_text(story: Sequence[str], *, short: bool = False) -> Text:
-    lines = [_shortened(line) if short else line for line in story]
+def _story_text(story: Sequence[StoryLine], *, short: bool = False) -> Text:
+    lines = [line.short if short else line.text for line in story]
     return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
-
-
-def _shortened(line: str) -> str:
-    """Return a line without what the story leaves out between its first and last clause."""
-    subject, _, rest = line.partition(": ")
-    return f"{subject}: {rest.rpartition(OMITTED)[2]}"
 
 
 def _short_model(model: str) -> str:

@@ -43,6 +43,14 @@ class NodePanel:
     cards: tuple[CardPanel, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class StoryLine:
+    """A line that stays on the screen; *short* is what a small screen shows of it."""
+
+    text: str
+    short: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
     """Everything on the screen at one moment.
@@ -57,4 +65,4 @@ class Dashboard:
     roles: tuple[tuple[str, bool], ...]
     hot_line: float
     event_lines: tuple[str, ...]
-    story: tuple[str, ...] = ()
+    story: tuple[StoryLine, ...] = ()

@@ -18,7 +18,7 @@ from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
 from kube.kinds import EVENTS, NODES, PODS
 from rebalancer.usage.prometheus import Prometheus, QueryFailed
-from simulator.demo.dashboard import CardPanel, Dashboard, NodePanel, SlicePanel
+from simulator.demo.dashboard import CardPanel, Dashboard, NodePanel, SlicePanel, StoryLine
 from simulator.demo.promises import CardPeak, HeatFact
 
 _MAX_EVENT_LINES: Final = 400
@@ -160,7 +160,11 @@ class Observer:
         )
 
     def dashboard(
-        self, *, expected: int, roles: Sequence[tuple[str, bool]], refusals: Sequence[str] = ()
+        self,
+        *,
+        expected: int,
+        roles: Sequence[tuple[str, bool]],
+        refusals: Sequence[StoryLine] = (),
     ) -> Dashboard:
         """Return the dashboard as of now; *refusals* are lines that stay on it."""
         now = self._clock.now()
@@ -196,7 +200,7 @@ class Observer:
             roles=tuple(roles),
             hot_line=self._hot_line,
             event_lines=self.event_lines,
-            story=(*refusals, *(f"moved: {move}" for move in [self.heat.move] if move)),
+            story=(*refusals, *_moved(self.heat.move)),
         )
 
     def _pod_changed(self, change: Change[PodInfo]) -> None:
@@ -297,6 +301,10 @@ class Observer:
                         return part.card
                     seen.add(part.card)
         return ""
+
+
+def _moved(move: str) -> Sequence[StoryLine]:
+    return [StoryLine(f"moved: {move}", f"moved: {move}")] if move else []
 
 
 _PERCENT: Final = 100.0

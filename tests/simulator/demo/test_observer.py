@@ -14,6 +14,7 @@ from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.kinds import EVENTS, NAMESPACES, NODES, PODS
 from process.clock import SystemClock
+from simulator.demo.dashboard import StoryLine
 from simulator.demo.observer import Observer
 from tests.support.waiting import until_true
 
@@ -123,8 +124,9 @@ async def test_a_card_is_relieved_only_when_every_heating_pod_is_back(kube: Kube
         await until_true(lambda: observer.heat.relieved_after_s is not None, what="relief seen")
         told = "burner-1 left card n1/0; burner-3 runs in its place on card n1/0"
         assert observer.heat.move == told
-        shown = observer.dashboard(expected=2, roles=(), refusals=["refused x: because"])
-        assert shown.story == ("refused x: because", f"moved: {told}")
+        because = StoryLine("refused x: because", "refused x")
+        shown = observer.dashboard(expected=2, roles=(), refusals=[because])
+        assert [line.text for line in shown.story] == [because.text, f"moved: {told}"]
 
 
 async def test_the_dashboard_shows_slices_and_where_heat_is_unknown(kube: KubeClient) -> None:
