@@ -49,28 +49,26 @@ def parse_or_zero(text: str) -> Decimal:
     return min(max(Decimal(0), amount), _MOST) if amount.is_finite() else Decimal(0)
 
 
-_WHOLE: Final = re.compile(r"(\d{1,15})(|k|M|G|Ki|Mi|Gi)", re.ASCII)
-
-
 def whole_amount(text: str) -> int | None:
-    """Return the amount of an extended resource, or None when it is not a whole number.
+    """Return the amount of an extended resource, or None when it is not a whole number ≥ 0.
 
     The API server writes 4000 as ``4k``. Source: kubernetes.io "Quantity", canonical form.
     """
-    match = _WHOLE.fullmatch(text)
-    return int(match[1]) * FACTORS[match[2]] if match else None
+    try:
+        amount = parse(text)
+    except ValueError:
+        return None
+    return amount.numerator if amount.denominator == 1 and amount >= 0 else None
 
 
 _BINARY: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
-_DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15,
-                   "E": 18}  # fmt: skip
+_BY_EXPONENT: Final = dict(zip(range(-9, 21, 3), ("n", "u", "m", "", *"kMGTPE"), strict=True))
 
-_BY_EXPONENT: Final = {exponent: suffix for suffix, exponent in _DECIMAL.items()}
-
+# No amount needs an exponent of more than three digits, and a longer one would take long.
 _FORM: Final = re.compile(
     r"(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))"
-    r"(?:(?P<suffix>[numkMGTPE]|[KMGTPE]i)|[eE](?P<exponent>[+-]?[0-9]+))?"
+    r"(?:(?P<suffix>[numkMGTPE]|[KMGTPE]i)|[eE](?P<exponent>[+-]?[0-9]{1,3}))?"
 )
 
 REFUSAL: Final = (
@@ -112,12 +110,11 @@ def _read(quantity: str | int | float) -> tuple[Fraction, _Form]:
     if match is None or isinstance(quantity, bool):
         raise ValueError(REFUSAL)
     number = Fraction(match["number"])
-    suffix = match["suffix"] or ""
-    if suffix in _BINARY[1:]:
-        return number * _KIBI ** _BINARY.index(suffix), _Form.BINARY
     if match["exponent"]:
         return number * Fraction(10) ** int(match["exponent"]), _Form.EXPONENT
-    return number * Fraction(10) ** _DECIMAL[suffix], _Form.DECIMAL
+    suffix = match["suffix"] or ""
+    form = _Form.BINARY if suffix in _BINARY[1:] else _Form.DECIMAL
+    return number * Fraction(_SUFFIXES[suffix]), form
 
 
 def _canonical_binary(whole: int) -> str:

@@ -18,7 +18,6 @@ from deviceplugin.claims import (
 from deviceplugin.kubelet.resolution import resolve
 from fracgpu import names
 from fracgpu.cards.card import DEFAULT_SLOTS, Card
-from fracgpu.k8s.quantity import whole_amount
 from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.units import Mib
@@ -611,19 +610,6 @@ def test_ended_pods_and_pods_of_other_nodes_take_no_room() -> None:
     pods = [a_pod("live"), a_pod("ended", phase="Succeeded"), a_pod("away", node="gpu-2")]
 
     assert held_on(pods, node=NODE) == {"GPU-a": CardAllocation(mib=Mib(1000))}
-
-
-@pytest.mark.parametrize(
-    ("text", "amount"),
-    [("4096", 4096), ("4k", 4000), ("640Ki", 655360), ("2M", 2000000), ("0", 0)],
-)
-def test_a_quantity_is_a_whole_number(text: str, amount: int) -> None:
-    assert whole_amount(text) == amount
-
-
-@pytest.mark.parametrize("text", ["", "1.5", "k", "-1", "4kk", "4Xi", "1e3", "٤"])
-def test_what_is_no_whole_number_is_none(text: str) -> None:
-    assert whole_amount(text) is None
 
 
 @st.composite

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fracgpu.k8s.quantity import canonical, parse
+from fracgpu.k8s.quantity import canonical, parse, whole_amount
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,9 @@ def test_the_canonical_form_is_the_api_servers(written: str | float, returned: s
     assert canonical(written) == returned
 
 
-@pytest.mark.parametrize("text", ["", "abc", "1.2.3", "4 Gi", "1K", "4gi", "--1", "NaN", "1e", "."])
+@pytest.mark.parametrize(
+    "text", ["", "abc", "1.2.3", "4 Gi", "1K", "4gi", "--1", "NaN", "1e", ".", "1e1000"]
+)
 def test_what_is_no_quantity_is_refused_in_the_api_servers_words(text: str) -> None:
     with pytest.raises(ValueError, match="quantities must match the regular expression"):
         parse(text)
@@ -63,3 +65,19 @@ def test_the_canonical_form_means_the_same_number(number: int, suffix: str) -> N
 def test_reading_is_exact() -> None:
     assert parse("0.1") == Fraction(1, 10)
     assert parse("1Gi") == 2**30
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [
+        ("4000", 4000),
+        ("4k", 4000),
+        ("2Ki", 2048),
+        ("1T", 10**12),
+        ("1e3", 1000),
+        ("3000m", 3),
+        *((text, None) for text in ("1.5", "", "k", "-1", "4kk", "4Xi", "٤", "many")),
+    ],
+)
+def test_an_amount_that_is_counted_is_whole(text: str, amount: int | None) -> None:
+    assert whole_amount(text) == amount
