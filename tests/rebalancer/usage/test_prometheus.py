@@ -75,7 +75,12 @@ async def test_whatever_is_no_complete_answer_is_told_apart(
 async def test_an_answer_that_would_never_be_complete_is_given_up(behaviour: Behaviour) -> None:
     """Neither answer ever ends by itself: that the test ends shows that the limit holds."""
     async with serving(behaviour) as (url, _), client(url, limit_s=SOON_S) as prometheus:
-        assert await _trouble(prometheus) is QueryError.SLOW
+        for _ in range(2):
+            with pytest.raises(QueryFailed) as caught:
+                await prometheus.query("up")
+
+            assert caught.value.trouble is QueryError.SLOW
+            assert "the previous query" not in str(caught.value), "its thread waits no more"
 
 
 async def test_an_empty_answer_is_an_answer() -> None:
