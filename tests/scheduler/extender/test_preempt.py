@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import pytest
+
 from fracgpu.k8s.disruption_budget import PodDisruptionBudget
 from fracgpu.names import ASSIGNMENT
 from fracgpu.request.need import Strategy
@@ -18,7 +20,7 @@ from tests.scheduler.harness import Harness
 from tests.support.gpu import a_gpu_pod
 
 
-def bound(
+def bound(  # noqa: PLR0913 - the facts that tests vary
     cluster: Harness,
     name: str,
     *,
@@ -26,20 +28,30 @@ def bound(
     mib: int,
     priority: int = 0,
     node: str = "n",
+    memory: str = "0",
+    started: str | None = None,
     **meta: Any,
 ) -> str:
     slices = f'{{"train":[{{"card":"GPU-{node}-{card}","mib":{mib}}}]}}'
     pod = a_gpu_pod(name, mib=mib, annotations={ASSIGNMENT: slices}, priority=priority)
     pod["spec"]["nodeName"] = node
+    pod["spec"]["containers"][0]["resources"]["requests"]["memory"] = memory
+    pod["status"] = {"startTime": started or "2026-01-01T00:00:00Z"}
     pod["metadata"] |= meta
     cluster.api.put(pod)
     return cluster.see(name, ChangeType.ADDED).record.uid
 
 
 def asked(
-    *proposed: str, mib: int = 20_000, priority: int = 10, nodes: Sequence[str] = ("n",)
+    *proposed: str,
+    mib: int = 20_000,
+    priority: int = 10,
+    memory: str = "0",
+    nodes: Sequence[str] = ("n",),
 ) -> PreemptionArgs:
-    pod = decode_pod_info(json.dumps(a_gpu_pod("p", mib=mib, priority=priority)).encode())
+    body = a_gpu_pod("p", mib=mib, priority=priority)
+    body["spec"]["containers"][0]["resources"]["requests"]["memory"] = memory
+    pod = decode_pod_info(json.dumps(body).encode())
     return PreemptionArgs(pod=pod, proposed=dict.fromkeys(nodes, frozenset(proposed)))
 
 
@@ -86,6 +98,34 @@ async def test_where_a_pod_is_already_going_one_only_has_to_wait() -> None:
     uid = bound(cluster, "going", card=0, mib=20_000, deletionTimestamp="2026-01-01T00:00:00Z")
 
     assert await cluster.preemptor.preempt(asked(uid)) == {}
+
+
+@pytest.mark.parametrize("days", [("01", "02"), ("02", "01")])
+async def test_victims_come_in_kube_schedulers_order(days: tuple[str, str]) -> None:
+    """It compares nodes by their first victim: of one priority, the one that started first."""
+    cluster = Harness(cards=1)
+    started = {
+        bound(cluster, name, card=0, mib=12_000, started=f"2026-01-{day}T00:00:00Z"): day
+        for name, day in zip("ab", days, strict=True)
+    }
+
+    (victims,) = (await cluster.preemptor.preempt(asked(*started))).values()
+
+    assert [started[uid] for uid in victims.uids] == ["01", "02"]
+
+
+async def test_the_hosts_memory_that_a_pod_leaves_counts_and_a_victim_leaves_the_rest() -> None:
+    """The node has 256 GiB: with what is going 1 GiB is missing, and a victim has 30."""
+    cluster = Harness(cards=2)
+    leaving = "2026-01-02T00:00:00Z"
+    bound(cluster, "going", card=0, mib=20_000, memory="200Gi", deletionTimestamp=leaving)
+    low = bound(cluster, "low", card=1, mib=20_000, memory="30Gi")
+
+    found = await cluster.preemptor.preempt(asked(low, memory="227Gi"))
+    fits = await cluster.preemptor.preempt(asked(low, memory="226Gi"))
+
+    assert [victims.uids for victims in found.values()] == [(low,)]
+    assert fits == {}, "it has room once the other has gone"
 
 
 async def test_a_binding_under_way_is_not_taken_back() -> None:
