@@ -169,6 +169,17 @@ def test_a_decision_is_written_when_it_changes_and_every_ten_minutes(tmp_path: P
         assert len(written.cycle(state, never, later_s=650)) == 2  # it had ended meanwhile
 
 
+def test_a_decision_for_another_target_is_another_decision(tmp_path: Path) -> None:
+    state = a_disruption_state()
+    plan = plan_moves(state, policy=ACTIVE, now=NOON)
+    other = replace(plan, moves=(replace(plan.moves[0], target=HOT_CARD),))
+
+    with a_log(tmp_path / "audit") as written:
+        counts = [len(written.cycle(state, each)) for each in (plan, plan, other)]
+
+    assert counts == [2, 1, 2]
+
+
 def test_equal_inputs_have_equal_hashes_and_others_have_not() -> None:
     state = a_disruption_state()
 

@@ -263,6 +263,14 @@ def test_what_is_left_of_the_budgets_is_shown() -> None:
     assert counted.get("budget_remaining", scope="day") == 38
 
 
+def test_each_move_is_counted_without_a_reason() -> None:
+    counted = Counted()
+
+    counted.count(a_disruption_state(), Plan(moves=(a_move(), a_move())))
+
+    assert counted.get("decisions_total", outcome="moved", reason="") == 2
+
+
 def test_each_reason_is_counted_every_cycle_and_logged_once() -> None:
     counted = Counted()
     plan = Plan(held=(HeldBack(subject="ml/a", reason=HoldReason.TOO_YOUNG),))

@@ -209,6 +209,9 @@ async def test_each_step_of_a_surge_is_told_on_the_pod() -> None:
             "pod ml/pod-x stays on card n1/0, and goes back to its ReplicaSet: node n2 is cordoned",
         ),
     ]
+    levels = {reason: level for _, reason, _, level in written.events}
+    assert levels.pop("RolledBack") is EventLevel.WARNING
+    assert set(levels.values()) == {EventLevel.NORMAL}
     assert registry.get_sample_value("fracgpu_rebalancer_reverts_total") == 1
 
 
