@@ -71,6 +71,21 @@ def test_costs_are_kept_only_when_all_are_known() -> None:
     assert asked[2] is asked[1]
 
 
+def test_of_many_different_requests_the_oldest_is_worked_out_anew_and_costs_the_same() -> None:
+    _, policy = synced()
+    policy.keep_up()
+    demands = [Demand(cards=1, share_milli=share) for share in range(500, 600)]
+
+    first = policy.costs(demands[0], SIZE_MIB, {}, Allowance())
+    assert policy.costs(demands[0], SIZE_MIB, {}, Allowance()) is first
+    for demand in demands:
+        policy.costs(demand, SIZE_MIB, {}, Allowance())
+    again = policy.costs(demands[0], SIZE_MIB, {}, Allowance())
+
+    assert again is not first
+    assert np.array_equal(again, first, equal_nan=True)
+
+
 def test_a_node_that_goes_and_one_that_takes_its_row_are_told_apart() -> None:
     cluster, policy = synced()
     policy.keep_up()
