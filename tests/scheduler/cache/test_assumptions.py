@@ -71,7 +71,9 @@ async def test_a_pod_found_unbound_that_cannot_be_marked_lapses_in_the_end() -> 
     await settle_after(cluster, 11)
     assert cluster.held() == 1000  # the write may still be in flight
 
-    await settle_after(cluster, 50)
+    await settle_after(cluster, 1)
+    assert cluster.api.gets == 1, "it is asked again only after the whole wait"
+    await settle_after(cluster, 49)
     assert cluster.held() == 0
     assert cluster.count("fracgpu_scheduler_assumptions_lapsed_total") == 1
 
