@@ -31,7 +31,7 @@ settings.register_profile(
     print_blob=True,
 )
 settings.register_profile("thorough", settings.get_profile("shared"), max_examples=2000)
-# Of a mutant one counterexample is enough; to look for the smallest takes minutes.
+# Of a mutant any counterexample is enough; looking for the smallest is time lost.
 settings.register_profile(
     "mutants",
     settings.get_profile("shared"),
