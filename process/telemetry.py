@@ -28,12 +28,14 @@ _PLAIN_TEXT: Final = ""  # what is served to a client that accepts anything
 _OPEN_METRICS_END: Final = b"# EOF\n"
 # For a server that any client can reach: at most 64 KiB of a body are buffered until they are read,
 # data after a response is awaited for 1 s, bodies are not decompressed, and the handler of a client
-# that disconnected is cancelled.
+# that disconnected is cancelled. How long a connection may idle is for `Connections` to say, which
+# knows of requests that aiohttp never sees (`process.whole_requests`): hence a year.
 _BOUNDS: Final[Mapping[str, Any]] = {
     "read_bufsize": 64 * 1024,
     "lingering_time": 1.0,
     "auto_decompress": False,
     "handler_cancellation": True,
+    "keepalive_timeout": 365 * 24 * 3600.0,
 }
 _FORMS_PREPARED: Final = 4  # Prometheus uses one or two; other clients must not fill the memory
 

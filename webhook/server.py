@@ -24,6 +24,7 @@ from process.telemetry import (
     telemetry_routes,
 )
 from process.tls import ServingTls
+from process.whole_requests import Whole, WholeRequests
 from webhook.admission.bounds import check_size, is_of_usual_size
 from webhook.admission.context import DecisionContext
 from webhook.admission.mutation import admit_create, refuse_written_keys
@@ -134,13 +135,17 @@ class RequestGate:
         if enter is not None:
             enter(Stage.JUDGING if _has_arrived(request) else Stage.READING)
         try:
-            if self._client_names and _client_name(request) not in self._client_names:
+            if self._client_names and (transport is None or not self.accepts(transport)):
                 raise web.HTTPForbidden(text="the client certificate is of nobody who may ask\n")
             return await answering(request)
         finally:
             # Of a client that is gone, another connection may have the descriptor by now.
             if enter is not None and request.transport is transport:
                 enter(Stage.IDLE)
+
+    def accepts(self, transport: asyncio.Transport) -> bool:
+        """Report whether the client of a connection may ask."""
+        return not self._client_names or _client_name(transport) in self._client_names
 
     def _enter_of(self, transport: asyncio.Transport) -> Callable[[Stage], None]:
         descriptor: int = transport.get_extra_info("socket").fileno()
@@ -157,9 +162,9 @@ def _has_arrived(request: web.BaseRequest) -> bool:
     return length is not None and length <= _LARGE_BYTES and request.content.is_eof()
 
 
-def _client_name(request: web.BaseRequest) -> str:
+def _client_name(transport: asyncio.Transport) -> str:
     """Return the common name of the client's certificate; empty without one."""
-    shown = (request.transport and request.transport.get_extra_info("peercert")) or {}
+    shown = transport.get_extra_info("peercert") or {}
     fields = [field for group in shown.get("subject", ()) for field in group]
     return next((str(value) for key, value in fields if key == "commonName"), "")
 
@@ -183,6 +188,13 @@ class AdmissionHandler:
         self._clock = clock
         self._lines = ReviewLog(clock)
         self._decisions = RecentDecisions()
+        self._judges: Mapping[str, _Judge] = {
+            MUTATE: self._judge_pod,
+            VALIDATE: self._judge_workload,
+        }
+        self.whole_requests: Final = WholeRequests(
+            self.answer_at_once, connections=gate.connections, clock=clock
+        )
 
     def flush_log(self) -> None:
         """Write the lines of the log that still wait."""
@@ -195,6 +207,28 @@ class AdmissionHandler:
     async def validate(self, request: web.BaseRequest) -> web.Response:
         """Answer a workload's review like :meth:`mutate`, but never with a patch."""
         return await self._handle(request, self._judge_workload)
+
+    def answer_at_once(self, transport: asyncio.Transport, path: str, body: bytes) -> Whole | None:
+        """Return what :meth:`mutate` and :meth:`validate` answer to a review of the usual size.
+
+        None leaves the request to them: the client may not ask, the body is no review, or the API
+        server must be asked first.
+        """
+        judge = self._judges.get(path)
+        if judge is None or len(body) > _LARGE_BYTES or not self._gate.accepts(transport):
+            return None
+        began_s = self._clock.monotonic()
+        try:
+            review = read_review(body)
+            labels = self._context.namespace_labels(review.namespace)
+            if labels is None:
+                return None
+            result = judge(review, labels)
+        except MalformedReviewError:
+            return None
+        decision, answer = _answered(review, result)
+        took_s = self._clock.monotonic() - began_s
+        return Whole(answer, partial(self._note, review, result, decision, took_s))
 
     async def _handle(
         self,
@@ -225,10 +259,14 @@ class AdmissionHandler:
             log.warning("review_malformed", reason=str(error), body_bytes=len(body))
             return web.Response(status=400, text=f"{error}\n")
         decision, answer = _answered(review, result)
-        took_s = self._clock.monotonic() - began_s
+        self._note(review, result, decision, self._clock.monotonic() - began_s)
+        return web.Response(body=answer, content_type="application/json")
+
+    def _note(
+        self, review: Review, result: AdmissionResult, decision: Decision, took_s: float
+    ) -> None:
         self._metrics.decided(decision, duration_s=took_s, dialect=result.dialect)
         self._lines.add(review, result, took_s=took_s)
-        return web.Response(body=answer, content_type="application/json")
 
     def _judge_pod(self, review: Review, labels: Mapping[str, str]) -> AdmissionResult:
         config = self._context.config()
@@ -315,6 +353,7 @@ class WebhookServer(HttpServer):
             port=settings.listen_port,
             ssl_context=tls.context,
             connections=gate.connections,
+            other=handler.whole_requests,
         )
         self._handler = handler
 
