@@ -74,6 +74,8 @@ class CardClassIndex:
 
         Changes of nodes count at once, changes of pods within a second.
         """
+        if self._classes is not None and not self._free_changed:
+            return self._classes  # once nodes and pods are listed, they stay so
         if self.problem() is not None:
             return None
         now_s = self._clock.monotonic()

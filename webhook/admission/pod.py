@@ -188,5 +188,8 @@ def specs(pod: Pod) -> tuple[ContainerSpec, ...]:
 
 
 def _spec(container: Container, kind: ContainerKind) -> ContainerSpec:
+    resources = container.resources
+    if resources is None or not (resources.limits or resources.requests):
+        return ContainerSpec(name=container.name, kind=kind)  # nearly every container
     limits, requests = container.amounts
     return ContainerSpec(name=container.name, kind=kind, limits=limits, requests=requests)
