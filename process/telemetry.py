@@ -279,7 +279,7 @@ async def _refuse(methods: Mapping[str, Answering] | None, request: web.BaseRequ
 
 
 class OtherProtocol(Protocol):
-    """A second protocol on the same address, such as ``Http2Connections``."""
+    """A second protocol on the same address: ``Http2Connections`` or ``WholeRequests``."""
 
     def or_else(self, http1: Callable[[], asyncio.BaseProtocol]) -> asyncio.BaseProtocol: ...
 
@@ -290,8 +290,8 @@ class HttpServer:
     """An aiohttp application, or fixed routes, on one address; stops without dropping a request.
 
     A ``process.lifecycle.Server``; a role's own aiohttp server may hold one of these. *connections*
-    limits how many are open at once; the application sets the stage of each. Callers that choose
-    so are answered by *other*, and not by the application.
+    limits how many are open at once; the application sets the stage of each. *other* has each
+    connection first, and hands on what is for the application.
     """
 
     def __init__(

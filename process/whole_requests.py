@@ -11,8 +11,12 @@ from collections.abc import Callable
 from email.utils import formatdate
 from typing import Final, NamedTuple, cast
 
+import structlog
+
 from process.clock import Clock
 from process.connections import Connections, Stage
+
+log = structlog.get_logger()
 
 # Headers that change neither how a request is read nor how it is answered here. Traceparent and
 # Tracestate are of W3C Trace Context, the others of RFC 9110. Go writes Host first, and RFC 9112
@@ -79,7 +83,8 @@ class WholeRequests:
         """Return the answer, or None to leave the request to aiohttp."""
         try:
             return self._answer(transport, path, body)
-        except Exception:  # noqa: BLE001 - it is raised again there, logged, and answered with 500
+        except Exception:  # aiohttp's way raises it again, and answers with 500
+            log.warning("not_answered_at_once", path=path, exc_info=True)
             return None
 
     def head(self, length: int) -> bytes:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+import structlog
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,7 +78,7 @@ class Caller:
         self.descriptor = end.fileno()
         self.asked: list[tuple[str, bytes]] = []
         self.events: list[str] = []
-        self.leaves = False
+        self.leaves = self.fails = False
         requests = WholeRequests(self._answer, connections=self.connections, clock=SystemClock())
         self.aiohttp = Recorder()
         protocol = requests.or_else(lambda: self.aiohttp)
@@ -89,6 +90,8 @@ class Caller:
     def _answer(self, transport: asyncio.Transport, path: str, body: bytes) -> Whole | None:
         if self.leaves:
             return None
+        if self.fails:
+            raise RuntimeError("wrong")
         assert transport is self.line
         self.asked.append((path, body))
         return Whole(b"said " + body, sent=lambda: self.events.append(f"{len(self.line.sent)}"))
@@ -225,6 +228,16 @@ async def test_what_cannot_be_answered_at_once_is_left(caller: Caller) -> None:
 
     assert caller.aiohttp.got.decode() == SAY
     assert caller.asked == [("/say", b"hello")]
+
+
+async def test_what_fails_is_logged_and_left(caller: Caller) -> None:
+    caller.fails = True
+
+    with structlog.testing.capture_logs() as lines:
+        caller.comes(SAY)
+
+    assert caller.aiohttp.got.decode() == SAY
+    assert [(line["event"], line["path"]) for line in lines] == [("not_answered_at_once", "/say")]
 
 
 @given(
