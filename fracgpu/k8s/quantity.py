@@ -20,6 +20,7 @@ _SUFFIXES: Final = {
 }
 
 _MOST: Final = Decimal(2) ** 63
+_LONGEST: Final = 64  # characters of an amount that is counted; none needs as many
 _MOST_CPU_MILLI: Final = 2**40
 
 
@@ -55,10 +56,10 @@ def whole_amount(text: str) -> int | None:
     The API server writes 4000 as ``4k``. Source: kubernetes.io "Quantity", canonical form.
     """
     try:
-        amount = parse(text)
+        amount = parse(text) if len(text) <= _LONGEST else Fraction(-1)
     except ValueError:
         return None
-    return amount.numerator if amount.denominator == 1 and amount >= 0 else None
+    return amount.numerator if amount.denominator == 1 and 0 <= amount < _MOST else None
 
 
 _BINARY: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")

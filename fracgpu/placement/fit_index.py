@@ -151,13 +151,13 @@ class FitResult:
             self.verdict = np.concatenate((self.verdict, np.zeros(missing, np.int64)))
             self.score = np.concatenate((self.score, np.zeros(missing)))
             self.avoided = np.concatenate((self.avoided, np.zeros(missing, np.bool_)))
-        seen, self._seen = self._seen, matrix.now
         if self._compiled is not None and self._is_simple(matrix):
-            self._compiled.judge(self._judgement_now(matrix), seen)
-            return
-        rows = matrix.changed_since(seen)
-        self.avoided[rows] = False
-        self.verdict[rows], self.score[rows] = self._evaluate(matrix, rows)
+            self._compiled.judge(self._judgement_now(matrix), self._seen)
+        else:
+            rows = matrix.changed_since(self._seen)
+            self.avoided[rows] = False
+            self.verdict[rows], self.score[rows] = self._evaluate(matrix, rows)
+        self._seen = matrix.now
 
     def _judgement_now(self, matrix: NodeMatrix) -> Judgement:
         """Return what compiled code takes; it changes with the arrays, and with a new model."""

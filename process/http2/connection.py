@@ -21,7 +21,7 @@ from h2.exceptions import ProtocolError
 from hyperframe.frame import GoAwayFrame
 
 from process.http2.request import Answerer, Bodies, Http2Limits, Request
-from process.http2.state import STREAMS, new_state, set_options
+from process.http2.state import AT_ONCE, STREAMS, new_state, set_options
 from process.telemetry import Answer
 
 log = structlog.get_logger()
@@ -83,6 +83,7 @@ class Http2Connection(asyncio.Protocol):
         self._reading: dict[int, _Reading] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._unbegun = 0  # of the tasks
+        self._at_once = 0  # answers given in this turn of the event loop
         self._waiting: set[int] = set()  # streams that have no answer yet
         self._unsent: dict[int, _Unsent] = {}
         self._widened: set[int] = set()  # streams whose window was; 0: the connection's
@@ -137,6 +138,7 @@ class Http2Connection(asyncio.Protocol):
             log.info("http2_connection_ended", reason=str(error) or kind, error=kind)
             self._close()  # the library has prepared a GOAWAY with the reason
             return
+        self._at_once = 0
         for event in events:
             self._take(event)
         self._push_widened()
@@ -280,8 +282,10 @@ class Http2Connection(asyncio.Protocol):
         body = bytes(reading.body)
         request = Request(reading.method, reading.path, reading.accept, body)
         # Requests begin in the order in which they came: a later one may depend on an earlier one.
-        answer = None if self._unbegun else self._asked(request)
+        late = self._unbegun or self._at_once >= AT_ONCE
+        answer = None if late else self._asked(request)
         if isinstance(answer, Answer):
+            self._at_once += 1
             self._bodies.held -= len(body)
             self._send(stream, answer, head=request.method == "HEAD")
             self._flush()

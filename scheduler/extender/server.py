@@ -179,7 +179,10 @@ class ExtenderServer(HttpServer):
         except Exception as error:  # noqa: BLE001 - raised again below, once it is counted
             told = error
         if isinstance(told, bytes | Exception):
-            return self._told(verb, told, began_s)
+            try:
+                return self._told(verb, told, began_s)
+            finally:
+                del told  # an error's traceback has this frame, and through others the body
         return self._answer_later(verb, told, began_s)
 
     async def _answer_later(self, verb: Verb, coming: Awaitable[bytes], began_s: float) -> Answer:
@@ -188,7 +191,10 @@ class ExtenderServer(HttpServer):
             told = await coming
         except Exception as error:  # noqa: BLE001 - as above
             told = error
-        return self._told(verb, told, began_s)
+        try:
+            return self._told(verb, told, began_s)
+        finally:
+            del told  # as above
 
     def _told(self, verb: Verb, told: bytes | Exception, began_s: float) -> Answer:
         """Return the answer to a request that was answered or failed; count it.
@@ -210,5 +216,6 @@ class ExtenderServer(HttpServer):
             outcome = RequestOutcome.NOT_READY
             return Answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n".encode())
         finally:
+            del told
             took_s = self._clock.monotonic() - began_s
             self._metrics.request(verb, outcome, took_s=took_s)

@@ -64,11 +64,16 @@ class StaleCacheRetry:
             self._refused_at.pop(uid, None)
             return result
         if self._refused_at.get(uid) == self._changes.count:
-            return self._filter_later(args, result)
+            return self._filter_later(args, result, as_of=self._changes.count)
         self._remember(uid)
         return result
 
-    async def _filter_later(self, args: ExtenderArgs, result: FilterResult) -> FilterResult:
+    async def _filter_later(
+        self, args: ExtenderArgs, result: FilterResult, *, as_of: int
+    ) -> FilterResult:
+        # The change that is waited for may have come between *result* and this task's first turn.
+        if self._changes.count != as_of:
+            result = self._inner.filter(args)
         result = await self._wait_for_better(args, result)
         self._remember(args.pod.record.uid)
         return result

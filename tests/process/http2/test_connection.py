@@ -10,6 +10,7 @@ from hyperframe.frame import PingFrame, RstStreamFrame, WindowUpdateFrame
 
 from process.http2.connection import Http2Connection
 from process.http2.request import Bodies, Http2Limits, Request
+from process.http2.state import AT_ONCE, STREAMS
 from process.telemetry import Answer
 from tests.support.http2_server import LIMIT, serving
 from tests.support.waiting import until_true
@@ -156,6 +157,36 @@ async def test_answers_that_become_ready_together_are_one_write() -> None:
     caller.receive_data(b"".join(written.writes[:before]))
     ended = [event for event in caller.receive_data(together) if isinstance(event, StreamEnded)]
     assert [event.stream_id for event in ended] == [1, 3, 5]
+    connection.connection_lost(None)
+
+
+async def test_of_requests_given_up_in_the_same_piece_few_are_answered_as_they_are_read() -> None:
+    asked: list[Request] = []
+
+    def answer(request: Request) -> Answer:
+        asked.append(request)
+        return Answer(200, b"")
+
+    connection = Http2Connection(
+        answer,
+        bodies=Bodies(largest=LIMIT, most=LIMIT),
+        limits=Http2Limits(),
+        opened=lambda _: None,
+        closed=lambda _: None,
+    )
+    written, caller = Written(), H2Connection()
+    connection.connection_made(written)
+    caller.initiate_connection()
+    for stream in range(1, 2000, 2):
+        head = [(":method", "GET"), (":scheme", "https"), (":authority", "x"), (":path", "/")]
+        caller.send_headers(stream, head, end_stream=True)
+        caller.reset_stream(stream)
+    connection.data_received(caller.data_to_send())
+    in_the_piece = len(asked)
+    await until_true(lambda: not connection.busy, what="those that are left")
+
+    assert in_the_piece == AT_ONCE
+    assert len(asked) <= AT_ONCE + STREAMS
     connection.connection_lost(None)
 
 

@@ -1,6 +1,7 @@
 """The extender's HTTP server."""
 
 import asyncio
+import gc
 import io
 import json
 import ssl
@@ -19,6 +20,7 @@ from fracgpu.names import ASSIGNMENT
 from process.http2.connections import ALPN
 from process.telemetry import Readiness
 from process.tls import ServingTls, private_file
+from scheduler.extender.api import ProtocolError
 from scheduler.extender.narrow_filter import NarrowFilter
 from scheduler.extender.server import ExtenderServer
 from scheduler.extender.stale_cache_retry import StaleCacheRetry
@@ -237,6 +239,24 @@ async def test_a_malformed_body_is_answered_with_400_and_a_reason_and_the_proces
         assert (await served.get("livez"))[0] == 200
         labels = {"verb": verb, "outcome": "malformed"}
         assert served.cluster.count("fracgpu_scheduler_requests_total", **labels) == 6
+
+
+async def test_nothing_of_a_malformed_body_is_left_to_the_garbage_collector() -> None:
+    async with serving() as served:
+        gc.collect()
+        gc.disable()
+        try:
+            told = [
+                await served.post(verb, b"{" + b"x" * 1000)
+                for verb in ("filter", "prioritize", "bind", "preempt")
+            ]
+            # An error's traceback has the frames that have the body.
+            errors = [thing for thing in gc.get_objects() if isinstance(thing, ProtocolError)]
+        finally:
+            gc.enable()
+
+    assert [status for status, _ in told] == [400] * 4
+    assert errors == []
 
 
 async def test_a_body_above_the_limit_is_refused() -> None:

@@ -27,6 +27,11 @@ class Answers:
         return self.now
 
 
+def some_args(uid: str = "p") -> ExtenderArgs:
+    record = PodRecord(uid=uid, namespace="default", name=uid)
+    return ExtenderArgs(pod=PodInfo(record=record), node_names=("n",))
+
+
 class Harness:
     def __init__(self) -> None:
         self.clock = VirtualClock()
@@ -35,9 +40,7 @@ class Harness:
         self.patient = StaleCacheRetry(self.answers, self.changes, self.clock, limit_s=0.05)
 
     async def ask(self, uid: str = "p") -> FilterResult:
-        record = PodRecord(uid=uid, namespace="default", name=uid)
-        args = ExtenderArgs(pod=PodInfo(record=record), node_names=("n",))
-        return await self.patient.filter(args)
+        return await self.patient.filter(some_args(uid))
 
     async def ask_and_wait(self, uid: str = "p") -> FilterResult:
         """Filter, and advance the clock by the longest wait."""
@@ -82,6 +85,19 @@ async def test_the_second_no_waits_for_news_that_turns_it_into_a_yes() -> None:
         cluster.changes.notify("another")
 
     assert asking.result() == YES
+    assert cluster.clock.monotonic() == 0
+
+
+async def test_news_before_the_wait_has_begun_are_not_missed() -> None:
+    cluster = Harness()
+    await cluster.ask()
+
+    asking = cluster.patient.begin(some_args())
+    cluster.answers.now = YES
+    cluster.changes.notify("another")
+
+    assert not isinstance(asking, FilterResult)
+    assert await asking == YES
     assert cluster.clock.monotonic() == 0
 
 

@@ -28,6 +28,11 @@ def larger(a: int, b: int) -> int:
 def smaller(a: int, b: int) -> int:
     return a if a < b else b
 """
+_CONFTEST = """
+from hypothesis import settings
+
+settings.register_profile("mutants")
+"""
 _TESTS = """
 from room.sizes import larger, smaller
 
@@ -50,6 +55,7 @@ def root(tmp_path: Path) -> Path:
         "room/__init__.py": "",
         "room/sizes.py": _CODE,
         "tests/__init__.py": "",
+        "tests/conftest.py": _CONFTEST,
         "tests/room/__init__.py": "",
         "tests/room/test_sizes.py": _TESTS,
     }.items():
