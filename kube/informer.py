@@ -257,23 +257,27 @@ class Informer(Generic[T]):
         """Read one page while the server writes the next, which is returned; None after the last.
 
         Raises:
-            KubeError: the next page was refused; the rest of this one may be unread.
+            KubeError: the next page was refused; this one is read.
         """
 
-        async def fetch() -> ObjectList | None:
-            return await anext(listing, None)
+        async def fetch() -> ObjectList | KubeError | None:
+            # An error as a result: one that a task of a group raises while the group waits for it
+            # looks like a cancellation afterwards, before Python 3.13.
+            try:
+                return await anext(listing, None)
+            except KubeError as error:
+                return error
 
         try:
             async with asyncio.TaskGroup() as group:
                 coming = group.create_task(fetch(), name="next page")
                 await self._read_page(items, seen)
         except BaseExceptionGroup as errors:
-            # Before Python 3.13 a group with a failed task does not tell that it was cancelled.
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise asyncio.CancelledError from None
             raise errors.exceptions[0] from None
-        return coming.result()
+        found = coming.result()
+        if isinstance(found, KubeError):
+            raise found
+        return found
 
     async def _read_page(self, items: Sequence[Raw], seen: set[ObjectKey]) -> None:
         for at, raw in enumerate(items):

@@ -425,10 +425,14 @@ async def test_a_kind_that_is_not_optional_and_not_served_is_never_synced() -> N
 
 @dataclass
 class PagedTransport:
-    """Answers lists in pages of 300 objects; the first answer to *expires* is 410."""
+    """Answers lists in pages of 300 objects; the first answer to *expires* is 410.
+
+    It comes at once, or *late*: when all pages before it have been decoded.
+    """
 
     count: int
     expires: str = ""
+    late: bool = False
     log: list[str] = field(default_factory=list)
 
     async def request(
@@ -446,6 +450,10 @@ class PagedTransport:
         self.log.append(f"asked for {token or 'the first page'}")
         if token and token == self.expires:
             self.expires = ""
+            if self.late:
+                decoded = f"decoded {int(token) - 1}"
+                await until_true(lambda: decoded in self.log, what="the page before is decoded")
+                await asyncio.sleep(0)
             raise Gone(verb=verb, path=path, status=410, reason="Expired", message="too old")
         first = int(token or 0)
         last = min(first + 300, self.count)
@@ -493,8 +501,9 @@ async def test_the_next_page_is_asked_for_while_one_is_decoded() -> None:
     assert decoded[0] < asked[1] < decoded[1]  # and no page is asked for before it is needed
 
 
-async def test_a_page_that_expired_while_one_was_decoded_makes_a_new_list() -> None:
-    transport = PagedTransport(700, expires="600")
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_page_that_expired_makes_a_new_list(late: bool) -> None:  # noqa: FBT001
+    transport = PagedTransport(700, expires="600", late=late)
     async with listing(transport) as informer:
         assert len(informer.items()) == 700
 
