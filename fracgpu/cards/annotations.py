@@ -6,6 +6,7 @@ strictly, and callers treat a card whose annotation cannot be parsed as full.
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from hashlib import blake2b
 from typing import Annotated, Final
 
 import msgspec
@@ -17,6 +18,9 @@ from fracgpu.units import MAX_MIB, Mib
 
 # A larger annotation is not one of ours: 64 containers on 8 cards need less than 40 kB.
 MAX_ANNOTATION_CHARS: Final = 64 * 1024
+
+_MOST_KNOWN: Final = 8_192  # inventories, one for each node
+_DIGEST_BYTES: Final = 16
 
 
 _EFFECTS: Final = {effect.value: effect for effect in CordonEffect}
@@ -56,14 +60,41 @@ _foreign_decoder: Final = msgspec.json.Decoder(dict[str, int])
 _encoder: Final = msgspec.json.Encoder(order="sorted")
 
 
+class _KnownCards:
+    """The inventories that were read last, by the digest of their texts.
+
+    A node changes with each report of its cards' load, and its cards do not: so they are decoded
+    once, and are no new objects for the garbage collector each time. The texts themselves would be
+    as large as all else that is known of the nodes.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, tuple[Card, ...]] = {}
+
+    def read(self, text: str) -> tuple[Card, ...]:
+        digest = blake2b(text.encode(errors="surrogatepass"), digest_size=_DIGEST_BYTES).digest()
+        found = self._known.get(digest)
+        if found is None:
+            found = _decoded_cards(text)
+            if len(self._known) >= _MOST_KNOWN:
+                del self._known[next(iter(self._known))]  # the oldest
+            self._known[digest] = found
+        return found
+
+
+_known_cards: Final = _KnownCards()
+
+
 def read_cards(text: str) -> tuple[Card, ...]:
     """Parse ``fracgpu.io/cards``; an empty text is an empty inventory.
 
     Raises:
         WireError: *text* has another form than :func:`write_cards` writes, or lists a card twice.
     """
-    if not text:
-        return ()
+    return _known_cards.read(text) if text else ()
+
+
+def _decoded_cards(text: str) -> tuple[Card, ...]:
     wire = decode_wire(_cards_decoder.decode, text, what=names.NODE_CARDS)
     if len({card.uuid for card in wire.cards}) != len(wire.cards):
         raise WireError(what=names.NODE_CARDS, message="a card is listed twice")

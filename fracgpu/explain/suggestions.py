@@ -370,7 +370,7 @@ def _cheapest(info: CardInfo, state: ClusterState, *, mib: int, cores: int) -> t
 def _victims(node_info: NodeInfo, uids: frozenset[str], state: ClusterState) -> tuple[Holder, ...]:
     found: dict[str, Holder] = {}
     for card_info in node_info.cards.values():
-        only = structs.replace(card_info, pods=card_info.pods & uids)
+        only = structs.replace(card_info, pods=tuple(uid for uid in card_info.pods if uid in uids))
         for holder in holders_of(only, state.snapshot, state.pods):
             before = found.get(holder.pod)
             found[holder.pod] = replace(holder, mib=Mib(holder.mib + (before.mib if before else 0)))

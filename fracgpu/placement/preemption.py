@@ -374,7 +374,8 @@ def _card_without(
         slots=sum(held.slots for held in freed),
     )
     left = card_info.without_allocation(total, pod_uid="")
-    return structs.replace(left, pods=card_info.pods - {victim.uid for victim in victims})
+    gone = {victim.uid for victim in victims}
+    return structs.replace(left, pods=tuple(uid for uid in card_info.pods if uid not in gone))
 
 
 def _most_important_first(victims: Sequence[PotentialVictim]) -> list[PotentialVictim]:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
 
+import msgspec
+
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.state.allocation import Assignment, PodRecord, allocations_by_card
 from fracgpu.state.card_hold import CardHold, held_cards
@@ -27,8 +29,7 @@ class Assumption:
     move: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _FoldedNode:
+class _FoldedNode(msgspec.Struct, frozen=True, gc=False):
     """A folded node, and the interval in which it is right if no fact changes."""
 
     info: NodeInfo
@@ -112,7 +113,7 @@ class Ledger:
         self._on_node.setdefault(pod.node, set()).add(uid)
         if folded is not None:
             end = self._next_end_on(self._nodes[pod.node], now=folded.since)
-            self._keep(pod.node, replace(folded, until=end))
+            self._keep(pod.node, msgspec.structs.replace(folded, until=end))
         self._touch_kept(uid)
         return True
 

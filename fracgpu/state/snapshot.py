@@ -27,6 +27,8 @@ class CardInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     Attributes:
         held_mib: what pods hold and Moves reserve; cores and slots likewise.
         reserved_mib: what Moves reserve of that.
+        pods: the UIDs of the pods that hold something of it, in order. It is no set, because of
+            each set that there is for as long as a card the garbage collector would look at.
         moves: names of the Moves that reserve something.
         cordoned: it takes no new slices.
         avoided: it takes new slices where no other card fits.
@@ -41,7 +43,7 @@ class CardInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     held_mib: Mib = Mib(0)
     held_cores: int = 0
     held_slots: int = 0
-    pods: frozenset[str] = frozenset()
+    pods: tuple[str, ...] = ()
     reserved_mib: Mib = Mib(0)
     moves: frozenset[str] = frozenset()
     kept_for: str = ""
@@ -72,7 +74,7 @@ class CardInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             held_mib=Mib(self.held_mib + allocation.mib),
             held_cores=self.held_cores + allocation.cores,
             held_slots=self.held_slots + allocation.slots,
-            pods=self.pods | {pod_uid},
+            pods=tuple(sorted({*self.pods, pod_uid})),
         )
 
     def without_allocation(self, allocation: CardAllocation, *, pod_uid: str) -> "CardInfo":
@@ -81,7 +83,7 @@ class CardInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             held_mib=Mib(self.held_mib - allocation.mib),
             held_cores=self.held_cores - allocation.cores,
             held_slots=self.held_slots - allocation.slots,
-            pods=self.pods - {pod_uid},
+            pods=tuple(uid for uid in self.pods if uid != pod_uid),
         )
 
     def with_reservation(self, reservation: Reservation) -> "CardInfo":
@@ -325,7 +327,7 @@ def build_node_info(
             held_mib=mib,
             held_cores=cores + unplaced_cores,
             held_slots=slots + unplaced_slots,
-            pods=frozenset(holders.get(uuid, ())),
+            pods=tuple(sorted(holders.get(uuid, ()))),
             cordoned=cordon is CordonEffect.NO_SCHEDULE,
             avoided=cordon is CordonEffect.PREFER_NO_SCHEDULE,
             foreign_mib=node.foreign.get(uuid, _NO_MIB),

@@ -37,7 +37,7 @@ def test_what_pods_hold_is_not_free() -> None:
     assert snapshot.nodes["n"].free_mib == 46_499
     card_info = snapshot.card(CardUuid("GPU-a"))
     assert card_info is not None
-    assert card_info.pods == {"p", "q"}
+    assert card_info.pods == ("p", "q")
 
 
 def test_a_card_is_avoided_or_closed_as_its_cordon_says() -> None:
@@ -125,4 +125,4 @@ def test_a_pod_that_may_be_on_any_card_is_free_on_none_and_held_on_none() -> Non
     assert [card.free_mib for card in node_info.cards.values()] == [0, 18_000]
     assert [card.held_mib for card in node_info.cards.values()] == [0, 0]
     assert [card.held_cores for card in node_info.cards.values()] == [100, 100]
-    assert [card.pods for card in node_info.cards.values()] == [frozenset(), frozenset()]
+    assert [card.pods for card in node_info.cards.values()] == [(), ()]

@@ -47,7 +47,7 @@ class FirstFit:
         assert info is not None
         pods = [
             MovablePod(uid=uid, card=card, allocation=allocation, cost=float(allocation.mib))
-            for uid in info.pods - self.pinned
+            for uid in sorted(set(info.pods) - self.pinned)
             for allocation in [self.snapshot.pods[uid].by_card[card]]
         ]
         return sorted(pods, key=lambda pod: (pod.cost, pod.uid))
