@@ -56,7 +56,7 @@ class _Held(msgspec.Struct, Generic[T], gc=False):
     """What is known of one object; of 100,000 of them the garbage collector would look at each.
 
     Attributes:
-        listed: the number of the latest list that had it, or of the one before the watch that did.
+        listed: the number of the last list that had it, or after which a watch told of it.
     """
 
     uid: str

@@ -502,7 +502,7 @@ async def test_the_next_page_is_asked_for_while_one_is_decoded() -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_a_page_that_expired_makes_a_new_list(late: bool) -> None:  # noqa: FBT001
+async def test_a_page_that_expired_makes_a_new_list(late: bool) -> None:
     transport = PagedTransport(700, expires="600", late=late)
     async with listing(transport) as informer:
         assert len(informer.items()) == 700
