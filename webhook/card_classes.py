@@ -1,25 +1,27 @@
 """The cluster's card classes, kept current by watching nodes and pods."""
 
+import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from fracgpu.cards.card import NodeCards
-from fracgpu.cards.card_class import CardClass, card_classes
+from fracgpu.cards.card_class import CardClass, CardClassCounts
 from fracgpu.cards.node_labels import cards_from_labels
-from fracgpu.state.allocation import PodRecord
+from fracgpu.k8s.pod import LIVE_PODS
+from fracgpu.state.bound_pod import decode_bound_pod
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.node_info import read_node
-from fracgpu.state.pod_info import decode_pod_info
+from fracgpu.state.snapshot import PodAllocation
 from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
 from kube.kinds import NODES, PODS
-from process.clock import Clock
+from process.clock import Clock, wait_at_most
 
-# The age at which free shares are counted again. They only rank the classes, and counting takes
-# milliseconds in a large cluster, too long to repeat for every admission.
+# The age at which what pods changed is counted. Free shares only rank the classes.
 _FREE_AGE_S: Final = 1.0
+_NODES_AT_ONCE: Final = 16  # counted without a turn for reviews; some 2 ms
 
 
 class CardClassIndex:
@@ -28,6 +30,8 @@ class CardClassIndex:
     Free is capacity minus what live pods hold. The webhook makes no assumptions: between an
     admission and its Binding a class looks freer than it is. That can affect which class is
     chosen, but never allocates memory twice.
+
+    Nodes are counted by a task, a few at a time, so that no review waits for it.
     """
 
     def __init__(
@@ -40,18 +44,28 @@ class CardClassIndex:
         self._clock = clock
         self._label_reserved_mib = label_reserved_mib
         self._ledger = Ledger()
-        self._cards: dict[str, NodeCards] = {}
-        self._unreported: dict[str, NodeCards] = {}
+        self._counts = CardClassCounts()
+        self._unreported: set[str] = set()
+        self._outdated: set[str] = set()
+        self._node_changed = asyncio.Event()
         self._classes: tuple[CardClass, ...] | None = None
-        self._free_changed = False
-        self._counted_at_s = 0.0
         self._nodes = Informer(client, NODES, decode=read_node, on_change=self._on_node)
-        self._pods = Informer(client, PODS, decode=_record, on_change=self._on_pod)
+        self._pods = Informer(
+            client,
+            PODS,
+            decode=_allocation,
+            field_selector=LIVE_PODS,  # of the others, which can be most of all, none holds a card
+            on_change=self._on_pod,
+        )
 
     @property
     def tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
         """The loops that keep the classes current."""
-        return {"follow_nodes": self._nodes.run, "follow_pods": self._pods.run}
+        return {
+            "follow_nodes": self._nodes.run,
+            "follow_pods": self._pods.run,
+            "count_cards": self._count,
+        }
 
     @property
     def age_s(self) -> float:
@@ -59,66 +73,87 @@ class CardClassIndex:
         return max(self._nodes.last_contact_age_s, self._pods.last_contact_age_s)
 
     def problem(self) -> str | None:
-        """Return why nodes and pods are not listed yet, or None; a later outage changes nothing."""
+        """Return why the classes are not known yet, or None; a later outage changes nothing."""
         waiting = [
             informer_name
             for informer_name, informer in (("nodes", self._nodes), ("pods", self._pods))
             if not informer.synced
         ]
-        if not waiting:
-            return None
-        return f"the API server has not listed {' and '.join(waiting)} yet"
+        if waiting:
+            return f"the API server has not listed {' and '.join(waiting)} yet"
+        return "the cards are not counted yet" if self._classes is None else None
 
     def classes(self) -> tuple[CardClass, ...] | None:
-        """Return the card classes, largest free share first; None until nodes and pods are listed.
+        """Return the card classes, largest free share first; None until they are counted.
 
-        Changes of nodes count at once, changes of pods within a second.
+        Changes of nodes are counted as they come, changes of pods within a second. As long as
+        nothing changes in them, the same tuple is returned.
         """
-        if self._classes is not None and not self._free_changed:
-            return self._classes  # once nodes and pods are listed, they stay so
-        if self.problem() is not None:
-            return None
-        now_s = self._clock.monotonic()
-        aged = self._free_changed and now_s - self._counted_at_s >= _FREE_AGE_S
-        if self._classes is None or aged:
-            self._free_changed, self._counted_at_s = False, now_s
-            free_mib = self._ledger.free_mib(now=self._clock.now())
-            self._classes = card_classes(
-                self._cards.values(), free_mib=free_mib, supposed=self._supposed()
-            )
         return self._classes
 
     def refresh(self) -> None:
-        """Recompute the classes: the memory reserved on cards known only from labels changed."""
-        self._classes = None
+        """Count again the cards known only from labels: the memory reserved on them changed."""
+        self._outdated |= self._unreported
+        self._node_changed.set()
 
-    def _supposed(self) -> tuple[NodeCards, ...]:
-        reserved_mib = self._label_reserved_mib()
-        return tuple(
-            replace(
-                node, cards=cards_from_labels(node.node, node.labels, reserved_mib=reserved_mib)
-            )
-            for node in self._unreported.values()
-        )
+    async def _count(self) -> None:
+        """Count what changes, until cancelled."""
+        await self._nodes.wait_synced()
+        await self._pods.wait_synced()
+        while True:
+            self._node_changed.clear()
+            await self._count_changed()
+            await wait_at_most(self._clock, self._node_changed, limit_s=_FREE_AGE_S)
+
+    async def _count_changed(self) -> None:
+        changed = self._outdated | self._ledger.take_changed(now=self._clock.now())
+        self._outdated = set()
+        for at, name in enumerate(changed):
+            if at % _NODES_AT_ONCE == _NODES_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            self._count_node(name)
+        if changed or self._classes is None:
+            classes = self._counts.classes()
+            if classes != self._classes:
+                self._classes = classes
+
+    def _count_node(self, name: str) -> None:
+        node_info = self._ledger.node(name, now=self._clock.now())
+        if node_info is None:
+            self._counts.remove(name)
+        elif node_info.node.cards:
+            free_mib = {uuid: card.free_mib for uuid, card in node_info.cards.items()}
+            self._counts.put(node_info.node, free_mib=free_mib)
+        else:
+            self._counts.suppose(self._supposed(node_info.node))
+
+    def _supposed(self, node: NodeCards) -> NodeCards:
+        cards = cards_from_labels(node.node, node.labels, reserved_mib=self._label_reserved_mib())
+        return replace(node, cards=cards)
 
     def _on_node(self, change: Change[NodeCards]) -> None:
-        self._classes = None
         name, node = change.key.name, change.object
-        self._cards.pop(name, None)
-        self._unreported.pop(name, None)
+        self._unreported.discard(name)
         if change.type is ChangeType.DELETED:
             self._ledger.remove_node(name)
-            return
-        (self._cards if node.cards else self._unreported)[name] = node
-        self._ledger.set_node(node)
+        else:
+            if not node.cards:
+                self._unreported.add(name)
+            self._ledger.set_node(node)
+        self._node_changed.set()
 
-    def _on_pod(self, change: Change[PodRecord]) -> None:
-        self._free_changed = True
-        if change.type is ChangeType.DELETED:
+    def _on_pod(self, change: Change[PodAllocation | None]) -> None:
+        if change.type is ChangeType.DELETED or change.object is None:
             self._ledger.remove_pod(change.uid)
         else:
-            self._ledger.set_pod(change.object)
+            self._ledger.observe(change.object)
 
 
-def _record(body: bytes) -> PodRecord:
-    return decode_pod_info(body).record
+def _allocation(body: bytes) -> PodAllocation | None:
+    """Return what a pod holds, or None for one without a node.
+
+    Raises:
+        WireError: *body* is not a pod.
+    """
+    bound = decode_bound_pod(body)
+    return None if bound is None else bound.allocation

@@ -1,5 +1,6 @@
 """Builds the webhook: the only module that names its concrete parts."""
 
+import asyncio
 import gc
 import socket
 from collections.abc import AsyncIterator, Mapping
@@ -16,7 +17,7 @@ from kube.events import EventRecorder
 from process.clock import Clock, SystemClock
 from process.connections import ConnectionLimits, Connections
 from process.lifecycle import Running, Service
-from process.memory import give_back_large_blocks, read_tls_in_small_pieces
+from process.memory import freeze_until, give_back_large_blocks, read_tls_in_small_pieces
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
 from process.tls import PRIVATE_KEY_KEY, ServingTls
 from webhook.admission_config import AdmissionConfig
@@ -101,11 +102,16 @@ def build(settings: WebhookSettings) -> Service:
             )
             watchers = (card_classes, certificate, rules, namespaces)
             tasks = {name: loop for watcher in watchers for name, loop in watcher.tasks.items()}
+
+            async def settle_memory() -> None:
+                await freeze_until(lambda: card_classes.problem() is None, clock)
+                await asyncio.Event().wait()
+
             # Everything loaded by now lives as long as the process, so the garbage collector
             # need not traverse it while a request waits.
             gc.collect()
             gc.freeze()
-            yield Running(tasks=tasks, servers=(server,))
+            yield Running(tasks={**tasks, "settle_memory": settle_memory}, servers=(server,))
 
     return Service(
         name="webhook",

@@ -179,6 +179,17 @@ def test_a_cordon_that_closes_its_card_is_written_as_versions_without_effects_wr
 
 def test_nothing_written_means_no_cards_and_no_cordons() -> None:
     assert annotations.read_cards("") == ()
+
+
+def test_an_inventory_that_did_not_change_is_the_same_object() -> None:
+    card = Card(uuid=CardUuid("GPU-a"), index=0, model="NVIDIA A30", total_mib=Mib(24_000))
+    text = annotations.write_cards([card])
+    other = annotations.write_cards([replace(card, total_mib=Mib(24_080))])
+
+    first = annotations.read_cards(text)
+
+    assert annotations.read_cards(other) != first
+    assert annotations.read_cards(text) is first
     assert annotations.read_cordons("") == ()
 
 

@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fracgpu.cards.card import SHARE_GRANULE_MIB, Card, CardUuid, Cordon, Health, NodeCards
-from fracgpu.cards.card_class import CardClass, card_classes, model_allowed, model_key
+from fracgpu.cards.card_class import (
+    CardClass,
+    CardClassCounts,
+    card_classes,
+    model_allowed,
+    model_key,
+)
 from fracgpu.units import Mib, share_of
 
 NOON = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
@@ -232,6 +238,38 @@ def test_classes_count_every_usable_card_once_whatever_the_order_of_nodes(
     assert all(card_class.most_per_node <= card_class.cards for card_class in classes)
     assert all(0 <= card_class.free_share <= 1 for card_class in classes)
     assert classes == card_classes(nodes[::-1], free_mib=all_free(nodes))
+
+
+nodes_of_any_kind = st.builds(
+    a_node,
+    st.sampled_from(["a", "b", "c"]),
+    cards,
+    cards,
+    shared=st.booleans(),
+)
+
+
+@given(st.lists(st.tuples(nodes_of_any_kind, st.sampled_from(["put", "suppose", "remove"]))))
+def test_nodes_counted_as_they_change_give_the_classes_of_the_nodes_that_are_left(
+    changes: list[tuple[NodeCards, str]],
+) -> None:
+    counts, left = CardClassCounts(), dict[str, tuple[NodeCards, str]]()
+    for node, change in changes:
+        if change == "put":
+            counts.put(node, free_mib=all_free([node]))
+        elif change == "suppose":
+            counts.suppose(node)
+        else:
+            counts.remove(node.node)
+        left.pop(node.node, None)
+        if change != "remove":
+            left[node.node] = node, change
+    reported = [node for node, change in left.values() if change == "put"]
+    supposed = [node for node, change in left.values() if change == "suppose"]
+
+    expected = card_classes(reported, free_mib=all_free(reported), supposed=supposed)
+
+    assert counts.classes() == expected
 
 
 def test_what_only_labels_suggest_comes_after_what_an_agent_reported() -> None:
