@@ -98,7 +98,7 @@ class RejectReason(Enum):
     PARTLY_HELD = "held_in_other_sets"
     AMBIGUOUS = "container_unclear"
     UNLISTED = "container_not_listed"
-    LISTED_TWICE = "containerlisted_twice"
+    LISTED_TWICE = "container_listed_twice"
     OTHER_POD = "pod_of_same_name"
     WRONG_NODE = "pod_of_another_node"
     NOT_ASSIGNED = "not_assigned"

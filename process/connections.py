@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from process.sockets import bound_socket
 
-_BACKLOG: Final = 128
+BACKLOG: Final = 128
+"""Connections that the kernel keeps until they are accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,7 @@ class Connections:
         listening = bound_socket(host, port, kind=_Listening)
         listening.connections = self
         try:
-            listening.listen(_BACKLOG)
+            listening.listen(BACKLOG)
             listening.settimeout(0)
         except OSError:
             listening.close()

@@ -12,7 +12,7 @@ from aiohttp import HttpVersion11, web
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
-from process.connections import Connections
+from process.connections import BACKLOG, Connections
 from process.sockets import bound_socket
 
 Answering = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -342,7 +342,7 @@ class HttpServer:
             return
         http1 = cast("Callable[[], asyncio.BaseProtocol]", runner.server)
         self._both = await asyncio.get_running_loop().create_server(
-            partial(self._other.or_else, http1), sock=listening, ssl=self._ssl
+            partial(self._other.or_else, http1), sock=listening, ssl=self._ssl, backlog=BACKLOG
         )
 
     async def stop(self, limit_s: float) -> None:

@@ -22,7 +22,7 @@ log = structlog.get_logger()
 # which Go writes them. Traceparent and Tracestate are of W3C Trace Context, the others of RFC 9110.
 # Of those outside _OTHERS aiohttp takes none twice. Nothing is tried in two ways: all quantifiers
 # are possessive.
-_VALUE: Final = rb":[\t -~]{0,1024}+\r\n"
+_VALUE: Final = rb":[\t -~]{0,4096}+\r\n"
 _OTHERS: Final = (
     rb"(?:(?i:Accept|Accept-Encoding|Authorization|Traceparent|Tracestate)" + _VALUE + rb"){0,16}+"
 )
@@ -60,7 +60,8 @@ class WholeRequests:
     It answers a request itself only if all of it came at once, with no header that could change its
     meaning, while the connection is idle. All else is aiohttp's: other methods and headers, bodies
     that come in pieces, and what *answer* leaves to it. A connection whose caller sends anything
-    unexpected, or does not wait for its answers or does not read them, stays aiohttp's for good.
+    unexpected, or two requests in one piece, or does not read its answers, stays aiohttp's for
+    good.
 
     Args:
         answer: answers what it can at once; if it raises, aiohttp's way gets the request.
@@ -88,6 +89,13 @@ class WholeRequests:
         except Exception:  # aiohttp's way raises it again, and answers with 500
             log.warning("not_answered_at_once", path=path, exc_info=True)
             return None
+
+    def note(self, whole: Whole) -> None:
+        """Do what the caller need not wait for; it has its answer, so an error is only logged."""
+        try:
+            whole.sent()
+        except Exception:
+            log.exception("answer_not_noted")
 
     def head(self, length: int) -> bytes:
         """Return the head of an answer of *length* bytes."""
@@ -156,7 +164,7 @@ class _Connection(asyncio.Protocol):
             if whole is not None:
                 transport.write(self._requests.head(len(whole.body)) + whole.body)
                 self._connections.enter(self._descriptor, Stage.IDLE, abort=transport.abort)
-                whole.sent()
+                self._requests.note(whole)
                 return True
         self._owed = owed if owed >= 0 else math.inf
         self._connections.enter(self._descriptor, Stage.READING, abort=transport.abort)

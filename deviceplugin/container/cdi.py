@@ -21,7 +21,9 @@ CDI_VERSION: Final = "0.5.0"
 _NAME_CHARS: Final = 16
 _FILE_PREFIX: Final = names.CDI_KIND.replace("/", "-") + "_"
 _FILE_SUFFIX: Final = ".json"
-_MARK_PATH: Final = "/run/fracgpu/spec"
+# Beside kubelet's own /dev/termination-log: the runtime makes this folder anew for each container,
+# so there is always a place for it.
+_MARK_PATH: Final = "/dev/fracgpu-spec"
 
 
 class CdiError(Exception):
@@ -187,6 +189,18 @@ class CdiFolder:
         return {
             name: _environment(file) for name in self.names() if (file := self._file(name)).exists()
         }
+
+    def withdraw(self, name: str) -> None:
+        """Remove the spec of one device, if it is there; a container made from it can still start.
+
+        Raises:
+            CdiError: the folder cannot be written.
+        """
+        try:
+            self._file(name).unlink(missing_ok=True)
+        except OSError as error:
+            reason = error.strerror or error
+            raise CdiError(f"cannot remove {self._file(name)}: {reason}") from error
 
     def remove(self, name: str) -> None:
         """Remove the spec of one device and all that belongs to it, if it is there.

@@ -167,7 +167,8 @@ class Injection:
             await asyncio.to_thread(self._links.remove, name)
         try:
             # What the last holder had is not in the runtime's memory any more when the next starts.
-            await asyncio.to_thread(self._specs.remove, name)
+            # If kubelet has given the slot to two pods, the other one may be about to start.
+            await asyncio.to_thread(self._specs.withdraw, name)
         except CdiError as error:
             log.warning("old_spec_kept", slots=sorted(slot_ids), reason=str(error))
         return self._links if by_links else None

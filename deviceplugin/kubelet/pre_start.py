@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -361,7 +362,9 @@ async def _written(folder: SpecStore, spec: CdiSpec) -> None:
     try:
         await asyncio.shield(writing)
     except asyncio.CancelledError:
-        await asyncio.wait([writing])
+        while not writing.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([writing])
         raise
 
 

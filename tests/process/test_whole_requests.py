@@ -80,7 +80,7 @@ class Caller:
         self.descriptor = end.fileno()
         self.asked: list[tuple[str, bytes]] = []
         self.events: list[str] = []
-        self.leaves = self.fails = False
+        self.leaves = self.fails = self.notes_fail = False
         requests = WholeRequests(self._answer, connections=self.connections, clock=SystemClock())
         self.aiohttp = Recorder()
         protocol = requests.or_else(lambda: self.aiohttp)
@@ -96,7 +96,12 @@ class Caller:
             raise RuntimeError("wrong")
         assert transport is self.line
         self.asked.append((path, body))
-        return Whole(b"said " + body, sent=lambda: self.events.append(f"{len(self.line.sent)}"))
+        return Whole(b"said " + body, sent=self._note)
+
+    def _note(self) -> None:
+        self.events.append(f"{len(self.line.sent)}")
+        if self.notes_fail:
+            raise RuntimeError("wrong")
 
     def comes(self, text: str) -> None:
         self.protocol.data_received(text.encode())
@@ -136,6 +141,15 @@ async def test_what_the_caller_need_not_wait_for_comes_after_the_answer(caller: 
     assert caller.events == [str(len(caller.line.sent))]
 
 
+async def test_what_fails_after_the_answer_ends_no_connection(caller: Caller) -> None:
+    caller.notes_fail = True
+    for _ in range(2):
+        caller.comes(SAY)
+
+    assert len(caller.asked) == len(caller.events) == 2
+    assert not caller.line.closing
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -151,7 +165,7 @@ async def test_what_the_caller_need_not_wait_for_comes_after_the_answer(caller: 
         SAY.replace("Host: here", "Host: h\0re"),
         SAY.replace("Host: here", "Host: here\r\n folded"),
         SAY.replace("Content-Length: 5", "Content-Length: +5"),
-        SAY.replace("here", "x" * 1024),
+        SAY.replace("here", "x" * 4096),
         SAY.replace("Host: here\r\n", ""),
         SAY.replace("Host: here\r\n", "Host: here\r\n" * 2),
         SAY.replace("Accept: ", "Accept: x\r\nAccept: " * 17),

@@ -72,7 +72,7 @@ def test_a_written_spec_is_what_the_specification_wants(tmp_path: Path) -> None:
                     "mounts": [
                         {
                             "hostPath": str(mark),
-                            "containerPath": "/run/fracgpu/spec",
+                            "containerPath": "/dev/fracgpu-spec",
                             "options": ["ro", "nosuid", "nodev", "rbind"],
                         }
                     ],

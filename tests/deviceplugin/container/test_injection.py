@@ -92,7 +92,7 @@ async def test_ids_that_are_handed_out_again_begin_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reads_cdi", [True, False])
-async def test_of_ids_that_are_allocated_again_no_spec_of_the_last_holder_is_left(
+async def test_of_ids_that_are_allocated_again_nothing_can_be_made_of_the_last_holders_spec(
     tmp_path: Path, reads_cdi: bool
 ) -> None:
     rig = Rig(tmp_path, FakeRuntime(reads_cdi=reads_cdi))
@@ -101,7 +101,9 @@ async def test_of_ids_that_are_allocated_again_no_spec_of_the_last_holder_is_lef
 
     await rig.injection.allocate(S1)
 
-    assert rig.specs.names() == {device_name(S2)}
+    assert rig.specs.environments().keys() == {device_name(S2)}
+    # A container that was made of it, and has not started yet, still can.
+    assert rig.specs.names() == {device_name(S1), device_name(S2)}
 
 
 async def test_an_old_spec_that_cannot_be_removed_does_not_fail_the_pod(tmp_path: Path) -> None:
