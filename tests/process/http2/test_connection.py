@@ -9,7 +9,7 @@ from h2.events import StreamEnded
 from hyperframe.frame import PingFrame, RstStreamFrame, WindowUpdateFrame
 
 from process.http2.connection import Http2Connection
-from process.http2.request import Bodies, Http2Limits, Request
+from process.http2.request import Answerer, Bodies, Http2Limits, Request
 from process.http2.state import AT_ONCE, STREAMS
 from process.telemetry import Answer
 from tests.support.http2_server import LIMIT, serving
@@ -127,13 +127,8 @@ class Written(asyncio.Transport):
         self.writes.append(bytes(data))
 
 
-async def test_answers_that_become_ready_together_are_one_write() -> None:
-    go = asyncio.Event()
-
-    async def answer(_: Request) -> Answer:
-        await go.wait()
-        return Answer(200, b"gone")
-
+def connected(answer: Answerer) -> tuple[Http2Connection, Written, H2Connection]:
+    """Return a connection, what it has written, and its caller."""
     connection = Http2Connection(
         answer,
         bodies=Bodies(largest=LIMIT, most=LIMIT),
@@ -144,6 +139,17 @@ async def test_answers_that_become_ready_together_are_one_write() -> None:
     written, caller = Written(), H2Connection()
     connection.connection_made(written)
     caller.initiate_connection()
+    return connection, written, caller
+
+
+async def test_answers_that_become_ready_together_are_one_write() -> None:
+    go = asyncio.Event()
+
+    async def answer(_: Request) -> Answer:
+        await go.wait()
+        return Answer(200, b"gone")
+
+    connection, written, caller = connected(answer)
     for stream in (1, 3, 5):
         head = [(":method", "POST"), (":scheme", "https"), (":authority", "x"), (":path", "/")]
         caller.send_headers(stream, head, end_stream=True)
@@ -167,16 +173,7 @@ async def test_of_requests_given_up_in_the_same_piece_few_are_answered_as_they_a
         asked.append(request)
         return Answer(200, b"")
 
-    connection = Http2Connection(
-        answer,
-        bodies=Bodies(largest=LIMIT, most=LIMIT),
-        limits=Http2Limits(),
-        opened=lambda _: None,
-        closed=lambda _: None,
-    )
-    written, caller = Written(), H2Connection()
-    connection.connection_made(written)
-    caller.initiate_connection()
+    connection, _, caller = connected(answer)
     for stream in range(1, 2000, 2):
         head = [(":method", "GET"), (":scheme", "https"), (":authority", "x"), (":path", "/")]
         caller.send_headers(stream, head, end_stream=True)
