@@ -54,7 +54,8 @@ class CardClassIndex:
             client,
             PODS,
             decode=_allocation,
-            field_selector=LIVE_PODS,  # of the others, which can be most of all, none holds a card
+            # None of the others holds a card, and a new pod costs the API server no event for us.
+            field_selector=f"{LIVE_PODS},spec.nodeName!=",
             on_change=self._on_pod,
         )
 
