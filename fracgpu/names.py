@@ -94,6 +94,13 @@ CDI_KIND: Final = "fracgpu.io/slot"
 
 # Environment variables of a container that holds a slice.
 ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
+# Which cards a container gets from NVIDIA's runtime, and by how much a hook of its toolkit limits
+# their memory: a pod that asks for a share sets none of them.
+ENV_CARDS_AND_LIMITS: Final = (
+    ENV_VISIBLE_DEVICES,
+    "NVIDIA_GPU_MEMORY_REQUEST",
+    "NVIDIA_GPU_MEMORY_LIMIT",
+)
 ENV_MEM_MIB: Final = "FRACGPU_MEM_MIB"
 ENV_CARD_MIB: Final = "FRACGPU_CARD_MIB"
 # Read by programs written for other systems: gpushare, and HAMi's library.

@@ -159,9 +159,7 @@ def _figures_of(row: Row, bare: _Cluster, ours: _Cluster, note: str) -> Iterator
         ("to_bare_cpu", with_us.ms / without.ms, "ratio"),
         ("refused", with_us.refused / with_us.creates, "ratio"),
     ):
-        yield Figure(
-            name=f"webhook.{row.name}_{name}", value=round(value, 3), unit=unit, note=note
-        )
+        yield Figure(name=f"webhook.{row.name}_{name}", value=round(value, 3), unit=unit, note=note)
 
 
 @asynccontextmanager

@@ -14,9 +14,7 @@ POLICIES: Final = (
     "fracgpu-bindings",
     "fracgpu-cronjobs",
     "fracgpu-device-environment",
-    "fracgpu-device-environment-warn",
     "fracgpu-devices",
-    "fracgpu-devices-warn",
     "fracgpu-foreign-assignments",
     "fracgpu-lease-term",
     "fracgpu-moves",
@@ -26,7 +24,6 @@ POLICIES: Final = (
     "fracgpu-rebalancer-nodes",
     "fracgpu-rebalancer-pods",
     "fracgpu-rebalancer-records",
-    "fracgpu-scheduler-writes",
     "fracgpu-workloads",
 )
 """The ValidatingAdmissionPolicies of ``deploy/``; each has a binding of the same name."""

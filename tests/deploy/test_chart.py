@@ -299,7 +299,7 @@ def test_another_namespace_may_scrape() -> None:
 def test_settings_reach_the_configmaps() -> None:
     values = {
         "config": {"rebalancer": {"mode": "active"}, "admission": {"dialects": ["kai"]}},
-        "policies": {"devices": "deny"},
+        "policies": {"devices": ["Deny"]},
     }
 
     found = by_key(rendered(values))
@@ -307,7 +307,9 @@ def test_settings_reach_the_configmaps() -> None:
     data = found["ConfigMap fracgpu-system/fracgpu-config"]["data"]
     assert read_yaml(data["rebalancer"])["mode"] == "active"
     assert read_yaml(data["admission"])["dialects"] == ["kai"]
-    assert found["ConfigMap fracgpu-system/fracgpu-policies"]["data"]["devices"] == "deny"
+    for name in ("fracgpu-devices", "fracgpu-device-environment"):
+        binding = found[f"ValidatingAdmissionPolicyBinding {name}"]
+        assert binding["spec"]["validationActions"] == ["Deny"]
 
 
 @pytest.mark.parametrize(

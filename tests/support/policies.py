@@ -62,7 +62,7 @@ def kubelet_of(node: str) -> Sender:
     return Sender(username=f"system:node:{node}")
 
 
-def refusals(  # noqa: PLR0913 - the parts of a request; all but two have defaults
+def refusals(
     name: str,
     new: Json | None,
     *,

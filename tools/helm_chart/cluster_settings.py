@@ -80,6 +80,19 @@ CLUSTER: Final = (
         default=False,
     ),
     Setting(
+        key="policies.devices",
+        doc=(
+            "What happens to pods that take devices past FracGPU, in namespaces without the label "
+            "fracgpu.io/devices: [Deny], [Warn] or [Audit] (docs/security.md)."
+        ),
+        schema={"type": "array", "items": one_of("Deny", "Warn", "Audit"), "minItems": 1},
+        default=TAKEN,
+        places=tuple(
+            Place(kind="ValidatingAdmissionPolicyBinding", name=name, path="spec.validationActions")
+            for name in ("fracgpu-devices", "fracgpu-device-environment")
+        ),
+    ),
+    Setting(
         key="networkPolicies.enabled",
         doc="Closes the ports of our pods to everybody who needs none of them.",
         schema=BOOLEAN,

@@ -11,7 +11,6 @@ from tools.helm_chart.settings import (
     BOOLEAN,
     COMPONENTS,
     MAP,
-    STRING,
     TAKEN,
     Component,
     Place,
@@ -30,7 +29,6 @@ from tools.helm_chart.template import (
 
 Objects = dict[Key, Any]
 _CONFIG: Final = "fracgpu-config"
-_POLICIES: Final = "fracgpu-policies"
 # By which the sidecar of Grafana's chart finds dashboards.
 DASHBOARD_LABEL: Final = "grafana_dashboard"
 DASHBOARDS_FOLDER: Final = "dashboards"
@@ -40,7 +38,7 @@ _IMAGES: Final = {"fracgpu": "fracgpu.image", "kube-scheduler": "fracgpu.kubeSch
 
 
 def complete(objects: Objects, settings: list[Setting]) -> list[Setting]:
-    """Return the settings with deploy/'s defaults, and one for each key of our ConfigMaps.
+    """Return the settings with deploy/'s defaults, and one for each key of our ConfigMap.
 
     Raises:
         MissingFieldError: deploy/ lacks a field whose value is a default of the chart.
@@ -51,9 +49,6 @@ def complete(objects: Objects, settings: list[Setting]) -> list[Setting]:
         found.append(
             Setting(key=f"config.{key}", doc=doc, schema=MAP, default=yaml.safe_load(text) or {})
         )
-    for key, word in find(objects, "ConfigMap", _POLICIES)["data"].items():
-        doc = f"The key {key} of the ConfigMap {_POLICIES}: docs/security.md."
-        found.append(Setting(key=f"policies.{key}", doc=doc, schema=STRING, default=word))
     return found
 
 
@@ -207,9 +202,6 @@ def _fill_configuration(objects: Objects) -> None:
     data = find(objects, "ConfigMap", _CONFIG)["data"]
     for key in data:
         data[key] = Text(f"toYaml .Values.config.{key}")
-    data = find(objects, "ConfigMap", _POLICIES)["data"]
-    for key in data:
-        data[key] = Expression(f".Values.policies.{key}", quoted=True)
 
 
 def _prometheus_namespace(objects: Objects) -> str:

@@ -111,20 +111,26 @@ _HARMLESS: Final = (VOID, "none")
 
 
 def refuse_chosen_cards(pod: Pod) -> None:
-    """Raise if a pod with a request also chooses cards itself, bypassing the scheduler.
+    """Raise if a pod with a request also chooses cards or their limits itself.
 
     Raises:
-        RequestError: a container sets the variable to a value that exposes a card.
+        RequestError: a container sets a variable that exposes a card to it, or that a hook of
+            NVIDIA's toolkit reads as the limit of a card's memory.
     """
     for container in pod.containers:
         for variable in container.env or ():
-            if variable.name == _KEY and variable.value not in _HARMLESS:
-                raise RequestError(
-                    field=f"env {_KEY} of container '{container.name}'",
-                    found=variable.value or "no plain value",
-                    wanted="no such variable: FracGPU chooses the cards, and shows them",
-                    hint="leave it out",
-                )
+            name = variable.name
+            if name not in names.ENV_CARDS_AND_LIMITS:
+                continue
+            if name == _KEY and variable.value in _HARMLESS:
+                continue
+            what = "chooses the cards, and shows them" if name == _KEY else "limits the memory"
+            raise RequestError(
+                field=f"env {name} of container '{container.name}'",
+                found=variable.value or "no plain value",
+                wanted=f"no such variable: FracGPU {what}",
+                hint="leave it out",
+            )
 
 
 _GPU_MEM: Final = escape(names.GPU_MEM)

@@ -52,7 +52,7 @@ def _relevant_of(container: Container) -> Container:
         else Resources(limits=_read(resources.limits), requests=_read(resources.requests)),
         env=None
         if env is None
-        else [variable for variable in env if variable.name == names.ENV_VISIBLE_DEVICES],
+        else [variable for variable in env if variable.name in names.ENV_CARDS_AND_LIMITS],
     )
 
 

@@ -16,17 +16,15 @@ def objects(**spec: Any) -> dict[tuple[str, str, str], Any]:
     return {
         ("Deployment", "", "web"): {"kind": "Deployment", "spec": spec},
         ("ConfigMap", "", "fracgpu-config"): {"data": {"placement": "strategy: pack\n"}},
-        ("ConfigMap", "", "fracgpu-policies"): {"data": {"devices": "warn"}},
     }
 
 
-def test_defaults_are_deploys_and_each_key_of_our_configmaps_is_a_value() -> None:
+def test_defaults_are_deploys_and_each_key_of_our_configmap_is_a_value() -> None:
     found = {setting.key: setting.default for setting in complete(objects(replicas=2), [REPLICAS])}
 
     assert found == {
         "web.replicas": 2,
         "config.placement": {"strategy": "pack"},
-        "policies.devices": "warn",
     }
 
 
