@@ -355,6 +355,29 @@ async def test_pods_that_ask_for_nothing_get_nothing(harness: Harness) -> None:
         body = {"metadata": {"name": "m"}, "data": {names.ENV_VISIBLE_DEVICES: data}}
         await admin.create(kind, body, namespace="closed")
     await admin.create(PODS, a_grabber(value="void"), namespace="closed")
+    await check_what_changes_a_pod_later(harness)
+
+    # Elsewhere the cluster's default counts, and kubectl shows it.
+    answer = await kubectl.ask("create", "-f-", stdin=a_grabber(value="all"))
+    assert answer.ok
+    assert "Warning: " in answer.error
+    assert "leave it out or set" in answer.error
+    for name in ("fracgpu-devices", "fracgpu-device-environment"):
+        deny = '{"spec": {"validationActions": ["Deny"]}}'
+        kind = "validatingadmissionpolicybinding"
+        await kubectl("patch", kind, name, "--type=merge", f"--patch={deny}")
+    other = {**a_grabber(), "metadata": {"name": "other"}}
+    await until(
+        lambda: is_refused(admin.create(PODS, other, namespace="default", dry_run=True)),
+        what="the default of the cluster in force",
+        limit_s=60,
+    )
+    await admin.create(PODS, other, namespace="kube-system", dry_run=True)
+
+
+async def check_what_changes_a_pod_later(harness: Harness) -> None:
+    """An ephemeral container, and annotations through each door that has them."""
+    admin = harness.admin
     debug = {"name": "d", "image": "x", "env": [{"name": names.ENV_VISIBLE_DEVICES, "value": "0"}]}
     grab = {"spec": {"ephemeralContainers": [debug]}}
     said = await refusal(
@@ -376,23 +399,6 @@ async def test_pods_that_ask_for_nothing_get_nothing(harness: Harness) -> None:
     for subresource in (None, "status"):
         note = annotated("app", str(subresource))
         await admin.patch(PODS, "grab", note, namespace="closed", subresource=subresource)
-
-    # Elsewhere the cluster's default counts, and kubectl shows it.
-    answer = await kubectl.ask("create", "-f-", stdin=a_grabber(value="all"))
-    assert answer.ok
-    assert "Warning: " in answer.error
-    assert "leave it out or set" in answer.error
-    for name in ("fracgpu-devices", "fracgpu-device-environment"):
-        deny = '{"spec": {"validationActions": ["Deny"]}}'
-        kind = "validatingadmissionpolicybinding"
-        await kubectl("patch", kind, name, "--type=merge", f"--patch={deny}")
-    other = {**a_grabber(), "metadata": {"name": "other"}}
-    await until(
-        lambda: is_refused(admin.create(PODS, other, namespace="default", dry_run=True)),
-        what="the default of the cluster in force",
-        limit_s=60,
-    )
-    await admin.create(PODS, other, namespace="kube-system", dry_run=True)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """CEL match conditions of webhooks, refused before they are stored where we cannot evaluate them.
 
-The ``cel`` library knows the standard functions and macros; ``join`` and ``findAll`` are added here.
+The ``cel`` library knows the standard functions and macros; ``join`` and ``findAll`` are added.
 Other functions of Kubernetes' own (optional fields ``.?``, ``quantity()``, ``authorizer``) it does
 not know; an expression that needs those is refused with its reason, never skipped.
 """
