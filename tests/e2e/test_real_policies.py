@@ -364,8 +364,8 @@ async def test_pods_that_ask_for_nothing_get_nothing(harness: Harness) -> None:
     assert "leave it out or set" in answer.error
     for name in ("fracgpu-devices", "fracgpu-device-environment"):
         deny = '{"spec": {"validationActions": ["Deny"]}}'
-        kind = "validatingadmissionpolicybinding"
-        await kubectl("patch", kind, name, "--type=merge", f"--patch={deny}")
+        bindings = "validatingadmissionpolicybinding"
+        await kubectl("patch", bindings, name, "--type=merge", f"--patch={deny}")
     other = {**a_grabber(), "metadata": {"name": "other"}}
     await until(
         lambda: is_refused(admin.create(PODS, other, namespace="default", dry_run=True)),

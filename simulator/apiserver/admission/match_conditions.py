@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import cel
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from simulator.objects import Json
 
@@ -75,7 +75,7 @@ def context(variables: Mapping[str, Any]) -> cel.Context:
 
     Source: cel-go's ext.Strings; k8s.io/apiserver pkg/cel/library/regex.go.
     """
-    functions = {"join": _join, "findAll": _find_all}
+    functions: dict[str, Callable[..., Any]] = {"join": _join, "findAll": _find_all}
     return cel.Context(variables=dict(variables), functions=functions)
 
 
