@@ -11,7 +11,8 @@ import structlog
 from aiohttp import web
 
 from fracgpu import names
-from fracgpu.cards.card_class import CardClass
+from fracgpu.cards.card_class import CardClass, SelectedNodes
+from fracgpu.k8s.node_affinity import NodeRules
 from fracgpu.request.grant_note import Seal
 from process.clock import Clock
 from process.connections import Connections, Stage
@@ -56,6 +57,7 @@ class AdmissionContext:
 
     Attributes:
         classes: the cluster's card classes; None while they are unknown.
+        select: the nodes that a pod's selectors allow, with their card classes.
         config: the administrator's configuration.
         namespace_labels: labels of a namespace by its name; None if not known yet.
         ask_labels: gets the same from the API server, for a namespace that is not known yet.
@@ -63,6 +65,7 @@ class AdmissionContext:
     """
 
     classes: Callable[[], Sequence[CardClass] | None]
+    select: Callable[[NodeRules], SelectedNodes]
     config: Callable[[], AdmissionConfig]
     namespace_labels: Callable[[str], Mapping[str, str] | None]
     ask_labels: Callable[[str], Awaitable[Mapping[str, str]]]
@@ -283,6 +286,7 @@ class AdmissionHandler:
         context = DecisionContext(
             classes=self._context.classes(),
             config=config,
+            select=self._context.select,
             namespace_labels=labels,
             seal=self._context.seal(review.namespace),
         )
@@ -294,7 +298,10 @@ class AdmissionHandler:
         if review.namespace in config.excluded_namespaces:
             return _excluded(review)
         context = DecisionContext(
-            classes=self._context.classes(), config=config, namespace_labels=labels
+            classes=self._context.classes(),
+            config=config,
+            select=self._context.select,
+            namespace_labels=labels,
         )
         return admit_workload(review, context)
 

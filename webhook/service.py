@@ -87,6 +87,7 @@ def build(settings: WebhookSettings) -> Service:
             metrics.watch_age(lambda: card_classes.age_s)
             context = AdmissionContext(
                 classes=card_classes.classes,
+                select=card_classes.select,
                 config=lambda: rules.current,
                 namespace_labels=namespaces.of,
                 ask_labels=namespaces.fetch,

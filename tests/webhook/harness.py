@@ -11,7 +11,7 @@ import aiohttp
 from prometheus_client import CollectorRegistry
 
 from certs.authority import Pair
-from fracgpu.cards.card_class import CardClass
+from fracgpu.cards.card_class import CardClass, SelectedNodes
 from fracgpu.request.grant_note import Seal
 from process.clock import SystemClock
 from process.connections import ConnectionLimits, Connections
@@ -95,6 +95,9 @@ async def a_webhook(
     webhook = Harness(url="", tls=tls, ca=ca, registry=registry)
     knowledge = AdmissionContext(
         classes=lambda: webhook.classes,
+        select=lambda rules: SelectedNodes(
+            rules=rules, classes=tuple(webhook.classes or ()), count=1, some=("gpu-1",)
+        ),
         config=lambda: webhook.rules,
         namespace_labels=lambda name: (
             None if name in webhook.young else webhook.labels.get(name, {})
