@@ -82,13 +82,21 @@ class SelectedNodes:
         rules: these selectors.
         classes: the classes of these nodes' cards, the largest free share first.
         count: the number of these nodes, with cards and without.
-        some: the names of a few of them.
+        without: the number of those without a shared, healthy card.
+        some_without: the names of a few of those.
     """
 
     rules: NodeRules
     classes: tuple[CardClass, ...]
     count: int
-    some: tuple[str, ...]
+    without: int
+    some_without: tuple[str, ...]
+
+    @property
+    def names_without(self) -> str:
+        """The nodes without a card, for messages."""
+        more = self.without - len(self.some_without)
+        return ", ".join(self.some_without) + (f" and {more} more" if more else "")
 
     @property
     def field(self) -> str:
@@ -192,12 +200,15 @@ class CardClassCounts:
 
     def select(self, rules: NodeRules) -> SelectedNodes:
         """Return what the nodes have that selector and node affinity of a pod allow."""
-        nodes = self._index.selected(rules)
+        nodes = without = self._index.selected(rules)
+        for there in self._kinds.values():
+            without &= ~there
         return SelectedNodes(
             rules=rules,
             classes=self.classes(nodes),
             count=nodes.bit_count(),
-            some=tuple(islice(self._index.names(nodes), _MOST_NAMED)),
+            without=without.bit_count(),
+            some_without=tuple(islice(self._index.names(without), _MOST_NAMED)),
         )
 
     def _put(self, node: NodeCards, free_mib: Mapping[CardUuid, Mib], *, measured: bool) -> None:

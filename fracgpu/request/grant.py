@@ -8,12 +8,12 @@ import msgspec
 
 from fracgpu import names
 from fracgpu.cards.card_class import CardClass, SelectedNodes, model_allowed
-from fracgpu.errors import PodField, RequestError, listed, quoted
+from fracgpu.errors import PodField, RequestError
 from fracgpu.k8s.container import pod_resource_sum
 from fracgpu.request.fitting import Fitting
 from fracgpu.request.need import ContainerNeed, PodNeed, PodRequest, SliceRequest
+from fracgpu.request.no_class import among_selected, models_of, no_class, sizes_of
 from fracgpu.request.resource_limits import limit_of, split_over_cards
-from fracgpu.spelling import MAX_WORD_CHARS, nearest
 from fracgpu.units import Mib, format_mib, share_of
 
 
@@ -37,8 +37,6 @@ class ClassRule:
     def has_default(self) -> bool:
         return bool(self.default_models) or self.default_mib is not None
 
-
-_MOST_MODELS: Final = 300  # characters of a list of the cluster's models
 
 NO_RULE: Final = ClassRule()
 
@@ -87,7 +85,7 @@ def grant(
             if any(model_allowed(model, globs=request.models) for model in card_class.models)
         ]
     if not allowed:
-        error = _no_class(request, classes, selected)
+        error = no_class(request, classes, selected)
         return _without_class(request, error, rule, shared=shared)
     candidates = allowed
     if shared and not request.models and rule.has_default:
@@ -107,7 +105,7 @@ def grant(
     granted = Grant(need=_need_in(request, first), card_class=first if shared else None)
     misfit = None if card_class else _misfit(request, granted.need, first, among, fitting)
     if misfit is not None and selected is not None:
-        misfit = _named(misfit, selected)
+        misfit = among_selected(misfit, selected)
     return granted if misfit is None else _waiting(request, granted, misfit, rule)
 
 
@@ -329,98 +327,15 @@ def _cards(count: int) -> str:
     return "1 card" if count == 1 else f"{count} cards"
 
 
-def _named(misfit: RequestError, selected: SelectedNodes) -> RequestError:
-    """Return an error about the nodes that the pod selects, which names the selectors."""
-    where = f"among the nodes that {selected.field} {quoted(selected.rules.words)} selects"
-    return RequestError(
-        field=misfit.field,
-        found=misfit.found,
-        wanted=f"{misfit.wanted}, {where}",
-        hint=misfit.hint,
-    )
-
-
-def _no_class(
-    request: PodRequest, classes: Sequence[CardClass], selected: SelectedNodes | None
-) -> RequestError:
-    if selected is not None and classes:
-        return _none_selected(request, classes, selected)
-    if not classes:
-        return RequestError(
-            field="the request",
-            found="a share of a card",
-            wanted="a cluster with at least one shared, healthy card",
-            hint=f"no node labelled {names.SHARE_LABEL}=true has reported one yet",
-        )
-    models = _models(classes)
-    return RequestError(
-        field=names.MODEL,
-        found=", ".join(request.models),
-        wanted="globs that match a card model of this cluster: "
-        + listed(models, limit=_MOST_MODELS),
-        hint=_model_hint(request.models[0], models),
-    )
-
-
-def _none_selected(
-    request: PodRequest, classes: Sequence[CardClass], selected: SelectedNodes
-) -> RequestError:
-    """Return why no card of the selected nodes will do, while the cluster has cards."""
-    here = _models(selected.classes)
-    if here:
-        error = RequestError(
-            field=names.MODEL,
-            found=", ".join(request.models),
-            wanted=f"globs that match a card model: {listed(here, limit=_MOST_MODELS)}",
-            hint=_model_hint(request.models[0], here),
-        )
-        return _named(error, selected)
-    more = f" and {selected.count - len(selected.some)} more"
-    few = ", ".join(selected.some) + (more if selected.count > len(selected.some) else "")
-    without = f"it selects {few}, without one" if selected.count else "it selects no node"
-    return RequestError(
-        field=selected.field,
-        found=selected.rules.words,
-        wanted=f"nodes with a shared, healthy card: {without}",
-        hint=f"the cluster's cards are {_sizes(classes)}",
-    )
-
-
-def _models(classes: Sequence[CardClass]) -> list[str]:
-    return sorted({model for card_class in classes for model in card_class.models})
-
-
-def _sizes(classes: Sequence[CardClass]) -> str:
-    return listed(
-        (
-            f"{'/'.join(sorted(card_class.models))} ({card_class.capacity_mib} MiB)"
-            for card_class in classes
-        ),
-        limit=_MOST_MODELS,
-    )
-
-
 def _no_default(rule: ClassRule, classes: Sequence[CardClass]) -> RequestError:
     sizes = "" if rule.default_mib is None else f" that shares {rule.default_mib} MiB"
-    models = _models(classes)
+    models = models_of(classes)
     return RequestError(
         field="the cluster's default card",
         found=(", ".join(rule.default_models) or "a card") + sizes,
-        wanted=f"one that the cluster has: {_sizes(classes)}",
+        wanted=f"one that the cluster has: {sizes_of(classes)}",
         hint=f'name a model, e.g. {names.MODEL}: "{models[0]}"',
     )
-
-
-def _model_hint(glob: str, models: Sequence[str]) -> str:
-    if glob.startswith("!"):
-        return ""
-    bare = glob.strip("*").casefold()
-    if len(glob) > MAX_WORD_CHARS:
-        return ""
-    if bare and any(bare in model.casefold() for model in models):
-        return f"write '*{glob.strip('*')}*'"
-    close = nearest(glob, models, cutoff=0.3)
-    return f"did you mean '{close}'?" if close else ""
 
 
 def _contradiction(request: PodRequest, need: PodNeed) -> RequestError | None:

@@ -96,7 +96,7 @@ async def a_webhook(
     knowledge = AdmissionContext(
         classes=lambda: webhook.classes,
         select=lambda rules: SelectedNodes(
-            rules=rules, classes=tuple(webhook.classes or ()), count=1, some=("gpu-1",)
+            rules=rules, classes=tuple(webhook.classes or ()), count=1, without=0, some_without=()
         ),
         config=lambda: webhook.rules,
         namespace_labels=lambda name: (

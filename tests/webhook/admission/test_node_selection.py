@@ -191,25 +191,41 @@ def test_where_no_selected_node_will_do_the_refusal_names_both_sides(
     assert refused.message == message
 
 
-def test_a_workload_is_refused_by_its_templates_selectors() -> None:
-    def applied(**spec: Any) -> AdmissionResult:
-        template = a_pod(fraction="0.5", spec=spec)
-        review = {
-            "apiVersion": "admission.k8s.io/v1",
-            "kind": "AdmissionReview",
-            "request": {
-                "uid": "u",
-                "kind": {"group": "apps", "kind": "Deployment"},
-                "operation": "CREATE",
-                "object": {"spec": {"template": template}},
-            },
-        }
-        return admit_workload(read_review(json.dumps(review).encode()), a_context(*NODES))
+def applied(kind: str, **spec: Any) -> AdmissionResult:
+    """Return the decision on a workload with a share in its template."""
+    review = {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "u",
+            "kind": {"group": "apps", "kind": kind},
+            "operation": "CREATE",
+            "object": {"spec": {"template": a_pod(fraction="0.5", spec=spec)}},
+        },
+    }
+    return admit_workload(read_review(json.dumps(review).encode()), a_context(*NODES))
 
-    refused = applied(nodeSelector={"pool": "cpu"})
+
+def test_a_workload_is_refused_by_its_templates_selectors() -> None:
+    refused = applied("Deployment", nodeSelector={"pool": "cpu"})
     assert isinstance(refused, Denied)
     assert refused.message.startswith("in spec.template: spec.nodeSelector is 'pool=cpu'; want")
-    assert isinstance(applied(nodeSelector={"pool": "a100"}), Allowed)
+    assert isinstance(applied("Deployment", nodeSelector={"pool": "a100"}), Allowed)
+
+
+def test_a_daemon_set_is_warned_of_the_nodes_where_its_pods_will_be_refused() -> None:
+    warning = (
+        "in spec.template: a DaemonSet makes a pod for each node that it selects, also for cpu-1, "
+        "cpu-2 without a shared, healthy card: these pods are refused, and delay the others; add "
+        'the nodeSelector fracgpu.io/share: "true"'
+    )
+
+    assert applied("DaemonSet") == Allowed(warnings=(warning,), dialect="fracgpu")
+    for kind, spec in (
+        ("DaemonSet", {"nodeSelector": {names.SHARE_LABEL: "true"}}),
+        ("Deployment", {}),
+    ):
+        assert applied(kind, **spec) == Allowed(dialect="fracgpu")
 
 
 def with_default(**rule: Any) -> AdmissionConfig:
