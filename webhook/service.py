@@ -79,7 +79,7 @@ def build(settings: WebhookSettings) -> Service:
                 service_name=settings.service and f"{settings.service}.{settings.namespace}.svc",
                 on_taken=partial(_learn, seal_keys, clock),
             )
-            namespaces = NamespaceLabels(client)
+            namespaces = NamespaceLabels(client, clock)
             ready_gate.add("inventory", card_classes.problem)
             ready_gate.add("certificate", certificate.problem)
             ready_gate.add("configuration", rules.problem)

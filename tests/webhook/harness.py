@@ -50,11 +50,12 @@ class Harness:
     rules: AdmissionConfig = RULES
     labels: dict[str, dict[str, str]] = field(default_factory=dict)
     young: set[str] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)
     checks: dict[str, str | None] = field(default_factory=dict)
 
-    async def ask_labels(self, namespace: str) -> Mapping[str, str]:
+    async def ask_labels(self, namespace: str) -> Mapping[str, str] | None:
         """Return what the API server has for a namespace too *young* for the webhook's cache."""
-        return self.labels.get(namespace, {})
+        return None if namespace in self.gone else self.labels.get(namespace, {})
 
     async def post(self, body: Any, *, path: str = "/mutate") -> Answer:
         """POST bytes, an async stream of bytes, or a value to be sent as JSON."""

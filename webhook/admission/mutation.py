@@ -117,6 +117,7 @@ def decide_create(pod: Pod, context: DecisionContext) -> Verdict:
             _refuse_forged(pod, said, None)
             return Allowed(warnings=(*misplaced, *translation.warnings))
         _refuse_node_name(pod)
+        _refuse_windows(pod)
         _refuse_foreign_scheduler(translation.foreign_scheduler, config)
         refuse_chosen_cards(pod)
         if context.classes is None:
@@ -308,6 +309,15 @@ def _refuse_node_name(pod: Pod) -> None:
             found=pod.spec.node_name,
             wanted="none: a pod with a share of a card has its node and card chosen together",
             hint="use a nodeSelector or node affinity",
+        )
+
+
+def _refuse_windows(pod: Pod) -> None:
+    if pod.spec.os is not None and pod.spec.os.name == "windows":
+        raise RequestError(
+            field="spec.os.name",
+            found=pod.spec.os.name,
+            wanted="linux: FracGPU shares the cards of Linux nodes only",
         )
 
 

@@ -74,6 +74,12 @@ class PodMeta(msgspec.Struct, frozen=True, rename="camel"):
     labels: dict[str, str] | None = None
 
 
+class PodOs(msgspec.Struct, frozen=True, gc=False):
+    """``spec.os``."""
+
+    name: str = ""
+
+
 class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     """The fields of a pod's ``spec`` that admission reads."""
 
@@ -82,6 +88,7 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     scheduler_name: str = ""
     node_name: str = ""
     node_selector: dict[str, str] | None = None
+    os: PodOs | None = None
     affinity: Affinity | None = None
 
     @property

@@ -30,6 +30,7 @@ def relevant_parts(pod: Pod) -> Pod:
             scheduler_name=spec.scheduler_name,
             node_name=spec.node_name,
             node_selector=spec.node_selector,
+            os=spec.os,
             affinity=spec.affinity,
         ),
         metadata=NO_META
