@@ -207,3 +207,34 @@ async def test_each_pod_of_a_daemon_set_and_of_a_deployment_gets_a_share_of_its_
         ("t4", 8_000),
     ]
     assert [held for name, held in found.items() if name.startswith("one")] == [("a100", 20_000)]
+
+
+async def test_a_daemon_sets_pod_gets_its_card_on_a_cordoned_node_and_another_pod_does_not(
+    cluster: Cluster,
+) -> None:
+    await cluster.kubectl("cordon", "a100")
+    a100 = {"nodeSelector": {"kubernetes.io/hostname": "a100"}}
+    await cluster.apply("waits", a100, fraction="0.25")
+    shared = {"nodeSelector": {names.SHARE_LABEL: "true"}}
+    await cluster.kubectl("create", "-f-", stdin=a_workload("DaemonSet", "each", **shared))
+
+    async def both() -> bool:
+        return len(await cluster.scheduler.bound()) == 2
+
+    await until(both, what="the DaemonSet's two pods have nodes")
+    found = await cluster.until_bound("each")
+
+    assert {node for node, _ in found.values()} == {"a100", "t4"}
+    assert "waits" not in found
+    assert any("unschedulable" in text for text in await cluster.scheduler.failures_of("waits"))
+
+
+async def test_kubectl_warns_of_a_daemon_set_for_nodes_without_cards(cluster: Cluster) -> None:
+    answer = await cluster.kubectl.ask("create", "-f-", stdin=a_workload("DaemonSet", "each"))
+
+    assert answer.ok
+    assert "a DaemonSet makes a pod for each node that it selects, also for cpu-" in answer.error
+    assert 'add the nodeSelector fracgpu.io/share: "true"' in answer.error
+    # Its pods without cards are refused, and the controller goes on to the others.
+    found = await cluster.until_bound("each")
+    assert {node for node, _ in found.values()} <= {"a100", "t4"}

@@ -86,6 +86,16 @@ def test_a_card_whose_slots_are_all_taken_says_how_many_it_has_and_who_would_hav
     assert card.reason == "all its slots are taken: 2 containers hold it, 2 may"
 
 
+def test_a_cordoned_node_takes_a_pod_that_tolerates_it() -> None:
+    cluster = Cluster().node(
+        "n", a_card("GPU-a"), site=NodeConstraints(cordoned=True), schedulable=False
+    )
+    tolerant = a_waiting_pod(ONE_GIB, tolerates=["node.kubernetes.io/unschedulable"])
+
+    assert explain(tolerant, cluster.state()).verdict is PodVerdict.FITS
+    assert explain(a_waiting_pod(ONE_GIB), cluster.state()).verdict is PodVerdict.STUCK
+
+
 def test_a_cordoned_card_says_until_when_and_why() -> None:
     state = Cluster().node("n", a_card("GPU-a"), cordons={"GPU-a": 90}).state()
 
