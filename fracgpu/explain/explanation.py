@@ -20,6 +20,7 @@ from fracgpu.explain.answers import (
     NodeAnswer,
     Objection,
     PodVerdict,
+    describe_need,
 )
 from fracgpu.explain.moves import words_of_hold, words_of_moves
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
@@ -32,7 +33,6 @@ from fracgpu.state.allocation import PodRecord, allocations_by_card
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod, NodeConstraints
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.snapshot import CardInfo, NodeInfo, Snapshot
-from fracgpu.units import format_mib
 
 # Larger than any real value of the labels that the webhook compares with.
 _ANY_NUMBER: Final = "999999999"
@@ -212,17 +212,6 @@ def open_labels(node: NodeCards, state: ClusterState) -> Mapping[str, str]:
         **{f"{names.CARD_CLASS_LABEL_PREFIX}{size}": _ANY_NUMBER for size in sizes},
         names.CARD_MEMORY_LABEL: _ANY_NUMBER,
     }
-
-
-def describe_need(need: PodNeed) -> str:
-    """Return a need in one line: ``train: 8 GiB on each of 2 cards, 30% of the compute``."""
-    parts = []
-    for container in need.containers:
-        each = f"each of {container.cards} cards" if container.cards > 1 else "1 card"
-        cores = f", {container.cores}% of the compute" if container.cores else ""
-        parts.append(f"{container.name}: {format_mib(container.mib)} on {each}{cores}")
-    models = f"; models {', '.join(need.models)}" if need.models else ""
-    return "; ".join(parts) + models
 
 
 def _asks(need: PodNeed | None) -> str:

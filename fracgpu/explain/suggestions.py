@@ -11,10 +11,16 @@ from msgspec import structs
 from fracgpu import names
 from fracgpu.cards.card import FULL_CORES, CordonEffect, Health
 from fracgpu.cards.card_class import model_allowed, model_key
-from fracgpu.explain.answers import Explanation, FittingCards, Holder, Suggestion, SuggestionKind
+from fracgpu.explain.answers import (
+    Explanation,
+    FittingCards,
+    Holder,
+    Suggestion,
+    SuggestionKind,
+    describe_need,
+)
 from fracgpu.explain.explanation import (
     by_strategy,
-    describe_need,
     find_fitting_cards,
     fitting_cards_of,
     holders_of,

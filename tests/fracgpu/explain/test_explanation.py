@@ -9,8 +9,8 @@ from hypothesis import given
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid, Health, NodeCards
-from fracgpu.explain.answers import CardAnswer, Explanation, NodeAnswer, PodVerdict
-from fracgpu.explain.explanation import describe_need, explain, shortages
+from fracgpu.explain.answers import CardAnswer, Explanation, NodeAnswer, PodVerdict, describe_need
+from fracgpu.explain.explanation import explain, shortages
 from fracgpu.k8s.node_affinity import NodeExpression, NodeRules, Taint
 from fracgpu.k8s.resources import HostResources
 from fracgpu.placement.outcome import Placement

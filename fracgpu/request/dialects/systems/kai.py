@@ -62,13 +62,12 @@ def _read(pod: PodForDialects, _options: Options) -> DialectReading:
     modes = _modes(pod)
     named, warnings = _by_name(pod)
     one = _one_container(pod, beside=bool(named))
-    for request in named if one is not None else ():
-        if request.container == one.container:
+    for request in named:
+        if one is not None and request.container == one.container:
             if request.mib != one.mib:
                 key, text = one.sources[0], pod.annotations[one.sources[0]]
                 refuse_both(annotation_field(key), annotation_field(request.sources[0]), found=text)
             one = None
-            break
     requests = (*([one] if one else []), *named)
     if not requests:
         return DialectReading(warnings=not_offered(pod.annotations, modes))
