@@ -7,8 +7,7 @@ from enum import Enum
 from typing import Final
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.request.need import PodNeed
-from fracgpu.units import Mib, format_mib
+from fracgpu.units import Mib
 
 
 class PodVerdict(Enum):
@@ -168,14 +167,3 @@ class Suggestion:
     home: FittingCards = field(default_factory=FittingCards)
     pods: tuple[str, ...] = ()
     at: datetime | None = None
-
-
-def describe_need(need: PodNeed) -> str:
-    """Return a need in one line: ``train: 8 GiB on each of 2 cards, 30% of the compute``."""
-    parts = []
-    for container in need.containers:
-        each = f"each of {container.cards} cards" if container.cards > 1 else "1 card"
-        cores = f", {container.cores}% of the compute" if container.cores else ""
-        parts.append(f"{container.name}: {format_mib(container.mib)} on {each}{cores}")
-    models = f"; models {', '.join(need.models)}" if need.models else ""
-    return "; ".join(parts) + models

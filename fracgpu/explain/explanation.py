@@ -20,7 +20,6 @@ from fracgpu.explain.answers import (
     NodeAnswer,
     Objection,
     PodVerdict,
-    describe_need,
 )
 from fracgpu.explain.moves import words_of_hold, words_of_moves
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
@@ -28,7 +27,7 @@ from fracgpu.k8s.scheduling.node_filters import CORDONED
 from fracgpu.placement.outcome import FitReason, NoPlacement, Placement
 from fracgpu.placement.placement import place
 from fracgpu.request.grant_note import words_of
-from fracgpu.request.need import DEFAULT_STRATEGY, PodNeed
+from fracgpu.request.need import DEFAULT_STRATEGY, PodNeed, describe_need
 from fracgpu.state.allocation import PodRecord, allocations_by_card
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod, NodeConstraints
 from fracgpu.state.pod_info import PodInfo

@@ -11,14 +11,7 @@ from msgspec import structs
 from fracgpu import names
 from fracgpu.cards.card import FULL_CORES, CordonEffect, Health
 from fracgpu.cards.card_class import model_allowed, model_key
-from fracgpu.explain.answers import (
-    Explanation,
-    FittingCards,
-    Holder,
-    Suggestion,
-    SuggestionKind,
-    describe_need,
-)
+from fracgpu.explain.answers import Explanation, FittingCards, Holder, Suggestion, SuggestionKind
 from fracgpu.explain.explanation import (
     by_strategy,
     find_fitting_cards,
@@ -28,7 +21,7 @@ from fracgpu.explain.explanation import (
 )
 from fracgpu.k8s.container import ContainerKind
 from fracgpu.placement.outcome import Placement
-from fracgpu.request.need import ContainerNeed, PodNeed
+from fracgpu.request.need import ContainerNeed, PodNeed, describe_need
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod
 from fracgpu.state.snapshot import CardInfo, NodeInfo
 from fracgpu.units import Mib, format_mib, share_of

@@ -9,13 +9,13 @@ from hypothesis import given
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid, Health, NodeCards
-from fracgpu.explain.answers import CardAnswer, Explanation, NodeAnswer, PodVerdict, describe_need
+from fracgpu.explain.answers import CardAnswer, Explanation, NodeAnswer, PodVerdict
 from fracgpu.explain.explanation import explain, shortages
 from fracgpu.k8s.node_affinity import NodeExpression, NodeRules, Taint
 from fracgpu.k8s.resources import HostResources
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
-from fracgpu.request.need import PodNeed, Strategy
+from fracgpu.request.need import PodNeed, Strategy, describe_need
 from fracgpu.state.allocation import allocations_by_card
 from fracgpu.state.cluster_state import NodeConstraints
 from fracgpu.state.snapshot import NodeInfo, Snapshot
