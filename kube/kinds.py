@@ -73,6 +73,9 @@ PERSISTENT_VOLUMES: Final = Kind("v1", "persistentvolumes", "PersistentVolume", 
 PERSISTENT_VOLUME_CLAIMS: Final = Kind(
     "v1", "persistentvolumeclaims", "PersistentVolumeClaim", namespaced=True
 )
+STORAGE_CLASSES: Final = Kind(
+    "storage.k8s.io/v1", "storageclasses", "StorageClass", namespaced=False
+)
 SERVICE_ACCOUNTS: Final = Kind("v1", "serviceaccounts", "ServiceAccount", namespaced=True)
 RESOURCE_QUOTAS: Final = Kind("v1", "resourcequotas", "ResourceQuota", namespaced=True)
 ENDPOINT_SLICES: Final = Kind(

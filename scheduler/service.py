@@ -17,7 +17,7 @@ from fracgpu.k8s.disruption_budget import read_budget
 from fracgpu.k8s.pod import LIVE_PODS
 from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import decode_move
-from fracgpu.state.node_info import read_node
+from fracgpu.state.node_info import read_offered_node
 from fracgpu.state.reservation import read_claims
 from kube.access import connect
 from kube.client import KubeClient
@@ -118,7 +118,7 @@ def _wire(
         core.handlers.pod_changed(change)
         page.board.pod_changed(change)
 
-    nodes = Informer(client, NODES, decode=read_node, on_change=core.handlers.node_changed)
+    nodes = Informer(client, NODES, decode=read_offered_node, on_change=core.handlers.node_changed)
     pods = Informer(
         client,
         PODS,

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from fracgpu.cards.card import NodeCards
-from fracgpu.cards.card_class import CardClass, CardClassCounts
+from fracgpu.cards.card_class import CardClass, CardClassCounts, SelectedNodes
 from fracgpu.cards.node_labels import cards_from_labels
+from fracgpu.k8s.node_affinity import NodeRules
 from fracgpu.k8s.pod import LIVE_PODS
 from fracgpu.state.bound_pod import decode_bound_pod
 from fracgpu.state.ledger import Ledger
@@ -91,6 +92,10 @@ class CardClassIndex:
         nothing changes in them, the same tuple is returned.
         """
         return self._classes
+
+    def select(self, rules: NodeRules) -> SelectedNodes:
+        """Return the nodes that a pod's selectors allow, with the classes of their cards."""
+        return self._counts.select(rules)
 
     def refresh(self) -> None:
         """Count again the cards known only from labels: the memory reserved on them changed."""

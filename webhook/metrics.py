@@ -20,6 +20,7 @@ class Decision(Enum):
     UNCHANGED = "unchanged"  # it has a request, and is already as it should be
     UNTOUCHED = "untouched"  # it requests nothing
     REFUSED = "refused"
+    UNKNOWN_NAMESPACE = "unknown_namespace"  # which the API server never sends
     MALFORMED = "malformed"
     TOO_LARGE = "too_large"
     TOO_SLOW = "too_slow"

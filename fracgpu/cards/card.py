@@ -95,6 +95,7 @@ class NodeCards:
     Attributes:
         shared: the node shares its cards.
         schedulable: the node takes new pods.
+        unschedulable: it is cordoned (``spec.unschedulable``).
         discouraged: a taint of the node asks for pods to run elsewhere (``PreferNoSchedule``).
         unreadable: annotations that cannot be parsed, each with the error.
         heat: how busy each card was lately, 0..1, where it is known.
@@ -108,6 +109,7 @@ class NodeCards:
     cordons: tuple[Cordon, ...] = ()
     shared: bool = True
     schedulable: bool = True
+    unschedulable: bool = False
     discouraged: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)

@@ -14,7 +14,6 @@ from fracgpu.cards.card_class import model_allowed, model_key
 from fracgpu.explain.answers import Explanation, FittingCards, Holder, Suggestion, SuggestionKind
 from fracgpu.explain.explanation import (
     by_strategy,
-    describe_need,
     find_fitting_cards,
     fitting_cards_of,
     holders_of,
@@ -22,7 +21,7 @@ from fracgpu.explain.explanation import (
 )
 from fracgpu.k8s.container import ContainerKind
 from fracgpu.placement.outcome import Placement
-from fracgpu.request.need import ContainerNeed, PodNeed
+from fracgpu.request.need import ContainerNeed, PodNeed, describe_need
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod
 from fracgpu.state.snapshot import CardInfo, NodeInfo
 from fracgpu.units import Mib, format_mib, share_of

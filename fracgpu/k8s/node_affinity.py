@@ -48,6 +48,22 @@ class NodeExpression:
             return self.holds(node if self.key == NAME_FIELD else None)
         return self.holds(labels.get(self.key))
 
+    @property
+    def words(self) -> str:
+        """The expression as ``kubectl describe`` writes it, or as a selector on a command line."""
+        match self.operator:
+            case "In" if len(self.values) == 1:
+                return f"{self.key}={self.values[0]}"
+            case "In" | "NotIn":
+                return f"{self.key} {self.operator.lower()} ({', '.join(self.values)})"
+            case "Exists":
+                return self.key
+            case "DoesNotExist":
+                return f"!{self.key}"
+            case _:
+                sign = {"Gt": ">", "Lt": "<"}.get(self.operator, self.operator)
+                return f"{self.key} {sign} {', '.join(self.values)}"
+
 
 NodeTerms = tuple[tuple[NodeExpression, ...], ...]
 """Alternatives; the expressions of each must all hold, and one without any matches nothing.
@@ -90,6 +106,15 @@ class NodeRules:
     selector: tuple[NodeExpression, ...] = ()
     terms: NodeTerms | None = None
     tolerations: tuple[Toleration, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """Selector and affinity as selectors on a command line; terms joined by "or"."""
+        both = [", ".join(wanted.words for wanted in self.selector)] if self.selector else []
+        if self.terms is not None:
+            terms = [", ".join(wanted.words for wanted in term) for term in self.terms if term]
+            both.append(" or ".join(terms) or "no term")
+        return " and ".join(both)
 
     def selects(self, labels: Mapping[str, str], *, node: str = "") -> bool:
         """Report whether selector and affinity allow a node with these labels."""
@@ -141,9 +166,7 @@ def read_node_rules(
     found = read_affinity(affinity).node_affinity
     required = found.required if found else None
     return NodeRules(
-        selector=tuple(
-            NodeExpression(key=key, operator="In", values=(value,)) for key, value in selector
-        ),
+        selector=selector_expressions(dict(selector)),
         terms=None if required is None else node_terms(required),
         tolerations=tuple(
             Toleration(
@@ -154,6 +177,13 @@ def read_node_rules(
     )
 
 
+def selector_expressions(selector: Mapping[str, str]) -> tuple[NodeExpression, ...]:
+    """Return a ``nodeSelector`` as expressions."""
+    return tuple(
+        NodeExpression(key=key, operator="In", values=(value,)) for key, value in selector.items()
+    )
+
+
 def node_terms(selector: NodeSelectorJson) -> NodeTerms:
     """Return the terms of a ``NodeSelector``."""
     return tuple(
@@ -161,7 +191,7 @@ def node_terms(selector: NodeSelectorJson) -> NodeTerms:
             *_expressions(term.match_expressions, by_field=False),
             *_expressions(term.match_fields, by_field=True),
         )
-        for term in selector.node_selector_terms
+        for term in selector.node_selector_terms or ()
     )
 
 

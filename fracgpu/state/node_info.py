@@ -1,7 +1,7 @@
 """A node object decoded: its cards, cordons, heat and allocatable host resources."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from fracgpu import names
@@ -30,6 +30,20 @@ def read_node(body: bytes) -> NodeCards:
         WireError: *body* is not a node.
     """
     return node_cards_of(decode_node(body))
+
+
+def read_offered_node(body: bytes) -> NodeCards:
+    """Return the node that *body* holds, as one that takes pods although it is cordoned.
+
+    Its extender is asked about a cordoned node only by a kube-scheduler whose own filters let the
+    pod go there, because it tolerates ``node.kubernetes.io/unschedulable``, as a DaemonSet's pods
+    do.
+
+    Raises:
+        WireError: *body* is not a node.
+    """
+    node = decode_node(body)
+    return replace(node_cards_of(node), schedulable=node.ready)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +93,7 @@ def node_cards_of(node: Node) -> NodeCards:
         cordons=read(names.NODE_CORDONS, read_cordons, ()),
         shared=labels.get(names.SHARE_LABEL) == "true",
         schedulable=not node.spec.unschedulable and node.ready,
+        unschedulable=node.spec.unschedulable,
         discouraged=any(taint.effect == _PREFER_NO for taint in node.spec.taints or ()),
         labels=labels,
         heat=read(names.NODE_HEAT, read_heat, {}),

@@ -76,7 +76,9 @@ class Explainer:
                 return await self._explained(namespace, name)
         except NotFound:
             return None
-        except (KubeError, TimeoutError) as error:
+        except TimeoutError as error:
+            raise TooManyQuestionsError(f"no answer within {_LIMIT_S:g} s; ask again") from error
+        except KubeError as error:
             raise TooManyQuestionsError(f"the pod could not be read: {error}") from error
         finally:
             self._queued -= 1

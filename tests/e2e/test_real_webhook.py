@@ -29,7 +29,9 @@ async def api(tmp_path: Path) -> AsyncIterator[ControlPlane]:
 @pytest.fixture
 async def harness(api: ControlPlane, tmp_path: Path) -> AsyncIterator[Harness]:
     async with a_harness(api.kubeconfig(tmp_path / "admin.kubeconfig")) as harness:
-        await register(harness.client, a_sharing_node("gpu-1"))
+        node = a_sharing_node("gpu-1")
+        node["metadata"]["labels"]["zone"] = "a"
+        await register(harness.client, node)
         yield harness
 
 

@@ -17,7 +17,7 @@ from fracgpu.request.need import Strategy
 from fracgpu.state.allocation import Slice
 from fracgpu.state.assignment import write_assignment
 from fracgpu.state.move_object import MoveObject
-from fracgpu.state.node_info import read_node
+from fracgpu.state.node_info import read_offered_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from fracgpu.state.reservation import claims_of
 from fracgpu.units import Mib
@@ -108,7 +108,7 @@ class PageCluster:
                 key=ObjectKey("", name),
                 uid=name,
                 resource_version="1",
-                object=read_node(json.dumps(self._nodes[name]).encode()),
+                object=read_offered_node(json.dumps(self._nodes[name]).encode()),
             )
         )
 

@@ -29,6 +29,8 @@ def relevant_parts(pod: Pod) -> Pod:
             init_containers=None if init is None else [_relevant_of(each) for each in init],
             scheduler_name=spec.scheduler_name,
             node_name=spec.node_name,
+            node_selector=spec.node_selector,
+            os=spec.os,
             affinity=spec.affinity,
         ),
         metadata=NO_META

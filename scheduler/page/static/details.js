@@ -217,7 +217,7 @@ function explanation(found) {
       ...node.cards.map((card) => `card ${card.index}, ${gib(card.free_mib)} GiB free: ${card.reason || "fits"}`),
     ];
     parts.push(
-      make("h4", {}, node.fits ? `${node.node}: fits` : node.node),
+      make("h4", {}, node.cards_fit && !node.objections.length ? `${node.node}: its cards fit` : node.node),
       make("ul", {}, ...reasons.map((text) => make("li", {}, text))),
     );
   }

@@ -10,12 +10,12 @@ from hypothesis import given
 from fracgpu import names
 from fracgpu.cards.card import CardUuid, Health, NodeCards
 from fracgpu.explain.answers import CardAnswer, Explanation, NodeAnswer, PodVerdict
-from fracgpu.explain.explanation import describe_need, explain, shortages
+from fracgpu.explain.explanation import explain, shortages
 from fracgpu.k8s.node_affinity import NodeExpression, NodeRules, Taint
 from fracgpu.k8s.resources import HostResources
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
-from fracgpu.request.need import PodNeed, Strategy
+from fracgpu.request.need import PodNeed, Strategy, describe_need
 from fracgpu.state.allocation import allocations_by_card
 from fracgpu.state.cluster_state import NodeConstraints
 from fracgpu.state.snapshot import NodeInfo, Snapshot
@@ -84,6 +84,16 @@ def test_a_card_whose_slots_are_all_taken_says_how_many_it_has_and_who_would_hav
 
     card = only_card(explanation)
     assert card.reason == "all its slots are taken: 2 containers hold it, 2 may"
+
+
+def test_a_cordoned_node_takes_a_pod_that_tolerates_it() -> None:
+    cluster = Cluster().node(
+        "n", a_card("GPU-a"), site=NodeConstraints(cordoned=True), schedulable=False
+    )
+    tolerant = a_waiting_pod(ONE_GIB, tolerates=["node.kubernetes.io/unschedulable"])
+
+    assert explain(tolerant, cluster.state()).verdict is PodVerdict.FITS
+    assert explain(a_waiting_pod(ONE_GIB), cluster.state()).verdict is PodVerdict.STUCK
 
 
 def test_a_cordoned_card_says_until_when_and_why() -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from fracgpu.explain.answers import PodVerdict
+from fracgpu.explain.answers import NO_FITTING_CARDS, PodVerdict
 from kube.informer import ChangeType
 from scheduler.page.explainer import TooManyQuestionsError
 from tests.support.page import PageCluster
@@ -50,6 +50,26 @@ async def test_a_node_affinity_is_evaluated_although_the_cache_has_none() -> Non
     assert found is not None
     (objection,) = found.nodes[0].objections
     assert objection.text == "the pod's nodeSelector wants zone=a"
+
+
+async def test_where_only_cards_are_known_no_pod_is_said_to_fit() -> None:
+    cluster = PageCluster()
+    cluster.node("n")
+    cluster.pod("p")
+    message = "0/1 nodes are available: 1 Insufficient cpu."
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    cluster.shelf.pods["default/p"]["status"] = {"conditions": [{**condition, "message": message}]}
+
+    found = await cluster.explainer.explain("default", "p")
+
+    assert found is not None
+    assert found.verdict is PodVerdict.CARDS_FIT
+    assert [(node.cards_fit, node.fits) for node in found.nodes] == [(True, False)]
+    assert found.choice == NO_FITTING_CARDS
+    assert found.notes == (
+        "taints, CPU, host memory and volumes are not evaluated here",
+        f"kube-scheduler said last: {message}",
+    )
 
 
 async def test_one_question_is_answered_at_a_time_and_a_few_wait() -> None:
