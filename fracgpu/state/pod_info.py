@@ -53,9 +53,12 @@ class PodInfo:
         unschedulable_since: since when kube-scheduler has found no node for it; None if it has not
             tried (the pod is gated), or found one. The API server keeps the time while the
             condition stays False, so a pod that was gated first has waited less than it says.
-        nominated_node: where kube-scheduler makes room for it by preemption; usually empty.
+        nominated_node: where kube-scheduler makes room for it by preemption, or waits for what the
+            pod needs before it is bound; usually empty.
         has_preferences: it prefers some nodes, by soft affinity or soft spreading.
         tolerations: which taints it tolerates; none if they cannot be read.
+        has_claims: for volumes or devices, which kube-scheduler may have to bind before the pod.
+        gated: it has scheduling gates.
     """
 
     record: PodRecord
@@ -80,6 +83,8 @@ class PodInfo:
     nominated_node: str = ""
     has_preferences: bool = False
     tolerations: tuple[Toleration, ...] = ()
+    has_claims: bool = False
+    gated: bool = False
 
 
 def decode_pod_info(body: bytes) -> PodInfo:
@@ -140,6 +145,9 @@ def pod_info_of(pod: Pod) -> PodInfo:
         nominated_node=status.nominated_node_name,
         has_preferences=has_preferences(spec),
         tolerations=_tolerations(spec),
+        has_claims=bool(spec.resource_claims)
+        or any(volume.persistent_volume_claim or volume.ephemeral for volume in spec.volumes or ()),
+        gated=bool(spec.scheduling_gates),
     )
 
 

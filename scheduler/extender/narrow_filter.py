@@ -1,4 +1,4 @@
-"""Answers filter with the best node alone, unless kube-scheduler has the pod's preferences to weigh.
+"""Answers filter with the best node alone, unless the pod itself prefers some nodes.
 
 kube-scheduler asks prioritize, and runs its own scoring, only if more than one node passes. For a
 pod that states no preference, scoring would weigh only what nobody asked for: its default
