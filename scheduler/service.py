@@ -129,11 +129,7 @@ def _wire(
     )
     budgets = Informer(client, PDBS, decode=read_budget)
     moves = Informer(
-        client,
-        MOVES,
-        decode=read_claims,
-        on_change=core.handlers.move_changed,
-        optional=True,
+        client, MOVES, decode=read_claims, on_change=core.handlers.move_changed, optional=True
     )
     election = LeaderElector(
         client,

@@ -241,8 +241,11 @@ def relieved(*, minutes_ago: float, level_ratio: float, **changes: Any) -> Disru
         ended_at=NOON - timedelta(minutes=minutes_ago),
         **changes,
     )
-    readings = {HOT_CARD: a_reading(level_ratio), COOL_CARD: a_reading(0.3)}
-    return a_disruption_state(readings=readings, past=[past], pods=[])
+    return a_disruption_state(
+        readings={HOT_CARD: a_reading(level_ratio), COOL_CARD: a_reading(0.3)},
+        past=[past],
+        pods=[],
+    )
 
 
 def test_a_relieved_card_that_is_cool_again_is_avoided_while_others_are_cooler() -> None:
