@@ -39,6 +39,7 @@ from scheduler.cache.pod_marker import PodMarker
 from scheduler.core import SchedulerCore
 from scheduler.extender.bind import Binder
 from scheduler.extender.bind_groups import BindGroups
+from scheduler.extender.binding_cycles import BindingCycles
 from scheduler.extender.narrow_filter import NarrowFilter
 from scheduler.extender.preempt import Preemptor
 from scheduler.extender.server import ExtenderServer
@@ -128,11 +129,7 @@ def _wire(
     )
     budgets = Informer(client, PDBS, decode=read_budget)
     moves = Informer(
-        client,
-        MOVES,
-        decode=read_claims,
-        on_change=core.handlers.move_changed,
-        optional=True,
+        client, MOVES, decode=read_claims, on_change=core.handlers.move_changed, optional=True
     )
     election = LeaderElector(
         client,
@@ -172,6 +169,7 @@ def _wire(
         limit_s=settings.bind_timeout_s,
         on_mark=metrics.marked,
     )
+    cycles = BindingCycles(core.nominations, core.changes, clock)
     assumptions = Assumptions(
         client,
         ledger,
@@ -183,6 +181,7 @@ def _wire(
             lapse_s=settings.assumption_timeout_s,
         ),
         on_lapse=metrics.lapsed,
+        on_count=cycles.settle,
     )
     fence = Fence(
         lambda: pods.items().values(),
@@ -256,6 +255,7 @@ def _wire(
                 patient=StaleCacheRetry(
                     core.extender, core.changes, clock, limit_s=settings.stale_cache_timeout_s
                 ),
+                cycles=cycles,
                 preemptor=Preemptor(
                     ledger,
                     core.bound_pods,

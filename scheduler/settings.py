@@ -57,8 +57,8 @@ class SchedulerSettings(ProcessSettings):
     )
     narrow_filter: bool = setting(
         False,
-        "answer filter with the best node alone where kube-scheduler would take it anyway; only if "
-        "no other extender filters after this one",
+        "answer filter with the best node alone for a pod that prefers no node itself; only if no "
+        "other extender filters after this one",
     )
     bind_timeout_s: float = setting(
         4.0, "longest wait for one Binding; below what a lost lease leaves", low=0.1, high=30

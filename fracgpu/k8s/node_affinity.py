@@ -1,6 +1,6 @@
 """Node selectors, required node affinity, taints and tolerations, as in kube-scheduler."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -13,6 +13,7 @@ from fracgpu.k8s.selectors import operator_holds
 
 NAME_FIELD: Final = "metadata.name"
 EXCLUDING_EFFECTS: Final = ("NoSchedule", "NoExecute")
+SOFT_EFFECTS: Final = ("PreferNoSchedule",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +95,11 @@ class Toleration:
         return self.operator in ("", "Equal") and self.value == taint.value
 
 
+def untolerated(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> int:
+    """Return how many of *taints* none of *tolerations* tolerates."""
+    return sum(not any(one.tolerates(taint) for one in tolerations) for taint in taints)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRules:
     """Which nodes one pod selects and tolerates.
@@ -124,9 +130,7 @@ class NodeRules:
 
     def tolerates(self, taints: Iterable[Taint]) -> bool:
         """Report whether each of the taints is tolerated."""
-        return all(
-            any(toleration.tolerates(taint) for toleration in self.tolerations) for taint in taints
-        )
+        return not untolerated(taints, self.tolerations)
 
 
 ANY_NODE: Final = NodeRules()
@@ -168,12 +172,23 @@ def read_node_rules(
     return NodeRules(
         selector=selector_expressions(dict(selector)),
         terms=None if required is None else node_terms(required),
-        tolerations=tuple(
-            Toleration(
-                key=found.key, operator=found.operator, value=found.value, effect=found.effect
-            )
-            for found in (_tolerations_decoder.decode(tolerations) if tolerations else ())
-        ),
+        tolerations=read_tolerations(tolerations),
+    )
+
+
+@lru_cache(maxsize=1024)
+def read_tolerations(tolerations: bytes) -> tuple[Toleration, ...]:
+    """Return a pod's ``tolerations``; equal ones are one object.
+
+    Args:
+        tolerations: JSON; empty if absent.
+
+    Raises:
+        ValueError: they are not what they should be.
+    """
+    return tuple(
+        Toleration(key=found.key, operator=found.operator, value=found.value, effect=found.effect)
+        for found in (_tolerations_decoder.decode(tolerations) if tolerations else ())
     )
 
 
@@ -209,10 +224,10 @@ def _expressions(
     )
 
 
-def taints_of(node: Node) -> tuple[Taint, ...]:
-    """Return the NoSchedule and NoExecute taints of a node."""
+def taints_of(node: Node, *, effects: Collection[str] = EXCLUDING_EFFECTS) -> tuple[Taint, ...]:
+    """Return the taints of a node that have one of *effects*."""
     return tuple(
         Taint(key=taint.key, value=taint.value, effect=taint.effect)
         for taint in node.spec.taints or ()
-        if taint.effect in EXCLUDING_EFFECTS
+        if taint.effect in effects
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from fracgpu import names
 from fracgpu.cards.annotations import (
@@ -15,12 +15,11 @@ from fracgpu.cards.annotations import (
 from fracgpu.cards.card import NodeCards
 from fracgpu.errors import WireError
 from fracgpu.k8s.node import Node, decode_node
+from fracgpu.k8s.node_affinity import SOFT_EFFECTS, taints_of
 from fracgpu.k8s.resources import node_allocatable
 from fracgpu.k8s.scheduling.objects import SchedulingNode, scheduling_node_of
 
 _T = TypeVar("_T")
-
-_PREFER_NO: Final = "PreferNoSchedule"
 
 
 def read_node(body: bytes) -> NodeCards:
@@ -94,7 +93,7 @@ def node_cards_of(node: Node) -> NodeCards:
         shared=labels.get(names.SHARE_LABEL) == "true",
         schedulable=not node.spec.unschedulable and node.ready,
         unschedulable=node.spec.unschedulable,
-        discouraged=any(taint.effect == _PREFER_NO for taint in node.spec.taints or ()),
+        soft_taints=taints_of(node, effects=SOFT_EFFECTS),
         labels=labels,
         heat=read(names.NODE_HEAT, read_heat, {}),
         foreign=read(names.NODE_FOREIGN, read_foreign, {}),

@@ -6,8 +6,9 @@ from datetime import datetime
 from typing import Final
 
 from fracgpu import names
-from fracgpu.errors import RequestError, WireError
+from fracgpu.errors import UNREADABLE, RequestError, WireError
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
+from fracgpu.k8s.node_affinity import Toleration, read_tolerations
 from fracgpu.k8s.pod import (
     Container,
     Pod,
@@ -52,8 +53,12 @@ class PodInfo:
         unschedulable_since: since when kube-scheduler has found no node for it; None if it has not
             tried (the pod is gated), or found one. The API server keeps the time while the
             condition stays False, so a pod that was gated first has waited less than it says.
-        nominated_node: where kube-scheduler makes room for it by preemption; usually empty.
+        nominated_node: where kube-scheduler makes room for it by preemption, or waits for what the
+            pod needs before it is bound; usually empty.
         has_preferences: it prefers some nodes, by soft affinity or soft spreading.
+        tolerations: which taints it tolerates; none if they cannot be read.
+        has_claims: for volumes or devices, which kube-scheduler may have to bind before the pod.
+        gated: it has scheduling gates.
     """
 
     record: PodRecord
@@ -77,6 +82,9 @@ class PodInfo:
     unschedulable_since: datetime | None = None
     nominated_node: str = ""
     has_preferences: bool = False
+    tolerations: tuple[Toleration, ...] = ()
+    has_claims: bool = False
+    gated: bool = False
 
 
 def decode_pod_info(body: bytes) -> PodInfo:
@@ -136,6 +144,10 @@ def pod_info_of(pod: Pod) -> PodInfo:
         unschedulable_since=_unschedulable_since(status.conditions or ()),
         nominated_node=status.nominated_node_name,
         has_preferences=has_preferences(spec),
+        tolerations=_tolerations(spec),
+        has_claims=bool(spec.resource_claims)
+        or any(volume.persistent_volume_claim or volume.ephemeral for volume in spec.volumes or ()),
+        gated=bool(spec.scheduling_gates),
     )
 
 
@@ -177,6 +189,13 @@ def _amounts(container: Container, which: str) -> dict[str, str]:
         return {}
     amounts = resources.limits if which == "limits" else resources.requests
     return {key: str(value) for key, value in (amounts or {}).items()}
+
+
+def _tolerations(spec: PodSpec) -> tuple[Toleration, ...]:
+    try:
+        return read_tolerations(bytes(spec.tolerations))
+    except UNREADABLE:
+        return ()
 
 
 def _assignment_of(annotations: Mapping[str, str]) -> tuple[Assignment | None, str]:

@@ -15,10 +15,9 @@ from typing import Any, Final, Protocol
 import structlog
 
 from fracgpu import names
-from fracgpu.k8s.resources import pod_requests
-from fracgpu.placement.card_choice import NO_CHOOSERS, Choosers, choose_cards
+from fracgpu.placement.card_choice import NO_CHOOSERS, Choosers, cards_on_node
 from fracgpu.placement.outcome import NoPlacement
-from fracgpu.placement.reserved import denied_cards, place_kept, place_reserved, reservations_for
+from fracgpu.placement.reserved import reservations_for
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import Assignment
 from fracgpu.state.assignment import write_assignment
@@ -187,7 +186,7 @@ class Binder:
     async def _try(self, pod: PodInfo, args: BindingArgs) -> BindRefusal | _Conflicted | None:
         chosen: _Chosen | None = None
         if pod.need is not None:
-            choice = self._choose(pod, pod.need, args)
+            choice = self._choose(pod, args)
             if isinstance(choice, BindRefusal):
                 return choice
             chosen = choice
@@ -212,33 +211,22 @@ class Binder:
             return await self._read(args)
         return found
 
-    def _choose(self, pod: PodInfo, need: PodNeed, args: BindingArgs) -> _Chosen | BindRefusal:
-        now = self._clock.now()
-        held = place_reserved(
-            self._ledger, pod, strategy=self._strategy(), now=now, nodes=(args.node,)
-        )
-        if held is not None:
-            return _Chosen(
-                assignment=held.placement.assignment,
-                move=held.reservation.move,
-            )
-        kept = place_kept(self._ledger, pod, strategy=self._strategy(), now=now, nodes=(args.node,))
-        if kept is not None:
-            return _Chosen(assignment=kept.placement.assignment)
-        node_info = self._ledger.node(args.node, now=now)
-        if node_info is None:
-            return BindRefusal(reason=f"node {args.node} is not known to the extender")
-        answer = choose_cards(
-            node_info.with_cordoned(denied_cards(self._ledger, pod, now=now)),
-            need,
-            pod_requests(pod.record.containers),
+    def _choose(self, pod: PodInfo, args: BindingArgs) -> _Chosen | BindRefusal:
+        answer = cards_on_node(
+            self._ledger,
+            pod,
+            args.node,
             strategy=self._strategy(),
             choosers=self._choosers,
+            now=self._clock.now(),
         )
+        if answer is None:
+            return BindRefusal(reason=f"node {args.node} is not known to the extender")
         if isinstance(answer, NoPlacement):
             return BindRefusal(reason=f"no room on node {args.node} any more: {answer.text}")
-        self._give_up(pod, args)
-        return _Chosen(assignment=answer.assignment)
+        if not answer.held:
+            self._give_up(pod, args)
+        return _Chosen(assignment=answer.placement.assignment, move=answer.move)
 
     def _give_up(self, pod: PodInfo, args: BindingArgs) -> None:
         """Count and log what stays held for a pod that goes elsewhere; the rebalancer ends it."""

@@ -25,6 +25,7 @@ from process.telemetry import (
 from scheduler.extender import api
 from scheduler.extender.api import ExtenderArgs, FilterResult, ProtocolError
 from scheduler.extender.bind import Binder
+from scheduler.extender.binding_cycles import BindingCycles
 from scheduler.extender.filter import Extender
 from scheduler.extender.preempt import Preemptor
 from scheduler.extender.stale_cache_retry import StaleCacheRetry
@@ -57,6 +58,7 @@ class ExtenderServer(HttpServer):
         *,
         extender: Extender,
         patient: StaleCacheRetry,
+        cycles: BindingCycles,
         preemptor: Preemptor,
         binder: Binder,
         leader_gate: LeaderGate,
@@ -75,6 +77,7 @@ class ExtenderServer(HttpServer):
     ) -> None:
         self._extender = extender
         self._patient = patient
+        self._cycles = cycles
         self._preemptor = preemptor
         self._binder = binder
         self._leader_gate = leader_gate
@@ -105,15 +108,25 @@ class ExtenderServer(HttpServer):
     def _filter(self, body: bytes) -> bytes | Awaitable[bytes]:
         args = api.read_args(body, find=self._find)
         why_not = self._leader_gate.why_not()
-        found = FilterResult(error=why_not) if why_not else self._patient.begin(args)
+        if why_not:
+            return self._filtered(args, FilterResult(error=why_not))
+        before = self._cycles.begin(args.pod)
+        if before is not None:
+            return self._filter_after(args, before)
+        found = self._patient.begin(args)
         if isinstance(found, FilterResult):
             return self._filtered(args, found)
         return self._filter_later(args, found)
+
+    async def _filter_after(self, args: ExtenderArgs, before: Awaitable[None]) -> bytes:
+        await before
+        return self._filtered(args, await self._patient.filter(args))
 
     async def _filter_later(self, args: ExtenderArgs, found: Awaitable[FilterResult]) -> bytes:
         return self._filtered(args, await found)
 
     def _filtered(self, args: ExtenderArgs, result: FilterResult) -> bytes:
+        self._cycles.filtered(args.pod, result)
         self._on_filtered(args.pod, result)
         if self._narrow is not None:
             result = self._narrow(args, result)

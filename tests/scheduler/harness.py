@@ -34,10 +34,12 @@ from scheduler.cache.event_handlers import (
     decode_any_pod,
     pending_only,
 )
+from scheduler.cache.nominations import Nominations
 from scheduler.cache.pod_marker import PodMarker
 from scheduler.extender.api import BindingArgs, ExtenderArgs
 from scheduler.extender.bind import Binder
 from scheduler.extender.bind_groups import BindGroups
+from scheduler.extender.binding_cycles import BindingCycles
 from scheduler.extender.filter import Extender
 from scheduler.extender.preempt import Preemptor
 from scheduler.metrics import SchedulerMetrics
@@ -180,9 +182,18 @@ class Harness:
         self.term = "lease/1"
         self.registry = CollectorRegistry()
         self.metrics = SchedulerMetrics(self.registry)
-        self.handlers = ClusterEventHandlers(
-            self.ledger, self.changes, self.bound_pods, on_unreadable=self.metrics.unreadable
+        self.choosers: dict[Strategy, CardChooser] = {}
+        self.nominations = Nominations(
+            self.ledger, self.clock, strategy=lambda: self.strategy, choosers=self.choosers
         )
+        self.handlers = ClusterEventHandlers(
+            self.ledger,
+            self.changes,
+            self.bound_pods,
+            nominations=self.nominations,
+            on_unreadable=self.metrics.unreadable,
+        )
+        self.cycles = BindingCycles(self.nominations, self.changes, self.clock)
         self._nodes: dict[str, Json] = {}
         self._copy: dict[tuple[str, str], AnyPod] = {}
         for node in nodes or ("n",):
@@ -201,8 +212,8 @@ class Harness:
             marker=self.marker,
             times=AssumptionTimeouts(),
             on_lapse=self.metrics.lapsed,
+            on_count=self.cycles.settle,
         )
-        self.choosers: dict[Strategy, CardChooser] = {}
         self.binder = Binder(
             self.api,
             ledger=self.ledger,

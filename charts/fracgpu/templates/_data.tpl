@@ -20,15 +20,21 @@ profile.yaml: |
             - name: NodeResourcesFit
             - name: NodeResourcesBalancedAllocation
             - name: ImageLocality
+          # Ten times their defaults: what a pod prefers counts before what the extender prefers, which
+          # is 100 at most, also where a preference tells two nodes apart by a tenth of its weight.
+          enabled:
+            - {name: TaintToleration, weight: 30}
+            - {name: NodeAffinity, weight: 20}
+            - {name: PodTopologySpread, weight: 20}
+            - {name: InterPodAffinity, weight: 20}
   extenders:
     - urlPrefix: https://fracgpu-scheduler-leader.fracgpu-system.svc:9404
       filterVerb: filter
       prioritizeVerb: prioritize
       preemptVerb: preempt
       bindVerb: bind
-      # A point counts as 200 of kube-scheduler's; the best node leads by three. Preferences of users
-      # (affinity and spreading, 200 each) decide only between nearly equal nodes.
-      weight: 20
+      # Ten points count as 100 of kube-scheduler's.
+      weight: 1
       enableHTTPS: true
       tlsConfig:
         # All replicas have this certificate.
@@ -59,6 +65,18 @@ config.yaml: |
     - schedulerName: default-scheduler
       # All nodes, also of a large cluster: docs/decisions/0008-every-node-is-scored.md.
       percentageOfNodesToScore: 100
+      plugins:
+        score:
+          # Ten times their defaults, all of them, so that they weigh as before against each other and
+          # a pod's preferences count before what the extender prefers.
+          enabled:
+            - {name: TaintToleration, weight: 30}
+            - {name: NodeAffinity, weight: 20}
+            - {name: PodTopologySpread, weight: 20}
+            - {name: InterPodAffinity, weight: 20}
+            - {name: NodeResourcesFit, weight: 10}
+            - {name: NodeResourcesBalancedAllocation, weight: 10}
+            - {name: ImageLocality, weight: 10}
     # For pods from before the change, and for pods that name it.
     - schedulerName: fracgpu-scheduler
       percentageOfNodesToScore: 100
@@ -68,13 +86,20 @@ config.yaml: |
             - name: NodeResourcesFit
             - name: NodeResourcesBalancedAllocation
             - name: ImageLocality
+          # Ten times their defaults: what a pod prefers counts before what the extender prefers, which
+          # is 100 at most, also where a preference tells two nodes apart by a tenth of its weight.
+          enabled:
+            - {name: TaintToleration, weight: 30}
+            - {name: NodeAffinity, weight: 20}
+            - {name: PodTopologySpread, weight: 20}
+            - {name: InterPodAffinity, weight: 20}
   extenders:
     - urlPrefix: https://fracgpu-scheduler-leader.fracgpu-system.svc:9404
       filterVerb: filter
       prioritizeVerb: prioritize
       preemptVerb: preempt
       bindVerb: bind
-      weight: 20
+      weight: 1
       enableHTTPS: true
       tlsConfig:
         serverName: fracgpu-scheduler.fracgpu-system.svc

@@ -149,7 +149,7 @@ export class Details {
         ["Waits since", pod.since && clock(pod.since)],
         ["Priority", pod.priority && String(pod.priority)],
         ["Cannot be granted", pod.problem],
-        ["Room is made on", pod.nominatedNode],
+        ["Nominated node", pod.nominatedNode],
         ["Last asked", asked || "kube-scheduler has not asked about it: by its own rules no node is left, or the pod is held back"],
         ["Answer", answer?.reason],
       ]),

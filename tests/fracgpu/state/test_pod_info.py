@@ -334,15 +334,15 @@ def test_a_pods_containers_are_known_by_the_runtimes_ids_without_its_name() -> N
     }
 
 
-def test_a_node_that_asks_for_pods_to_run_elsewhere_is_discouraged() -> None:
-    def discouraged(*effects: str) -> bool:
+def test_the_taints_of_a_node_that_only_rank_it_are_known() -> None:
+    def soft(*effects: str) -> list[str]:
         taints = [{"key": "example.com/kept", "effect": effect} for effect in effects]
         node = {"metadata": {"name": "n"}, "spec": {"taints": taints}}
-        return read_node(json.dumps(node).encode()).discouraged
+        return [taint.effect for taint in read_node(json.dumps(node).encode()).soft_taints]
 
-    assert discouraged("NoSchedule", "PreferNoSchedule")
-    assert not discouraged("NoSchedule", "NoExecute")
-    assert not discouraged()
+    assert soft("NoSchedule", "PreferNoSchedule") == ["PreferNoSchedule"]
+    assert soft("NoSchedule", "NoExecute") == []
+    assert soft() == []
 
 
 OURS = st.dictionaries(

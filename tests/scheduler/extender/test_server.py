@@ -74,6 +74,7 @@ async def serving(
     server = ExtenderServer(
         extender=cluster.extender,
         patient=StaleCacheRetry(cluster.extender, cluster.changes, cluster.clock, limit_s=0.0),
+        cycles=cluster.cycles,
         preemptor=cluster.preemptor,
         binder=cluster.binder,
         leader_gate=leader_gate,
