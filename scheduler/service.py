@@ -32,6 +32,7 @@ from process.lifecycle import Running, Server, Service
 from process.memory import read_tls_in_small_pieces
 from process.telemetry import ReadyGate, Registry, TelemetryServer, new_registry
 from process.tls import ServingTls
+from scheduler.binding_record import BindingRecord
 from scheduler.cache.assumptions import Assumptions, AssumptionTimeouts
 from scheduler.cache.comparer import CacheComparer
 from scheduler.cache.event_handlers import AnyPod, decode_any_pod, pending_only
@@ -134,6 +135,7 @@ def _wire(
         on_change=core.handlers.move_changed,
         optional=True,
     )
+    record = BindingRecord(lambda: ledger.assumed)
     election = LeaderElector(
         client,
         clock,
@@ -141,6 +143,7 @@ def _wire(
         namespace=settings.namespace,
         identity=identity,
         times=LeaseDurations.lasting(settings.lease_duration_s),
+        notes=record,
     )
     leader_gate = LeaderGate(election)
     tasks = {
@@ -186,6 +189,7 @@ def _wire(
     )
     fence = Fence(
         lambda: pods.items().values(),
+        record,
         marker,
         clock,
         on_bound=assumptions.count_bound,
@@ -200,6 +204,7 @@ def _wire(
         strategy=lambda: config.value,
         leads=lambda: leader_gate.leads,
         term=lambda: election.term,
+        record=election.renew,
         clock=clock,
         metrics=metrics,
         limit_s=settings.bind_timeout_s,
