@@ -4,7 +4,7 @@ import asyncio
 import json
 from dataclasses import dataclass, field
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fracgpu.names import BINDINGS_UNDER_WAY
@@ -130,6 +130,7 @@ CHANGING_TWICE = st.tuples(st.just("change twice"), st.booleans())
 
 
 @given(st.lists(st.one_of(SENDING, ARRIVING, RETRYING, CHANGING, CHANGING_TWICE), max_size=30))
+@example([("send", "a"), ("change", False), ("send", "b"), ("change", True)])  # and back
 def test_after_a_change_of_the_leader_no_earlier_binding_takes_effect(
     steps: list[tuple[str, object]],
 ) -> None:

@@ -77,4 +77,5 @@ async def stalling_webhook(
         yield webhook
     finally:
         webhook.release()
+        await client.delete(VALIDATING_WEBHOOKS, "stall")
         await runner.cleanup()
