@@ -153,7 +153,7 @@ async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
         kubectl = Kubectl.find(api.kubeconfig(tmp_path / "admin.kubeconfig"))
         await admin.create(NAMESPACES, {"metadata": {"name": SYSTEM}})
         await register(admin, a_sharing_node("n", cards=some_cards("n", count=1, mib=CARD_MIB)))
-        for manifest in ("scheduler.yaml", "policies.yaml"):
+        for manifest in ("scheduler.yaml", "policies.yaml", "flowschemas.yaml"):
             await kubectl("apply", "-f", str(DEPLOY / manifest))
         token = (await kubectl("create", "token", "fracgpu-scheduler", f"-n={SYSTEM}")).strip()
         opened = connect_to(api.url, token=token, ca_file=api.ca_file)
@@ -258,6 +258,23 @@ async def answered_bindings(harness: Harness) -> dict[str, int]:
 
 async def more(harness: Harness, before: dict[str, int]) -> bool:
     return sum((await answered_bindings(harness)).values()) > sum(before.values())
+
+
+async def test_the_lease_and_bindings_go_before_the_other_requests_of_the_scheduler(
+    harness: Harness,
+) -> None:
+    await harness.create("first")
+    leader = await harness.leading("a")
+    assert await leader.bind(harness.http, await harness.seen("first")) == ""
+
+    text = (await harness.admin.get_path("/metrics")).decode()
+    dispatched = "apiserver_flowcontrol_dispatched_requests_total"
+    for level, schema in (
+        ("leader-election", "fracgpu-leases"),
+        ("workload-high", "fracgpu-bindings"),
+        ("workload-low", "service-accounts"),
+    ):
+        assert f'{dispatched}{{flow_schema="{schema}",priority_level="{level}"}}' in text
 
 
 def binding(write: Write) -> bool:
