@@ -91,6 +91,7 @@ class PodActivator:
     async def once(self) -> int:
         """Check once; return the number of pods that were marked."""
         closed = self._what_is_closed(self._clock.now())
+        first = self._closed is None
         opened = (
             frozenset(self._ledger.nodes)
             if self._closed is None
@@ -104,7 +105,12 @@ class PodActivator:
         if opened:
             self._opened = opened | (self._opened if self._due else frozenset())
             waiting = (
-                pod for pod in self._pods() if isinstance(pod, PodInfo) and awaits_placement(pod)
+                pod
+                for pod in self._pods()
+                if isinstance(pod, PodInfo)
+                and awaits_placement(pod)
+                # What kube-scheduler has still to try needs no waking when we begin.
+                and not (first and pod.unschedulable_since is None)
             )
             self._due = sorted(waiting, key=lambda pod: -pod.priority)
         looked_at, self._due = self._due[:_AT_ONCE], self._due[_AT_ONCE:]

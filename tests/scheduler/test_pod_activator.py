@@ -13,6 +13,18 @@ def cordon(cluster: Harness, *cards: str, seconds: float) -> None:
     cluster.annotate_node({"cordons": json.dumps(entries)})
 
 
+def refused(cluster: Harness, name: str) -> None:
+    """Let kube-scheduler have found no node for a pod."""
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "lastTransitionTime": "2026-01-05T12:00:00Z",
+    }
+    cluster.api.pods[name]["status"] = {"phase": "Pending", "conditions": [condition]}
+    cluster.see(name)
+
+
 async def woken(cluster: Harness, *, after: float = 0) -> list[str]:
     """Return the pods that are marked after this time."""
     before = len(cluster.api.patches)
@@ -37,6 +49,8 @@ async def test_a_new_leader_wakes_the_pods_that_fit_as_something_ended_while_nob
     cluster = Harness(cards=1)
     for name, mib in (("fits", 4_000), ("too-large", 25_000), ("being-bound", 20_000)):
         cluster.create(name, mib=mib)
+        refused(cluster, name)
+    cluster.create("not-tried-yet", mib=4_000)
     cluster.api.bind_raises = silence()
     await cluster.bind("being-bound")
 
