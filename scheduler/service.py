@@ -129,11 +129,7 @@ def _wire(
     )
     budgets = Informer(client, PDBS, decode=read_budget)
     moves = Informer(
-        client,
-        MOVES,
-        decode=read_claims,
-        on_change=core.handlers.move_changed,
-        optional=True,
+        client, MOVES, decode=read_claims, on_change=core.handlers.move_changed, optional=True
     )
     record = BindingRecord(lambda: ledger.assumed)
     election = LeaderElector(
@@ -349,11 +345,7 @@ class _Page:
         )
         self._explainer = Explainer(client, core, self.board, strategy=strategy, clock=clock)
         self._moves = Informer(
-            client,
-            MOVES,
-            decode=decode_move,
-            on_change=self.board.move_changed,
-            optional=True,
+            client, MOVES, decode=decode_move, on_change=self.board.move_changed, optional=True
         )
         self._hot_line = ConfigWatcher(
             client,

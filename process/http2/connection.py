@@ -89,8 +89,7 @@ class Http2Connection(asyncio.Protocol):
         self._widened: set[int] = set()  # streams whose window was; 0: the connection's
         self._paused_until: float | None = None  # by when the caller must read, if it does not
         self._timer: asyncio.TimerHandle | None = None
-        self._draining = self._ended = False
-        self._leaving = False  # an answer was the last one
+        self._leaving = self._draining = self._ended = False
         self._settles_soon = False
 
     @property
@@ -167,7 +166,7 @@ class Http2Connection(asyncio.Protocol):
 
     def _settle(self) -> None:
         """Send what is prepared; close if nothing more is to come, else watch what is late."""
-        if self._leaving and not self._draining:  # only here, where all that came has begun
+        if self._leaving and not self._draining:  # not before: all that came has begun by now
             self.drain()
             return
         if self._draining and not self.busy:
