@@ -83,6 +83,9 @@ CARD_CLASS_LABEL_PREFIX: Final = "fracgpu.io/card-class-"
 # the API server looks up the parameter of a policy before it evaluates any expression. Kubernetes
 # 1.35 and later copy the label to the pod.
 ASSIGNED_LABEL: Final = "fracgpu.io/assigned"
+# Annotation of the scheduler's Lease: its term, and the UIDs of the pods of which the leader may
+# have sent a Binding that is not answered yet.
+BINDINGS_UNDER_WAY: Final = "fracgpu.io/bindings-under-way"
 TERM_POLICY: Final = "fracgpu-lease-term"
 
 # Namespace label: the dialects enabled there, joined by dots (a label value may not contain

@@ -116,6 +116,9 @@ VALIDATING_POLICY_BINDINGS: Final = Kind(
     "ValidatingAdmissionPolicyBinding",
     namespaced=False,
 )
+FLOW_SCHEMAS: Final = Kind(
+    "flowcontrol.apiserver.k8s.io/v1", "flowschemas", "FlowSchema", namespaced=False
+)
 ROLES: Final = Kind("rbac.authorization.k8s.io/v1", "roles", "Role", namespaced=True)
 ROLE_BINDINGS: Final = Kind(
     "rbac.authorization.k8s.io/v1", "rolebindings", "RoleBinding", namespaced=True

@@ -40,6 +40,7 @@ class RequestOutcome(Enum):
     ANSWERED = "answered"
     MALFORMED = "malformed"
     NOT_READY = "not_ready"
+    NOT_LEADING = "not_leading"  # another replica is the one to ask
     FAILED = "failed"
 
 
@@ -162,6 +163,8 @@ class SchedulerMetrics:
         self._answered = {
             verb: self._requests.labels(verb.value, RequestOutcome.ANSWERED.value) for verb in Verb
         }
+        for verb in Verb:
+            self._requests.labels(verb.value, RequestOutcome.NOT_LEADING.value)
         self._seconds_of = {verb: self._seconds.labels(verb.value) for verb in Verb}
         self._binds_of = {outcome: self._binds.labels(outcome.value) for outcome in BindOutcome}
 

@@ -32,6 +32,7 @@ from process.lifecycle import Running, Server, Service
 from process.memory import read_tls_in_small_pieces
 from process.telemetry import ReadyGate, Registry, TelemetryServer, new_registry
 from process.tls import ServingTls
+from scheduler.binding_record import BindingRecord
 from scheduler.cache.assumptions import Assumptions, AssumptionTimeouts
 from scheduler.cache.comparer import CacheComparer
 from scheduler.cache.event_handlers import AnyPod, decode_any_pod, pending_only
@@ -131,6 +132,7 @@ def _wire(
     moves = Informer(
         client, MOVES, decode=read_claims, on_change=core.handlers.move_changed, optional=True
     )
+    record = BindingRecord(lambda: ledger.assumed)
     election = LeaderElector(
         client,
         clock,
@@ -138,6 +140,7 @@ def _wire(
         namespace=settings.namespace,
         identity=identity,
         times=LeaseDurations.lasting(settings.lease_duration_s),
+        notes=record,
     )
     leader_gate = LeaderGate(election)
     tasks = {
@@ -185,6 +188,7 @@ def _wire(
     )
     fence = Fence(
         lambda: pods.items().values(),
+        record,
         marker,
         clock,
         on_bound=assumptions.count_bound,
@@ -199,6 +203,7 @@ def _wire(
         strategy=lambda: config.value,
         leads=lambda: leader_gate.leads,
         term=lambda: election.term,
+        record=election.renew,
         clock=clock,
         metrics=metrics,
         limit_s=settings.bind_timeout_s,
@@ -344,11 +349,7 @@ class _Page:
         )
         self._explainer = Explainer(client, core, self.board, strategy=strategy, clock=clock)
         self._moves = Informer(
-            client,
-            MOVES,
-            decode=decode_move,
-            on_change=self.board.move_changed,
-            optional=True,
+            client, MOVES, decode=decode_move, on_change=self.board.move_changed, optional=True
         )
         self._hot_line = ConfigWatcher(
             client,

@@ -112,11 +112,12 @@ class SchedulerSettings(ProcessSettings):
                 "another replica has taken over; want less than a third of lease_duration_s, "
                 f"{self.lease_duration_s}"
             )
-        longest_s = self.bind_pause_s + self.bind_timeout_s
+        longest_s = self.bind_pause_s + 2 * self.bind_timeout_s  # the Lease, and the Binding
         if not longest_s < self.assumption_check_s < self.assumption_timeout_s:
             raise ValueError(
-                "want bind_pause_s + bind_timeout_s < assumption_check_s < assumption_timeout_s; "
-                f"got {self.bind_pause_s} + {self.bind_timeout_s}, {self.assumption_check_s}, "
+                "want bind_pause_s + 2 * bind_timeout_s < assumption_check_s < "
+                f"assumption_timeout_s; got {self.bind_pause_s} + 2 * {self.bind_timeout_s}, "
+                f"{self.assumption_check_s}, "
                 f"{self.assumption_timeout_s}"
             )
 

@@ -50,6 +50,7 @@ class ExtenderServer(HttpServer):
 
     A malformed body is answered with 400 and a reason. While this replica does not lead, filter and
     bind return the reason in their ``Error`` field; the others have no such field and answer 503.
+    The connection is closed then: a Service leads only new connections to the leader.
     With TLS a caller may choose HTTP/2, as kube-scheduler does.
     """
 
@@ -163,7 +164,10 @@ class ExtenderServer(HttpServer):
             if not isinstance(told, Answer):
                 told = await told
         headers = {"Content-Type": told.content_type}
-        return web.Response(body=told.body, status=told.status, headers=headers)
+        response = web.Response(body=told.body, status=told.status, headers=headers)
+        if told.last:
+            response.force_close()
+        return response
 
     def _over_http2(self, request: Request) -> Answer | Awaitable[Answer]:
         verb, get = request.path in self._verbs, request.method in ("GET", "HEAD")
@@ -216,18 +220,19 @@ class ExtenderServer(HttpServer):
             Exception: the one that it failed with, if that is not the caller's to know.
         """
         outcome = RequestOutcome.FAILED
+        last = not self._leader_gate.leads
         try:
             if isinstance(told, bytes):
-                outcome = RequestOutcome.ANSWERED
-                return Answer(HTTPStatus.OK, told, _JSON)
+                outcome = RequestOutcome.NOT_LEADING if last else RequestOutcome.ANSWERED
+                return Answer(HTTPStatus.OK, told, _JSON, last=last)
             raise told
         except ProtocolError as error:
             outcome = RequestOutcome.MALFORMED
             log.warning("request_malformed", verb=verb.value, error=str(error))
             return Answer(HTTPStatus.BAD_REQUEST, f"{error}\n".encode())
         except NotReady as error:
-            outcome = RequestOutcome.NOT_READY
-            return Answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n".encode())
+            outcome = RequestOutcome.NOT_LEADING if last else RequestOutcome.NOT_READY
+            return Answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n".encode(), last=last)
         finally:
             del told
             took_s = self._clock.monotonic() - began_s

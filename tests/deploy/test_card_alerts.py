@@ -52,6 +52,9 @@ UNREADABLE: Final = 'fracgpu_scheduler_unreadable_objects{annotation="a",instanc
 MOVE_UNREADABLE: Final = 'fracgpu_scheduler_reservations{instance="x",state="%s"}'
 
 PAUSE: Final = 'fracgpu_scheduler_event_loop_longest_pause_seconds{instance="x"}'
+NOT_LEADING: Final = (
+    'fracgpu_scheduler_requests_total{instance="x",outcome="not_leading",verb="filter"}'
+)
 COMPILED: Final = 'fracgpu_scheduler_fill_compiled{instance="x"}'
 
 # Alert, series, minutes, labels with which it fires then; None if it does not.
@@ -68,6 +71,9 @@ CASES: Final[tuple[tuple[str, Series, int, Labels], ...]] = (
     ("FracGPUSchedulerStandsStill", {PAUSE: 0.9}, 60, None),
     ("FracGPUSchedulerStandsStill", {PAUSE: 1.2}, 4, None),
     ("FracGPUSchedulerStandsStill", {PAUSE: 1.2}, 6, {"instance": "x", **WARNING}),
+    ("FracGPUSchedulerStandbyAsked", {NOT_LEADING: "0x10 40x50"}, 30, None),
+    ("FracGPUSchedulerStandbyAsked", {NOT_LEADING: "0+3x60"}, 9, None),
+    ("FracGPUSchedulerStandbyAsked", {NOT_LEADING: "0+3x60"}, 13, {"instance": "x", **WARNING}),
     ("FracGPUSchedulerNotCompiled", {COMPILED: 1}, 60, None),
     ("FracGPUSchedulerNotCompiled", {COMPILED: 0}, 14, None),
     ("FracGPUSchedulerNotCompiled", {COMPILED: 0}, 16, {"instance": "x", **NOTICE}),

@@ -26,6 +26,7 @@ from kube.errors import Conflict, Forbidden, Invalid, NotFound, Unavailable
 from kube.informer import Change, ChangeType
 from kube.kinds import PODS, Kind
 from kube.objects import ObjectKey
+from scheduler.binding_record import BindingRecord
 from scheduler.cache.assumptions import Assumptions, AssumptionTimeouts
 from scheduler.cache.change_signal import ChangeSignal
 from scheduler.cache.event_handlers import (
@@ -180,6 +181,9 @@ class Harness:
         self.strategy = Strategy.PACK
         self.leads = True
         self.term = "lease/1"
+        self.record = BindingRecord(lambda: self.ledger.assumed)
+        self.recorded: list[frozenset[str]] = []  # at each write of the Lease
+        self.record_raises: Exception | None = None
         self.registry = CollectorRegistry()
         self.metrics = SchedulerMetrics(self.registry)
         self.choosers: dict[Strategy, CardChooser] = {}
@@ -223,6 +227,7 @@ class Harness:
             choosers=self.choosers,
             leads=lambda: self.leads,
             term=lambda: self.term,
+            record=self._write_record,
             clock=self.clock,
             metrics=self.metrics,
             limit_s=4.0,
@@ -249,6 +254,11 @@ class Harness:
             leads=lambda: self.leads,
             clock=self.clock,
         )
+
+    async def _write_record(self) -> None:
+        if self.record_raises is not None:
+            raise self.record_raises
+        self.recorded.append(frozenset(self.ledger.assumed))
 
     def pods(self) -> list[AnyPod]:
         """Return the pods as the informer has them."""
