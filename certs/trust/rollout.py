@@ -13,8 +13,8 @@ from kube.errors import NotFound
 from kube.kinds import DAEMONSETS, DEPLOYMENTS, Kind
 
 TRUSTS_KEY: Final = "fracgpu.io/trusts"
-"""Annotation of a pod template, or of a Deployment whose pods were never restarted for an authority:
-the fingerprint of the authority that its pods started with."""
+"""Annotation with the fingerprint of the authority that pods started with: of their template, or of
+a Deployment that was never restarted for an authority."""
 
 
 class DeploymentClient(Protocol):
