@@ -18,6 +18,7 @@ from fracgpu.k8s.pod import LIVE_PODS
 from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import decode_move
 from fracgpu.state.node_info import read_node
+from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.reservation import read_claims
 from kube.access import connect
 from kube.client import KubeClient
@@ -37,6 +38,7 @@ from scheduler.cache.comparer import CacheComparer
 from scheduler.cache.event_handlers import AnyPod, decode_any_pod, pending_only
 from scheduler.cache.pod_marker import PodMarker
 from scheduler.core import SchedulerCore
+from scheduler.extender.api import FilterResult
 from scheduler.extender.bind import Binder
 from scheduler.extender.bind_groups import BindGroups
 from scheduler.extender.narrow_filter import NarrowFilter
@@ -56,6 +58,7 @@ from scheduler.request_activity import RequestActivity
 from scheduler.settings import SchedulerSettings
 from scheduler.settling_memory import settling_memory
 from scheduler.version_skew import VersionSkewCheck
+from scheduler.waiting_pods import WaitingPods
 from scheduler.workload_learner import WorkloadLearner
 
 _COMPONENT = "fracgpu-scheduler"
@@ -116,7 +119,7 @@ def _wire(
 
     def pod_changed(change: Change[AnyPod]) -> None:
         core.handlers.pod_changed(change)
-        page.board.pod_changed(change)
+        page.pod_changed(change)
 
     nodes = Informer(client, NODES, decode=read_node, on_change=core.handlers.node_changed)
     pods = Informer(
@@ -143,6 +146,7 @@ def _wire(
         times=LeaseDurations.lasting(settings.lease_duration_s),
     )
     leader_gate = LeaderGate(election)
+
     tasks = {
         "nodes": leader_gate.follow("nodes", nodes),
         "pods": leader_gate.follow("pods", pods),
@@ -223,6 +227,7 @@ def _wire(
         moves_served=lambda: moves.served,
         reservations=lambda: ledger.reservations.states(now=clock.now()),
         longest_pause_s=partial(longest_pause_s, asyncio.get_running_loop()),
+        waiting=page.waiting.by_reason,
     )
     activity = RequestActivity()
     learner = WorkloadLearner(core.least_waste, activity)
@@ -274,7 +279,7 @@ def _wire(
                 port=settings.listen_port,
                 body_limit_mib=settings.body_limit_mib,
                 ssl_context=None if tls is None else tls.context,
-                on_filtered=page.answers.note,
+                on_filtered=page.filtered,
                 narrow=NarrowFilter(core.extender).narrow if settings.narrow_filter else None,
                 activity=activity,
                 find=pending_only(pods.get),
@@ -322,7 +327,10 @@ def _beside_kube_scheduler(
 
 
 class _Page:
-    """The parts of the page; without a port for it they only take notice of changes."""
+    """The parts of the page; without a port for it they only take notice of changes.
+
+    The waiting pods, which it shows, are counted for the metrics as well.
+    """
 
     def __init__(
         self,
@@ -338,9 +346,15 @@ class _Page:
         self._clock = clock
         self._identity = identity
         self._strategy = strategy
+        self.waiting = WaitingPods(clock)
         self.answers = FilterAnswers(clock)
         self.board = Board(
-            core, self.answers, facts=self._facts, clock=clock, epoch=uuid.uuid4().hex[:12]
+            core,
+            self.waiting,
+            self.answers,
+            facts=self._facts,
+            clock=clock,
+            epoch=uuid.uuid4().hex[:12],
         )
         self._explainer = Explainer(client, core, self.board, strategy=strategy, clock=clock)
         self._moves = Informer(
@@ -358,6 +372,14 @@ class _Page:
             parse=hot_line.parse_hot_ratio,
             default=hot_line.DEFAULT,
         )
+
+    def pod_changed(self, change: Change[AnyPod]) -> None:
+        self.waiting.pod_changed(change)
+        self.board.pod_changed(change)
+
+    def filtered(self, pod: PodInfo, result: FilterResult) -> None:
+        self.waiting.note(pod, result)
+        self.answers.note(pod, result)
 
     def tasks(self, leader_gate: LeaderGate) -> dict[str, Callable[[], Awaitable[None]]]:
         if not self._settings.page_port:

@@ -52,6 +52,7 @@ class PodInfo:
         unschedulable_since: since when kube-scheduler has found no node for it; None if it has not
             tried (the pod is gated), or found one. The API server keeps the time while the
             condition stays False, so a pod that was gated first has waited less than it says.
+        gated: a scheduling gate keeps kube-scheduler from trying it.
         nominated_node: where kube-scheduler makes room for it by preemption; usually empty.
         has_preferences: it prefers some nodes, by soft affinity or soft spreading.
     """
@@ -75,6 +76,7 @@ class PodInfo:
     reason: str = ""
     created_at: datetime | None = None
     unschedulable_since: datetime | None = None
+    gated: bool = False
     nominated_node: str = ""
     has_preferences: bool = False
 
@@ -134,6 +136,7 @@ def pod_info_of(pod: Pod) -> PodInfo:
         reason=status.reason,
         created_at=meta.creation_timestamp,
         unschedulable_since=_unschedulable_since(status.conditions or ()),
+        gated=bool(spec.scheduling_gates),
         nominated_node=status.nominated_node_name,
         has_preferences=has_preferences(spec),
     )
