@@ -28,7 +28,7 @@ from certs.rotation import (
     trusted_authorities,
 )
 from certs.store import CertStore, SecretClient, StoredSecret, asked_for, stored_bundle, stored_pair
-from certs.trust.ca_injector import BundleTarget, InjectionResult, inject
+from certs.trust.ca_injector import BundleTarget, inject_all
 from certs.trust.rollout import DeploymentClient, name_first_authority, restarted
 from certs.trust.served_certificates import ServedCertificates, SliceClient
 from certs.work_loop import LOOK_AT_LEAST_EVERY, REPLICAS_EVERY, LookAgain, WorkLoop
@@ -170,14 +170,12 @@ class Reconciler(WorkLoop):
 
     async def _keep_trust(self, authority: _Authority, now: datetime) -> datetime | None:
         """Write the bundle into every configuration; return since when all of them have it."""
-        outcomes = []
-        for target in self._desired.targets:
-            outcome = await inject(self._client, target, bundle_pem=authority.bundle_pem)
-            outcomes.append(outcome)
-            if outcome is InjectionResult.PATCHED:
-                self._metrics.injected(str(target))
-                log.info("bundle_injected", configuration=str(target))
-        if InjectionResult.MOVED in outcomes:
+        if await inject_all(
+            self._client,
+            self._desired.targets,
+            bundle_pem=authority.bundle_pem,
+            metrics=self._metrics,
+        ):
             self._trusted = None
             self.wake()
             return None
