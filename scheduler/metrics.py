@@ -67,8 +67,8 @@ class WaitReason(Enum):
     OUT_OF_SERVICE = "out_of_service"
     NO_CARDS = "no_cards"
     REQUEST = "request"  # it cannot be read
-    NOT_CARDS = "not_cards"  # cards fit, or kube-scheduler had found no node before it asked
-    NOT_TRIED = "not_tried"  # kube-scheduler has not tried to place it
+    NOT_CARDS = "not_cards"  # kube-scheduler refuses the nodes for something else
+    NOT_TRIED = "not_tried"  # kube-scheduler has not tried to place it, or failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,6 @@ from fracgpu.k8s.pod import LIVE_PODS
 from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import decode_move
 from fracgpu.state.node_info import read_node
-from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.reservation import read_claims
 from kube.access import connect
 from kube.client import KubeClient
@@ -38,7 +37,6 @@ from scheduler.cache.comparer import CacheComparer
 from scheduler.cache.event_handlers import AnyPod, decode_any_pod, pending_only
 from scheduler.cache.pod_marker import PodMarker
 from scheduler.core import SchedulerCore
-from scheduler.extender.api import FilterResult
 from scheduler.extender.bind import Binder
 from scheduler.extender.bind_groups import BindGroups
 from scheduler.extender.narrow_filter import NarrowFilter
@@ -279,7 +277,7 @@ def _wire(
                 port=settings.listen_port,
                 body_limit_mib=settings.body_limit_mib,
                 ssl_context=None if tls is None else tls.context,
-                on_filtered=page.filtered,
+                on_filtered=page.answers.note,
                 narrow=NarrowFilter(core.extender).narrow if settings.narrow_filter else None,
                 activity=activity,
                 find=pending_only(pods.get),
@@ -376,10 +374,6 @@ class _Page:
     def pod_changed(self, change: Change[AnyPod]) -> None:
         self.waiting.pod_changed(change)
         self.board.pod_changed(change)
-
-    def filtered(self, pod: PodInfo, result: FilterResult) -> None:
-        self.waiting.note(pod, result)
-        self.answers.note(pod, result)
 
     def tasks(self, leader_gate: LeaderGate) -> dict[str, Callable[[], Awaitable[None]]]:
         if not self._settings.page_port:

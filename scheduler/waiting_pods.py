@@ -1,22 +1,25 @@
 """The pods that wait for a card, and what keeps each of them waiting."""
 
+from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
+from functools import lru_cache
 from typing import Final
 
+from fracgpu import names
 from fracgpu.placement.fit_index import Obstacle
 from fracgpu.state.pod_info import PodInfo
 from kube.informer import Change, ChangeType
 from process.clock import Clock
 from scheduler.cache.event_handlers import AnyPod
-from scheduler.extender.api import FilterResult
 from scheduler.fence import awaits_placement
 from scheduler.metrics import Waiting, WaitReason
 
-_OF_OBSTACLE: Final = {obstacle: WaitReason[obstacle.name] for obstacle in Obstacle}
-
-# Answers about pods whose creation the watch has not told yet, or whose end it has.
-_MOST_UNKNOWN: Final = 1000
+# kube-scheduler's plugin NodeResourcesFit refuses a node that is full before we are asked.
+_INSUFFICIENT: Final = {
+    Obstacle.MEMORY: f"Insufficient {names.GPU_MEM}",
+    Obstacle.COMPUTE: f"Insufficient {names.GPU_SLOT}",
+}
 
 
 class WaitingPods:
@@ -30,7 +33,6 @@ class WaitingPods:
         self._clock = clock
         self._pods: dict[str, PodInfo] = {}
         self._released: dict[str, datetime] = {}
-        self._answers: dict[str, Obstacle | None] = {}
 
     @property
     def by_uid(self) -> Mapping[str, PodInfo]:
@@ -45,43 +47,44 @@ class WaitingPods:
             or not isinstance(pod, PodInfo)
             or not awaits_placement(pod)
         ):
-            for known in (self._pods, self._released, self._answers):
-                known.pop(uid, None)
+            self._pods.pop(uid, None)
+            self._released.pop(uid, None)
             return
         before = self._pods.get(uid)
         if before is not None and before.gated and not pod.gated:
             self._released[uid] = self._clock.now()
         self._pods[uid] = pod
 
-    def note(self, pod: PodInfo, result: FilterResult) -> None:
-        """Remember the last answer to kube-scheduler about a pod, known here already or not."""
-        if result.error:
-            return
-        if len(self._answers) > len(self._pods) + _MOST_UNKNOWN:
-            self._answers = {uid: why for uid, why in self._answers.items() if uid in self._pods}
-        self._answers[pod.record.uid] = None if result.passed else result.nearest
-
     def by_reason(self) -> Mapping[WaitReason, Waiting]:
-        """Return the pods that wait, without gated ones: these wait for whoever gated them.
+        """Count the pods that wait, without gated ones: these wait for whoever gated them.
 
         A pod waits since it was created, or was seen to lose its last gate.
         """
-        now, found = self._clock.now(), dict.fromkeys(WaitReason, Waiting())
+        now, pods, first = self._clock.now(), Counter[WaitReason](), dict[WaitReason, datetime]()
         for uid, pod in self._pods.items():
             if pod.gated:
                 continue
-            reason, since = self._reason(uid, pod), self._released.get(uid) or pod.created_at
-            before = found[reason]
-            waited_s = 0.0 if since is None else (now - since).total_seconds()
-            longest_s = max(before.longest_s, waited_s)
-            found[reason] = Waiting(pods=before.pods + 1, longest_s=longest_s)
-        return found
+            reason, since = _reason(pod), self._released.get(uid) or pod.created_at or now
+            pods[reason] += 1
+            first[reason] = min(since, first.get(reason, since))
+        return {
+            reason: Waiting(pods=count, longest_s=(now - first[reason]).total_seconds())
+            for reason, count in pods.items()
+        }
 
-    def _reason(self, uid: str, pod: PodInfo) -> WaitReason:
-        if pod.need_problem:
-            return WaitReason.REQUEST
-        obstacle = self._answers.get(uid)
-        if obstacle is not None:
-            return _OF_OBSTACLE[obstacle]
-        tried = pod.unschedulable_since is not None or uid in self._answers
-        return WaitReason.NOT_CARDS if tried else WaitReason.NOT_TRIED
+
+def _reason(pod: PodInfo) -> WaitReason:
+    if pod.need_problem:
+        return WaitReason.REQUEST
+    if pod.unschedulable_since is None:
+        return WaitReason.NOT_TRIED
+    return _reason_in(pod.unschedulable_why)
+
+
+@lru_cache(maxsize=1024)  # replicas are refused alike
+def _reason_in(why: str) -> WaitReason:
+    """Return the reason that kube-scheduler gives, of the node that is nearest to a fit."""
+    for obstacle in Obstacle:
+        if obstacle.value in why or _INSUFFICIENT.get(obstacle, obstacle.value) in why:
+            return WaitReason[obstacle.name]
+    return WaitReason.NOT_CARDS

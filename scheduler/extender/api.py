@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.errors import UNREADABLE, WireError
-from fracgpu.placement.fit_index import Obstacle
 from fracgpu.placement.placement import MAX_SCORE
 from fracgpu.placement.preemption import Victims
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
@@ -54,11 +53,6 @@ class Refusals(Protocol):
     @property
     def reason(self) -> str:
         """The text that each of them gets."""
-        ...
-
-    @property
-    def nearest(self) -> Obstacle:
-        """The obstacle of the node that is nearest to a fit."""
         ...
 
     def by_node(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
@@ -117,11 +111,6 @@ class FilterResult:
         if self._refusals is not None:
             return self._refusals.reason
         return next((text for refused in self._by_node for text in refused.values()), "")
-
-    @property
-    def nearest(self) -> Obstacle | None:
-        """Return the obstacle of the node nearest to a fit; None where none was evaluated."""
-        return None if self._refusals is None else self._refusals.nearest
 
     def _read(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
         if self._refusals is not None:

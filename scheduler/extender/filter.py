@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from itertools import compress
 from operator import not_
 from typing import Final, Protocol
@@ -141,19 +140,10 @@ class _Refusals:
         Every node gets the same: kube-scheduler sums up equal reasons and sorts different ones as
         text, so only one combined text can list the most common obstacle first.
         """
-        return refusal(self._counted)
-
-    @property
-    def nearest(self) -> Obstacle:
-        """The obstacle of the node that is nearest to a fit."""
-        return next(obstacle for obstacle in Obstacle if obstacle in self._counted)
-
-    @cached_property
-    def _counted(self) -> Counter[Obstacle]:
         counted: Counter[Obstacle] = Counter()
         for code, count in Counter(self._codes).items():
             counted[self._why(code)[0]] += count
-        return counted
+        return refusal(counted)
 
     def by_node(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
         """Return the reason of each: preemption may help, or not."""
