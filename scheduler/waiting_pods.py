@@ -1,6 +1,6 @@
 """The pods that wait for a card, and what keeps each of them waiting."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
@@ -60,16 +60,13 @@ class WaitingPods:
 
         A pod waits since it was created, or was seen to lose its last gate.
         """
-        now, pods, first = self._clock.now(), Counter[WaitReason](), dict[WaitReason, datetime]()
+        now, since = self._clock.now(), defaultdict[WaitReason, list[datetime]](list)
         for uid, pod in self._pods.items():
-            if pod.gated:
-                continue
-            reason, since = _reason(pod), self._released.get(uid) or pod.created_at or now
-            pods[reason] += 1
-            first[reason] = min(since, first.get(reason, since))
+            if not pod.gated:
+                since[_reason(pod)].append(self._released.get(uid) or pod.created_at or now)
         return {
-            reason: Waiting(pods=count, longest_s=(now - first[reason]).total_seconds())
-            for reason, count in pods.items()
+            reason: Waiting(pods=len(times), longest_s=(now - min(times)).total_seconds())
+            for reason, times in since.items()
         }
 
 
