@@ -93,14 +93,23 @@ CASES: Final[tuple[tuple[str, Series, int, Labels], ...]] = (
     # Series that never existed, and ones that end.
     ("FracGPURoleNotScraped", {WEBHOOK: 1, SCHEDULER: 1, LEADER: 1, CERTS: 1}, 60, None),
     ("FracGPURoleNotScraped", {WEBHOOK: 1, SCHEDULER: 1, CERTS: 1}, 9, None),
-    *(
-        (
-            "FracGPURoleNotScraped",
-            {each: 1 for each in (WEBHOOK, SCHEDULER, LEADER, CERTS) if each != missing},
-            11,
-            {"role": role, **WARNING},
-        )
-        for role, missing in (("rebalancer", LEADER), ("webhook", WEBHOOK), ("certs", CERTS))
+    (
+        "FracGPURoleNotScraped",
+        {WEBHOOK: 1, SCHEDULER: 1, CERTS: 1},
+        11,
+        {"role": "rebalancer", **WARNING},
+    ),
+    (
+        "FracGPURoleNotScraped",
+        {SCHEDULER: 1, LEADER: 0, CERTS: 1},
+        11,
+        {"role": "webhook", **WARNING},
+    ),
+    (
+        "FracGPURoleNotScraped",
+        {WEBHOOK: 1, SCHEDULER: 1, LEADER: 1},
+        11,
+        {"role": "certs", **WARNING},
     ),
     (
         "FracGPURoleNotScraped",

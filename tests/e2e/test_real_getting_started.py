@@ -31,7 +31,7 @@ GUIDE: Final = "docs/getting-started.md"
 # As simulatedCards.cards in the chart.
 CARD_MIB: Final = 40_960
 # An environment of its own, and two architectures with Debian's packages.
-PUSH_LIMIT_S: Final = 900.0
+PUSH_LIMIT_S: Final = 1200.0
 BUSYBOX: Final = "docker.io/library/busybox:1.37"
 
 

@@ -91,11 +91,10 @@ async def either(harness: Harness, name: str) -> bool:
 
 
 async def test_the_pods_that_wait_are_counted_by_what_keeps_them_waiting(harness: Harness) -> None:
-    elsewhere = {"nodeSelector": {"kubernetes.io/hostname": "another"}}
     for pod in (
         a_gpu_pod("large", mib=50_000),
         a_gpu_pod("model", annotations={names.MODEL: "*B200*"}),
-        a_gpu_pod("elsewhere", **elsewhere),
+        a_gpu_pod("elsewhere", nodeSelector={"kubernetes.io/hostname": "another"}),
         a_gpu_pod("gated", schedulingGates=[{"name": "queue"}]),
         a_gpu_pod("unknown", schedulerName="nobody"),
         a_gpu_pod("fits"),
