@@ -224,6 +224,8 @@ OLDER: Final[tuple[tuple[str, dict[str, float | str], int, dict[str, str] | None
         {"cluster": "one", "name": "pods.fracgpu.io", "severity": "critical"},
     ),
     ("FracGPUWebhookFails", {DECIDED % "refused": "0+9x60"}, 60, None),
+    # Whoever reaches the port can send nonsense.
+    ("FracGPUWebhookFails", {DECIDED % "malformed": "0+9x60"}, 60, None),
     (
         "FracGPUWebhookFails",
         {DECIDED % "too_slow": "0+1x60", DECIDED % "granted": "0+9x60"},
