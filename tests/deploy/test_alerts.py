@@ -89,7 +89,8 @@ WAIT = 'fracgpu_scheduler_longest_wait_seconds{cluster="one",instance="%s",reaso
 HOOK = 'name="pods.fracgpu.io",type="admit",cluster="one",instance="api"'
 REJECTED = f"apiserver_admission_webhook_rejection_count{{{HOOK},error_type=%s}}" % '"%s"'
 SKIPPED = f"apiserver_admission_webhook_fail_open_count{{{HOOK}}}"
-DECIDED = 'fracgpu_webhook_decisions_total{cluster="one",instance="w",outcome="%s"}'
+REVIEWS = 'fracgpu_webhook_review_duration_seconds_%s{cluster="one",instance="w"}'
+IN_TIME = (REVIEWS % "bucket").replace("}", ',le="5.0"}')
 CONFIGURED = (
     'fracgpu_certs_webhook_configuration_valid{cluster="one",instance="%s",configuration="%s"}'
 )
@@ -223,14 +224,13 @@ OLDER: Final[tuple[tuple[str, dict[str, float | str], int, dict[str, str] | None
         30,
         {"cluster": "one", "name": "pods.fracgpu.io", "severity": "critical"},
     ),
-    ("FracGPUWebhookFails", {DECIDED % "refused": "0+9x60"}, 60, None),
-    # Whoever reaches the port can send nonsense.
-    ("FracGPUWebhookFails", {DECIDED % "malformed": "0+9x60"}, 60, None),
+    # Its replicas answer 9 reviews a minute in time, and one too late.
+    ("FracGPUWebhookFails", {REVIEWS % "count": "0+9x60", IN_TIME: "0+9x60"}, 60, None),
     (
         "FracGPUWebhookFails",
-        {DECIDED % "too_slow": "0+1x60", DECIDED % "granted": "0+9x60"},
+        {REVIEWS % "count": "0+10x60", IN_TIME: "0+9x60"},
         30,
-        {"cluster": "one", "outcome": "too_slow", "severity": "critical"},
+        {"cluster": "one", "severity": "critical"},
     ),
     (
         "FracGPUWebhookConfigurationInvalid",
