@@ -1,11 +1,14 @@
 """Metrics of the scheduler extender."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from component.metrics import ConfigMetrics
 from fracgpu import names
@@ -53,6 +56,28 @@ class BindOutcome(Enum):
     UNKNOWN = "unknown"  # the API server did not answer
     FAILED = "failed"  # the API server refused
     FENCED = "fenced"  # the API server knows another leader
+
+
+class WaitReason(Enum):
+    """What a pod waits for; a metric label. Where nodes differ, the nearest to a fit counts."""
+
+    MEMORY = "memory"
+    COMPUTE = "compute"
+    TOGETHER = "together"
+    OTHER_CARDS = "other_cards"
+    OUT_OF_SERVICE = "out_of_service"
+    NO_CARDS = "no_cards"
+    REQUEST = "request"  # it cannot be read
+    NOT_CARDS = "not_cards"  # kube-scheduler refuses the nodes for something else
+    NOT_TRIED = "not_tried"  # kube-scheduler has not tried to place it, or failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """How many pods wait, and for how many seconds the first of them has."""
+
+    pods: int = 0
+    longest_s: float = 0.0
 
 
 class SchedulerMetrics:
@@ -155,6 +180,7 @@ class SchedulerMetrics:
             "Comparisons of the cache with a rebuild from scratch.",
             registry=registry,
         )
+        self._waiting = _WaitingPods(registry)
         for key in _READ:
             self._unreadable.labels(key)
         for state in ReservationState:
@@ -208,6 +234,7 @@ class SchedulerMetrics:
         moves_served: Callable[[], bool],
         reservations: Callable[[], Mapping[ReservationState, int]],
         longest_pause_s: Callable[[], float],
+        waiting: Callable[[], Mapping[WaitReason, Waiting]],
     ) -> None:
         """Call these at each scrape."""
         self._longest_pause.set_function(longest_pause_s)
@@ -218,6 +245,34 @@ class SchedulerMetrics:
             )
         self._assumed.set_function(assumed)
         self._leads.set_function(leads)
+        self._waiting.read = lambda: waiting() if leads() else {}
+
+
+class _WaitingPods(Collector):
+    """Counts the waiting pods at each scrape; there are none while this replica does not lead."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.read: Callable[[], Mapping[WaitReason, Waiting]] = dict
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        pods = GaugeMetricFamily(
+            "fracgpu_scheduler_waiting_pods",
+            "Pods that ask for a card and wait for a node, by what keeps them waiting.",
+            labels=["reason"],
+        )
+        longest = GaugeMetricFamily(
+            "fracgpu_scheduler_longest_wait_seconds",
+            "Time since the first of these pods began to wait.",
+            labels=["reason"],
+        )
+        found = self.read()
+        for reason in WaitReason:
+            waiting = found.get(reason, Waiting())
+            pods.add_metric([reason.value], waiting.pods)
+            longest.add_metric([reason.value], waiting.longest_s)
+        yield pods
+        yield longest
 
 
 def _count_of(

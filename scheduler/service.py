@@ -58,6 +58,7 @@ from scheduler.request_activity import RequestActivity
 from scheduler.settings import SchedulerSettings
 from scheduler.settling_memory import settling_memory
 from scheduler.version_skew import VersionSkewCheck
+from scheduler.waiting_pods import WaitingPods
 from scheduler.workload_learner import WorkloadLearner
 
 _COMPONENT = "fracgpu-scheduler"
@@ -118,7 +119,7 @@ def _wire(
 
     def pod_changed(change: Change[AnyPod]) -> None:
         core.handlers.pod_changed(change)
-        page.board.pod_changed(change)
+        page.pod_changed(change)
 
     nodes = Informer(client, NODES, decode=read_offered_node, on_change=core.handlers.node_changed)
     pods = Informer(
@@ -143,6 +144,7 @@ def _wire(
         notes=record,
     )
     leader_gate = LeaderGate(election)
+
     tasks = {
         "nodes": leader_gate.follow("nodes", nodes),
         "pods": leader_gate.follow("pods", pods),
@@ -227,6 +229,7 @@ def _wire(
         moves_served=lambda: moves.served,
         reservations=lambda: ledger.reservations.states(now=clock.now()),
         longest_pause_s=partial(longest_pause_s, asyncio.get_running_loop()),
+        waiting=page.waiting.by_reason,
     )
     activity = RequestActivity()
     learner = WorkloadLearner(core.least_waste, activity)
@@ -327,7 +330,10 @@ def _beside_kube_scheduler(
 
 
 class _Page:
-    """The parts of the page; without a port for it they only take notice of changes."""
+    """The parts of the page; without a port for it they only take notice of changes.
+
+    The waiting pods, which it shows, are counted for the metrics as well.
+    """
 
     def __init__(
         self,
@@ -343,9 +349,15 @@ class _Page:
         self._clock = clock
         self._identity = identity
         self._strategy = strategy
+        self.waiting = WaitingPods(clock)
         self.answers = FilterAnswers(clock)
         self.board = Board(
-            core, self.answers, facts=self._facts, clock=clock, epoch=uuid.uuid4().hex[:12]
+            core,
+            self.waiting,
+            self.answers,
+            facts=self._facts,
+            clock=clock,
+            epoch=uuid.uuid4().hex[:12],
         )
         self._explainer = Explainer(client, core, self.board, strategy=strategy, clock=clock)
         self._moves = Informer(
@@ -359,6 +371,10 @@ class _Page:
             parse=hot_line.parse_hot_ratio,
             default=hot_line.DEFAULT,
         )
+
+    def pod_changed(self, change: Change[AnyPod]) -> None:
+        self.waiting.pod_changed(change)
+        self.board.pod_changed(change)
 
     def tasks(self, leader_gate: LeaderGate) -> dict[str, Callable[[], Awaitable[None]]]:
         if not self._settings.page_port:

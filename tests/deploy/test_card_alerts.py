@@ -40,6 +40,7 @@ EVICTIONS: Final = f'{R}evictions_total{{code="%s",instance="r"}}'
 HOT: Final = f'{R}hot_cards{{instance="r",relievable="%s"}}'
 WEBHOOK: Final = 'fracgpu_webhook_config_valid{instance="w"}'
 SCHEDULER: Final = 'fracgpu_scheduler_leader{instance="x"}'
+CERTS: Final = 'fracgpu_certs_trusted_authorities{instance="c"}'
 
 WARNING: Final = {"severity": "warning"}
 CRITICAL: Final = {"severity": "critical"}
@@ -96,18 +97,29 @@ CASES: Final[tuple[tuple[str, Series, int, Labels], ...]] = (
     ("FracGPUCardsUnmeasured", {LEADER: 0, COVERAGE: 0}, 90, None),
     ("FracGPUCardsUnmeasured", {}, 90, None),
     # Series that never existed, and ones that end.
-    ("FracGPURoleNotScraped", {WEBHOOK: 1, SCHEDULER: 1, LEADER: 1}, 60, None),
-    ("FracGPURoleNotScraped", {WEBHOOK: 1, SCHEDULER: 1}, 9, None),
+    ("FracGPURoleNotScraped", {WEBHOOK: 1, SCHEDULER: 1, LEADER: 1, CERTS: 1}, 60, None),
+    ("FracGPURoleNotScraped", {WEBHOOK: 1, SCHEDULER: 1, CERTS: 1}, 9, None),
     (
         "FracGPURoleNotScraped",
-        {WEBHOOK: 1, SCHEDULER: 1},
+        {WEBHOOK: 1, SCHEDULER: 1, CERTS: 1},
         11,
         {"role": "rebalancer", **WARNING},
     ),
-    ("FracGPURoleNotScraped", {SCHEDULER: 1, LEADER: 0}, 11, {"role": "webhook", **WARNING}),
     (
         "FracGPURoleNotScraped",
-        {WEBHOOK: 1, LEADER: 1, SCHEDULER: "1x10 stale"},
+        {SCHEDULER: 1, LEADER: 0, CERTS: 1},
+        11,
+        {"role": "webhook", **WARNING},
+    ),
+    (
+        "FracGPURoleNotScraped",
+        {WEBHOOK: 1, SCHEDULER: 1, LEADER: 1},
+        11,
+        {"role": "certs", **WARNING},
+    ),
+    (
+        "FracGPURoleNotScraped",
+        {WEBHOOK: 1, LEADER: 1, CERTS: 1, SCHEDULER: "1x10 stale"},
         30,
         {"role": "scheduler", **WARNING},
     ),

@@ -8,6 +8,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from tests.deploy.test_alerts import alerts
 from tests.deploy.test_certificates import built
 from tests.support.helm import (
     CHART,
@@ -140,7 +141,7 @@ def test_every_alert_has_the_address_of_its_runbook_below_the_base_that_was_give
 
     addresses = runbooks(rendered({"prometheus": {"operator": operator}}))
 
-    assert len(addresses) == 33
+    assert len(addresses) == len(alerts())
     assert addresses == {alert: f"{begins}{alert.lower()}" for alert in addresses}
 
 
@@ -157,7 +158,7 @@ def test_the_base_of_runbooks_is_set_with_kustomize_as_the_page_says(tmp_path: P
         (folder / "kustomization.yaml").unlink()
         folder.rmdir()
 
-    assert len(addresses) == 33
+    assert len(addresses) == len(alerts())
     assert addresses == {
         alert: f"https://git.example.com/fracgpu/blob/v0.1.0/docs/runbooks.md#{alert.lower()}"
         for alert in addresses

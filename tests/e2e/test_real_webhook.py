@@ -4,14 +4,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from fracgpu import names
 from kube.kinds import PODS, RESOURCE_QUOTAS
 from simulator.envtest.control_plane import ControlPlane
+from simulator.envtest.prometheus import RealPrometheus
 from tests.support.gpu import a_sharing_node, register
 from tests.support.kubectl import Kubectl
+from tests.support.promtool import RULES
 from tests.support.real_apiserver import real_api_server
 from tests.support.waiting import until
 from tests.webhook.builders import Json, a_container, a_pod
@@ -168,6 +171,43 @@ async def test_pods_live_on_with_the_webhook_down_unless_they_ask(
         assert "created" in await kubectl("create", "-f-", stdin=named(pod, name))
     said = await kubectl.refused("create", "-f-", stdin=named(a_pod(fraction="0.5"), "late"))
     assert "failed calling webhook" in said
+
+
+async def test_an_alert_tells_of_calls_that_kube_apiserver_could_not_make(
+    api: ControlPlane, harness: Harness, kubectl: Kubectl, tmp_path: Path
+) -> None:
+    """kube-apiserver counts them itself; the webhook never hears of them."""
+    job = {
+        "job_name": "apiserver",
+        "scheme": "https",
+        "authorization": {"credentials": api.token},
+        "tls_config": {"ca_file": str(api.ca_file)},
+        "static_configs": [{"targets": [urlsplit(api.url).netloc]}],
+    }
+    async with in_force(harness, kubectl):
+        said = await kubectl.refused("create", "-f-", stdin=named(a_pod(fraction="2"), "bad"))
+        assert "want a share of one card" in said
+    for _ in range(4):
+        said = await kubectl.refused("create", "-f-", stdin=named(a_pod(fraction="0.5"), "late"))
+        assert "failed calling webhook" in said
+        foreign = a_container(resources={"limits": {"aliyun.com/gpu-mem": "4"}})
+        await kubectl("create", "--dry-run=server", "-f-", stdin=named(a_pod(foreign), "foreign"))
+
+    (tmp_path / "prometheus").mkdir()
+    async with RealPrometheus.start(
+        tmp_path / "prometheus", {}, scrape_configs=[job], rule_files=[RULES]
+    ) as prometheus:
+
+        async def told() -> bool:
+            alerts = (await prometheus.get("/api/v1/alerts"))["data"]["alerts"]
+            fails = [it for it in alerts if it["labels"]["alertname"] == "FracGPUWebhookFails"]
+            found = {(it["labels"]["name"], it["state"], float(it["value"])) for it in fails}
+            return found == {
+                ("pods.fracgpu.io", "firing", 4.0),
+                ("hints.pods.fracgpu.io", "firing", 4.0),
+            }
+
+        await until(told, what="the alert fires for both, and not for refusals", limit_s=60)
 
 
 HINT = (

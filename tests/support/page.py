@@ -32,6 +32,7 @@ from scheduler.page.board import Board, PageFacts
 from scheduler.page.explainer import Explainer
 from scheduler.page.filter_answers import FilterAnswers
 from scheduler.page.server import PageServer
+from scheduler.waiting_pods import WaitingPods
 from tests.fakes.clock import VirtualClock
 from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, some_cards
 
@@ -65,8 +66,14 @@ class PageCluster:
         self.core = SchedulerCore(strategy=lambda: self.strategy, clock=self.clock)
         self.answers = FilterAnswers(self.clock)
         self.facts = PageFacts(leader="replica-a", strategy=Strategy.PACK, hot_ratio=0.8)
+        self.waiting = WaitingPods(self.clock)
         self.board = Board(
-            self.core, self.answers, facts=lambda: self.facts, clock=self.clock, epoch=epoch
+            self.core,
+            self.waiting,
+            self.answers,
+            facts=lambda: self.facts,
+            clock=self.clock,
+            epoch=epoch,
         )
         self.shelf = PodShelf()
         self.explainer = Explainer(
@@ -112,7 +119,7 @@ class PageCluster:
             )
         )
 
-    def pod(
+    def pod(  # noqa: PLR0913 - one keyword for each independent fact
         self,
         name: str,
         *,
@@ -121,12 +128,14 @@ class PageCluster:
         mib: int = 1000,
         what: ChangeType = ChangeType.MODIFIED,
         meta: Mapping[str, Any] | None = None,
+        status: Mapping[str, Any] | None = None,
         **wanted: Any,
     ) -> PodInfo:
         """Add or change a pod: one that waits, or one that holds MiB of a card of the node *on*."""
         body = a_gpu_pod(name, mib=mib, **wanted)
         body["metadata"] |= {"uid": f"uid-{name}", **(meta or {})}
         body["metadata"]["annotations"][names.GRANTED] = "granted"
+        body["status"] = status or {}
         if on:
             body["spec"]["nodeName"] = on
             assignment = {"train": (Slice(card=CardUuid(f"GPU-{on}-{card}"), mib=Mib(mib)),)}
@@ -141,6 +150,7 @@ class PageCluster:
             object=decode_any_pod(raw),
         )
         self.core.handlers.pod_changed(change)
+        self.waiting.pod_changed(change)
         self.board.pod_changed(change)
         return decode_pod_info(raw)
 
