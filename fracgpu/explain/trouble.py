@@ -27,7 +27,7 @@ def node_trouble(node: NodeCards) -> str:
     if not node.shared:
         return "does not share its cards"
     if not node.schedulable:
-        return "cordoned or not ready"
+        return "cordoned, not ready, or kubelet does not know its node agent"
     return "" if node.cards else "has not reported its cards"
 
 

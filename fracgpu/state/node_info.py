@@ -78,7 +78,7 @@ def node_cards_of(node: Node) -> NodeCards:
         cards=read(names.NODE_CARDS, read_cards, ()),
         cordons=read(names.NODE_CORDONS, read_cordons, ()),
         shared=labels.get(names.SHARE_LABEL) == "true",
-        schedulable=not node.spec.unschedulable and node.ready,
+        schedulable=not node.spec.unschedulable and node.ready and node.agent_registered,
         discouraged=any(taint.effect == _PREFER_NO for taint in node.spec.taints or ()),
         labels=labels,
         heat=read(names.NODE_HEAT, read_heat, {}),
