@@ -49,17 +49,22 @@ def a_short_pod(number: int) -> Json:
     return body
 
 
-async def phases(cluster: RealCluster) -> dict[str, Json]:
+async def pods_of(cluster: RealCluster) -> dict[str, Json]:
     """Return the pods of the test by name."""
     pods = await cluster.pods("default")
     return {pod["metadata"]["name"]: pod for pod in pods}
+
+
+async def bound_pods(cluster: RealCluster) -> set[str]:
+    """Return the names of the pods that have a node."""
+    return {name for name, pod in (await pods_of(cluster)).items() if pod["spec"].get("nodeName")}
 
 
 async def keep_creating(cluster: RealCluster, done: asyncio.Event) -> int:
     """Create one pod after the other until all upgrades are done; return how many."""
     count = 0
     while not done.is_set() or count < LEAST_PODS:
-        found = Counter(pod["status"]["phase"] for pod in (await phases(cluster)).values())
+        found = Counter(pod["status"]["phase"] for pod in (await pods_of(cluster)).values())
         if found["Pending"] + found["Running"] < MOST_AT_ONCE:
             await cluster.client.create(PODS, a_short_pod(count))
             count += 1
@@ -77,13 +82,14 @@ async def test_three_upgrades_of_the_agent_fail_none_of_a_hundred_pods(tmp_path:
     async with a_cluster_with_our_images(tmp_path) as cluster:
         await install(cluster)
         await wait_counted(cluster, mib=ALL_MIB)
-        done, agents, took = asyncio.Event(), set[str](), []
+        done, agents, took, bound = asyncio.Event(), set[str](), [], []
         async with asyncio.TaskGroup() as group:
             creating = group.create_task(keep_creating(cluster, done))
             for _ in range(UPGRADES):
-                began_s = time.monotonic()
+                began_s, before = time.monotonic(), await bound_pods(cluster)
                 await upgrade(cluster)
                 took.append(round(time.monotonic() - began_s, 1))
+                bound.append(len(await bound_pods(cluster) - before))
                 (agent,) = [
                     pod["metadata"]["uid"]
                     for pod in await cluster.pods(SYSTEM, app="fracgpu-deviceplugin")
@@ -94,16 +100,18 @@ async def test_three_upgrades_of_the_agent_fail_none_of_a_hundred_pods(tmp_path:
         count = creating.result()
 
         async def ended() -> bool:
-            found = Counter(pod["status"]["phase"] for pod in (await phases(cluster)).values())
+            found = Counter(pod["status"]["phase"] for pod in (await pods_of(cluster)).values())
             return found["Succeeded"] + found["Failed"] == count
 
         await until(ended, what=f"{count} pods have ended", limit_s=300)
         failed = {
             name: f"{pod['status'].get('reason')} {state_of(pod)}"
-            for name, pod in (await phases(cluster)).items()
+            for name, pod in (await pods_of(cluster)).items()
             if pod["status"]["phase"] == "Failed"
         }
-        print(f"{len(failed)} of {count} pods failed, rollouts took {took} s")  # noqa: T201
+        print(f"{len(failed)} of {count} pods failed; upgrades took {took} s,", end=" ")  # noqa: T201
+        print(f"in which {bound} pods were bound")  # noqa: T201
         assert failed == {}
         assert count >= LEAST_PODS
+        assert min(bound) > 0
         assert len(agents) == UPGRADES
