@@ -4,7 +4,6 @@ import asyncio
 import fcntl
 import os
 from collections.abc import Awaitable, Callable, Iterable
-from pathlib import Path
 from typing import Final
 
 import structlog
@@ -68,10 +67,10 @@ class Handover:
     async def run(self) -> None:
         """Wait for the other agent's end, then keep the plugin registered until cancelled."""
         folder = self._server.socket.parent
-        self._lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        if not self._locked():
+        lock = self._lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        if not _locked(lock):
             log.info("another_agent_acts", folder=str(folder))
-        while not self._locked():
+        while not _locked(lock):
             self._on_wait()
             await self._clock.sleep(_POLL_S)
         remove_other_sockets(self._server.socket)
@@ -126,11 +125,11 @@ class Handover:
             if pod.record.live and pod.record.assignment and pod.started_at is None
         ]
 
-    def _locked(self) -> bool:
-        assert self._lock is not None
-        try:
-            # On the folder itself, so that nothing is left behind.
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+
+def _locked(lock: int) -> bool:
+    try:
+        # On the folder itself, so that nothing is left behind.
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -4,7 +4,6 @@ from typing import Final
 
 import msgspec
 
-from fracgpu import names
 from fracgpu.errors import decode_wire
 
 
@@ -63,16 +62,6 @@ class Node(msgspec.Struct):
             condition.type: condition.status for condition in self.status.conditions or ()
         }
         return conditions.get("Ready", "True") == "True"
-
-    @property
-    def agent_registered(self) -> bool:
-        """Whether kubelet has an agent of ours; so it counts where the agent has said nothing."""
-        return not any(
-            condition.type == names.SHARING_CONDITION
-            and condition.status == "False"
-            and condition.reason == names.AGENT_NOT_REGISTERED
-            for condition in self.status.conditions or ()
-        )
 
 
 _decoder: Final = msgspec.json.Decoder(Node)

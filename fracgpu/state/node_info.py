@@ -78,7 +78,7 @@ def node_cards_of(node: Node) -> NodeCards:
         cards=read(names.NODE_CARDS, read_cards, ()),
         cordons=read(names.NODE_CORDONS, read_cordons, ()),
         shared=labels.get(names.SHARE_LABEL) == "true",
-        schedulable=not node.spec.unschedulable and node.ready and node.agent_registered,
+        schedulable=not node.spec.unschedulable and node.ready and not _has_no_agent(node),
         discouraged=any(taint.effect == _PREFER_NO for taint in node.spec.taints or ()),
         labels=labels,
         heat=read(names.NODE_HEAT, read_heat, {}),
@@ -86,4 +86,14 @@ def node_cards_of(node: Node) -> NodeCards:
         load_time=read(names.NODE_LOAD_TIME, read_load_time, None),
         unreadable=unreadable,
         host=node_allocatable(node.status.allocatable or {}),
+    )
+
+
+def _has_no_agent(node: Node) -> bool:
+    """Report whether the agent says that kubelet does not know it: a pod that came would fail."""
+    return any(
+        condition.type == names.SHARING_CONDITION
+        and condition.status == "False"
+        and condition.reason == names.AGENT_NOT_REGISTERED
+        for condition in node.status.conditions or ()
     )

@@ -47,9 +47,7 @@ class NvmlCalls:
         name: of the thread.
     """
 
-    def __init__(
-        self, library: Any, *, timeout_s: float, clock: Clock, name: str = "nvml"
-    ) -> None:
+    def __init__(self, library: Any, *, timeout_s: float, clock: Clock, name: str = "nvml") -> None:
         self.library: Final = library
         self._timeout_s = timeout_s
         self._clock = clock

@@ -48,9 +48,7 @@ class NvmlCard:
         self._nvml = library
         self._index = index
         self._sys_root = sys_root
-        self._calls = NvmlCalls(
-            library, timeout_s=timeout_s, clock=clock, name=f"nvml-{index}"
-        )
+        self._calls = NvmlCalls(library, timeout_s=timeout_s, clock=clock, name=f"nvml-{index}")
         self._profiling = NvmlGpm(self._calls, clock)
         self._figures = NvmlMetrics(self._calls, self._profiling)
         self._processes = NvmlProcesses(self._calls, clock)

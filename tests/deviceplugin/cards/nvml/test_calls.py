@@ -376,7 +376,9 @@ def test_errors_are_named_as_the_library_names_them() -> None:
     assert library_is_outdated(pynvml.NVMLError(pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH))
 
 
-@pytest.mark.parametrize("error", [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION])
+@pytest.mark.parametrize(
+    "error", [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION]
+)
 async def test_one_such_answer_loses_neither_a_card_nor_its_heat_for_longer_than_minutes(
     standin: Standin, error: int
 ) -> None:
