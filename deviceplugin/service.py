@@ -65,11 +65,16 @@ def build(settings: DevicePluginSettings, cards: Cards) -> Service:
 
     @asynccontextmanager
     async def parts() -> AsyncIterator[Running]:
-        async with connect(settings.kubeconfig, user_agent="fracgpu-deviceplugin") as client:
+        agent = "fracgpu-deviceplugin"
+        async with (
+            connect(settings.kubeconfig, user_agent=agent) as client,
+            connect(settings.kubeconfig, user_agent=agent, as_user=settings.reads_pods_as) as pods,
+        ):
             running, handover, cleanup = _parts(
                 settings,
                 cards,
                 client,
+                pod_reader=pods,
                 clock=clock,
                 gate=gate,
                 registry=registry,
@@ -110,6 +115,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
     cards: Cards,
     client: KubeClient,
     *,
+    pod_reader: KubeClient,
     clock: Clock,
     gate: ReadyGate,
     registry: Registry,
@@ -130,7 +136,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         on_listed=metrics.cards_listed,
     )
     pods = Informer(
-        client,
+        pod_reader,
         PODS,
         decode=decode_pod_info,
         field_selector=f"spec.nodeName={node}",
@@ -159,7 +165,9 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         node=node,
         tracker=tracker,
         pod_resources=pod_resources,
-        lookup=PodLookup(client, lambda: _by_key(pods), timeout_s=settings.pod_lookup_timeout_s),
+        lookup=PodLookup(
+            pod_reader, lambda: _by_key(pods), timeout_s=settings.pod_lookup_timeout_s
+        ),
         containers=lambda: containers(settings.cri_socket),
         builder=ContainerSpecBuilder(
             NvidiaCdiSpecs([Path(folder) for folder in settings.vendor_cdi_dirs]),

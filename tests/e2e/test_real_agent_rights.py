@@ -1,5 +1,6 @@
 """What the node agent's own token may change on a real kube-apiserver: what the agent does."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -12,12 +13,16 @@ from deviceplugin.node.capacity import NodeState, read_node_state
 from deviceplugin.node.node_status import NodeStatusUpdater, take_back
 from fracgpu import names
 from fracgpu.cards.node_marks import marks_of
+from fracgpu.state.pod_info import decode_pod_info
 from kube.client import KubeClient, PatchType
 from kube.errors import Forbidden
-from kube.kinds import NODES, PODS
+from kube.informer import Informer
+from kube.kinds import NODES, PODS, SECRETS
 from process.clock import SystemClock
 from tests.deviceplugin.builders import FakeCards, a_card, a_tracker
+from tests.support.kubectl import DEPLOY
 from tests.support.policed import DENIED, Harness, a_pod, annotated, policed_harness, refusal
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
@@ -160,6 +165,48 @@ async def test_all_that_the_agent_writes_on_its_node_is_allowed(harness: Harness
     await harness.admin.patch(NODES, "n1", {"status": zero}, subresource="status")
     await take_back(agent, "n1", marks_of(await harness.admin.get_object(NODES, "n1")))
     assert not marks_of(await harness.admin.get_object(NODES, "n1"))
+
+
+async def test_with_the_overlay_the_agents_token_reads_the_pods_of_its_own_node_alone(
+    tmp_path: Path,
+) -> None:
+    flags = {"authorization-mode": "Node,RBAC"}
+    async with policed_harness(tmp_path, flags=flags) as harness:
+        await harness.kubectl("apply", "-k", str(DEPLOY.parent / "overlays" / "read-as-node"))
+        plain = await harness.agent_of("n1")
+        for name, node in (("here", "n1"), ("elsewhere", "n2")):
+            await harness.admin.create(PODS, a_pod(name, node=node), namespace="kube-system")
+
+        async def client(node: str) -> KubeClient:
+            user = f"system:node:{node}"
+            return await harness.as_account("fracgpu-deviceplugin", pod="agent-n1", as_user=user)
+
+        own, other = await client("n1"), await client("n2")
+        pods = Informer(own, PODS, decode=decode_pod_info, field_selector="spec.nodeName=n1")
+        async with asyncio.TaskGroup() as group:
+            following = group.create_task(pods.run())
+
+            async def followed() -> bool:
+                return pods.get("kube-system", "here") is not None
+
+            await until(followed, what="the agent follows the pods of its node", limit_s=60)
+            following.cancel()
+        await own.get(PODS, "here", namespace="kube-system")
+        await plain.patch(PODS, "here", annotated(names.WIRED, "{}"), namespace="kube-system")
+
+        here, there = "spec.nodeName=n1", "spec.nodeName=n2"
+        for what, request in (
+            ("all pods", own.list(PODS)),
+            ("those of a namespace", own.list(PODS, namespace="kube-system")),
+            ("those of another node", own.list(PODS, field_selector=there)),
+            ("one of another node", own.get(PODS, "elsewhere", namespace="kube-system")),
+            ("as another node", other.list(PODS, field_selector=there)),
+            ("as itself", plain.list(PODS, field_selector=here)),
+            ("as itself by name", plain.get(PODS, "here", namespace="kube-system")),
+            ("a Secret as the node", own.list(SECRETS, namespace="kube-system")),
+            ("a write as the node", own.patch(NODES, "n1", annotated("a", "b"))),
+        ):
+            assert "answered 403" in await refusal(request), what
 
 
 async def observed(admin: KubeClient) -> NodeState:

@@ -14,6 +14,7 @@ import pytest
 
 from fracgpu import names
 from kube.kinds import PODS
+from tests.support.kubectl import DEPLOY
 from tests.support.real_cluster import RealCluster
 from tests.support.real_pods import state_of
 from tests.support.shipped import (
@@ -25,6 +26,7 @@ from tests.support.shipped import (
     wait_counted,
 )
 from tests.support.waiting import until
+from tests.support.yaml_files import read_documents
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -32,6 +34,7 @@ Json = dict[str, Any]
 
 # As in overlays/simulated-cards.
 ALL_MIB: Final = 2 * 40_960
+OVERLAYS: Final = DEPLOY.parent / "overlays"
 UPGRADES: Final = 3
 LEAST_PODS: Final = 100
 # Pods that have not ended yet: kubelet runs at most 110 pods, the cards take 64 containers.
@@ -72,9 +75,18 @@ async def keep_creating(cluster: RealCluster, done: asyncio.Event) -> int:
     return count
 
 
-async def upgrade(cluster: RealCluster) -> None:
-    """Replace the agent as an upgrade does: its pod template changes."""
-    await cluster.kubectl("rollout", "restart", AGENT, "-n", SYSTEM)
+async def upgrade(cluster: RealCluster, *, last: bool) -> None:
+    """Replace the agent as an upgrade does: its pod template changes.
+
+    From the *last* upgrade on it reads pods as its node: what overlays/read-as-node changes.
+    """
+    if last:
+        (role, _) = read_documents((OVERLAYS / "read-as-node" / "deviceplugin.yaml").read_text())
+        await cluster.kubectl("apply", "-f", "-", stdin=role)
+        setting = "FRACGPU_DEVICEPLUGIN_READ_PODS_AS_NODE=true"
+        await cluster.kubectl("set", "env", AGENT, "-n", SYSTEM, setting)
+    else:
+        await cluster.kubectl("rollout", "restart", AGENT, "-n", SYSTEM)
     await cluster.kubectl("rollout", "status", AGENT, "-n", SYSTEM, "--timeout=180s")
 
 
@@ -85,9 +97,9 @@ async def test_three_upgrades_of_the_agent_fail_none_of_a_hundred_pods(tmp_path:
         done, agents, took, bound = asyncio.Event(), set[str](), [], []
         async with asyncio.TaskGroup() as group:
             creating = group.create_task(keep_creating(cluster, done))
-            for _ in range(UPGRADES):
+            for number in range(UPGRADES):
                 began_s, before = time.monotonic(), await bound_pods(cluster)
-                await upgrade(cluster)
+                await upgrade(cluster, last=number == UPGRADES - 1)
                 took.append(round(time.monotonic() - began_s, 1))
                 bound.append(len(await bound_pods(cluster) - before))
                 (agent,) = [
