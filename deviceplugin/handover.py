@@ -3,8 +3,8 @@
 import asyncio
 import fcntl
 import os
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, Final
 
 import structlog
 
@@ -67,6 +67,7 @@ class Handover:
     async def run(self) -> None:
         """Wait for the other agent's end, then keep the plugin registered until cancelled."""
         folder = self._server.socket.parent
+        folder.mkdir(parents=True, exist_ok=True)
         lock = self._lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         if not _locked(lock):
             log.info("another_agent_acts", folder=str(folder))
@@ -78,7 +79,9 @@ class Handover:
         log.info("node_taken_over")
         await self._registration.run()
 
-    def when_acting(self, loop: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+    def when_acting(
+        self, loop: Callable[[], Awaitable[None]]
+    ) -> Callable[[], Coroutine[Any, Any, None]]:
         """Return *loop*, which begins once this agent acts on the node."""
 
         async def run() -> None:

@@ -125,9 +125,10 @@ async def test_registering_names_the_resource_the_socket_and_prestart() -> None:
         assert (request.version, request.endpoint) == ("v1beta1", rig.server.socket.name)
         assert request.resource_name == "fracgpu.io/gpu-slot"
         assert request.options.pre_start_required
-        assert rig.registration.problem == "kubelet does not watch the slots yet"
+        problems = [rig.registration.problem]
         async with a_stream(rig):
-            assert rig.registration.problem is None
+            problems.append(rig.registration.problem)
+        assert problems == ["kubelet does not watch the slots yet", None]
         assert rig.server.intact
 
 
