@@ -47,7 +47,7 @@ HOST_FILES: Final = (
     "/var/run/cdi/fracgpu.io-slot_*",
     "/var/lib/fracgpu",
     "/run/fracgpu",
-    "/var/lib/kubelet/device-plugins/fracgpu.sock",
+    "/var/lib/kubelet/device-plugins/fracgpu*.sock",
 )
 """Files that an agent may have left on its host if it could not clean up."""
 

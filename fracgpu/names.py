@@ -59,6 +59,8 @@ NODE_OUT_OF_SERVICE: Final = "fracgpu.io/out-of-service"
 
 # Node condition: whether this node's cards are shared by us, and if not, why.
 SHARING_CONDITION: Final = "FracGPUSharing"
+# Its reason while kubelet has no agent that serves the slots: a pod that came now would fail.
+AGENT_NOT_REGISTERED: Final = "AgentNotRegistered"
 # Node annotations that the agent writes periodically: how busy each card was lately (JSON, UUID to
 # 0..1), and the memory of each card that NVML reports in use but no known pod uses (JSON, UUID to
 # MiB).

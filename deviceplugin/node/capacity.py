@@ -180,6 +180,17 @@ def keep_held(want: NodeState, *, held_mib: int) -> NodeState:
     return replace(want, capacity={**want.capacity, names.GPU_MEM: str(held_mib)})
 
 
+def while_unregistered(want: NodeState, *, problem: str) -> NodeState:
+    """Return *want*, saying that the node takes no new pods while kubelet does not know the agent.
+
+    The capacity stays: a pod that is bound already is still to be admitted.
+    """
+    if want.sharing is None or not want.sharing.shared:
+        return want
+    sharing = Sharing(shared=False, reason=names.AGENT_NOT_REGISTERED, message=problem)
+    return replace(want, sharing=sharing)
+
+
 def _zeros(have: NodeState) -> dict[str, str]:
     return {
         resource: "0" for resource in (names.GPU_MEM, names.GPU_COUNT) if resource in have.capacity

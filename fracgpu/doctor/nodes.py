@@ -101,6 +101,11 @@ def _driver(facts: Facts) -> Iterator[Finding]:
                 f"node {name} shares no card: {condition.get('message')}",
                 cure=f"run nvidia-smi on the node, and see {_NEEDS}; then {logs}",
             )
+        elif condition.get("reason") == names.AGENT_NOT_REGISTERED:
+            yield warning(
+                f"node {name} takes no new pods: {condition.get('message')}",
+                cure=f"nothing while its agent or kubelet is replaced; if it stays so, {logs}",
+            )
         else:
             yield from _unhealthy(node)
 

@@ -151,7 +151,10 @@ def objections_of(node: NodeCards, pod: ExplainedPod, state: ClusterState) -> tu
         found.append(Objection(text="the node is cordoned", remedy=f"kubectl uncordon {name}"))
     elif not cordoned and not node.schedulable:
         found.append(
-            Objection(text="the node is not ready", remedy=f"kubectl describe node {name}")
+            Objection(
+                text="the node is not ready, or kubelet does not know its node agent",
+                remedy=f"kubectl describe node {name}",
+            )
         )
     if node.problem:
         found.append(Objection(text=f"one of its annotations cannot be parsed: {node.problem}"))

@@ -29,7 +29,7 @@ def node_trouble(node: NodeCards) -> str:
     if node.unschedulable:
         return "cordoned"
     if not node.schedulable:
-        return "not ready"
+        return "not ready, or kubelet does not know its node agent"
     return "" if node.cards else "has not reported its cards"
 
 

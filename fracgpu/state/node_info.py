@@ -42,7 +42,7 @@ def read_offered_node(body: bytes) -> NodeCards:
         WireError: *body* is not a node.
     """
     node = decode_node(body)
-    return replace(node_cards_of(node), schedulable=node.ready)
+    return replace(node_cards_of(node), schedulable=_is_ready(node))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ def node_cards_of(node: Node) -> NodeCards:
         cards=read(names.NODE_CARDS, read_cards, ()),
         cordons=read(names.NODE_CORDONS, read_cordons, ()),
         shared=labels.get(names.SHARE_LABEL) == "true",
-        schedulable=not node.spec.unschedulable and node.ready,
+        schedulable=not node.spec.unschedulable and _is_ready(node),
         unschedulable=node.spec.unschedulable,
         soft_taints=taints_of(node, effects=SOFT_EFFECTS),
         labels=labels,
@@ -100,4 +100,17 @@ def node_cards_of(node: Node) -> NodeCards:
         load_time=read(names.NODE_LOAD_TIME, read_load_time, None),
         unreadable=unreadable,
         host=node_allocatable(node.status.allocatable or {}),
+    )
+
+
+def _is_ready(node: Node) -> bool:
+    """Report whether a pod that comes would start, cordoned or not.
+
+    It would fail where the agent says that kubelet does not know it.
+    """
+    return node.ready and not any(
+        condition.type == names.SHARING_CONDITION
+        and condition.status == "False"
+        and condition.reason == names.AGENT_NOT_REGISTERED
+        for condition in node.status.conditions or ()
     )

@@ -36,6 +36,7 @@ SAME: Final[Mapping[str, Json]] = {
     "overlays/nvidia-runtime-class": {"deviceplugin": {"runtimeClassName": "nvidia"}},
     "overlays/openshift": {"platform": "openshift"},
     "overlays/prometheus-operator": {"prometheus": {"operator": {"enabled": "always"}}},
+    "overlays/read-as-node": {"deviceplugin": {"readAsNode": True}},
     "overlays/simulated-cards": {"simulatedCards": {"enabled": True}},
 }
 OVERLAYS: Final = sorted(

@@ -421,6 +421,8 @@ async def faults_of_nodes(there: Installation) -> None:
     client = there.client
     await condition(client, "CardsUnavailable", "NVML: driver not loaded")
     await there.finds("driver", "gpu-1 shares no card: NVML: driver not loaded", "nvidia-smi")
+    await condition(client, names.AGENT_NOT_REGISTERED, "kubelet does not watch the slots yet")
+    await there.finds("driver", "gpu-1 takes no new pods: kubelet does not watch", "replaced")
     await condition(client, "RuntimeUnknown", "/run/containerd/containerd.sock: no such file")
     await there.finds("cdi", "containerd.sock: no such file", "--cri-socket")
 

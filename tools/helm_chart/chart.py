@@ -22,6 +22,7 @@ OVERLAYS: Final[Mapping[str, tuple[str, str]]] = {
     "cluster-scheduler/prepare": ("scheduler", 'eq .Values.scheduler.mode "prepare"'),
     "cluster-scheduler": ("scheduler", 'eq .Values.scheduler.mode "cluster"'),
     "simulated-cards": ("cards", ".Values.simulatedCards.enabled"),
+    "read-as-node": ("agent", ".Values.deviceplugin.readAsNode"),
     "prometheus-operator": ("operator", 'include "fracgpu.prometheusOperator" .'),
     "grafana": ("dashboards", ".Values.dashboards.enabled"),
     "gke": ("platform", 'eq .Values.platform "gke"'),

@@ -197,6 +197,12 @@ NODES: Final = (
         ),
     ),
     Setting(
+        key="deviceplugin.readAsNode",
+        doc="The node agents may read the pods of their own node alone; needs Kubernetes 1.36.",
+        schema=BOOLEAN,
+        default=False,
+    ),
+    Setting(
         key="deviceplugin.runtimeFolder",
         doc="The node's folder with the container runtime's socket; empty: the platform's. Another "
         "name than containerd.sock needs --cri-socket=/run/containerd/NAME in extraArgs.",

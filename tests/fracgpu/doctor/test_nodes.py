@@ -68,6 +68,13 @@ def test_an_agent_without_a_driver_is_found(reason: str) -> None:
     assert "run nvidia-smi on the node" in finding.cure
 
 
+def test_an_agent_that_kubelet_does_not_know_is_found() -> None:
+    finding = found_by("driver", with_condition(names.AGENT_NOT_REGISTERED, "kubelet is silent"))
+
+    assert finding.seen == "node gpu-1 takes no new pods: kubelet is silent"
+    assert finding.severity is Severity.WARNING
+
+
 def test_an_agent_that_has_not_reported_is_found() -> None:
     node = a_node()
     del node["status"]["conditions"][-1]

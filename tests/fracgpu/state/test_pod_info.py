@@ -246,11 +246,19 @@ def test_a_spoilt_annotation_is_a_problem_and_not_an_error(spoilt: str) -> None:
     assert found.unreadable.keys() == {spoilt}
 
 
+def sharing(status: str, reason: str) -> Json:
+    return {"type": names.SHARING_CONDITION, "status": status, "reason": reason}
+
+
 @pytest.mark.parametrize(
     ("change", "schedulable"),
     [
         ({}, True),
         ({"spec": {"unschedulable": True}}, False),
+        ({"status": {"conditions": [sharing("False", "AgentNotRegistered")]}}, False),
+        ({"status": {"conditions": [sharing("True", "CardsShared")]}}, True),
+        # Which of its cards take nothing says the inventory.
+        ({"status": {"conditions": [sharing("False", "CardsUnavailable")]}}, True),
         ({"status": {"conditions": [{"type": "Ready", "status": "False"}]}}, False),
         ({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}, False),
         ({"status": {}}, True),
