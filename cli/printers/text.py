@@ -32,10 +32,15 @@ class Tone(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One line of output."""
+    """One line of output.
+
+    Attributes:
+        copied: has a command that somebody may copy, so that no line break may be put into it.
+    """
 
     text: str
     tone: Tone = Tone.PLAIN
+    copied: bool = False
 
 
 def table_lines(
