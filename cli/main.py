@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
+from fracgpu.spelling import did_you_mean
+
 DONE: Final = 0
 FAILED: Final = 1
 CALLED_WRONG: Final = 2
@@ -110,8 +112,8 @@ def _run(words: list[str]) -> int:
         return DONE
     command = COMMANDS.get(first)
     if command is None:
-        known = ", ".join(COMMANDS)
-        print(f"fracgpu: unknown command {first!r}; want one of: {known}", file=sys.stderr)
+        hint = did_you_mean(first, COMMANDS) or f"want one of: {', '.join(COMMANDS)}"
+        print(f"fracgpu: unknown command {first!r}; {hint}", file=sys.stderr)
         return CALLED_WRONG
     run = cast(
         "Callable[[Sequence[str]], int]", vars(importlib.import_module(command.module))["main"]
