@@ -110,7 +110,7 @@ def _configuration(facts: Facts) -> Iterator[Finding]:
             "defaults after a restart",
             cure=change(
                 configuration,
-                f"--set config.{key}.FIELD=VALUE",
+                f"--set-json config.{key}.FIELD=VALUE",
                 otherwise=f"kubectl -n {facts.system_namespace} edit configmap {names.CONFIG_MAP}",
             ),
         )

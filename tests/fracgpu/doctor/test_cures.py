@@ -27,7 +27,7 @@ def test_a_setting_of_helms_configuration_is_changed_by_helm() -> None:
 
     cure = found_by("configuration", facts).cure
 
-    assert cure == f"{UPGRADE}--set config.rebalancer.FIELD=VALUE --force-conflicts"
+    assert cure == f"{UPGRADE}--set-json config.rebalancer.FIELD=VALUE --force-conflicts"
 
 
 def test_a_mode_of_helms_policies_is_changed_by_helm() -> None:
