@@ -254,8 +254,10 @@ class Observer:
         """Return *text* with cards named by node and index, as on the dashboard, not by UUID."""
         for node in self.nodes:
             for card in node.cards:
-                text = text.replace(f"{card.uuid} on {node.node}", f"{node.node}/{card.index}")
-                text = text.replace(card.uuid, f"{node.node}/{card.index}")
+                shown = f"{node.node}/{card.index}"
+                text = text.replace(f"{shown} ({card.uuid})", shown)
+                text = text.replace(f"{card.uuid} on {node.node}", shown)
+                text = text.replace(card.uuid, shown)
         return text
 
     async def _poll_busy(self) -> None:

@@ -237,7 +237,7 @@ async def test_what_would_help_a_pod_that_waits_is_shown_first(chromium: str) ->
         shown = await tab.evaluate(text)
 
     assert shown.index("What would help") < shown.index("Why, on the nodes nearest to a fit")
-    assert re.search(r"if .*default/holds.* (ends|end)", shown), shown
+    assert "it fits on gpu-2" in shown
 
 
 async def test_when_the_stream_breaks_it_says_so_and_comes_back_by_itself(chromium: str) -> None:

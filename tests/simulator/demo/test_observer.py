@@ -188,7 +188,7 @@ async def test_news_names_a_card_as_the_screen_does(kube: KubeClient) -> None:
         "metadata": {"name": "e"},
         "involvedObject": {"kind": "Pod", "namespace": "demo", "name": "burner-1"},
         "reason": "MovePlanned",
-        "message": f"will move it off card {A}; card {A} on n1 has room",
+        "message": f"will move it off card {A}; card {A} on n1 has room; card n1/0 ({A}) is hot",
         "type": "Normal",
     }
     async with observing(kube, Thermometer()) as observer:
@@ -196,5 +196,5 @@ async def test_news_names_a_card_as_the_screen_does(kube: KubeClient) -> None:
         await until_true(lambda: bool(observer.event_lines), what="the event was seen")
 
         assert observer.event_lines[-1].endswith(
-            "MovePlanned: will move it off card n1/0; card n1/0 has room"
+            "MovePlanned: will move it off card n1/0; card n1/0 has room; card n1/0 is hot"
         )
