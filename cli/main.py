@@ -19,10 +19,10 @@ UNKNOWN: Final = 3
 
 EXIT_CODES: Final[Mapping[int, str]] = {
     DONE: "done, or the answer is yes",
-    FAILED: "the answer is no, something was found, or the command failed: an API server that does "
-    "not answer or refuses is among that",
+    FAILED: "the answer is no, something was found, or the command failed, for example because the "
+    "API server did not answer or refused",
     CALLED_WRONG: "the arguments are wrong",
-    UNKNOWN: "only of doctor: nothing was found, but not everything could be checked",
+    UNKNOWN: "only from doctor: nothing was found, but not everything could be checked",
 }
 
 

@@ -201,13 +201,15 @@ def arguments() -> argparse.ArgumentParser:
             "webhook configurations that trust the authority",
         ),
     ):
-        common.add_argument(flag, default=",".join(words), help=f"{what}; with commas between")
+        common.add_argument(flag, default=",".join(words), help=f"{what}, separated by commas")
     parser = Parser(
         prog="fracgpu certs", description="The certificates of FracGPU: their state, or new ones."
     )
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser(
-        "status", parents=[common], help="each certificate, and who trusts it; 1 if one is not well"
+        "status",
+        parents=[common],
+        help="each certificate, and who trusts it; exit code 1 if one is invalid",
     )
     again = verbs.add_parser(
         "rotate", parents=[common], help="have new certificates made, and wait for them"

@@ -104,7 +104,7 @@ def arguments() -> argparse.ArgumentParser:
         prog="fracgpu doctor",
         description="Check the installation from the webhook to Prometheus; each finding has its "
         "cure. Changes nothing; an account that may only read is enough. What it may not read is "
-        "said to be not checked.",
+        "reported as not checked.",
     )
     parser.add_argument(
         "--check",

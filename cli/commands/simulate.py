@@ -259,7 +259,7 @@ def arguments() -> argparse.ArgumentParser:
         type=_percent,
         metavar="PERCENT",
         help="let pods leave as well, as their lifetimes say (columns scheduled_time and "
-        "deletion_time), and keep so much of all cards requested",
+        "deletion_time), and keep that share of all cards requested",
     )
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="write the curves as SVG")
     add_cluster_flags(parser)
