@@ -89,4 +89,4 @@ def doctor_json(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def _named(cause: Cause | None) -> dict[str, str] | None:
-    return cause and {"check": cause.check.name, "seen": cause.finding.seen}
+    return {"check": cause.check.name, "seen": cause.finding.seen} if cause is not None else None

@@ -47,12 +47,12 @@ def move_table(
     if width is None or all(columns_of(line.text) <= width for line in lines):
         yield from lines
         return
-    rows = [("AGE", "PHASE", "RESULT", "POD")]
-    rows += [
+    short = [("AGE", "PHASE", "RESULT", "POD")]
+    short += [
         (age(move, now=now), move.status.phase.value, move.status.result or "-", _pod(move))
         for move in moves
     ]
-    head, *lines = table_lines(rows, tones, width=width)
+    head, *lines = table_lines(short, tones, width=width)
     yield head
     for move, line in zip(moves, lines, strict=True):
         yield line

@@ -7,6 +7,7 @@ from typing import Final
 from fracgpu.doctor.cures import change, install_again
 from fracgpu.doctor.facts import Facts, Json, known, name_of, named
 from fracgpu.doctor.finding import Check, Finding, error, warning
+from fracgpu.doctor.installation import CERTS, WEBHOOK, outside
 from fracgpu.doctor.ranking import (
     CERTIFICATES,
     INSTALLED,
@@ -15,7 +16,6 @@ from fracgpu.doctor.ranking import (
     WEBHOOK_TRUST,
     workload,
 )
-from fracgpu.doctor.roles import CERTS, WEBHOOK, outside
 from fracgpu.errors import listed, quoted
 
 POLICIES: Final = (

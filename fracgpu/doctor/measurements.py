@@ -8,8 +8,8 @@ from fracgpu import names
 from fracgpu.doctor.cures import change, install_again
 from fracgpu.doctor.facts import Facts, Unread, known, named
 from fracgpu.doctor.finding import Check, Finding, Severity, error, warning
+from fracgpu.doctor.installation import AGENT
 from fracgpu.doctor.ranking import ALL_AGENTS, INSTALLED, SHARING_NODES, workload
-from fracgpu.doctor.roles import AGENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

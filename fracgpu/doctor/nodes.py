@@ -25,6 +25,7 @@ from fracgpu.doctor.facts import (
     template_of,
 )
 from fracgpu.doctor.finding import Check, Finding, error, warning
+from fracgpu.doctor.installation import AGENT, APP_LABEL, outside
 from fracgpu.doctor.ranking import (
     ALL_AGENTS,
     INSTALLED,
@@ -35,12 +36,10 @@ from fracgpu.doctor.ranking import (
     runtime_class_of,
     workload,
 )
-from fracgpu.doctor.roles import AGENT, outside
 from fracgpu.errors import WireError, counted
 from fracgpu.k8s.node_affinity import EXCLUDING_EFFECTS, NodeRules, Taint, Toleration
 from fracgpu.k8s.release import Release, release_of
 
-_APP: Final = "app.kubernetes.io/name"
 _DRIVER_REASONS: Final = ("CardsUnavailable", "NoCardToShare")
 _RUNTIME_REASON: Final = "RuntimeUnknown"
 _HAMI: Final = "hami.io/node-"  # HAMi's device plugin registers its cards in such annotations
@@ -66,7 +65,7 @@ def _some_share(facts: Facts) -> Iterator[Finding]:
 
 
 def _agents(facts: Facts) -> Iterator[Finding]:
-    pods = [each for each in known(facts.pods) if labels_of(each).get(_APP) == AGENT]
+    pods = [each for each in known(facts.pods) if labels_of(each).get(APP_LABEL) == AGENT]
     sharing = _sharing(facts)
     if sharing:
         outside(facts)

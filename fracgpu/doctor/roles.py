@@ -1,15 +1,12 @@
 """Whether every role runs: Deployments, the DaemonSet, and why pods of theirs do not start."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
-from fracgpu import names
 from fracgpu.doctor.cures import change, install_again
 from fracgpu.doctor.facts import (
     Facts,
     Json,
-    NotKnownError,
-    Unread,
     is_ready,
     known,
     labels_of,
@@ -17,6 +14,16 @@ from fracgpu.doctor.facts import (
     named,
 )
 from fracgpu.doctor.finding import Check, Finding, error, warning
+from fracgpu.doctor.installation import (
+    AGENT,
+    APP_LABEL,
+    CERTS,
+    DEPLOYMENTS,
+    SCHEDULER,
+    WEBHOOK,
+    outside,
+    workloads_of,
+)
 from fracgpu.doctor.ranking import (
     CERTIFICATES,
     INSTALLED,
@@ -27,16 +34,6 @@ from fracgpu.doctor.ranking import (
 )
 from fracgpu.errors import counted, listed, shorten
 
-WEBHOOK: Final = "fracgpu-webhook"
-"""Name of the webhook's configurations, Service and Deployment."""
-SCHEDULER: Final = "fracgpu-scheduler"
-CERTS: Final = "fracgpu-certs"
-AGENT: Final = "fracgpu-deviceplugin"
-"""Name of the agent's DaemonSet, and of its pods by the label app.kubernetes.io/name."""
-
-DEPLOYMENTS: Final = (WEBHOOK, SCHEDULER, names.REBALANCER, CERTS)
-
-_APP: Final = "app.kubernetes.io/name"
 _USUAL_WAITS: Final = ("ContainerCreating", "PodInitializing")
 _IMAGE_WAITS: Final = (
     "ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName",
@@ -45,31 +42,9 @@ _IMAGE_WAITS: Final = (
 _LONGEST: Final = 300
 
 
-def outside(facts: Facts) -> None:
-    """Raise if the roles are no pods of this cluster, as in ``fracgpu demo``.
-
-    Raises:
-        NotKnownError: webhooks are called by URL, and there is no workload of ours.
-    """
-    configuration = named(known(facts.mutating_webhooks), WEBHOOK)
-    webhooks = (configuration or {}).get("webhooks") or ()
-    urls = [url for each in webhooks if (url := (each.get("clientConfig") or {}).get("url"))]
-    if urls and not _workloads(facts):
-        raise NotKnownError(
-            f"the roles are not pods of this cluster: the API server calls the webhook at {urls[0]}"
-        )
-
-
-def _workloads(facts: Facts) -> Mapping[str, Json]:
-    there = [*known(facts.deployments)]
-    if not isinstance(facts.daemon_sets, Unread):
-        there += facts.daemon_sets
-    return {name_of(body): body for body in there if name_of(body) in (*DEPLOYMENTS, AGENT)}
-
-
 def _installed(facts: Facts) -> Iterator[Finding]:
     configuration = named(known(facts.mutating_webhooks), WEBHOOK)
-    if _workloads(facts):
+    if workloads_of(facts):
         return
     if configuration is None:
         yield error(
@@ -95,7 +70,9 @@ def _installed(facts: Facts) -> Iterator[Finding]:
 
 def _pods_start(facts: Facts) -> Iterator[Finding]:
     ours = [
-        each for each in known(facts.pods) if labels_of(each).get(_APP) in (*DEPLOYMENTS, AGENT)
+        each
+        for each in known(facts.pods)
+        if labels_of(each).get(APP_LABEL) in (*DEPLOYMENTS, AGENT)
     ]
     groups: dict[tuple[str, str], list[tuple[Json, str]]] = {}
     for each in ours:
@@ -103,9 +80,9 @@ def _pods_start(facts: Facts) -> Iterator[Finding]:
         if found is not None:
             *key, message = found
             groups.setdefault((key[0], key[1]), []).append((each, message))
-    running = {labels_of(each)[_APP] for each in ours if is_ready(each)}
+    running = {labels_of(each)[APP_LABEL] for each in ours if is_ready(each)}
     for (_, reason), pods in groups.items():
-        apps = sorted({labels_of(each)[_APP] for each, _ in pods})
+        apps = sorted({labels_of(each)[APP_LABEL] for each, _ in pods})
         down = [app for app in apps if app not in running]
         first, message = pods[0]
         of = (
@@ -126,7 +103,7 @@ def _trouble(body: Json) -> tuple[str, str, str] | None:
 
     That is what pods with the same trouble have in common, the reason, and the message.
     """
-    status, app = body.get("status", {}), labels_of(body)[_APP]
+    status, app = body.get("status", {}), labels_of(body)[APP_LABEL]
     if body["metadata"].get("deletionTimestamp") or is_ready(body):
         return None
     for condition in status.get("conditions") or ():
@@ -203,7 +180,7 @@ def _available(facts: Facts, body: Json) -> Iterator[Finding]:
         found = error if there == 0 else warning
         yield found(
             f"Deployment {name} has {there} of {counted(wanted, 'replica')} available{why}",
-            cure=f"kubectl -n {namespace} describe pods -l {_APP}={name}",
+            cure=f"kubectl -n {namespace} describe pods -l {APP_LABEL}={name}",
             breaks=[workload(name)] if there == 0 else (),
             # The scheduler's pods wait for their client certificate.
             needs=[
@@ -211,7 +188,7 @@ def _available(facts: Facts, body: Json) -> Iterator[Finding]:
                 *(
                     pod(name_of(each))
                     for each in known(facts.pods)
-                    if labels_of(each).get(_APP) == name
+                    if labels_of(each).get(APP_LABEL) == name
                 ),
                 runtime_class_of(name),
                 *([CERTIFICATES, workload(CERTS)] if name == SCHEDULER else ()),

@@ -8,8 +8,8 @@ from fracgpu import names
 from fracgpu.doctor.cures import install_again
 from fracgpu.doctor.facts import Facts, Json, NotKnownError, known, named, requests_memory, time_of
 from fracgpu.doctor.finding import Check, Finding, error, warning
+from fracgpu.doctor.installation import SCHEDULER, outside
 from fracgpu.doctor.ranking import EXTENDER_LEADER, INSTALLED, PROFILE, workload
-from fracgpu.doctor.roles import SCHEDULER, outside
 from fracgpu.errors import counted
 
 EXTENDER_LEASE: Final = "fracgpu-scheduler-extender"

@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fracgpu.doctor.checkup import CHECKS, examine
-from fracgpu.doctor.facts import AdmissionAnswer, CertificateFact, CertificatesFact, TrustFact
+from fracgpu.doctor.facts import (
+    AdmissionAnswer,
+    CertificateFact,
+    CertificatesFact,
+    TrustFact,
+    known,
+)
 from fracgpu.doctor.finding import Finding, Result, Severity, error
 from fracgpu.doctor.ranking import Cause, rank
 from tests.fracgpu.doctor.test_roles import APPS, deployments, waiting
@@ -29,7 +35,7 @@ def checks_below(cause: Cause) -> list[str]:
 
 def test_a_webhook_whose_pods_do_not_start_is_one_finding() -> None:
     (cause,) = causes(
-        pods=(*healthy().pods, waiting("fracgpu-webhook", "CrashLoopBackOff")),
+        pods=(*known(healthy().pods), waiting("fracgpu-webhook", "CrashLoopBackOff")),
         deployments=deployments(webhook=NONE_AVAILABLE),
         slices=(LEADER_SLICE,),
         admission=UNANSWERED,
@@ -128,7 +134,8 @@ def ranked(made: Sequence[Finding]) -> Sequence[Cause]:
 def test_every_finding_is_told_once_and_the_worst_come_first(made: list[Finding]) -> None:
     causes = ranked(made)
 
-    told = [id(each.finding) for cause in causes for each in (cause, *cause.consequences)]
+    told = [id(cause.finding) for cause in causes]
+    told += [id(each.finding) for cause in causes for each in cause.consequences]
     assert sorted(told) == sorted(map(id, made))
     severities = [list(Severity).index(cause.severity) for cause in causes]
     assert severities == sorted(severities)
