@@ -14,6 +14,7 @@ from typing import Any, Final, TypedDict
 from cli.moved_pods import find_moved, give_back
 from fracgpu import names
 from fracgpu.cards.node_marks import NodeMarks, marks_of, shares
+from fracgpu.errors import counted
 from fracgpu.state.pod_info import decode_pod_info
 from kube.client import KubeClient, PatchType
 from kube.errors import Conflict, NotFound
@@ -260,7 +261,9 @@ class Removal:
         without = sorted(set(nodes) - agents)
         waiting = set(nodes) & agents
         if waiting:
-            self._on_progress(f"waiting for the agents of {len(waiting)} nodes to clean up")
+            self._on_progress(
+                f"waiting for the agents of {counted(len(waiting), 'node')} to clean up"
+            )
         while waiting and self._in_time():
             await self._clock.sleep(_PAUSE_S)
             waiting &= await self._agents()

@@ -109,6 +109,11 @@ def shorten(text: str, *, limit: int = _MOST_NAME) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return *count* with its noun, e.g. ``1 pod`` and ``2 pods``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def shorten_bytes(text: str, *, limit: int = MOST_MESSAGE_BYTES) -> str:
     """Return *text* cut to *limit* bytes of UTF-8; lone surrogates become "?"."""
     body = text.encode(errors="replace")

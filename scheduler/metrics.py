@@ -106,7 +106,7 @@ class SchedulerMetrics:
         )
         self._lapsed = Counter(
             "fracgpu_scheduler_assumptions_lapsed_total",
-            "Placements that nothing ever confirmed.",
+            "Placements that were never confirmed.",
             registry=registry,
         )
         self._assumed = Gauge(
@@ -121,7 +121,7 @@ class SchedulerMetrics:
         )
         self._longest_pause = Gauge(
             "fracgpu_scheduler_event_loop_longest_pause_seconds",
-            "Longest time in the last one to two minutes for which no request was looked at.",
+            "Longest time in the last one to two minutes in which no request was processed.",
             registry=registry,
         )
         compiled = Gauge(
@@ -166,7 +166,7 @@ class SchedulerMetrics:
         )
         self._given_up = Counter(
             "fracgpu_scheduler_reservations_given_up_total",
-            "Bindings elsewhere of pods for which a Move held a card.",
+            "Pods bound elsewhere although a Move held a card for them.",
             registry=registry,
         )
         self._moves_served = Gauge(

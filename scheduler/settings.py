@@ -48,9 +48,10 @@ class SchedulerSettings(ProcessSettings):
         "leader alone; empty: none",
     )
     announce_address: str = setting("", "IP address of this replica for that EndpointSlice")
-    announce_node: str = setting("", "node of this replica for that EndpointSlice; empty: unsaid")
+    announce_node: str = setting("", "node of this replica for that EndpointSlice; empty: left out")
     own_pod: str = setting(
-        "", "this replica's pod: the kube-scheduler in it must fit the API server; empty: unseen"
+        "",
+        "this replica's pod: the kube-scheduler in it must fit the API server; empty: not checked",
     )
     stale_cache_timeout_s: float = setting(
         0.05, "longest wait for a lagging watch before a pod is refused again", low=0, high=1
@@ -103,8 +104,8 @@ class SchedulerSettings(ProcessSettings):
             )
         if self.announce_service and not self.listen_port:
             raise ValueError(
-                "listen_port is 0, a free port that nobody knows beforehand; want the port of the "
-                f"Service that announce_service names, {self.announce_service!r}"
+                "listen_port is 0, a free port that cannot be known beforehand; want the port of "
+                f"the Service that announce_service names, {self.announce_service!r}"
             )
         if not self.bind_timeout_s < self.lease_duration_s / 3:
             raise ValueError(

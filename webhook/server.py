@@ -137,7 +137,7 @@ class RequestGate:
                     await held.enter_async_context(self._large)
                 return await request.read()
         except TimeoutError:
-            text = f"the body did not come within {self._body_timeout_s:g} s\n"
+            text = f"the body did not arrive within {self._body_timeout_s:g} s\n"
             raise web.HTTPRequestTimeout(text=text) from None
 
     async def stages(self, request: web.BaseRequest, answering: Answering) -> web.StreamResponse:
@@ -148,7 +148,9 @@ class RequestGate:
             enter(Stage.JUDGING if _has_arrived(request) else Stage.READING)
         try:
             if self._client_names and (transport is None or not self.accepts(transport)):
-                raise web.HTTPForbidden(text="the client certificate is of nobody who may ask\n")
+                raise web.HTTPForbidden(
+                    text="the client certificate has no common name that is let in\n"
+                )
             return await answering(request)
         finally:
             # Of a client that is gone, another connection may have the descriptor by now.

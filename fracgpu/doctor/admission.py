@@ -1,14 +1,22 @@
 """Whether requests are admitted: webhooks, their certificates and the policies beside them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
+from fracgpu.doctor.cures import change, install_again
 from fracgpu.doctor.facts import Facts, Json, known, name_of, named
-from fracgpu.doctor.finding import INSTALL_AGAIN, Check, Finding, error, warning
-
-WEBHOOK: Final = "fracgpu-webhook"
-"""Name of the webhook's configurations, Service and Deployment."""
+from fracgpu.doctor.finding import Check, Finding, error, warning
+from fracgpu.doctor.installation import CERTS, WEBHOOK, outside
+from fracgpu.doctor.ranking import (
+    CERTIFICATES,
+    INSTALLED,
+    WEBHOOK_ENDPOINTS,
+    WEBHOOK_REGISTERED,
+    WEBHOOK_TRUST,
+    workload,
+)
+from fracgpu.errors import listed, quoted
 
 POLICIES: Final = (
     "fracgpu-bindings",
@@ -28,6 +36,13 @@ POLICIES: Final = (
 )
 """The ValidatingAdmissionPolicies of ``deploy/``; each has a binding that denies."""
 
+POLICY_MODES: Final[Mapping[str, tuple[str, ...]]] = {
+    "devices": ("warn", "deny", "allow"),
+    "foreignAssignments": ("sharing", "everywhere", "nowhere"),
+}
+"""What the keys of the ConfigMap ``fracgpu-policies`` may be; the first counts for all else."""
+
+_POLICIES_MAP: Final = "fracgpu-policies"
 _MUTATING: Final = ("pods.fracgpu.io", "dialects.pods.fracgpu.io")
 _EXPIRES_SOON: Final = timedelta(days=7)  # renewed with ten days left at least, as shipped
 _LOGS: Final = "kubectl -n {} logs deployment/fracgpu-certs"
@@ -42,25 +57,29 @@ def _registered(facts: Facts) -> Iterator[Finding]:
         if configuration is None:
             what = "pods" if kind.startswith("Mutating") else "workloads"
             yield error(
-                f"there is no {kind} {WEBHOOK}: nobody reads what {what} request",
-                cure=INSTALL_AGAIN,
+                f"there is no {kind} {WEBHOOK}: what {what} request is not read",
+                cure=install_again(facts),
+                breaks=[WEBHOOK_REGISTERED] if kind.startswith("Mutating") else (),
+                needs=[INSTALLED],
             )
         elif kind.startswith("Mutating"):
-            yield from _webhooks_missing(configuration)
+            yield from _webhooks_missing(configuration, install_again(facts))
 
 
-def _webhooks_missing(configuration: Json) -> Iterator[Finding]:
+def _webhooks_missing(configuration: Json, cure: str) -> Iterator[Finding]:
     webhooks = {each.get("name"): each for each in configuration.get("webhooks") or ()}
     for name in _MUTATING:
         if name not in webhooks:
             yield error(
-                f"MutatingWebhookConfiguration {WEBHOOK} has no webhook {name}", cure=INSTALL_AGAIN
+                f"MutatingWebhookConfiguration {WEBHOOK} has no webhook {name}",
+                cure=cure,
+                breaks=[WEBHOOK_REGISTERED],
             )
         elif webhooks[name].get("failurePolicy") != "Fail":
             yield error(
                 f"webhook {name} has failurePolicy {webhooks[name].get('failurePolicy')}: while it "
-                "does not answer, pods pass it untranslated and cannot start",
-                cure=INSTALL_AGAIN,
+                "does not answer, pods are admitted untranslated and cannot start",
+                cure=cure,
             )
 
 
@@ -70,6 +89,8 @@ def _trusted(facts: Facts) -> Iterator[Finding]:
             f"webhook {row.webhook}: {row.problem}, so the API server cannot call it",
             cure=f"the role certs writes the CA bundle; {_LOGS.format(facts.system_namespace)} "
             f"says why it does not; then fracgpu certs status",
+            breaks=[WEBHOOK_TRUST],
+            needs=[workload(CERTS), CERTIFICATES, INSTALLED],
         )
 
 
@@ -80,6 +101,8 @@ def _certificates(facts: Facts) -> Iterator[Finding]:
                 f"Secret {row.secret}: {row.problem}",
                 cure=f"fracgpu certs rotate; {_LOGS.format(facts.system_namespace)} says why the "
                 "role certs did not do it by itself",
+                breaks=[CERTIFICATES],
+                needs=[workload(CERTS), INSTALLED],
             )
         elif row.not_after is not None and row.not_after - facts.now < _EXPIRES_SOON:
             left = row.not_after - facts.now
@@ -88,6 +111,7 @@ def _certificates(facts: Facts) -> Iterator[Finding]:
                 "been renewed",
                 cure=f"fracgpu certs rotate; {_LOGS.format(facts.system_namespace)} says why it "
                 "was not renewed",
+                needs=[workload(CERTS)],
             )
 
 
@@ -96,6 +120,7 @@ def _days(left: timedelta) -> str:
 
 
 def _endpoints(facts: Facts) -> Iterator[Finding]:
+    outside(facts)
     ready = [
         endpoint
         for body in known(facts.slices)
@@ -109,6 +134,8 @@ def _endpoints(facts: Facts) -> Iterator[Finding]:
             f"Service {namespace}/{WEBHOOK} has no ready endpoint: every pod that requests a share "
             "is refused",
             cure=f"kubectl -n {namespace} describe pods -l app.kubernetes.io/name={WEBHOOK}",
+            breaks=[WEBHOOK_ENDPOINTS],
+            needs=[workload(WEBHOOK), INSTALLED],
         )
 
 
@@ -119,38 +146,81 @@ def _answers(facts: Facts) -> Iterator[Finding]:
     namespace = facts.system_namespace
     if answer.message:
         yield error(
-            f"the webhook was not asked: {answer.message}",
+            f"the webhook does not answer the API server: {answer.message}",
             cure=f"kubectl -n {namespace} get pods,endpointslices; a NetworkPolicy or firewall "
             "must let the API server reach port 8443 of the pods; fracgpu certs status",
+            needs=[WEBHOOK_ENDPOINTS, WEBHOOK_TRUST, WEBHOOK_REGISTERED, INSTALLED],
         )
     else:
         yield error(
-            "a pod with the impossible request of two cards' memory was accepted (in a dry run): "
-            "no webhook of FracGPU was asked about it",
-            cure="look for a namespaceSelector that somebody added: kubectl get "
-            f"mutatingwebhookconfiguration {WEBHOOK} -o yaml; or {INSTALL_AGAIN}",
+            "a pod that requests twice the memory of any card was accepted in a dry run: the API "
+            "server did not ask FracGPU's webhook about it",
+            cure="look for a namespaceSelector that was added: kubectl get "
+            f"mutatingwebhookconfiguration {WEBHOOK} -o yaml; or {install_again(facts)}",
+            needs=[WEBHOOK_REGISTERED, INSTALLED],
         )
 
 
 def _policies(facts: Facts) -> Iterator[Finding]:
-    there = {name_of(body) for body in known(facts.policies)}
-    bound: dict[str, list[str]] = {}  # some policies have several bindings, of which one denies
+    cure = install_again(facts)
+    policies = {name_of(body): body for body in known(facts.policies)}
+    bindings: dict[str, list[Json]] = {}
     for body in known(facts.policy_bindings):
-        spec = body.get("spec", {})
-        bound.setdefault(spec.get("policyName"), []).extend(spec.get("validationActions") or ())
+        bindings.setdefault(body.get("spec", {}).get("policyName", ""), []).append(body)
+    for names, what in (
+        ([name for name in POLICIES if name not in policies], "missing"),
+        ([name for name in POLICIES if name in policies and name not in bindings],
+         "without a binding, so they decide nothing"),
+    ):  # fmt: skip
+        if names:
+            of = f"{len(names)} of {len(POLICIES)} ValidatingAdmissionPolicies"
+            yield error(f"{of} are {what}: {listed(names)}", cure=cure, needs=[INSTALLED])
     for name in POLICIES:
-        if name not in there:
-            yield error(f"ValidatingAdmissionPolicy {name} is missing", cure=INSTALL_AGAIN)
-        elif name not in bound:
+        if name in policies and name in bindings:
+            for weakness in _weaknesses(name, policies[name], bindings[name]):
+                yield error(f"ValidatingAdmissionPolicy {name}: {weakness}", cure=cure)
+    yield from _modes(facts)
+
+
+def _weaknesses(name: str, policy: Json, bindings: Sequence[Json]) -> Iterator[str]:
+    """Yield what keeps a policy from deciding as it was shipped."""
+    if policy.get("spec", {}).get("failurePolicy", "Fail") != "Fail":
+        yield "its failurePolicy is Ignore, so what it cannot evaluate is admitted"
+    action = "Warn" if name.endswith("-warn") else "Deny"
+    specs = [body.get("spec", {}) for body in bindings]
+    actions = {each for spec in specs for each in spec.get("validationActions") or ()}
+    if action not in actions:
+        yield (
+            f"the validationActions of its binding are {', '.join(sorted(actions)) or 'empty'}; "
+            f"want {action}"
+        )
+    if all(spec.get("matchResources") for spec in specs):
+        yield "its binding has matchResources, so it decides about a part of the requests only"
+
+
+def _modes(facts: Facts) -> Iterator[Finding]:
+    where = f"ConfigMap {facts.system_namespace}/{_POLICIES_MAP}"
+    body = named(known(facts.config_maps), _POLICIES_MAP)
+    if body is None:
+        yield error(
+            f"there is no {where}: the policies that read it admit everything",
+            cure=install_again(facts),
+            needs=[INSTALLED],
+        )
+        return
+    for key, modes in POLICY_MODES.items():
+        mode = (body.get("data") or {}).get(key, modes[0])
+        if mode not in modes:
+            patch = f'{{"data": {{"{key}": "{modes[0]}"}}}}'
             yield error(
-                f"ValidatingAdmissionPolicy {name} has no binding, so it decides nothing",
-                cure=INSTALL_AGAIN,
-            )
-        elif "Deny" not in bound[name]:
-            yield error(
-                f"the binding of ValidatingAdmissionPolicy {name} does not deny: its "
-                f"validationActions are {', '.join(bound[name]) or 'empty'}",
-                cure=INSTALL_AGAIN,
+                f"{where}, key {key} is {quoted(mode)}; want {' or '.join(modes)}; it counts as "
+                f"{modes[0]}",
+                cure=change(
+                    body,
+                    f"--set policies.{key}={modes[0]}",
+                    otherwise=f"kubectl -n {facts.system_namespace} patch configmap "
+                    f"{_POLICIES_MAP} -p '{patch}'",
+                ),
             )
 
 

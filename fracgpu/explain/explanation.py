@@ -194,7 +194,7 @@ def shortages(node: NodeCards, *, asked: HostResources, taken: HostResources) ->
         text = f"{max(0, free_mib)} MiB free, {asked.memory_mib} MiB asked"
         found.append(f"too little host memory: {text}")
     if node.host.pods and taken.pods >= node.host.pods:
-        found.append(f"as many pods as it takes ({node.host.pods})")
+        found.append(f"the node has its maximum of {node.host.pods} pods")
     return tuple(found)
 
 
@@ -379,7 +379,7 @@ def _words(why: FitReason, card_info: CardInfo, need: PodNeed, cordon: Cordon | 
             return f"{why.value}: {FULL_CORES - card_info.held_cores}% free, {cores}% asked"
         case FitReason.NO_FREE_SLOT:
             most_slots = card_info.card.slots
-            return f"{why.value}: {card_info.held_slots} containers hold it, {most_slots} may"
+            return f"{why.value}: {card_info.held_slots} of {most_slots}"
         case FitReason.WRONG_MODEL:
             return f"{why.value} ({', '.join(need.models)})"
         case FitReason.WRONG_CLASS:

@@ -73,9 +73,10 @@ def _smaller(pod: ExplainedPod, need: PodNeed, nodes: Sequence[NodeInfo]) -> Ite
         return
     _, smaller, cards = best
     key, value = _asked_with(pod, smaller)
+    comes_to = f" ({_each_mib(smaller)})" if key == names.FRACTION else ""
     yield Suggestion(
         kind=SuggestionKind.SMALLER,
-        text=f'at most {key}: "{value}" fits now ({_each_mib(smaller)}): {cards.text}',
+        text=f'at most {key}: "{value}" fits now{comes_to}: {cards.text}',
         annotations={key: value},
         home=cards,
     )

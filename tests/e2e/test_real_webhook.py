@@ -110,7 +110,7 @@ async def test_workloads_are_refused_where_their_author_types_them(
         answer = await kubectl.ask("apply", "-f-", stdin=misplaced)
         assert answer.ok
         assert (
-            "Warning: metadata.annotations['fracgpu.io/fraction'] says nothing on a Deployment"
+            "Warning: metadata.annotations['fracgpu.io/fraction'] has no effect on a Deployment"
             in answer.error
         )
         misplaced = workloads()["CronJob"]

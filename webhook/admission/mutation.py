@@ -358,7 +358,7 @@ def _warnings(pod: Pod, granted: Grant, config: AdmissionConfig, foreign: str) -
     if foreign and foreign not in mine:
         found.append(
             f"spec.schedulerName was '{foreign}', which does not know FracGPU's cards; it is "
-            f"{config.scheduler_name} now, so that scheduler's queues and groups do not hold"
+            f"{config.scheduler_name} now, so that scheduler's queues and groups do not apply"
         )
     elif config.scheduler_name and pod.spec.scheduler_name not in mine:
         found.append(
@@ -367,10 +367,12 @@ def _warnings(pod: Pod, granted: Grant, config: AdmissionConfig, foreign: str) -
             f"{config.scheduler_name} does"
         )
     if granted.waits_for:
-        found.append(f"the pod waits for what the cluster lacks now: {granted.waits_for}")
+        found.append(
+            f"the pod waits for something that the cluster does not have now: {granted.waits_for}"
+        )
     elif granted.card_class is not None and not granted.card_class.measured:
         found.append(
-            f"only node labels speak of cards that share {granted.card_class.capacity_mib} MiB; "
+            f"only node labels report cards that share {granted.card_class.capacity_mib} MiB; "
             "the pod waits until FracGPU's agent reports one"
         )
     return tuple(found)

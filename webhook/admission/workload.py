@@ -152,6 +152,6 @@ def _misplaced(body: msgspec.Raw, kind: WorkloadKind, review: Review) -> Iterato
         found = [where.removeprefix(f"{place}.") for where, _ in _at(body, f"{place}.*")]
         for key in requests_among(found):
             yield (
-                f"{place}['{key}'] says nothing on a {review.kind}: write {key.lower()} in "
+                f"{place}['{key}'] has no effect on a {review.kind}: write {key.lower()} in "
                 f"{kind.templates[0]}.metadata.annotations"
             )

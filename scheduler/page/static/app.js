@@ -21,8 +21,10 @@ const tables = {
   pods: new KeyedTable(byId("pods"), [
     { title: "Pod", text: (pod) => pod.key, open: (pod) => open({ pod: pod.key }) },
     { title: "Node", text: (pod) => pod.node },
-    { title: "Cards", text: (pod) => pod.cards.map((card) => card.index).join(", ") },
+    { title: "Cards", kind: "number", text: (pod) => pod.cards.map((card) => card.index).join(", ") },
     { title: "Memory", kind: "number", text: (pod) => `${gib(pod.mib)} GiB` },
+    { title: "Of each card", kind: "number", text: (pod) => pod.shares.map(percent).join(", ") },
+    { title: "Card busy", kind: "number", text: (pod) => pod.cards.map(busyOf).join(", ") },
     { title: "State", text: (pod) => pod.state },
   ]),
   moves: new KeyedTable(byId("moves"), [
@@ -104,7 +106,7 @@ function drawTotals() {
     ["of memory held", shared ? `${percent(held / shared)} of ${gib(shared)} GiB` : "0 %"],
     ["hot cards", String(heats.hot)],
     ["of unknown heat", String(heats.unknown)],
-    ["pods wait", String(store.about.waiting ?? 0)],
+    ["pods waiting", String(store.about.waiting ?? 0)],
     ["moves under way", String(underWay)],
   ];
   const list = byId("totals");
@@ -116,6 +118,7 @@ function drawTotals() {
   offerModels(new Set(cards.map((card) => card.model)));
 }
 
+const busyOf = (card) => (heatOf(card, store.about) === "unknown" ? "?" : percent(card.heat));
 const contains = (text) => !state.text || text.toLowerCase().includes(state.text.toLowerCase());
 const noteOf = (shown, all, what) => (shown < all ? `${shown} of ${plural(all, what)} shown` : plural(all, what));
 

@@ -1,10 +1,11 @@
 """Faults of admission, planted one by one."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
 
-from fracgpu.doctor.admission import POLICIES
+from fracgpu.doctor.admission import POLICIES, POLICY_MODES
 from fracgpu.doctor.facts import (
     AdmissionAnswer,
     CertificateFact,
@@ -15,6 +16,7 @@ from fracgpu.doctor.facts import (
 from fracgpu.doctor.finding import Severity
 from tests.support.examined import (
     NOON,
+    Json,
     a_slice,
     found_by,
     healthy,
@@ -28,7 +30,7 @@ def test_a_missing_webhook_configuration_is_found(fact: str) -> None:
     finding = found_by("webhook-registered", healthy(**{fact: ()}))
 
     assert "WebhookConfiguration fracgpu-webhook" in finding.seen
-    assert "helm upgrade" in finding.cure
+    assert "kubectl apply --server-side" in finding.cure
 
 
 def test_a_webhook_that_may_be_passed_is_found() -> None:
@@ -104,7 +106,7 @@ def test_a_webhook_that_is_not_asked_is_found() -> None:
 
     finding = found_by("webhook-answers", healthy(admission=answer))
 
-    assert "no webhook of FracGPU was asked" in finding.seen
+    assert "did not ask FracGPU's webhook" in finding.seen
     assert "namespaceSelector" in finding.cure
 
 
@@ -115,19 +117,88 @@ def test_the_policies_that_are_looked_for_are_those_of_deploy() -> None:
     }
 
 
-def test_a_missing_policy_or_binding_is_found() -> None:
-    policies = [b for b in shipped("ValidatingAdmissionPolicy") if name_of(b) != "fracgpu-pods"]
-    bindings = [
-        b for b in shipped("ValidatingAdmissionPolicyBinding") if name_of(b) != "fracgpu-bindings"
-    ]
+def bound(name: str, **changed: object) -> tuple[Json, ...]:
+    """Return the bindings as shipped, but for one."""
+    bindings = shipped("ValidatingAdmissionPolicyBinding")
     for binding in bindings:
-        if name_of(binding) == "fracgpu-nodes":
-            binding["spec"]["validationActions"] = ["Audit"]
-    facts = healthy(policies=tuple(policies), policy_bindings=tuple(bindings))
+        if name_of(binding) == name:
+            binding["spec"].update(changed)
+    return bindings
 
-    seen = [finding.seen for finding in result_of("policies", facts).findings]
 
-    assert len(seen) == 3
-    assert any("fracgpu-pods is missing" in text for text in seen)
-    assert any("fracgpu-bindings has no binding" in text for text in seen)
-    assert any("fracgpu-nodes does not deny" in text for text in seen)
+def test_missing_policies_are_one_finding_and_policies_without_a_binding_another() -> None:
+    policies = shipped("ValidatingAdmissionPolicy")[2:]
+    bindings = shipped("ValidatingAdmissionPolicyBinding")[3:]
+
+    missing, unbound = result_of(
+        "policies", healthy(policies=policies, policy_bindings=bindings)
+    ).findings
+
+    assert f"2 of {len(POLICIES)} ValidatingAdmissionPolicies are missing" in missing.seen
+    assert f"1 of {len(POLICIES)} ValidatingAdmissionPolicies are without a binding" in unbound.seen
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "words"),
+    [
+        ("fracgpu-nodes", {"validationActions": ["Audit"]}, "are Audit; want Deny"),
+        ("fracgpu-devices-warn", {"validationActions": ["Audit"]}, "are Audit; want Warn"),
+        ("fracgpu-pods", {"matchResources": {"namespaceSelector": {}}}, "has matchResources"),
+    ],
+)
+def test_a_binding_that_was_weakened_is_found(
+    name: str, changed: dict[str, object], words: str
+) -> None:
+    finding = found_by("policies", healthy(policy_bindings=bound(name, **changed)))
+
+    assert finding.seen.startswith(f"ValidatingAdmissionPolicy {name}: ")
+    assert words in finding.seen
+
+
+def test_a_second_binding_does_not_weaken_the_first() -> None:
+    audit = {"spec": {"policyName": "fracgpu-pods", "validationActions": ["Audit"]}}
+    bindings = (audit, *shipped("ValidatingAdmissionPolicyBinding"), audit)
+
+    assert result_of("policies", healthy(policy_bindings=bindings)).findings == ()
+
+
+def test_a_policy_that_admits_what_it_cannot_evaluate_is_found() -> None:
+    policies = shipped("ValidatingAdmissionPolicy")
+    policies[0]["spec"]["failurePolicy"] = "Ignore"
+
+    assert "failurePolicy is Ignore" in found_by("policies", healthy(policies=policies)).seen
+
+
+def modes(**changed: str) -> tuple[Json, ...]:
+    """Return the ConfigMaps as shipped, with other modes of the policies."""
+    maps = shipped("ConfigMap")
+    for body in maps:
+        if name_of(body) == "fracgpu-policies":
+            body["data"] |= changed
+    return maps
+
+
+@pytest.mark.parametrize(("key", "known"), POLICY_MODES.items())
+def test_a_mode_of_the_policies_that_is_misspelt_is_found(key: str, known: Sequence[str]) -> None:
+    finding = found_by("policies", healthy(config_maps=modes(**{key: "dney"})))
+
+    assert f"key {key} is 'dney'; want {' or '.join(known)}" in finding.seen
+    assert finding.cure.startswith("kubectl -n fracgpu-system patch configmap fracgpu-policies")
+    for mode in known:
+        assert not result_of("policies", healthy(config_maps=modes(**{key: mode}))).findings
+
+
+def test_the_modes_that_are_known_are_those_that_the_policies_read() -> None:
+    expressions = str(shipped("ValidatingAdmissionPolicy"))
+
+    for key, known in POLICY_MODES.items():
+        assert f"params.data['{key}']" in expressions
+        assert all(f"'{mode}'" in expressions for mode in known[1:])
+
+
+def test_policies_that_have_no_modes_to_read_are_found() -> None:
+    maps = tuple(b for b in shipped("ConfigMap") if name_of(b) != "fracgpu-policies")
+
+    finding = found_by("policies", healthy(config_maps=maps))
+
+    assert "there is no ConfigMap fracgpu-system/fracgpu-policies" in finding.seen

@@ -83,7 +83,7 @@ def test_a_card_whose_slots_are_all_taken_says_how_many_it_has_and_who_would_hav
     explanation = explain(a_waiting_pod(a_pod_need(a_need(100))), cluster.state())
 
     card = only_card(explanation)
-    assert card.reason == "all its slots are taken: 2 containers hold it, 2 may"
+    assert card.reason == "all its slots are taken: 2 of 2"
 
 
 def test_a_cordoned_node_takes_a_pod_that_tolerates_it() -> None:
@@ -339,7 +339,7 @@ def test_what_a_node_lacks_besides_cards_is_told_in_numbers() -> None:
     assert full == (
         "too little CPU: 2999m free, 3000m asked",
         "too little host memory: 9 MiB free, 10 MiB asked",
-        "as many pods as it takes (3)",
+        "the node has its maximum of 3 pods",
     )
 
 
