@@ -1,5 +1,7 @@
 """A pod's own selectors decide what its share is a share of, on a real kube-scheduler."""
 
+import asyncio
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +57,7 @@ class Cluster:
 
     scheduler: Scheduler
     kubectl: Kubectl
+    kubeconfig: Path
 
     async def apply(self, name: str, spec: Json, **asks: str) -> None:
         await self.kubectl("create", "-f-", stdin=named(name, spec, **asks))
@@ -119,7 +122,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
             await webhook.give_certificate()
             await says(webhook, "200")
             await webhook.register()
-            yield Cluster(scheduler, Kubectl.find(kubeconfig))
+            yield Cluster(scheduler, Kubectl.find(kubeconfig), kubeconfig)
 
 
 def affinity(*terms: Json) -> Json:
@@ -238,3 +241,43 @@ async def test_kubectl_warns_of_a_daemon_set_for_nodes_without_cards(cluster: Cl
     # Its pods without cards are refused, and the controller goes on to the others.
     found = await cluster.until_bound("each")
     assert {node for node, _ in found.values()} <= {"a100", "t4"}
+
+
+async def test_explain_names_a_claim_that_is_to_be_bound_before_a_node_is_chosen(
+    cluster: Cluster,
+) -> None:
+    storage_class = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": "at-once"},
+        "provisioner": "nobody.example",
+        "volumeBindingMode": "Immediate",
+    }
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "data", "namespace": "default"},
+        "spec": {
+            "storageClassName": "at-once",
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }
+    for body in (storage_class, claim):
+        await cluster.kubectl("create", "-f-", stdin=body)
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
+    await cluster.apply("waits", {"volumes": [volume]}, fraction="0.5")
+
+    async def refused() -> bool:
+        said = await cluster.scheduler.failures_of("waits")
+        return any("unbound immediate PersistentVolumeClaims" in text for text in said)
+
+    await until(refused, what="kube-scheduler says that the claim is unbound", limit_s=60)
+    words = ("explain", "pod", "default/waits", "--kubeconfig", str(cluster.kubeconfig))
+    explain = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "cli", *words, stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await explain.communicate()
+
+    assert explain.returncode == 1
+    assert "its claim data is not bound to a volume" in " ".join(said.decode().split())

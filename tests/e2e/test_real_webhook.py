@@ -256,6 +256,43 @@ async def test_another_systems_pod_gets_a_hint_and_where_it_is_wanted_a_card(
         await until(refused, what="two dialects on one container are refused")
 
 
+async def test_kais_keys_by_container_name_are_read_as_it_ships_them(
+    harness: Harness, kubectl: Kubectl
+) -> None:
+    key = "nvidia.com/container.train"
+    shipped = a_pod()
+    shipped["metadata"]["annotations"] = {
+        f"{key}.gpu-memory.request": "4Gi",
+        f"{key}.gpu-memory.limit": "8Gi",
+        f"{key}.gpu-compute.mode": "sm-sharing",
+    }
+    words = ("create", "-f-")
+    async with in_force(harness, kubectl):
+        answer = await kubectl.ask(*words, stdin=named(shipped, "elsewhere"))
+        assert answer.ok
+        assert f"{key}.gpu-memory.request are not read here and give no share" in answer.error
+
+        await kubectl("label", "namespace", "default", f"{names.DIALECTS_LABEL}=kai")
+
+        async def read() -> bool:
+            answer = await kubectl.ask(*words, "--dry-run=server", stdin=named(shipped, "probe"))
+            return "FracGPU grants the request and no burst above it" in answer.error
+
+        await until(read, what="the label turns the dialect on")
+        answer = await kubectl.ask(*words, stdin=named(shipped, "shipped"))
+        assert answer.ok
+        assert (
+            f"annotation {key}.gpu-compute.mode is 'sm-sharing', which is ignored" in answer.error
+        )
+        pod = await harness.client.get_object(PODS, "shipped", namespace="default")
+        assert pod["spec"]["containers"][0]["resources"]["limits"][names.GPU_MEM] == "4096"
+
+        misspelt = a_pod()
+        misspelt["metadata"]["annotations"] = {f"{key}.gpu-memory.requests": "4Gi"}
+        said = await kubectl.refused(*words, stdin=named(misspelt, "misspelt"))
+        assert "did you mean 'gpu-memory.request'?" in said
+
+
 ZONE: Json = {"key": "zone", "operator": "In", "values": ["a"]}
 OWN_AFFINITY: Json = {
     "nodeAffinity": {
