@@ -11,6 +11,7 @@ WEBHOOK: Final = "fracgpu-webhook"
 """Name of the webhook's configurations, Service and Deployment."""
 
 POLICIES: Final = (
+    "fracgpu-agent-pods",
     "fracgpu-bindings",
     "fracgpu-cronjobs",
     "fracgpu-device-environment",
