@@ -1,4 +1,4 @@
-"""Hands the node from one agent to the next, so that an upgrade fails no pod."""
+"""Passes the node from one agent to the next, so that an upgrade fails no pod."""
 
 import asyncio
 import fcntl
@@ -21,7 +21,7 @@ _LEAVING: Final = "the node agent is stopping; the node takes new pods once the 
 
 
 class Handover:
-    """Lets one agent at a time act on the node; a ``process.lifecycle.Server``.
+    """Keeps to one agent at a time on the node; a ``process.lifecycle.Server``.
 
     During an upgrade the next agent is Ready before this one is stopped. It lists cards and pods,
     and waits. This one tells the scheduler that the node takes no new pods, serves on until kubelet
@@ -80,13 +80,14 @@ class Handover:
         await self._registration.run()
 
     def when_acting(
-        self, loop: Callable[[], Awaitable[None]]
+        self, *parts: Callable[[], Awaitable[None]]
     ) -> Callable[[], Coroutine[Any, Any, None]]:
-        """Return *loop*, which begins once this agent acts on the node."""
+        """Return what runs *parts*, one after the other, once this agent acts on the node."""
 
         async def run() -> None:
             await self._acts.wait()
-            await loop()
+            for part in parts:
+                await part()
 
         return run
 
@@ -94,7 +95,7 @@ class Handover:
         await self._server.start()
 
     async def stop(self, limit_s: float) -> None:
-        """Tell the scheduler, wait up to *limit_s* seconds for pods on their way, then stop."""
+        """Warn the scheduler, wait up to *limit_s* seconds for pods on their way, then stop."""
         try:
             async with asyncio.timeout(limit_s):
                 await self._leave()
@@ -105,7 +106,7 @@ class Handover:
             await self._server.stop(limit_s)
 
     def release(self) -> None:
-        """Let the next agent act; nothing of this one may run any more."""
+        """Release the lock, so that the next agent acts; nothing of this one may still run."""
         lock, self._lock = self._lock, None
         if lock is not None:
             os.close(lock)

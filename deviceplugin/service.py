@@ -1,6 +1,6 @@
 """Builds the node agent: the only module of this package that names concrete parts."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -303,7 +303,6 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         "notes": annotator.run,
         "health": health_events.run,
         "refused": rejected.run,
-        "audit": _one_after_the_other(pre_start.clean, consistency.run),
         **({"mps": mps.run} if mps is not None else {}),
     }
     running = Running(
@@ -313,6 +312,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
             "node": nodes.run,
             "survey": tracker.run,
             **{name: handover.when_acting(loop) for name, loop in acting.items()},
+            "audit": handover.when_acting(pre_start.clean, consistency.run),
             "register": handover.run,
         },
         servers=(handover,),
@@ -376,14 +376,6 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
         unregistered=unregistered,
     )
     return nodes, updater
-
-
-def _one_after_the_other(*loops: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-    async def run() -> None:
-        for loop in loops:
-            await loop()
-
-    return run
 
 
 def _blocked(tracker: InventoryTracker, node: NodeState | None) -> str | None:

@@ -19,6 +19,7 @@ from fracgpu.doctor.ranking import (
 from fracgpu.errors import listed, quoted
 
 POLICIES: Final = (
+    "fracgpu-agent-pods",
     "fracgpu-bindings",
     "fracgpu-cronjobs",
     "fracgpu-device-environment",
