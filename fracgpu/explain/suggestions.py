@@ -208,11 +208,8 @@ def _steps(need: PodNeed) -> int:
     if len(need.containers) > 1:
         return _MILLI
     (only,) = need.containers
-    return (
-        only.mib
-        if only.share is None
-        else -(-only.share.numerator * _MILLI // only.share.denominator)
-    )
+    share = only.share
+    return only.mib if share is None else -(-share.numerator * _MILLI // share.denominator)
 
 
 def _shrunk(need: PodNeed, *, step: int, steps: int, size: Mib) -> PodNeed | None:
