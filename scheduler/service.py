@@ -89,7 +89,7 @@ def build(settings: SchedulerSettings) -> Service:
     )
 
 
-def _wire(
+def _wire(  # noqa: PLR0915 - a statement for each part
     settings: SchedulerSettings,
     client: KubeClient,
     clock: Clock,
