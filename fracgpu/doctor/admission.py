@@ -1,10 +1,10 @@
 """Whether requests are admitted: webhooks, their certificates and the policies beside them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Final
 
-from fracgpu.doctor.cures import change, install_again
+from fracgpu.doctor.cures import install_again
 from fracgpu.doctor.facts import Facts, Json, known, name_of, named
 from fracgpu.doctor.finding import Check, Finding, error, warning
 from fracgpu.doctor.installation import CERTS, WEBHOOK, outside
@@ -16,7 +16,7 @@ from fracgpu.doctor.ranking import (
     WEBHOOK_TRUST,
     workload,
 )
-from fracgpu.errors import listed, quoted
+from fracgpu.errors import listed
 
 POLICIES: Final = (
     "fracgpu-agent-pods",
@@ -37,13 +37,17 @@ POLICIES: Final = (
 )
 """The ValidatingAdmissionPolicies of ``deploy/``; each has a binding that denies."""
 
-POLICY_MODES: Final[Mapping[str, tuple[str, ...]]] = {
-    "devices": ("warn", "deny", "allow"),
-    "foreignAssignments": ("sharing", "everywhere", "nowhere"),
+_BY_NAMESPACE: Final = ("fracgpu-devices", "fracgpu-device-environment")
+BINDINGS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(POLICIES, "Deny"),
+    **dict.fromkeys(_BY_NAMESPACE, "Warn"),  # until the administrator has read the warnings
+    **{f"{name}-deny": "Deny" for name in _BY_NAMESPACE},
+    **{f"{name}-warn": "Warn" for name in _BY_NAMESPACE},
 }
-"""What the keys of the ConfigMap ``fracgpu-policies`` may be; the first counts for all else."""
+"""The bindings of ``deploy/``, and what each of them does at least."""
 
-_POLICIES_MAP: Final = "fracgpu-policies"
+# Those that a label of the namespace switches on or off.
+_MAY_SELECT: Final = ("fracgpu-device", "fracgpu-foreign-assignments")
 _MUTATING: Final = ("pods.fracgpu.io", "dialects.pods.fracgpu.io")
 _EXPIRES_SOON: Final = timedelta(days=7)  # renewed with ten days left at least, as shipped
 _LOGS: Final = "kubectl -n {} logs deployment/fracgpu-certs"
@@ -165,64 +169,38 @@ def _answers(facts: Facts) -> Iterator[Finding]:
 def _policies(facts: Facts) -> Iterator[Finding]:
     cure = install_again(facts)
     policies = {name_of(body): body for body in known(facts.policies)}
-    bindings: dict[str, list[Json]] = {}
-    for body in known(facts.policy_bindings):
-        bindings.setdefault(body.get("spec", {}).get("policyName", ""), []).append(body)
-    for names, what in (
-        ([name for name in POLICIES if name not in policies], "missing"),
-        ([name for name in POLICIES if name in policies and name not in bindings],
-         "without a binding, so they decide nothing"),
+    bindings = {name_of(body): body for body in known(facts.policy_bindings)}
+    for there, wanted, what in (
+        (policies, tuple(POLICIES), "ValidatingAdmissionPolicies are missing"),
+        (bindings, tuple(BINDINGS), "ValidatingAdmissionPolicyBindings are missing, so that their "
+         "policies decide nothing there"),
     ):  # fmt: skip
-        if names:
-            of = f"{len(names)} of {len(POLICIES)} ValidatingAdmissionPolicies"
-            yield error(f"{of} are {what}: {listed(names)}", cure=cure, needs=[INSTALLED])
-    for name in POLICIES:
-        if name in policies and name in bindings:
-            for weakness in _weaknesses(name, policies[name], bindings[name]):
-                yield error(f"ValidatingAdmissionPolicy {name}: {weakness}", cure=cure)
-    yield from _modes(facts)
-
-
-def _weaknesses(name: str, policy: Json, bindings: Sequence[Json]) -> Iterator[str]:
-    """Yield what keeps a policy from deciding as it was shipped."""
-    if policy.get("spec", {}).get("failurePolicy", "Fail") != "Fail":
-        yield "its failurePolicy is Ignore, so what it cannot evaluate is admitted"
-    action = "Warn" if name.endswith("-warn") else "Deny"
-    specs = [body.get("spec", {}) for body in bindings]
-    actions = {each for spec in specs for each in spec.get("validationActions") or ()}
-    if action not in actions:
-        yield (
-            f"the validationActions of its binding are {', '.join(sorted(actions)) or 'empty'}; "
-            f"want {action}"
-        )
-    if all(spec.get("matchResources") for spec in specs):
-        yield "its binding has matchResources, so it decides about a part of the requests only"
-
-
-def _modes(facts: Facts) -> Iterator[Finding]:
-    where = f"ConfigMap {facts.system_namespace}/{_POLICIES_MAP}"
-    body = named(known(facts.config_maps), _POLICIES_MAP)
-    if body is None:
-        yield error(
-            f"there is no {where}: the policies that read it admit everything",
-            cure=install_again(facts),
-            needs=[INSTALLED],
-        )
-        return
-    for key, modes in POLICY_MODES.items():
-        mode = (body.get("data") or {}).get(key, modes[0])
-        if mode not in modes:
-            patch = f'{{"data": {{"{key}": "{modes[0]}"}}}}'
+        if names := [name for name in wanted if name not in there]:
             yield error(
-                f"{where}, key {key} is {quoted(mode)}; want {' or '.join(modes)}; it counts as "
-                f"{modes[0]}",
-                cure=change(
-                    body,
-                    f"--set policies.{key}={modes[0]}",
-                    otherwise=f"kubectl -n {facts.system_namespace} patch configmap "
-                    f"{_POLICIES_MAP} -p '{patch}'",
-                ),
+                f"{len(names)} of {len(wanted)} {what}: {listed(names)}",
+                cure=cure,
+                needs=[INSTALLED],
             )
+    for name in POLICIES:
+        if policies.get(name, {}).get("spec", {}).get("failurePolicy", "Fail") != "Fail":
+            yield error(
+                f"ValidatingAdmissionPolicy {name}: its failurePolicy is Ignore, so what it "
+                "cannot evaluate is admitted",
+                cure=cure,
+            )
+    for name, action in BINDINGS.items():
+        for weakness in _weaknesses(name, action, bindings[name]) if name in bindings else ():
+            yield error(f"ValidatingAdmissionPolicyBinding {name}: {weakness}", cure=cure)
+
+
+def _weaknesses(name: str, action: str, binding: Json) -> Iterator[str]:
+    """Yield what keeps a binding from doing what it does as shipped."""
+    spec = binding.get("spec", {})
+    actions = spec.get("validationActions") or []
+    if not {action, "Deny"}.intersection(actions):
+        yield f"its validationActions are {', '.join(sorted(actions)) or 'empty'}; want {action}"
+    if spec.get("matchResources") and not name.startswith(_MAY_SELECT):
+        yield "it has matchResources, so it decides about a part of the requests only"
 
 
 CHECKS: Final = (

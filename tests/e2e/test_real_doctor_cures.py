@@ -24,10 +24,6 @@ CHANGED_BY_HAND = (
     ),
     ("policies", ("delete", "validatingadmissionpolicy", "fracgpu-nodes")),
     (
-        "policies",
-        ("patch", "configmap", "fracgpu-policies", "-p", '{"data": {"devices": "dney"}}'),
-    ),
-    (
         "configuration",
         ("patch", "configmap", "fracgpu-config", "-p", '{"data": {"rebalancer": "hotRatio: 9"}}'),
     ),

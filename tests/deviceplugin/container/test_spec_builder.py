@@ -136,8 +136,8 @@ async def test_no_hook_reads_a_limit_of_memory_from_the_containers_environment(
 ) -> None:
     path = "/usr/bin/nvidia-cdi-hook"
     common = {"hookName": "createContainer", "path": path, "args": [path, "update-ldcache"]}
-    limits = {"hookName": "createRuntime", "path": path}
-    limits["args"] = [path, "apply-cuda-memory-limits", "--gpu-id", "GPU-a"]
+    args = [path, "apply-cuda-memory-limits", "--gpu-id", "GPU-a"]
+    limits = {"hookName": "createRuntime", "path": path, "args": args}
     edited = {"deviceNodes": [{"path": "/dev/nvidia0"}], "hooks": [limits]}
     devices = [{"name": "GPU-a", "containerEdits": edited}]
     vendor = a_vendor_spec(tmp_path, devices=devices, containerEdits={"hooks": [common]})

@@ -1,11 +1,10 @@
 """Faults of admission, planted one by one."""
 
-from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
 
-from fracgpu.doctor.admission import POLICIES, POLICY_MODES
+from fracgpu.doctor.admission import BINDINGS, POLICIES
 from fracgpu.doctor.facts import (
     AdmissionAnswer,
     CertificateFact,
@@ -126,7 +125,14 @@ def bound(name: str, **changed: object) -> tuple[Json, ...]:
     return bindings
 
 
-def test_missing_policies_are_one_finding_and_policies_without_a_binding_another() -> None:
+def test_the_bindings_that_are_looked_for_are_those_of_deploy_and_what_they_do() -> None:
+    assert {
+        name_of(body): body["spec"]["validationActions"][0]
+        for body in shipped("ValidatingAdmissionPolicyBinding")
+    } == BINDINGS
+
+
+def test_missing_policies_are_one_finding_and_missing_bindings_another() -> None:
     policies = shipped("ValidatingAdmissionPolicy")[2:]
     bindings = shipped("ValidatingAdmissionPolicyBinding")[3:]
 
@@ -135,7 +141,7 @@ def test_missing_policies_are_one_finding_and_policies_without_a_binding_another
     ).findings
 
     assert f"2 of {len(POLICIES)} ValidatingAdmissionPolicies are missing" in missing.seen
-    assert f"1 of {len(POLICIES)} ValidatingAdmissionPolicies are without a binding" in unbound.seen
+    assert f"3 of {len(BINDINGS)} ValidatingAdmissionPolicyBindings are missing" in unbound.seen
 
 
 @pytest.mark.parametrize(
@@ -143,6 +149,7 @@ def test_missing_policies_are_one_finding_and_policies_without_a_binding_another
     [
         ("fracgpu-nodes", {"validationActions": ["Audit"]}, "are Audit; want Deny"),
         ("fracgpu-devices-warn", {"validationActions": ["Audit"]}, "are Audit; want Warn"),
+        ("fracgpu-devices-deny", {"validationActions": ["Warn"]}, "are Warn; want Deny"),
         ("fracgpu-pods", {"matchResources": {"namespaceSelector": {}}}, "has matchResources"),
     ],
 )
@@ -151,15 +158,14 @@ def test_a_binding_that_was_weakened_is_found(
 ) -> None:
     finding = found_by("policies", healthy(policy_bindings=bound(name, **changed)))
 
-    assert finding.seen.startswith(f"ValidatingAdmissionPolicy {name}: ")
+    assert finding.seen.startswith(f"ValidatingAdmissionPolicyBinding {name}: ")
     assert words in finding.seen
 
 
-def test_a_second_binding_does_not_weaken_the_first() -> None:
-    audit = {"spec": {"policyName": "fracgpu-pods", "validationActions": ["Audit"]}}
-    bindings = (audit, *shipped("ValidatingAdmissionPolicyBinding"), audit)
+def test_a_binding_that_denies_instead_of_warning_is_no_fault() -> None:
+    denies = bound("fracgpu-devices", validationActions=["Deny", "Audit"])
 
-    assert result_of("policies", healthy(policy_bindings=bindings)).findings == ()
+    assert result_of("policies", healthy(policy_bindings=denies)).findings == ()
 
 
 def test_a_policy_that_admits_what_it_cannot_evaluate_is_found() -> None:
@@ -167,38 +173,3 @@ def test_a_policy_that_admits_what_it_cannot_evaluate_is_found() -> None:
     policies[0]["spec"]["failurePolicy"] = "Ignore"
 
     assert "failurePolicy is Ignore" in found_by("policies", healthy(policies=policies)).seen
-
-
-def modes(**changed: str) -> tuple[Json, ...]:
-    """Return the ConfigMaps as shipped, with other modes of the policies."""
-    maps = shipped("ConfigMap")
-    for body in maps:
-        if name_of(body) == "fracgpu-policies":
-            body["data"] |= changed
-    return maps
-
-
-@pytest.mark.parametrize(("key", "known"), POLICY_MODES.items())
-def test_a_mode_of_the_policies_that_is_misspelt_is_found(key: str, known: Sequence[str]) -> None:
-    finding = found_by("policies", healthy(config_maps=modes(**{key: "dney"})))
-
-    assert f"key {key} is 'dney'; want {' or '.join(known)}" in finding.seen
-    assert finding.cure.startswith("kubectl -n fracgpu-system patch configmap fracgpu-policies")
-    for mode in known:
-        assert not result_of("policies", healthy(config_maps=modes(**{key: mode}))).findings
-
-
-def test_the_modes_that_are_known_are_those_that_the_policies_read() -> None:
-    expressions = str(shipped("ValidatingAdmissionPolicy"))
-
-    for key, known in POLICY_MODES.items():
-        assert f"params.data['{key}']" in expressions
-        assert all(f"'{mode}'" in expressions for mode in known[1:])
-
-
-def test_policies_that_have_no_modes_to_read_are_found() -> None:
-    maps = tuple(b for b in shipped("ConfigMap") if name_of(b) != "fracgpu-policies")
-
-    finding = found_by("policies", healthy(config_maps=maps))
-
-    assert "there is no ConfigMap fracgpu-system/fracgpu-policies" in finding.seen

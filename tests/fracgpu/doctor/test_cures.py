@@ -30,17 +30,6 @@ def test_a_setting_of_helms_configuration_is_changed_by_helm() -> None:
     assert cure == f"{UPGRADE}--set-json config.rebalancer.FIELD=VALUE --force-conflicts"
 
 
-def test_a_mode_of_helms_policies_is_changed_by_helm() -> None:
-    maps = of_helm("ConfigMap")
-    for body in maps:
-        if body["metadata"]["name"] == "fracgpu-policies":
-            body["data"]["devices"] = "dney"
-
-    cure = found_by("policies", healthy(config_maps=maps)).cure
-
-    assert cure == f"{UPGRADE}--set policies.devices=warn --force-conflicts"
-
-
 def test_a_role_that_helm_installed_is_scaled_by_helm() -> None:
     deployments = of_helm("Deployment")
     for body in deployments:

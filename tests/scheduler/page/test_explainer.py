@@ -81,10 +81,11 @@ async def test_where_only_cards_are_known_no_pod_is_said_to_fit() -> None:
     found = await cluster.explainer.explain("default", "p")
 
     assert found is not None
-    assert found.verdict is PodVerdict.CARDS_FIT
-    assert [(node.cards_fit, node.fits) for node in found.nodes] == [(True, False)]
-    assert found.choice == NO_FITTING_CARDS
-    assert found.notes == (
+    explanation = found.explanation
+    assert explanation.verdict is PodVerdict.CARDS_FIT
+    assert [(node.cards_fit, node.fits) for node in explanation.nodes] == [(True, False)]
+    assert explanation.choice == NO_FITTING_CARDS
+    assert explanation.notes == (
         "taints, CPU, host memory and volumes are not evaluated here",
         f"kube-scheduler said last: {message}",
     )
