@@ -310,7 +310,7 @@ def test_settings_reach_the_configmaps() -> None:
     assert read_yaml(data["rebalancer"])["mode"] == "active"
     assert read_yaml(data["admission"])["dialects"] == ["kai"]
     for name in ("fracgpu-devices", "fracgpu-device-environment"):
-        binding = found[f"ValidatingAdmissionPolicyBinding {name}"]
+        binding = found[f"ValidatingAdmissionPolicyBinding /{name}"]
         assert binding["spec"]["validationActions"] == ["Deny"]
 
 
@@ -398,7 +398,6 @@ HOSTILE: Final = 'x"}}\n---\nkind: ClusterRoleBinding # {{ fail "no" }} \\ \' : 
         {"prometheus": {"namespace": HOSTILE}},
         {"prometheus": {"credentialsSecret": HOSTILE}},
         {"deviceplugin": {"runtimeClassName": HOSTILE}},
-        {"policies": {"devices": HOSTILE}},
         {"config": {"admission": {"defaultModel": HOSTILE}}},
         {"simulatedCards": {"enabled": True, "cards": HOSTILE}},
         {"certificates": {"mode": "cert-manager", "issuer": {"kind": "I", "name": HOSTILE}}},
