@@ -37,7 +37,6 @@ from scheduler.page.board import Board, PageFacts
 from scheduler.page.explainer import Explainer
 from scheduler.page.filter_answers import FilterAnswers
 from scheduler.page.server import PageServer
-from scheduler.waiting_pods import WaitingPods
 from tools.page.chromium import Tab, find_chromium, open_tab
 
 _CARDS: Final = (400, 4_000)
@@ -66,14 +65,8 @@ class _Cluster:
         self.nodes = cards // _CARDS_PER_NODE
         self.core = SchedulerCore(strategy=lambda: Strategy.PACK, clock=clock)
         facts = PageFacts(leader="bench", strategy=Strategy.PACK, hot_ratio=0.8)
-        self.waiting = WaitingPods(clock)
         self.board = Board(
-            self.core,
-            self.waiting,
-            FilterAnswers(clock),
-            facts=lambda: facts,
-            clock=clock,
-            epoch="bench",
+            self.core, FilterAnswers(clock), facts=lambda: facts, clock=clock, epoch="bench"
         )
         explainer = Explainer(
             _NoPods(), self.core, self.board, strategy=lambda: Strategy.PACK, clock=clock
@@ -145,7 +138,6 @@ class _Cluster:
             object=decode_any_pod(json.dumps(body).encode()),
         )
         self.core.handlers.pod_changed(change)
-        self.waiting.pod_changed(change)
         self.board.pod_changed(change)
 
 

@@ -58,10 +58,8 @@ from scheduler.request_activity import RequestActivity
 from scheduler.settings import SchedulerSettings
 from scheduler.settling_memory import settling_memory
 from scheduler.version_skew import VersionSkewCheck
-from scheduler.waiting_pods import WaitingPods
 from scheduler.workload_learner import WorkloadLearner
 
-_COMPONENT = "fracgpu-scheduler"
 _LEARN_S = 60.0  # between two checks whether the workload has changed
 
 
@@ -99,7 +97,7 @@ def _wire(  # noqa: PLR0915 - a statement for each part
     metrics = SchedulerMetrics(registry)
     identity = settings.identity or socket.gethostname()
     refused = RefusedConfigReporter(
-        EventRecorder(client, _COMPONENT, clock, instance=identity),
+        EventRecorder(client, "fracgpu-scheduler", clock, instance=identity),
         name=settings.config_map,
         namespace=settings.namespace,
     )
@@ -119,7 +117,7 @@ def _wire(  # noqa: PLR0915 - a statement for each part
 
     def pod_changed(change: Change[AnyPod]) -> None:
         core.handlers.pod_changed(change)
-        page.pod_changed(change)
+        page.board.pod_changed(change)
 
     nodes = Informer(client, NODES, decode=read_offered_node, on_change=core.handlers.node_changed)
     pods = Informer(
@@ -144,7 +142,6 @@ def _wire(  # noqa: PLR0915 - a statement for each part
         notes=record,
     )
     leader_gate = LeaderGate(election)
-
     tasks = {
         "nodes": leader_gate.follow("nodes", nodes),
         "pods": leader_gate.follow("pods", pods),
@@ -229,7 +226,7 @@ def _wire(  # noqa: PLR0915 - a statement for each part
         moves_served=lambda: moves.served,
         reservations=lambda: ledger.reservations.states(now=clock.now()),
         longest_pause_s=partial(longest_pause_s, asyncio.get_running_loop()),
-        waiting=page.waiting.by_reason,
+        waiting=page.board.waiting.by_reason,
     )
     activity = RequestActivity()
     learner = WorkloadLearner(core.least_waste, activity)
@@ -330,10 +327,7 @@ def _beside_kube_scheduler(
 
 
 class _Page:
-    """The parts of the page; without a port for it they only take notice of changes.
-
-    The waiting pods, which it shows, are counted for the metrics as well.
-    """
+    """The parts of the page; without a port for it they only take notice of changes."""
 
     def __init__(
         self,
@@ -349,15 +343,9 @@ class _Page:
         self._clock = clock
         self._identity = identity
         self._strategy = strategy
-        self.waiting = WaitingPods(clock)
         self.answers = FilterAnswers(clock)
         self.board = Board(
-            core,
-            self.waiting,
-            self.answers,
-            facts=self._facts,
-            clock=clock,
-            epoch=uuid.uuid4().hex[:12],
+            core, self.answers, facts=self._facts, clock=clock, epoch=uuid.uuid4().hex[:12]
         )
         self._explainer = Explainer(client, core, self.board, strategy=strategy, clock=clock)
         self._moves = Informer(
@@ -371,10 +359,6 @@ class _Page:
             parse=hot_line.parse_hot_ratio,
             default=hot_line.DEFAULT,
         )
-
-    def pod_changed(self, change: Change[AnyPod]) -> None:
-        self.waiting.pod_changed(change)
-        self.board.pod_changed(change)
 
     def tasks(self, leader_gate: LeaderGate) -> dict[str, Callable[[], Awaitable[None]]]:
         if not self._settings.page_port:

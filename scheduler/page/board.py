@@ -64,7 +64,6 @@ class Board:
 
     Args:
         core: the cache, which is read only.
-        waiting: the pods that wait.
         answers: the last answers to kube-scheduler.
         facts: returns what concerns the whole page now.
         clock: the time at which cordons and heat are evaluated; paces the loop.
@@ -74,7 +73,6 @@ class Board:
     def __init__(
         self,
         core: SchedulerCore,
-        waiting: WaitingPods,
         answers: FilterAnswers,
         *,
         facts: Callable[[], PageFacts],
@@ -86,7 +84,7 @@ class Board:
         self._facts = facts
         self._clock = clock
         self.pieces: Final = Pieces(epoch)
-        self._waiting = waiting
+        self.waiting: Final = WaitingPods(clock)
         self._moves: dict[str, MoveObject] = {}
         self._shown: dict[str, NodeInfo] = {}
         self._touched: set[str] = set()
@@ -100,6 +98,7 @@ class Board:
 
     def pod_changed(self, change: Change[AnyPod]) -> None:
         """Take notice of a pod; call it after the cache has it."""
+        self.waiting.pod_changed(change)
         if isinstance(change.object, BoundPod):
             self._touched.add(change.object.node)
 
@@ -114,7 +113,7 @@ class Board:
     def waiting_pod(self, namespace: str, name: str) -> PodInfo | None:
         """Return a pod that waits for its cards, or None."""
         key = f"{namespace}/{name}"
-        return next((pod for pod in self._waiting.by_uid.values() if pod.record.key == key), None)
+        return next((pod for pod in self.waiting.by_uid.values() if pod.record.key == key), None)
 
     # -- who looks -------------------------------------------------------------------------------
 
@@ -201,7 +200,7 @@ class Board:
         if bound is not None:
             name = f"{bound.namespace}/{bound.name}"
             return HolderName(pod=name, terminating=bound.terminating)
-        pending = self._waiting.by_uid.get(uid)
+        pending = self.waiting.by_uid.get(uid)
         assumed = uid in self._core.ledger.assumed
         return HolderName(pod=pending.record.key if pending else uid, assumed=assumed)
 
@@ -233,7 +232,7 @@ class Board:
     def _refresh_waiting(self) -> None:
         longest = heapq.nsmallest(
             _MOST_WAITING,
-            self._waiting.by_uid.values(),
+            self.waiting.by_uid.values(),
             key=lambda pod: (
                 pod.unschedulable_since or pod.created_at or _LONG_AGO,
                 pod.record.key,
@@ -258,7 +257,7 @@ class Board:
             leader=facts.leader,
             strategy=facts.strategy.value,
             hot_ratio=facts.hot_ratio,
-            waiting=len(self._waiting.by_uid),
+            waiting=len(self.waiting.by_uid),
             moves=len(self._moves),
             moves_served=facts.moves_served,
         )

@@ -31,7 +31,7 @@ def refused(why: str) -> dict[str, Any]:
 
 
 def counted(cluster: PageCluster) -> Mapping[WaitReason, int]:
-    return {reason: waiting.pods for reason, waiting in cluster.waiting.by_reason().items()}
+    return {reason: waiting.pods for reason, waiting in cluster.board.waiting.by_reason().items()}
 
 
 # As kube-scheduler 1.36 writes them; tests/e2e/test_real_waiting.py has it write them.
@@ -86,7 +86,9 @@ def test_the_longest_wait_is_that_of_the_pod_created_first() -> None:
     cluster.pod("young", meta={"creationTimestamp": NOON.isoformat()})
     cluster.pod("old", meta=CREATED)
 
-    assert cluster.waiting.by_reason()[WaitReason.NOT_TRIED] == Waiting(pods=2, longest_s=1200)
+    assert cluster.board.waiting.by_reason()[WaitReason.NOT_TRIED] == Waiting(
+        pods=2, longest_s=1200
+    )
 
 
 async def test_a_gated_pod_waits_from_the_moment_its_gate_is_removed() -> None:
@@ -97,4 +99,4 @@ async def test_a_gated_pod_waits_from_the_moment_its_gate_is_removed() -> None:
     cluster.pod("p", meta=CREATED)
     await cluster.advance(30)
 
-    assert cluster.waiting.by_reason()[WaitReason.NOT_TRIED] == Waiting(pods=1, longest_s=30)
+    assert cluster.board.waiting.by_reason()[WaitReason.NOT_TRIED] == Waiting(pods=1, longest_s=30)

@@ -32,7 +32,6 @@ from scheduler.page.board import Board, PageFacts
 from scheduler.page.explainer import Explainer
 from scheduler.page.filter_answers import FilterAnswers
 from scheduler.page.server import PageServer
-from scheduler.waiting_pods import WaitingPods
 from tests.fakes.clock import VirtualClock
 from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, some_cards
 
@@ -66,14 +65,8 @@ class PageCluster:
         self.core = SchedulerCore(strategy=lambda: self.strategy, clock=self.clock)
         self.answers = FilterAnswers(self.clock)
         self.facts = PageFacts(leader="replica-a", strategy=Strategy.PACK, hot_ratio=0.8)
-        self.waiting = WaitingPods(self.clock)
         self.board = Board(
-            self.core,
-            self.waiting,
-            self.answers,
-            facts=lambda: self.facts,
-            clock=self.clock,
-            epoch=epoch,
+            self.core, self.answers, facts=lambda: self.facts, clock=self.clock, epoch=epoch
         )
         self.shelf = PodShelf()
         self.explainer = Explainer(
@@ -150,7 +143,6 @@ class PageCluster:
             object=decode_any_pod(raw),
         )
         self.core.handlers.pod_changed(change)
-        self.waiting.pod_changed(change)
         self.board.pod_changed(change)
         return decode_pod_info(raw)
 
