@@ -147,8 +147,8 @@ def claim_of(
         text = f"{whose} has no cards in {names.ASSIGNMENT}; it was not bound by FracGPU"
         return _rejected(RejectReason.NOT_ASSIGNED, text)
     if len(slices) != len(slot_ids):
-        slots, cards = counted(len(slot_ids), "slot"), counted(len(slices), "card")
-        text = f"{whose} holds {slots} and is assigned {cards}"
+        held, assigned = counted(len(slot_ids), "slot"), counted(len(slices), "card")
+        text = f"{whose} holds {held} and is assigned {assigned}"
         return _rejected(RejectReason.WRONG_COUNT, text)
     rejected = _check_size(container, slices, pod) or _check_cards(slices, whose, node_claims)
     if rejected is not None:
