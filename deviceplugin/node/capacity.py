@@ -14,7 +14,7 @@ from fracgpu.cards.card import Card, Health
 from fracgpu.cards.card_class import model_key
 from fracgpu.cards.node_marks import NodeMarks, find_marks, shares
 from fracgpu.cards.other_plugins import offered_by_others
-from fracgpu.errors import WireError
+from fracgpu.errors import WireError, counted
 from fracgpu.k8s.container import pod_resource_sum
 from fracgpu.k8s.node import NodeCondition, decode_node
 from fracgpu.k8s.pod import Amounts
@@ -219,7 +219,9 @@ def _sharing_of(inventory: Inventory, *, healthy_mib: int) -> Sharing:
     ]
     unhealthy = [card for card in inventory.cards if card.health is not Health.HEALTHY]
     notes += [f"{card.uuid} is unhealthy: {card.health_reason}" for card in unhealthy]
-    message = "; ".join([f"{len(inventory.cards)} cards, {healthy_mib} MiB to share", *notes])
+    message = "; ".join(
+        [f"{counted(len(inventory.cards), 'card')}, {healthy_mib} MiB to share", *notes]
+    )
     shared = bool(healthy_mib)
     reason = "CardsShared" if shared else "NoCardToShare"
     return Sharing(shared=shared, reason=reason, message=message)

@@ -100,14 +100,15 @@ function drawTotals() {
   const heats = { hot: 0, warm: 0, cool: 0, unknown: 0 };
   for (const card of cards) heats[heatOf(card, store.about)] += 1;
   const underWay = [...store.moves.values()].filter((move) => !ENDED.has(move.phase)).length;
+  const counted = (count, one, many) => [count === 1 ? one : many, String(count)];
   const facts = [
-    ["cards", String(cards.length)],
-    ["nodes", String(store.nodes.size)],
+    counted(cards.length, "card", "cards"),
+    counted(store.nodes.size, "node", "nodes"),
     ["of memory held", shared ? `${percent(held / shared)} of ${gib(shared)} GiB` : "0 %"],
-    ["hot cards", String(heats.hot)],
+    counted(heats.hot, "hot card", "hot cards"),
     ["of unknown heat", String(heats.unknown)],
-    ["pods waiting", String(store.about.waiting ?? 0)],
-    ["moves under way", String(underWay)],
+    counted(store.about.waiting ?? 0, "pod waiting", "pods waiting"),
+    counted(underWay, "move under way", "moves under way"),
   ];
   const list = byId("totals");
   facts.forEach(([term, text], index) => {
