@@ -252,7 +252,8 @@ def test_a_pod_may_wait_for_a_pool_that_has_no_node_yet() -> None:
 
     assert class_of(waiting) == 40_000
     assert waiting.warnings[0].startswith(  # type: ignore[union-attr]
-        "the pod waits for what the cluster lacks now: spec.nodeSelector is 'pool=later'; want"
+        "the pod waits for something that the cluster does not have now: "
+        "spec.nodeSelector is 'pool=later'; want"
     )
 
 
