@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tools.helm_chart.images import images
+from tools.manifests.images import images
 from tools.image.build import Order, Result, build
 from tools.image.commands import CommandError, run
 from tools.image.debian import has_mmdebstrap

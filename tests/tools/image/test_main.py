@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.helm_chart.images import images
+from tools.manifests.images import images
 from tools.image.__main__ import (
     NoBuilderError,
     chosen_builder,

@@ -7,7 +7,7 @@ from typing import Final
 
 import yaml
 
-from tools.helm_chart.builds import ROOT
+from tools.manifests.rendering import ROOT
 
 _KUSTOMIZATION: Final = ROOT / "deploy" / "kustomization.yaml"
 

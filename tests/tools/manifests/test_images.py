@@ -3,7 +3,7 @@
 import pytest
 
 from tests.deploy.test_certificates import built
-from tools.helm_chart.images import images, main
+from tools.manifests.images import images, main
 
 
 def test_the_list_is_what_the_pods_run() -> None:
