@@ -613,7 +613,9 @@ def references(objects: tuple[Json, ...]) -> Iterator[tuple[str, str]]:
             yield from ((kind, name) for name in names.split(","))
 
 
-@pytest.mark.parametrize("values", [{}, {"fullnameOverride": "gpu-sharing"}], ids=["default", "other"])
+@pytest.mark.parametrize(
+    "values", [{}, {"fullnameOverride": "gpu-sharing"}], ids=["default", "other"]
+)
 def test_a_role_may_read_the_secrets_that_it_is_told_of(values: Json) -> None:
     objects = objects_in("gpu", values)
     text = json.dumps(objects)
@@ -643,7 +645,9 @@ def test_one_replica_has_no_budget_that_would_keep_its_node_from_being_drained()
     assert budgets({"webhook": {"replicas": 1}}) == {"fracgpu-scheduler"}
 
 
-def test_where_the_api_server_cannot_reach_pods_webhook_and_scheduler_are_in_the_hosts_network() -> None:
+def test_where_the_api_server_cannot_reach_pods_webhook_and_scheduler_are_in_the_hosts_network() -> (
+    None
+):
     values = {
         "webhook": {"hostNetwork": True, "port": 10443},
         "scheduler": {"hostNetwork": True, "port": 10404},
@@ -696,7 +700,8 @@ def test_nodes_are_cleaned_when_the_release_goes_and_at_no_other_time() -> None:
     ]
 
     assert hooks == [
-        (kind, "pre-delete") for kind in ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Job")
+        (kind, "pre-delete")
+        for kind in ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Job")
     ]
     assert not [
         body

@@ -119,7 +119,9 @@ def manifests() -> dict[str, str]:
         for path, template in render.files.items():
             text = "---\n".join(_of(documents, template))
             origin = f"charts/fracgpu/templates/{template}"
-            found[path] = f"# Rendered by `make manifests` from {origin}: change that instead.\n{text}"
+            found[path] = (
+                f"# Rendered by `make manifests` from {origin}: change that instead.\n{text}"
+            )
         for path, template in render.data.items():
             (document,) = _of(documents, template)
             (found[path],) = yaml.safe_load(document)["data"].values()

@@ -92,9 +92,7 @@ def _flag(value: object, what: str) -> bool:
 
 
 # The attribute that each option sets, what reads it, and its JSON schema.
-_OPTIONS: Final[
-    Mapping[str, tuple[str, Callable[[object, str], Any], Mapping[str, object]]]
-] = {
+_OPTIONS: Final[Mapping[str, tuple[str, Callable[[object, str], Any], Mapping[str, object]]]] = {
     "gpushareUnit": ("gpushare_unit", _unit, {"enum": [unit.value for unit in MemoryUnit]}),
     "hamiMemoryFactor": ("hami_memory_factor", _number(_MOST_FACTOR), _whole(_MOST_FACTOR)),
     "hamiDefaultCount": ("hami_default_count", _number(_MOST_CARDS), _whole(_MOST_CARDS)),

@@ -102,7 +102,9 @@ def test_a_word_that_no_policy_compares_with_is_refused(key: str) -> None:
 @pytest.mark.parametrize("key", POLICIES)
 def test_the_words_are_those_that_the_policies_know(key: str) -> None:
     """The first one is what they take for any other word."""
-    text = "".join((DEPLOY / name).read_text() for name in ("policies.yaml", "policies-devices.yaml"))
+    text = "".join(
+        (DEPLOY / name).read_text() for name in ("policies.yaml", "policies-devices.yaml")
+    )
 
     assert f"params.data['{key}'] : '{POLICIES[key][0]}'" in " ".join(text.split())
     for word in POLICIES[key]:
