@@ -250,7 +250,9 @@ class Removal:
         return Left(nodes=left, namespaces=waiting, without_agent=without_agent, moved=moved)
 
     async def clean_nodes(self, plan: RemovalPlan) -> Left:
-        """Remove what is on the plan's nodes, but for kubelet's count of slots; return what is left.
+        """Remove what is on the plan's nodes, without waiting for kubelet's count of slots.
+
+        Returns the nodes without an agent that cleaned up.
 
         Raises:
             KubeError: the API server refused; running it again is safe.

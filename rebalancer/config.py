@@ -223,7 +223,7 @@ def _shown(value: object) -> str:
     return shorten(repr(value), limit=_MOST_SHOWN)
 
 
-# What is not a number: the field that each key sets, what reads it, and its JSON schema. The reader's
+# What is not a number: the field that each key sets, what reads it, and its JSON schema. The
 # ValueError says what was there and what was wanted.
 _READERS: Final[Mapping[str, tuple[str, Callable[[object], object], Mapping[str, Any]]]] = {
     # YAML 1.1 reads a bare `off` as False.

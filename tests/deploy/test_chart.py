@@ -1,4 +1,4 @@
-"""charts/fracgpu: the objects of deploy/ and its overlays; what values change, and what is refused."""
+"""charts/fracgpu: the objects of deploy/ and overlays/, what values change, what is refused."""
 
 import json
 import re
@@ -593,24 +593,24 @@ def references(objects: tuple[Json, ...]) -> Iterator[tuple[str, str]]:
             yield "Service", webhook["clientConfig"]["service"]["name"]
         if "issuerRef" in body.get("spec", {}):
             yield "Issuer", body["spec"]["issuerRef"]["name"]
-        if body["kind"] in ("Deployment", "DaemonSet"):
-            pod = body["spec"]["template"]["spec"]
-            for volume in pod["volumes"]:
-                if "configMap" in volume:
-                    yield "ConfigMap", volume["configMap"]["name"]
     text = json.dumps(objects)
-    for service in re.findall(r"(?:https://|serverName: )([\w-]+)\.gpu\.svc", text):
-        yield "Service", service
-    for flag, kind in (
+    found = {
+        "ConfigMap": re.findall(r'"configMap": {"name": "([^"]+)"', text),
+        "Service": re.findall(r"(?:https://|serverName: )([\w-]+)\.gpu\.svc", text),
+    }
+    for kind, names in found.items():
+        assert names, kind
+        yield from ((kind, name) for name in names)
+    flags = (
         ("announce-service", "Service"),
         ("node-service", "Service"),
         ("webhook-service", "Service"),
         ("services", "Service"),
-        ("restarted-deployments", "Deployment"),
         ("restarted-daemonsets", "DaemonSet"),
-    ):
-        for names in re.findall(rf'"--{flag}=([^"]+)"', text):
-            yield from ((kind, name) for name in names.split(","))
+    )
+    for flag, kind in flags:
+        (given,) = re.findall(rf'"--{flag}=([^"]+)"', text)
+        yield from ((kind, name) for name in given.split(","))
 
 
 @pytest.mark.parametrize(
@@ -645,9 +645,7 @@ def test_one_replica_has_no_budget_that_would_keep_its_node_from_being_drained()
     assert budgets({"webhook": {"replicas": 1}}) == {"fracgpu-scheduler"}
 
 
-def test_where_the_api_server_cannot_reach_pods_webhook_and_scheduler_are_in_the_hosts_network() -> (
-    None
-):
+def test_webhook_and_scheduler_are_in_the_hosts_network_where_pods_cannot_be_reached() -> None:
     values = {
         "webhook": {"hostNetwork": True, "port": 10443},
         "scheduler": {"hostNetwork": True, "port": 10404},

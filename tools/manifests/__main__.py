@@ -1,4 +1,4 @@
-"""``python -m tools.manifests``: render ``deploy/`` from the chart, or with ``--check`` compare it."""
+"""``python -m tools.manifests``: render the chart into ``deploy/``; ``--check`` only compares."""
 
 import sys
 from collections.abc import Mapping

@@ -1,9 +1,9 @@
 """Render the chart with Helm into the files of ``deploy/`` and ``overlays/``.
 
-A template becomes the file of the same path in ``deploy/``, with the comments of the template. A file
-that kustomize puts into a ConfigMap, so that pods restart when it changes, is taken out of the chart's
-ConfigMap. What an overlay changes in other objects is a patch beside them, written by hand; tests compare
-what it builds with what the chart renders (``tests/deploy/test_chart.py``).
+A template becomes the file of the same path in ``deploy/``, with the comments of the template. A
+file that kustomize puts into a ConfigMap, so that pods restart when it changes, is taken out of the
+chart's ConfigMap. What an overlay changes in other objects is a patch beside them, written by hand;
+tests compare what it builds with what the chart renders (``tests/deploy/test_chart.py``).
 """
 
 import json
