@@ -28,7 +28,12 @@ _MAKE: Final = re.compile(r"^(?:.*&& )?(?:[A-Z_]+=\S+ )*make (?P<words>[a-z].*)$
 _FLAG: Final = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
 _ALONE: Final = re.compile(r"--[a-z][\w-]*(?=[= ]|$)")
 # Flags of other programs that our documents speak of.
-FOREIGN: Final = {"--set": "helm", "--root-dir": "kubelet", "--node-labels": "kubelet"}
+FOREIGN: Final = {
+    "--set": "helm",
+    "--no-hooks": "helm",
+    "--root-dir": "kubelet",
+    "--node-labels": "kubelet",
+}
 _KUBECTL: Final = re.compile(r"(?:^|&& |\$\()kubectl (?P<words>[^|&;>)]+)")
 _SET: Final = re.compile(r"--set[= ](?P<path>[a-zA-Z][\w.\[\]]*)=")
 _FOLDER: Final = re.compile(r"kubectl .*?-k (?P<path>(?:deploy|overlays)\S*)")
