@@ -9,7 +9,9 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from fracgpu import names
 from tests.deploy.test_certificates import built
+from tests.support.documented import documented
 from tests.support.helm import (
     CHART,
     OPERATOR,
@@ -598,9 +600,9 @@ def references(objects: tuple[Json, ...]) -> Iterator[tuple[str, str]]:
         "ConfigMap": re.findall(r'"configMap": {"name": "([^"]+)"', text),
         "Service": re.findall(r"(?:https://|serverName: )([\w-]+)\.gpu\.svc", text),
     }
-    for kind, names in found.items():
-        assert names, kind
-        yield from ((kind, name) for name in names)
+    for kind, called in found.items():
+        assert called, kind
+        yield from ((kind, name) for name in called)
     flags = (
         ("announce-service", "Service"),
         ("node-service", "Service"),
@@ -706,3 +708,35 @@ def test_nodes_are_cleaned_when_the_release_goes_and_at_no_other_time() -> None:
         for body in rendered({"nodeCleanup": {"enabled": False}})
         if "node-cleanup" in body["metadata"]["name"]
     ]
+
+
+def notes(namespace: str = "fracgpu-system", values: Json | None = None) -> str:
+    """Return what Helm prints after an installation."""
+    words = ("install", "fracgpu", str(CHART), f"--namespace={namespace}", "--dry-run=client")
+    done = helm(*words, values=values or {})
+    assert done.ok, done.error
+    return done.out.partition("NOTES:")[2]
+
+
+def test_the_notes_say_what_helm_uninstall_leaves_and_what_to_run() -> None:
+    said = notes()
+
+    for command in documented("docs/install.md", "helm-uninstall"):
+        assert f"     {command}\n" in said
+    for left in ("certificates", "marks of the move", names.GPU_SLOT):
+        assert left in said.partition("By itself it leaves")[2]
+    assert "uninstall --nodes" not in said
+
+
+def test_the_notes_say_what_to_run_first_where_something_has_to_be() -> None:
+    values = {"scheduler": {"mode": "cluster"}, "nodeCleanup": {"enabled": False}}
+
+    said = notes("gpu", values).partition("To uninstall:")[2]
+
+    first, nodes, helms = (
+        said.index(words)
+        for words in ("out of the kube-scheduler", "uninstall --nodes --yes", "helm uninstall")
+    )
+    assert first < nodes < helms
+    assert "Delete the namespace if it was for FracGPU alone" in said
+    assert "/etc/fracgpu/kube-scheduler" in said

@@ -1,12 +1,14 @@
 """``make manifests``: deploy/ is what the chart renders, and the schema what our code reads."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.support.helm import helm_or_skip
 from tools.manifests.__main__ import differing
-from tools.manifests.rendering import HELM_ENV, RENDERS, ROOT, RenderError, manifests
+from tools.manifests.rendering import CHART, HELM_ENV, RENDERS, ROOT, RenderError, manifests
 from tools.manifests.schema import SCHEMA, schema
 
 
@@ -58,3 +60,10 @@ def test_a_file_that_is_missing_or_changed_differs(tmp_path: Path) -> None:
     found = differing({"same": "1", "changed": "2", "missing": "1"}, tmp_path)
 
     assert found == ["changed", "missing"]
+
+
+def test_the_version_of_the_chart_is_that_of_the_program() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+    assert chart["version"] == chart["appVersion"] == project["version"]
