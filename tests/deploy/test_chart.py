@@ -9,7 +9,10 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from certs.service import adopted_of, desired_of
+from certs.settings import CertsSettings
 from fracgpu import names
+from process.settings import load
 from tests.deploy.test_certificates import built
 from tests.support.documented import documented
 from tests.support.helm import (
@@ -615,26 +618,33 @@ def references(objects: tuple[Json, ...]) -> Iterator[tuple[str, str]]:
         yield from ((kind, name) for name in given.split(","))
 
 
-@pytest.mark.parametrize(
-    "values", [{}, {"fullnameOverride": "gpu-sharing"}], ids=["default", "other"]
-)
-def test_a_role_may_read_the_secrets_that_it_is_told_of(values: Json) -> None:
-    objects = objects_in("gpu", values)
-    text = json.dumps(objects)
-    prefix = values.get("fullnameOverride", "fracgpu")
+@pytest.mark.parametrize("mode", ["own", "cert-manager"])
+@pytest.mark.parametrize("name", ["fracgpu", "gpu-sharing"])
+def test_the_secrets_that_roles_read_are_made_under_the_same_names(name: str, mode: str) -> None:
+    objects = objects_in("gpu", {"fullnameOverride": name, "certificates": {"mode": mode}})
+    by_name = by_key(objects)
+    pod = by_name[f"Deployment gpu/{name}-certs"]["spec"]["template"]["spec"]
+    settings = load(CertsSettings, pod["containers"][0]["args"][2:], {}, program="certs")
 
+    made = set(desired_of(settings).leaves)
+    if mode == "cert-manager":
+        signed = {body["spec"]["secretName"] for body in objects if body["kind"] == "Certificate"}
+        assert signed == {*made, f"{name}-cert-manager-ca"}
+        assert set(adopted_of(settings).secrets) == made
+    text = json.dumps(objects)
     told = set(re.findall(r'"--tls-secret=([\w-]+)"', text))
+    mounted = set(re.findall(r'"secretName": "([\w-]+-client)"', text))
+    assert told | mounted == made
     readable = {
-        name
+        secret
         for body in objects
         if body["kind"] == "Role"
         for rule in body["rules"]
         if "secrets" in rule["resources"]
-        for name in rule.get("resourceNames", ())
+        for secret in rule.get("resourceNames", ())
     }
-
-    assert told == {f"{prefix}-webhook-tls", f"{prefix}-scheduler-tls"}
-    assert readable == {*told, f"{prefix}-scheduler-client", "fracgpu-ca"}
+    assert readable - {settings.ca_secret} == made
+    assert (settings.namespace, settings.webhook_service) == ("gpu", f"{name}-webhook")
 
 
 def budgets(values: Json) -> set[str]:
