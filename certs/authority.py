@@ -261,7 +261,9 @@ def _san(text: str) -> x509.GeneralName:
     try:
         return x509.DNSName(text)
     except ValueError as error:
-        raise AuthorityError(f"{text!r} is no name; want a DNS name or an IP address") from error
+        raise AuthorityError(
+            f"{text!r} is not a valid name; want a DNS name or an IP address"
+        ) from error
 
 
 def _usage(*, signs_certificates: bool) -> x509.KeyUsage:

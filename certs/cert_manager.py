@@ -19,9 +19,8 @@ from certs.store import CertStore, SecretClient, read_bundle
 from certs.trust.ca_injector import (
     BundleTarget,
     ConfigurationClient,
-    InjectionResult,
     current_bundles,
-    inject,
+    inject_all,
 )
 from certs.trust.served_certificates import ServedCertificates, SliceClient
 from certs.work_loop import LOOK_AT_LEAST_EVERY, REPLICAS_EVERY, WorkLoop
@@ -91,22 +90,16 @@ class CertManagerReconciler(WorkLoop):
         if older and await self._replicas.all_serve([self._wanted.service], trusting=newest):
             older = []
         self._metrics.trusted(len(given) + len(older))
-        moved = await self._inject(b"".join([newest, *older]))
+        moved = await inject_all(
+            self._client,
+            self._wanted.targets,
+            bundle_pem=b"".join([newest, *older]),
+            metrics=self._metrics,
+        )
         self.problem = "a webhook configuration changes" if moved else None
         if moved:
             self.wake()
         return REPLICAS_EVERY if older else LOOK_AT_LEAST_EVERY
-
-    async def _inject(self, bundle_pem: bytes) -> bool:
-        """Write the bundle into every configuration; report whether one changed concurrently."""
-        moved = False
-        for target in self._wanted.targets:
-            outcome = await inject(self._client, target, bundle_pem=bundle_pem)
-            moved = moved or outcome is InjectionResult.MOVED
-            if outcome is InjectionResult.PATCHED:
-                self._metrics.injected(str(target))
-                log.info("bundle_injected", configuration=str(target))
-        return moved
 
     async def _measure(self) -> None:
         for name in self._wanted.secrets:

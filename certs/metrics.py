@@ -45,6 +45,14 @@ class CertsMetrics:
             registry=registry,
         )
 
+        self._valid = Gauge(
+            "fracgpu_certs_webhook_configuration_valid",
+            "0 while a webhook configuration is missing, has no webhook, or does not trust the "
+            "authority, as last seen.",
+            ["configuration"],
+            registry=registry,
+        )
+
         self._authorities = Gauge(
             "fracgpu_certs_trusted_authorities",
             "Authorities in the CA bundle; more than one while a rotation lasts.",
@@ -79,6 +87,9 @@ class CertsMetrics:
 
     def injected(self, configuration: str) -> None:
         self._injections.labels(configuration).inc()
+
+    def saw_configuration(self, configuration: str, *, valid: bool) -> None:
+        self._valid.labels(configuration).set(valid)
 
     def failed(self, *, reason: str) -> None:
         self._failures.labels(reason).inc()

@@ -28,8 +28,8 @@ from certs.rotation import (
     trusted_authorities,
 )
 from certs.store import CertStore, SecretClient, StoredSecret, asked_for, stored_bundle, stored_pair
-from certs.trust.ca_injector import BundleTarget, InjectionResult, inject
-from certs.trust.rollout import DeploymentClient, restarted
+from certs.trust.ca_injector import BundleTarget, inject_all
+from certs.trust.rollout import DeploymentClient, name_first_authority, restarted
 from certs.trust.served_certificates import ServedCertificates, SliceClient
 from certs.work_loop import LOOK_AT_LEAST_EVERY, REPLICAS_EVERY, LookAgain, WorkLoop
 from kube.kinds import DAEMONSETS, DEPLOYMENTS
@@ -170,14 +170,12 @@ class Reconciler(WorkLoop):
 
     async def _keep_trust(self, authority: _Authority, now: datetime) -> datetime | None:
         """Write the bundle into every configuration; return since when all of them have it."""
-        outcomes = []
-        for target in self._desired.targets:
-            outcome = await inject(self._client, target, bundle_pem=authority.bundle_pem)
-            outcomes.append(outcome)
-            if outcome is InjectionResult.PATCHED:
-                self._metrics.injected(str(target))
-                log.info("bundle_injected", configuration=str(target))
-        if InjectionResult.MOVED in outcomes:
+        if await inject_all(
+            self._client,
+            self._desired.targets,
+            bundle_pem=authority.bundle_pem,
+            metrics=self._metrics,
+        ):
             self._trusted = None
             self.wake()
             return None
@@ -221,6 +219,8 @@ class Reconciler(WorkLoop):
         )
         if isinstance(step, Renew) or stored is None or pair is None or info is None:
             reason = step.reason if isinstance(step, Renew) else RenewalReason.MISSING
+            if stored is None and wanted.purpose is Purpose.CALL:
+                await self._name_first_authority(authority)
             pair = self._make(authority.pair, wanted, now)
             await self._write(name, pair, bundle_pem=authority.bundle_pem, over=stored)
             self._renewed(name, pair, reason)
@@ -229,6 +229,16 @@ class Reconciler(WorkLoop):
             await self._write(name, pair, bundle_pem=authority.bundle_pem, over=stored)
         self._metrics.expires(name, at=info.not_after)
         return info, step
+
+    async def _name_first_authority(self, authority: _Authority) -> None:
+        """Spare programs a restart that wait for their first bundle, as after an installation."""
+        for name in self._desired.readers:
+            await name_first_authority(
+                self._client,
+                name,
+                namespace=self._namespace,
+                authority=authority.facts.fingerprint,
+            )
 
     def _make(self, ca: Pair, wanted: Leaf, now: datetime) -> Pair:
         if wanted.purpose is Purpose.CALL:

@@ -82,7 +82,7 @@ class CertsSettings(ProcessSettings):
         """Raise ValueError for invalid names, and for lives too short for the overlap."""
         for text in (*self.services, *self.clients, *self.extra_names):
             if not is_name(text):
-                raise ValueError(f"{text!r} is no name; want a DNS name or an IP address")
+                raise ValueError(f"{text!r} is not a valid name; want a DNS name or an IP address")
         if self.serving_life_s > self.ca_life_s:
             raise ValueError(
                 f"--serving-life-s is {self.serving_life_s}; want at most --ca-life-s, "

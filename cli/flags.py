@@ -3,18 +3,46 @@
 import argparse
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import yaml
 
 from fracgpu import names
+from fracgpu.spelling import did_you_mean
 
 _DURATION: Final = re.compile(r"([0-9]{1,6})(ms|s|m|h)?")
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _NO_LIMIT_S: Final = 24 * 3600.0
 _DEFAULT_TIMEOUT: Final = "30s"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors say which flag or word may have been meant, as Python 3.14's do."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with what is wrong and the nearest that would be right."""
+        unknown, _, words = message.partition(": ")
+        if unknown == "unrecognized arguments":
+            hints = [did_you_mean(word.partition("=")[0], self.flags()) for word in words.split()]
+            message = "; ".join([message, *filter(None, hints)])
+        super().error(message)
+
+    def flags(self) -> Iterator[str]:
+        """Yield the flags, also those of subcommands."""
+        for action in self._actions:
+            yield from action.option_strings
+            if isinstance(action.choices, Mapping):
+                for subcommand in action.choices.values():
+                    yield from subcommand.flags()
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            hint = did_you_mean(str(value), known)
+            told = f"invalid choice: {str(value)!r}; want one of {', '.join(known)}"
+            raise argparse.ArgumentError(action, f"{told}; {hint}" if hint else told)
 
 
 class Output(Enum):

@@ -12,7 +12,12 @@ from cli.cluster import ObservedCluster
 from fracgpu.k8s.scheduling.cluster import SchedulingCluster
 from fracgpu.k8s.scheduling.node_filters import NodeFilter, refusals_by_node
 from fracgpu.k8s.scheduling.objects import read_namespace_labels
-from fracgpu.k8s.scheduling.volumes import Storage, read_claim, read_volume
+from fracgpu.k8s.scheduling.volumes import (
+    Storage,
+    read_claim,
+    read_volume,
+    waits_for_first_consumer,
+)
 from fracgpu.state.cluster_state import (
     ClusterState,
     ExplainedPod,
@@ -21,7 +26,13 @@ from fracgpu.state.cluster_state import (
 )
 from kube.client import KubeClient
 from kube.errors import Forbidden
-from kube.kinds import NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, Kind
+from kube.kinds import (
+    NAMESPACES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    STORAGE_CLASSES,
+    Kind,
+)
 from kube.objects import ObjectKey, identity
 
 _OF_PODS: Final = frozenset(
@@ -43,11 +54,14 @@ class Guards:
     Attributes:
         namespaces: the labels of each namespace.
         storage: claims and volumes; None if they are not known.
+        delayed: for each storage class, whether it binds a claim only once a node is chosen;
+            None if the classes are not known.
         notes: what could not be read.
     """
 
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     storage: Storage | None = None
+    delayed: Mapping[str, bool] | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -65,6 +79,7 @@ async def read_guards(client: KubeClient, subject: ExplainedPod) -> Guards:
             "as if no namespace had labels"
         )
     storage: Storage | None = Storage()
+    delayed: Mapping[str, bool] | None = None
     if subject.scheduling_constraints.claims:
         claims = await _listed(client, PERSISTENT_VOLUME_CLAIMS, read_claim)
         volumes = await _listed(client, PERSISTENT_VOLUMES, read_volume)
@@ -76,9 +91,13 @@ async def read_guards(client: KubeClient, subject: ExplainedPod) -> Guards:
                 claims={(key.namespace, key.name): claim for key, claim in claims.items()},
                 volumes={key.name: volume for key, volume in volumes.items()},
             )
+        classes = await _listed(client, STORAGE_CLASSES, waits_for_first_consumer)
+        if classes is not None:
+            delayed = {key.name: waits for key, waits in classes.items()}
     return Guards(
         namespaces={key.name: labels for key, labels in (namespaces or {}).items()},
         storage=storage,
+        delayed=delayed,
         notes=tuple(notes),
     )
 
@@ -89,10 +108,16 @@ def with_refusals(
     """Return *state* with what kube-scheduler's filters have against each node."""
     pod = _placed(subject).scheduled
     storage, notes = guards.storage, guards.notes
-    unbound = [] if storage is None else _unbound(subject, storage)
-    if unbound:
-        names = ", ".join(unbound)
-        notes = (*notes, f"its claim {names} has no volume yet, so volumes are not evaluated here")
+    unbound = {} if storage is None else _unbound(subject, storage)
+    waiting = []
+    for name, storage_class in unbound.items():
+        # A class that does not exist delays nothing. Source: IsDelayBindingMode in
+        # k8s.io/component-helpers/storage/volume.
+        if guards.delayed is None or guards.delayed.get(storage_class, False):
+            text = f"its claim {name} has no volume yet, so volumes are not evaluated here"
+            notes = (*notes, text)
+        else:
+            waiting.append(name)
     cluster = SchedulingCluster(
         (node.scheduling for node in observed.nodes),
         (
@@ -108,19 +133,28 @@ def with_refusals(
     for name, refusals in refusals_by_node(cluster, pod, rules=rules).items():
         texts = tuple(refusal.value for refusal in refusals)
         constraints[name] = replace(constraints.get(name, NodeConstraints()), refused_by=texts)
-    return replace(state, node_constraints=constraints, notes=(*state.notes, *notes))
+    return replace(
+        state,
+        node_constraints=constraints,
+        notes=(*state.notes, *notes),
+        unbound=tuple(waiting),
+    )
 
 
 def _placed(pod: ExplainedPod) -> PlacedPod:
     return PlacedPod(info=pod.info, scheduling_constraints=pod.scheduling_constraints)
 
 
-def _unbound(pod: ExplainedPod, storage: Storage) -> list[str]:
-    """Return the claims of a pod without a volume: it may be made for the node that is chosen."""
+def _unbound(pod: ExplainedPod, storage: Storage) -> dict[str, str]:
+    """Return the claims of a pod that have no volume, each with its storage class."""
     namespace = pod.info.record.namespace
     names = pod.scheduling_constraints.claims
     found = {name: storage.claims.get((namespace, name)) for name in names}
-    return [name for name, claim in found.items() if claim is not None and not claim.volume]
+    return {
+        name: claim.storage_class
+        for name, claim in found.items()
+        if claim is not None and not claim.volume
+    }
 
 
 async def _listed(

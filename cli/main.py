@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
+from fracgpu.spelling import did_you_mean
+
 DONE: Final = 0
 FAILED: Final = 1
 CALLED_WRONG: Final = 2
@@ -17,10 +19,10 @@ UNKNOWN: Final = 3
 
 EXIT_CODES: Final[Mapping[int, str]] = {
     DONE: "done, or the answer is yes",
-    FAILED: "the answer is no, something was found, or the command failed: an API server that does "
-    "not answer or refuses is among that",
+    FAILED: "the answer is no, something was found, or the command failed, for example because the "
+    "API server did not answer or refused",
     CALLED_WRONG: "the arguments are wrong",
-    UNKNOWN: "only of doctor: nothing was found, but not everything could be checked",
+    UNKNOWN: "only from doctor: nothing was found, but not everything could be checked",
 }
 
 
@@ -110,8 +112,8 @@ def _run(words: list[str]) -> int:
         return DONE
     command = COMMANDS.get(first)
     if command is None:
-        known = ", ".join(COMMANDS)
-        print(f"fracgpu: unknown command {first!r}; want one of: {known}", file=sys.stderr)
+        hint = did_you_mean(first, COMMANDS) or f"want one of: {', '.join(COMMANDS)}"
+        print(f"fracgpu: unknown command {first!r}; {hint}", file=sys.stderr)
         return CALLED_WRONG
     run = cast(
         "Callable[[Sequence[str]], int]", vars(importlib.import_module(command.module))["main"]

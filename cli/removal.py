@@ -14,6 +14,7 @@ from typing import Any, Final, TypedDict
 from cli.moved_pods import find_moved, give_back
 from fracgpu import names
 from fracgpu.cards.node_marks import NodeMarks, marks_of, shares
+from fracgpu.errors import counted
 from fracgpu.state.pod_info import decode_pod_info
 from kube.client import KubeClient, PatchType
 from kube.errors import Conflict, NotFound
@@ -22,6 +23,7 @@ from kube.kinds import (
     CLUSTER_ROLES,
     CONFIGMAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
+    FLOW_SCHEMAS,
     MUTATING_WEBHOOKS,
     NAMESPACES,
     NODES,
@@ -46,7 +48,7 @@ HOST_FILES: Final = (
     "/var/run/cdi/fracgpu.io-slot_*",
     "/var/lib/fracgpu",
     "/run/fracgpu",
-    "/var/lib/kubelet/device-plugins/fracgpu.sock",
+    "/var/lib/kubelet/device-plugins/fracgpu*.sock",
 )
 """Files that an agent may have left on its host if it could not clean up."""
 
@@ -60,7 +62,7 @@ _ADMISSION: Final = (
 _RIGHTS: Final = (ROLE_BINDINGS, ROLES, CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES)
 _ELSEWHERE: Final = (CONFIGMAPS, SECRETS, SERVICES, SERVICE_ACCOUNTS)
 # With the definition go the Moves.
-_KINDS: Final = (*_ADMISSION, *_ELSEWHERE, *_RIGHTS, CUSTOM_RESOURCE_DEFINITIONS)
+_KINDS: Final = (*_ADMISSION, *_ELSEWHERE, *_RIGHTS, FLOW_SCHEMAS, CUSTOM_RESOURCE_DEFINITIONS)
 _SLOTS: Final = f"capacity {names.GPU_SLOT}"
 _PAUSE_S: Final = 1.0
 
@@ -274,7 +276,9 @@ class Removal:
         without = sorted(set(nodes) - agents)
         waiting = set(nodes) & agents
         if waiting:
-            self._on_progress(f"waiting for the agents of {len(waiting)} nodes to clean up")
+            self._on_progress(
+                f"waiting for the agents of {counted(len(waiting), 'node')} to clean up"
+            )
         while waiting and self._in_time():
             await self._clock.sleep(_PAUSE_S)
             waiting &= await self._agents()

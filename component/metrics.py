@@ -21,12 +21,12 @@ class ConfigMetrics:
         self._problems: list[Callable[[], str]] = []
         self._refused = Counter(
             f"fracgpu_{role}_config_refused_total",
-            "Edits of the ConfigMap that were not taken.",
+            "Edits of the ConfigMap that were not accepted.",
             registry=registry,
         )
         valid = Gauge(
             f"fracgpu_{role}_config_valid",
-            "0 while the ConfigMap says something for this role that is not in use.",
+            "0 while the ConfigMap has a value for this role that was not accepted, else 1.",
             registry=registry,
         )
         valid.set_function(lambda: not any(problem() for problem in self._problems))
@@ -53,7 +53,7 @@ class CertificateMetrics:
         self._clock = clock
         self._read = Counter(
             f"fracgpu_{role}_certificates_total",
-            "Certificates read from the Secret, taken or refused.",
+            "Certificates read from the Secret, accepted or refused.",
             ["outcome"],
             registry=registry,
         )

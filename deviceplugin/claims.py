@@ -8,6 +8,7 @@ from msgspec import structs
 
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, Health
+from fracgpu.errors import counted
 from fracgpu.k8s.quantity import whole_amount
 from fracgpu.state.allocation import CardAllocation, Slice, allocations_by_card
 from fracgpu.state.pod_info import PodInfo
@@ -146,7 +147,8 @@ def claim_of(
         text = f"{whose} has no cards in {names.ASSIGNMENT}; it was not bound by FracGPU"
         return _rejected(RejectReason.NOT_ASSIGNED, text)
     if len(slices) != len(slot_ids):
-        text = f"{whose} holds {len(slot_ids)} slots and is assigned {len(slices)} cards"
+        held, assigned = counted(len(slot_ids), "slot"), counted(len(slices), "card")
+        text = f"{whose} holds {held} and is assigned {assigned}"
         return _rejected(RejectReason.WRONG_COUNT, text)
     rejected = _check_size(container, slices, pod) or _check_cards(slices, whose, node_claims)
     if rejected is not None:

@@ -1,6 +1,6 @@
 """Builds the node agent: the only module of this package that names concrete parts."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -23,11 +23,12 @@ from deviceplugin.exporter.load import LoadAverage
 from deviceplugin.exporter.load_annotator import LoadAnnotator
 from deviceplugin.exporter.sampler import Sampler
 from deviceplugin.exporter.visible_devices import VisibleDevices
+from deviceplugin.handover import Handover
 from deviceplugin.kubelet.device_plugin import DevicePlugin, PluginServer
 from deviceplugin.kubelet.pod_lookup import PodLookup
 from deviceplugin.kubelet.pod_resources import PodResourcesClient
 from deviceplugin.kubelet.pre_start import PreStartHandler
-from deviceplugin.kubelet.registration import PLUGIN_SOCKET, Registration
+from deviceplugin.kubelet.registration import Registration, new_socket
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.capacity import NodeState, held_mib, read_node_state
 from deviceplugin.node.health import HealthWatch, out_of_service
@@ -64,11 +65,16 @@ def build(settings: DevicePluginSettings, cards: Cards) -> Service:
 
     @asynccontextmanager
     async def parts() -> AsyncIterator[Running]:
-        async with connect(settings.kubeconfig, user_agent="fracgpu-deviceplugin") as client:
-            running, cleanup = _parts(
+        agent = "fracgpu-deviceplugin"
+        async with (
+            connect(settings.kubeconfig, user_agent=agent) as client,
+            connect(settings.kubeconfig, user_agent=agent, as_user=settings.reads_pods_as) as pods,
+        ):
+            running, handover, cleanup = _parts(
                 settings,
                 cards,
                 client,
+                pod_reader=pods,
                 clock=clock,
                 gate=gate,
                 registry=registry,
@@ -78,8 +84,10 @@ def build(settings: DevicePluginSettings, cards: Cards) -> Service:
             try:
                 yield running
                 # A shutdown, not a crash: every task that would write the node again has ended.
+                handover.release()
                 await cleanup.run()
             finally:
+                handover.release()
                 await cards.close()
 
     return Service(
@@ -96,8 +104,9 @@ def build(settings: DevicePluginSettings, cards: Cards) -> Service:
                 filter(None, (heartbeat.problem() for heartbeat in heartbeats.values())), None
             ),
         ),
-        drain_wait_s=settings.drain_wait_s,
-        drain_timeout_s=settings.drain_timeout_s,
+        # The handover waits once it has told the scheduler.
+        drain_wait_s=0.0,
+        drain_timeout_s=settings.drain_timeout_s + settings.drain_wait_s,
     )
 
 
@@ -106,12 +115,13 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
     cards: Cards,
     client: KubeClient,
     *,
+    pod_reader: KubeClient,
     clock: Clock,
     gate: ReadyGate,
     registry: Registry,
     prepared: Prepared,
     heartbeats: Mapping[str, Heartbeat],
-) -> tuple[Running, NodeCleanup]:
+) -> tuple[Running, Handover, NodeCleanup]:
     node = settings.node_name
     metrics = DevicePluginMetrics(registry)
     health = HealthWatch(hold_s=settings.health_hold_s)
@@ -126,7 +136,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         on_listed=metrics.cards_listed,
     )
     pods = Informer(
-        client,
+        pod_reader,
         PODS,
         decode=decode_pod_info,
         field_selector=f"spec.nodeName={node}",
@@ -155,7 +165,9 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         node=node,
         tracker=tracker,
         pod_resources=pod_resources,
-        lookup=PodLookup(client, lambda: _by_key(pods), timeout_s=settings.pod_lookup_timeout_s),
+        lookup=PodLookup(
+            pod_reader, lambda: _by_key(pods), timeout_s=settings.pod_lookup_timeout_s
+        ),
         containers=lambda: containers(settings.cri_socket),
         builder=ContainerSpecBuilder(
             NvidiaCdiSpecs([Path(folder) for folder in settings.vendor_cdi_dirs]),
@@ -177,10 +189,11 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         tracker=tracker,
         health=health,
         runtime=runtime,
+        unregistered=lambda: registration.problem,
         clock=clock,
         metrics=metrics,
     )
-    server = PluginServer(plugin, settings.device_plugins_dir / PLUGIN_SOCKET)
+    server = PluginServer(plugin, new_socket(settings.device_plugins_dir))
     registration = Registration(
         folder=settings.device_plugins_dir,
         server=server,
@@ -189,6 +202,16 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         clock=clock,
         poll_s=settings.kubelet_poll_s,
         metrics=metrics,
+        on_change=updater.wake,
+    )
+    handover = Handover(
+        server=server,
+        registration=registration,
+        updater=updater,
+        pods=lambda: _values(pods),
+        clock=clock,
+        settle_s=settings.drain_wait_s,
+        on_wait=heartbeats[_COLLECT].beat,
     )
     consistency = ConsistencyCheck(
         pods=lambda: _by_key(pods),
@@ -255,9 +278,10 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
     for name, problem in {
         "cards": lambda: tracker.problem,
         "pods": lambda: None if pods.synced else "this node's pods are not listed yet",
-        "node": lambda: updater.problem,
         "runtime": lambda: runtime.problem,
-        "kubelet": lambda: registration.problem,
+        # While another agent acts, this one is Ready to follow it.
+        "node": lambda: updater.problem if handover.acts else None,
+        "kubelet": lambda: registration.problem if handover.acts else None,
     }.items():
         gate.add(name, problem)
     cleanup = NodeCleanup(
@@ -272,29 +296,28 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         folders=(settings.mps_dir,),
     )
 
-    async def track() -> None:
-        await pre_start.clean()
-        await tracker.run()
-
+    acting = {
+        "report": updater.run,
+        "load": load_annotator.run,
+        "collect": sampler.run,
+        "notes": annotator.run,
+        "health": health_events.run,
+        "refused": rejected.run,
+        **({"mps": mps.run} if mps is not None else {}),
+    }
     running = Running(
         tasks={
             "runtime": runtime.run,
             "pods": pods.run,
             "node": nodes.run,
-            "survey": track,
-            "report": updater.run,
-            "load": load_annotator.run,
-            "collect": sampler.run,
-            "notes": annotator.run,
-            "health": health_events.run,
-            "refused": rejected.run,
-            "audit": consistency.run,
-            **({"mps": mps.run} if mps is not None else {}),
-            "register": registration.run,
+            "survey": tracker.run,
+            **{name: handover.when_acting(loop) for name, loop in acting.items()},
+            "audit": handover.when_acting(pre_start.clean, consistency.run),
+            "register": handover.run,
         },
-        servers=(server,),
+        servers=(handover,),
     )
-    return running, cleanup
+    return running, handover, cleanup
 
 
 def _heartbeats(settings: DevicePluginSettings, clock: Clock) -> Mapping[str, Heartbeat]:
@@ -325,6 +348,7 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
     tracker: InventoryTracker,
     health: HealthWatch,
     runtime: RuntimeWatch,
+    unregistered: Callable[[], str | None],
     clock: Clock,
     metrics: DevicePluginMetrics,
 ) -> tuple[Informer[NodeState], NodeStatusUpdater]:
@@ -349,6 +373,7 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
         metrics=metrics,
         blocked=lambda: runtime.problem,
         held_mib=lambda: held_mib(_values(pods)) if pods.synced else None,
+        unregistered=unregistered,
     )
     return nodes, updater
 

@@ -21,6 +21,9 @@ class DevicePluginSettings(ProcessSettings):
     """Flags ``--node-name``, ...; variables ``FRACGPU_DEVICEPLUGIN_NODE_NAME``, ..."""
 
     node_name: str = setting(REQUIRED, "the node this agent runs on, as the API server names it")
+    read_pods_as_node: bool = setting(
+        False, "read pods as the node itself, which may read its own alone; Kubernetes 1.36"
+    )
     cards: str = setting("nvml", "nvml, or simulated:FILE")
     nvml_timeout_s: float = setting(
         5.0, "longest wait for one call of NVML; a card may take twice that", low=0.1, high=60
@@ -123,6 +126,11 @@ class DevicePluginSettings(ProcessSettings):
     pod_lookup_timeout_s: float = setting(
         5.0, "longest wait for the API server while a container starts", low=0.1, high=20
     )
+
+    @property
+    def reads_pods_as(self) -> str:
+        """The user that pods are read as; empty for the agent's own account."""
+        return f"system:node:{self.node_name}" if self.read_pods_as_node else ""
 
     def kept_back(self) -> Mib:
         """Return the MiB of each card that are never shared.

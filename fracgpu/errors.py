@@ -1,5 +1,7 @@
 """The errors of the core: invalid requests, and data that cannot be decoded."""
 
+import re
+import unicodedata
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
@@ -16,6 +18,9 @@ _MOST_WANTED: Final = 500
 # The errors of decoding JSON: msgspec's own and invalid UTF-8 are ValueErrors, deeply nested input
 # raises RecursionError, and a time near the first or last year may have none in UTC.
 UNREADABLE: Final = (ValueError, RecursionError, OverflowError)
+
+# What looks like a plain space or like nothing, and is copied from documents and chats.
+_INVISIBLE: Final = re.compile("[\u00a0\u00ad\u2000-\u200f\u2028-\u202f\u205f\u2060\u3000\ufeff]")
 
 _Text = TypeVar("_Text")
 _Decoded = TypeVar("_Decoded")
@@ -63,10 +68,20 @@ class RequestError(FracgpuError):
         self.field = field if isinstance(field, PodField) else PodField(field)
         self.found = found
         self.wanted = wanted
-        self.hint = hint
+        self.hint = hint = _with_invisible(found, hint)
         message = f"{shorten(field, limit=MOST_FIELD)} is {quoted(found)}; "
         message += f"want {shorten(wanted, limit=_MOST_WANTED)}"
         super().__init__(shorten_bytes(f"{message}; {hint}" if hint else message))
+
+
+def _with_invisible(found: str, hint: str) -> str:
+    """Return a hint that names the first character of *found* that cannot be seen, if any."""
+    match = _INVISIBLE.search(found)
+    if match is None:
+        return hint
+    name = unicodedata.name(match[0], "unnamed").lower()
+    seen = f"it contains U+{ord(match[0]):04X} ({name}): type it anew"
+    return hint if seen in hint else "; ".join(filter(None, (seen, hint)))
 
 
 class WireError(FracgpuError, ValueError):
@@ -92,6 +107,11 @@ def decode_wire(decode: Callable[[_Text], _Decoded], text: _Text, *, what: str) 
 def shorten(text: str, *, limit: int = _MOST_NAME) -> str:
     """Return *text* cut to *limit* characters: hostile input must not flood Events and logs."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return *count* with its noun, e.g. ``1 pod`` and ``2 pods``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def shorten_bytes(text: str, *, limit: int = MOST_MESSAGE_BYTES) -> str:

@@ -59,6 +59,8 @@ NODE_OUT_OF_SERVICE: Final = "fracgpu.io/out-of-service"
 
 # Node condition: whether this node's cards are shared by us, and if not, why.
 SHARING_CONDITION: Final = "FracGPUSharing"
+# Its reason while kubelet has no agent that serves the slots: a pod that came now would fail.
+AGENT_NOT_REGISTERED: Final = "AgentNotRegistered"
 # Node annotations that the agent writes periodically: how busy each card was lately (JSON, UUID to
 # 0..1), and the memory of each card that NVML reports in use but no known pod uses (JSON, UUID to
 # MiB).
@@ -83,6 +85,9 @@ CARD_CLASS_LABEL_PREFIX: Final = "fracgpu.io/card-class-"
 # the API server looks up the parameter of a policy before it evaluates any expression. Kubernetes
 # 1.35 and later copy the label to the pod.
 ASSIGNED_LABEL: Final = "fracgpu.io/assigned"
+# Annotation of the scheduler's Lease: its term, and the UIDs of the pods of which the leader may
+# have sent a Binding that is not answered yet.
+BINDINGS_UNDER_WAY: Final = "fracgpu.io/bindings-under-way"
 TERM_POLICY: Final = "fracgpu-lease-term"
 
 # Namespace label: the dialects enabled there, joined by dots (a label value may not contain
@@ -94,6 +99,13 @@ CDI_KIND: Final = "fracgpu.io/slot"
 
 # Environment variables of a container that holds a slice.
 ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
+# Which cards a container gets from NVIDIA's runtime, and by how much a hook of its toolkit limits
+# their memory: a pod that asks for a share sets none of them.
+ENV_CARDS_AND_LIMITS: Final = (
+    ENV_VISIBLE_DEVICES,
+    "NVIDIA_GPU_MEMORY_REQUEST",
+    "NVIDIA_GPU_MEMORY_LIMIT",
+)
 ENV_MEM_MIB: Final = "FRACGPU_MEM_MIB"
 ENV_CARD_MIB: Final = "FRACGPU_CARD_MIB"
 # Read by programs written for other systems: gpushare, and HAMi's library.

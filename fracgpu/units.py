@@ -30,6 +30,8 @@ _QUANTITY: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(Ki|Mi|Gi|Ti|k|M|G|T)?",
 _MISSPELT: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?) *([kmgt])i?b?", re.ASCII | re.IGNORECASE)
 _AMOUNT: Final = re.compile(r"(\d{1,15})(|k|M|G|T)", re.ASCII)
 _SHARE: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(%?)", re.ASCII)
+_MOST_DECIMALS: Final = 9
+_LONG: Final = re.compile(rf"(\d{{1,15}}\.\d{{{_MOST_DECIMALS}}})\d+(%|[KMGT]i|[kMGT])?", re.ASCII)
 _WHOLE: Final = re.compile(r"\d{1,15}", re.ASCII)
 
 
@@ -77,12 +79,20 @@ def parse_memory_mib(text: str, *, field: str) -> Mib:
         RequestError: *text* is not a positive quantity with a unit, or larger than any card.
     """
     wanted = "a Kubernetes quantity with a unit, e.g. '8Gi' or '8000Mi'"
+    _refuse_long(text, field=field)
     match = _QUANTITY.fullmatch(text)
     if not match or match[2] is None:
         raise RequestError(field=field, found=text, wanted=wanted, hint=_memory_hint(text))
     mib = _to_mib(match[1], match[2])
     if mib < 1:
         raise RequestError(field=field, found=text, wanted="an amount above 0, e.g. '8Gi'")
+    if _is_too_small(match[1], match[2]):
+        raise RequestError(
+            field=field,
+            found=text,
+            wanted="at least 1Mi: memory of cards is counted in whole MiB",
+            hint=f"write '{match[1]}Mi' if MiB were meant" if Fraction(match[1]) >= 1 else "",
+        )
     if mib > MAX_MIB:
         raise RequestError(
             field=field, found=text, wanted="at most 16Ti, which is more than any card has"
@@ -97,6 +107,7 @@ def parse_share(text: str, *, field: str) -> Fraction:
         RequestError: *text* is not a plain number with 0 < share ≤ 1.
     """
     wanted = "a share of one card above 0 and at most 1, e.g. '0.5' or '50%'"
+    _refuse_long(text, field=field)
     match = _SHARE.fullmatch(text)
     if not match:
         raise RequestError(field=field, found=text, wanted=wanted, hint=_share_hint(text))
@@ -139,6 +150,21 @@ def format_mib(mib: int) -> str:
     return f"{gib:.0f} GiB" if mib % 1024 == 0 else f"{gib:.1f} GiB"
 
 
+def _refuse_long(text: str, *, field: str) -> None:
+    match = _LONG.fullmatch(text)
+    if match:
+        raise RequestError(
+            field=field,
+            found=text,
+            wanted=f"a number with at most {_MOST_DECIMALS} decimals",
+            hint=f"write '{match[1]}{match[2] or ''}'" if float(match[1]) else "",
+        )
+
+
+def _is_too_small(number: str, suffix: str) -> bool:
+    return Fraction(number) * FACTORS[suffix] < BYTES_PER_MIB
+
+
 def _to_mib(number: str, suffix: str) -> int:
     return math.ceil(Fraction(number) * FACTORS[suffix] / BYTES_PER_MIB)
 
@@ -165,7 +191,8 @@ def _memory_hint(text: str) -> str:
         return ""
     number = match[1]
     if misspelt:
-        return f"write '{number}{misspelt[2].upper()}i'"
+        suffix = f"{misspelt[2].upper()}i"
+        return "" if _is_too_small(number, suffix) else f"write '{number}{suffix}'"
     if "." in number:
         return f"write '{number}Gi' for GiB"
     if int(number) > MAX_MIB:

@@ -6,6 +6,7 @@ import os
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from kube.client import DEFAULT_TIMEOUT_S, KubeClient
@@ -22,12 +23,13 @@ async def connect(
     context: str | None = None,
     user_agent: str = "fracgpu",
     timeout_s: float = DEFAULT_TIMEOUT_S,
+    as_user: str = "",
 ) -> AsyncIterator[KubeClient]:
     """Open a client: *kubeconfig* if given, else in-cluster, else ``$KUBECONFIG``, ``~/.kube``.
 
     No request is sent, so this succeeds while the API server is down. A *context* is one of a
     kubeconfig, so with it the in-cluster credentials are not looked at. Each request may take
-    *timeout_s*.
+    *timeout_s*, and impersonates *as_user* if one is named.
 
     Raises:
         AccessError: there is no configuration, or it cannot be used.
@@ -39,7 +41,7 @@ async def connect(
         server = await server_of_kubeconfig(
             _existing(where), context=context, user_agent=user_agent
         )
-    async with open_transport(server) as transport:
+    async with open_transport(replace(server, as_user=as_user)) as transport:
         yield KubeClient(transport, timeout_s=timeout_s)
 
 
@@ -78,6 +80,7 @@ async def connect_to(
     token: str | None = None,
     ca_file: str | os.PathLike[str] | None = None,
     user_agent: str = "fracgpu",
+    as_user: str = "",
 ) -> AsyncIterator[KubeClient]:
     """Open a client to the API server at *url*, e.g. one that this process runs itself."""
 
@@ -89,7 +92,11 @@ async def connect_to(
     except (OSError, ValueError) as error:  # a file that is missing or not PEM
         raise AccessError(f"cannot use the credentials for {url}: {error}") from error
     server = ApiServer(
-        url=url.rstrip("/"), tls=tls, authorization=authorization, user_agent=user_agent
+        url=url.rstrip("/"),
+        tls=tls,
+        authorization=authorization,
+        user_agent=user_agent,
+        as_user=as_user,
     )
     async with open_transport(server) as transport:
         yield KubeClient(transport)

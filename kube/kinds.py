@@ -73,6 +73,9 @@ PERSISTENT_VOLUMES: Final = Kind("v1", "persistentvolumes", "PersistentVolume", 
 PERSISTENT_VOLUME_CLAIMS: Final = Kind(
     "v1", "persistentvolumeclaims", "PersistentVolumeClaim", namespaced=True
 )
+STORAGE_CLASSES: Final = Kind(
+    "storage.k8s.io/v1", "storageclasses", "StorageClass", namespaced=False
+)
 SERVICE_ACCOUNTS: Final = Kind("v1", "serviceaccounts", "ServiceAccount", namespaced=True)
 RESOURCE_QUOTAS: Final = Kind("v1", "resourcequotas", "ResourceQuota", namespaced=True)
 ENDPOINT_SLICES: Final = Kind(
@@ -112,6 +115,9 @@ VALIDATING_POLICY_BINDINGS: Final = Kind(
     "validatingadmissionpolicybindings",
     "ValidatingAdmissionPolicyBinding",
     namespaced=False,
+)
+FLOW_SCHEMAS: Final = Kind(
+    "flowcontrol.apiserver.k8s.io/v1", "flowschemas", "FlowSchema", namespaced=False
 )
 ROLES: Final = Kind("rbac.authorization.k8s.io/v1", "roles", "Role", namespaced=True)
 ROLE_BINDINGS: Final = Kind(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol, Self
@@ -32,6 +33,16 @@ class Clock(Protocol):
     def monotonic(self) -> float: ...
 
     async def sleep(self, seconds: float, /) -> None: ...
+
+
+class LeaseNotes(Protocol):
+    """Annotations that a role keeps on its Lease."""
+
+    def inherit(self, annotations: Mapping[str, str], *, term: str) -> None:
+        """Take note of those of the Lease that is about to be acquired, and of its term so far."""
+
+    def annotations(self, *, term: str) -> Mapping[str, str | None]:
+        """Return those that the next write has; None for one that it removes."""
 
 
 class LeaseLost(Exception):  # noqa: N818 - says what happened
@@ -84,9 +95,10 @@ class LeaderElector:
         identity: unique among candidates and kept across restarts (a pod's name): a restarted
             holder reacquires its own lease at once.
         times: see :class:`LeaseDurations`.
+        notes: what each write of the Lease says beside who holds it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one keyword for each collaborator
         self,
         client: KubeClient,
         clock: Clock,
@@ -95,6 +107,7 @@ class LeaderElector:
         namespace: str,
         identity: str,
         times: LeaseDurations | None = None,
+        notes: LeaseNotes | None = None,
     ) -> None:
         self._client = client
         self._clock = clock
@@ -102,11 +115,14 @@ class LeaderElector:
         self._namespace = namespace
         self.identity = identity
         self.times = times or LeaseDurations()
+        self._notes = notes
         self._acquired = asyncio.Event()
         self._lease: dict[str, Any] = {}
         self._seen = _Seen("", -math.inf, 0.0)
         self._renewed_at_s = -math.inf
         self._renewed_at: datetime | None = None
+        self._writing = asyncio.Lock()
+        self._asked = self._written = 0  # renewals that were asked for, and those that are done
 
     @property
     def term(self) -> str:
@@ -175,14 +191,33 @@ class LeaderElector:
         """
         while True:
             await self._clock.sleep(self.times.retry_s)
-            if not self.still_leader():
-                raise self._lost("it was not renewed in time")
             try:
                 # Half, so that one hung connection leaves time for a second attempt.
                 async with asyncio.timeout(self.times.renew_deadline_s / 2):
-                    await self._renew()
+                    await self.renew()
             except (KubeError, TimeoutError) as error:
                 _log.warning("lease_not_renewed", lease=self._name, error=str(error))
+
+    async def renew(self) -> None:
+        """Return once a write has succeeded that was begun after this call, with what it notes.
+
+        All who call while one write is under way share the next one.
+
+        Raises:
+            LeaseLost: another holds the lease, or may by now.
+            KubeError: the API server refused or failed.
+        """
+        self._asked += 1
+        mine = self._asked
+        async with self._writing:
+            await asyncio.sleep(0)  # whoever calls in the same turn of the event loop joins
+            if self._written >= mine:
+                return
+            if not self.still_leader():
+                raise self._lost("it was not renewed in time")
+            asked = self._asked
+            await self._renew()
+            self._written = asked
 
     async def release(self) -> None:
         """Release the lease if this candidate holds it, within 2 s and without raising."""
@@ -192,8 +227,8 @@ class LeaderElector:
             return
         spec = {**self._lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
         try:
-            async with asyncio.timeout(_RELEASE_LIMIT_S):
-                await self._client.replace(LEASES, {**self._lease, "spec": spec})
+            async with asyncio.timeout(_RELEASE_LIMIT_S), self._writing:
+                await self._client.replace(LEASES, self._with_notes(self._lease, spec))
         except (KubeError, TimeoutError) as error:
             _log.warning("lease_not_released", lease=self._name, error=str(error))
         else:
@@ -236,35 +271,50 @@ class LeaderElector:
 
     def _ours(self, found: dict[str, Any] | None, *, at: datetime) -> dict[str, Any]:
         stamp = micro_time(at)
-        metadata = {"name": self._name, "namespace": self._namespace}
-        before = (found or {}).get("spec") or {}
+        lease = found or {"metadata": {"name": self._name, "namespace": self._namespace}}
+        before = lease.get("spec") or {}
         transitions = int(before.get("leaseTransitions") or 0)
-        return {
-            "metadata": found["metadata"] if found else metadata,
-            "spec": {
-                **before,
-                "holderIdentity": self.identity,
-                "leaseDurationSeconds": self.times.duration_s,
-                "acquireTime": stamp,
-                "renewTime": stamp,
-                # Also if the holder had our name: that was another process, and what it sent
-                # may still be under way.
-                "leaseTransitions": transitions + 1 if found else transitions,
-            },
+        spec = {
+            **before,
+            "holderIdentity": self.identity,
+            "leaseDurationSeconds": self.times.duration_s,
+            "acquireTime": stamp,
+            "renewTime": stamp,
+            # Also if the holder had our name: that was another process, and what it sent
+            # may still be under way.
+            "leaseTransitions": transitions + 1 if found else transitions,
         }
+        if self._notes is not None:
+            notes = lease["metadata"].get("annotations") or {}
+            self._notes.inherit(notes, term=_term(lease) if found else "")
+        return self._with_notes(lease, spec)
+
+    def _with_notes(self, lease: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
+        """Return a Lease with this spec, and with what is noted now."""
+        if self._notes is None:
+            return {**lease, "spec": spec}
+        metadata = lease["metadata"]
+        found = metadata.get("annotations") or {}
+        notes = self._notes.annotations(term=_term({"metadata": metadata, "spec": spec}))
+        kept = {key: text for key, text in {**found, **notes}.items() if text is not None}
+        return {**lease, "metadata": {**metadata, "annotations": kept}, "spec": spec}
 
     async def _renew(self) -> None:
+        try:
+            await self._replace()
+        except Conflict:
+            await self._look_again()
+            await self._replace()
+
+    async def _replace(self) -> None:
         # Counted from before the request: others may observe the renewal at any time after that.
         at, at_s = self._clock.now(), self._clock.monotonic()
         spec = {**self._lease["spec"], "renewTime": micro_time(at)}
         try:
-            self._lease = await self._client.replace(LEASES, {**self._lease, "spec": spec})
+            self._lease = await self._client.replace(LEASES, self._with_notes(self._lease, spec))
         except NotFound:
             raise self._lost("the Lease was deleted") from None
-        except Conflict:
-            await self._look_again()
-        else:
-            self._hold(at=at, at_s=at_s)
+        self._hold(at=at, at_s=at_s)
 
     async def _look_again(self) -> None:
         """Resolve a conflict: our own write with a lost answer, an edit, another holder, a restore.
@@ -281,7 +331,7 @@ class LeaderElector:
             raise self._lost("another process of the same name has taken it")
         if _is_older(found, than=self._lease):
             raise self._lost("the API server has an older version of it: etcd was restored")
-        self._lease = found  # the next attempt renews this version
+        self._lease = found
 
     def _hold(self, *, at: datetime, at_s: float) -> None:
         self._renewed_at, self._renewed_at_s = at, at_s

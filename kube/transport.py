@@ -53,6 +53,7 @@ class ApiServer:
         tls_server_name: the name to expect in its certificate; empty for that of *url*.
         proxy: a proxy in between; empty for that of the environment, if any.
         proxy_headers: what to tell the proxy.
+        as_user: the user to impersonate; empty for oneself.
     """
 
     url: str
@@ -62,6 +63,7 @@ class ApiServer:
     tls_server_name: str = ""
     proxy: str = ""
     proxy_headers: Mapping[str, str] = field(default_factory=dict)
+    as_user: str = ""
 
 
 @asynccontextmanager
@@ -74,7 +76,11 @@ async def open_transport(server: ApiServer) -> AsyncIterator[ApiTransport]:
     """
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=_CONNECTIONS, ssl=server.tls or True),
-        headers={"User-Agent": server.user_agent, "Accept": "application/json"},
+        headers={
+            "User-Agent": server.user_agent,
+            "Accept": "application/json",
+            **({"Impersonate-User": server.as_user} if server.as_user else {}),
+        },
         cookie_jar=aiohttp.DummyCookieJar(),
         read_bufsize=_READ_BUFFER,
     ) as session:

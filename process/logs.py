@@ -24,6 +24,7 @@ def configure(
     number = logging.getLevelNamesMapping()[level.upper()]
     shared: list[structlog.typing.Processor] = [
         structlog.processors.add_log_level,
+        _name_empty_errors,
         # A line that waited for others before it was written has its own time.
         structlog.processors.MaybeTimeStamper(fmt="iso", utc=True),
     ]
@@ -46,6 +47,23 @@ def configure(
     # Libraries log much at INFO; theirs are shown from WARNING on, or with our level at debug.
     root.setLevel(number if number <= logging.DEBUG else max(number, logging.WARNING))
     logging.captureWarnings(True)  # noqa: FBT003 - the only argument there is
+
+
+_ERROR_FIELDS: Final = ("error", "reason")
+
+
+def _name_empty_errors(
+    _logger: object, _method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Write the type of the error that is being handled where its text is empty.
+
+    ``str(TimeoutError())`` is empty, as is that of any error without arguments.
+    """
+    for field in _ERROR_FIELDS:
+        if event.get(field) == "":
+            error = sys.exc_info()[1]
+            event[field] = "not said" if error is None else type(error).__name__
+    return event
 
 
 # Built once: json.dumps builds another encoder for each line.

@@ -122,7 +122,7 @@ class ProcessSettings:
     log_json: bool | None = setting(None, "JSON log lines; default: unless on a terminal")
     # kubelet and Prometheus connect from outside the pod.
     telemetry_host: str = setting(
-        ANY_ADDRESS, "address of /metrics, /livez, /readyz; :: is every one of IPv4 and IPv6"
+        ANY_ADDRESS, "address of /metrics, /livez, /readyz; :: means every address of IPv4 and IPv6"
     )
     telemetry_port: int = setting(
         9400, "port of /metrics, /livez, /readyz; 0 takes a free one", low=0, high=65535

@@ -134,11 +134,15 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer to a request, whatever carries it."""
+    """A whole answer to a request, whatever carries it.
+
+    With *last* the connection takes no further request, and closes.
+    """
 
     status: int
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
+    last: bool = False
 
 
 class Telemetry:

@@ -277,7 +277,7 @@ class Controller:
         cordoned = cards_to_cordon(state, policy=policy, now=now)
         desired = DesiredCordons(
             cordon=cordoned,
-            avoid=cards_to_avoid(state, cordoned=cordoned),
+            avoid=cards_to_avoid(state, cordoned=cordoned, policy=policy, now=now),
             cool=frozenset(
                 card
                 for card, card_heat in self._heat.items()

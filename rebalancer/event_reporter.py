@@ -105,7 +105,7 @@ class EventReporter:
         await self._events.emit(
             regarding,
             reason="BreakerOpened",
-            note=f"moves are only shown, not made: {breaker}; to close it before, set "
+            note=f"moves are only shown, not made: {breaker}; to close it earlier, set "
             "resetBreakersAt in the key rebalancer to the present time",
             level=EventLevel.WARNING,
         )

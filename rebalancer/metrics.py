@@ -47,7 +47,9 @@ class RebalancerMetrics:
         def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
             return Counter(_PREFIX + name, text, labels, registry=registry)
 
-        self.cards = gauge("cards", "Cards by heat; unmeasured ones have none.", ("state",))
+        self.cards = gauge(
+            "cards", "Cards by heat; cards that are not measured are not counted.", ("state",)
+        )
         # Of cool cards there is no series, so that a large fleet costs little.
         self.card_heat = gauge(
             "card_heat", "1 for each card that is not cool, by heat.", ("node", "UUID", "state")
@@ -57,14 +59,14 @@ class RebalancerMetrics:
             "1 for each card that new slices are kept off, by effect.",
             ("node", "UUID", "effect"),
         )
-        self.trust = gauge("card_trust", "Cards by what their readings are worth.", ("trust",))
+        self.trust = gauge("card_trust", "Cards by the quality of their readings.", ("trust",))
         self.hot_cards = gauge("hot_cards", "Hot cards.", ("relievable",))
         self.hot_card_seconds = counter(
             "hot_card_seconds", "Card-seconds spent hot.", ("node", "cause")
         )
         self.hot_s = Histogram(
             _PREFIX + "hot_seconds",
-            "How long cards were hot that are no longer, as this replica saw it.",
+            "How long cards stayed hot, as this replica saw it; counted when they cool down.",
             buckets=_HOT_BUCKETS_S,
             registry=registry,
         )
@@ -72,7 +74,7 @@ class RebalancerMetrics:
         self.moves = counter("moves", "Moves that ended.", ("mode", "result", "reason"))
         self.dry_run_outcomes = counter(
             "dry_run_outcomes",
-            "Dry-run moves, by what became of their source and their target without them.",
+            "Dry-run moves, by what happened to their source and their target without them.",
             ("source", "target"),
         )
         self.in_flight = gauge("moves_in_flight", "Moves whose replacement is not ready yet.")
@@ -98,7 +100,9 @@ class RebalancerMetrics:
         self.ping_pongs = counter("ping_pongs", "Replacements on a card their owner had just left.")
         self.lost_pods = counter("lost_pods", "Evicted pods without a ready replacement in time.")
         self.useless = counter("ineffective_moves", "Moves that left the source as busy as before.")
-        self.relief = counter("relief_points", "Per cent of a card that verified moves took away.")
+        self.relief = counter(
+            "relief_points", "Load that verified moves took off their source, in percent of a card."
+        )
         self.cycle_s = Histogram(
             _PREFIX + "cycle_seconds", "How long one cycle takes.", registry=registry
         )
@@ -129,7 +133,7 @@ class RebalancerMetrics:
         self.leader = gauge("leader", "1 while this replica leads.")
         self.config = ConfigMetrics("rebalancer", registry)
         self.config_at_s = gauge(
-            "config_last_success_timestamp_seconds", "When a configuration was last taken."
+            "config_last_success_timestamp_seconds", "When a configuration was last accepted."
         )
         self.config_info = gauge("config_info", "The policy in use.", ("hash", "mode"))
         self.api_errors = counter("api_errors", "Cycles cut short by the API server.")

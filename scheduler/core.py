@@ -7,13 +7,12 @@ would, and get the same answers as from a running extender.
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
-from fracgpu.placement.card_choice import CardChooser, choose_cards
+from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
+from fracgpu.placement.card_choice import CardChooser, CardsOnNode, cards_on_node
 from fracgpu.placement.fit_index import FitIndex
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import NoPlacement, Placement
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
-from fracgpu.placement.reserved import denied_cards, place_kept, place_reserved
 from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod_index import BoundPodIndex
 from fracgpu.state.ledger import Ledger
@@ -21,6 +20,7 @@ from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
 from scheduler.cache.change_signal import ChangeSignal
 from scheduler.cache.event_handlers import ClusterEventHandlers
+from scheduler.cache.nominations import Nominations
 from scheduler.extender.api import ExtenderArgs
 from scheduler.extender.filter import Extender
 
@@ -49,16 +49,20 @@ class SchedulerCore:
         self.bound_pods = BoundPodIndex()
         self.matrix = NodeMatrix(self.ledger)
         self.least_waste = LeastWasteOrder(self.matrix, self.bound_pods, now=clock.now)
+        self.choosers: Mapping[Strategy, CardChooser] = MappingProxyType(
+            {Strategy.LEAST_WASTE: self.least_waste}
+        )
+        self.nominations = Nominations(
+            self.ledger, clock, strategy=strategy, choosers=self.choosers
+        )
         self.handlers = ClusterEventHandlers(
             self.ledger,
             self.changes,
             self.bound_pods,
+            nominations=self.nominations,
             on_new=self.least_waste.observe,
             on_gone=self.least_waste.forget,
             on_unreadable=on_unreadable,
-        )
-        self.choosers: Mapping[Strategy, CardChooser] = MappingProxyType(
-            {Strategy.LEAST_WASTE: self.least_waste}
         )
         self.fit_index = FitIndex(self.matrix)
         self.extender = Extender(
@@ -96,20 +100,12 @@ class SchedulerCore:
 
         None if the pod requests no card, or the node is not known.
         """
-        now = self._clock.now()
-        node_info = self.ledger.node(node, now=now)
-        if pod.need is None or node_info is None:
-            return None
-        held = place_reserved(self.ledger, pod, strategy=self._strategy(), now=now, nodes=(node,))
-        if held is not None:
-            return held.placement
-        kept = place_kept(self.ledger, pod, strategy=self._strategy(), now=now, nodes=(node,))
-        if kept is not None:
-            return kept.placement
-        return choose_cards(
-            node_info.with_cordoned(denied_cards(self.ledger, pod, now=now)),
-            pod.need,
-            pod_requests(pod.record.containers),
+        answer = cards_on_node(
+            self.ledger,
+            pod,
+            node,
             strategy=self._strategy(),
             choosers=self.choosers,
+            now=self._clock.now(),
         )
+        return answer.placement if isinstance(answer, CardsOnNode) else answer

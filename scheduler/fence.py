@@ -1,10 +1,11 @@
-"""A new leader marks every pending pod before it assigns any card.
+"""A new leader marks the pods of the last one's unfinished Bindings before it assigns any card.
 
 Bindings of the previous leader may still be in flight: in a socket, in an API server that stalls
-before or after admission, in etcd. Once its pod is marked, such a Binding is refused; until all
-pending pods are marked, this replica answers no request. Pods that are bound when we list need no
-mark: they are counted. A pod that is bound between our list and its mark is counted by the answer
-to the mark, because the watch may show it later.
+before or after admission, in etcd. The Lease names their pods, or any pending pod may be one
+(:mod:`scheduler.binding_record`). Once its pod is marked, such a Binding is refused; until then
+this replica answers no request. Pods that are bound when we list need no mark: they are counted. A
+pod that is bound between our list and its mark is counted by the answer to the mark, because the
+watch may show it later.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from fracgpu.state.allocation import PodRecord
 from fracgpu.state.pod_info import PodInfo
 from kube.errors import KubeError
 from process.clock import Clock
+from scheduler.binding_record import BindingRecord
 from scheduler.cache.event_handlers import AnyPod
 from scheduler.cache.pod_marker import PodMarker
 
@@ -28,14 +30,16 @@ _RETRY_S: Final = 1.0
 
 
 class Fence:
-    """Marks the pending pods, once per leadership.
+    """Marks pending pods, once per leadership.
 
     Args:
         pods: returns the pods as they were listed.
+        record: says of which a Binding may be under way.
         marker: marks a pod.
         on_bound: called with a pod that the API server shows bound by then.
         clock: paces the retries.
-        limit_s: after this, pods that could not be marked are given up, with an error in the log.
+        limit_s: after this, pods that could not be marked are given up, with an error in the log;
+            the record keeps them for the next leader.
             An API server drops a request after a minute (``--request-timeout``), and the policy
             that compares terms denies whatever arrives later.
     """
@@ -43,6 +47,7 @@ class Fence:
     def __init__(
         self,
         pods: Callable[[], Iterable[AnyPod]],
+        record: BindingRecord,
         marker: PodMarker,
         clock: Clock,
         *,
@@ -50,6 +55,7 @@ class Fence:
         limit_s: float,
     ) -> None:
         self._pods = pods
+        self._record = record
         self._marker = marker
         self._clock = clock
         self._on_bound = on_bound
@@ -63,18 +69,22 @@ class Fence:
         return f"{self._left} pending pods are not marked yet" if self._left else None
 
     async def run(self) -> None:
-        """Mark all pending pods, then wait until cancelled."""
+        """Mark the pods, then wait until cancelled."""
         await self.mark_pending()
         await asyncio.Event().wait()
 
     async def mark_pending(self) -> None:
-        """Mark every pending pod that requests a card, or give up after the limit."""
+        """Mark the pending pods that the record concerns, or give up after the limit."""
         until_s = self._clock.monotonic() + self._limit_s
         left: list[PodInfo] = []
         for at, pod in enumerate(tuple(self._pods())):
             if at % _LOOKED_AT_AT_ONCE == _LOOKED_AT_AT_ONCE - 1:
                 await self._clock.sleep(0)
-            if isinstance(pod, PodInfo) and awaits_placement(pod):
+            if (
+                isinstance(pod, PodInfo)
+                and awaits_placement(pod)
+                and self._record.concerns(pod.record.uid)
+            ):
                 left.append(pod)
         total = self._left = len(left)
         while left:
@@ -85,6 +95,7 @@ class Fence:
                 break
             if left:
                 await self._clock.sleep(_RETRY_S)
+        self._record.settle(left=[pod.record.uid for pod in left])
         self._left = 0
         log.info("fence_up", marked=total - len(left))
 

@@ -1,11 +1,14 @@
 """Metrics of the scheduler extender."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from component.metrics import ConfigMetrics
 from fracgpu import names
@@ -40,6 +43,7 @@ class RequestOutcome(Enum):
     ANSWERED = "answered"
     MALFORMED = "malformed"
     NOT_READY = "not_ready"
+    NOT_LEADING = "not_leading"  # another replica is the one to ask
     FAILED = "failed"
 
 
@@ -52,6 +56,28 @@ class BindOutcome(Enum):
     UNKNOWN = "unknown"  # the API server did not answer
     FAILED = "failed"  # the API server refused
     FENCED = "fenced"  # the API server knows another leader
+
+
+class WaitReason(Enum):
+    """What a pod waits for; a metric label. Where nodes differ, the nearest to a fit counts."""
+
+    MEMORY = "memory"
+    COMPUTE = "compute"
+    TOGETHER = "together"
+    OTHER_CARDS = "other_cards"
+    OUT_OF_SERVICE = "out_of_service"
+    NO_CARDS = "no_cards"
+    REQUEST = "request"  # it cannot be read
+    NOT_CARDS = "not_cards"  # kube-scheduler refuses the nodes for something else
+    NOT_TRIED = "not_tried"  # kube-scheduler has not tried to place it, or failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """How many pods wait, and for how many seconds the first of them has."""
+
+    pods: int = 0
+    longest_s: float = 0.0
 
 
 class SchedulerMetrics:
@@ -80,7 +106,7 @@ class SchedulerMetrics:
         )
         self._lapsed = Counter(
             "fracgpu_scheduler_assumptions_lapsed_total",
-            "Placements that nothing ever confirmed.",
+            "Placements that were never confirmed.",
             registry=registry,
         )
         self._assumed = Gauge(
@@ -95,7 +121,7 @@ class SchedulerMetrics:
         )
         self._longest_pause = Gauge(
             "fracgpu_scheduler_event_loop_longest_pause_seconds",
-            "Longest time in the last one to two minutes for which no request was looked at.",
+            "Longest time in the last one to two minutes in which no request was processed.",
             registry=registry,
         )
         compiled = Gauge(
@@ -140,7 +166,7 @@ class SchedulerMetrics:
         )
         self._given_up = Counter(
             "fracgpu_scheduler_reservations_given_up_total",
-            "Bindings elsewhere of pods for which a Move held a card.",
+            "Pods bound elsewhere although a Move held a card for them.",
             registry=registry,
         )
         self._moves_served = Gauge(
@@ -154,6 +180,7 @@ class SchedulerMetrics:
             "Comparisons of the cache with a rebuild from scratch.",
             registry=registry,
         )
+        self._waiting = _WaitingPods(registry)
         for key in _READ:
             self._unreadable.labels(key)
         for state in ReservationState:
@@ -162,6 +189,8 @@ class SchedulerMetrics:
         self._answered = {
             verb: self._requests.labels(verb.value, RequestOutcome.ANSWERED.value) for verb in Verb
         }
+        for verb in Verb:
+            self._requests.labels(verb.value, RequestOutcome.NOT_LEADING.value)
         self._seconds_of = {verb: self._seconds.labels(verb.value) for verb in Verb}
         self._binds_of = {outcome: self._binds.labels(outcome.value) for outcome in BindOutcome}
 
@@ -205,6 +234,7 @@ class SchedulerMetrics:
         moves_served: Callable[[], bool],
         reservations: Callable[[], Mapping[ReservationState, int]],
         longest_pause_s: Callable[[], float],
+        waiting: Callable[[], Mapping[WaitReason, Waiting]],
     ) -> None:
         """Call these at each scrape."""
         self._longest_pause.set_function(longest_pause_s)
@@ -215,6 +245,34 @@ class SchedulerMetrics:
             )
         self._assumed.set_function(assumed)
         self._leads.set_function(leads)
+        self._waiting.read = lambda: waiting() if leads() else {}
+
+
+class _WaitingPods(Collector):
+    """Counts the waiting pods at each scrape; there are none while this replica does not lead."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.read: Callable[[], Mapping[WaitReason, Waiting]] = dict
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        pods = GaugeMetricFamily(
+            "fracgpu_scheduler_waiting_pods",
+            "Pods that ask for a card and wait for a node, by what keeps them waiting.",
+            labels=["reason"],
+        )
+        longest = GaugeMetricFamily(
+            "fracgpu_scheduler_longest_wait_seconds",
+            "Time since the first of these pods began to wait.",
+            labels=["reason"],
+        )
+        found = self.read()
+        for reason in WaitReason:
+            waiting = found.get(reason, Waiting())
+            pods.add_metric([reason.value], waiting.pods)
+            longest.add_metric([reason.value], waiting.longest_s)
+        yield pods
+        yield longest
 
 
 def _count_of(

@@ -3,7 +3,8 @@
 kube-scheduler retries a pod that an extender rejected only after an event of an object that it
 watches, or after five minutes. The expiry of a cordon or an assumption writes no object, and it
 does not watch Moves, whose reservations end. So pending pods that fit on the affected nodes are
-marked, which is an event.
+marked, which is an event. A new leader does not know what ended while nobody led, and looks at all
+nodes once.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -77,7 +78,7 @@ class PodActivator:
         self._strategy = strategy
         self._leads = leads
         self._clock = clock
-        self._closed: Mapping[object, str] = {}
+        self._closed: Mapping[object, str] | None = None
         self._opened: frozenset[str] = frozenset()
         self._due: list[PodInfo] = []
 
@@ -90,16 +91,26 @@ class PodActivator:
     async def once(self) -> int:
         """Check once; return the number of pods that were marked."""
         closed = self._what_is_closed(self._clock.now())
-        opened = frozenset(
-            node
-            for what, node in self._closed.items()
-            if what not in closed and not self._has_come_true(what)
+        first = self._closed is None
+        opened = (
+            frozenset(self._ledger.nodes)
+            if self._closed is None
+            else frozenset(
+                node
+                for what, node in self._closed.items()
+                if what not in closed and not self._has_come_true(what)
+            )
         )
         self._closed = closed
         if opened:
             self._opened = opened | (self._opened if self._due else frozenset())
             waiting = (
-                pod for pod in self._pods() if isinstance(pod, PodInfo) and awaits_placement(pod)
+                pod
+                for pod in self._pods()
+                if isinstance(pod, PodInfo)
+                and awaits_placement(pod)
+                # What kube-scheduler has still to try needs no waking when we begin.
+                and not (first and pod.unschedulable_since is None)
             )
             self._due = sorted(waiting, key=lambda pod: -pod.priority)
         looked_at, self._due = self._due[:_AT_ONCE], self._due[_AT_ONCE:]
@@ -146,6 +157,7 @@ class PodActivator:
             now is None
             or now.record.uid != record.uid
             or not awaits_placement(now)
+            or record.uid in self._ledger.assumed  # its Binding is under way
             or now.need is None
         ):
             return False

@@ -17,7 +17,7 @@ from fracgpu.k8s.disruption_budget import read_budget
 from fracgpu.k8s.pod import LIVE_PODS
 from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import decode_move
-from fracgpu.state.node_info import read_node
+from fracgpu.state.node_info import read_offered_node
 from fracgpu.state.reservation import read_claims
 from kube.access import connect
 from kube.client import KubeClient
@@ -32,6 +32,7 @@ from process.lifecycle import Running, Server, Service
 from process.memory import read_tls_in_small_pieces
 from process.telemetry import ReadyGate, Registry, TelemetryServer, new_registry
 from process.tls import ServingTls
+from scheduler.binding_record import BindingRecord
 from scheduler.cache.assumptions import Assumptions, AssumptionTimeouts
 from scheduler.cache.comparer import CacheComparer
 from scheduler.cache.event_handlers import AnyPod, decode_any_pod, pending_only
@@ -39,6 +40,7 @@ from scheduler.cache.pod_marker import PodMarker
 from scheduler.core import SchedulerCore
 from scheduler.extender.bind import Binder
 from scheduler.extender.bind_groups import BindGroups
+from scheduler.extender.binding_cycles import BindingCycles
 from scheduler.extender.narrow_filter import NarrowFilter
 from scheduler.extender.preempt import Preemptor
 from scheduler.extender.server import ExtenderServer
@@ -58,7 +60,6 @@ from scheduler.settling_memory import settling_memory
 from scheduler.version_skew import VersionSkewCheck
 from scheduler.workload_learner import WorkloadLearner
 
-_COMPONENT = "fracgpu-scheduler"
 _LEARN_S = 60.0  # between two checks whether the workload has changed
 
 
@@ -86,7 +87,7 @@ def build(settings: SchedulerSettings) -> Service:
     )
 
 
-def _wire(
+def _wire(  # noqa: PLR0915 - a statement for each part
     settings: SchedulerSettings,
     client: KubeClient,
     clock: Clock,
@@ -96,7 +97,7 @@ def _wire(
     metrics = SchedulerMetrics(registry)
     identity = settings.identity or socket.gethostname()
     refused = RefusedConfigReporter(
-        EventRecorder(client, _COMPONENT, clock, instance=identity),
+        EventRecorder(client, "fracgpu-scheduler", clock, instance=identity),
         name=settings.config_map,
         namespace=settings.namespace,
     )
@@ -118,7 +119,7 @@ def _wire(
         core.handlers.pod_changed(change)
         page.board.pod_changed(change)
 
-    nodes = Informer(client, NODES, decode=read_node, on_change=core.handlers.node_changed)
+    nodes = Informer(client, NODES, decode=read_offered_node, on_change=core.handlers.node_changed)
     pods = Informer(
         client,
         PODS,
@@ -128,12 +129,9 @@ def _wire(
     )
     budgets = Informer(client, PDBS, decode=read_budget)
     moves = Informer(
-        client,
-        MOVES,
-        decode=read_claims,
-        on_change=core.handlers.move_changed,
-        optional=True,
+        client, MOVES, decode=read_claims, on_change=core.handlers.move_changed, optional=True
     )
+    record = BindingRecord(lambda: ledger.assumed)
     election = LeaderElector(
         client,
         clock,
@@ -141,6 +139,7 @@ def _wire(
         namespace=settings.namespace,
         identity=identity,
         times=LeaseDurations.lasting(settings.lease_duration_s),
+        notes=record,
     )
     leader_gate = LeaderGate(election)
     tasks = {
@@ -172,6 +171,7 @@ def _wire(
         limit_s=settings.bind_timeout_s,
         on_mark=metrics.marked,
     )
+    cycles = BindingCycles(core.nominations, core.changes, clock)
     assumptions = Assumptions(
         client,
         ledger,
@@ -183,9 +183,11 @@ def _wire(
             lapse_s=settings.assumption_timeout_s,
         ),
         on_lapse=metrics.lapsed,
+        on_count=cycles.settle,
     )
     fence = Fence(
         lambda: pods.items().values(),
+        record,
         marker,
         clock,
         on_bound=assumptions.count_bound,
@@ -200,6 +202,7 @@ def _wire(
         strategy=lambda: config.value,
         leads=lambda: leader_gate.leads,
         term=lambda: election.term,
+        record=election.renew,
         clock=clock,
         metrics=metrics,
         limit_s=settings.bind_timeout_s,
@@ -223,6 +226,7 @@ def _wire(
         moves_served=lambda: moves.served,
         reservations=lambda: ledger.reservations.states(now=clock.now()),
         longest_pause_s=partial(longest_pause_s, asyncio.get_running_loop()),
+        waiting=page.board.waiting.by_reason,
     )
     activity = RequestActivity()
     learner = WorkloadLearner(core.least_waste, activity)
@@ -256,6 +260,7 @@ def _wire(
                 patient=StaleCacheRetry(
                     core.extender, core.changes, clock, limit_s=settings.stale_cache_timeout_s
                 ),
+                cycles=cycles,
                 preemptor=Preemptor(
                     ledger,
                     core.bound_pods,
@@ -344,11 +349,7 @@ class _Page:
         )
         self._explainer = Explainer(client, core, self.board, strategy=strategy, clock=clock)
         self._moves = Informer(
-            client,
-            MOVES,
-            decode=decode_move,
-            on_change=self.board.move_changed,
-            optional=True,
+            client, MOVES, decode=decode_move, on_change=self.board.move_changed, optional=True
         )
         self._hot_line = ConfigWatcher(
             client,

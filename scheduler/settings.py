@@ -48,17 +48,18 @@ class SchedulerSettings(ProcessSettings):
         "leader alone; empty: none",
     )
     announce_address: str = setting("", "IP address of this replica for that EndpointSlice")
-    announce_node: str = setting("", "node of this replica for that EndpointSlice; empty: unsaid")
+    announce_node: str = setting("", "node of this replica for that EndpointSlice; empty: left out")
     own_pod: str = setting(
-        "", "this replica's pod: the kube-scheduler in it must fit the API server; empty: unseen"
+        "",
+        "this replica's pod: the kube-scheduler in it must fit the API server; empty: not checked",
     )
     stale_cache_timeout_s: float = setting(
         0.05, "longest wait for a lagging watch before a pod is refused again", low=0, high=1
     )
     narrow_filter: bool = setting(
         False,
-        "answer filter with the best node alone where kube-scheduler would take it anyway; only if "
-        "no other extender filters after this one",
+        "answer filter with the best node alone for a pod that prefers no node itself; only if no "
+        "other extender filters after this one",
     )
     bind_timeout_s: float = setting(
         4.0, "longest wait for one Binding; below what a lost lease leaves", low=0.1, high=30
@@ -103,8 +104,8 @@ class SchedulerSettings(ProcessSettings):
             )
         if self.announce_service and not self.listen_port:
             raise ValueError(
-                "listen_port is 0, a free port that nobody knows beforehand; want the port of the "
-                f"Service that announce_service names, {self.announce_service!r}"
+                "listen_port is 0, a free port that cannot be known beforehand; want the port of "
+                f"the Service that announce_service names, {self.announce_service!r}"
             )
         if not self.bind_timeout_s < self.lease_duration_s / 3:
             raise ValueError(
@@ -112,11 +113,12 @@ class SchedulerSettings(ProcessSettings):
                 "another replica has taken over; want less than a third of lease_duration_s, "
                 f"{self.lease_duration_s}"
             )
-        longest_s = self.bind_pause_s + self.bind_timeout_s
+        longest_s = self.bind_pause_s + 2 * self.bind_timeout_s  # the Lease, and the Binding
         if not longest_s < self.assumption_check_s < self.assumption_timeout_s:
             raise ValueError(
-                "want bind_pause_s + bind_timeout_s < assumption_check_s < assumption_timeout_s; "
-                f"got {self.bind_pause_s} + {self.bind_timeout_s}, {self.assumption_check_s}, "
+                "want bind_pause_s + 2 * bind_timeout_s < assumption_check_s < "
+                f"assumption_timeout_s; got {self.bind_pause_s} + 2 * {self.bind_timeout_s}, "
+                f"{self.assumption_check_s}, "
                 f"{self.assumption_timeout_s}"
             )
 

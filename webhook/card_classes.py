@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from fracgpu.cards.card import NodeCards
-from fracgpu.cards.card_class import CardClass, CardClassCounts
+from fracgpu.cards.card_class import CardClass, CardClassCounts, SelectedNodes
 from fracgpu.cards.node_labels import cards_from_labels
+from fracgpu.k8s.node_affinity import NodeRules
 from fracgpu.k8s.pod import LIVE_PODS
 from fracgpu.state.bound_pod import decode_bound_pod
 from fracgpu.state.ledger import Ledger
@@ -54,7 +55,8 @@ class CardClassIndex:
             client,
             PODS,
             decode=_allocation,
-            field_selector=LIVE_PODS,  # of the others, which can be most of all, none holds a card
+            # None of the others holds a card, and a new pod costs the API server no event for us.
+            field_selector=f"{LIVE_PODS},spec.nodeName!=",
             on_change=self._on_pod,
         )
 
@@ -90,6 +92,10 @@ class CardClassIndex:
         nothing changes in them, the same tuple is returned.
         """
         return self._classes
+
+    def select(self, rules: NodeRules) -> SelectedNodes:
+        """Return the nodes that a pod's selectors allow, with the classes of their cards."""
+        return self._counts.select(rules)
 
     def refresh(self) -> None:
         """Count again the cards known only from labels: the memory reserved on them changed."""

@@ -20,6 +20,7 @@ class Decision(Enum):
     UNCHANGED = "unchanged"  # it has a request, and is already as it should be
     UNTOUCHED = "untouched"  # it requests nothing
     REFUSED = "refused"
+    UNKNOWN_NAMESPACE = "unknown_namespace"  # which the API server never sends
     MALFORMED = "malformed"
     TOO_LARGE = "too_large"
     TOO_SLOW = "too_slow"
@@ -39,7 +40,7 @@ class WebhookMetrics:
         self._children: dict[tuple[Decision, str], Counter] = {}
         self._seconds = Histogram(
             "fracgpu_webhook_review_duration_seconds",
-            "Time from a whole body to the answer.",
+            "Time from the complete request body to the answer.",
             buckets=_BUCKETS_S,
             registry=registry,
         )
@@ -50,7 +51,8 @@ class WebhookMetrics:
         )
         self._age = Gauge(
             "fracgpu_webhook_inventory_age_seconds",
-            "Seconds since the API server last told about nodes or pods, whichever is longer ago.",
+            "Seconds since the API server last sent anything about nodes or about pods; the longer "
+            "of the two.",
             registry=registry,
         )
         for decision in Decision:

@@ -77,10 +77,13 @@ class RecentDecisions:
 def _question(pod: Pod, namespace_labels: Mapping[str, str]) -> bytes | None:
     """Return what makes pods alike; None for a pod that is always decided by itself.
 
-    Whether a grant that a pod has already is still valid depends on the time.
+    Whether a grant that a pod has already is still valid depends on the time, and what a pod's
+    selectors allow depends on the labels of all nodes.
     """
     meta = pod.metadata
     if meta.annotations is not None and names.GRANTED in meta.annotations:
+        return None
+    if pod.spec.node_selector or pod.spec.required_nodes is not None:
         return None
     question = _encoder.encode(
         (meta is NO_META, meta.annotations, meta.labels, pod.spec, namespace_labels)

@@ -11,7 +11,9 @@ import structlog
 from aiohttp import web
 
 from fracgpu import names
-from fracgpu.cards.card_class import CardClass
+from fracgpu.cards.card_class import CardClass, SelectedNodes
+from fracgpu.errors import quoted
+from fracgpu.k8s.node_affinity import NodeRules
 from fracgpu.request.grant_note import Seal
 from process.clock import Clock
 from process.connections import Connections, Stage
@@ -31,7 +33,14 @@ from webhook.admission.mutation import admit_create, refuse_written_keys
 from webhook.admission.pod import MalformedReviewError
 from webhook.admission.review import Review, read_pods, read_review, write_allowed, write_refused
 from webhook.admission.update import admit_update
-from webhook.admission.verdict import NO_DIALECT, AdmissionResult, Allowed, Denied, Patched
+from webhook.admission.verdict import (
+    NO_DIALECT,
+    NOT_FOUND,
+    AdmissionResult,
+    Allowed,
+    Denied,
+    Patched,
+)
 from webhook.admission.workload import admit_workload
 from webhook.admission_config import AdmissionConfig
 from webhook.metrics import Decision, WebhookMetrics
@@ -56,16 +65,19 @@ class AdmissionContext:
 
     Attributes:
         classes: the cluster's card classes; None while they are unknown.
+        select: the nodes that a pod's selectors allow, with their card classes.
         config: the administrator's configuration.
         namespace_labels: labels of a namespace by its name; None if not known yet.
-        ask_labels: gets the same from the API server, for a namespace that is not known yet.
+        ask_labels: gets the same from the API server, for a namespace that is not known yet; None
+            if there is none.
         seal: the seal for grants made now in a namespace.
     """
 
     classes: Callable[[], Sequence[CardClass] | None]
+    select: Callable[[NodeRules], SelectedNodes]
     config: Callable[[], AdmissionConfig]
     namespace_labels: Callable[[str], Mapping[str, str] | None]
-    ask_labels: Callable[[str], Awaitable[Mapping[str, str]]]
+    ask_labels: Callable[[str], Awaitable[Mapping[str, str] | None]]
     seal: Callable[[str], Seal]
 
 
@@ -125,7 +137,7 @@ class RequestGate:
                     await held.enter_async_context(self._large)
                 return await request.read()
         except TimeoutError:
-            text = f"the body did not come within {self._body_timeout_s:g} s\n"
+            text = f"the body did not arrive within {self._body_timeout_s:g} s\n"
             raise web.HTTPRequestTimeout(text=text) from None
 
     async def stages(self, request: web.BaseRequest, answering: Answering) -> web.StreamResponse:
@@ -136,7 +148,9 @@ class RequestGate:
             enter(Stage.JUDGING if _has_arrived(request) else Stage.READING)
         try:
             if self._client_names and (transport is None or not self.accepts(transport)):
-                raise web.HTTPForbidden(text="the client certificate is of nobody who may ask\n")
+                raise web.HTTPForbidden(
+                    text="the client certificate has no common name that is let in\n"
+                )
             return await answering(request)
         finally:
             # Of a client that is gone, another connection may have the descriptor by now.
@@ -253,6 +267,8 @@ class AdmissionHandler:
             labels = self._context.namespace_labels(review.namespace)
             if labels is None:
                 labels = await self._context.ask_labels(review.namespace)
+            if labels is None:
+                return self._of_no_namespace(review, began_s)
             result = judge(review, labels)
         except MalformedReviewError as error:
             self._metrics.decided(Decision.MALFORMED, duration_s=self._clock.monotonic() - began_s)
@@ -260,6 +276,18 @@ class AdmissionHandler:
             return web.Response(status=400, text=f"{error}\n")
         decision, answer = _answered(review, result)
         self._note(review, result, decision, self._clock.monotonic() - began_s)
+        return web.Response(body=answer, content_type="application/json")
+
+    def _of_no_namespace(self, review: Review, began_s: float) -> web.Response:
+        """Refuse a review of an object in a namespace that does not exist.
+
+        The API server refuses such objects before it calls webhooks, so it did not send this
+        review: it leaves no line beside those of decisions that took effect.
+        """
+        message = f"namespace {quoted(review.namespace)} does not exist"
+        took_s = self._clock.monotonic() - began_s
+        self._metrics.decided(Decision.UNKNOWN_NAMESPACE, duration_s=took_s)
+        answer = write_refused(review.uid, message=message, code=NOT_FOUND, reason="NotFound")
         return web.Response(body=answer, content_type="application/json")
 
     def _note(
@@ -283,6 +311,7 @@ class AdmissionHandler:
         context = DecisionContext(
             classes=self._context.classes(),
             config=config,
+            select=self._context.select,
             namespace_labels=labels,
             seal=self._context.seal(review.namespace),
         )
@@ -294,7 +323,10 @@ class AdmissionHandler:
         if review.namespace in config.excluded_namespaces:
             return _excluded(review)
         context = DecisionContext(
-            classes=self._context.classes(), config=config, namespace_labels=labels
+            classes=self._context.classes(),
+            config=config,
+            select=self._context.select,
+            namespace_labels=labels,
         )
         return admit_workload(review, context)
 

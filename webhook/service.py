@@ -79,7 +79,7 @@ def build(settings: WebhookSettings) -> Service:
                 service_name=settings.service and f"{settings.service}.{settings.namespace}.svc",
                 on_taken=partial(_learn, seal_keys, clock),
             )
-            namespaces = NamespaceLabels(client)
+            namespaces = NamespaceLabels(client, clock)
             ready_gate.add("inventory", card_classes.problem)
             ready_gate.add("certificate", certificate.problem)
             ready_gate.add("configuration", rules.problem)
@@ -87,6 +87,7 @@ def build(settings: WebhookSettings) -> Service:
             metrics.watch_age(lambda: card_classes.age_s)
             context = AdmissionContext(
                 classes=card_classes.classes,
+                select=card_classes.select,
                 config=lambda: rules.current,
                 namespace_labels=namespaces.of,
                 ask_labels=namespaces.fetch,

@@ -17,7 +17,7 @@ class WebhookSettings(ProcessSettings):
 
     # The API server comes from outside the pod.
     listen_host: str = setting(
-        ANY_ADDRESS, "address of the HTTPS server; :: is every one of IPv4 and IPv6"
+        ANY_ADDRESS, "address of the HTTPS server; :: means every address of IPv4 and IPv6"
     )
     listen_port: int = setting(
         8443, "port of the HTTPS server; 0 takes a free one", low=0, high=65535
@@ -25,7 +25,7 @@ class WebhookSettings(ProcessSettings):
     body_limit_mib: int = setting(3, "largest AdmissionReview that is read, in MiB", low=1, high=64)
     body_timeout_s: float = setting(
         5.0,
-        "longest that a body may take to come; kube-apiserver waits no longer",
+        "longest that a body may take to arrive; kube-apiserver waits no longer",
         low=0.1,
         high=30,
     )
@@ -50,7 +50,7 @@ class WebhookSettings(ProcessSettings):
     )
     scheduler_name: str = setting(
         SCHEDULER_NAME,
-        "scheduler that asks our extender; empty leaves a pod's own (the ConfigMap goes before)",
+        "scheduler that asks our extender; empty leaves a pod's own; the ConfigMap comes first",
     )
     agent_users: tuple[str, ...] = setting(
         (_AGENT,), "users that may write fracgpu.io/wired on pods: the node agent"
@@ -64,5 +64,5 @@ class WebhookSettings(ProcessSettings):
         if self.client_names and not self.client_ca_file:
             raise ValueError(
                 f"client_names is {', '.join(self.client_names)} without client_ca_file, so no "
-                "certificate is asked for and everybody would be turned away; want both, or neither"
+                "certificate is asked for and every client would be refused; want both, or neither"
             )

@@ -1,172 +1,266 @@
-"""The cost of a mutating call, compared with a bare aiohttp handler that echoes the body.
+"""CPU time of kube-apiserver for each pod that is created, with FracGPU and without.
 
-Calls go to both in turn, in short blocks, because other load on the machine affects both; of many
-blocks and several processes the median counts. The ratio of CPU times is the steadiest on a busy
-machine.
-
-Four rows: reviews of pods that are alike, as those of one workload are; of pods that differ only in
-what admission does not read; of pods that each ask for another share; and reviews of random kinds
-and sizes, none of which is sent twice.
+Two real control planes run side by side: one with the policies and webhook configurations of
+``deploy/`` and the real webhook, one without any object of ours. Pods are created in each in turn,
+in blocks, and only the CPU time that its kube-apiserver spends during its own blocks counts, less
+what it spends in as long a time without requests; so other load on the machine changes the time
+that a run takes, and hardly the ratio. Each figure is the sum over all blocks, which has the
+garbage collections in it.
+Without KUBEBUILDER_ASSETS it only says that it needs them.
 """
 
 import asyncio
-import json
+import base64
 import os
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import cycle, islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from benchmarks.figure import Figure, percentile
-from benchmarks.fixtures.http_caller import Caller, connects, request_bytes
-from benchmarks.fixtures.live_webhook import LiveWebhook, LiveWebhooks, live_webhooks
-from benchmarks.fixtures.reviews import (
-    a_review,
-    mixed_reviews,
-    other_settings_reviews,
-    unlike_reviews,
+from benchmarks.figure import Figure
+from benchmarks.fixtures.live_webhook import PLAIN, create_objects, live_webhook
+from benchmarks.resources.shipped_roles import cpu_s
+from certs.authority import Pair, make_ca, make_serving
+from fracgpu import names
+from kube.access import connect_to
+from kube.client import KubeClient
+from kube.errors import Forbidden
+from kube.kinds import (
+    CONFIGMAPS,
+    MUTATING_WEBHOOKS,
+    NAMESPACES,
+    PODS,
+    SERVICE_ACCOUNTS,
+    VALIDATING_WEBHOOKS,
 )
-from benchmarks.webhook.comparison import Block, figures_of
-from certs.authority import make_serving
 from process.clock import SystemClock
-from simulator.envtest.ports import free_ports
+from simulator.demo.service_accounts import account_of, deployed, install_rights
+from simulator.envtest.control_plane import ASSETS_ENV, ControlPlane, find_assets
 
-_ROUNDS: Final = 3  # each with processes of its own: where their memory lies matters
+SLOW: Final = True  # a minute or two, with two real control planes
 
-_BLOCKS: Final = 12  # of each kind in one round
+_CALLERS: Final = 4
+_READY_LIMIT_S: Final = 60.0
+_POLL_S: Final = 0.2
+_IDLE_S: Final = 5.0  # before each row
+# As kube-apiserver has it by default; ControlPlane turns off what needs a controller manager.
+_FLAGS: Final = {"disable-admission-plugins": None}
 
-_CALLS: Final = 200  # to each server in one block
 
-_WARM_UP: Final = 200
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One kind of pod.
 
-_CALLERS: Final = 8
+    Attributes:
+        notes: annotations.
+        creates: in each block.
+        blocks: on each of the two control planes.
+    """
 
-_CROWD_S: Final = 4.0
+    name: str
+    notes: dict[str, str]
+    creates: int
+    blocks: int = 6
 
-_ECHO_LIMIT_S: Final = 10.0
 
-_SEED: Final = 20261122
+def ordinary_notes(count: int) -> dict[str, str]:
+    """Return *count* annotations that mean nothing to FracGPU; of 5,000 of them 230 KiB.
+
+    The API server takes 256 KiB of annotations, with their keys.
+    """
+    return {f"example.com/an-ordinary-annotation-{number:05}": "value" for number in range(count)}
+
+
+ROWS: Final = (
+    Row(name="asks_for_nothing", notes={}, creates=50, blocks=30),
+    Row(name="with_a_share", notes={names.FRACTION: "0.5"}, creates=50, blocks=24),
+    Row(name="4000_annotations", notes=ordinary_notes(4_000), creates=6),
+    Row(name="5000_annotations", notes=ordinary_notes(5_000), creates=6),
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Spent:
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    creates: int = 0
+    refused: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cluster:
+    api: ControlPlane
+    client: KubeClient
+    idle: _Spent = field(default_factory=_Spent)
+    spent: dict[str, _Spent] = field(default_factory=dict)
+
+    async def create(self, row: Row, *, block: int) -> None:
+        """Create the pods of one block, and count the CPU time of kube-apiserver meanwhile."""
+        spent = self.spent.setdefault(row.name, _Spent())
+        pending = [_a_pod(row, f"{block}-{number}") for number in range(row.creates)]
+        with self._counted(spent):
+            async with asyncio.TaskGroup() as group:
+                for _ in range(_CALLERS):
+                    group.create_task(self._create_each(pending, spent))
+        spent.creates += row.creates
+
+    async def rest(self) -> None:
+        """Count the CPU time of kube-apiserver while nobody asks it for anything."""
+        with self._counted(self.idle):
+            await asyncio.sleep(_IDLE_S)
+
+    def cpu_ms(self, row: Row) -> float:
+        """Return the CPU time of one create, in milliseconds."""
+        spent = self.spent[row.name]
+        idle_s = spent.wall_s * self.idle.cpu_s / self.idle.wall_s
+        return (spent.cpu_s - idle_s) * 1000 / spent.creates
+
+    @contextmanager
+    def _counted(self, spent: _Spent) -> Iterator[None]:
+        cpu_before_s, began_s = self._cpu_s, time.monotonic()
+        yield
+        spent.cpu_s += self._cpu_s - cpu_before_s
+        spent.wall_s += time.monotonic() - began_s
+
+    async def _create_each(self, pending: list[dict[str, Any]], spent: _Spent) -> None:
+        while pending:
+            try:
+                await self.client.create(PODS, pending.pop(), namespace=PLAIN)
+            except Forbidden:
+                spent.refused += 1
+
+    @property
+    def _cpu_s(self) -> float:
+        return cpu_s(self.api.pids["kube-apiserver"])
 
 
 def figures() -> Iterator[Figure]:
     """Yield the figures; see ``benchmarks.figure.Benchmark``."""
-    yield from asyncio.run(_measured())
+    value = os.environ.get(ASSETS_ENV)
+    if not value:
+        sys.stderr.write(f"bench: webhook needs {ASSETS_ENV}; not measured\n")
+        return
+    yield from asyncio.run(measured(find_assets(value), ROWS))
 
 
-async def _measured() -> Sequence[Figure]:
-    body = json.dumps(a_review()).encode()
-    request = request_bytes("/mutate", body)
-    # None of these comes twice in a round: what the webhook remembers must not be of before.
-    many = _WARM_UP + _BLOCKS * _CALLS
-    rows = {
-        "mutate": ("alike", [request]),
-        "settings": (
-            "of pods with other settings each",
-            [request_bytes("/mutate", each) for each in other_settings_reviews(many)],
-        ),
-        "unlike": (
-            "of another share each",
-            [request_bytes("/mutate", each) for each in unlike_reviews(many)],
-        ),
-        "mixed": (
-            "of random kinds",
-            [request_bytes(*each) for each in mixed_reviews(many, seed=_SEED)],
-        ),
-    }
-    blocks: dict[str, list[list[Block]]] = {name: [] for name in rows}
-    for _ in range(_ROUNDS):
-        with tempfile.TemporaryDirectory() as folder:
-            async with (
-                live_webhooks(Path(folder)) as live,
-                _echo(live, Path(folder)) as echo,
-            ):
-                for name, (_, requests) in rows.items():
-                    blocks[name].append(await _side_by_side(live, echo, requests))
-    found: list[Figure] = []
-    for name, (which, _) in rows.items():
-        note = (
-            f"reviews {which}, one caller, keep-alive TLS; {_ROUNDS} rounds of {_BLOCKS} blocks of "
-            f"{_CALLS} calls to each; load average {os.getloadavg()[0]:.1f}"
-        )
-        found += figures_of(name, blocks[name], note=note)
-    with tempfile.TemporaryDirectory() as folder:
-        async with live_webhooks(Path(folder), count=2) as live:
-            found += await _crowd(live, request)
-    return [*found, _figure("body", len(body) / 1024, "KiB", "AdmissionReview of one pod")]
+async def measured(assets: Path, rows: Sequence[Row]) -> list[Figure]:
+    """Return the figures of *rows*, from pods that are created in both clusters in turn."""
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        bare = await stack.enter_async_context(_cluster(assets, folder / "bare"))
+        ours = await stack.enter_async_context(_cluster(assets, folder / "ours"))
+        await stack.enter_async_context(_fracgpu(ours, folder))
+        await bare.client.create(NAMESPACES, {"metadata": {"name": PLAIN}})
+        for cluster in (bare, ours):
+            account = {"metadata": {"name": "default", "namespace": PLAIN}}
+            await cluster.client.create(SERVICE_ACCOUNTS, account)
+        await _until_in_force(ours.client)
+        for row in rows:
+            await bare.rest()
+            await ours.rest()
+            for block in range(row.blocks):
+                for cluster in (bare, ours)[:: -1 if block % 2 else 1]:
+                    await cluster.create(row, block=block)
+    note = f"kube-apiserver, CPU time of a create; load average {os.getloadavg()[0]:.1f}"
+    return [figure for row in rows for figure in _figures_of(row, bare, ours, note)]
 
 
-async def _side_by_side(
-    live: LiveWebhooks, echo_server: LiveWebhook, requests: Sequence[bytes]
-) -> list[Block]:
-    """Return the times of *requests*, sent in turn to the webhook and to the echo server."""
-    trust, server, to_send = live.trust(), live.webhooks[0], cycle(requests)
-    blocks = []
-    async with Caller(server.port, trust) as webhook, Caller(echo_server.port, trust) as echo:
-        for request in islice(to_send, _WARM_UP):
-            await webhook.timed_ms(request)
-            await echo.timed_ms(request)
-        for number in range(_BLOCKS):
-            ours: list[float] = []
-            theirs: list[float] = []
-            # Whoever comes second finds other things in the processor's caches.
-            turns = [(webhook, ours), (echo, theirs)][:: -1 if number % 2 else 1]
-            before_s, echo_before_s = server.cpu_s, echo_server.cpu_s
-            for request in islice(to_send, _CALLS):
-                for caller, times in turns:
-                    times.append(await caller.timed_ms(request))
-            cpu = (server.cpu_s - before_s) / (echo_server.cpu_s - echo_before_s)
-            blocks.append(Block(ours_ms=ours, theirs_ms=theirs, cpu_ratio=cpu))
-    return blocks
-
-
-async def _crowd(live: LiveWebhooks, request: bytes) -> list[Figure]:
-    """Return the figures of several callers at once, on the same cores as the processes."""
-    trust = live.trust()
-    times: list[float] = []
-    ends = time.perf_counter() + _CROWD_S
-
-    async def call(port: int) -> None:
-        async with Caller(port, trust) as caller:
-            while time.perf_counter() < ends:
-                times.append(await caller.timed_ms(request))
-
-    async with asyncio.TaskGroup() as group:
-        for number in range(_CALLERS):
-            group.create_task(call(live.webhooks[number % len(live.webhooks)].port))
-    note = f"{_CALLERS} callers, {len(live.webhooks)} processes, callers on the same cores"
-    return [
-        _figure("crowd_rate", len(times) / _CROWD_S, "1/s", note),
-        _figure("crowd_p50", percentile(times, 50), "ms", note),
-        _figure("crowd_p99", percentile(times, 99), "ms", note),
-    ]
+def _figures_of(row: Row, bare: _Cluster, ours: _Cluster, note: str) -> Iterator[Figure]:
+    without_ms, with_us_ms, spent = bare.cpu_ms(row), ours.cpu_ms(row), ours.spent[row.name]
+    note = f"{spent.creates} pods on each; {note}"
+    for name, value, unit in (
+        ("bare_cpu", without_ms, "ms"),
+        ("cpu", with_us_ms, "ms"),
+        ("to_bare_cpu", with_us_ms / without_ms, "ratio"),
+        ("refused", spent.refused / spent.creates, "ratio"),
+    ):
+        yield Figure(name=f"webhook.{row.name}_{name}", value=round(value, 3), unit=unit, note=note)
 
 
 @asynccontextmanager
-async def _echo(live: LiveWebhooks, folder: Path) -> AsyncIterator[LiveWebhook]:
-    (port,) = free_ports(1)
-    leaf = make_serving(
-        live.ca, names=("127.0.0.1",), now=SystemClock().now(), life=timedelta(hours=1)
-    )
-    pem = folder / "echo.pem"
-    pem.touch(mode=0o600)
-    pem.write_bytes(leaf.cert_pem + leaf.key_pem)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "benchmarks.fixtures.echo_server", str(port), str(pem)
-    )
-    try:
-        async with asyncio.timeout(_ECHO_LIMIT_S):
-            while not await connects(port):  # noqa: ASYNC110 - a process has no event
-                await asyncio.sleep(0.05)
-        yield LiveWebhook(port=port, process=process, log=folder / "echo.log")
-    finally:
-        process.terminate()
-        await process.wait()
+async def _cluster(assets: Path, workdir: Path) -> AsyncIterator[_Cluster]:
+    async with (
+        ControlPlane.start(assets, workdir, flags=_FLAGS) as api,
+        connect_to(api.url, token=api.token, ca_file=api.ca_file) as client,
+    ):
+        yield _Cluster(api=api, client=client)
 
 
-def _figure(name: str, value: float, unit: str, note: str) -> Figure:
-    return Figure(name=f"webhook.{name}", value=round(value, 3), unit=unit, note=note)
+@asynccontextmanager
+async def _fracgpu(cluster: _Cluster, folder: Path) -> AsyncIterator[None]:
+    """Install what of ``deploy/`` concerns admission, and run the webhook."""
+    now = SystemClock().now()
+    ca = make_ca(name="benchmark CA", now=now, life=timedelta(hours=6))
+    called = ("127.0.0.1", f"fracgpu-webhook.{names.SYSTEM_NAMESPACE}.svc")
+    leaf = make_serving(ca, names=called, now=now, life=timedelta(hours=3))
+    client = cluster.client
+    await client.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
+    await create_objects(client, leaf)
+    for config in deployed("ConfigMap"):
+        await client.create(CONFIGMAPS, config)
+    kubeconfig = cluster.api.kubeconfig(folder / "kubeconfig")
+    async with live_webhook(kubeconfig, folder / "webhook.log") as webhook:
+        await install_rights(client)
+        for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
+            for configuration in deployed(kind.kind):
+                for entry in configuration["webhooks"]:
+                    path = entry["clientConfig"]["service"]["path"]
+                    entry["clientConfig"] = _at(f"https://127.0.0.1:{webhook.port}{path}", ca)
+                await client.create(kind, configuration)
+        yield
+
+
+def _at(url: str, ca: Pair) -> dict[str, str]:
+    return {"url": url, "caBundle": base64.b64encode(ca.cert_pem).decode()}
+
+
+async def _until_in_force(client: KubeClient) -> None:
+    """Wait until the webhook grants a share, and until a policy denies what it must."""
+    async with asyncio.timeout(_READY_LIMIT_S):
+        while not await _granted(client) or not await _denied(client):  # noqa: ASYNC110
+            await asyncio.sleep(_POLL_S)
+
+
+async def _granted(client: KubeClient) -> bool:
+    row = Row(name="probe", notes={names.FRACTION: "0.5"}, creates=1)
+    made = await client.create(PODS, _a_pod(row, "0"), namespace=PLAIN, dry_run=True)
+    return names.GRANTED in made["metadata"]["annotations"]
+
+
+async def _denied(client: KubeClient) -> bool:
+    row = Row(name="probe", notes={names.ASSIGNMENT: "{}"}, creates=1)
+    pod = _a_pod(row, "0")
+    pod["spec"]["serviceAccountName"] = account_of("webhook")
+    try:  # in our own namespace the webhook is not asked, which would refuse it first
+        await client.create(PODS, pod, namespace=names.SYSTEM_NAMESPACE, dry_run=True)
+    except Forbidden as error:
+        return "ValidatingAdmissionPolicy" in str(error)
+    return False
+
+
+def _a_pod(row: Row, number: str) -> dict[str, Any]:
+    container = {
+        "name": "app",
+        "image": "registry.example/team/app:1.4.2",
+        "command": ["python", "-m", "app", "--port", "8080"],
+        "env": [{"name": "LOG_LEVEL", "value": "info"}, {"name": "REGION", "value": "eu-1"}],
+        "ports": [{"name": "http", "containerPort": 8080}],
+        "resources": {
+            "requests": {"cpu": "250m", "memory": "256Mi"},
+            "limits": {"memory": "512Mi"},
+        },
+        "readinessProbe": {"httpGet": {"path": "/readyz", "port": "http"}},
+    }
+    return {
+        "metadata": {
+            "name": f"{row.name.replace('_', '-')}-{number}",
+            "labels": {"app.kubernetes.io/name": "app", "team": "vision"},
+            "annotations": {"example.com/owner": "vision", **row.notes},
+        },
+        "spec": {"containers": [container]},
+    }

@@ -6,9 +6,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
+import structlog
+
+from certs.metrics import CertsMetrics
 from kube.client import PatchType
 from kube.errors import Conflict, Invalid, NotFound
 from kube.kinds import Kind
+
+log = structlog.get_logger()
 
 
 class ConfigurationClient(Protocol):
@@ -43,6 +48,7 @@ class InjectionResult(Enum):
     """The result of injecting the bundle into one target."""
 
     ABSENT = "absent"
+    """There is no such configuration, or no webhook in it."""
     CURRENT = "current"
     PATCHED = "patched"
     MOVED = "moved"
@@ -92,6 +98,33 @@ def carried_bundles(configuration: Mapping[str, Any]) -> list[tuple[str, bytes]]
     ]
 
 
+async def inject_all(
+    client: ConfigurationClient,
+    targets: Sequence[BundleTarget],
+    *,
+    bundle_pem: bytes,
+    metrics: CertsMetrics,
+) -> bool:
+    """Write *bundle_pem* into every target; report whether one changed concurrently.
+
+    Raises:
+        KubeError: the API server did not answer, or refused.
+    """
+    moved = False
+    for target in targets:
+        valid = False
+        try:
+            outcome = await inject(client, target, bundle_pem=bundle_pem)
+            valid = outcome in (InjectionResult.CURRENT, InjectionResult.PATCHED)
+        finally:
+            metrics.saw_configuration(str(target), valid=valid)
+        moved = moved or outcome is InjectionResult.MOVED
+        if outcome is InjectionResult.PATCHED:
+            metrics.injected(str(target))
+            log.info("bundle_injected", configuration=str(target))
+    return moved
+
+
 async def inject(
     client: ConfigurationClient, target: BundleTarget, *, bundle_pem: bytes
 ) -> InjectionResult:
@@ -104,7 +137,8 @@ async def inject(
         configuration = await client.get_object(target.kind, target.name)
         patch = bundle_patch(configuration, bundle_pem=bundle_pem)
         if not patch:
-            return InjectionResult.CURRENT
+            there = configuration.get("webhooks")
+            return InjectionResult.CURRENT if there else InjectionResult.ABSENT
         await client.patch(target.kind, target.name, patch, how=PatchType.JSON)
     except NotFound:
         return InjectionResult.ABSENT

@@ -1,7 +1,8 @@
 """Restarts programs that read the CA bundle only when they start, such as kube-scheduler.
 
 An annotation of the pod template names the authority. It is changed as soon as the mounted bundle
-contains a new authority, and before that authority signs anything.
+contains a new authority, and before that authority signs anything. The first authority is named by
+the workload's own annotation, which replaces no pod.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,8 @@ from kube.errors import NotFound
 from kube.kinds import DAEMONSETS, DEPLOYMENTS, Kind
 
 TRUSTS_KEY: Final = "fracgpu.io/trusts"
-"""Annotation of a pod template: the fingerprint of the authority that its pods started with."""
+"""Annotation with the fingerprint of the authority that pods started with: of their template, or of
+a Deployment that was never restarted for an authority."""
 
 
 class DeploymentClient(Protocol):
@@ -67,11 +69,34 @@ async def restarted(
     return rolled_out_everywhere(found) if kind == DAEMONSETS else rolled_out(found)
 
 
-def named_authority(deployment: Mapping[str, Any]) -> str | None:
-    """Return the authority that the Deployment's pod template names, or None."""
-    annotations = deployment["spec"]["template"].get("metadata", {}).get("annotations") or {}
-    authority: str | None = annotations.get(TRUSTS_KEY)
-    return authority
+async def name_first_authority(
+    client: DeploymentClient, name: str, *, namespace: str, authority: str
+) -> None:
+    """Record that the pods of the Deployment *name* will start with *authority*.
+
+    Call it before the Secret that they mount exists: without the Secret no pod starts. Does nothing
+    if an authority is named already, or if a pod is ready, which has started with another one.
+
+    Raises:
+        KubeError: the API server did not answer, or refused.
+    """
+    try:
+        found = await client.get_object(DEPLOYMENTS, name, namespace=namespace)
+        ready = (found.get("status") or {}).get("readyReplicas", 0)
+        if named_authority(found) is None and not ready:
+            patch = {"metadata": {"annotations": {TRUSTS_KEY: authority}}}
+            await client.patch(DEPLOYMENTS, name, patch, namespace=namespace)
+    except NotFound:
+        return
+
+
+def named_authority(workload: Mapping[str, Any]) -> str | None:
+    """Return the authority that the workload's pod template names, or else its own, or None."""
+    for metadata in (workload["spec"]["template"].get("metadata") or {}, workload["metadata"]):
+        authority: str | None = (metadata.get("annotations") or {}).get(TRUSTS_KEY)
+        if authority is not None:
+            return authority
+    return None
 
 
 def rolled_out(deployment: Mapping[str, Any]) -> bool:

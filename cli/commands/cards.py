@@ -13,7 +13,7 @@ from cli.cluster import (
     snapshot_of,
     with_cluster,
 )
-from cli.flags import LISTS, Output, add_cluster_flags, add_pod_namespace_flags, encode
+from cli.flags import LISTS, Output, Parser, add_cluster_flags, add_pod_namespace_flags, encode
 from cli.fleet import Fleet, fleet_json, fleet_of, only_namespace
 from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.printers.cells import safe
@@ -123,7 +123,7 @@ async def _follow(client: KubeClient, options: argparse.Namespace) -> int:
 
 def arguments() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="fracgpu cards",
         description="The cluster's cards: MiB and compute held, by whom, health and cordons.",
     )

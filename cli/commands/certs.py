@@ -10,7 +10,7 @@ from certs.rotate_request import RotationRefused, rotate
 from certs.settings import CertsSettings
 from certs.status import CertificateStatus, Report, collect_report
 from cli.cluster import with_cluster
-from cli.flags import LISTS, Output, add_cluster_flags, add_system_namespace_flag, encode
+from cli.flags import LISTS, Output, Parser, add_cluster_flags, add_system_namespace_flag, encode
 from cli.main import CALLED_WRONG, DONE, FAILED
 from kube.client import KubeClient
 from process.clock import SystemClock
@@ -189,7 +189,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 def arguments() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    common = argparse.ArgumentParser(add_help=False)
+    common = Parser(add_help=False)
     add_cluster_flags(common, formats=LISTS)
     add_system_namespace_flag(common, "--namespace", "-n")
     for flag, words, what in (
@@ -201,13 +201,15 @@ def arguments() -> argparse.ArgumentParser:
             "webhook configurations that trust the authority",
         ),
     ):
-        common.add_argument(flag, default=",".join(words), help=f"{what}; with commas between")
-    parser = argparse.ArgumentParser(
+        common.add_argument(flag, default=",".join(words), help=f"{what}, separated by commas")
+    parser = Parser(
         prog="fracgpu certs", description="The certificates of FracGPU: their state, or new ones."
     )
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser(
-        "status", parents=[common], help="each certificate, and who trusts it; 1 if one is not well"
+        "status",
+        parents=[common],
+        help="each certificate, and who trusts it; exit code 1 if one is invalid",
     )
     again = verbs.add_parser(
         "rotate", parents=[common], help="have new certificates made, and wait for them"

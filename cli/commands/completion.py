@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from cli.completion import SHELLS, script
+from cli.flags import Parser
 from cli.main import CALLED_WRONG, DONE
 
 
@@ -19,7 +20,7 @@ def main(argv: Sequence[str]) -> int:
 
 def arguments() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="fracgpu completion",
         description="Print the script that makes a shell complete fracgpu. For bash: "
         'eval "$(fracgpu completion bash)"; for zsh the same with zsh, after compinit; for fish: '

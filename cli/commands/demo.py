@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from cli.flags import Parser
 from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.printers.live import (
     Screen,
@@ -166,7 +167,7 @@ async def _run(rig: Rig, options: argparse.Namespace, screen: Screen) -> _Outcom
         while True:
             elapsed_s = clock.monotonic() - began_s
             state = rig.observer.dashboard(
-                expected=sum(progress.expected.values()),
+                expected=progress.expected,
                 roles=rig.roles(),
                 refusals=[refusal_line(each.name, each.message) for each in progress.refusals],
             )
@@ -233,12 +234,12 @@ def _print_addresses(rig: Rig, write: Callable[[str], None]) -> None:
         write(f"{name:<24} http://{address}/metrics")
     write("")
     write("Try next, in another terminal:")
-    for command, why in next_commands(rig.kubeconfig):
+    for command, why in next_commands(rig.kubeconfig, rig.prometheus.url):
         write(f"  {command:<{_COMMAND_COLUMNS}}{why and f' # {why}'}")
     write("Ctrl-C stops everything")
 
 
-def next_commands(kubeconfig: Path) -> tuple[tuple[str, str], ...]:
+def next_commands(kubeconfig: Path, prometheus_url: str) -> tuple[tuple[str, str], ...]:
     """Return commands that a newcomer may try on the running demo, each with what it shows."""
     fracgpu = _own_command()
     run = f"kubectl run -n {NAMESPACE} --image=simulated --annotations"
@@ -246,6 +247,7 @@ def next_commands(kubeconfig: Path) -> tuple[tuple[str, str], ...]:
         (f"export KUBECONFIG={kubeconfig}", ""),
         (f"{fracgpu} cards", "every card, who holds it, how busy it is"),
         (f"{fracgpu} moves", "what the rebalancer has moved"),
+        (f"{fracgpu} doctor --prometheus-url {prometheus_url}", "whether anything is wrong"),
         (f"{fracgpu} explain pod {NAMESPACE}/notebook", "why a pod runs where it runs, or waits"),
         (f"{run}={names.FRACTION}=0.5 half", "half a card"),
         (f"{run}={names.FRACTION}=1.5 more", "refused, with the nearest request that works"),
@@ -266,7 +268,7 @@ def _own_command() -> str:
 
 def arguments() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="fracgpu demo",
         description="From a fraction on a pod to a pod moved off a hot card, on this machine.",
     )

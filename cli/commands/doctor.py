@@ -13,7 +13,7 @@ from typing import Final
 from cli.cluster import NOT_INSTALLED, is_installed, with_cluster
 from cli.doctor.gathering import Gatherer
 from cli.doctor.prometheus_probe import ask_directly, ask_through_proxy
-from cli.flags import LISTS, Output, add_cluster_flags, add_system_namespace_flag, encode
+from cli.flags import LISTS, Output, Parser, add_cluster_flags, add_system_namespace_flag, encode
 from cli.main import CALLED_WRONG, DONE, FAILED, UNKNOWN, version
 from cli.printers.doctor_lines import doctor_json, doctor_lines
 from cli.printers.live import open_console, show_lines
@@ -100,11 +100,11 @@ async def _ask_prometheus(
 
 def arguments() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="fracgpu doctor",
         description="Check the installation from the webhook to Prometheus; each finding has its "
         "cure. Changes nothing; an account that may only read is enough. What it may not read is "
-        "said to be not checked.",
+        "reported as not checked.",
     )
     parser.add_argument(
         "--check",

@@ -15,7 +15,7 @@ from typing import Any
 
 from cli.cluster import ObservedCluster, cluster_state_of, observe, with_cluster
 from cli.extender_choice import default_config_map, read_strategy, with_choice
-from cli.flags import add_cluster_flags, encode
+from cli.flags import Parser, add_cluster_flags, encode
 from cli.kube_scheduler import read_guards, with_refusals
 from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.printers.live import open_console, show_lines
@@ -116,7 +116,7 @@ def _complain(message: str) -> int:
 
 def arguments() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="fracgpu explain",
         usage="fracgpu explain [pod] NAMESPACE/NAME [flags]",
         description="Why a pending pod does not fit, node by node and card by card, and what "

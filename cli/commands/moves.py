@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from cli.cluster import with_cluster
-from cli.flags import LISTS, Output, add_cluster_flags, add_pod_namespace_flags, encode
+from cli.flags import LISTS, Output, Parser, add_cluster_flags, add_pod_namespace_flags, encode
 from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.printers.live import open_console, show_lines
 from cli.printers.move_lines import change_line, move_lines, move_table
@@ -154,7 +154,7 @@ def _complain(message: str) -> int:
 
 def arguments() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="fracgpu moves",
         usage="fracgpu moves [NAME] [flags]",
         description="The rebalancer's moves, newest first; with a name (of a move or of a pod that "

@@ -16,6 +16,7 @@ from cli.cluster import with_cluster
 from cli.flags import (
     LISTS,
     Output,
+    Parser,
     add_cluster_flags,
     add_pod_namespace_flags,
     add_system_namespace_flag,
@@ -144,7 +145,7 @@ async def _past_moves(client: KubeClient) -> list[PastMove]:
 
 def arguments() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="fracgpu plan",
         description="What the rebalancer would do now: for each hot card the move, and for every "
         "other pod its score or the first rule that holds it back. Changes nothing.",

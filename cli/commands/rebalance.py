@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cli.cluster import with_cluster
-from cli.flags import add_cluster_flags, add_system_namespace_flag, encode
+from cli.flags import Parser, add_cluster_flags, add_system_namespace_flag, encode
 from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.printers.live import open_console, open_progress, show_lines
 from cli.printers.replay_lines import replay_table
@@ -187,7 +187,7 @@ def _seconds(low: float, high: float) -> Any:
 
 def arguments() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="fracgpu rebalance",
         usage="fracgpu rebalance replay --from TIME [--to TIME] [--config FILE] "
         "[--prometheus-url URL] [flags]",

@@ -12,7 +12,9 @@ from typing import Any, Final
 
 import structlog
 
+from cli.flags import Parser
 from cli.main import CALLED_WRONG, DONE, FAILED
+from fracgpu.spelling import did_you_mean
 from kube.errors import AccessError
 from kube.leader_election import LeaseLost
 from process import logs
@@ -75,7 +77,8 @@ def main(argv: Sequence[str]) -> int:
     name, flags = argv[0], argv[1:]
     role = ROLES.get(name)
     if role is None:
-        return _complain(CALLED_WRONG, f"unknown role {name!r}; want one of: {', '.join(ROLES)}")
+        hint = did_you_mean(name, ROLES) or f"want one of: {', '.join(ROLES)}"
+        return _complain(CALLED_WRONG, f"unknown role {name!r}; {hint}")
     try:
         settings_type = vars(importlib.import_module(f"{name}.settings"))[role.settings]
         settings: ProcessSettings = load(settings_type, flags, os.environ, program=name)
@@ -101,7 +104,7 @@ def main(argv: Sequence[str]) -> int:
 
 def arguments() -> argparse.ArgumentParser:
     """Return a parser of the role alone; each role's flags are made from its settings."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="fracgpu run",
         description="Run one role of the system until it is stopped. "
         "fracgpu run ROLE --help lists its flags and environment variables.",

@@ -13,11 +13,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from cli.cluster import observe, with_cluster
-from cli.flags import add_cluster_flags, encode
+from cli.flags import Parser, add_cluster_flags, encode
 from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.printers.chart import svg_chart, text_chart
 from cli.printers.live import open_console, open_progress, show_lines
 from cli.printers.text import Line, departures_lines, replay_lines
+from fracgpu.errors import counted
 from kube.client import KubeClient
 from simulator.replay.departures import (
     POD_KINDS,
@@ -95,7 +96,7 @@ def _compare(workload: ReplayWorkload, options: argparse.Namespace) -> int:
                 results.append(result)
     curves = {policy: mean_curve(results) for policy, results in outcomes.items()}
     if options.plot is not None:
-        title = f"{workload.cards} cards, {len(workload.pods)} pods, {_seeds(options.seeds)}"
+        title = f"{_what(workload, options.seeds)}"
         options.plot.write_text(svg_chart(curves, title=title))
     if options.output.structured:
         print(encode(replay_json(workload, outcomes, leaving), options.output))
@@ -173,9 +174,8 @@ def _scaled(
 
 
 def _what(workload: ReplayWorkload, seeds: int) -> str:
-    count = len(workload.nodes)
-    nodes = f"{count} node{'s' if count != 1 else ''} with {workload.cards} cards"
-    return f"{nodes}, a workload of {len(workload.pods)} pods, {_seeds(seeds)}"
+    nodes = f"{counted(len(workload.nodes), 'node')} with {counted(workload.cards, 'card')}"
+    return f"{nodes}, a workload of {counted(len(workload.pods), 'pod')}, {_seeds(seeds)}"
 
 
 def _seeds(count: int) -> str:
@@ -212,7 +212,7 @@ def _complain(message: str, *, code: int = CALLED_WRONG) -> int:
 
 def arguments() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="fracgpu simulate",
         usage="fracgpu simulate PODS.csv [--nodes NODES.csv] | --live [flags]",
         description="How much of a fleet each placement policy would use: the share of its cards "
@@ -259,7 +259,7 @@ def arguments() -> argparse.ArgumentParser:
         type=_percent,
         metavar="PERCENT",
         help="let pods leave as well, as their lifetimes say (columns scheduled_time and "
-        "deletion_time), and keep so much of all cards requested",
+        "deletion_time), and keep that share of all cards requested",
     )
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="write the curves as SVG")
     add_cluster_flags(parser)

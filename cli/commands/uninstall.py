@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from cli.cluster import with_cluster
-from cli.flags import LISTS, Output, add_cluster_flags, encode
+from cli.flags import LISTS, Output, Parser, add_cluster_flags, encode
 from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.removal import HOST_FILES, Left, Removal, RemovalPlan, StillSharesError, make_plan
+from fracgpu.errors import counted
 from kube.client import KubeClient
 from process.clock import SystemClock
 
@@ -112,13 +113,14 @@ def plan_lines(plan: RemovalPlan) -> list[str]:
     lines += [f"Namespace {name}, with everything in it" for name in plan.namespaces]
     if plan.moved:
         lines.append(
-            f"{len(plan.moved)} pods are marked by a move and go back to their owners: "
-            f"{_named(plan.moved)}"
+            f"{counted(len(plan.moved), 'pod')} marked by a move, each of which goes back to its "
+            f"owner: {_named(plan.moved)}"
         )
     if plan.pods:
         lines.append(
-            f"{len(plan.pods)} pods hold cards and keep them until they end; their containers "
-            f"cannot be restarted, and their memory is no longer accounted for: {_named(plan.pods)}"
+            f"{counted(len(plan.pods), 'pod')} with cards: each keeps them until it ends; its "
+            "containers cannot be restarted, and its memory is no longer accounted for: "
+            f"{_named(plan.pods)}"
         )
     return lines
 
@@ -143,7 +145,7 @@ def left_lines(left: Left) -> list[str]:
 
 def arguments() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="fracgpu uninstall",
         description="Remove everything that FracGPU wrote to the cluster. Without --yes, only "
         "list it.",

@@ -111,7 +111,7 @@ class Gatherer:
         async with asyncio.TaskGroup() as group:
             for field, read in self._readers(now).items():
                 group.create_task(self._into(found, field, read), name=f"read-{field}")
-        maps = found.pop("config_maps")
+        maps = found["config_maps"]
         return Facts(
             now=now,
             caller_ahead=ahead,

@@ -32,6 +32,24 @@ def fit(text: str, columns: int) -> str:
     return set_cell_size(text, max(columns - 1, 0)).rstrip() + _MARK if columns > 0 else ""
 
 
+def wrap(text: str, columns: int, *, indent: int) -> list[str]:
+    """Return *text* in lines of at most *columns*, broken at spaces; all but the first indented.
+
+    A word that is longer than a line stays whole.
+    """
+    lines, start = [], 0
+    while cell_len(text) > columns:
+        spaces = [at for at in range(start + 1, len(text)) if text[at] == " "]
+        room = [at for at in spaces if cell_len(text[:at]) <= columns]
+        if not spaces or not text[: spaces[-1]].strip():
+            break
+        at = room[-1] if room and text[: room[-1]].strip() else spaces[0]
+        lines.append(text[:at].rstrip())
+        text = " " * indent + text[at:].lstrip()
+        start = indent
+    return [*lines, text]
+
+
 def pad(text: str, columns: int) -> str:
     """Return *text* filled with spaces to *columns*."""
     return text + " " * (columns - cell_len(text))

@@ -1,57 +1,71 @@
-"""A check-up as lines: what was found with its cure, what could not be checked, what is fine."""
+"""A check-up as lines: each cause with its cure and consequences, what is unknown, what is fine."""
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any, Final
 
 from cli.printers.text import Line, Tone
-from fracgpu.doctor.finding import Result, Severity, Verdict
+from fracgpu.doctor.finding import Check, Result, Severity, Verdict
+from fracgpu.doctor.ranking import Cause, rank
+from fracgpu.errors import counted
 
+_MOST_ALIKE: Final = 3  # consequences that one check found
 _TONES: Final = {Severity.ERROR: Tone.BAD, Severity.WARNING: Tone.HELP}
 
 
 def doctor_lines(results: Sequence[Result], *, wide: bool = False) -> Iterator[Line]:
-    """Yield the findings first, errors before warnings, and a sum at the end.
+    """Yield the causes first, errors before warnings, each above its consequences; then a sum.
 
-    If *wide*, every check that found nothing has a line of its own.
+    If *wide*, every consequence and every check that found nothing has a line of its own.
     """
-    for severity in Severity:
-        yield from _found(results, severity)
+    causes = rank(results)
+    for cause in causes:
+        yield from _cause(cause, wide=wide)
+    unknown: dict[str, list[Check]] = {}
     for result in results:
         if result.unknown:
-            text = f"not checked: {result.check.title}: {result.unknown}  [{result.check.name}]"
-            yield Line(text=text, tone=Tone.QUIET)
+            unknown.setdefault(result.unknown, []).append(result.check)
+    for why, checks in unknown.items():
+        titles = "; ".join(check.title for check in checks)
+        text = f"not checked: {titles}: {why}  [{', '.join(check.name for check in checks)}]"
+        yield Line(text=text, tone=Tone.QUIET)
     fine = [result for result in results if result.verdict is Verdict.FINE]
     if wide:
         for result in fine:
             yield Line(text=f"ok: {result.check.title}  [{result.check.name}]", tone=Tone.GOOD)
-    yield Line(text=_sum_up(results, fine=len(fine)), tone=Tone.HEAD)
+    yield Line(text=_sum_up(results, causes, fine=len(fine)), tone=Tone.HEAD)
 
 
-def _found(results: Sequence[Result], severity: Severity) -> Iterator[Line]:
-    for result in results:
-        for finding in result.findings:
-            if finding.severity is severity:
-                text = f"{severity.value}: {finding.seen}  [{result.check.name}]"
-                yield Line(text=text, tone=_TONES[severity])
-                yield Line(text=f"  cure: {finding.cure}")
+def _cause(cause: Cause, *, wide: bool) -> Iterator[Line]:
+    first = " (fix this first)" if cause.consequences else ""
+    yield Line(
+        text=f"{cause.severity.value}{first}: {cause.finding.seen}  [{cause.check.name}]",
+        tone=_TONES[cause.severity],
+    )
+    yield Line(text=f"  cure: {cause.finding.cure}", copied=True)
+    for check, group in groupby(cause.consequences, key=lambda each: each.check.name):
+        found = [each.finding.seen for each in group]
+        shown = found if wide else found[:_MOST_ALIKE]
+        for seen in shown:
+            yield Line(text=f"  so: {seen}  [{check}]")
+        if len(found) > len(shown):
+            yield Line(text=f"  so: {len(found) - len(shown)} more like it  [{check}]")
 
 
-def _sum_up(results: Sequence[Result], *, fine: int) -> str:
-    found = [finding for result in results for finding in result.findings]
-    errors = sum(finding.severity is Severity.ERROR for finding in found)
+def _sum_up(results: Sequence[Result], causes: Sequence[Cause], *, fine: int) -> str:
+    errors = sum(cause.severity is Severity.ERROR for cause in causes)
+    following = sum(len(cause.consequences) for cause in causes)
     unknown = sum(bool(result.unknown) for result in results)
+    told = f", and {counted(following, 'consequence')} of them" if following else ""
     return (
-        f"{len(results)} checks: {fine} ok, {unknown} not checked or not to the end; "
-        f"{_count(errors, 'error')}, {_count(len(found) - errors, 'warning')}"
+        f"{len(results)} checks: {fine} ok, {unknown} not checked or only in part; "
+        f"{counted(errors, 'error')}, {counted(len(causes) - errors, 'warning')}{told}"
     )
 
 
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def doctor_json(results: Sequence[Result]) -> dict[str, Any]:
-    """Return the outcome of every check as JSON."""
+    """Return the outcome of every check as JSON; a consequence names what it follows from."""
+    causes = {id(each.finding): cause for cause in rank(results) for each in cause.consequences}
     return {
         "checks": [
             {
@@ -64,6 +78,7 @@ def doctor_json(results: Sequence[Result]) -> dict[str, Any]:
                         "severity": finding.severity.value,
                         "seen": finding.seen,
                         "cure": finding.cure,
+                        "followsFrom": _named(causes.get(id(finding))),
                     }
                     for finding in result.findings
                 ],
@@ -71,3 +86,7 @@ def doctor_json(results: Sequence[Result]) -> dict[str, Any]:
             for result in results
         ]
     }
+
+
+def _named(cause: Cause | None) -> dict[str, str] | None:
+    return {"check": cause.check.name, "seen": cause.finding.seen} if cause is not None else None

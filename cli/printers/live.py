@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from cli.fleet import Fleet
 from cli.printers.fleet_lines import fleet_lines, fleet_screen
 from cli.printers.tables import coloured, dashboard, elapsed, promises
-from cli.printers.text import Line
+from cli.printers.text import Line, wrapped
 from simulator.demo.dashboard import Dashboard
 from simulator.demo.promises import Promise
 
@@ -143,7 +143,9 @@ def open_progress(*, quiet: bool) -> Iterator[Callable[[str, float], None]]:
 
 
 def show_lines(console: Console, lines: Iterable[Line]) -> None:
-    """Print lines, in colour if the console has colours."""
+    """Print lines, in colour if the console has colours; on a terminal long ones are wrapped."""
+    if console.is_terminal:
+        lines = [part for line in lines for part in wrapped(line, console.width)]
     console.print(coloured(lines), end="", soft_wrap=True)
 
 

@@ -4,9 +4,11 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from cli.printers.text import Line, Tone, table_lines
+from cli.printers.cells import columns_of
+from cli.printers.text import Line, Tone, table_lines, wrapped
 from fracgpu.state.move_object import MoveObject, MovePhase
 
+_FACTS_AT: Final = 14  # the column where the facts of a move begin
 _MINUTE: Final = timedelta(minutes=1)
 _HOUR: Final = timedelta(hours=1)
 _DAY: Final = timedelta(days=1)
@@ -21,12 +23,16 @@ _TONES: Final = {
 def move_table(
     moves: Sequence[MoveObject], *, now: datetime, width: int | None = None
 ) -> Iterator[Line]:
-    """Yield the moves as a table in the order given, cut at *width* columns if any."""
+    """Yield the moves as a table in the order given.
+
+    If that is wider than *width* columns, each move has its phase and result in the table, and the
+    rest in lines below.
+    """
     rows = [("NAME", "POD", "FROM", "TO", "PHASE", "RESULT", "AGE", "REASON")]
     rows += [
         (
             move.name,
-            f"{move.spec.pod.namespace}/{move.spec.pod.name}",
+            _pod(move),
             move.spec.source.display,
             move.spec.target.display,
             move.status.phase.value,
@@ -37,7 +43,23 @@ def move_table(
         for move in moves
     ]
     tones = [Tone.HEAD, *(_tone(move) for move in moves)]
-    yield from table_lines(rows, tones, width=width)
+    lines = list(table_lines(rows, tones))
+    if width is None or all(columns_of(line.text) <= width for line in lines):
+        yield from lines
+        return
+    short = [("AGE", "PHASE", "RESULT", "POD")]
+    short += [
+        (age(move, now=now), move.status.phase.value, move.status.result or "-", _pod(move))
+        for move in moves
+    ]
+    head, *lines = table_lines(short, tones, width=width)
+    yield head
+    for move, line in zip(moves, lines, strict=True):
+        yield line
+        spec = move.spec
+        text = f"{spec.source.display} to {spec.target.display}: {spec.reason.message or '-'}"
+        below = Line(text=f"  {text} ({move.name})", tone=line.tone, hang=2)
+        yield from wrapped(below, width)
 
 
 def move_lines(move: MoveObject, *, now: datetime) -> Iterator[Line]:
@@ -67,7 +89,7 @@ def move_lines(move: MoveObject, *, now: datetime) -> Iterator[Line]:
         ("message", status.message or "-"),
     )
     for name, text in facts:
-        yield Line(text=f"  {name:<12}{text}")
+        yield Line(text=f"  {name:<12}{text}", hang=_FACTS_AT)
     if status.transitions:
         yield Line(text="")
         rows = [("SINCE", "PHASE", "MESSAGE")]
@@ -100,6 +122,10 @@ def age(move: MoveObject, *, now: datetime) -> str:
         if passed >= unit:
             return f"{passed // unit}{letter}"
     return f"{passed.seconds}s"
+
+
+def _pod(move: MoveObject) -> str:
+    return f"{move.spec.pod.namespace}/{move.spec.pod.name}"
 
 
 def _tone(move: MoveObject) -> Tone:

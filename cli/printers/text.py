@@ -1,10 +1,11 @@
 """Answers as lines of text, each with a tone that a terminal may show as a colour."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
-from cli.printers.cells import columns_of, fit, pad, safe
+from cli.printers.cells import columns_of, fit, pad, safe, wrap
+from fracgpu.errors import counted
 from fracgpu.explain.answers import (
     CardAnswer,
     Explanation,
@@ -17,6 +18,7 @@ from simulator.replay.departures import LATE_S, POD_KINDS, DeparturesResult, lat
 from simulator.replay.replay import ReplayResult
 
 _MOST_HOLDERS = 6
+_HANGING = 4
 
 
 class Tone(Enum):
@@ -32,10 +34,27 @@ class Tone(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One line of output."""
+    """One line of output.
+
+    Attributes:
+        copied: has a command that somebody may copy, so that no line break may be put into it.
+        hang: columns before each further line where it is wrapped; 0: a few more than before it.
+    """
 
     text: str
     tone: Tone = Tone.PLAIN
+    copied: bool = False
+    hang: int = 0
+
+
+def wrapped(line: Line, columns: int) -> list[Line]:
+    """Return a line as lines that fit *columns*; one with a command in it stays as it is."""
+    if line.copied:
+        return [line]
+    text = safe(line.text)
+    hang = line.hang or len(text) - len(text.lstrip()) + _HANGING
+    indent = min(hang, columns // 2)
+    return [replace(line, text=part) for part in wrap(text, columns, indent=indent)]
 
 
 def table_lines(
@@ -50,7 +69,8 @@ def table_lines(
     for row, tone in zip(shown, tones, strict=True):
         cells = (pad(cell, room) for cell, room in zip(row, widths, strict=True))
         text = "  ".join(cells).rstrip()
-        yield Line(text=text if width is None else fit(text, width), tone=tone)
+        text = text if width is None else fit(text, width)
+        yield Line(text=text, tone=tone, hang=sum(widths[:-1]) + 2 * (len(widths) - 1))
 
 
 def replay_lines(outcomes: Mapping[str, Sequence[ReplayResult]]) -> Iterator[Line]:
@@ -120,7 +140,7 @@ def explanation_lines(
         yield Line(text="")
         yield Line(text="What would help", tone=Tone.HEAD)
         for suggestion in suggestions:
-            yield Line(text=f"  - {suggestion.text}", tone=Tone.HELP)
+            yield Line(text=f"  - {suggestion.text}", tone=Tone.HELP, copied=True)
     for node in explanation.nodes:
         yield Line(text="")
         yield from _node_lines(node)
@@ -135,23 +155,21 @@ def _headline(explanation: Explanation) -> str:
             return f"{pod} {state} on {node}{since}"
         case PodVerdict.FITS:
             others = sum(node.fits for node in explanation.nodes) - 1
-            more = f" (and {_nodes(others)} more)" if others else ""
+            more = f" (and on {counted(others, 'other node')})" if others else ""
             return f"{pod} fits now: {explanation.choice.text}{more}"
         case PodVerdict.STUCK if node:
             return f"{pod} is on {node} and cannot start"
         case PodVerdict.STUCK:
             fitting = sum(node.fits for node in explanation.nodes)
             if fitting:
-                return f"{pod} is not scheduled, though there is room on {_nodes(fitting)}"
+                return f"{pod} is not scheduled, though there is room on {counted(fitting, 'node')}"
             if not explanation.nodes:
                 return f"{pod} cannot be placed"
-            return f"{pod} does not fit on any of {_nodes(len(explanation.nodes))}"
+            if len(explanation.nodes) == 1:
+                return f"{pod} does not fit on the only node"
+            return f"{pod} does not fit on any of {len(explanation.nodes)} nodes"
         case _:
             return f"{pod} {explanation.verdict.value}"
-
-
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"
 
 
 def _headline_tone(explanation: Explanation) -> Tone:

@@ -56,7 +56,7 @@ class CallThread:
             async with asyncio.timeout(timeout_s):
                 return await asyncio.shield(done)
         except TimeoutError:
-            self._stuck_in = getattr(function, "__name__", str(function))
+            self._stuck_in = getattr(function, "__name__", "a call").strip("_")
             done.add_done_callback(self._freed)
             text = f"{self._stuck_in} did not return in {timeout_s:g} s"
             raise StuckError(text) from None

@@ -18,6 +18,12 @@ _PIPE_DIR: Final = "/run/fracgpu-mps/pipe"
 _LOG_DIR: Final = "/run/fracgpu-mps/log"
 
 
+# A hook that limits a card's memory by variables that the container's image may set too, and with
+# which no container starts where the driver cannot limit.
+# Source: NVIDIA container toolkit 1.20, cmd/nvidia-cdi-hook/apply-cuda-memory-limits.
+_LIMITS: Final = "apply-cuda-memory-limits"
+
+
 class SpecBuildError(Exception):
     """A container's spec cannot be built; the text says why."""
 
@@ -124,7 +130,11 @@ class ContainerSpecBuilder:
             ),
             foreign_nodes=_distinct(edits, "deviceNodes", by="path"),
             foreign_mounts=_distinct(edits, "mounts", by="containerPath"),
-            hooks=_distinct(edits, "hooks"),
+            hooks=tuple(
+                hook
+                for hook in _distinct(edits, "hooks")
+                if _LIMITS not in (hook.get("args") or ())
+            ),
         )
 
     async def _isolated(self, spec: CdiSpec, claim: Claim) -> CdiSpec:

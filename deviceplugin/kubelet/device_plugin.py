@@ -87,11 +87,12 @@ class DevicePlugin(services.DevicePluginServicer):
         self._injection = injection
         self._links_visible = links_visible
         self._watchers = 0
+        self.watch_changed: Final = asyncio.Event()  # set when a stream begins or ends
         self._ending = False
 
     @property
     def watchers(self) -> int:
-        """How many streams kubelet holds open; 0 means that it does not know our health."""
+        """How many open streams have brought kubelet the slots; 0 means that it has none of us."""
         return self._watchers
 
     def end_streams(self) -> None:
@@ -113,7 +114,6 @@ class DevicePlugin(services.DevicePluginServicer):
     ) -> AsyncGenerator[messages.ListAndWatchResponse, None]:
         """Send the slots at once, and again whenever they have changed."""
         sent: tuple[Slot, ...] | None = None
-        self._watchers += 1
         try:
             async with aclosing(self._tracker.changes()) as changes:
                 async for _ in changes:
@@ -121,10 +121,16 @@ class DevicePlugin(services.DevicePluginServicer):
                         return
                     slots = self._tracker.slots()
                     if slots != sent:
-                        sent = slots
                         yield _listing(slots)
+                        # gRPC asks for the next answer once it has sent this one.
+                        if sent is None:
+                            self._watchers += 1
+                            self.watch_changed.set()
+                        sent = slots
         finally:
-            self._watchers -= 1
+            if sent is not None:
+                self._watchers -= 1
+                self.watch_changed.set()
 
     async def GetPreferredAllocation(
         self,

@@ -14,7 +14,7 @@ from fracgpu.cards.card import Card, Health
 from fracgpu.cards.card_class import model_key
 from fracgpu.cards.node_marks import NodeMarks, find_marks, shares
 from fracgpu.cards.other_plugins import offered_by_others
-from fracgpu.errors import WireError
+from fracgpu.errors import WireError, counted
 from fracgpu.k8s.container import pod_resource_sum
 from fracgpu.k8s.node import NodeCondition, decode_node
 from fracgpu.k8s.pod import Amounts
@@ -180,6 +180,17 @@ def keep_held(want: NodeState, *, held_mib: int) -> NodeState:
     return replace(want, capacity={**want.capacity, names.GPU_MEM: str(held_mib)})
 
 
+def while_unregistered(want: NodeState, *, problem: str) -> NodeState:
+    """Return *want*, saying that the node takes no new pods while kubelet does not know the agent.
+
+    The capacity stays: a pod that is bound already is still to be admitted.
+    """
+    if want.sharing is None or not want.sharing.shared:
+        return want
+    sharing = Sharing(shared=False, reason=names.AGENT_NOT_REGISTERED, message=problem)
+    return replace(want, sharing=sharing)
+
+
 def _zeros(have: NodeState) -> dict[str, str]:
     return {
         resource: "0" for resource in (names.GPU_MEM, names.GPU_COUNT) if resource in have.capacity
@@ -208,7 +219,9 @@ def _sharing_of(inventory: Inventory, *, healthy_mib: int) -> Sharing:
     ]
     unhealthy = [card for card in inventory.cards if card.health is not Health.HEALTHY]
     notes += [f"{card.uuid} is unhealthy: {card.health_reason}" for card in unhealthy]
-    message = "; ".join([f"{len(inventory.cards)} cards, {healthy_mib} MiB to share", *notes])
+    message = "; ".join(
+        [f"{counted(len(inventory.cards), 'card')}, {healthy_mib} MiB to share", *notes]
+    )
     shared = bool(healthy_mib)
     reason = "CardsShared" if shared else "NoCardToShare"
     return Sharing(shared=shared, reason=reason, message=message)

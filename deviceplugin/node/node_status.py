@@ -16,6 +16,7 @@ from deviceplugin.node.capacity import (
     status_patch,
     unseen_state,
     wanted_state,
+    while_unregistered,
 )
 from deviceplugin.node.inventory import InventoryTracker
 from fracgpu import names
@@ -79,6 +80,7 @@ class NodeStatusUpdater:
         metrics: counts the writes.
         blocked: why no card can be allocated now, however healthy, or None.
         held_mib: what this node's pods hold, or None before they are listed.
+        unregistered: why kubelet does not have our slots, or None.
     """
 
     def __init__(  # noqa: PLR0913 - its parts, all by keyword; made once, in service.py
@@ -92,8 +94,10 @@ class NodeStatusUpdater:
         metrics: DevicePluginMetrics,
         blocked: Callable[[], str | None] = lambda: None,
         held_mib: Callable[[], int | None] = lambda: 0,
+        unregistered: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._node = node
+        self._unregistered = unregistered
         self._blocked = blocked
         self._held_mib = held_mib
         self._tracker = tracker
@@ -165,7 +169,9 @@ class NodeStatusUpdater:
             return unseen_state(have, reason="CardsUnavailable", problem=unseen)
         if blocked is not None and not have.others:
             return unseen_state(have, reason="RuntimeUnknown", problem=blocked)
-        return wanted_state(self._tracker.inventory, have=have)
+        want = wanted_state(self._tracker.inventory, have=have)
+        unregistered = self._unregistered()
+        return while_unregistered(want, problem=unregistered) if unregistered else want
 
     def _held(self, have: NodeState) -> int:
         """Return the MiB that pods hold; while that is unknown, all that the node counts now."""

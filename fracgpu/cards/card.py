@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Final, NewType
 
 from fracgpu import names, units
+from fracgpu.k8s.node_affinity import Taint
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.units import Mib
 
@@ -95,7 +96,8 @@ class NodeCards:
     Attributes:
         shared: the node shares its cards.
         schedulable: the node takes new pods.
-        discouraged: a taint of the node asks for pods to run elsewhere (``PreferNoSchedule``).
+        unschedulable: it is cordoned (``spec.unschedulable``).
+        soft_taints: those that ask for pods to run elsewhere (``PreferNoSchedule``).
         unreadable: annotations that cannot be parsed, each with the error.
         heat: how busy each card was lately, 0..1, where it is known.
         foreign: MiB in use on each card by no known pod; valid however old it is.
@@ -108,7 +110,8 @@ class NodeCards:
     cordons: tuple[Cordon, ...] = ()
     shared: bool = True
     schedulable: bool = True
-    discouraged: bool = False
+    unschedulable: bool = False
+    soft_taints: tuple[Taint, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)
     heat: Mapping[CardUuid, float] = field(default_factory=dict)

@@ -1,6 +1,7 @@
 """Which cards to cordon, because they are hot or have just cooled, and which to avoid before."""
 
 from datetime import datetime, timedelta
+from statistics import fmean
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.disruption_state import DisruptionState, card_level
@@ -41,18 +42,44 @@ def cards_to_cordon(
     return frozenset(ranked[:limit])
 
 
-def cards_to_avoid(state: DisruptionState, *, cordoned: frozenset[CardUuid]) -> frozenset[CardUuid]:
+def cards_to_avoid(
+    state: DisruptionState,
+    *,
+    cordoned: frozenset[CardUuid],
+    policy: RebalancerPolicy,
+    now: datetime,
+) -> frozenset[CardUuid]:
     """Return the cards that should take a new slice only where no other card fits.
 
     These are the cards that are measured, not cool and not cordoned: above all those whose short
-    window is hot already, and hot ones beyond the share of cards that may be cordoned. A pod never
-    waits for one of them, so that there is no limit.
+    window is hot already, and hot ones beyond the share of cards that may be cordoned. So are cards
+    just relieved, although they are cool again, while cooler ones are likely. A pod never waits for
+    one of them, so that there is no limit.
     """
-    return frozenset(
-        uuid
-        for uuid, card_heat in state.heat.items()
-        if uuid not in cordoned and _is_warm(card_heat, state.reading(uuid))
-    )
+    warm = {
+        uuid for uuid, card_heat in state.heat.items() if _is_warm(card_heat, state.reading(uuid))
+    }
+    return frozenset((warm | _relieved(state, policy=policy, now=now)) - cordoned)
+
+
+def _relieved(state: DisruptionState, *, policy: RebalancerPolicy, now: datetime) -> set[CardUuid]:
+    """Return the cards that a hot pod left lately and that are busier than the average card.
+
+    Lately is as long as the pods of its owner are not moved back.
+    """
+    levels = {uuid: reading.level_ratio for uuid in state.heat if (reading := state.reading(uuid))}
+    lately = now - timedelta(seconds=policy.return_cooldown_s)
+    sources = {
+        past_move.move.source
+        for past_move in state.past
+        if past_move.disturbed
+        and not past_move.only_shown
+        and past_move.move.beneficiary is None  # the card that a waiting pod gets was not hot
+        and past_move.ended_at is not None
+        and past_move.ended_at > lately
+    }
+    average = fmean(levels.values()) if levels else 0.0
+    return {uuid for uuid in sources & levels.keys() if levels[uuid] > average}
 
 
 def _is_warm(heat: CardHeat, reading: CardReading | None) -> bool:

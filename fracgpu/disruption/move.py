@@ -38,7 +38,7 @@ class HoldReason(Enum):
     NOT_ATTRIBUTED = Unrelievable.NOT_ATTRIBUTED.value
     NO_USEFUL_POD = Unrelievable.NO_USEFUL_POD.value
     BROKEN = "the card needs to be replaced; no pod is placed there, and none is moved off"
-    REPEATING = "nothing that its exporter says has changed lately"
+    REPEATING = "none of its exporter's figures has changed lately"
     CALM_NOW = "the hot card is not busy at this moment"
     CARD_COOLDOWN = "a pod was moved off this card a short while ago"
     NODE_BUSY = "as many moves of this node as allowed are under way"
@@ -60,7 +60,7 @@ class HoldReason(Enum):
     OTHER_SCHEDULER = "another scheduler would place its replacement"
     UNJUDGED = "it has scheduling constraints that FracGPU does not evaluate"
     LOCAL_DATA = "it would lose local data"
-    GUARDS_NOT_KNOWN = "not everything that guards pods could be read from the API server"
+    GUARDS_NOT_KNOWN = "not everything that protects pods could be read from the API server"
     OWNER_NOT_KNOWN = "its controller is not known"
     ROLLOUT = "its owner is being rolled out or scaled"
     OWNER_PAUSED = "its Deployment is paused"
@@ -88,7 +88,7 @@ class HoldReason(Enum):
     SEVERAL_CONTAINERS = "several of its containers ask for cards"
     ROOM_KEPT = "cards are being freed, or kept, for it"
     ROOM_TRIED = "cards were freed for it a short while ago, and it did not start"
-    NO_ROOM = "no few moves would make room for it"
+    NO_ROOM = "no small number of moves would make room for it"
     PLAN_BUDGET = "the moves that would make room for it are more than the budgets allow now"
     NOT_WAITING = "it does not wait any more"
 

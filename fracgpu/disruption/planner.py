@@ -38,7 +38,7 @@ def plan_moves(
     if policy.mode is Mode.OFF:
         return Plan(held=(HeldBack(subject="cluster", reason=HoldReason.OFF),))
     to_cordon = cards_to_cordon(state, policy=policy, now=now)
-    to_avoid = cards_to_avoid(state, cordoned=to_cordon)
+    to_avoid = cards_to_avoid(state, cordoned=to_cordon, policy=policy, now=now)
     state = _with_under_way(state, policy=policy, now=now)
     moves: list[Move] = []
     held: list[HeldBack] = []

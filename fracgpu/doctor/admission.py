@@ -1,22 +1,29 @@
 """Whether requests are admitted: webhooks, their certificates and the policies beside them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Final
 
+from fracgpu.doctor.cures import install_again
 from fracgpu.doctor.facts import Facts, Json, known, name_of, named
-from fracgpu.doctor.finding import INSTALL_AGAIN, Check, Finding, error, warning
-
-WEBHOOK: Final = "fracgpu-webhook"
-"""Name of the webhook's configurations, Service and Deployment."""
+from fracgpu.doctor.finding import Check, Finding, error, warning
+from fracgpu.doctor.installation import CERTS, WEBHOOK, outside
+from fracgpu.doctor.ranking import (
+    CERTIFICATES,
+    INSTALLED,
+    WEBHOOK_ENDPOINTS,
+    WEBHOOK_REGISTERED,
+    WEBHOOK_TRUST,
+    workload,
+)
+from fracgpu.errors import listed
 
 POLICIES: Final = (
+    "fracgpu-agent-pods",
     "fracgpu-bindings",
     "fracgpu-cronjobs",
     "fracgpu-device-environment",
-    "fracgpu-device-environment-warn",
     "fracgpu-devices",
-    "fracgpu-devices-warn",
     "fracgpu-foreign-assignments",
     "fracgpu-lease-term",
     "fracgpu-moves",
@@ -26,11 +33,21 @@ POLICIES: Final = (
     "fracgpu-rebalancer-nodes",
     "fracgpu-rebalancer-pods",
     "fracgpu-rebalancer-records",
-    "fracgpu-scheduler-writes",
     "fracgpu-workloads",
 )
-"""The ValidatingAdmissionPolicies of ``deploy/``; each has a binding of the same name."""
+"""The ValidatingAdmissionPolicies of ``deploy/``; each has a binding that denies."""
 
+_BY_NAMESPACE: Final = ("fracgpu-devices", "fracgpu-device-environment")
+BINDINGS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(POLICIES, "Deny"),
+    **dict.fromkeys(_BY_NAMESPACE, "Warn"),  # until the administrator has read the warnings
+    **{f"{name}-deny": "Deny" for name in _BY_NAMESPACE},
+    **{f"{name}-warn": "Warn" for name in _BY_NAMESPACE},
+}
+"""The bindings of ``deploy/``, and what each of them does at least."""
+
+# Those that a label of the namespace switches on or off.
+_MAY_SELECT: Final = ("fracgpu-device", "fracgpu-foreign-assignments")
 _MUTATING: Final = ("pods.fracgpu.io", "dialects.pods.fracgpu.io")
 _EXPIRES_SOON: Final = timedelta(days=7)  # renewed with ten days left at least, as shipped
 _LOGS: Final = "kubectl -n {} logs deployment/fracgpu-certs"
@@ -45,25 +62,29 @@ def _registered(facts: Facts) -> Iterator[Finding]:
         if configuration is None:
             what = "pods" if kind.startswith("Mutating") else "workloads"
             yield error(
-                f"there is no {kind} {WEBHOOK}: nobody reads what {what} request",
-                cure=INSTALL_AGAIN,
+                f"there is no {kind} {WEBHOOK}: what {what} request is not read",
+                cure=install_again(facts),
+                breaks=[WEBHOOK_REGISTERED] if kind.startswith("Mutating") else (),
+                needs=[INSTALLED],
             )
         elif kind.startswith("Mutating"):
-            yield from _webhooks_missing(configuration)
+            yield from _webhooks_missing(configuration, install_again(facts))
 
 
-def _webhooks_missing(configuration: Json) -> Iterator[Finding]:
+def _webhooks_missing(configuration: Json, cure: str) -> Iterator[Finding]:
     webhooks = {each.get("name"): each for each in configuration.get("webhooks") or ()}
     for name in _MUTATING:
         if name not in webhooks:
             yield error(
-                f"MutatingWebhookConfiguration {WEBHOOK} has no webhook {name}", cure=INSTALL_AGAIN
+                f"MutatingWebhookConfiguration {WEBHOOK} has no webhook {name}",
+                cure=cure,
+                breaks=[WEBHOOK_REGISTERED],
             )
         elif webhooks[name].get("failurePolicy") != "Fail":
             yield error(
                 f"webhook {name} has failurePolicy {webhooks[name].get('failurePolicy')}: while it "
-                "does not answer, pods pass it untranslated and cannot start",
-                cure=INSTALL_AGAIN,
+                "does not answer, pods are admitted untranslated and cannot start",
+                cure=cure,
             )
 
 
@@ -73,6 +94,8 @@ def _trusted(facts: Facts) -> Iterator[Finding]:
             f"webhook {row.webhook}: {row.problem}, so the API server cannot call it",
             cure=f"the role certs writes the CA bundle; {_LOGS.format(facts.system_namespace)} "
             f"says why it does not; then fracgpu certs status",
+            breaks=[WEBHOOK_TRUST],
+            needs=[workload(CERTS), CERTIFICATES, INSTALLED],
         )
 
 
@@ -83,6 +106,8 @@ def _certificates(facts: Facts) -> Iterator[Finding]:
                 f"Secret {row.secret}: {row.problem}",
                 cure=f"fracgpu certs rotate; {_LOGS.format(facts.system_namespace)} says why the "
                 "role certs did not do it by itself",
+                breaks=[CERTIFICATES],
+                needs=[workload(CERTS), INSTALLED],
             )
         elif row.not_after is not None and row.not_after - facts.now < _EXPIRES_SOON:
             left = row.not_after - facts.now
@@ -91,6 +116,7 @@ def _certificates(facts: Facts) -> Iterator[Finding]:
                 "been renewed",
                 cure=f"fracgpu certs rotate; {_LOGS.format(facts.system_namespace)} says why it "
                 "was not renewed",
+                needs=[workload(CERTS)],
             )
 
 
@@ -99,6 +125,7 @@ def _days(left: timedelta) -> str:
 
 
 def _endpoints(facts: Facts) -> Iterator[Finding]:
+    outside(facts)
     ready = [
         endpoint
         for body in known(facts.slices)
@@ -112,6 +139,8 @@ def _endpoints(facts: Facts) -> Iterator[Finding]:
             f"Service {namespace}/{WEBHOOK} has no ready endpoint: every pod that requests a share "
             "is refused",
             cure=f"kubectl -n {namespace} describe pods -l app.kubernetes.io/name={WEBHOOK}",
+            breaks=[WEBHOOK_ENDPOINTS],
+            needs=[workload(WEBHOOK), INSTALLED],
         )
 
 
@@ -122,39 +151,56 @@ def _answers(facts: Facts) -> Iterator[Finding]:
     namespace = facts.system_namespace
     if answer.message:
         yield error(
-            f"the webhook was not asked: {answer.message}",
+            f"the webhook does not answer the API server: {answer.message}",
             cure=f"kubectl -n {namespace} get pods,endpointslices; a NetworkPolicy or firewall "
             "must let the API server reach port 8443 of the pods; fracgpu certs status",
+            needs=[WEBHOOK_ENDPOINTS, WEBHOOK_TRUST, WEBHOOK_REGISTERED, INSTALLED],
         )
     else:
         yield error(
-            "a pod with the impossible request of two cards' memory was accepted (in a dry run): "
-            "no webhook of FracGPU was asked about it",
-            cure="look for a namespaceSelector that somebody added: kubectl get "
-            f"mutatingwebhookconfiguration {WEBHOOK} -o yaml; or {INSTALL_AGAIN}",
+            "a pod that requests twice the memory of any card was accepted in a dry run: the API "
+            "server did not ask FracGPU's webhook about it",
+            cure="look for a namespaceSelector that was added: kubectl get "
+            f"mutatingwebhookconfiguration {WEBHOOK} -o yaml; or {install_again(facts)}",
+            needs=[WEBHOOK_REGISTERED, INSTALLED],
         )
 
 
 def _policies(facts: Facts) -> Iterator[Finding]:
-    there = {name_of(body) for body in known(facts.policies)}
-    bound = {
-        body.get("spec", {}).get("policyName"): body.get("spec", {}).get("validationActions") or ()
-        for body in known(facts.policy_bindings)
-    }
+    cure = install_again(facts)
+    policies = {name_of(body): body for body in known(facts.policies)}
+    bindings = {name_of(body): body for body in known(facts.policy_bindings)}
+    for there, wanted, what in (
+        (policies, tuple(POLICIES), "ValidatingAdmissionPolicies are missing"),
+        (bindings, tuple(BINDINGS), "ValidatingAdmissionPolicyBindings are missing, so that their "
+         "policies decide nothing there"),
+    ):  # fmt: skip
+        if names := [name for name in wanted if name not in there]:
+            yield error(
+                f"{len(names)} of {len(wanted)} {what}: {listed(names)}",
+                cure=cure,
+                needs=[INSTALLED],
+            )
     for name in POLICIES:
-        if name not in there:
-            yield error(f"ValidatingAdmissionPolicy {name} is missing", cure=INSTALL_AGAIN)
-        elif name not in bound:
+        if policies.get(name, {}).get("spec", {}).get("failurePolicy", "Fail") != "Fail":
             yield error(
-                f"ValidatingAdmissionPolicy {name} has no binding, so it decides nothing",
-                cure=INSTALL_AGAIN,
+                f"ValidatingAdmissionPolicy {name}: its failurePolicy is Ignore, so what it "
+                "cannot evaluate is admitted",
+                cure=cure,
             )
-        elif "Deny" not in bound[name] and not name.endswith("-warn"):
-            yield error(
-                f"the binding of ValidatingAdmissionPolicy {name} does not deny: its "
-                f"validationActions are {', '.join(bound[name]) or 'empty'}",
-                cure=INSTALL_AGAIN,
-            )
+    for name, action in BINDINGS.items():
+        for weakness in _weaknesses(name, action, bindings[name]) if name in bindings else ():
+            yield error(f"ValidatingAdmissionPolicyBinding {name}: {weakness}", cure=cure)
+
+
+def _weaknesses(name: str, action: str, binding: Json) -> Iterator[str]:
+    """Yield what keeps a binding from doing what it does as shipped."""
+    spec = binding.get("spec", {})
+    actions = spec.get("validationActions") or []
+    if not {action, "Deny"}.intersection(actions):
+        yield f"its validationActions are {', '.join(sorted(actions)) or 'empty'}; want {action}"
+    if spec.get("matchResources") and not name.startswith(_MAY_SELECT):
+        yield "it has matchResources, so it decides about a part of the requests only"
 
 
 CHECKS: Final = (

@@ -3,11 +3,12 @@
 from collections.abc import Collection
 from typing import Final
 
-from fracgpu.doctor import admission, measurements, nodes, scheduling, versions, workloads
+from fracgpu.doctor import admission, measurements, nodes, roles, scheduling, versions, workloads
 from fracgpu.doctor.facts import Facts
 from fracgpu.doctor.finding import Check, Result
 
 CHECKS: Final[tuple[Check, ...]] = (
+    *roles.CHECKS,
     *versions.CHECKS,
     *admission.CHECKS,
     *scheduling.CHECKS,

@@ -124,6 +124,7 @@ class Facts:
     slices: Objects | Unread
     leases: Objects | Unread
     pods: Objects | Unread
+    config_maps: Objects | Unread
     nodes: Objects | Unread
     node_leases: Objects | Unread
     runtime_classes: Objects | Unread

@@ -1,6 +1,6 @@
-"""What a check found: how bad, what was seen, and the cure."""
+"""What a check found: how bad, what was seen, the cure, and what else it explains."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -31,11 +31,15 @@ class Finding:
     Attributes:
         seen: what was seen, with the names of the objects.
         cure: a command, or the page that says what to do.
+        breaks: what does not work for this reason, such as ``deployment/fracgpu-webhook``.
+        needs: what would have to work for this to be found well; see ``ranking.py``.
     """
 
     severity: Severity
     seen: str
     cure: str
+    breaks: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,17 +83,19 @@ class Result:
         return Verdict.NOT_CHECKED if self.unknown else Verdict.FINE
 
 
-def error(seen: str, *, cure: str) -> Finding:
+def error(
+    seen: str, *, cure: str, breaks: Iterable[str] = (), needs: Iterable[str] = ()
+) -> Finding:
     """Return a finding that is an error."""
-    return Finding(severity=Severity.ERROR, seen=seen, cure=cure)
+    return Finding(
+        severity=Severity.ERROR, seen=seen, cure=cure, breaks=tuple(breaks), needs=tuple(needs)
+    )
 
 
-def warning(seen: str, *, cure: str) -> Finding:
+def warning(
+    seen: str, *, cure: str, breaks: Iterable[str] = (), needs: Iterable[str] = ()
+) -> Finding:
     """Return a finding that is a warning."""
-    return Finding(severity=Severity.WARNING, seen=seen, cure=cure)
-
-
-INSTALL_AGAIN = (
-    "install again what is missing: helm upgrade fracgpu charts/fracgpu -n fracgpu-system, or "
-    "kubectl apply --server-side -k FOLDER (docs/install.md)"
-)
+    return Finding(
+        severity=Severity.WARNING, seen=seen, cure=cure, breaks=tuple(breaks), needs=tuple(needs)
+    )

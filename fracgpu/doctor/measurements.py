@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from fracgpu import names
-from fracgpu.doctor.facts import Facts, known
-from fracgpu.doctor.finding import Check, Finding, Severity, warning
+from fracgpu.doctor.cures import change, install_again
+from fracgpu.doctor.facts import Facts, Unread, known, named
+from fracgpu.doctor.finding import Check, Finding, Severity, error, warning
+from fracgpu.doctor.installation import AGENT
+from fracgpu.doctor.ranking import ALL_AGENTS, INSTALLED, SHARING_NODES, workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +35,7 @@ SERIES: Final = (
     Series(
         spellings=names.METRIC_BUSY,
         severity=Severity.ERROR,
-        effect="the rebalancer is blind: no card is known to be hot or cool",
+        effect="the rebalancer does not know which card is hot or cool",
         cure=_SCRAPE,
     ),
     Series(
@@ -66,12 +69,17 @@ SERIES: Final = (
 def _prometheus(facts: Facts) -> Iterator[Finding]:
     answer = known(facts.prometheus)
     if answer.error:
-        yield Finding(
-            severity=Severity.ERROR,
-            seen=f"Prometheus at {answer.url} does not answer: {answer.error}; the rebalancer is "
-            "blind and moves nothing",
-            cure="set its address: helm upgrade --set prometheus.url=URL, or "
-            "FRACGPU_REBALANCER_PROMETHEUS_URL of Deployment fracgpu-rebalancer",
+        deployments = () if isinstance(facts.deployments, Unread) else facts.deployments
+        yield error(
+            f"Prometheus at {answer.url} does not answer: {answer.error}; the rebalancer has no "
+            "usage to go by, and moves nothing",
+            cure="set its address: "
+            + change(
+                named(deployments, names.REBALANCER) or {},
+                "--set prometheus.url=URL",
+                otherwise="FRACGPU_REBALANCER_PROMETHEUS_URL of Deployment fracgpu-rebalancer (the "
+                "chart's prometheus.url)",
+            ),
         )
         return
     for series in SERIES:
@@ -81,6 +89,7 @@ def _prometheus(facts: Facts) -> Iterator[Finding]:
                 seen=f"Prometheus at {answer.url} has no series {' or '.join(series.spellings)}: "
                 f"{series.effect}",
                 cure=series.cure,
+                needs=(SHARING_NODES, ALL_AGENTS, workload(AGENT), INSTALLED),
             )
 
 
@@ -89,16 +98,21 @@ def _configuration(facts: Facts) -> Iterator[Finding]:
     where = f"ConfigMap {facts.system_namespace}/{names.CONFIG_MAP}"
     if mistakes is None:
         yield warning(
-            f"there is no {where}: every role goes by its defaults",
-            cure="kubectl apply -f deploy/config.yaml, or helm upgrade",
+            f"there is no {where}: every role uses its defaults",
+            cure=install_again(facts),
+            needs=[INSTALLED],
         )
         return
+    configuration = named(known(facts.config_maps), names.CONFIG_MAP) or {}
     for key, text in mistakes.items():
-        yield Finding(
-            severity=Severity.ERROR,
-            seen=f"{where}, key {key}: {text}; what was valid before is still in use, or the "
+        yield error(
+            f"{where}, key {key}: {text}; what was valid before is still in use, or the "
             "defaults after a restart",
-            cure=f"kubectl -n {facts.system_namespace} edit configmap {names.CONFIG_MAP}",
+            cure=change(
+                configuration,
+                f"--set-json config.{key}.FIELD=VALUE",
+                otherwise=f"kubectl -n {facts.system_namespace} edit configmap {names.CONFIG_MAP}",
+            ),
         )
 
 

@@ -1,7 +1,8 @@
 """Whether nodes share their cards: agents, driver, runtime, other plugins, taints and load."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from fracgpu import names
@@ -9,6 +10,7 @@ from fracgpu.cards.annotations import read_cards, read_foreign, read_load_time
 from fracgpu.cards.card import HEAT_MAX_AGE, Health
 from fracgpu.cards.node_marks import shares
 from fracgpu.cards.other_plugins import offered_by_others
+from fracgpu.doctor.cures import change
 from fracgpu.doctor.facts import (
     Facts,
     Json,
@@ -23,12 +25,20 @@ from fracgpu.doctor.facts import (
     template_of,
 )
 from fracgpu.doctor.finding import Check, Finding, error, warning
-from fracgpu.errors import WireError
+from fracgpu.doctor.installation import AGENT, APP_LABEL, outside
+from fracgpu.doctor.ranking import (
+    ALL_AGENTS,
+    INSTALLED,
+    SHARING_NODES,
+    agent_on,
+    pod,
+    pods_of,
+    runtime_class_of,
+    workload,
+)
+from fracgpu.errors import WireError, counted
 from fracgpu.k8s.node_affinity import EXCLUDING_EFFECTS, NodeRules, Taint, Toleration
 from fracgpu.k8s.release import Release, release_of
-
-AGENT: Final = "fracgpu-deviceplugin"
-"""Name of the agent's DaemonSet, and of its pods by the label app.kubernetes.io/name."""
 
 _DRIVER_REASONS: Final = ("CardsUnavailable", "NoCardToShare")
 _RUNTIME_REASON: Final = "RuntimeUnknown"
@@ -48,28 +58,46 @@ def _sharing(facts: Facts) -> list[Json]:
 def _some_share(facts: Facts) -> Iterator[Finding]:
     if not _sharing(facts):
         yield warning(
-            "no node shares its cards", cure=f"kubectl label node NAME {names.SHARE_LABEL}=true"
+            "no node shares its cards",
+            cure=f"kubectl label node NAME {names.SHARE_LABEL}=true",
+            breaks=[SHARING_NODES],
         )
 
 
 def _agents(facts: Facts) -> Iterator[Finding]:
-    pods = [
-        pod for pod in known(facts.pods) if labels_of(pod).get("app.kubernetes.io/name") == AGENT
-    ]
-    namespace = facts.system_namespace
-    for node in _sharing(facts):
-        here = [pod for pod in pods if pod.get("spec", {}).get("nodeName") == name_of(node)]
-        if not here:
-            yield error(
-                f"node {name_of(node)} has the label {names.SHARE_LABEL}=true and no agent",
-                cure=f"kubectl -n {namespace} describe daemonset {AGENT}",
-            )
-        elif not any(is_ready(pod) for pod in here):
-            yield error(
-                f"the agent {name_of(here[0])} on node {name_of(node)} is not ready",
-                cure=f"kubectl -n {namespace} describe pod {name_of(here[0])}; "
-                f"kubectl -n {namespace} logs {name_of(here[0])}",
-            )
+    pods = [each for each in known(facts.pods) if labels_of(each).get(APP_LABEL) == AGENT]
+    sharing = _sharing(facts)
+    if sharing:
+        outside(facts)
+    missing = list(filter(None, (_agent_missing(facts, node, pods) for node in sharing)))
+    for finding in missing:
+        everywhere = (ALL_AGENTS,) if len(missing) == len(sharing) else ()
+        yield replace(finding, breaks=(*finding.breaks, *everywhere))
+
+
+def _agent_missing(facts: Facts, node: Json, pods: Sequence[Json]) -> Finding | None:
+    name, kubectl = name_of(node), f"kubectl -n {facts.system_namespace}"
+    here = [each for each in pods if each.get("spec", {}).get("nodeName") == name]
+    if not here:
+        return error(
+            f"node {name} has the label {names.SHARE_LABEL}=true and no agent",
+            cure=f"{kubectl} describe daemonset {AGENT}",
+            breaks=[agent_on(name)],
+            needs=[_taint_of(name), workload(AGENT), runtime_class_of(AGENT), INSTALLED],
+        )
+    if any(is_ready(each) for each in here):
+        return None
+    agent = name_of(here[0])
+    return error(
+        f"the agent {agent} on node {name} is not ready",
+        cure=f"{kubectl} describe pod {agent}; {kubectl} logs {agent}",
+        breaks=[agent_on(name)],
+        needs=[pod(agent), pods_of(AGENT)],
+    )
+
+
+def _taint_of(node: str) -> str:
+    return f"toleration of {node}'s taint"
 
 
 def _logs(facts: Facts, node: str) -> str:
@@ -95,11 +123,17 @@ def _driver(facts: Facts) -> Iterator[Finding]:
                 f"node {name} has no condition {names.SHARING_CONDITION}: its agent has not "
                 "reported its cards yet",
                 cure=logs,
+                needs=[agent_on(name)],
             )
         elif condition.get("status") != "True" and condition.get("reason") in _DRIVER_REASONS:
             yield error(
                 f"node {name} shares no card: {condition.get('message')}",
                 cure=f"run nvidia-smi on the node, and see {_NEEDS}; then {logs}",
+            )
+        elif condition.get("reason") == names.AGENT_NOT_REGISTERED:
+            yield warning(
+                f"node {name} takes no new pods: {condition.get('message')}",
+                cure=f"nothing while its agent or kubelet is replaced; if it stays so, {logs}",
             )
         else:
             yield from _unhealthy(node)
@@ -214,19 +248,29 @@ def _tolerated(facts: Facts) -> Iterator[Finding]:
     for node in _sharing(facts):
         for taint in _taints(node):
             name = name_of(node)
-            if rules is not None and not rules.tolerates([taint]):
+            if agent is not None and rules is not None and not rules.tolerates([taint]):
                 yield error(
                     f"the agent does not tolerate the taint {_words(taint)} of node {name}",
-                    cure=f"add the toleration to DaemonSet {AGENT} (deviceplugin.tolerations), or "
-                    f"kubectl taint node {name} {taint.key}-",
+                    cure=_tolerate(agent, taint) + f", or kubectl taint node {name} {taint.key}-",
+                    breaks=[_taint_of(name)],
                 )
             if waiting and not any(_rules(pod["spec"]).tolerates([taint]) for pod in waiting):
                 yield warning(
-                    f"none of {len(waiting)} waiting pods tolerates the taint {_words(taint)} of "
+                    f"no pod that waits for a card tolerates the taint {_words(taint)} of "
                     f"node {name}",
                     cure=f"add the toleration to the pods, or kubectl taint node {name} "
                     f"{taint.key}-; fracgpu explain names it for each pod",
                 )
+
+
+def _tolerate(agent: Json, taint: Taint) -> str:
+    ours = {"key": taint.key, "operator": "Exists", "effect": taint.effect}
+    wanted = [*(template_of(agent).get("spec", {}).get("tolerations") or ()), ours]
+    return change(
+        agent,
+        f"--set-json 'deviceplugin.tolerations={json.dumps(wanted)}'",
+        otherwise=f"add the toleration to DaemonSet {AGENT} in your kustomization.yaml",
+    )
 
 
 def _strangers(facts: Facts) -> Iterator[Finding]:
@@ -265,12 +309,13 @@ def _load(facts: Facts) -> Iterator[Finding]:
                 continue
             minutes = int((facts.now - at).total_seconds() // 60)
             seen = (
-                f"the load of node {name} was last confirmed {minutes} minutes ago: its cards "
-                "count as the hottest"
+                f"the load of node {name} was last confirmed {counted(minutes, 'minute')} ago: its "
+                "cards count as the hottest"
             )
         yield warning(
             seen,
             cure=f"the agent writes it every five minutes; {_logs(facts, name)}",
+            needs=[agent_on(name)],
         )
 
 
@@ -288,14 +333,21 @@ def _runtime_classes(facts: Facts) -> Iterator[Finding]:
         ("DaemonSet", known(facts.daemon_sets)),
         ("Deployment", known(facts.deployments)),
     ):
-        for workload in workloads:
-            wanted = template_of(workload).get("spec", {}).get("runtimeClassName")
+        for body in workloads:
+            wanted = template_of(body).get("spec", {}).get("runtimeClassName")
             if wanted and wanted not in there:
+                role = name_of(body).removeprefix("fracgpu-")
+                unset = change(
+                    body,
+                    f"--set {role}.runtimeClassName=",
+                    otherwise="take runtimeClassName out of your kustomization.yaml",
+                )
                 yield error(
-                    f"{kind} {name_of(workload)} names the runtime class {wanted}, which the "
+                    f"{kind} {name_of(body)} names the runtime class {wanted}, which the "
                     "cluster does not have: its pods are refused",
-                    cure=f"kubectl get runtimeclasses; install the NVIDIA container toolkit's "
-                    f"{wanted}, or set deviceplugin.runtimeClassName to one that exists or to ''",
+                    cure="kubectl get runtimeclasses; install the NVIDIA container toolkit's "
+                    f"{wanted}, or {unset}",
+                    breaks=[runtime_class_of(name_of(body))],
                 )
 
 

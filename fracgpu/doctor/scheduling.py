@@ -5,8 +5,12 @@ from datetime import timedelta
 from typing import Final
 
 from fracgpu import names
+from fracgpu.doctor.cures import install_again
 from fracgpu.doctor.facts import Facts, Json, NotKnownError, known, named, requests_memory, time_of
-from fracgpu.doctor.finding import INSTALL_AGAIN, Check, Finding, error, warning
+from fracgpu.doctor.finding import Check, Finding, error, warning
+from fracgpu.doctor.installation import SCHEDULER, outside
+from fracgpu.doctor.ranking import EXTENDER_LEADER, INSTALLED, PROFILE, workload
+from fracgpu.errors import counted
 
 EXTENDER_LEASE: Final = "fracgpu-scheduler-extender"
 LEADER_SLICE: Final = "fracgpu-scheduler-leader"
@@ -23,28 +27,30 @@ def _profile(facts: Facts) -> Iterator[Finding]:
             "no ConfigMap in use has a KubeSchedulerConfiguration: kube-scheduler's is a file of "
             "its own; compare it with docs/scheduler.md"
         )
+    cure = install_again(facts)
     for where, configuration in configurations.items():
-        yield from _extender_of(where, configuration)
-        yield from _profiles_of(where, configuration)
+        yield from _extender_of(where, configuration, cure)
+        yield from _profiles_of(where, configuration, cure)
 
 
-def _extender_of(where: str, configuration: Json) -> Iterator[Finding]:
+def _extender_of(where: str, configuration: Json, cure: str) -> Iterator[Finding]:
     ours = [each for each in configuration.get("extenders") or () if _manages_our_memory(each)]
     if not ours:
         yield error(
             f"{where} has no extender for {names.GPU_MEM}: pods get a node, and no card",
-            cure=INSTALL_AGAIN,
+            cure=cure,
+            breaks=[PROFILE],
         )
     for extender in ours:
         verbs = [verb for verb in ("filterVerb", "prioritizeVerb", "bindVerb")
                  if not extender.get(verb)]  # fmt: skip
         if verbs:
-            yield error(f"{where}: the extender has no {', '.join(verbs)}", cure=INSTALL_AGAIN)
+            yield error(f"{where}: the extender has no {', '.join(verbs)}", cure=cure)
         if extender.get("ignorable"):
             yield error(
-                f"{where}: the extender is ignorable, so that pods are placed without a card while "
+                f"{where}: the extender is ignorable, so pods are placed without a card while "
                 "it does not answer",
-                cure=INSTALL_AGAIN,
+                cure=cure,
             )
 
 
@@ -53,12 +59,13 @@ def _manages_our_memory(extender: Json) -> bool:
     return any(resource.get("name") == names.GPU_MEM for resource in managed)
 
 
-def _profiles_of(where: str, configuration: Json) -> Iterator[Finding]:
+def _profiles_of(where: str, configuration: Json, cure: str) -> Iterator[Finding]:
     profiles = configuration.get("profiles") or ()
     if not any(profile.get("schedulerName") == names.SCHEDULER_NAME for profile in profiles):
         yield error(
             f"{where} has no profile {names.SCHEDULER_NAME}, which admitted pods name",
-            cure=INSTALL_AGAIN,
+            cure=cure,
+            breaks=[PROFILE],
         )
     everywhere = configuration.get("percentageOfNodesToScore")
     for profile in profiles:
@@ -87,19 +94,19 @@ def _scheduler_names(facts: Facts) -> Iterator[Finding]:
     for name in sorted({pod["spec"].get("schedulerName", "") for pod in asking} - served):
         pods = [pod for pod in asking if pod["spec"].get("schedulerName", "") == name]
         metadata = pods[0]["metadata"]
+        such_as = f"{metadata.get('namespace')}/{metadata.get('name')}"
         yield error(
-            f"{len(pods)} waiting pods that ask for a card name the scheduler {name}, such as "
-            f"{metadata.get('namespace')}/{metadata.get('name')}; the extender is asked only for "
-            f"{', '.join(sorted(map(str, served)))}",
+            f"{counted(len(pods), 'waiting pod')} with schedulerName {name}, such as {such_as}; "
+            f"the extender is asked only about pods of {', '.join(sorted(map(str, served)))}",
             cure="leave schedulerName out of the pods, or set the key schedulerName of the "
             "configuration's admission (docs/webhook.md), or add a profile of that name",
+            needs=[PROFILE],
         )
 
 
 def _leads(facts: Facts) -> Iterator[Finding]:
-    finding = _lease_problem(facts, EXTENDER_LEASE, "fracgpu-scheduler", "no pod gets a card")
-    if finding is not None:
-        yield finding
+    yield from _lease_problem(facts, EXTENDER_LEASE, SCHEDULER, "no pod gets a card")
+    outside(facts)
     holder = _holder(facts, EXTENDER_LEASE)
     slice_ = named(known(facts.slices), LEADER_SLICE)
     cure = f"kubectl -n {facts.system_namespace} logs -l app.kubernetes.io/name=fracgpu-scheduler"
@@ -107,7 +114,9 @@ def _leads(facts: Facts) -> Iterator[Finding]:
     if not addresses:
         what = "is missing" if slice_ is None else "has no endpoint"
         yield error(
-            f"EndpointSlice {LEADER_SLICE} {what}: kube-scheduler reaches nobody", cure=cure
+            f"EndpointSlice {LEADER_SLICE} {what}: kube-scheduler cannot reach the extender",
+            cure=cure,
+            needs=[EXTENDER_LEADER, workload(SCHEDULER), INSTALLED],
         )
         return
     pod = named(known(facts.pods), holder) if holder else None
@@ -117,7 +126,7 @@ def _leads(facts: Facts) -> Iterator[Finding]:
     if address and address not in addresses:
         yield error(
             f"EndpointSlice {LEADER_SLICE} has {', '.join(addresses)}, but the leader {holder} has "
-            f"{address}: kube-scheduler asks somebody else",
+            f"{address}: kube-scheduler asks another address",
             cure=f"{cure} (leader_not_announced); kubectl -n {facts.system_namespace} delete "
             f"endpointslice {LEADER_SLICE}: the leader writes it anew",
         )
@@ -132,11 +141,9 @@ def _addresses(slice_: Json) -> list[str]:
 
 
 def _rebalancer_leads(facts: Facts) -> Iterator[Finding]:
-    finding = _lease_problem(
-        facts, names.REBALANCER, names.REBALANCER, "hot cards are neither seen nor relieved"
+    yield from _lease_problem(
+        facts, names.REBALANCER, names.REBALANCER, "hot cards are neither detected nor relieved"
     )
-    if finding is not None:
-        yield finding
 
 
 def _lease(facts: Facts, name: str) -> Mapping[str, object]:
@@ -149,44 +156,33 @@ def _holder(facts: Facts, name: str) -> str:
     return str(_lease(facts, name).get("holderIdentity") or "")
 
 
-def _lease_problem(facts: Facts, name: str, deployment: str, effect: str) -> Finding | None:
+def _lease_problem(facts: Facts, name: str, deployment: str, effect: str) -> Iterator[Finding]:
     spec, holder = _lease(facts, name), _holder(facts, name)
-    cure = (
-        f"kubectl -n {facts.system_namespace} get pods -l app.kubernetes.io/name={deployment}; "
-        f"kubectl -n {facts.system_namespace} logs deployment/{deployment}"
-    )
-    if not holder:
-        return error(f"Lease {name} has no holder: {effect}", cure=cure)
     renewed = time_of(spec.get("renewTime"))
     duration_s = spec.get("leaseDurationSeconds")
     length = timedelta(seconds=duration_s if isinstance(duration_s, int) else 15)
-    if renewed is None or facts.now - renewed > length + _SLACK:
-        since = f"since {renewed:%Y-%m-%d %H:%M:%S} UTC" if renewed else "ever"
-        return error(f"Lease {name} was not renewed by {holder} {since}: {effect}", cure=cure)
-    return None
-
-
-def _replicas(facts: Facts) -> Iterator[Finding]:
-    deployments = known(facts.deployments)
-    for name in ("fracgpu-webhook", "fracgpu-scheduler", names.REBALANCER, "fracgpu-certs"):
-        body = named(deployments, name)
-        if body is None:
-            if name != "fracgpu-certs":  # cert-manager may make the certificates
-                yield error(f"there is no Deployment {name}", cure=INSTALL_AGAIN)
-            continue
-        wanted = body.get("spec", {}).get("replicas", 1)
-        there = body.get("status", {}).get("availableReplicas") or 0
-        if there < wanted:
-            found = error if there == 0 else warning
-            yield found(
-                f"Deployment {name} has {there} of {wanted} replicas available",
-                cure=f"kubectl -n {facts.system_namespace} describe pods "
-                f"-l app.kubernetes.io/name={name}",
-            )
+    if not holder:
+        seen = f"Lease {name} has no holder"
+    elif renewed is None or facts.now - renewed > length + _SLACK:
+        since = (
+            f"has not renewed it since {renewed:%Y-%m-%d %H:%M:%S} UTC"
+            if renewed
+            else "never renewed it"
+        )
+        seen = f"Lease {name}: its holder {holder} {since}"
+    else:
+        return
+    kubectl = f"kubectl -n {facts.system_namespace}"
+    yield error(
+        f"{seen}: {effect}",
+        cure=f"{kubectl} get pods -l app.kubernetes.io/name={deployment}; "
+        f"{kubectl} logs deployment/{deployment}",
+        breaks=[EXTENDER_LEADER] if name == EXTENDER_LEASE else (),
+        needs=[workload(deployment), INSTALLED],
+    )
 
 
 CHECKS: Final = (
-    Check(name="replicas", title="Every role has its replicas", find=_replicas),
     Check(
         name="scheduler-profile",
         title="kube-scheduler asks the extender, about every node",

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from fracgpu.cards.card import MAX_CLOCK_SKEW
+from fracgpu.doctor.cures import install_again
 from fracgpu.doctor.facts import (
     Facts,
     Json,
@@ -19,6 +20,7 @@ from fracgpu.doctor.facts import (
     time_of,
 )
 from fracgpu.doctor.finding import Check, Finding, error, warning
+from fracgpu.doctor.ranking import INSTALLED
 from fracgpu.k8s.release import (
     Release,
     image_name_and_tag,
@@ -124,11 +126,12 @@ def _tag(spec: Json) -> str | None:
 
 def _definition(facts: Facts) -> Iterator[Finding]:
     found = named(known(facts.definitions), MOVES_DEFINITION)
-    cure = "kubectl apply -f deploy/crds/moves.yaml, or helm upgrade"
+    cure = install_again(facts)
     if found is None:
         yield error(
             f"there is no CustomResourceDefinition {MOVES_DEFINITION}: nothing can be moved",
             cure=cure,
+            needs=[INSTALLED],
         )
         return
     served = [each["name"] for each in found["spec"]["versions"] if each.get("served")]

@@ -15,6 +15,7 @@ class PodVerdict(Enum):
 
     RUNS = "runs"
     FITS = "fits"
+    CARDS_FIT = "fits by its cards; the rest of the nodes is not evaluated here"
     STUCK = "does not fit"
     ENDED = "has ended"
     ASKS_NOTHING = "asks for no share of a card"
@@ -69,7 +70,10 @@ class Objection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAnswer:
-    """One node: *fits* means that node and cards fit, *cards_fit* that the cards alone do."""
+    """One node: *fits* means that node and cards fit, *cards_fit* that the cards alone do.
+
+    Where only cards are known, no node *fits*.
+    """
 
     node: str
     fits: bool

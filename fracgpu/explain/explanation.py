@@ -23,15 +23,15 @@ from fracgpu.explain.answers import (
 )
 from fracgpu.explain.moves import words_of_hold, words_of_moves
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
+from fracgpu.k8s.scheduling.node_filters import CORDONED
 from fracgpu.placement.outcome import FitReason, NoPlacement, Placement
 from fracgpu.placement.placement import place
 from fracgpu.request.grant_note import words_of
-from fracgpu.request.need import DEFAULT_STRATEGY, PodNeed
+from fracgpu.request.need import DEFAULT_STRATEGY, PodNeed, describe_need
 from fracgpu.state.allocation import PodRecord, allocations_by_card
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod, NodeConstraints
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.snapshot import CardInfo, NodeInfo, Snapshot
-from fracgpu.units import format_mib
 
 # Larger than any real value of the labels that the webhook compares with.
 _ANY_NUMBER: Final = "999999999"
@@ -51,7 +51,7 @@ def explain(pod: ExplainedPod, state: ClusterState) -> Explanation:
     if record.node:
         return _placed(found, pod_info, state)
     blockers = _blockers(pod, state)
-    found = replace(found, blockers=blockers, notes=(*_notes(pod), *state.notes))
+    found = replace(found, blockers=blockers, notes=(*_notes(pod, state), *state.notes))
     if pod_info.need is None:
         return found
     need = by_strategy(pod_info.need, state)
@@ -59,9 +59,13 @@ def explain(pod: ExplainedPod, state: ClusterState) -> Explanation:
         judge_node(node_info, need, pod, state) for node_info in state.snapshot.nodes.values()
     )
     fits = not blockers and any(node.fits for node in nodes)
+    verdict = PodVerdict.FITS if fits else PodVerdict.STUCK
+    if state.cards_only and not blockers:
+        open_nodes = [node for node in nodes if node.cards_fit and not node.objections]
+        verdict = PodVerdict.CARDS_FIT if open_nodes else PodVerdict.STUCK
     return replace(
         found,
-        verdict=PodVerdict.FITS if fits else PodVerdict.STUCK,
+        verdict=verdict,
         nodes=nodes,
         choice=_choice(nodes, state.preferred_node) if fits else NO_FITTING_CARDS,
     )
@@ -91,7 +95,7 @@ def judge_node(
     whole = isinstance(answer, NoPlacement) and answer.whole is not None
     return NodeAnswer(
         node=node_info.node.node,
-        fits=not objections and isinstance(answer, Placement),
+        fits=not objections and isinstance(answer, Placement) and not state.cards_only,
         cards_fit=isinstance(answer, Placement),
         reason=answer.text if isinstance(answer, NoPlacement) else "",
         objections=objections,
@@ -142,11 +146,15 @@ def objections_of(node: NodeCards, pod: ExplainedPod, state: ClusterState) -> tu
     name = node.node
     constraints = state.node_constraints.get(name, NodeConstraints())
     found = []
-    if constraints.cordoned:
+    cordoned = constraints.cordoned or node.unschedulable
+    if cordoned and not pod.scheduling_constraints.node.tolerates((CORDONED,)):
         found.append(Objection(text="the node is cordoned", remedy=f"kubectl uncordon {name}"))
-    elif not node.schedulable:
+    elif not cordoned and not node.schedulable:
         found.append(
-            Objection(text="the node is not ready", remedy=f"kubectl describe node {name}")
+            Objection(
+                text="the node is not ready, or kubelet does not know its node agent",
+                remedy=f"kubectl describe node {name}",
+            )
         )
     if node.problem:
         found.append(Objection(text=f"one of its annotations cannot be parsed: {node.problem}"))
@@ -186,7 +194,7 @@ def shortages(node: NodeCards, *, asked: HostResources, taken: HostResources) ->
         text = f"{max(0, free_mib)} MiB free, {asked.memory_mib} MiB asked"
         found.append(f"too little host memory: {text}")
     if node.host.pods and taken.pods >= node.host.pods:
-        found.append(f"as many pods as it takes ({node.host.pods})")
+        found.append(f"the node has its maximum of {node.host.pods} pods")
     return tuple(found)
 
 
@@ -206,17 +214,6 @@ def open_labels(node: NodeCards, state: ClusterState) -> Mapping[str, str]:
         **{f"{names.CARD_CLASS_LABEL_PREFIX}{size}": _ANY_NUMBER for size in sizes},
         names.CARD_MEMORY_LABEL: _ANY_NUMBER,
     }
-
-
-def describe_need(need: PodNeed) -> str:
-    """Return a need in one line: ``train: 8 GiB on each of 2 cards, 30% of the compute``."""
-    parts = []
-    for container in need.containers:
-        each = f"each of {container.cards} cards" if container.cards > 1 else "1 card"
-        cores = f", {container.cores}% of the compute" if container.cores else ""
-        parts.append(f"{container.name}: {format_mib(container.mib)} on {each}{cores}")
-    models = f"; models {', '.join(need.models)}" if need.models else ""
-    return "; ".join(parts) + models
 
 
 def _asks(need: PodNeed | None) -> str:
@@ -273,15 +270,23 @@ def _blockers(pod: ExplainedPod, state: ClusterState) -> tuple[str, ...]:
             f"its schedulerName is {pod_info.scheduler_name!r}; only {wanted} asks FracGPU for a "
             "card"
         )
+    found += [
+        f"its claim {name} is not bound to a volume: its storage class binds at once, and "
+        f"kube-scheduler waits for that; see kubectl describe pvc {name}"
+        for name in state.unbound
+    ]
     if pod.gates:
         found.append(f"it is held back by scheduling gates: {', '.join(pod.gates)}")
     return tuple(found)
 
 
-def _notes(pod: ExplainedPod) -> tuple[str, ...]:
-    return tuple(
-        f"its {name} is not evaluated here" for name in pod.scheduling_constraints.unjudged
-    )
+def _notes(pod: ExplainedPod, state: ClusterState) -> tuple[str, ...]:
+    unjudged = [f"its {name} is not evaluated here" for name in pod.scheduling_constraints.unjudged]
+    if state.cards_only:
+        unjudged.append("taints, CPU, host memory and volumes are not evaluated here")
+        if pod.unschedulable_message:
+            unjudged.append(f"kube-scheduler said last: {pod.unschedulable_message}")
+    return tuple(unjudged)
 
 
 def _selector_objection(node: NodeCards, pod: ExplainedPod) -> Objection:
@@ -374,7 +379,7 @@ def _words(why: FitReason, card_info: CardInfo, need: PodNeed, cordon: Cordon | 
             return f"{why.value}: {FULL_CORES - card_info.held_cores}% free, {cores}% asked"
         case FitReason.NO_FREE_SLOT:
             most_slots = card_info.card.slots
-            return f"{why.value}: {card_info.held_slots} containers hold it, {most_slots} may"
+            return f"{why.value}: {card_info.held_slots} of {most_slots}"
         case FitReason.WRONG_MODEL:
             return f"{why.value} ({', '.join(need.models)})"
         case FitReason.WRONG_CLASS:

@@ -17,4 +17,12 @@ def read_subject(body: bytes) -> ExplainedPod:
         info=pod_info_of(pod),
         scheduling_constraints=scheduling_constraints_of(pod),
         gates=tuple(gate.name for gate in pod.spec.scheduling_gates or ()),
+        unschedulable_message=next(
+            (
+                condition.message
+                for condition in pod.status.conditions or ()
+                if condition.type == "PodScheduled" and condition.status == "False"
+            ),
+            "",
+        ),
     )

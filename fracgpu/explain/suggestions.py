@@ -14,7 +14,6 @@ from fracgpu.cards.card_class import model_allowed, model_key
 from fracgpu.explain.answers import Explanation, FittingCards, Holder, Suggestion, SuggestionKind
 from fracgpu.explain.explanation import (
     by_strategy,
-    describe_need,
     find_fitting_cards,
     fitting_cards_of,
     holders_of,
@@ -22,7 +21,7 @@ from fracgpu.explain.explanation import (
 )
 from fracgpu.k8s.container import ContainerKind
 from fracgpu.placement.outcome import Placement
-from fracgpu.request.need import ContainerNeed, PodNeed
+from fracgpu.request.need import ContainerNeed, PodNeed, describe_need
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod
 from fracgpu.state.snapshot import CardInfo, NodeInfo
 from fracgpu.units import Mib, format_mib, share_of
@@ -74,9 +73,10 @@ def _smaller(pod: ExplainedPod, need: PodNeed, nodes: Sequence[NodeInfo]) -> Ite
         return
     _, smaller, cards = best
     key, value = _asked_with(pod, smaller)
+    comes_to = f" ({_each_mib(smaller)})" if key == names.FRACTION else ""
     yield Suggestion(
         kind=SuggestionKind.SMALLER,
-        text=f'at most {key}: "{value}" fits now ({_each_mib(smaller)}): {cards.text}',
+        text=f'at most {key}: "{value}" fits now{comes_to}: {cards.text}',
         annotations={key: value},
         home=cards,
     )
@@ -208,11 +208,8 @@ def _steps(need: PodNeed) -> int:
     if len(need.containers) > 1:
         return _MILLI
     (only,) = need.containers
-    return (
-        only.mib
-        if only.share is None
-        else -(-only.share.numerator * _MILLI // only.share.denominator)
-    )
+    share = only.share
+    return only.mib if share is None else -(-share.numerator * _MILLI // share.denominator)
 
 
 def _shrunk(need: PodNeed, *, step: int, steps: int, size: Mib) -> PodNeed | None:

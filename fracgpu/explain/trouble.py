@@ -26,8 +26,10 @@ def node_trouble(node: NodeCards) -> str:
         return node.problem
     if not node.shared:
         return "does not share its cards"
+    if node.unschedulable:
+        return "cordoned"
     if not node.schedulable:
-        return "cordoned or not ready"
+        return "not ready, or kubelet does not know its node agent"
     return "" if node.cards else "has not reported its cards"
 
 

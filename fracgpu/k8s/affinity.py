@@ -12,7 +12,7 @@ _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 class NodeExpressionJson(msgspec.Struct, frozen=True):
-    """One requirement on a node."""
+    """One requirement on a node: on a label, or on a field."""
 
     key: str
     operator: str
@@ -29,7 +29,7 @@ class NodeTermJson(msgspec.Struct, frozen=True, rename="camel"):
 class NodeSelectorJson(msgspec.Struct, frozen=True, rename="camel"):
     """A ``NodeSelector``: of a pod's affinity, or of a persistent volume."""
 
-    node_selector_terms: tuple[NodeTermJson, ...] = ()
+    node_selector_terms: tuple[NodeTermJson, ...] | None = None
 
 
 class PodTermJson(msgspec.Struct, frozen=True, rename="camel"):

@@ -1,6 +1,6 @@
 """Node selectors, required node affinity, taints and tolerations, as in kube-scheduler."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -13,6 +13,7 @@ from fracgpu.k8s.selectors import operator_holds
 
 NAME_FIELD: Final = "metadata.name"
 EXCLUDING_EFFECTS: Final = ("NoSchedule", "NoExecute")
+SOFT_EFFECTS: Final = ("PreferNoSchedule",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,22 @@ class NodeExpression:
             return self.holds(node if self.key == NAME_FIELD else None)
         return self.holds(labels.get(self.key))
 
+    @property
+    def words(self) -> str:
+        """The expression as ``kubectl describe`` writes it, or as a selector on a command line."""
+        match self.operator:
+            case "In" if len(self.values) == 1:
+                return f"{self.key}={self.values[0]}"
+            case "In" | "NotIn":
+                return f"{self.key} {self.operator.lower()} ({', '.join(self.values)})"
+            case "Exists":
+                return self.key
+            case "DoesNotExist":
+                return f"!{self.key}"
+            case _:
+                sign = {"Gt": ">", "Lt": "<"}.get(self.operator, self.operator)
+                return f"{self.key} {sign} {', '.join(self.values)}"
+
 
 NodeTerms = tuple[tuple[NodeExpression, ...], ...]
 """Alternatives; the expressions of each must all hold, and one without any matches nothing.
@@ -78,6 +95,11 @@ class Toleration:
         return self.operator in ("", "Equal") and self.value == taint.value
 
 
+def untolerated(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> int:
+    """Return how many of *taints* none of *tolerations* tolerates."""
+    return sum(not any(one.tolerates(taint) for one in tolerations) for taint in taints)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRules:
     """Which nodes one pod selects and tolerates.
@@ -91,6 +113,15 @@ class NodeRules:
     terms: NodeTerms | None = None
     tolerations: tuple[Toleration, ...] = ()
 
+    @property
+    def words(self) -> str:
+        """Selector and affinity as selectors on a command line; terms joined by "or"."""
+        both = [", ".join(wanted.words for wanted in self.selector)] if self.selector else []
+        if self.terms is not None:
+            terms = [", ".join(wanted.words for wanted in term) for term in self.terms if term]
+            both.append(" or ".join(terms) or "no term")
+        return " and ".join(both)
+
     def selects(self, labels: Mapping[str, str], *, node: str = "") -> bool:
         """Report whether selector and affinity allow a node with these labels."""
         return all(wanted.matches(labels, node=node) for wanted in self.selector) and (
@@ -99,9 +130,7 @@ class NodeRules:
 
     def tolerates(self, taints: Iterable[Taint]) -> bool:
         """Report whether each of the taints is tolerated."""
-        return all(
-            any(toleration.tolerates(taint) for toleration in self.tolerations) for taint in taints
-        )
+        return not untolerated(taints, self.tolerations)
 
 
 ANY_NODE: Final = NodeRules()
@@ -141,16 +170,32 @@ def read_node_rules(
     found = read_affinity(affinity).node_affinity
     required = found.required if found else None
     return NodeRules(
-        selector=tuple(
-            NodeExpression(key=key, operator="In", values=(value,)) for key, value in selector
-        ),
+        selector=selector_expressions(dict(selector)),
         terms=None if required is None else node_terms(required),
-        tolerations=tuple(
-            Toleration(
-                key=found.key, operator=found.operator, value=found.value, effect=found.effect
-            )
-            for found in (_tolerations_decoder.decode(tolerations) if tolerations else ())
-        ),
+        tolerations=read_tolerations(tolerations),
+    )
+
+
+@lru_cache(maxsize=1024)
+def read_tolerations(tolerations: bytes) -> tuple[Toleration, ...]:
+    """Return a pod's ``tolerations``; equal ones are one object.
+
+    Args:
+        tolerations: JSON; empty if absent.
+
+    Raises:
+        ValueError: they are not what they should be.
+    """
+    return tuple(
+        Toleration(key=found.key, operator=found.operator, value=found.value, effect=found.effect)
+        for found in (_tolerations_decoder.decode(tolerations) if tolerations else ())
+    )
+
+
+def selector_expressions(selector: Mapping[str, str]) -> tuple[NodeExpression, ...]:
+    """Return a ``nodeSelector`` as expressions."""
+    return tuple(
+        NodeExpression(key=key, operator="In", values=(value,)) for key, value in selector.items()
     )
 
 
@@ -161,7 +206,7 @@ def node_terms(selector: NodeSelectorJson) -> NodeTerms:
             *_expressions(term.match_expressions, by_field=False),
             *_expressions(term.match_fields, by_field=True),
         )
-        for term in selector.node_selector_terms
+        for term in selector.node_selector_terms or ()
     )
 
 
@@ -179,10 +224,10 @@ def _expressions(
     )
 
 
-def taints_of(node: Node) -> tuple[Taint, ...]:
-    """Return the NoSchedule and NoExecute taints of a node."""
+def taints_of(node: Node, *, effects: Collection[str] = EXCLUDING_EFFECTS) -> tuple[Taint, ...]:
+    """Return the taints of a node that have one of *effects*."""
     return tuple(
         Taint(key=taint.key, value=taint.value, effect=taint.effect)
         for taint in node.spec.taints or ()
-        if taint.effect in EXCLUDING_EFFECTS
+        if taint.effect in effects
     )

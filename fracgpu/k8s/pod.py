@@ -132,6 +132,7 @@ class PodCondition(msgspec.Struct, rename="camel"):
     type: str = ""
     status: str = ""
     reason: str = ""
+    message: str = ""
     last_transition_time: datetime | None = None
 
 

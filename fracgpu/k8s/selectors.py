@@ -24,6 +24,9 @@ _EXISTS: Final = re.compile(r"\s*(?P<op>!?)\s*(?P<key>[^\s!=<>(),]+)")
 
 _SEPARATOR: Final = re.compile(r"\s*(,|$)")
 
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,63}")  # a label's value has no more characters
+_INT64: Final = 2**63
+
 
 class SelectorExpressionJson(msgspec.Struct, frozen=True):
     """The JSON of a ``LabelSelectorRequirement``."""
@@ -84,11 +87,22 @@ def operator_holds(operator: str, value: str | None, values: Sequence[str]) -> b
 
 
 def _compares(operator: str, value: str | None, values: Sequence[str]) -> bool:
-    try:
-        have, limit = int(value or ""), int(values[0])
-    except (ValueError, IndexError):
+    have = label_number(value or "")
+    limit = label_number(values[0]) if values else None
+    if have is None or limit is None:
         return False
     return have > limit if operator == "Gt" else have < limit
+
+
+def label_number(text: str) -> int | None:
+    """Return the number that Gt and Lt compare; None for a text that they do not take for one.
+
+    Source: apimachinery, pkg/labels/selector.go, which calls ``strconv.ParseInt(text, 10, 64)``.
+    """
+    if not _NUMBER.fullmatch(text):
+        return None
+    number = int(text)
+    return number if -_INT64 <= number < _INT64 else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ class FitReason(Enum):
 
     NOT_SHARED = "the node does not share its cards"
     NO_INVENTORY = "the node has not reported its cards"
-    UNSCHEDULABLE = "the node is cordoned"
+    UNSCHEDULABLE = "the node is cordoned, not ready, or kubelet does not know its node agent"
     UNREADABLE = "the annotations that describe its cards cannot be read"
     TOO_FEW_CARDS = "too few cards"
     UNHEALTHY = "unhealthy"

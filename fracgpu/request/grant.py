@@ -7,13 +7,13 @@ from typing import Final
 import msgspec
 
 from fracgpu import names
-from fracgpu.cards.card_class import CardClass, model_allowed
-from fracgpu.errors import PodField, RequestError, listed
+from fracgpu.cards.card_class import CardClass, SelectedNodes, model_allowed
+from fracgpu.errors import PodField, RequestError
 from fracgpu.k8s.container import pod_resource_sum
 from fracgpu.request.fitting import Fitting
 from fracgpu.request.need import ContainerNeed, PodNeed, PodRequest, SliceRequest
+from fracgpu.request.no_class import among_selected, models_of, no_class, sizes_of
 from fracgpu.request.resource_limits import limit_of, split_over_cards
-from fracgpu.spelling import MAX_WORD_CHARS, nearest
 from fracgpu.units import Mib, format_mib, share_of
 
 
@@ -38,8 +38,6 @@ class ClassRule:
         return bool(self.default_models) or self.default_mib is not None
 
 
-_MOST_MODELS: Final = 300  # characters of a list of the cluster's models
-
 NO_RULE: Final = ClassRule()
 
 
@@ -54,7 +52,13 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: str = ""
 
 
-def grant(request: PodRequest, classes: Sequence[CardClass], *, rule: ClassRule = NO_RULE) -> Grant:
+def grant(
+    request: PodRequest,
+    classes: Sequence[CardClass],
+    *,
+    rule: ClassRule = NO_RULE,
+    selected: SelectedNodes | None = None,
+) -> Grant:
     """Return what a request is granted, in MiB.
 
     Shares are shares of the first of *classes*, the one with the largest free share, whose nodes
@@ -62,24 +66,34 @@ def grant(request: PodRequest, classes: Sequence[CardClass], *, rule: ClassRule 
     the limits already state MiB, because the pod was admitted before, a class that agrees with them
     is preferred. Requests in MiB need no class, but some card must be large enough.
 
+    Args:
+        request: of the pod.
+        classes: of the cluster's cards, the largest free share first.
+        rule: the administrator's configuration.
+        selected: the nodes that the pod's own selectors allow, if it has any. Only their classes
+            come into question. The default class of *rule* counts where one of these nodes has it.
+
     Raises:
         RequestError: no class could ever hold the pod, or its limits contradict its annotations.
     """
     shared = any(part.share is not None for part in request.slices)
-    allowed = classes
+    allowed: Sequence[CardClass] = classes if selected is None else selected.classes
     if request.models:
         allowed = [
             card_class
-            for card_class in classes
+            for card_class in allowed
             if any(model_allowed(model, globs=request.models) for model in card_class.models)
         ]
     if not allowed:
-        return _without_class(request, _no_class(request, classes), rule, shared=shared)
+        error = no_class(request, classes, selected)
+        return _without_class(request, error, rule, shared=shared)
     candidates = allowed
     if shared and not request.models and rule.has_default:
         candidates = [card_class for card_class in allowed if _is_default(card_class, rule)]
         if not candidates:
-            return _without_class(request, _no_default(rule, classes), rule, shared=shared)
+            if not any(_is_default(card_class, rule) for card_class in classes):
+                return _without_class(request, _no_default(rule, classes), rule, shared=shared)
+            candidates = allowed  # the default class is elsewhere, where the pod may not run
     among = candidates if shared else allowed
     fitting = Fitting(request, among)
     held, card_class = _first_held(candidates, fitting)
@@ -90,6 +104,8 @@ def grant(request: PodRequest, classes: Sequence[CardClass], *, rule: ClassRule 
     first = card_class or candidates[0]
     granted = Grant(need=_need_in(request, first), card_class=first if shared else None)
     misfit = None if card_class else _misfit(request, granted.need, first, among, fitting)
+    if misfit is not None and selected is not None:
+        misfit = among_selected(misfit, selected)
     return granted if misfit is None else _waiting(request, granted, misfit, rule)
 
 
@@ -311,52 +327,15 @@ def _cards(count: int) -> str:
     return "1 card" if count == 1 else f"{count} cards"
 
 
-def _no_class(request: PodRequest, classes: Sequence[CardClass]) -> RequestError:
-    if not classes:
-        return RequestError(
-            field="the request",
-            found="a share of a card",
-            wanted="a cluster with at least one shared, healthy card",
-            hint=f"no node labelled {names.SHARE_LABEL}=true has reported one yet",
-        )
-    models = sorted({model for card_class in classes for model in card_class.models})
-    return RequestError(
-        field=names.MODEL,
-        found=", ".join(request.models),
-        wanted="globs that match a card model of this cluster: "
-        + listed(models, limit=_MOST_MODELS),
-        hint=_model_hint(request.models[0], models),
-    )
-
-
 def _no_default(rule: ClassRule, classes: Sequence[CardClass]) -> RequestError:
     sizes = "" if rule.default_mib is None else f" that shares {rule.default_mib} MiB"
-    models = sorted({model for card_class in classes for model in card_class.models})
+    models = models_of(classes)
     return RequestError(
         field="the cluster's default card",
         found=(", ".join(rule.default_models) or "a card") + sizes,
-        wanted="one that the cluster has: "
-        + listed(
-            (
-                f"{'/'.join(sorted(card_class.models))} ({card_class.capacity_mib} MiB)"
-                for card_class in classes
-            ),
-            limit=_MOST_MODELS,
-        ),
+        wanted=f"one that the cluster has: {sizes_of(classes)}",
         hint=f'name a model, e.g. {names.MODEL}: "{models[0]}"',
     )
-
-
-def _model_hint(glob: str, models: Sequence[str]) -> str:
-    if glob.startswith("!"):
-        return ""
-    bare = glob.strip("*").casefold()
-    if len(glob) > MAX_WORD_CHARS:
-        return ""
-    if bare and any(bare in model.casefold() for model in models):
-        return f"write '*{glob.strip('*')}*'"
-    close = nearest(glob, models, cutoff=0.3)
-    return f"did you mean '{close}'?" if close else ""
 
 
 def _contradiction(request: PodRequest, need: PodNeed) -> RequestError | None:

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from fracgpu.k8s.container import ContainerKind
-from fracgpu.units import Mib
+from fracgpu.units import Mib, format_mib
 
 
 class Strategy(Enum):
@@ -115,3 +115,14 @@ class PodNeed:
 
 
 DEFAULT_STRATEGY: Final = Strategy.LEAST_WASTE
+
+
+def describe_need(need: PodNeed) -> str:
+    """Return a need in one line: ``train: 8 GiB on each of 2 cards, 30% of the compute``."""
+    parts = []
+    for container in need.containers:
+        each = f"each of {container.cards} cards" if container.cards > 1 else "1 card"
+        cores = f", {container.cores}% of the compute" if container.cores else ""
+        parts.append(f"{container.name}: {format_mib(container.mib)} on {each}{cores}")
+    models = f"; models {', '.join(need.models)}" if need.models else ""
+    return "; ".join(parts) + models

@@ -109,11 +109,13 @@ class ExplainedPod:
     Attributes:
         scheduling_constraints: which nodes kube-scheduler lets it go to.
         gates: names of its scheduling gates; kube-scheduler ignores the pod while there is one.
+        unschedulable_message: why kube-scheduler last found no node for it; empty if it did not.
     """
 
     info: PodInfo
     scheduling_constraints: SchedulingConstraints
     gates: tuple[str, ...] = ()
+    unschedulable_message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +146,8 @@ class ClusterState:
         chosen: by node, the cards that the extender would take for the explained pod.
         preferred_node: the one that it would give the highest score; empty if there is none.
         notes: what could not be determined.
+        unbound: claims of the explained pod that need a volume before a node is chosen for it.
+        cards_only: taints, CPU, host memory and volumes are not known, so no node is known to fit.
         reservations: what Moves hold, by the name of the Move; consumed and lapsed ones included.
         holds: what Moves keep for waiting pods, by the name of the Move; lapsed ones included.
         denied: the cards that Moves keep the explained pod off; the snapshot has them cordoned.
@@ -154,6 +158,8 @@ class ClusterState:
     chosen: Mapping[str, frozenset[CardUuid]] = field(default_factory=dict)
     preferred_node: str = ""
     notes: tuple[str, ...] = ()
+    unbound: tuple[str, ...] = ()
+    cards_only: bool = False
     reservations: Mapping[str, Reservation] = field(default_factory=dict)
     holds: Mapping[str, CardHold] = field(default_factory=dict)
     denied: frozenset[CardUuid] = frozenset()

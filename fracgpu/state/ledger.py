@@ -22,11 +22,13 @@ class Assumption:
 
     Attributes:
         move: the name of the Move whose reservation it consumes; empty if it consumes none.
+        nominated: its Binding is not written yet; kube-scheduler has nominated the pod to the node.
     """
 
     allocation: PodAllocation
     until: datetime
     move: str = ""
+    nominated: bool = False
 
 
 class _FoldedNode(msgspec.Struct, frozen=True, gc=False):
@@ -130,6 +132,7 @@ class Ledger:
         assignment: Assignment,
         until: datetime,
         move: str = "",
+        nominated: bool = False,
     ) -> Assumption:
         """Count a placement before its Binding is confirmed, and return the assumption.
 
@@ -141,6 +144,7 @@ class Ledger:
             allocation=PodAllocation(pod_uid=pod.uid, node=node, by_card=holds),
             until=until,
             move=move,
+            nominated=nominated,
         )
         if pod.uid not in self._observed:
             self.forget(pod.uid)

@@ -1,8 +1,8 @@
 """A node object decoded: its cards, cordons, heat and allocatable host resources."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, TypeVar
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from fracgpu import names
 from fracgpu.cards.annotations import (
@@ -15,12 +15,11 @@ from fracgpu.cards.annotations import (
 from fracgpu.cards.card import NodeCards
 from fracgpu.errors import WireError
 from fracgpu.k8s.node import Node, decode_node
+from fracgpu.k8s.node_affinity import SOFT_EFFECTS, taints_of
 from fracgpu.k8s.resources import node_allocatable
 from fracgpu.k8s.scheduling.objects import SchedulingNode, scheduling_node_of
 
 _T = TypeVar("_T")
-
-_PREFER_NO: Final = "PreferNoSchedule"
 
 
 def read_node(body: bytes) -> NodeCards:
@@ -30,6 +29,20 @@ def read_node(body: bytes) -> NodeCards:
         WireError: *body* is not a node.
     """
     return node_cards_of(decode_node(body))
+
+
+def read_offered_node(body: bytes) -> NodeCards:
+    """Return the node that *body* holds, as one that takes pods although it is cordoned.
+
+    Its extender is asked about a cordoned node only by a kube-scheduler whose own filters let the
+    pod go there, because it tolerates ``node.kubernetes.io/unschedulable``, as a DaemonSet's pods
+    do.
+
+    Raises:
+        WireError: *body* is not a node.
+    """
+    node = decode_node(body)
+    return replace(node_cards_of(node), schedulable=_is_ready(node))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +91,26 @@ def node_cards_of(node: Node) -> NodeCards:
         cards=read(names.NODE_CARDS, read_cards, ()),
         cordons=read(names.NODE_CORDONS, read_cordons, ()),
         shared=labels.get(names.SHARE_LABEL) == "true",
-        schedulable=not node.spec.unschedulable and node.ready,
-        discouraged=any(taint.effect == _PREFER_NO for taint in node.spec.taints or ()),
+        schedulable=not node.spec.unschedulable and _is_ready(node),
+        unschedulable=node.spec.unschedulable,
+        soft_taints=taints_of(node, effects=SOFT_EFFECTS),
         labels=labels,
         heat=read(names.NODE_HEAT, read_heat, {}),
         foreign=read(names.NODE_FOREIGN, read_foreign, {}),
         load_time=read(names.NODE_LOAD_TIME, read_load_time, None),
         unreadable=unreadable,
         host=node_allocatable(node.status.allocatable or {}),
+    )
+
+
+def _is_ready(node: Node) -> bool:
+    """Report whether a pod that comes would start, cordoned or not.
+
+    It would fail where the agent says that kubelet does not know it.
+    """
+    return node.ready and not any(
+        condition.type == names.SHARING_CONDITION
+        and condition.status == "False"
+        and condition.reason == names.AGENT_NOT_REGISTERED
+        for condition in node.status.conditions or ()
     )

@@ -6,8 +6,9 @@ from datetime import datetime
 from typing import Final
 
 from fracgpu import names
-from fracgpu.errors import RequestError, WireError
+from fracgpu.errors import UNREADABLE, RequestError, WireError
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
+from fracgpu.k8s.node_affinity import Toleration, read_tolerations
 from fracgpu.k8s.pod import (
     Container,
     Pod,
@@ -52,8 +53,13 @@ class PodInfo:
         unschedulable_since: since when kube-scheduler has found no node for it; None if it has not
             tried (the pod is gated), or found one. The API server keeps the time while the
             condition stays False, so a pod that was gated first has waited less than it says.
-        nominated_node: where kube-scheduler makes room for it by preemption; usually empty.
+        unschedulable_why: what kube-scheduler says of the nodes then.
+        nominated_node: where kube-scheduler makes room for it by preemption, or waits for what the
+            pod needs before it is bound; usually empty.
         has_preferences: it prefers some nodes, by soft affinity or soft spreading.
+        tolerations: which taints it tolerates; none if they cannot be read.
+        has_claims: for volumes or devices, which kube-scheduler may have to bind before the pod.
+        gated: a scheduling gate keeps kube-scheduler from trying it.
     """
 
     record: PodRecord
@@ -75,8 +81,12 @@ class PodInfo:
     reason: str = ""
     created_at: datetime | None = None
     unschedulable_since: datetime | None = None
+    unschedulable_why: str = ""
     nominated_node: str = ""
     has_preferences: bool = False
+    tolerations: tuple[Toleration, ...] = ()
+    has_claims: bool = False
+    gated: bool = False
 
 
 def decode_pod_info(body: bytes) -> PodInfo:
@@ -101,6 +111,7 @@ def pod_info_of(pod: Pod) -> PodInfo:
     need, need_problem, rebalance = _need_of(annotations, containers)
     conditions = {condition.type: condition.status for condition in status.conditions or ()}
     container_ids = _container_ids(status)
+    refused = _unschedulable(status.conditions or ())
     owner = next((owner for owner in meta.owner_references or () if owner.controller), None)
     return PodInfo(
         record=PodRecord(
@@ -133,17 +144,22 @@ def pod_info_of(pod: Pod) -> PodInfo:
         finished={name: container_ids.get(name, "") for name in _finished(spec, status)},
         reason=status.reason,
         created_at=meta.creation_timestamp,
-        unschedulable_since=_unschedulable_since(status.conditions or ()),
+        unschedulable_since=refused.last_transition_time if refused else None,
+        unschedulable_why=refused.message if refused else "",
         nominated_node=status.nominated_node_name,
         has_preferences=has_preferences(spec),
+        tolerations=_tolerations(spec),
+        has_claims=bool(spec.resource_claims)
+        or any(volume.persistent_volume_claim or volume.ephemeral for volume in spec.volumes or ()),
+        gated=bool(spec.scheduling_gates),
     )
 
 
-def _unschedulable_since(conditions: Sequence[PodCondition]) -> datetime | None:
+def _unschedulable(conditions: Sequence[PodCondition]) -> PodCondition | None:
     # Sources: PodReasonUnschedulable and PodReasonSchedulingGated in core/v1's types.go.
     return next(
         (
-            condition.last_transition_time
+            condition
             for condition in conditions
             if condition.type == "PodScheduled"
             and condition.status == "False"
@@ -177,6 +193,13 @@ def _amounts(container: Container, which: str) -> dict[str, str]:
         return {}
     amounts = resources.limits if which == "limits" else resources.requests
     return {key: str(value) for key, value in (amounts or {}).items()}
+
+
+def _tolerations(spec: PodSpec) -> tuple[Toleration, ...]:
+    try:
+        return read_tolerations(bytes(spec.tolerations))
+    except UNREADABLE:
+        return ()
 
 
 def _assignment_of(annotations: Mapping[str, str]) -> tuple[Assignment | None, str]:

@@ -89,7 +89,7 @@ class Http2Connection(asyncio.Protocol):
         self._widened: set[int] = set()  # streams whose window was; 0: the connection's
         self._paused_until: float | None = None  # by when the caller must read, if it does not
         self._timer: asyncio.TimerHandle | None = None
-        self._draining = self._ended = False
+        self._leaving = self._draining = self._ended = False
         self._settles_soon = False
 
     @property
@@ -166,6 +166,9 @@ class Http2Connection(asyncio.Protocol):
 
     def _settle(self) -> None:
         """Send what is prepared; close if nothing more is to come, else watch what is late."""
+        if self._leaving and not self._draining:  # not before: all that came has begun by now
+            self.drain()
+            return
         if self._draining and not self.busy:
             self._close()
             return
@@ -347,6 +350,7 @@ class Http2Connection(asyncio.Protocol):
         if stream not in self._waiting:  # the caller has given up
             return
         self._waiting.discard(stream)
+        self._leaving = self._leaving or answer.last
         body = b"" if head else answer.body
         headers = [
             (":status", str(answer.status)),

@@ -149,7 +149,7 @@ class Remedy(Enum):
 
     RESTORE = "it gets its label back, and loses the marks"
     EVICT = "it goes"
-    WAIT = "its ReplicaSet adopts it, and it is looked at again"
+    WAIT = "its ReplicaSet adopts it, and it is checked again"
 
 
 def what_to_do(owner: OwnerFacts, *, released: bool, orphaned: bool) -> Remedy:

@@ -112,7 +112,7 @@ class MeasuredUsage:
     async def _ask_all(self, policy: RebalancerPolicy) -> _Answers:
         clock = await self._prometheus.query(promql.SERVER_TIME)
         if not clock or not is_sane(clock[0].value, low=1, high=_LATEST_S):
-            raise QueryFailed(QueryError.GARBLED, "its answer to time() is no time")
+            raise QueryFailed(QueryError.GARBLED, "its answer to time() is not a time")
         at_s, before_s = clock[0].value, self._asked_at_s
         self._asked_at_s = at_s
         if before_s is not None and at_s <= before_s:
@@ -215,7 +215,7 @@ def _value_fault(uuid: CardUuid, answers: _Answers, _: RebalancerPolicy) -> _Fau
         return ReadingQuality.PARTIAL, "a whole series of a card is missing"
     values.append((answers.remembered.get(uuid), _PERCENT))
     if not all(is_sane(value or 0.0, low=-_SLACK, high=most + _SLACK) for value, most in values):
-        return ReadingQuality.UNKNOWN, "a value of a card cannot be true"
+        return ReadingQuality.UNKNOWN, "a value of a card is impossible"
     return None
 
 

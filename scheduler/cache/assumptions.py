@@ -73,9 +73,19 @@ class _Watched:
 
 
 class Assumptions:
-    """Tracks the ledger's assumptions until each is confirmed or dropped."""
+    """Tracks the ledger's assumptions of Bindings until each is confirmed or dropped.
 
-    def __init__(
+    Args:
+        api: reads pods.
+        ledger: has the assumptions.
+        clock: the time at which they are evaluated.
+        marker: marks a pod.
+        times: of requests and assumptions.
+        on_lapse: called for each assumption that nothing confirmed or denied in time.
+        on_count: called with the UID of each pod whose placement is assumed.
+    """
+
+    def __init__(  # noqa: PLR0913 - one keyword for each collaborator
         self,
         api: PodReader,
         ledger: Ledger,
@@ -84,6 +94,7 @@ class Assumptions:
         marker: PodMarker,
         times: AssumptionTimeouts,
         on_lapse: Callable[[], None],
+        on_count: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._api = api
         self._ledger = ledger
@@ -91,6 +102,7 @@ class Assumptions:
         self._marker = marker
         self._times = times
         self._on_lapse = on_lapse
+        self._on_count = on_count
         self._watched: dict[str, _Watched] = {}
 
     def count(
@@ -106,6 +118,7 @@ class Assumptions:
                 since_s=self._clock.monotonic(),
             )
         )
+        self._on_count(record.uid)
 
     def count_bound(self, record: PodRecord) -> None:
         """Assume a pod that the API server shows bound, until the informer shows it too.
@@ -129,9 +142,12 @@ class Assumptions:
     async def settle(self) -> None:
         """Read the pods of unconfirmed assumptions, and drop what is confirmed or has expired."""
         for uid in self._ledger.lapse(now=self._clock.now()):
-            self._on_lapse()
             watched = self._watched.pop(uid, None)
-            log.error("assumption_lapsed", uid=uid, pod=watched.record.key if watched else "")
+            if watched is None:
+                log.info("nomination_lapsed", uid=uid)
+                continue
+            self._on_lapse()
+            log.error("assumption_lapsed", uid=uid, pod=watched.record.key)
         assumed = self._ledger.assumed
         self._watched = {uid: watched for uid, watched in self._watched.items() if uid in assumed}
         now_s = self._clock.monotonic()

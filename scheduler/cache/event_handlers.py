@@ -14,6 +14,7 @@ from fracgpu.state.reservation import MoveClaims
 from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey
 from scheduler.cache.change_signal import ChangeSignal
+from scheduler.cache.nominations import Nominations
 
 log = structlog.get_logger()
 
@@ -47,18 +48,20 @@ class ClusterEventHandlers:
         ledger: records which cards are held.
         changes: notified after each change.
         bound_pods: index of bound pods.
+        nominations: of the pending pods.
         on_new: called with each pod that is seen bound for the first time.
         on_gone: called with each pod that was bound and is no more.
         on_unreadable: called with an annotation and the number of pods or nodes on which it is
             unreadable, each time that number changes.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one keyword for each collaborator
         self,
         ledger: Ledger,
         changes: ChangeSignal,
         bound_pods: BoundPodIndex,
         *,
+        nominations: Nominations,
         on_new: Callable[[BoundPod], None] = lambda _: None,
         on_gone: Callable[[BoundPod], None] = lambda _: None,
         on_unreadable: Callable[[str, int], None] = lambda *_: None,
@@ -66,6 +69,7 @@ class ClusterEventHandlers:
         self._ledger = ledger
         self._changes = changes
         self._bound_pods = bound_pods
+        self._nominations = nominations
         self._on_new = on_new
         self._on_gone = on_gone
         self._on_unreadable = on_unreadable
@@ -78,15 +82,18 @@ class ClusterEventHandlers:
         self._note(names.ASSIGNMENT, change.uid, of=change.key, problem=problem)
         if change.type is ChangeType.DELETED:
             self._ledger.remove_pod(change.uid)
+            self._nominations.forget(change.uid)
             bound = self._bound_pods.remove(change.uid)
             if bound is not None:
                 self._on_gone(bound)
         elif isinstance(pod, BoundPod):
             self._ledger.observe(pod.allocation)
+            self._nominations.forget(change.uid)
             if self._bound_pods.put(pod):
                 self._on_new(pod)
         else:
             self._ledger.set_pod(pod.record)
+            self._nominations.see(pod)
         self._changes.notify(change.uid)
 
     def node_changed(self, change: Change[NodeCards]) -> None:

@@ -1,30 +1,31 @@
 """Bind: choose the cards, assume them, and write node and cards in one Binding.
 
 The API server stores both or neither. A 409 means that the pod has changed, so it is read and
-checked again; a write without an answer is left to :mod:`scheduler.cache.assumptions`. A pod for
-which a Move holds a card of the node gets just that card, and the name of the Move. Each
+checked again; a write without an answer is left to :mod:`scheduler.cache.assumptions`. Before the
+Binding is sent the Lease names its pod, for the next leader (:mod:`scheduler.binding_record`). A
+pod for which a Move holds a card of the node gets just that card, and the name of the Move. Each
 Binding has the term of our leadership, which an admission policy compares with the Lease; an API
 server that has not seen our term yet denies it, and the Binding is sent again.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import structlog
 
 from fracgpu import names
-from fracgpu.k8s.resources import pod_requests
-from fracgpu.placement.card_choice import NO_CHOOSERS, Choosers, choose_cards
+from fracgpu.placement.card_choice import NO_CHOOSERS, Choosers, cards_on_node
 from fracgpu.placement.outcome import NoPlacement
-from fracgpu.placement.reserved import denied_cards, place_kept, place_reserved, reservations_for
+from fracgpu.placement.reserved import reservations_for
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import Assignment
 from fracgpu.state.assignment import write_assignment
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodInfo
 from kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound, Unavailable
+from kube.leader_election import LeaseLost
 from process.clock import Clock
 from scheduler.cache.assumptions import Assumptions, PodReader, read_now
 from scheduler.extender.api import BindingArgs
@@ -83,6 +84,7 @@ class Binder:
         strategy: returns the cluster's current default.
         leads: whether this replica may still write.
         term: returns the term of this leadership.
+        record: writes to the Lease which pods are assumed by then.
         clock: the time at which cordons and assumptions are evaluated.
         metrics: count the outcomes.
         limit_s: timeout of one request to the API server.
@@ -100,6 +102,7 @@ class Binder:
         strategy: Callable[[], Strategy],
         leads: Callable[[], bool],
         term: Callable[[], str],
+        record: Callable[[], Awaitable[None]],
         clock: Clock,
         metrics: SchedulerMetrics,
         limit_s: float,
@@ -115,6 +118,7 @@ class Binder:
         self._strategy = strategy
         self._leads = leads
         self._term = term
+        self._record = record
         self._clock = clock
         self._metrics = metrics
         self._limit_s = limit_s
@@ -187,7 +191,7 @@ class Binder:
     async def _try(self, pod: PodInfo, args: BindingArgs) -> BindRefusal | _Conflicted | None:
         chosen: _Chosen | None = None
         if pod.need is not None:
-            choice = self._choose(pod, pod.need, args)
+            choice = self._choose(pod, args)
             if isinstance(choice, BindRefusal):
                 return choice
             chosen = choice
@@ -196,7 +200,24 @@ class Binder:
                 pod.record, node=args.node, assignment=chosen.assignment, move=chosen.move
             )
         await self._groups.turn()
+        if chosen is not None and (refusal := await self._recorded(args)) is not None:
+            return refusal
         return await self._write(pod, args, chosen)
+
+    async def _recorded(self, args: BindingArgs) -> BindRefusal | None:
+        """Have the Lease name the pod, which is assumed; return why it may not be bound, if so."""
+        try:
+            async with asyncio.timeout(self._limit_s):
+                await self._record()
+        except LeaseLost:
+            self._assumptions.forget(args.uid)
+            return BindRefusal(reason="this replica no longer leads")
+        except (KubeError, TimeoutError) as error:
+            self._assumptions.forget(args.uid)
+            why = str(error) or f"no answer within {self._limit_s} s"
+            reason = f"the Lease could not be written, so pod {args.pod} is not bound: {why}"
+            return BindRefusal(reason=reason, outcome=BindOutcome.FAILED)
+        return None
 
     async def _known(self, args: BindingArgs) -> PodInfo | BindRefusal:
         """Return the pod, once no earlier Binding of it can take effect any more."""
@@ -212,33 +233,22 @@ class Binder:
             return await self._read(args)
         return found
 
-    def _choose(self, pod: PodInfo, need: PodNeed, args: BindingArgs) -> _Chosen | BindRefusal:
-        now = self._clock.now()
-        held = place_reserved(
-            self._ledger, pod, strategy=self._strategy(), now=now, nodes=(args.node,)
-        )
-        if held is not None:
-            return _Chosen(
-                assignment=held.placement.assignment,
-                move=held.reservation.move,
-            )
-        kept = place_kept(self._ledger, pod, strategy=self._strategy(), now=now, nodes=(args.node,))
-        if kept is not None:
-            return _Chosen(assignment=kept.placement.assignment)
-        node_info = self._ledger.node(args.node, now=now)
-        if node_info is None:
-            return BindRefusal(reason=f"node {args.node} is not known to the extender")
-        answer = choose_cards(
-            node_info.with_cordoned(denied_cards(self._ledger, pod, now=now)),
-            need,
-            pod_requests(pod.record.containers),
+    def _choose(self, pod: PodInfo, args: BindingArgs) -> _Chosen | BindRefusal:
+        answer = cards_on_node(
+            self._ledger,
+            pod,
+            args.node,
             strategy=self._strategy(),
             choosers=self._choosers,
+            now=self._clock.now(),
         )
+        if answer is None:
+            return BindRefusal(reason=f"node {args.node} is not known to the extender")
         if isinstance(answer, NoPlacement):
             return BindRefusal(reason=f"no room on node {args.node} any more: {answer.text}")
-        self._give_up(pod, args)
-        return _Chosen(assignment=answer.assignment)
+        if not answer.held:
+            self._give_up(pod, args)
+        return _Chosen(assignment=answer.placement.assignment, move=answer.move)
 
     def _give_up(self, pod: PodInfo, args: BindingArgs) -> None:
         """Count and log what stays held for a pod that goes elsewhere; the rebalancer ends it."""

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.cards.card import CardUuid
+from fracgpu.k8s.node_affinity import untolerated
 from fracgpu.k8s.resources import HostResources, pod_requests
 from fracgpu.placement.fit_index import FITS, FitIndex, Obstacle, refusal, verdict_of
 from fracgpu.placement.node_matrix import IntArray
@@ -27,8 +28,8 @@ from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
 from scheduler.extender.api import ExtenderArgs, FilterResult
 
-# The best node gets all ten points and every other at most these. So the scores of kube-scheduler's
-# plugins do not outweigh the difference, and kube-scheduler breaks no tie at random.
+# The best node gets all ten points and every other at most these, so that kube-scheduler breaks no
+# tie between nodes at random that a pod's own preferences do not tell apart.
 _RUNNER_UP: Final = 7
 
 _NO_PLACES: Final = np.zeros(0, np.int64)
@@ -325,11 +326,20 @@ class Extender:
     def best(self, pod: PodInfo, names: Sequence[str]) -> str | None:
         """Return the one of *names*, which passed, that kube-scheduler should take.
 
-        None if the pod requests no card, or if a taint of that node asks for pods to run elsewhere.
+        That is the best of those with the fewest taints ``PreferNoSchedule`` that the pod does not
+        tolerate, as in kube-scheduler's plugin TaintToleration. None if the pod requests no card.
         """
         best = self.winner(pod, tuple(names))
-        known = None if best is None else self._ledger.nodes.get(best)
-        return None if known is None or known.discouraged else best
+        if best is None or not self._soft_taints(pod, best):
+            return best
+        taints = [self._soft_taints(pod, name) for name in names]
+        fewest = min(taints)
+        preferred = (name for name, count in zip(names, taints, strict=True) if count == fewest)
+        return self.winner(pod, tuple(preferred))
+
+    def _soft_taints(self, pod: PodInfo, node: str) -> int:
+        known = self._ledger.nodes.get(node)
+        return 0 if known is None else untolerated(known.soft_taints, pod.tolerations)
 
     def _quality(self, pod: PodInfo, need: PodNeed, found: _Candidates) -> NDArray[np.float64]:
         """Return how good each of the candidates, which fit, is, 0..1."""

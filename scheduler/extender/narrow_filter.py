@@ -1,10 +1,9 @@
-"""Answers filter with the best node alone, where kube-scheduler would take it anyway.
+"""Answers filter with the best node alone, unless the pod itself prefers some nodes.
 
-kube-scheduler asks prioritize, and runs its own scoring, only if more than one node passes. The
-best node leads by three points of prioritize, 600 of kube-scheduler's, which its default spreading
-and the soft affinity of other pods, at most 200 each, do not make up for. What a pod prefers by
-itself, and taints that ask for pods to run elsewhere, stay kube-scheduler's to weigh: then every
-node is named.
+kube-scheduler asks prioritize, and runs its own scoring, only if more than one node passes. For a
+pod that states no preference, scoring would weigh only what nobody asked for: its default
+spreading, and free CPU and memory. What a pod prefers by itself is kube-scheduler's to weigh: then
+every node is named.
 
 Source: pkg/scheduler schedule_one.go (schedulePod, findNodesThatPassExtenders), 1.36. Nodes that an
 answer leaves out count as hopeless for preemption (``NodeToStatus``), which kube-scheduler tries
@@ -16,13 +15,13 @@ from scheduler.extender.filter import Extender
 
 
 class NarrowFilter:
-    """Leaves out of an answer to filter what prioritize would not choose."""
+    """Leaves every node but the best out of an answer to filter."""
 
     def __init__(self, extender: Extender) -> None:
         self._extender = extender
 
     def narrow(self, args: ExtenderArgs, result: FilterResult) -> FilterResult:
-        """Return the answer with the best node alone, or *result* where others matter too."""
+        """Return the answer with the best node alone, or *result* if the pod has preferences."""
         pod = args.pod
         if result.error or len(result.passed) <= 1 or pod.has_preferences:
             return result

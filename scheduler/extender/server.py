@@ -25,6 +25,7 @@ from process.telemetry import (
 from scheduler.extender import api
 from scheduler.extender.api import ExtenderArgs, FilterResult, ProtocolError
 from scheduler.extender.bind import Binder
+from scheduler.extender.binding_cycles import BindingCycles
 from scheduler.extender.filter import Extender
 from scheduler.extender.preempt import Preemptor
 from scheduler.extender.stale_cache_retry import StaleCacheRetry
@@ -49,6 +50,7 @@ class ExtenderServer(HttpServer):
 
     A malformed body is answered with 400 and a reason. While this replica does not lead, filter and
     bind return the reason in their ``Error`` field; the others have no such field and answer 503.
+    The connection is closed then: a Service leads only new connections to the leader.
     With TLS a caller may choose HTTP/2, as kube-scheduler does.
     """
 
@@ -57,6 +59,7 @@ class ExtenderServer(HttpServer):
         *,
         extender: Extender,
         patient: StaleCacheRetry,
+        cycles: BindingCycles,
         preemptor: Preemptor,
         binder: Binder,
         leader_gate: LeaderGate,
@@ -75,6 +78,7 @@ class ExtenderServer(HttpServer):
     ) -> None:
         self._extender = extender
         self._patient = patient
+        self._cycles = cycles
         self._preemptor = preemptor
         self._binder = binder
         self._leader_gate = leader_gate
@@ -105,15 +109,25 @@ class ExtenderServer(HttpServer):
     def _filter(self, body: bytes) -> bytes | Awaitable[bytes]:
         args = api.read_args(body, find=self._find)
         why_not = self._leader_gate.why_not()
-        found = FilterResult(error=why_not) if why_not else self._patient.begin(args)
+        if why_not:
+            return self._filtered(args, FilterResult(error=why_not))
+        before = self._cycles.begin(args.pod)
+        if before is not None:
+            return self._filter_after(args, before)
+        found = self._patient.begin(args)
         if isinstance(found, FilterResult):
             return self._filtered(args, found)
         return self._filter_later(args, found)
+
+    async def _filter_after(self, args: ExtenderArgs, before: Awaitable[None]) -> bytes:
+        await before
+        return self._filtered(args, await self._patient.filter(args))
 
     async def _filter_later(self, args: ExtenderArgs, found: Awaitable[FilterResult]) -> bytes:
         return self._filtered(args, await found)
 
     def _filtered(self, args: ExtenderArgs, result: FilterResult) -> bytes:
+        self._cycles.filtered(args.pod, result)
         self._on_filtered(args.pod, result)
         if self._narrow is not None:
             result = self._narrow(args, result)
@@ -150,7 +164,10 @@ class ExtenderServer(HttpServer):
             if not isinstance(told, Answer):
                 told = await told
         headers = {"Content-Type": told.content_type}
-        return web.Response(body=told.body, status=told.status, headers=headers)
+        response = web.Response(body=told.body, status=told.status, headers=headers)
+        if told.last:
+            response.force_close()
+        return response
 
     def _over_http2(self, request: Request) -> Answer | Awaitable[Answer]:
         verb, get = request.path in self._verbs, request.method in ("GET", "HEAD")
@@ -203,18 +220,19 @@ class ExtenderServer(HttpServer):
             Exception: the one that it failed with, if that is not the caller's to know.
         """
         outcome = RequestOutcome.FAILED
+        last = not self._leader_gate.leads
         try:
             if isinstance(told, bytes):
-                outcome = RequestOutcome.ANSWERED
-                return Answer(HTTPStatus.OK, told, _JSON)
+                outcome = RequestOutcome.NOT_LEADING if last else RequestOutcome.ANSWERED
+                return Answer(HTTPStatus.OK, told, _JSON, last=last)
             raise told
         except ProtocolError as error:
             outcome = RequestOutcome.MALFORMED
             log.warning("request_malformed", verb=verb.value, error=str(error))
             return Answer(HTTPStatus.BAD_REQUEST, f"{error}\n".encode())
         except NotReady as error:
-            outcome = RequestOutcome.NOT_READY
-            return Answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n".encode())
+            outcome = RequestOutcome.NOT_LEADING if last else RequestOutcome.NOT_READY
+            return Answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n".encode(), last=last)
         finally:
             del told
             took_s = self._clock.monotonic() - began_s

@@ -24,7 +24,6 @@ from kube.informer import Change, ChangeType
 from process.clock import Clock, wait_at_most
 from scheduler.cache.event_handlers import AnyPod
 from scheduler.core import SchedulerCore
-from scheduler.fence import awaits_placement
 from scheduler.page.documents import (
     AboutDocument,
     HolderName,
@@ -35,6 +34,7 @@ from scheduler.page.documents import (
 )
 from scheduler.page.filter_answers import FilterAnswers
 from scheduler.page.pieces import Pieces
+from scheduler.waiting_pods import WaitingPods
 
 ABOUT: Final = "about"
 NODE: Final = "node/"
@@ -84,7 +84,7 @@ class Board:
         self._facts = facts
         self._clock = clock
         self.pieces: Final = Pieces(epoch)
-        self._pending: dict[str, PodInfo] = {}
+        self.waiting: Final = WaitingPods(clock)
         self._moves: dict[str, MoveObject] = {}
         self._shown: dict[str, NodeInfo] = {}
         self._touched: set[str] = set()
@@ -98,14 +98,9 @@ class Board:
 
     def pod_changed(self, change: Change[AnyPod]) -> None:
         """Take notice of a pod; call it after the cache has it."""
-        pod = change.object
-        waits = isinstance(pod, PodInfo) and awaits_placement(pod)
-        if isinstance(pod, PodInfo) and waits and change.type is not ChangeType.DELETED:
-            self._pending[change.uid] = pod
-        else:
-            self._pending.pop(change.uid, None)
-        if isinstance(pod, BoundPod):
-            self._touched.add(pod.node)
+        self.waiting.pod_changed(change)
+        if isinstance(change.object, BoundPod):
+            self._touched.add(change.object.node)
 
     def move_changed(self, change: Change[MoveObject]) -> None:
         """Take notice of a Move."""
@@ -118,7 +113,7 @@ class Board:
     def waiting_pod(self, namespace: str, name: str) -> PodInfo | None:
         """Return a pod that waits for its cards, or None."""
         key = f"{namespace}/{name}"
-        return next((pod for pod in self._pending.values() if pod.record.key == key), None)
+        return next((pod for pod in self.waiting.by_uid.values() if pod.record.key == key), None)
 
     # -- who looks -------------------------------------------------------------------------------
 
@@ -205,7 +200,7 @@ class Board:
         if bound is not None:
             name = f"{bound.namespace}/{bound.name}"
             return HolderName(pod=name, terminating=bound.terminating)
-        pending = self._pending.get(uid)
+        pending = self.waiting.by_uid.get(uid)
         assumed = uid in self._core.ledger.assumed
         return HolderName(pod=pending.record.key if pending else uid, assumed=assumed)
 
@@ -237,7 +232,7 @@ class Board:
     def _refresh_waiting(self) -> None:
         longest = heapq.nsmallest(
             _MOST_WAITING,
-            self._pending.values(),
+            self.waiting.by_uid.values(),
             key=lambda pod: (
                 pod.unschedulable_since or pod.created_at or _LONG_AGO,
                 pod.record.key,
@@ -262,7 +257,7 @@ class Board:
             leader=facts.leader,
             strategy=facts.strategy.value,
             hot_ratio=facts.hot_ratio,
-            waiting=len(self._pending),
+            waiting=len(self.waiting.by_uid),
             moves=len(self._moves),
             moves_served=facts.moves_served,
         )

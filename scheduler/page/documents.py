@@ -11,8 +11,8 @@ import msgspec
 
 from fracgpu.cards.card import CardUuid, Cordon, NodeCards
 from fracgpu.errors import shorten
-from fracgpu.explain.explanation import describe_need
 from fracgpu.explain.trouble import card_trouble, node_trouble
+from fracgpu.request.need import describe_need
 from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.move_object import CardReference, MoveObject
 from fracgpu.state.pod_info import PodInfo

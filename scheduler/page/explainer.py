@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from fracgpu.errors import WireError
-from fracgpu.explain.answers import Explanation
+from fracgpu.explain.answers import Explanation, Suggestion, SuggestionKind
 from fracgpu.explain.explanation import explain
 from fracgpu.explain.subject import read_subject
+from fracgpu.explain.suggestions import suggest
 from fracgpu.request.need import Strategy
+from fracgpu.state.cluster_state import ClusterState, ExplainedPod
 from kube.errors import KubeError, NotFound
 from kube.kinds import PODS, Kind
 from process.clock import Clock
@@ -18,6 +21,14 @@ from scheduler.page.explaining import state_for
 
 _MOST_QUEUED: Final = 4
 _LIMIT_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Why a pod waits, and what would help; both for the few nodes nearest to a fit."""
+
+    explanation: Explanation
+    suggestions: tuple[Suggestion, ...]
 
 
 class TooManyQuestionsError(Exception):
@@ -60,7 +71,7 @@ class Explainer:
         self._one = asyncio.Lock()
         self._queued = 0
 
-    async def explain(self, namespace: str, name: str) -> Explanation | None:
+    async def explain(self, namespace: str, name: str) -> Answer | None:
         """Return why a pod waits; None if no such pod waits.
 
         Raises:
@@ -76,12 +87,14 @@ class Explainer:
                 return await self._explained(namespace, name)
         except NotFound:
             return None
-        except (KubeError, TimeoutError) as error:
+        except TimeoutError as error:
+            raise TooManyQuestionsError(f"no answer within {_LIMIT_S:g} s; ask again") from error
+        except KubeError as error:
             raise TooManyQuestionsError(f"the pod could not be read: {error}") from error
         finally:
             self._queued -= 1
 
-    async def _explained(self, namespace: str, name: str) -> Explanation | None:
+    async def _explained(self, namespace: str, name: str) -> Answer | None:
         try:
             subject = read_subject(await self._client.get(PODS, name, namespace=namespace))
         except WireError as error:
@@ -95,4 +108,15 @@ class Explainer:
             now=self._clock.now(),
         )
         # Everything in the state is immutable; in a thread it delays no answer to kube-scheduler.
-        return await asyncio.to_thread(explain, subject, state)
+        return await asyncio.to_thread(_answer, subject, state)
+
+
+def _answer(subject: ExplainedPod, state: ClusterState) -> Answer:
+    explanation = explain(subject, state)
+    # That no node would ever do can be said only by who has looked at all of them.
+    suggestions = tuple(
+        each
+        for each in suggest(subject, state, explanation)
+        if each.kind is not SuggestionKind.LARGER_NODE
+    )
+    return Answer(explanation, suggestions)

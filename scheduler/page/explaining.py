@@ -76,7 +76,7 @@ def state_for(
         },
         denied=frozenset(denied),
         schedulers=frozenset({scheduler}),
-        notes=("taints, CPU and host memory are not evaluated here",),
+        cards_only=True,
         now=now,
     )
 

@@ -1,7 +1,7 @@
 """Watches the demo through the API server and Prometheus, and records the highest values."""
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,6 +20,7 @@ from kube.kinds import EVENTS, NODES, PODS
 from rebalancer.usage.prometheus import Prometheus, QueryFailed
 from simulator.demo.dashboard import CardPanel, Dashboard, NodePanel, SlicePanel, StoryLine
 from simulator.demo.promises import CardPeak, HeatFact
+from simulator.demo.workload import owner_of
 
 _MAX_EVENT_LINES: Final = 400
 
@@ -92,6 +93,7 @@ class Observer:
         self._heat = _Heat()
         self._peaks: dict[CardUuid, CardPeak] = {}
         self._event_lines: deque[str] = deque(maxlen=_MAX_EVENT_LINES)
+        self._told: set[tuple[str, str]] = set()
         self._began_s = clock.monotonic()
         self._pods = Informer(
             client, PODS, decode=decode_pod_info, namespace=namespace, on_change=self._pod_changed
@@ -162,11 +164,16 @@ class Observer:
     def dashboard(
         self,
         *,
-        expected: int,
+        expected: Mapping[str, int],
         roles: Sequence[tuple[str, bool]],
         refusals: Sequence[StoryLine] = (),
     ) -> Dashboard:
-        """Return the dashboard as of now; *refusals* are lines that stay on it."""
+        """Return the dashboard as of now; *refusals* are lines that stay on it.
+
+        Of each workload at most as many pods count as *expected* says: while one is moved, its
+        replacement runs beside it.
+        """
+        ready = Counter(owner_of(pod.record.name, expected) for pod in self.pods if pod.ready)
         now = self._clock.now()
         pod_names = {pod.record.uid: pod.record.name for pod in self.pods}
         snapshot = self._ledger.snapshot(now=now)
@@ -195,8 +202,8 @@ class Observer:
             nodes.append(NodePanel(name=node_info.node.node, cards=tuple(cards)))
         return Dashboard(
             nodes=tuple(nodes),
-            pods_running=sum(pod.ready for pod in self.pods),
-            pods_expected=expected,
+            pods_running=sum(min(ready[name], count) for name, count in expected.items()),
+            pods_expected=sum(expected.values()),
             roles=tuple(roles),
             hot_line=self._hot_line,
             event_lines=self.event_lines,
@@ -236,15 +243,21 @@ class Observer:
     def _event_seen(self, change: Change[_Event]) -> None:
         event = change.object
         warned = event.type == "Warning" or event.reason in _HOT_CARD_EVENTS
-        if change.type is ChangeType.ADDED and (warned or event.reason == "Scheduled"):
+        told = (event.reason, event.message)
+        if change.type is not ChangeType.ADDED or told in self._told:
+            return  # an Event of a move is written on its pod, its controller and its node
+        if warned or event.reason == "Scheduled":
+            self._told.add(told)
             self.add_event_line(f"{event.reason}: {self._in_words(event.message)}")
 
     def _in_words(self, text: str) -> str:
         """Return *text* with cards named by node and index, as on the dashboard, not by UUID."""
         for node in self.nodes:
             for card in node.cards:
-                text = text.replace(f"{card.uuid} on {node.node}", f"{node.node}/{card.index}")
-                text = text.replace(card.uuid, f"{node.node}/{card.index}")
+                shown = f"{node.node}/{card.index}"
+                text = text.replace(f"{shown} ({card.uuid})", shown)
+                text = text.replace(f"{card.uuid} on {node.node}", shown)
+                text = text.replace(card.uuid, shown)
         return text
 
     async def _poll_busy(self) -> None:

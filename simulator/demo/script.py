@@ -15,6 +15,7 @@ from simulator.demo.workload import (
     bad_requests,
     disruption_budget,
     heating_workload,
+    owner_of,
     steady_workloads,
 )
 
@@ -182,11 +183,6 @@ async def _asked(condition: Callable[[], Awaitable[bool]]) -> bool:
 
 async def _is(fact: bool) -> bool:  # noqa: FBT001 - wraps a fact into an awaitable
     return fact
-
-
-def owner_of(pod: str, owners: Mapping[str, int]) -> str:
-    """Return the workload to which a pod's name belongs."""
-    return next((name for name in owners if pod == name or pod.startswith(f"{name}-")), "")
 
 
 async def play_within(script: Script, limit_s: float) -> str:

@@ -202,3 +202,8 @@ def _pod(
             ],
         },
     }
+
+
+def owner_of(pod: str, owners: Mapping[str, int]) -> str:
+    """Return the workload to which a pod's name belongs."""
+    return next((name for name in owners if pod == name or pod.startswith(f"{name}-")), "")

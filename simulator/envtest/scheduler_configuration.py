@@ -7,9 +7,15 @@ from typing import Any, Final
 
 from fracgpu import names
 
-# One of our ten points counts 200 in kube-scheduler. The best node leads by three points, so that
-# a user's preferences (affinity, spreading; 200 each) decide only among nearly equal nodes.
-_WEIGHT: Final = 20
+# Our ten points count 100 in kube-scheduler. What a pod prefers counts before them, also where it
+# tells two nodes apart by a tenth of its weight: these are ten times the defaults.
+_WEIGHT: Final = 1
+_PREFERENCES: Final = {
+    "TaintToleration": 30,
+    "NodeAffinity": 20,
+    "PodTopologySpread": 20,
+    "InterPodAffinity": 20,
+}
 
 # They favour nodes with free CPU and memory, which does not make a GPU node better.
 _UNHEARD: Final = ("NodeResourcesFit", "NodeResourcesBalancedAllocation", "ImageLocality")
@@ -67,7 +73,15 @@ def scheduler_configuration(
             {
                 "schedulerName": names.SCHEDULER_NAME,
                 "percentageOfNodesToScore": _PERCENTAGE,
-                "plugins": {"score": {"disabled": [{"name": name} for name in _UNHEARD]}},
+                "plugins": {
+                    "score": {
+                        "disabled": [{"name": name} for name in _UNHEARD],
+                        "enabled": [
+                            {"name": name, "weight": weight}
+                            for name, weight in _PREFERENCES.items()
+                        ],
+                    }
+                },
             }
         ],
         "extenders": [extender],

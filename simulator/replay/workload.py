@@ -14,6 +14,7 @@ from typing import Final
 
 from fracgpu.cards.card import Card, CardUuid, NodeCards
 from fracgpu.cards.card_class import model_allowed, model_key
+from fracgpu.errors import counted
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
 from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI, Demand
 from fracgpu.request.need import ContainerNeed, PodNeed
@@ -181,7 +182,9 @@ def _pod(entry: tuple[str, Mapping[str, str]]) -> ReplayPod:
     cards = _figure(where, row, "num_gpu")
     milli = min(_figure(where, row, "gpu_milli"), WHOLE_CARD_MILLI) if cards else 0
     if cards and not milli:
-        raise WorkloadError(f"{where}: gpu_milli is 0 with {cards} cards; want 1 to 1000")
+        raise WorkloadError(
+            f"{where}: gpu_milli is 0 with {counted(cards, 'card')}; want 1 to 1000"
+        )
     host = HostResources(
         cpu_milli=_figure(where, row, "cpu_milli"), memory_mib=_figure(where, row, "memory_mib")
     )

@@ -72,20 +72,6 @@ def test_no_lock_file_names_an_index(name: str) -> None:
     assert not re.search(r"https?://|--index|--find-links|file:", lock)
 
 
-def test_no_file_is_longer_than_a_person_reads() -> None:
-    long = {
-        str(path.relative_to(ROOT)): lines
-        for path in tracked()
-        if path.suffix == ".py"
-        and path.exists()
-        and "_pb2" not in path.name
-        and "tests" not in path.parts
-        and (lines := len(path.read_text().splitlines())) > 400
-    }
-
-    assert long == {}
-
-
 def test_no_test_stands_where_neither_make_test_nor_make_e2e_runs_it() -> None:
     assert "--ignore=tests/e2e" in recipe("test")[0]
     files = sorted((ROOT / "tests" / "e2e").glob("test_*.py"))

@@ -17,8 +17,8 @@ def test_the_defaults_make_a_year_of_authority_and_a_month_of_service() -> None:
     [
         (["--serving-life-s=100", "--ca-life-s=99"], "want at most --ca-life-s, 99.0"),
         (["--serving-life-s=90", "--overlap-s=30"], "want less than a third of --serving-life-s"),
-        (["--extra-names=localhost,my_host"], "'my_host' is no name"),
-        (["--services=-x"], "'-x' is no name"),
+        (["--extra-names=localhost,my_host"], "'my_host' is not a valid name"),
+        (["--services=-x"], "'-x' is not a valid name"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(argv: list[str], message: str) -> None:

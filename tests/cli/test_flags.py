@@ -34,6 +34,31 @@ def test_every_list_of_pods_can_be_restricted_to_a_namespace(name: str) -> None:
     assert flags >= {"-n", "--namespace", "-A", "--all-namespaces"}
 
 
+@pytest.mark.parametrize(
+    ("name", "words", "hint"),
+    [
+        ("cards", ["--nod=gpu-1"], ""),  # argparse completes it
+        ("cards", ["--noed=gpu-1"], "did you mean '--node'?"),
+        ("moves", ["--wach"], "did you mean '--watch'?"),
+        ("doctor", ["--check", "certificate"], "did you mean 'certificates'?"),
+        ("certs", ["staus"], "did you mean 'status'?"),
+        ("certs", ["status", "--contxt", "x"], "did you mean '--context'?"),
+        ("completion", ["bahs"], "did you mean 'bash'?"),
+    ],
+)
+def test_a_misspelt_flag_or_word_is_answered_with_the_nearest(
+    name: str, words: Sequence[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = arguments_of(name)
+
+    if not hint:
+        parser.parse_args(words)
+        return
+    with pytest.raises(SystemExit):
+        parser.parse_args(words)
+    assert hint in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_flag_of_every_command_says_what_it_does(name: str) -> None:
     silent = [

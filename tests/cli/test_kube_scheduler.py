@@ -9,6 +9,7 @@ import pytest
 from cli.cluster import ObservedCluster, cluster_state_of
 from cli.kube_scheduler import Guards, read_guards, with_refusals
 from fracgpu import names
+from fracgpu.explain.explanation import explain
 from fracgpu.explain.subject import read_subject
 from fracgpu.k8s.scheduling.volumes import Storage, Volume, VolumeClaim
 from fracgpu.request.need import Strategy
@@ -74,10 +75,33 @@ def test_a_volume_that_one_node_reaches_keeps_the_pod_off_the_others() -> None:
     assert refusals(state) == {"n": (), "m": ("a volume that only one node can attach",)}
 
 
-def test_a_claim_whose_volume_is_made_for_the_chosen_node_refuses_none() -> None:
-    storage = Storage(claims={CLAIM: VolumeClaim()})
+@pytest.mark.parametrize(
+    ("storage_class", "delayed"),
+    [("at-once", {"at-once": False, "later": True}), ("", {"later": True}), ("gone", {})],
+)
+def test_a_claim_that_is_bound_before_a_node_is_chosen_keeps_its_pod_waiting(
+    storage_class: str, delayed: dict[str, bool]
+) -> None:
+    storage = Storage(claims={CLAIM: VolumeClaim(storage_class=storage_class)})
+    pod = subject(**WITH_CLAIM)
 
-    state = judged(subject(**WITH_CLAIM), guards=Guards(storage=storage))
+    state = judged(pod, guards=Guards(storage=storage, delayed=delayed))
+
+    assert state.unbound == ("data",)
+    assert state.notes == ()
+    assert explain(pod, state).blockers[-1] == (
+        "its claim data is not bound to a volume: its storage class binds at once, and "
+        "kube-scheduler waits for that; see kubectl describe pvc data"
+    )
+
+
+@pytest.mark.parametrize("delayed", [{"later": True}, None], ids=["delayed", "unknown"])
+def test_a_claim_whose_volume_is_made_for_the_chosen_node_refuses_none(
+    delayed: dict[str, bool] | None,
+) -> None:
+    storage = Storage(claims={CLAIM: VolumeClaim(storage_class="later")})
+
+    state = judged(subject(**WITH_CLAIM), guards=Guards(storage=storage, delayed=delayed))
 
     assert refusals(state) == {"n": (), "m": ()}
     assert state.notes == ("its claim data has no volume yet, so volumes are not evaluated here",)

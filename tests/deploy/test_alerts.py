@@ -1,11 +1,14 @@
 """deploy/alerts/: every rule uses a metric that exists, and fires when it should."""
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from tests.support.documented import documented
 from tests.support.metric_names import exported
 from tests.support.promtool import RULES, assert_alert, promtool
 from tests.support.yaml_files import read_yaml
@@ -81,6 +84,16 @@ VALID = 'fracgpu_rebalancer_config_valid{instance="%s"}'
 BREAKER = 'fracgpu_rebalancer_breaker_open{instance="r",name="%s"}'
 HOT = 'fracgpu_rebalancer_hot_cards{instance="r",relievable="%s"}'
 AWAITED = 'fracgpu_certs_awaited_restarts{instance="c"}'
+LEADS = 'fracgpu_scheduler_leader{cluster="%s",instance="%s"}'
+WAIT = 'fracgpu_scheduler_longest_wait_seconds{cluster="one",instance="%s",reason="%s"}'
+HOOK = 'name="pods.fracgpu.io",type="admit",cluster="one",instance="api"'
+REJECTED = f"apiserver_admission_webhook_rejection_count{{{HOOK},error_type=%s}}" % '"%s"'
+SKIPPED = f"apiserver_admission_webhook_fail_open_count{{{HOOK}}}"
+REVIEWS = 'fracgpu_webhook_review_duration_seconds_%s{cluster="one",instance="w"}'
+IN_TIME = (REVIEWS % "bucket").replace("}", ',le="5.0"}')
+CONFIGURED = (
+    'fracgpu_certs_webhook_configuration_valid{cluster="one",instance="%s",configuration="%s"}'
+)
 
 
 # Alert, series, minutes, labels with which it fires then; None if it does not.
@@ -159,6 +172,78 @@ OLDER: Final[tuple[tuple[str, dict[str, float | str], int, dict[str, str] | None
     ),
     ("FracGPUHotCardsStay", {HOT % "false": 3, HOT % "true": 0}, 130, None),
     ("FracGPUHotCardsStay", {HOT % "true": 1}, 121, {"severity": "warning"}),
+    ("FracGPUSchedulerLeader", {LEADS % ("one", "a"): 1, LEADS % ("one", "b"): 0}, 60, None),
+    ("FracGPUSchedulerLeader", {LEADS % ("one", "a"): "1x30 0x0 1x30"}, 60, None),
+    (
+        "FracGPUSchedulerLeader",
+        {LEADS % ("one", "a"): 1, LEADS % ("two", "a"): 0, LEADS % ("two", "b"): 0},
+        3,
+        {"cluster": "two", "severity": "critical"},
+    ),
+    (
+        "FracGPUSchedulerLeader",
+        {LEADS % ("one", "a"): 1, LEADS % ("one", "b"): 1},
+        3,
+        {"cluster": "one", "severity": "critical"},
+    ),
+    (  # its pods are gone, and with them their series
+        "FracGPUSchedulerLeader",
+        {LEADS % ("one", "a"): "1x10 stale _x30", LEADS % ("two", "a"): 1},
+        20,
+        {"cluster": "one", "severity": "critical"},
+    ),
+    ("FracGPUSchedulerLeader", {LEADS % ("one", "a"): "1x10 stale _x90"}, 90, None),
+    # Many wait, one after the other, and none of them long.
+    ("FracGPUPodsWait", {WAIT % ("a", "memory"): 590, WAIT % ("b", "memory"): 0}, 60, None),
+    (
+        "FracGPUPodsWait",
+        {WAIT % ("a", "memory"): 610, WAIT % ("b", "memory"): 0, WAIT % ("a", "not_cards"): 5},
+        1,
+        {"cluster": "one", "reason": "memory", "severity": "warning"},
+    ),
+    # Requests that the webhook refuses are as they should be, and a call or two fail in an update.
+    ("FracGPUWebhookFails", {REJECTED % "no_error": "0+9x60"}, 60, None),
+    ("FracGPUWebhookFails", {REJECTED % "calling_webhook_error": "0x30 3x30"}, 40, None),
+    ("FracGPUWebhookFails", {REJECTED % "calling_webhook_error": "_x30 3x30"}, 40, None),
+    ("FracGPUWebhookFails", {REJECTED % "calling_webhook_error": 99}, 60, None),
+    (
+        "FracGPUWebhookFails",
+        {REJECTED % "calling_webhook_error": "0x30 5x30"},
+        40,
+        {"cluster": "one", "name": "pods.fracgpu.io", "severity": "critical"},
+    ),
+    (
+        "FracGPUWebhookFails",
+        {REJECTED % "apiserver_internal_error": "_x30 5x30"},
+        40,
+        {"cluster": "one", "name": "pods.fracgpu.io", "severity": "critical"},
+    ),
+    (
+        "FracGPUWebhookFails",
+        {SKIPPED: "0+1x60"},
+        30,
+        {"cluster": "one", "name": "pods.fracgpu.io", "severity": "critical"},
+    ),
+    # Its replicas answer 9 reviews a minute in time, and one too late.
+    ("FracGPUWebhookFails", {REVIEWS % "count": "0+9x60", IN_TIME: "0+9x60"}, 60, None),
+    (
+        "FracGPUWebhookFails",
+        {REVIEWS % "count": "0+10x60", IN_TIME: "0+9x60"},
+        30,
+        {"cluster": "one", "severity": "critical"},
+    ),
+    (
+        "FracGPUWebhookConfigurationInvalid",
+        {CONFIGURED % ("a", "M"): 1, CONFIGURED % ("a", "V"): "1x20 0x3 1x30"},
+        60,
+        None,
+    ),
+    (
+        "FracGPUWebhookConfigurationInvalid",
+        {CONFIGURED % ("a", "M"): 1, CONFIGURED % ("a", "V"): 0},
+        6,
+        {"cluster": "one", "configuration": "V", "severity": "critical"},
+    ),
     ("FracGPURestartsAwaited", {AWAITED: 0}, 60, None),
     ("FracGPURestartsAwaited", {AWAITED: 2}, 59, None),
     ("FracGPURestartsAwaited", {AWAITED: 2}, 61, {"instance": "c", "severity": "warning"}),
@@ -174,3 +259,20 @@ def test_an_alert_fires_when_it_should_and_not_before(
     labels: dict[str, str] | None,
 ) -> None:
     assert_alert(tmp_path, alert, series, minutes, labels)
+
+
+def test_the_address_of_the_runbooks_is_set_in_the_file_as_the_page_says(tmp_path: Path) -> None:
+    (tmp_path / "deploy" / "alerts").mkdir(parents=True)
+    copy = Path(shutil.copy(RULES, tmp_path / "deploy" / "alerts"))
+    (command,) = documented("docs/metrics.md", "runbook-urls")
+
+    subprocess.run(["sh", "-c", command], cwd=tmp_path, check=True, timeout=60)  # noqa: S603, S607
+
+    addresses = [
+        rule["annotations"]["runbook_url"]
+        for group in read_yaml(copy.read_text())["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    ]
+    base = "https://git.example.com/fracgpu/blob/v0.1.0/docs/runbooks.md#"
+    assert addresses == [f"{base}{rule['alert'].lower()}" for rule in alerts()]

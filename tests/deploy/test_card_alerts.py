@@ -40,6 +40,7 @@ EVICTIONS: Final = f'{R}evictions_total{{code="%s",instance="r"}}'
 HOT: Final = f'{R}hot_cards{{instance="r",relievable="%s"}}'
 WEBHOOK: Final = 'fracgpu_webhook_config_valid{instance="w"}'
 SCHEDULER: Final = 'fracgpu_scheduler_leader{instance="x"}'
+CERTS: Final = 'fracgpu_certs_trusted_authorities{instance="c"}'
 
 WARNING: Final = {"severity": "warning"}
 CRITICAL: Final = {"severity": "critical"}
@@ -52,6 +53,9 @@ UNREADABLE: Final = 'fracgpu_scheduler_unreadable_objects{annotation="a",instanc
 MOVE_UNREADABLE: Final = 'fracgpu_scheduler_reservations{instance="x",state="%s"}'
 
 PAUSE: Final = 'fracgpu_scheduler_event_loop_longest_pause_seconds{instance="x"}'
+NOT_LEADING: Final = (
+    'fracgpu_scheduler_requests_total{instance="x",outcome="not_leading",verb="filter"}'
+)
 COMPILED: Final = 'fracgpu_scheduler_fill_compiled{instance="x"}'
 
 # Alert, series, minutes, labels with which it fires then; None if it does not.
@@ -68,6 +72,9 @@ CASES: Final[tuple[tuple[str, Series, int, Labels], ...]] = (
     ("FracGPUSchedulerStandsStill", {PAUSE: 0.9}, 60, None),
     ("FracGPUSchedulerStandsStill", {PAUSE: 1.2}, 4, None),
     ("FracGPUSchedulerStandsStill", {PAUSE: 1.2}, 6, {"instance": "x", **WARNING}),
+    ("FracGPUSchedulerStandbyAsked", {NOT_LEADING: "0x10 40x50"}, 30, None),
+    ("FracGPUSchedulerStandbyAsked", {NOT_LEADING: "0+3x60"}, 9, None),
+    ("FracGPUSchedulerStandbyAsked", {NOT_LEADING: "0+3x60"}, 13, {"instance": "x", **WARNING}),
     ("FracGPUSchedulerNotCompiled", {COMPILED: 1}, 60, None),
     ("FracGPUSchedulerNotCompiled", {COMPILED: 0}, 14, None),
     ("FracGPUSchedulerNotCompiled", {COMPILED: 0}, 16, {"instance": "x", **NOTICE}),
@@ -90,18 +97,29 @@ CASES: Final[tuple[tuple[str, Series, int, Labels], ...]] = (
     ("FracGPUCardsUnmeasured", {LEADER: 0, COVERAGE: 0}, 90, None),
     ("FracGPUCardsUnmeasured", {}, 90, None),
     # Series that never existed, and ones that end.
-    ("FracGPURoleNotScraped", {WEBHOOK: 1, SCHEDULER: 1, LEADER: 1}, 60, None),
-    ("FracGPURoleNotScraped", {WEBHOOK: 1, SCHEDULER: 1}, 9, None),
+    ("FracGPURoleNotScraped", {WEBHOOK: 1, SCHEDULER: 1, LEADER: 1, CERTS: 1}, 60, None),
+    ("FracGPURoleNotScraped", {WEBHOOK: 1, SCHEDULER: 1, CERTS: 1}, 9, None),
     (
         "FracGPURoleNotScraped",
-        {WEBHOOK: 1, SCHEDULER: 1},
+        {WEBHOOK: 1, SCHEDULER: 1, CERTS: 1},
         11,
         {"role": "rebalancer", **WARNING},
     ),
-    ("FracGPURoleNotScraped", {SCHEDULER: 1, LEADER: 0}, 11, {"role": "webhook", **WARNING}),
     (
         "FracGPURoleNotScraped",
-        {WEBHOOK: 1, LEADER: 1, SCHEDULER: "1x10 stale"},
+        {SCHEDULER: 1, LEADER: 0, CERTS: 1},
+        11,
+        {"role": "webhook", **WARNING},
+    ),
+    (
+        "FracGPURoleNotScraped",
+        {WEBHOOK: 1, SCHEDULER: 1, LEADER: 1},
+        11,
+        {"role": "certs", **WARNING},
+    ),
+    (
+        "FracGPURoleNotScraped",
+        {WEBHOOK: 1, LEADER: 1, CERTS: 1, SCHEDULER: "1x10 stale"},
         30,
         {"role": "scheduler", **WARNING},
     ),

@@ -13,6 +13,7 @@ from certs.service import adopted_of, desired_of
 from certs.settings import CertsSettings
 from fracgpu import names
 from process.settings import load
+from tests.deploy.test_alerts import alerts
 from tests.deploy.test_certificates import built
 from tests.support.documented import documented
 from tests.support.helm import (
@@ -41,6 +42,7 @@ SAME: Final[Mapping[str, Json]] = {
     "overlays/nvidia-runtime-class": {"deviceplugin": {"runtimeClassName": "nvidia"}},
     "overlays/openshift": {"platform": "openshift"},
     "overlays/prometheus-operator": {"prometheus": {"operator": {"enabled": "always"}}},
+    "overlays/read-as-node": {"deviceplugin": {"readAsNode": True}},
     "overlays/simulated-cards": {"simulatedCards": {"enabled": True}},
 }
 OVERLAYS: Final = sorted(
@@ -158,7 +160,7 @@ def test_every_alert_has_the_address_of_its_runbook_below_the_base_that_was_give
 
     addresses = runbooks(rendered({"prometheus": {"operator": operator}}))
 
-    assert len(addresses) == 32
+    assert len(addresses) == len(alerts())
     assert addresses == {alert: f"{begins}{alert.lower()}" for alert in addresses}
 
 
@@ -175,7 +177,7 @@ def test_the_base_of_runbooks_is_set_with_kustomize_as_the_page_says(tmp_path: P
         (folder / "kustomization.yaml").unlink()
         folder.rmdir()
 
-    assert len(addresses) == 32
+    assert len(addresses) == len(alerts())
     assert addresses == {
         alert: f"https://git.example.com/fracgpu/blob/v0.1.0/docs/runbooks.md#{alert.lower()}"
         for alert in addresses
@@ -324,7 +326,7 @@ def test_another_namespace_may_scrape() -> None:
 def test_settings_reach_the_configmaps() -> None:
     values = {
         "config": {"rebalancer": {"mode": "active"}, "admission": {"dialects": ["kai"]}},
-        "policies": {"devices": "deny"},
+        "policies": {"devices": ["Deny"]},
     }
 
     found = by_key(rendered(values))
@@ -332,7 +334,9 @@ def test_settings_reach_the_configmaps() -> None:
     data = found["ConfigMap fracgpu-system/fracgpu-config"]["data"]
     assert read_yaml(data["rebalancer"])["mode"] == "active"
     assert read_yaml(data["admission"])["dialects"] == ["kai"]
-    assert found["ConfigMap fracgpu-system/fracgpu-policies"]["data"]["devices"] == "deny"
+    for name in ("fracgpu-devices", "fracgpu-device-environment"):
+        binding = found[f"ValidatingAdmissionPolicyBinding /{name}"]
+        assert binding["spec"]["validationActions"] == ["Deny"]
 
 
 @pytest.mark.parametrize(

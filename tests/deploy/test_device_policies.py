@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.policies import policy, refusals
+from tests.support.policies import actions, policy, refusals
 
 Json = dict[str, Any]
 
-DENY = {"fracgpu.io/devices": "deny"}
 ENV = "NVIDIA_VISIBLE_DEVICES"
 
 
@@ -30,8 +29,8 @@ def with_mount(path: str) -> Json:
     return a_pod({"volumeMounts": [{"name": "v", "mountPath": path}]})
 
 
-def said(pod: Json, *, old: Json | None = None) -> list[str]:
-    return refusals("fracgpu-devices", pod, old=old, namespace_labels=DENY)
+def said(new: Json, *, old: Json | None = None, resource: str = "pods") -> list[str]:
+    return refusals("fracgpu-devices", new, old=old, resource=resource)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +50,13 @@ def said(pod: Json, *, old: Json | None = None) -> list[str]:
         with_mount("/var/run/x/../nvidia-container-devices/0"),
         a_pod(notes={"cdi.k8s.io/a": "nvidia.com/gpu=all"}),
         a_pod(notes={"nvidia.cdi.k8s.io/container.c": "nvidia.com/gpu=all"}),
+        a_pod(notes={"io.kubernetes.cri-o.Devices": "/dev/nvidia0"}),
+        a_pod(notes={"io.kubernetes.cri-o.Devices/c": "/dev/nvidia0"}),
+        a_pod(notes={"devices.crio.io": "/dev/nvidia0"}),
+        a_pod(notes={"devices.nri.io/container.c": "[]"}),
+        a_pod(notes={"cdi.nri.io/container.c": "[]"}),
+        a_pod(notes={"fracgpu.io/fraction": "0.5"}, resourceClaims=[{"name": "gpu"}]),
+        a_pod({"resources": {"limits": {"fracgpu.io/gpu-mem": "9"}}}, resourceClaims=[{}]),
         a_pod(runtimeClassName="nvidia"),
         a_pod({"resources": {"limits": {"nvidia.com/gpu": "0"}}}, runtimeClassName="nvidia"),
         a_pod(initContainers=[{"name": "i", "env": [{"name": ENV, "value": "all"}]}]),
@@ -114,6 +120,8 @@ def test_other_host_paths_are_other_policies_business(path: str) -> None:
         a_pod({"resources": {"limits": {"fracgpu.io/gpu-slot": "1"}}}, runtimeClassName="nvidia"),
         a_pod({"resources": {"limits": {"nvidia.com/gpu": "1"}}}, runtimeClassName="nvidia"),
         a_pod(runtimeClassName="gvisor"),
+        a_pod(resourceClaims=[{"name": "gpu"}]),
+        a_pod(notes={"nvidia.com/container.c.gpu-memory.request": "8Gi"}),
     ],
 )
 def test_pods_that_take_no_card_pass(pod: Json) -> None:
@@ -143,31 +151,38 @@ def test_an_order_by_annotation_is_refused_on_a_pod_that_is_there_already() -> N
     assert said(a_pod(), old=a_pod(notes=order)) == []
 
 
+@pytest.mark.parametrize("resource", ["pods/status", "pods/resize", "pods/ephemeralcontainers"])
+def test_an_order_by_annotation_is_refused_through_a_subresource_too(resource: str) -> None:
+    order = {"cdi.k8s.io/a": "nvidia.com/gpu=all"}
+
+    assert len(said(a_pod(notes=order), old=a_pod(), resource=resource)) == 1
+    assert said(a_pod(notes=order), old=a_pod(notes=order), resource=resource) == []
+
+
+def test_a_binding_carries_no_order() -> None:
+    binding: Json = {"metadata": {"name": "p", "namespace": "ml"}, "target": {"name": "n1"}}
+    ordering = copy.deepcopy(binding)
+    ordering["metadata"]["annotations"] = {"cdi.k8s.io/a": "nvidia.com/gpu=all"}
+
+    assert said(binding, resource="pods/binding") == []
+    assert len(said(ordering, resource="pods/binding")) == 1
+
+
 @pytest.mark.parametrize(
-    ("label", "default", "denies", "warns"),
+    ("labels", "done"),
     [
-        ("", "", False, True),
-        ("", "warn", False, True),
-        ("", "deny", True, False),
-        ("", "allow", False, False),
-        ("", "Deny", False, True),  # a mistake for the whole cluster refuses no pod
-        ("deny", "allow", True, False),
-        ("warn", "deny", False, True),
-        ("allow", "deny", False, False),
-        ("Allow", "allow", True, False),  # a mistake in a label allows nothing
+        ({}, ["Warn"]),
+        ({"fracgpu.io/devices": "deny"}, ["Deny"]),
+        ({"fracgpu.io/devices": "warn"}, ["Warn"]),
+        ({"fracgpu.io/devices": "allow"}, []),
+        ({"fracgpu.io/devices": "Allow"}, ["Deny"]),  # a mistake in a label allows nothing
     ],
 )
-def test_a_namespace_says_warn_or_deny_and_the_parameter_says_it_for_the_others(
-    label: str, default: str, denies: bool, warns: bool
+@pytest.mark.parametrize("name", ["fracgpu-devices", "fracgpu-device-environment"])
+def test_a_namespace_says_warn_deny_or_allow_and_is_warned_otherwise(
+    name: str, labels: Json, done: list[str]
 ) -> None:
-    labels = {"fracgpu.io/devices": label} if label else {}
-    params = {"devices": default} if default else {}
-    secret = {"metadata": {"namespace": "ml"}, "data": {ENV: "YWxs"}}
-
-    for name, pod in (("devices", with_env(value="all")), ("device-environment", secret)):
-        for suffix, speaks in (("", denies), ("-warn", warns)):
-            found = refusals(f"fracgpu-{name}{suffix}", pod, params=params, namespace_labels=labels)
-            assert bool(found) is speaks, (name, suffix)
+    assert actions(name, labels=labels) == done
 
 
 @pytest.mark.parametrize(
@@ -179,21 +194,8 @@ def test_no_config_map_or_secret_hands_out_cards_through_env_from(value: str, pa
     stored = {"metadata": {"namespace": "ml"}, "data": {ENV: value}}
     name = "fracgpu-device-environment"
 
-    assert (refusals(name, new, namespace_labels=DENY) == []) is passes
-    assert refusals(name, new, old=stored, namespace_labels=DENY) == [], "stored before"
-
-
-@pytest.mark.parametrize("name", ["fracgpu-devices", "fracgpu-device-environment"])
-def test_what_warns_is_what_denies(name: str) -> None:
-    deny, warn = policy(name), policy(f"{name}-warn")
-    for rule in deny["validations"]:
-        assert rule["expression"].startswith("variables.mode != 'deny' || ")
-        rule = {**rule, "expression": rule["expression"].replace("'deny'", "'warn'", 1)}  # noqa: PLW2901
-        assert rule in warn["validations"]
-    same = ("failurePolicy", "paramKind", "matchConstraints", "matchConditions", "variables")
-
-    assert {key: deny.get(key) for key in same} == {key: warn.get(key) for key in same}
-    assert len(deny["validations"]) == len(warn["validations"])
+    assert (refusals(name, new) == []) is passes
+    assert refusals(name, new, old=stored) == [], "stored before"
 
 
 def test_the_namespaces_of_the_nodes_own_agents_are_left_alone() -> None:

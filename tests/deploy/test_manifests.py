@@ -20,6 +20,7 @@ from process.settings import load
 from rebalancer.config import KEY as REBALANCER_KEY
 from rebalancer.config import parse_policy
 from scheduler.leader_endpoint import PORT_NAME
+from simulator.apiserver.admission.match_conditions import context
 from simulator.cards.simulated_cards import open_cards
 from tests.support.yaml_files import read_documents, read_yaml
 from webhook.admission_config import KEY as ADMISSION_KEY
@@ -245,7 +246,7 @@ def test_the_webhook_is_asked_about_exactly_the_pods_that_ask(
     webhook = only("MutatingWebhookConfiguration", "fracgpu-webhook")["webhooks"][0]
 
     for condition in webhook["matchConditions"]:
-        assert cel.evaluate(condition["expression"], {"object": body}) is asks
+        assert cel.evaluate(condition["expression"], context({"object": body})) is asks
 
 
 def test_the_webhook_fails_closed_and_soon() -> None:

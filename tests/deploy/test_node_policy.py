@@ -12,6 +12,14 @@ OWN_NODE = (
     "The FracGPU node agent may change only the node it runs on, and its token must say which node "
     "that is."
 )
+OWN_KEYS = (
+    "The FracGPU node agent may change only its own annotations of a node and the labels "
+    "fracgpu.io/card-* and fracgpu.io/driver."
+)
+OWN_AMOUNTS = (
+    "The FracGPU node agent may change only the amounts of fracgpu.io/gpu-mem and "
+    "fracgpu.io/gpu-count in a node's status, and the condition FracGPUSharing."
+)
 NODE_NOTES = (
     "The fracgpu.io annotations of a node are written only by the FracGPU agent of that node; "
     "others may remove them once the node does not carry fracgpu.io/share=true."
@@ -124,6 +132,28 @@ def test_kubelet_and_administrators_go_on_with_their_own_work(
         assert refusals("fracgpu-nodes", changed(path, key, value), old=SHARED, sender=sender) == []
 
 
+@pytest.mark.parametrize(
+    ("path", "key", "value", "said"),
+    [
+        (NOTES, "other", "y", OWN_KEYS),
+        (NOTES, "fracgpu.io/out-of-service", "GPU-1", OWN_KEYS),
+        (LABELS, "node-role.kubernetes.io/control-plane", "", OWN_KEYS),
+        (LABELS, "fracgpu.io/share", None, OWN_KEYS),
+        (("spec", "x"), "unschedulable", "x", OWN_KEYS),
+        (IN_CAPACITY, "cpu", "9", OWN_AMOUNTS),
+        (IN_CAPACITY, "cpu", None, OWN_AMOUNTS),
+        (IN_ALLOCATABLE, "cpu", "9", OWN_AMOUNTS),
+        (IN_CAPACITY, "fracgpu.io/gpu-slot", "9", OWN_AMOUNTS),
+    ],
+)
+def test_the_agent_changes_nothing_of_its_node_that_is_not_the_agents(
+    path: tuple[str, str], key: str, value: str | None, said: str
+) -> None:
+    new = {**SHARED, "spec": {key: True}} if path[0] == "spec" else changed(path, key, value)
+
+    assert refusals("fracgpu-nodes", new, old=SHARED, sender=agent_of("n1")) == [said]
+
+
 UNSHARED: Json = {
     "metadata": {"name": "n1", "annotations": {"other": "x"}, "labels": {}},
     "status": {"capacity": {"cpu": "8"}, "allocatable": {"cpu": "8"}},
@@ -139,12 +169,14 @@ def test_an_administrator_and_the_agent_clean_up_a_node_that_no_longer_shares(
     }
     without = {**SHARED, "metadata": {**SHARED["metadata"], "labels": labels}}
 
-    assert refusals("fracgpu-nodes", without, old=SHARED, sender=sender) == []
     assert refusals("fracgpu-nodes", UNSHARED, old=without, sender=sender) == []
-    # In one write with the label too, and if the label has another value.
-    assert refusals("fracgpu-nodes", UNSHARED, old=SHARED, sender=sender) == []
+    # In one write with the label too, and if the label has another value: not the agent's.
+    ends = [] if sender == ADMIN else [OWN_KEYS]
+    assert refusals("fracgpu-nodes", without, old=SHARED, sender=sender) == ends
+    assert refusals("fracgpu-nodes", UNSHARED, old=SHARED, sender=sender) == ends
     no = {**UNSHARED["metadata"], "labels": {"fracgpu.io/share": "false"}}
-    assert refusals("fracgpu-nodes", {**UNSHARED, "metadata": no}, old=SHARED, sender=sender) == []
+    unshared = {**UNSHARED, "metadata": no}
+    assert refusals("fracgpu-nodes", unshared, old=SHARED, sender=sender) == ends
 
 
 def test_cleaning_up_is_not_forging() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from fracgpu import names
 from fracgpu.request.dialects.registry import DIALECTS
+from simulator.apiserver.admission.match_conditions import context
 from tests.support.yaml_files import read_documents
 from webhook.admission_config import BUILT_IN_WORKLOADS
 
@@ -27,7 +28,7 @@ WORKLOADS = entries("ValidatingWebhookConfiguration")
 
 
 def asked(entry: Json, new: Json, old: Json | None = None) -> bool:
-    seen = {"object": new, "oldObject": old}
+    seen = context({"object": new, "oldObject": old})
     return all(
         cel.evaluate(condition["expression"], seen) for condition in entry["matchConditions"]
     )

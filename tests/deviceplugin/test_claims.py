@@ -517,7 +517,7 @@ def test_an_assignment_that_cannot_be_read_is_refused() -> None:
 def test_more_cards_than_slots_are_refused() -> None:
     pod = a_pod(assigned={"train": [("GPU-a", 500), ("GPU-b", 500)]})
 
-    assert_rejected(ask("s1", [a_holder()], pod), RejectReason.WRONG_COUNT, "1 slots", "2 cards")
+    assert_rejected(ask("s1", [a_holder()], pod), RejectReason.WRONG_COUNT, "1 slot ", "2 cards")
 
 
 def test_an_assignment_that_differs_from_the_limit_is_refused() -> None:

@@ -31,6 +31,7 @@ _ALONE: Final = re.compile(r"--[a-z][\w-]*(?=[= ]|$)")
 FOREIGN: Final = {
     "--set": "helm",
     "--no-hooks": "helm",
+    "--wait": "helm",
     "--root-dir": "kubelet",
     "--node-labels": "kubelet",
 }

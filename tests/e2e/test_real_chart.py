@@ -297,7 +297,6 @@ async def test_the_chart_before_is_upgraded_in_place_and_leaves_nothing(tmp_path
             assert sorted(found["name"] for found in configured) == [
                 "fracgpu-config",
                 "fracgpu-kube-scheduler",
-                "fracgpu-policies",
                 "fracgpu-scheduler-profile",
                 "fracgpu-simulated-cards",
             ]

@@ -5,13 +5,14 @@ with the token of the scheduler's service account.
 """
 
 import asyncio
+import json
 import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import aiohttp
 import pytest
@@ -24,12 +25,13 @@ from kube.client import KubeClient
 from kube.errors import KubeError
 from kube.kinds import LEASES, NAMESPACES, PODS
 from simulator.envtest.control_plane import ControlPlane
+from tests.support.api_gate import ApiGate, Write
 from tests.support.core import a_record, on
 from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, register, some_cards
 from tests.support.kubectl import DEPLOY, Kubectl
 from tests.support.real_apiserver import real_api_server
 from tests.support.replicas import Replica, replica
-from tests.support.stalls import HoldingProxy, holding_proxy, stalling_webhook
+from tests.support.stalls import stalling_webhook
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -37,6 +39,16 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 SYSTEM = names.SYSTEM_NAMESPACE
 LEASE = "fracgpu-scheduler-extender"
 CARD_MIB = 24_000
+FORBIDDEN: Final = 403
+CONFLICT: Final = 409
+SOON: Final = ("--lease-duration-s=6", "--bind-timeout-s=1.5")
+
+
+class HeldUp(NamedTuple):
+    """A Binding that its sender has sent; *release* lets it go on, and returns once it failed."""
+
+    sent: asyncio.Event
+    release: Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +73,30 @@ class Harness:
 
     async def leading(self, name: str, *, url: str = "", identity: str = "") -> Replica:
         """Start an extender and wait until it leads and is ready."""
-        opened = replica(name, self.kubeconfig(name, url=url), self.workdir, identity=identity)
-        started = await self.stack.enter_async_context(opened)
+        started = await self.started(name, url=url, identity=identity)
+        await self.until_leads(started)
+        return started
 
+    async def started(self, name: str, *, url: str = "", identity: str = "") -> Replica:
+        """Start an extender and wait until it is ready; as a standby, if another one leads."""
+        config = self.kubeconfig(name, url=url)
+        opened = replica(name, config, self.workdir, *SOON, identity=identity)
+        started = await self.stack.enter_async_context(opened)
+        await until(started.ready, what=f"{name} is ready", limit_s=90)
+        return started
+
+    async def until_leads(self, extender: Replica) -> None:
         async def leads() -> bool:
             # In this order: a replica that does not lead is ready as well.
-            return await self.figure(started, "leader 1.0") and await started.ready()
+            return await self.figure(extender, "leader 1.0") and await extender.ready()
 
-        await until(leads, what=f"{name} leads", limit_s=90)
-        return started
+        await until(leads, what="it leads", limit_s=90)
+
+    async def marked(self, name: str) -> int:
+        """Return how many pods an extender marked before it answered, which its log says."""
+        text = await asyncio.to_thread((self.workdir / f"{name}.log").read_text)
+        lines = [json.loads(line) for line in text.splitlines() if "fence_up" in line]
+        return sum(int(line["marked"]) for line in lines)
 
     async def figure(self, extender: Replica, figure: str) -> bool:
         """Report whether a metric of an extender has this value, in Prometheus' text format."""
@@ -126,7 +153,7 @@ async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
         kubectl = Kubectl.find(api.kubeconfig(tmp_path / "admin.kubeconfig"))
         await admin.create(NAMESPACES, {"metadata": {"name": SYSTEM}})
         await register(admin, a_sharing_node("n", cards=some_cards("n", count=1, mib=CARD_MIB)))
-        for manifest in ("scheduler.yaml", "policies.yaml"):
+        for manifest in ("scheduler.yaml", "policies.yaml", "flowschemas.yaml"):
             await kubectl("apply", "-f", str(DEPLOY / manifest))
         token = (await kubectl("create", "token", "fracgpu-scheduler", f"-n={SYSTEM}")).strip()
         opened = connect_to(api.url, token=token, ca_file=api.ca_file)
@@ -233,60 +260,119 @@ async def more(harness: Harness, before: dict[str, int]) -> bool:
     return sum((await answered_bindings(harness)).values()) > sum(before.values())
 
 
-async def kept(harness: Harness, sender: Replica, proxy: HoldingProxy) -> bool:
-    """Report whether the sender has counted a Binding, which it then sends, and bytes are kept."""
-    return await harness.figure(sender, "assumptions 1.0") and proxy.kept_bytes > 0
-
-
-SUCCESSORS = pytest.mark.parametrize("successor", ["b", "a"], ids=["another", "of the same name"])
-
-
-@SUCCESSORS
-async def test_a_binding_held_up_before_admission_never_lands_after_the_next_leader(
-    harness: Harness, successor: str
-) -> None:
-    first, second = await harness.create("first"), await harness.create("second")
-    async with holding_proxy(harness.api.url) as proxy:
-        a = await harness.leading("a", url=proxy.url)
-        first = await harness.seen("first")
-        proxy.hold()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(a.bind(harness.http, first), name="the late Binding")
-            await until(lambda: kept(harness, a, proxy), what="the Binding is kept", limit_s=30)
-            os.kill(a.process.pid, signal.SIGSTOP)
-            b = await harness.leading("successor", identity=successor)
-            assert await b.bind(harness.http, second) == ""
-            answered = await answered_bindings(harness)
-            proxy.release()
-            await until(lambda: more(harness, answered), what="the late Binding is answered")
-            a.process.kill()
-
-    assert (await harness.seen("first")).record.node == ""
-    assert await harness.promised_mib() == 20_000
-
-
-@SUCCESSORS
-async def test_a_binding_held_up_after_admission_never_lands_after_the_next_leader(
-    harness: Harness, successor: str
+async def test_the_lease_and_bindings_go_before_the_other_requests_of_the_scheduler(
+    harness: Harness,
 ) -> None:
     await harness.create("first")
-    second = await harness.create("second")
+    leader = await harness.leading("a")
+    assert await leader.bind(harness.http, await harness.seen("first")) == ""
+
+    text = (await harness.admin.get_path("/metrics")).decode()
+    dispatched = "apiserver_flowcontrol_dispatched_requests_total"
+    for level, schema in (
+        ("leader-election", "fracgpu-leases"),
+        ("workload-high", "fracgpu-bindings"),
+        ("workload-low", "service-accounts"),
+    ):
+        assert f'{dispatched}{{flow_schema="{schema}",priority_level="{level}"}}' in text
+
+
+def binding(write: Write) -> bool:
+    """Select a Binding."""
+    return write.verb == "POST" and write.target.endswith("/binding")
+
+
+@asynccontextmanager
+async def held_up_before_admission(harness: Harness) -> AsyncIterator[tuple[str, HeldUp]]:
+    """Yield the URL of an API server that does not get the first Binding until it is released."""
+    gate = ApiGate(harness.api.url, ca_file=harness.api.ca_file)
+    gate.delay(binding)
+
+    async def release() -> None:
+        assert await gate.arrive() in (FORBIDDEN, CONFLICT)
+
+    async with gate.open():
+        yield gate.url, HeldUp(gate.sprung, release)
+
+
+@asynccontextmanager
+async def held_up_after_admission(harness: Harness) -> AsyncIterator[tuple[str, HeldUp]]:
+    """Yield the URL of an API server that admits a Binding of the pod *first*, and stalls then."""
     async with stalling_webhook(harness.admin, "first", harness.workdir) as webhook:
-        a = await harness.leading("a")
-        first = await harness.seen("first")
-        async with asyncio.TaskGroup() as group:
-            group.create_task(a.bind(harness.http, first), name="the late Binding")
-            async with asyncio.timeout(30):
-                await webhook.asked.wait()
-            os.kill(a.process.pid, signal.SIGSTOP)
-            b = await harness.leading("successor", identity=successor)
-            assert await b.bind(harness.http, second) == ""
+
+        async def release() -> None:
             answered = await answered_bindings(harness)
             webhook.release()
             await until(lambda: more(harness, answered), what="the late Binding is answered")
             after = await answered_bindings(harness)
+            assert after.get("409", 0) == answered.get("409", 0) + 1
+
+        yield "", HeldUp(webhook.asked, release)
+
+
+HELD_UP = pytest.mark.parametrize(
+    "held_up",
+    [held_up_before_admission, held_up_after_admission],
+    ids=["before admission", "after admission"],
+)
+SUCCESSORS = pytest.mark.parametrize("successor", ["b", "a"], ids=["another", "of the same name"])
+
+
+@HELD_UP
+@SUCCESSORS
+async def test_a_held_up_binding_never_lands_and_of_many_pods_the_next_leader_marks_this_one_alone(
+    harness: Harness,
+    held_up: Callable[[Harness], AbstractAsyncContextManager[tuple[str, HeldUp]]],
+    successor: str,
+) -> None:
+    await harness.create("first")
+    second = await harness.create("second")
+    for number in range(100):
+        await harness.create(f"waits-{number}", mib=CARD_MIB + 1)
+    async with held_up(harness) as (url, late):
+        a = await harness.leading("a", url=url)
+        first = await harness.seen("first")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(a.bind(harness.http, first), name="the late Binding")
+            async with asyncio.timeout(30):
+                await late.sent.wait()
+            os.kill(a.process.pid, signal.SIGSTOP)
+            b = await harness.leading("successor", identity=successor)
+            assert await b.bind(harness.http, second) == ""
+            await late.release()
             a.process.kill()
 
     assert await harness.promised_mib() == 20_000
     assert (await harness.seen("first")).record.node == ""
-    assert after.get("409", 0) == answered.get("409", 0) + 1
+    assert [await harness.marked(name) for name in ("a", "successor")] == [102, 1]
+
+
+@HELD_UP
+async def test_leaders_that_change_again_and_again_with_bindings_held_up_overbook_nothing(
+    harness: Harness,
+    held_up: Callable[[Harness], AbstractAsyncContextManager[tuple[str, HeldUp]]],
+) -> None:
+    for number in range(20):
+        await harness.create(f"waits-{number}", mib=CARD_MIB + 1)
+    for round_ in range(4):
+        await harness.create("first")
+        second = await harness.create("second")
+        async with held_up(harness) as (url, late):
+            old = await harness.leading(f"old-{round_}", url=url)
+            heir = await harness.started(f"heir-{round_}")  # the stall has a limit of 30 s
+            first = await harness.seen("first")
+            async with asyncio.TaskGroup() as group:
+                group.create_task(old.bind(harness.http, first), name="the late Binding")
+                async with asyncio.timeout(30):
+                    await late.sent.wait()
+                os.kill(old.process.pid, signal.SIGSTOP)
+                await harness.until_leads(heir)
+                assert await heir.bind(harness.http, second) == ""
+                await late.release()
+                old.process.kill()
+            heir.process.kill()
+        assert await harness.promised_mib() == 20_000
+        assert (await harness.seen("first")).record.node == ""
+        assert await harness.marked(f"heir-{round_}") <= 1
+        for name in ("first", "second"):
+            await harness.admin.delete(PODS, name, namespace="default", grace_s=0)

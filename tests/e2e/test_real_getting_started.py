@@ -1,5 +1,7 @@
 """The README's five commands and docs/getting-started.md, followed on a real kubelet."""
 
+import json
+import os
 import sys
 from pathlib import Path
 from typing import Final
@@ -8,41 +10,44 @@ import pytest
 
 from fracgpu import names
 from fracgpu.state.assignment import read_assignment
+from simulator.envtest.control_plane import ASSETS_ENV
 from tests.support.documented import documented, run
-from tests.support.helm import ROOT, SYSTEM, helm_or_skip
-from tests.support.real_cluster import NODE, RealCluster
-from tests.support.real_runtime import IMAGE
-from tests.support.shipped import AGENT, ROLES, a_cluster_with_our_images
+from tests.support.helm import SYSTEM, helm_or_skip
+from tests.support.images import program_image
+from tests.support.real_cluster import (
+    NODE,
+    RealCluster,
+    a_real_cluster,
+    cluster_runtime_or_skip,
+)
+from tests.support.real_runtime import IMAGE, find_runtime, tag_image
+from tests.support.registry import Registry
+from tests.support.shipped import AGENT, ROLES, a_cluster_with_our_images, image_of
+from tests.tools.image.test_push import cloned, needs, ran, with_words
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 GUIDE: Final = "docs/getting-started.md"
-EXAMPLES: Final = "docs/examples"
 # As simulatedCards.cards in the chart.
 CARD_MIB: Final = 40_960
+# An environment of its own, and two architectures with Debian's packages.
+PUSH_LIMIT_S: Final = 1200.0
+BUSYBOX: Final = "docker.io/library/busybox:1.37"
 
 
 class Reader:
     """Somebody who types what a document says, with words of their own where it needs some."""
 
-    def __init__(self, cluster: RealCluster, folder: Path) -> None:
+    def __init__(self, cluster: RealCluster) -> None:
         self._cluster = cluster
-        self._folder = folder
-        folder.mkdir()
-        for file in (ROOT / EXAMPLES).iterdir():
-            # The node can fetch nothing: it has one image of its own, with the same programs.
-            text = file.read_text()
-            assert "image: busybox:1.37" in text
-            (folder / file.name).write_text(text.replace("busybox:1.37", IMAGE))
 
     async def types(self, *commands: str) -> str:
         """Run the commands one after the other; return what the last one prints."""
         said = ""
         for command in commands:
-            # The node has the image by its plain name, as after an import.
-            line = command.replace(" --set image.registry=registry.example.com/team", "")
-            line = line.replace(EXAMPLES, str(self._folder))
-            line = line.replace(".venv/bin/fracgpu", str(Path(sys.executable).with_name("fracgpu")))
+            line = command.replace(
+                ".venv/bin/fracgpu", str(Path(sys.executable).with_name("fracgpu"))
+            )
             said = await run(
                 line, kubeconfig=self._cluster.kubectl.kubeconfig, words={"NAME": NODE}
             )
@@ -50,6 +55,12 @@ class Reader:
 
     async def follows(self, block: str) -> str:
         return await self.types(*documented(GUIDE, block))
+
+
+def name_image(cluster: RealCluster, image: str, name: str) -> None:
+    """Give an image of the node the name by which a reader's node would have pulled it."""
+    socket = cluster.root / "run" / "containerd.sock"
+    tag_image(find_runtime(), socket=socket, image=image, name=name)
 
 
 async def check_half(cluster: RealCluster) -> None:
@@ -63,18 +74,76 @@ async def check_half(cluster: RealCluster) -> None:
     assert len([line for line in log.splitlines() if "/dev/nvidia" in line]) == 1
 
 
-async def test_the_readme_and_the_guide_lead_to_a_pod_with_its_share(tmp_path: Path) -> None:
+async def test_the_readmes_five_commands_lead_to_a_pod_with_half_a_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     helm_or_skip()
-    # Clone and push are followed in tests/tools/image/test_push.py.
-    _, _, install, label, apply = documented("README.md", "use-it")
+    cluster_runtime_or_skip()
+    needs("git", "make", "skopeo", "mmdebstrap")
+    _, push, install, share, apply = documented("README.md", "use-it")
+    # kube-scheduler's image comes from registry.k8s.io, which the node does not reach.
+    program = Path(os.environ[ASSETS_ENV]) / "kube-scheduler"
+    theirs = program_image(image_of("kube-scheduler"), program, tmp_path / "kube-scheduler.tar")
+    # The reader's own words: REPOSITORY is this checkout, the registry is the test's own on
+    # loopback (so without a certificate, which skopeo has to be told), NAME is the node.
+    clone = await cloned(tmp_path)
+    registry = Registry()
+    monkeypatch.setenv("SKOPEO", "--dest-tls-verify=false")
+    async with registry.serve():
+        own = {"registry.example.com": registry.address}
+        await ran(with_words(push, own), at=clone, limit_s=PUSH_LIMIT_S)
+
+    async with (
+        a_real_cluster(images=[theirs]) as cluster,
+        registry.serve(port=registry.port),  # the same, where the node is
+    ):
+        # The node reaches no registry but the test's own.
+        name_image(cluster, IMAGE, BUSYBOX)
+        admin = cluster.kubectl.kubeconfig
+        # Without a GPU, as the README says.
+        install = f"{with_words(install, own)} --set simulatedCards.enabled=true"
+        await run(install, kubeconfig=admin, at=clone)
+        await run(share, kubeconfig=admin, words={"NAME": NODE}, at=clone)
+        await run(apply, kubeconfig=admin, at=clone)
+
+        await check_half(cluster)
+        await check_nothing_was_restarted(cluster)
+        for pod in await cluster.pods(SYSTEM):
+            for container in pod["spec"]["containers"]:
+                assert container["image"] in (
+                    f"{registry.address}/team/fracgpu:0.1.0",
+                    image_of("kube-scheduler"),
+                )
+
+
+async def check_nothing_was_restarted(cluster: RealCluster) -> None:
+    """Check that the pods are those that the installation made, in their first life.
+
+    certs is ready once it has done all that an installation needs, a restart included.
+    """
+    for pod in await cluster.pods(SYSTEM):
+        for status in pod["status"]["containerStatuses"]:
+            assert (status["ready"], status["restartCount"]) == (True, 0), status
+    for role in ROLES:
+        found = json.loads(await cluster.kubectl("get", role, "-n", SYSTEM, "-o", "json"))
+        notes = found["metadata"]["annotations"]
+        assert notes["deployment.kubernetes.io/revision"] == "1", found
+
+
+async def test_the_guide_leads_to_a_pod_with_its_share(tmp_path: Path) -> None:
+    helm_or_skip()
+    _, _, install, share, apply = documented("README.md", "use-it")
     async with a_cluster_with_our_images(tmp_path) as cluster:
-        reader = Reader(cluster, tmp_path / "examples")
-        assert [f"{install} --set simulatedCards.enabled=true", label, apply] == [
+        name_image(cluster, IMAGE, BUSYBOX)
+        ours = image_of("fracgpu")
+        name_image(cluster, f"docker.io/library/{ours}", f"registry.example.com/team/{ours}")
+        reader = Reader(cluster)
+        assert [f"{install} --set simulatedCards.enabled=true", share, apply] == [
             documented(GUIDE, "install")[0],
             documented(GUIDE, "share")[0],
             documented(GUIDE, "run")[0],
         ]
-        assert "successfully rolled out" in await reader.follows("install")
+        await reader.follows("install")
         await reader.follows("share")
 
         log = await reader.follows("run")

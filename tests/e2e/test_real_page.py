@@ -66,6 +66,25 @@ _UNNAMED: Final = """(() => {
 })()"""
 
 
+# Words, as people read them, of which a part is on the next line.
+_BROKEN_WORDS: Final = """(() => {
+  const broken = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let text = walker.nextNode(); text; text = walker.nextNode()) {
+    const parent = text.parentElement;
+    if (!parent.checkVisibility() || parent.closest('.unseen, .skip, code')) continue;
+    for (const word of text.data.matchAll(/[^\\s\\/-]+/g)) {
+      const range = document.createRange();
+      range.setStart(text, word.index);
+      range.setEnd(text, word.index + word[0].length);
+      const lines = new Set([...range.getClientRects()].map((each) => Math.round(each.top)));
+      if (lines.size > 1) broken.push(word[0]);
+    }
+  }
+  return broken;
+})()"""
+
+
 @pytest.fixture
 def chromium() -> str:
     found = find_chromium()
@@ -201,8 +220,24 @@ async def test_why_a_pod_waits_is_shown_card_by_card(chromium: str) -> None:
         )
         text = await tab.evaluate("document.querySelector('#details').innerText")
 
-    assert "card 0, 46.9 GiB free: too little free memory for 60000 MiB" in text
+    assert "card 0, 48000 MiB free: too little free memory for 60000 MiB" in text
     assert "fracgpu explain default/big" in text
+
+
+async def test_what_would_help_a_pod_that_waits_is_shown_first(chromium: str) -> None:
+    cluster = a_cluster()
+    cluster.pod("big", mib=40_000)
+    cluster.pod("holds", on="gpu-2", mib=20_000)
+    for card in range(1, 4):
+        cluster.pod(f"holds-{card}", on="gpu-2", card=card, mib=20_000)
+    address = "#view=waiting&pod=default%2Fbig"
+    async with serving(cluster) as page, looking_at(page, chromium, address) as tab:
+        text = "document.querySelector('#details').innerText"
+        await tab.wait_for(f"{text}.includes('What would help')")
+        shown = await tab.evaluate(text)
+
+    assert shown.index("What would help") < shown.index("Why, on the nodes nearest to a fit")
+    assert "it fits on gpu-2" in shown
 
 
 async def test_when_the_stream_breaks_it_says_so_and_comes_back_by_itself(chromium: str) -> None:
@@ -294,6 +329,53 @@ async def test_every_text_stands_out_in_light_and_dark(chromium: str, scheme: st
     assert {view: found for view, found in poor.items() if found} == {}
     assert (sum(map(int, re.findall(r"\d+", back))) < 384) == (scheme == "dark")
     assert moving == "0s"
+
+
+@pytest.mark.parametrize("width", [420, 800, 1280])
+async def test_no_word_is_broken_in_its_middle_and_nothing_is_cut_off(
+    chromium: str, width: int
+) -> None:
+    cluster = a_cluster()
+    cluster.pod("burner-wvdj2lk6hc-4kf4w", on="gpu-1", mib=4096)
+    cluster.move(
+        move_of("20261123-210411-df7bf600", pod=("default", "burner-wvdj2lk6hc-4kf4w", "u"))
+    )
+    cluster.pod("embed-8h79l2894s-mzbnj", mib=60_000)
+    broken: dict[str, list[str]] = {}
+    async with serving(cluster) as page, looking_at(page, chromium) as tab:
+        await tab.resize(width, 900)
+        await tab.wait_for(f"{_TILES}.length === 8")
+        for view in ("cards&card=GPU-gpu-1-0", "pods", "moves", "waiting"):
+            name = view.split("&")[0]
+            await tab.evaluate(f"location.hash = '#view={view}'")
+            await tab.wait_for(f"!document.querySelector('#view-{name}').hidden")
+            if name != "cards":
+                await tab.wait_for(f"document.querySelector('#{name} td') !== null")
+            broken[view] = await tab.evaluate(_BROKEN_WORDS)
+            beyond = await tab.evaluate(
+                "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            )
+            assert beyond <= 0, view
+
+    assert {view: words for view, words in broken.items() if words} == {}
+
+
+async def test_a_pod_is_shown_with_its_share_of_each_card_and_how_busy_these_are(
+    chromium: str,
+) -> None:
+    async with serving(a_cluster()) as page, looking_at(page, chromium, "#view=pods") as tab:
+        await tab.wait_for("document.querySelector('#pods td') !== null")
+        shown = await tab.evaluate(
+            "[...document.querySelectorAll('#pods td')].map(each => each.textContent)"
+        )
+        aligned = await tab.evaluate(
+            "[...document.querySelectorAll('#pods th')].map((head, at) =>"
+            "  getComputedStyle(head).textAlign ==="
+            "  getComputedStyle(document.querySelectorAll('#pods td')[at]).textAlign)"
+        )
+
+    assert shown == ["default/train-0", "gpu-1", "0", "11.7 GiB", "50 %", "93 %", "bound"]
+    assert aligned == [True] * 7
 
 
 @pytest.mark.parametrize("width", [360, 1280])

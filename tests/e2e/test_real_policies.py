@@ -85,6 +85,8 @@ async def test_no_pod_or_template_gets_a_key_of_ours_but_from_us(harness: Harnes
             assert "leave them out of the pod template." in answer, kind
     await check_the_binding_is_the_only_way_in(harness)
     await check_orders_to_other_systems(harness)
+    await check_a_request_is_not_changed_through_the_status(harness)
+    await check_a_claim_beside_a_share(harness)
     await check_that_the_api_server_finds_nothing_to_warn_of(harness)
 
 
@@ -157,29 +159,70 @@ async def check_the_acknowledgement(harness: Harness) -> None:
         assert "written only by the FracGPU agent of the pod's own node." in said
     await own.patch(PODS, "bound", note, namespace="default")
     said = await refusal(other.patch(PODS, "bound", annotated("app", "y"), namespace="default"))
-    assert "may change only pods of the node it runs on" in said
+    assert "The FracGPU node agent may change only" in said
 
 
 async def check_orders_to_other_systems(harness: Harness) -> None:
     order = {"nvidia.cdi.k8s.io/container.c": "nvidia.com/gpu=all"}
     admin = harness.admin
-    sharing = a_pod("sharing", notes={**order, "fracgpu.io/fraction": "0.5"})
-    said = await refusal(admin.create(PODS, sharing, namespace="default"))
-    assert (
-        "The annotation nvidia.cdi.k8s.io/container.c is an order to another system that hands out "
-        "GPUs; a pod must not carry it where FracGPU shares cards." in said
-    )
-    request = {"nvidia.cdi.k8s.io/c.gpu-memory.request": "1Gi", "fracgpu.io/rebalance": "never"}
+    for key in (*order, "nvidia.com/container.c.gpus.devices", "io.kubernetes.cri-o.Devices"):
+        sharing = a_pod("sharing", notes={key: "GPU-1", "fracgpu.io/fraction": "0.5"})
+        said = await refusal(admin.create(PODS, sharing, namespace="default"))
+        assert (
+            f"The annotation {key} is an order to another system that hands out GPUs; a pod must "
+            "not carry it where FracGPU shares cards." in said
+        )
+    request = {
+        "nvidia.cdi.k8s.io/c.gpu-memory.request": "1Gi",
+        "nvidia.com/container.c.gpu-memory.request": "1Gi",
+        "fracgpu.io/rebalance": "never",
+    }
     await admin.create(PODS, a_pod("asks", notes=request), namespace="default")
+    late = annotated("cdi.k8s.io/x", "nvidia.com/gpu=all")
+    for subresource in (None, "status"):
+        said = await refusal(
+            admin.patch(PODS, "asks", late, namespace="default", subresource=subresource)
+        )
+        assert "is an order to another system" in said
     await admin.create(PODS, a_pod("theirs", notes=order), namespace="default")
-    everywhere = {"data": {"foreignAssignments": "everywhere"}}
-    await admin.patch(CONFIGMAPS, "fracgpu-policies", everywhere, namespace=SYSTEM)
+    await admin.create(
+        NAMESPACES,
+        {"metadata": {"name": "none", "labels": {"fracgpu.io/foreign-assignments": "deny"}}},
+    )
     more = a_pod("more", notes=order)
 
-    async def refused_everywhere() -> bool:
-        return await is_refused(admin.create(PODS, more, namespace="default", dry_run=True))
+    async def refused_there() -> bool:
+        return await is_refused(admin.create(PODS, more, namespace="none", dry_run=True))
 
-    await until(refused_everywhere, what="the parameter in force", limit_s=60)
+    await until(refused_there, what="the label of the namespace in force", limit_s=60)
+
+
+async def check_a_request_is_not_changed_through_the_status(harness: Harness) -> None:
+    """As found: kubelet's and many controllers' accounts may write the status of pods."""
+    admin = harness.admin
+    for key, value in (("fracgpu.io/fraction", "1"), ("fracgpu.io/rebalance", None)):
+        said = await refusal(
+            admin.patch(
+                PODS, "asks", annotated(key, value), namespace="default", subresource="status"
+            )
+        )
+        assert "cannot be changed through the pod's subresources" in said
+    running = {"status": {"phase": "Running"}}
+    await admin.patch(PODS, "asks", running, namespace="default", subresource="status")
+
+
+async def check_a_claim_beside_a_share(harness: Harness) -> None:
+    claims = [{"name": "gpu", "resourceClaimName": "a-whole-card"}]
+    beside = a_pod("claims", notes={"fracgpu.io/fraction": "0.5"}, resourceClaims=claims)
+
+    answer = await harness.kubectl.ask("create", "--dry-run=server", "-f-", stdin=beside)
+
+    assert answer.ok
+    assert "also has resourceClaims" in answer.error
+    alone = a_pod("claims", resourceClaims=claims)
+    answer = await harness.kubectl.ask("create", "--dry-run=server", "-f-", stdin=alone)
+    assert answer.ok
+    assert "resourceClaims" not in answer.error
 
 
 async def check_that_the_api_server_finds_nothing_to_warn_of(harness: Harness) -> None:
@@ -293,6 +336,7 @@ async def test_pods_that_ask_for_nothing_get_nothing(harness: Harness) -> None:
         a_grabber(valueFrom={"configMapKeyRef": {"name": "m", "key": "k"}}),
         *(with_path(path) for path in PATHS_TO_CARDS),
         a_pod("x", notes={"cdi.k8s.io/x": "nvidia.com/gpu=all"}),
+        a_pod("x", notes={"io.kubernetes.cri-o.Devices": "/dev/nvidia0"}),
     ):
         assert DENIED in await refusal(admin.create(PODS, pod, namespace="closed"))
     await admin.create(PODS, with_path("/home/proc"), namespace="closed")
@@ -311,6 +355,29 @@ async def test_pods_that_ask_for_nothing_get_nothing(harness: Harness) -> None:
         body = {"metadata": {"name": "m"}, "data": {names.ENV_VISIBLE_DEVICES: data}}
         await admin.create(kind, body, namespace="closed")
     await admin.create(PODS, a_grabber(value="void"), namespace="closed")
+    await check_what_changes_a_pod_later(harness)
+
+    # Elsewhere the cluster's default counts, and kubectl shows it.
+    answer = await kubectl.ask("create", "-f-", stdin=a_grabber(value="all"))
+    assert answer.ok
+    assert "Warning: " in answer.error
+    assert "leave it out or set" in answer.error
+    for name in ("fracgpu-devices", "fracgpu-device-environment"):
+        deny = '{"spec": {"validationActions": ["Deny"]}}'
+        bindings = "validatingadmissionpolicybinding"
+        await kubectl("patch", bindings, name, "--type=merge", f"--patch={deny}")
+    other = {**a_grabber(), "metadata": {"name": "other"}}
+    await until(
+        lambda: is_refused(admin.create(PODS, other, namespace="default", dry_run=True)),
+        what="the default of the cluster in force",
+        limit_s=60,
+    )
+    await admin.create(PODS, other, namespace="kube-system", dry_run=True)
+
+
+async def check_what_changes_a_pod_later(harness: Harness) -> None:
+    """An ephemeral container, and annotations through each door that has them."""
+    admin = harness.admin
     debug = {"name": "d", "image": "x", "env": [{"name": names.ENV_VISIBLE_DEVICES, "value": "0"}]}
     grab = {"spec": {"ephemeralContainers": [debug]}}
     said = await refusal(
@@ -320,25 +387,38 @@ async def test_pods_that_ask_for_nothing_get_nothing(harness: Harness) -> None:
     del debug["env"]
     await admin.patch(PODS, "grab", grab, namespace="closed", subresource="ephemeralcontainers")
     order = annotated("cdi.k8s.io/x", "nvidia.com/gpu=all")
-    said = await refusal(admin.patch(PODS, "grab", order, namespace="closed"))
-    assert "An annotation that begins cdi.k8s.io/" in said
-    await admin.patch(PODS, "grab", annotated("app", "x"), namespace="closed")
+    for subresource in (None, "status"):
+        said = await refusal(
+            admin.patch(PODS, "grab", order, namespace="closed", subresource=subresource)
+        )
+        assert "An annotation such as cdi.k8s.io/" in said
+    binding = {**order, "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"}}
+    said = await refusal(admin.bind(binding, namespace="closed", name="grab"))
+    assert "An annotation such as cdi.k8s.io/" in said
+    await admin.bind({"target": binding["target"]}, namespace="closed", name="grab")
+    for subresource in (None, "status"):
+        note = annotated("app", str(subresource))
+        await admin.patch(PODS, "grab", note, namespace="closed", subresource=subresource)
 
-    # Elsewhere the cluster's default counts, and kubectl shows it.
-    answer = await kubectl.ask("create", "-f-", stdin=a_grabber(value="all"))
-    assert answer.ok
-    assert "Warning: " in answer.error
-    assert "leave it out or set" in answer.error
-    await admin.patch(
-        CONFIGMAPS, "fracgpu-policies", {"data": {"devices": "deny"}}, namespace=SYSTEM
-    )
-    other = {**a_grabber(), "metadata": {"name": "other"}}
-    await until(
-        lambda: is_refused(admin.create(PODS, other, namespace="default", dry_run=True)),
-        what="the default of the cluster in force",
-        limit_s=60,
-    )
-    await admin.create(PODS, other, namespace="kube-system", dry_run=True)
+
+@pytest.mark.parametrize(
+    "labels", [{}, {"fracgpu.io/devices": "deny", "fracgpu.io/dialects": "all"}], ids=["", "all"]
+)
+async def test_no_pod_is_refused_for_the_number_of_its_annotations(
+    harness: Harness, labels: dict[str, str]
+) -> None:
+    """As found: 5,000 annotations were refused, because CEL limits what an expression may cost."""
+    await harness.admin.create(NAMESPACES, {"metadata": {"name": "many", "labels": labels}})
+    ordinary = {f"example.com/an-ordinary-annotation-{n:05}": "value" for n in range(5_000)}
+    one_order = {**ordinary, "volcano.sh/queue": "a"}
+    longest = {f"{'a' * 52}.example/{n:05}": "" for n in range(3_850)}  # 256 KiB of keys alone
+    shortest = {f"{n:x}": "" for n in range(20_000)}
+
+    for number, notes in enumerate((ordinary, one_order, longest, shortest)):
+        await harness.admin.create(PODS, a_pod(f"p{number}", notes=notes), namespace="many")
+        await harness.admin.patch(
+            PODS, f"p{number}", annotated("a", "b"), namespace="many", subresource="status"
+        )
 
 
 def with_path(path: str) -> dict[str, Any]:

@@ -66,7 +66,7 @@ async def test_a_whole_move_with_its_budget_and_its_record(real: KubeClient) -> 
         for _ in range(45):
             await rig.tick()
         assert rig.record().ending is Ending.RELIEVED
-        assert await cordons_of(real, "n1") == {}
+        assert await cordons_of(real, "n1") == {HOT_CARD: "warm"}  # avoided: others are cooler
     assert await events(real) == ["HotCardDetected", "MovePlanned", "Evicted", "MoveCompleted"]
 
 

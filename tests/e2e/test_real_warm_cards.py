@@ -8,14 +8,18 @@ import pytest
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.move import Ending
 from fracgpu.request.need import Strategy
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodInfo
 from kube.kinds import NODES, PODS
 from process.clock import SystemClock
 from rebalancer.moves.cordons import Cordons, DesiredCordons
+from tests.fakes.clock import VirtualClock
 from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
+from tests.support.moving import a_rig, add_pod, cordons_of, end_pod, make_cluster
 from tests.support.real_scheduler import Harness, real_scheduler
+from tests.support.rebalancing import COOL_CARD, HOT_CARD, a_reading
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -97,3 +101,29 @@ async def test_a_warm_card_gets_no_pod_while_another_fits_and_gets_it_when_it_al
         return refused
 
     await until(closed, what="the hot cards are closed", limit_s=60)
+
+
+async def test_a_new_pod_does_not_get_the_card_that_a_pod_was_just_moved_off(
+    tmp_path: Path,
+) -> None:
+    async with real_scheduler(tmp_path, []) as harness:
+        client = harness.client
+        await make_cluster(client, annotations={names.REBALANCE: "evict"})
+        # Its clock runs ahead of ours, so that no cordon lapses meanwhile.
+        async with a_rig(client, clock=VirtualClock(SystemClock().now())) as rig:
+            planned = await rig.tick_until_planned()
+            await rig.tick()
+            await end_pod(client, "pod-a")
+            await add_pod(client, "pod-a", card=COOL_CARD, node="n2", move=planned.id)
+            rig.usage.readings[HOT_CARD] = a_reading(0.45)
+
+            async def over() -> bool:
+                await rig.tick()
+                return rig.record().ending is Ending.RELIEVED
+
+            await until(over, what="the move has relieved the card", limit_s=60)
+            assert await cordons_of(client, "n1") == {HOT_CARD: "warm"}
+
+            for strategy in Strategy:
+                name = f"next-{strategy.value}"
+                assert await placed(harness, name, mib=1_000, strategy=strategy) == COOL_CARD

@@ -4,14 +4,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from fracgpu import names
 from kube.kinds import PODS, RESOURCE_QUOTAS
 from simulator.envtest.control_plane import ControlPlane
+from simulator.envtest.prometheus import RealPrometheus
 from tests.support.gpu import a_sharing_node, register
 from tests.support.kubectl import Kubectl
+from tests.support.promtool import RULES
 from tests.support.real_apiserver import real_api_server
 from tests.support.waiting import until
 from tests.webhook.builders import Json, a_container, a_pod
@@ -29,7 +32,9 @@ async def api(tmp_path: Path) -> AsyncIterator[ControlPlane]:
 @pytest.fixture
 async def harness(api: ControlPlane, tmp_path: Path) -> AsyncIterator[Harness]:
     async with a_harness(api.kubeconfig(tmp_path / "admin.kubeconfig")) as harness:
-        await register(harness.client, a_sharing_node("gpu-1"))
+        node = a_sharing_node("gpu-1")
+        node["metadata"]["labels"]["zone"] = "a"
+        await register(harness.client, node)
         yield harness
 
 
@@ -105,7 +110,7 @@ async def test_workloads_are_refused_where_their_author_types_them(
         answer = await kubectl.ask("apply", "-f-", stdin=misplaced)
         assert answer.ok
         assert (
-            "Warning: metadata.annotations['fracgpu.io/fraction'] says nothing on a Deployment"
+            "Warning: metadata.annotations['fracgpu.io/fraction'] has no effect on a Deployment"
             in answer.error
         )
         misplaced = workloads()["CronJob"]
@@ -168,6 +173,43 @@ async def test_pods_live_on_with_the_webhook_down_unless_they_ask(
     assert "failed calling webhook" in said
 
 
+async def test_an_alert_tells_of_calls_that_kube_apiserver_could_not_make(
+    api: ControlPlane, harness: Harness, kubectl: Kubectl, tmp_path: Path
+) -> None:
+    """kube-apiserver counts them itself; the webhook never hears of them."""
+    job = {
+        "job_name": "apiserver",
+        "scheme": "https",
+        "authorization": {"credentials": api.token},
+        "tls_config": {"ca_file": str(api.ca_file)},
+        "static_configs": [{"targets": [urlsplit(api.url).netloc]}],
+    }
+    async with in_force(harness, kubectl):
+        said = await kubectl.refused("create", "-f-", stdin=named(a_pod(fraction="2"), "bad"))
+        assert "want a share of one card" in said
+    for _ in range(4):
+        said = await kubectl.refused("create", "-f-", stdin=named(a_pod(fraction="0.5"), "late"))
+        assert "failed calling webhook" in said
+        foreign = a_container(resources={"limits": {"aliyun.com/gpu-mem": "4"}})
+        await kubectl("create", "--dry-run=server", "-f-", stdin=named(a_pod(foreign), "foreign"))
+
+    (tmp_path / "prometheus").mkdir()
+    async with RealPrometheus.start(
+        tmp_path / "prometheus", {}, scrape_configs=[job], rule_files=[RULES]
+    ) as prometheus:
+
+        async def told() -> bool:
+            alerts = (await prometheus.get("/api/v1/alerts"))["data"]["alerts"]
+            fails = [it for it in alerts if it["labels"]["alertname"] == "FracGPUWebhookFails"]
+            found = {(it["labels"]["name"], it["state"], float(it["value"])) for it in fails}
+            return found == {
+                ("pods.fracgpu.io", "firing", 4.0),
+                ("hints.pods.fracgpu.io", "firing", 4.0),
+            }
+
+        await until(told, what="the alert fires for both, and not for refusals", limit_s=60)
+
+
 HINT = (
     "aliyun.com/gpu-mem is not read here and gives no share of a card; write fracgpu.io/memory: "
     '"4096Mi" in place of aliyun.com/gpu-mem, or have the dialect turned on (namespace label '
@@ -212,6 +254,43 @@ async def test_another_systems_pod_gets_a_hint_and_where_it_is_wanted_a_card(
             return "aliyun.com/gpu-mem" in answer.error and "volcano.sh" in answer.error
 
         await until(refused, what="two dialects on one container are refused")
+
+
+async def test_kais_keys_by_container_name_are_read_as_it_ships_them(
+    harness: Harness, kubectl: Kubectl
+) -> None:
+    key = "nvidia.com/container.train"
+    shipped = a_pod()
+    shipped["metadata"]["annotations"] = {
+        f"{key}.gpu-memory.request": "4Gi",
+        f"{key}.gpu-memory.limit": "8Gi",
+        f"{key}.gpu-compute.mode": "sm-sharing",
+    }
+    words = ("create", "-f-")
+    async with in_force(harness, kubectl):
+        answer = await kubectl.ask(*words, stdin=named(shipped, "elsewhere"))
+        assert answer.ok
+        assert f"{key}.gpu-memory.request are not read here and give no share" in answer.error
+
+        await kubectl("label", "namespace", "default", f"{names.DIALECTS_LABEL}=kai")
+
+        async def read() -> bool:
+            answer = await kubectl.ask(*words, "--dry-run=server", stdin=named(shipped, "probe"))
+            return "FracGPU grants the request and no burst above it" in answer.error
+
+        await until(read, what="the label turns the dialect on")
+        answer = await kubectl.ask(*words, stdin=named(shipped, "shipped"))
+        assert answer.ok
+        assert (
+            f"annotation {key}.gpu-compute.mode is 'sm-sharing', which is ignored" in answer.error
+        )
+        pod = await harness.client.get_object(PODS, "shipped", namespace="default")
+        assert pod["spec"]["containers"][0]["resources"]["limits"][names.GPU_MEM] == "4096"
+
+        misspelt = a_pod()
+        misspelt["metadata"]["annotations"] = {f"{key}.gpu-memory.requests": "4Gi"}
+        said = await kubectl.refused(*words, stdin=named(misspelt, "misspelt"))
+        assert "did you mean 'gpu-memory.request'?" in said
 
 
 ZONE: Json = {"key": "zone", "operator": "In", "values": ["a"]}

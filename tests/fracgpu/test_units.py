@@ -93,9 +93,9 @@ def test_a_limit_that_is_no_whole_mib_is_refused_in_these_words(text: str, words
         ("8000Mi", 8000),
         ("1.5Gi", 1536),
         ("1Ti", 1024 * 1024),
-        ("1Ki", 1),
+        ("1024Ki", 1),
         ("1025Ki", 2),
-        ("1M", 1),
+        ("2M", 2),
         ("8G", 7630),
         ("16Ti", MAX_MIB),
     ],
@@ -104,6 +104,7 @@ def test_memory_is_a_kubernetes_quantity_rounded_up(text: str, mib: int) -> None
     assert parse_memory_mib(text, field="F") == mib
 
 
+AT_LEAST = "at least 1Mi: memory of cards is counted in whole MiB"
 QUANTITY = "a Kubernetes quantity with a unit, e.g. '8Gi' or '8000Mi'"
 
 
@@ -122,6 +123,10 @@ QUANTITY = "a Kubernetes quantity with a unit, e.g. '8Gi' or '8000Mi'"
         ("8GB", f"{QUANTITY}; write '8Gi'"),
         ("8 GiB", f"{QUANTITY}; write '8Gi'"),
         ("8gi", f"{QUANTITY}; write '8Gi'"),
+        ("1Ki", f"{AT_LEAST}; write '1Mi' if MiB were meant"),
+        ("1M", f"{AT_LEAST}; write '1Mi' if MiB were meant"),
+        ("0.5Mi", AT_LEAST),
+        ("0.3333333333333333Gi", "a number with at most 9 decimals; write '0.333333333Gi'"),
         ("0Gi", "an amount above 0, e.g. '8Gi'"),
         ("0.000Mi", "an amount above 0, e.g. '8Gi'"),
         ("17Ti", "at most 16Ti, which is more than any card has"),
@@ -131,7 +136,7 @@ def test_memory_that_cannot_be_read_is_refused_in_these_words(text: str, words: 
     assert refusal(parse_memory_mib, text) == words
 
 
-@given(st.integers(1, 10**9), st.sampled_from(["Ki", "Mi", "Gi"]))
+@given(st.integers(1024, 10**9), st.sampled_from(["Ki", "Mi", "Gi"]))
 def test_memory_is_never_less_than_was_asked_and_less_than_one_mib_more(
     number: int, suffix: str
 ) -> None:
@@ -181,7 +186,9 @@ SHARE = "a share of one card above 0 and at most 1, e.g. '0.5' or '50%'"
         ("inf", SHARE),
         ("1e-1", SHARE),
         ("0.5 ", SHARE),
-        ("0.0000000001", SHARE),
+        ("0.0000000001", "a number with at most 9 decimals"),
+        ("0.3333333333333333", "a number with at most 9 decimals; write '0.333333333'"),
+        ("33.3333333333%", "a number with at most 9 decimals; write '33.333333333%'"),
         (".5", f"{SHARE}; write '0.5'"),
         ("0,25", f"{SHARE}; write '0.25'"),
         ("1/4", f"{SHARE}; write '0.25'"),

@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -7,7 +7,13 @@ import pytest
 
 from kube.client import KubeClient
 from kube.kinds import LEASES
-from kube.leader_election import LeaderElector, LeaseDurations, LeaseLost, micro_time
+from kube.leader_election import (
+    LeaderElector,
+    LeaseDurations,
+    LeaseLost,
+    LeaseNotes,
+    micro_time,
+)
 from kube.retry import RetryPolicy
 from tests.fakes.clock import VirtualClock
 from tests.fakes.leases import Fault, Leases, LeaseTransport
@@ -20,12 +26,18 @@ A_LONG_TIME_S = 60
 class Candidate:
     """An elector, its clock and its transport to the server."""
 
-    def __init__(self, leases: Leases, clock: VirtualClock, identity: str) -> None:
+    def __init__(
+        self,
+        leases: Leases,
+        clock: VirtualClock,
+        identity: str,
+        notes: LeaseNotes | None = None,
+    ) -> None:
         self.clock = clock
         self.transport = LeaseTransport(leases)
         self.client = KubeClient(self.transport, retry=ONCE)
         self.election = LeaderElector(
-            self.client, clock, name="leader", namespace="ml", identity=identity
+            self.client, clock, name="leader", namespace="ml", identity=identity, notes=notes
         )
 
     async def lose(self) -> None:
@@ -476,3 +488,91 @@ def test_a_micro_time_is_utc_with_six_digits() -> None:
 
     assert micro_time(east) == "2026-01-05T12:00:00.000250Z"
     assert micro_time(datetime(2026, 1, 5, tzinfo=UTC)) == "2026-01-05T00:00:00.000000Z"
+
+
+class Notes:
+    """What one candidate writes on the Lease, and what it found there."""
+
+    def __init__(self, text: str | None = None) -> None:
+        self.text = text
+        self.inherited: list[tuple[Mapping[str, str], str]] = []
+
+    def inherit(self, annotations: Mapping[str, str], *, term: str) -> None:
+        self.inherited.append((dict(annotations), term))
+
+    def annotations(self, *, term: str) -> Mapping[str, str | None]:
+        return {"note": None if self.text is None else f"{self.text} in {term}"}
+
+
+def noted(leases: Leases) -> str | None:
+    found: str | None = leases.stored[PATH]["metadata"].get("annotations", {}).get("note")
+    return found
+
+
+async def test_each_write_of_the_lease_has_the_notes_of_that_moment(
+    leases: Leases, clock: VirtualClock
+) -> None:
+    notes = Notes("first")
+    one = Candidate(leases, clock, "one", notes)
+    async with running(one):
+        await passes(clock, 1)
+        uid = leases.stored[PATH]["metadata"]["uid"]
+        notes.text = "second"
+        await passes(clock, 3)
+        assert noted(leases) == f"second in {uid}/0"
+        notes.text = None
+        await one.election.renew()
+        assert noted(leases) is None
+        notes.text = "last"
+
+    assert noted(leases) == f"last in {uid}/0"
+    assert leases.holder(PATH) == ""
+
+
+async def test_who_acquires_the_lease_gets_the_notes_and_the_term_of_the_version_that_it_replaces(
+    leases: Leases, clock: VirtualClock
+) -> None:
+    first, second = Notes("first"), Notes("second")
+    one, two = Candidate(leases, clock, "one", first), Candidate(leases, clock, "two", second)
+    async with running(one):
+        await passes(clock, 1)
+    uid = leases.stored[PATH]["metadata"]["uid"]
+
+    await two.election.acquire()
+
+    assert first.inherited == [({}, "")]
+    assert second.inherited == [({"note": f"first in {uid}/0"}, f"{uid}/0")]
+    assert noted(leases) == f"second in {uid}/1"
+    first.text = "too late"
+    with pytest.raises(LeaseLost):
+        await one.election.renew()
+    assert noted(leases) == f"second in {uid}/1"
+
+
+async def test_renewals_that_are_asked_for_together_are_one_write_and_later_ones_the_next(
+    leases: Leases, clock: VirtualClock
+) -> None:
+    notes = Notes("0")
+    one = Candidate(leases, clock, "one", notes)
+    await one.election.acquire()
+    before = one.transport.requests
+    async with asyncio.TaskGroup() as group:
+        for number in range(1, 51):
+            notes.text = str(number)
+            group.create_task(one.election.renew())
+
+    assert one.transport.requests == before + 1
+    assert (noted(leases) or "").startswith("50 in")
+
+
+async def test_a_renewal_after_an_edit_of_the_lease_writes_its_notes_all_the_same(
+    leases: Leases, clock: VirtualClock
+) -> None:
+    one = Candidate(leases, clock, "one", Notes("ours"))
+    await one.election.acquire()
+    held = leases.stored[PATH]
+    leases.write(PATH, held | {"metadata": held["metadata"] | {"annotations": {"note": "forged"}}})
+
+    await one.election.renew()
+
+    assert (noted(leases) or "").startswith("ours in")

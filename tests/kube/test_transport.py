@@ -159,7 +159,19 @@ async def test_a_request_says_who_asks() -> None:
     (heard,) = server.heard
     assert heard.headers["Authorization"] == "Bearer s3cret"
     assert heard.headers["User-Agent"] == "fracgpu/test"
+    assert "Impersonate-User" not in heard.headers
     assert heard.query == {"a": "b c&d"}
+
+
+async def test_a_request_says_as_whom_it_asks() -> None:
+    async with (
+        a_server(answering(json_answer({}))) as server,
+        connect_to(server.url, as_user="system:node:n1") as client,
+    ):
+        await client.transport.request("GET", "/x", timeout_s=5)
+
+    (heard,) = server.heard
+    assert heard.headers["Impersonate-User"] == "system:node:n1"
 
 
 async def test_a_line_may_be_longer_than_any_buffer_on_the_way() -> None:

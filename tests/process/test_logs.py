@@ -27,6 +27,22 @@ def as_before() -> Iterator[None]:
     root.setLevel(level)
 
 
+@pytest.mark.parametrize("field", ["error", "reason"])
+def test_an_error_without_a_text_is_logged_by_its_type(field: str) -> None:
+    out = io.StringIO()
+    logs.configure(stream=out)
+    log = structlog.get_logger()
+
+    try:
+        raise TimeoutError  # noqa: TRY301 - the text of an error without arguments is the subject
+    except TimeoutError as error:
+        log.warning("lease_not_renewed", **{field: str(error)})
+    log.warning("review_too_slow", **{field: ""})
+
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [line[field] for line in lines] == ["TimeoutError", "not said"]
+
+
 def test_off_a_terminal_each_event_is_one_json_object() -> None:
     out = io.StringIO()
     logs.configure(stream=out)

@@ -26,6 +26,7 @@ from kube.errors import Conflict, Forbidden, Invalid, NotFound, Unavailable
 from kube.informer import Change, ChangeType
 from kube.kinds import PODS, Kind
 from kube.objects import ObjectKey
+from scheduler.binding_record import BindingRecord
 from scheduler.cache.assumptions import Assumptions, AssumptionTimeouts
 from scheduler.cache.change_signal import ChangeSignal
 from scheduler.cache.event_handlers import (
@@ -34,10 +35,12 @@ from scheduler.cache.event_handlers import (
     decode_any_pod,
     pending_only,
 )
+from scheduler.cache.nominations import Nominations
 from scheduler.cache.pod_marker import PodMarker
 from scheduler.extender.api import BindingArgs, ExtenderArgs
 from scheduler.extender.bind import Binder
 from scheduler.extender.bind_groups import BindGroups
+from scheduler.extender.binding_cycles import BindingCycles
 from scheduler.extender.filter import Extender
 from scheduler.extender.preempt import Preemptor
 from scheduler.metrics import SchedulerMetrics
@@ -178,11 +181,23 @@ class Harness:
         self.strategy = Strategy.PACK
         self.leads = True
         self.term = "lease/1"
+        self.record = BindingRecord(lambda: self.ledger.assumed)
+        self.recorded: list[frozenset[str]] = []  # at each write of the Lease
+        self.record_raises: Exception | None = None
         self.registry = CollectorRegistry()
         self.metrics = SchedulerMetrics(self.registry)
-        self.handlers = ClusterEventHandlers(
-            self.ledger, self.changes, self.bound_pods, on_unreadable=self.metrics.unreadable
+        self.choosers: dict[Strategy, CardChooser] = {}
+        self.nominations = Nominations(
+            self.ledger, self.clock, strategy=lambda: self.strategy, choosers=self.choosers
         )
+        self.handlers = ClusterEventHandlers(
+            self.ledger,
+            self.changes,
+            self.bound_pods,
+            nominations=self.nominations,
+            on_unreadable=self.metrics.unreadable,
+        )
+        self.cycles = BindingCycles(self.nominations, self.changes, self.clock)
         self._nodes: dict[str, Json] = {}
         self._copy: dict[tuple[str, str], AnyPod] = {}
         for node in nodes or ("n",):
@@ -201,8 +216,8 @@ class Harness:
             marker=self.marker,
             times=AssumptionTimeouts(),
             on_lapse=self.metrics.lapsed,
+            on_count=self.cycles.settle,
         )
-        self.choosers: dict[Strategy, CardChooser] = {}
         self.binder = Binder(
             self.api,
             ledger=self.ledger,
@@ -212,6 +227,7 @@ class Harness:
             choosers=self.choosers,
             leads=lambda: self.leads,
             term=lambda: self.term,
+            record=self._write_record,
             clock=self.clock,
             metrics=self.metrics,
             limit_s=4.0,
@@ -238,6 +254,11 @@ class Harness:
             leads=lambda: self.leads,
             clock=self.clock,
         )
+
+    async def _write_record(self) -> None:
+        if self.record_raises is not None:
+            raise self.record_raises
+        self.recorded.append(frozenset(self.ledger.assumed))
 
     def pods(self) -> list[AnyPod]:
         """Return the pods as the informer has them."""

@@ -1,6 +1,7 @@
-"""A new leader marks every pending pod before it assigns any card."""
+"""A new leader marks the pods whose Bindings may be under way before it assigns any card."""
 
 import asyncio
+import json
 
 from fracgpu import names
 from fracgpu.state.assignment import write_assignment
@@ -13,6 +14,7 @@ from tests.support.objects import a_pod
 def a_fence(cluster: Harness, *, limit_s: float = 75.0) -> Fence:
     return Fence(
         cluster.pods,
+        cluster.record,
         cluster.marker,
         cluster.clock,
         on_bound=cluster.assumptions.count_bound,
@@ -20,7 +22,7 @@ def a_fence(cluster: Harness, *, limit_s: float = 75.0) -> Fence:
     )
 
 
-async def test_every_pod_that_waits_for_a_share_is_marked_and_no_other() -> None:
+async def test_without_a_record_every_pod_that_waits_for_a_share_is_marked_and_no_other() -> None:
     cluster = Harness()
     for name in ("one", "two", "bound", "going"):
         cluster.create(name)
@@ -39,6 +41,35 @@ async def test_every_pod_that_waits_for_a_share_is_marked_and_no_other() -> None
     assert sorted(cluster.api.patches) == ["one", "two"]
 
 
+async def test_of_many_pods_that_wait_only_those_on_the_record_are_marked() -> None:
+    cluster = Harness()
+    for at in range(50):
+        cluster.create(f"p{at}")
+    uids = [cluster.args(name).uid for name in ("p7", "p8")]
+    text = json.dumps({"term": "lease/4", "pods": [*uids, "gone"]})
+    cluster.record.inherit({names.BINDINGS_UNDER_WAY: text}, term="lease/4")
+
+    await a_fence(cluster).mark_pending()
+
+    assert sorted(cluster.api.patches) == ["p7", "p8"]
+    assert not cluster.record.concerns(uids[0])
+
+
+async def test_what_could_not_be_marked_stays_on_the_record_for_the_next_leader() -> None:
+    cluster = Harness()
+    cluster.create("one")
+    uid = cluster.args("one").uid
+    cluster.api.patch_raises = silence()
+    fence = a_fence(cluster, limit_s=1)
+    async with asyncio.TaskGroup() as group:
+        rising = group.create_task(fence.mark_pending())
+        while not rising.done():
+            await cluster.clock.advance(1)
+
+    (text,) = cluster.record.annotations(term="lease/5").values()
+    assert json.loads(text or "") == {"term": "lease/5", "pods": [uid]}
+
+
 async def test_very_many_pods_are_looked_at_in_pieces() -> None:
     cluster = Harness()
     cluster.create("bound")
@@ -47,6 +78,7 @@ async def test_very_many_pods_are_looked_at_in_pieces() -> None:
     (bound,) = cluster.bound_pods.pods()
     fence = Fence(
         lambda: [bound] * 5_000,
+        cluster.record,
         cluster.marker,
         cluster.clock,
         on_bound=cluster.assumptions.count_bound,

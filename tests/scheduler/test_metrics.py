@@ -1,10 +1,18 @@
 """Metrics of the extender."""
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from fracgpu.placement.policies.least_waste.fill.compiled_fill import CompiledFill
 from fracgpu.state.reservation_index import ReservationState
-from scheduler.metrics import BindOutcome, RequestOutcome, SchedulerMetrics, Verb
+from scheduler.metrics import (
+    BindOutcome,
+    RequestOutcome,
+    SchedulerMetrics,
+    Verb,
+    Waiting,
+    WaitReason,
+)
 
 
 def test_every_verb_and_outcome_is_there_from_the_start() -> None:
@@ -44,6 +52,7 @@ def test_states_are_read_at_each_scrape() -> None:
         moves_served=lambda: False,
         reservations=lambda: dict.fromkeys(ReservationState, 2),
         longest_pause_s=lambda: assumed / 100,
+        waiting=dict,
     )
     pause = "fracgpu_scheduler_event_loop_longest_pause_seconds"
     assert registry.get_sample_value(pause) == 0.03
@@ -56,6 +65,26 @@ def test_states_are_read_at_each_scrape() -> None:
     for state in ("held", "consumed", "lapsed", "unreadable"):
         labels = {"state": state}
         assert registry.get_sample_value("fracgpu_scheduler_reservations", labels) == 2
+
+
+@pytest.mark.parametrize(("leads", "pods", "longest_s"), [(True, 3, 700.0), (False, 0, 0.0)])
+def test_only_the_leader_counts_waiting_pods(*, leads: bool, pods: int, longest_s: float) -> None:
+    registry = CollectorRegistry()
+    SchedulerMetrics(registry).watch(
+        assumed=lambda: 0,
+        leads=lambda: leads,
+        moves_served=lambda: True,
+        reservations=lambda: dict.fromkeys(ReservationState, 0),
+        longest_pause_s=lambda: 0.0,
+        waiting=lambda: {WaitReason.MEMORY: Waiting(pods=3, longest_s=700.0)},
+    )
+
+    def value(name: str, reason: str) -> float | None:
+        return registry.get_sample_value(f"fracgpu_scheduler_{name}", {"reason": reason})
+
+    assert value("waiting_pods", "memory") == pods
+    assert value("longest_wait_seconds", "memory") == longest_s
+    assert value("waiting_pods", "no_cards") == value("longest_wait_seconds", "no_cards") == 0
 
 
 def test_it_tells_whether_compiled_code_fills_nodes() -> None:

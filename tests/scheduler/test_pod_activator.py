@@ -13,6 +13,18 @@ def cordon(cluster: Harness, *cards: str, seconds: float) -> None:
     cluster.annotate_node({"cordons": json.dumps(entries)})
 
 
+def refused(cluster: Harness, name: str) -> None:
+    """Let kube-scheduler have found no node for a pod."""
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "lastTransitionTime": "2026-01-05T12:00:00Z",
+    }
+    cluster.api.pods[name]["status"] = {"phase": "Pending", "conditions": [condition]}
+    cluster.see(name)
+
+
 async def woken(cluster: Harness, *, after: float = 0) -> list[str]:
     """Return the pods that are marked after this time."""
     before = len(cluster.api.patches)
@@ -33,6 +45,19 @@ async def test_a_cordon_that_lapses_wakes_the_pods_that_fit_by_then_and_no_other
     assert await woken(cluster, after=60) == []
 
 
+async def test_a_new_leader_wakes_the_pods_that_fit_as_something_ended_while_nobody_led() -> None:
+    cluster = Harness(cards=1)
+    for name, mib in (("fits", 4_000), ("too-large", 25_000), ("being-bound", 20_000)):
+        cluster.create(name, mib=mib)
+        refused(cluster, name)
+    cluster.create("not-tried-yet", mib=4_000)
+    cluster.api.bind_raises = silence()
+    await cluster.bind("being-bound")
+
+    assert await woken(cluster) == ["fits"]
+    assert await woken(cluster) == []
+
+
 async def test_an_assumption_that_is_dropped_wakes_the_pods_that_waited_for_its_room() -> None:
     cluster = Harness(cards=1)
     cluster.create("lost", mib=20_000)
@@ -51,6 +76,7 @@ async def test_an_assumption_that_is_dropped_wakes_the_pods_that_waited_for_its_
 
 async def test_a_binding_that_is_seen_to_have_taken_effect_wakes_nobody() -> None:
     cluster = Harness(cards=1)
+    assert await woken(cluster) == []
     cluster.create("placed", mib=8_000)
     cluster.create("waiting", mib=8_000)
     await cluster.bind("placed")
@@ -63,6 +89,7 @@ async def test_a_binding_that_is_seen_to_have_taken_effect_wakes_nobody() -> Non
 
 async def test_a_binding_to_other_cards_than_assumed_wakes_those_that_waited_for_these() -> None:
     cluster = Harness(cards=2)
+    assert await woken(cluster) == []
     cluster.create("placed", mib=20_000)
     cluster.create("waiting", mib=20_000)
     cluster.api.bind_raises = silence()

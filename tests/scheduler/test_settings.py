@@ -15,8 +15,8 @@ def test_by_default_only_the_same_pod_can_ask() -> None:
 
 
 def test_the_waits_must_grow() -> None:
-    order = r"bind_pause_s \+ bind_timeout_s < assumption_check_s < assumption"
-    too_late = ["--bind-timeout-s", "4.9", "--bind-pause-s", "1", "--assumption-check-s", "5.5"]
+    order = r"bind_pause_s \+ 2 \* bind_timeout_s < assumption_check_s < assumption"
+    too_late = ["--bind-timeout-s", "4.9", "--bind-pause-s", "1", "--assumption-check-s", "10.5"]
     for flags in (["--assumption-check-s", "70"], too_late):
         with pytest.raises(SettingsError, match=order):
             load(SchedulerSettings, flags, {}, program="scheduler")

@@ -316,7 +316,11 @@ def test_pods_that_come_later_are_learnt_with_their_models_as_well() -> None:
     two = TwoModels()
     two.order.learn_now()
     two.cluster.handlers = ClusterEventHandlers(
-        two.cluster.ledger, two.cluster.changes, two.cluster.bound_pods, on_new=two.order.observe
+        two.cluster.ledger,
+        two.cluster.changes,
+        two.cluster.bound_pods,
+        nominations=two.cluster.nominations,
+        on_new=two.order.observe,
     )
     for n in range(4):
         two.runs(f"p{n}", model="*T4*" if n % 2 else "", node="x")

@@ -34,14 +34,16 @@ async def run(
     *,
     kubeconfig: Path,
     words: Mapping[str, str] | None = None,
+    at: Path = ROOT,
     limit_s: float = _LIMIT_S,
 ) -> str:
-    """Run one command at the repository's root and return what it prints.
+    """Run one command and return what it prints.
 
     Args:
         command: a line of a document.
         kubeconfig: of the cluster that it is about.
         words: what stands for a reader's own words, as ``NAME``.
+        at: the folder; the repository's root.
         limit_s: TimeoutError when it takes longer.
     """
     for word, own in (words or {}).items():
@@ -50,7 +52,7 @@ async def run(
     path = f"{helm_or_skip().parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     process = await asyncio.create_subprocess_shell(
         command,
-        cwd=ROOT,
+        cwd=at,
         env={**os.environ, "PATH": path, "KUBECONFIG": str(kubeconfig)},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

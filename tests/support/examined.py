@@ -162,6 +162,7 @@ def healthy(**changed: Any) -> Facts:
         "runtime_classes": (),
         "waiting": (),
         "queued": (),
+        "config_maps": shipped("ConfigMap"),
         "scheduler_configurations": {"ConfigMap profile, key profile.yaml": profile()},
         "config_mistakes": {},
         "certificates": CertificatesFact(

@@ -17,7 +17,7 @@ from fracgpu.request.need import Strategy
 from fracgpu.state.allocation import Slice
 from fracgpu.state.assignment import write_assignment
 from fracgpu.state.move_object import MoveObject
-from fracgpu.state.node_info import read_node
+from fracgpu.state.node_info import read_offered_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from fracgpu.state.reservation import claims_of
 from fracgpu.units import Mib
@@ -108,11 +108,11 @@ class PageCluster:
                 key=ObjectKey("", name),
                 uid=name,
                 resource_version="1",
-                object=read_node(json.dumps(self._nodes[name]).encode()),
+                object=read_offered_node(json.dumps(self._nodes[name]).encode()),
             )
         )
 
-    def pod(
+    def pod(  # noqa: PLR0913 - one keyword for each independent fact
         self,
         name: str,
         *,
@@ -121,12 +121,14 @@ class PageCluster:
         mib: int = 1000,
         what: ChangeType = ChangeType.MODIFIED,
         meta: Mapping[str, Any] | None = None,
+        status: Mapping[str, Any] | None = None,
         **wanted: Any,
     ) -> PodInfo:
         """Add or change a pod: one that waits, or one that holds MiB of a card of the node *on*."""
         body = a_gpu_pod(name, mib=mib, **wanted)
         body["metadata"] |= {"uid": f"uid-{name}", **(meta or {})}
         body["metadata"]["annotations"][names.GRANTED] = "granted"
+        body["status"] = status or {}
         if on:
             body["spec"]["nodeName"] = on
             assignment = {"train": (Slice(card=CardUuid(f"GPU-{on}-{card}"), mib=Mib(mib)),)}

@@ -46,11 +46,16 @@ class Harness:
     admin: KubeClient
     clients: AsyncExitStack
 
-    async def as_account(self, account: str, *, pod: str = "") -> KubeClient:
-        """Return a client with a service account's token, bound to a pod if one is named."""
+    async def as_account(self, account: str, *, pod: str = "", as_user: str = "") -> KubeClient:
+        """Return a client with a service account's token, bound to a pod if one is named.
+
+        It impersonates *as_user* if one is named.
+        """
         bound = ["--bound-object-kind=Pod", f"--bound-object-name={pod}"] if pod else []
         token = await self.kubectl("create", "token", account, f"-n={SYSTEM}", *bound)
-        opened = connect_to(self.api.url, token=token.strip(), ca_file=self.api.ca_file)
+        opened = connect_to(
+            self.api.url, token=token.strip(), ca_file=self.api.ca_file, as_user=as_user
+        )
         return await self.clients.enter_async_context(opened)
 
     async def agent_of(self, node: str) -> KubeClient:

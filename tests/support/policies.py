@@ -8,6 +8,8 @@ from typing import Any
 
 import cel
 
+from fracgpu.k8s.selectors import label_selector
+from simulator.apiserver.admission.match_conditions import context as cel_context
 from tests.support.yaml_files import read_documents
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -60,7 +62,7 @@ def kubelet_of(node: str) -> Sender:
     return Sender(username=f"system:node:{node}")
 
 
-def refusals(  # noqa: PLR0913 - the parts of a request; all but two have defaults
+def refusals(
     name: str,
     new: Json | None,
     *,
@@ -68,12 +70,11 @@ def refusals(  # noqa: PLR0913 - the parts of a request; all but two have defaul
     sender: Sender = ADMIN,
     params: Mapping[str, Any] | None = None,
     resource: str = "",
-    namespace_labels: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Return the messages with which the policy *name* denies this request; empty if it passes.
 
-    Without *new* it is the deletion of *old*; *resource* may be ``pods/status``; *params* are the
-    data of a ConfigMap, or a Lease.
+    Without *new* it is the deletion of *old*; *resource* may be ``pods/status``; *params* is a
+    Lease.
     """
     subject = new or old
     assert subject is not None
@@ -81,8 +82,7 @@ def refusals(  # noqa: PLR0913 - the parts of a request; all but two have defaul
     context: Json = {
         "object": new,
         "oldObject": old,
-        "params": dict(params or {}) if spec_of_lease(spec) else {"data": dict(params or {})},
-        "namespaceObject": {"metadata": {"labels": dict(namespace_labels or {})}},
+        "params": dict(params or {}),
         "request": {
             "operation": "DELETE" if new is None else "CREATE" if old is None else "UPDATE",
             "namespace": subject["metadata"].get("namespace", ""),
@@ -92,18 +92,34 @@ def refusals(  # noqa: PLR0913 - the parts of a request; all but two have defaul
         },
     }
     conditions = [condition["expression"] for condition in spec.get("matchConditions", ())]
-    if not all(cel.evaluate(each, context) for each in conditions):
+    if not all(_value(each, context) for each in conditions):
         return []
     context["variables"] = {}
     for variable in spec.get("variables", ()):
-        context["variables"][variable["name"]] = cel.evaluate(variable["expression"], context)
+        context["variables"][variable["name"]] = _value(variable["expression"], context)
     return [
-        cel.evaluate(each.get("messageExpression", repr(each["message"])), context)
+        _value(each.get("messageExpression", repr(each["message"])), context)
         for each in spec["validations"]
-        if not cel.evaluate(each["expression"], context)
+        if not _value(each["expression"], context)
     ]
 
 
-def spec_of_lease(spec: Json) -> bool:
-    """Report whether a policy's parameter is a Lease."""
-    return bool(spec.get("paramKind", {}).get("kind") == "Lease")
+def _value(expression: str, variables: Json) -> Any:
+    return cel.evaluate(expression, cel_context(variables))
+
+
+def actions(name: str, *, labels: Mapping[str, str]) -> list[str]:
+    """Return what the bindings of the policy *name* do in a namespace with *labels*."""
+    return [
+        action
+        for document in documents()
+        if document["kind"] == "ValidatingAdmissionPolicyBinding"
+        and document["spec"]["policyName"] == name
+        and _selects(document["spec"].get("matchResources", {}), labels)
+        for action in document["spec"]["validationActions"]
+    ]
+
+
+def _selects(resources: Json, labels: Mapping[str, str]) -> bool:
+    selector = label_selector(resources.get("namespaceSelector") or {})
+    return selector is None or selector.matches(labels)

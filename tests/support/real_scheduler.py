@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import urllib.request
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +91,7 @@ async def real_scheduler(  # noqa: PLR0913 - what a test may choose, each with a
     controllers: bool = False,
     mutual_tls: bool = False,
     narrow: bool = True,
-    weight: int | None = None,
+    configure: Callable[[Json], None] = lambda _: None,
 ) -> AsyncIterator[Harness]:
     """Start a control plane with *nodes* and our extender, or skip the test without binaries.
 
@@ -102,7 +102,7 @@ async def real_scheduler(  # noqa: PLR0913 - what a test may choose, each with a
         controllers: start kube-controller-manager as well.
         mutual_tls: kube-scheduler and the extender know each other by certificate.
         narrow: filter names the best node alone, as in deploy/.
-        weight: of the extender; None for that of deploy/.
+        configure: changes kube-scheduler's configuration, which is that of deploy/.
     """
     async with (
         real_api_server(workdir) as api,
@@ -137,8 +137,7 @@ async def real_scheduler(  # noqa: PLR0913 - what a test may choose, each with a
         written = scheduler_configuration(
             extender_url=url, kubeconfig=kubeconfig, whole_nodes=whole_nodes, tls=tls
         )
-        if weight is not None:
-            written["extenders"][0]["weight"] = weight
+        configure(written)
         config.write_text(json.dumps(written))
         async with asyncio.TaskGroup() as group:
             running = group.create_task(roles.run(), name="roles")

@@ -1,9 +1,10 @@
-"""A container registry in memory, as far as a push needs one.
+"""A container registry in memory, as far as a push and a pull need one.
 
-Source: https://github.com/opencontainers/distribution-spec/blob/main/spec.md (Push).
+Source: https://github.com/opencontainers/distribution-spec/blob/main/spec.md.
 """
 
 import hashlib
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import uuid4
@@ -15,44 +16,60 @@ class Registry:
     """What was pushed: blobs by digest, and manifests by their tag or digest."""
 
     def __init__(self) -> None:
-        self.address = ""
+        self.port = 0
         self.blobs: dict[str, bytes] = {}
         self.manifests: dict[str, bytes] = {}
         self._uploads: dict[str, bytes] = {}
 
-    @classmethod
     @asynccontextmanager
-    async def serve(cls) -> AsyncIterator["Registry"]:
-        """Serve plain HTTP on a free loopback port while the block runs."""
-        registry = cls()
+    async def serve(self, *, port: int = 0) -> AsyncIterator[None]:
+        """Serve plain HTTP on loopback while the block runs; *port* 0 is a free one.
+
+        It may be served again later, in another network too, with what it has by then.
+        """
         app = web.Application(client_max_size=1 << 30)
+        name = "/v2/{name:.+}"
         routes = (
-            ("GET", "/v2/", registry._version),
-            ("HEAD", "/v2/{name}/blobs/{digest}", registry._has_blob),
-            ("POST", "/v2/{name}/blobs/uploads/", registry._begin),
-            ("PATCH", "/v2/{name}/blobs/uploads/{upload}", registry._append),
-            ("PUT", "/v2/{name}/blobs/uploads/{upload}", registry._finish),
-            ("PUT", "/v2/{name}/manifests/{reference}", registry._put_manifest),
+            ("GET", "/v2/", self._version),
+            ("POST", f"{name}/blobs/uploads/", self._begin),
+            ("PATCH", f"{name}/blobs/uploads/{{upload}}", self._append),
+            ("PUT", f"{name}/blobs/uploads/{{upload}}", self._finish),
+            ("GET", f"{name}/blobs/{{digest}}", self._get_blob),
+            ("HEAD", f"{name}/blobs/{{digest}}", self._get_blob),
+            ("PUT", f"{name}/manifests/{{reference}}", self._put_manifest),
+            ("GET", f"{name}/manifests/{{reference}}", self._get_manifest),
+            ("HEAD", f"{name}/manifests/{{reference}}", self._get_manifest),
         )
         for method, path, handler in routes:
             app.router.add_route(method, path, handler)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         try:
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            registry.address = f"127.0.0.1:{runner.addresses[0][1]}"
-            yield registry
+            await web.TCPSite(runner, "127.0.0.1", port).start()
+            self.port = runner.addresses[0][1]
+            yield
         finally:
             await runner.cleanup()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
 
     async def _version(self, _request: web.Request) -> web.Response:
         return web.json_response({})
 
-    async def _has_blob(self, request: web.Request) -> web.Response:
+    async def _get_blob(self, request: web.Request) -> web.Response:
         found = self.blobs.get(request.match_info["digest"])
+        return web.Response(status=404) if found is None else web.Response(body=found)
+
+    async def _get_manifest(self, request: web.Request) -> web.Response:
+        found = self.manifests.get(request.match_info["reference"])
         if found is None:
             return web.Response(status=404)
-        return web.Response(headers={"Content-Length": str(len(found))})
+        digest = f"sha256:{hashlib.sha256(found).hexdigest()}"
+        kind = json.loads(found)["mediaType"]
+        headers = {"Content-Type": kind, "Docker-Content-Digest": digest}
+        return web.Response(body=found, headers=headers)
 
     async def _begin(self, request: web.Request) -> web.Response:
         upload = str(uuid4())

@@ -36,15 +36,15 @@ async def a_cluster_with_our_images(
     cluster_runtime_or_skip()
     scheduler = Path(os.environ[ASSETS_ENV]) / "kube-scheduler"
     try:
-        ours = our_image(f"docker.io/library/{_image('fracgpu')}")
+        ours = our_image(f"docker.io/library/{image_of('fracgpu')}")
     except NoImageError as error:
         pytest.skip(f"no image: {error}")
-    theirs = program_image(_image("kube-scheduler"), scheduler, workdir / "kube-scheduler.tar")
+    theirs = program_image(image_of("kube-scheduler"), scheduler, workdir / "kube-scheduler.tar")
     async with a_real_cluster(images=[ours, theirs], handlers=handlers) as cluster:
         yield cluster
 
 
-def _image(name: str) -> str:
+def image_of(name: str) -> str:
     """Return the name and tag with which ``deploy/`` runs the image that it calls *name*."""
     written = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())["images"]
     found = next(image for image in written if image["name"] == name)

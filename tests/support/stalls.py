@@ -1,13 +1,12 @@
-"""Ways to delay a Binding between its sender and the API server's transaction."""
+"""A webhook that delays a Binding between admission and the API server's transaction."""
 
 import asyncio
 import base64
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -16,56 +15,6 @@ from kube.client import KubeClient
 from kube.kinds import VALIDATING_WEBHOOKS
 from process.clock import SystemClock
 from simulator.envtest.ports import free_ports
-from tests.support.tcp import a_connection, a_tcp_server
-
-_CHUNK = 64 * 1024
-
-
-class HoldingProxy:
-    """A TCP proxy that can hold back what clients send and deliver it later."""
-
-    def __init__(self, url: str, port: int) -> None:
-        parts = urlsplit(url)
-        self._host, self._port = parts.hostname or "", parts.port or 443
-        self.url = f"https://127.0.0.1:{port}"
-        self.kept_bytes = 0
-        self._open = asyncio.Event()
-        self._open.set()
-
-    def hold(self) -> None:
-        self._open.clear()
-
-    def release(self) -> None:
-        self._open.set()
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        async with (
-            a_connection(self._host, self._port) as (there, back),
-            asyncio.TaskGroup() as group,
-        ):
-            group.create_task(self._copy(reader, back, keep=True), name="forth")
-            group.create_task(self._copy(there, writer), name="back")
-
-    async def _copy(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, keep: bool = False
-    ) -> None:
-        with suppress(ConnectionError):
-            while data := await reader.read(_CHUNK):
-                if keep and not self._open.is_set():
-                    self.kept_bytes += len(data)
-                    await self._open.wait()
-                writer.write(data)
-                await writer.drain()
-        writer.close()
-
-
-@asynccontextmanager
-async def holding_proxy(url: str) -> AsyncIterator[HoldingProxy]:
-    """Run a proxy in front of the API server at *url*; what it holds at the end is lost."""
-    (port,) = free_ports(1)
-    proxy = HoldingProxy(url, port)
-    async with a_tcp_server(proxy.serve, port=port):
-        yield proxy
 
 
 class StallingWebhook:
@@ -128,4 +77,5 @@ async def stalling_webhook(
         yield webhook
     finally:
         webhook.release()
+        await client.delete(VALIDATING_WEBHOOKS, "stall")
         await runner.cleanup()

@@ -16,7 +16,6 @@ import pytest
 
 from kube.client import KubeClient
 from tests.support.scheduler_pods import Proxy
-from tests.support.stalls import holding_proxy
 from tests.support.tcp import a_connection, a_tcp_server
 from tests.support.waiting import until_true
 
@@ -88,13 +87,6 @@ async def kube_proxy_is_called(there: Others) -> None:
         await there.until_called()
 
 
-async def a_holding_proxy_is_called(there: Others) -> None:
-    async with holding_proxy(f"https://{LOOPBACK}:{there.port}") as proxy:
-        proxy.hold()
-        there.call(int(proxy.url.rpartition(":")[2])).sendall(b"kept")
-        await until_true(lambda: proxy.kept_bytes > 0, what="what is sent is kept")
-
-
 async def nobody_closes(there: Others) -> None:
     await asyncio.open_connection(LOOPBACK, there.port)
 
@@ -115,7 +107,7 @@ def left_open(scenario: Callable[[Others], Awaitable[None]]) -> list[str]:
 
 @pytest.mark.parametrize(
     "scenario",
-    [a_server_is_called, a_caller_fails, kube_proxy_is_called, a_holding_proxy_is_called],
+    [a_server_is_called, a_caller_fails, kube_proxy_is_called],
 )
 def test_nothing_stays_open(scenario: Callable[[Others], Awaitable[None]]) -> None:
     assert left_open(scenario) == []

@@ -11,7 +11,7 @@ import aiohttp
 from prometheus_client import CollectorRegistry
 
 from certs.authority import Pair
-from fracgpu.cards.card_class import CardClass
+from fracgpu.cards.card_class import CardClass, SelectedNodes
 from fracgpu.request.grant_note import Seal
 from process.clock import SystemClock
 from process.connections import ConnectionLimits, Connections
@@ -50,11 +50,12 @@ class Harness:
     rules: AdmissionConfig = RULES
     labels: dict[str, dict[str, str]] = field(default_factory=dict)
     young: set[str] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)
     checks: dict[str, str | None] = field(default_factory=dict)
 
-    async def ask_labels(self, namespace: str) -> Mapping[str, str]:
+    async def ask_labels(self, namespace: str) -> Mapping[str, str] | None:
         """Return what the API server has for a namespace too *young* for the webhook's cache."""
-        return self.labels.get(namespace, {})
+        return None if namespace in self.gone else self.labels.get(namespace, {})
 
     async def post(self, body: Any, *, path: str = "/mutate") -> Answer:
         """POST bytes, an async stream of bytes, or a value to be sent as JSON."""
@@ -95,6 +96,9 @@ async def a_webhook(
     webhook = Harness(url="", tls=tls, ca=ca, registry=registry)
     knowledge = AdmissionContext(
         classes=lambda: webhook.classes,
+        select=lambda rules: SelectedNodes(
+            rules=rules, classes=tuple(webhook.classes or ()), count=1, without=0, some_without=()
+        ),
         config=lambda: webhook.rules,
         namespace_labels=lambda name: (
             None if name in webhook.young else webhook.labels.get(name, {})

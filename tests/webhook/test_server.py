@@ -217,6 +217,20 @@ async def test_a_namespaces_label_turns_a_dialect_on(server: Harness, *, young: 
     assert server.counted("granted", dialect="gpushare") == 1
 
 
+async def test_a_review_in_a_namespace_that_does_not_exist_leaves_no_line_of_a_grant(
+    server: Harness,
+) -> None:
+    server.young = server.gone = {"ml"}
+
+    with structlog.testing.capture_logs() as lines:
+        answer = await server.post(a_review(a_pod(fraction="0.5")))
+
+    assert answer.response["allowed"] is False
+    assert answer.response["status"]["message"] == "namespace 'ml' does not exist"
+    assert server.counted("unknown_namespace") == 1
+    assert lines == []
+
+
 async def test_no_name_of_a_container_becomes_a_label_of_a_metric(server: Harness) -> None:
     server.labels["ml"] = {"fracgpu.io/dialects": "gpushare"}
     limits = {"limits": {"aliyun.com/gpu-mem": "4"}}

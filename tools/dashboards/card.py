@@ -104,12 +104,12 @@ _WHO: Final = Row(
             description="Share of a busy card's use that belongs to its pods.",
         ),
         graph(
-            "Memory held by nobody we know",
+            "Memory of no known pod",
             (by_card("fracgpu_unattributed_memory_mib"), NODE_AND_INDEX),
             unit="mbytes",
         ),
         graph(
-            "Processes of nobody we know",
+            "Processes of no known pod",
             (by_card("fracgpu_unattributed_processes"), NODE_AND_INDEX),
         ),
     ),

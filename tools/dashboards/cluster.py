@@ -320,6 +320,21 @@ _HEALTH: Final = Row(
             kind=Kind.STACKED,
         ),
         graph(
+            "Pods that wait, by reason",
+            (f"sum by (reason) (fracgpu_scheduler_waiting_pods{CLUSTER})", "{{reason}}"),
+            kind=Kind.STACKED,
+            description="Pods that ask for a card and have no node; docs/runbooks.md explains the "
+            "reasons (FracGPUPodsWait).",
+        ),
+        graph(
+            "Longest wait for a node",
+            (
+                f"max by (reason) (fracgpu_scheduler_longest_wait_seconds{CLUSTER})",
+                "{{reason}}",
+            ),
+            unit="s",
+        ),
+        graph(
             "99th percentile of our answers",
             (quantile(0.99, "fracgpu_webhook_review_duration_seconds"), "webhook"),
             (quantile(0.99, "fracgpu_scheduler_request_seconds", by="verb"), "scheduler: {{verb}}"),

@@ -76,7 +76,7 @@ _RESULTS: Final = Row(
         stat(
             "Relieved, points of a card",
             _counted("relief_points_total"),
-            description="Per cent of a card that verified moves took away.",
+            description="Load that verified moves took off their source, in percent of a card.",
             width=3,
         ),
         stat("Relieved nothing", _counted("ineffective_moves_total"), steps=GOOD_IF_ZERO, width=3),

@@ -66,6 +66,7 @@ RENDERS: Final = (
             "config.yaml",
             "crds/moves.yaml",
             "deviceplugin.yaml",
+            "flowschemas.yaml",
             "namespace.yaml",
             "networkpolicies.yaml",
             "policies-devices.yaml",

@@ -11,12 +11,8 @@ from webhook.admission_config import schema as admission_schema
 
 SCHEMA: Final = CHART / "values.schema.json"
 
-# The words that the policies in templates/policies.yaml and templates/policies-devices.yaml compare
-# these keys of the ConfigMap fracgpu-policies with; any other word would count as the first.
-POLICIES: Final = {
-    "devices": ("warn", "deny", "allow"),
-    "foreignAssignments": ("sharing", "everywhere", "nowhere"),
-}
+# What a binding may do: https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/
+_ACTIONS: Final = ("Deny", "Warn", "Audit")
 
 
 def schema(source: Path = SCHEMA) -> str:
@@ -29,9 +25,8 @@ def schema(source: Path = SCHEMA) -> str:
             REBALANCER: rebalancer_schema(),
         }
     )
-    found["properties"]["policies"] = _object(
-        {key: {"type": "string", "enum": list(words)} for key, words in POLICIES.items()}
-    )
+    actions = {"type": "array", "items": {"enum": list(_ACTIONS)}, "minItems": 1}
+    found["properties"]["policies"] = _object({"devices": {**actions, "uniqueItems": True}})
     return json.dumps(found, indent=2) + "\n"
 
 

@@ -81,7 +81,7 @@ async def _of_a_hot_card(tab: Tab, rig: Rig, folder: Path) -> None:
     await tab.emulate(prefers_color_scheme="light")
     await rig.kube.create(PODS, _too_large())
     await _view(tab, "waiting", f"&pod={NAMESPACE}%2Ffour-cards")
-    await tab.wait_for("document.querySelector('#details').innerText.includes('GiB free:')")
+    await tab.wait_for("document.querySelector('#details').innerText.includes('MiB free:')")
     await tab.wait_for("document.querySelector('#waiting').innerText.includes('explain says')")
     await _save(tab, folder / "page-waiting.png")
 

@@ -26,7 +26,8 @@ _USUAL_OBJECT_BYTES: Final = 64 * 1024
 
 _MAX_ANNOTATION_CHARS: Final = 256 * 1024
 _MAX_RESOURCES: Final = 1000  # in all limits and requests of a pod together
-_MAX_TERMS: Final = 100  # of the required node affinity
+_MAX_TERMS: Final = 100  # of the required node affinity; and expressions, and nodeSelector's labels
+_MAX_VALUES: Final = 5_000  # of all these expressions
 _PREFIX_BYTES: Final = names.PREFIX.encode()
 
 
@@ -159,14 +160,23 @@ def _fault_of_containers(pod: Pod) -> str:
 
 
 def _fault_of_affinity(pod: Pod) -> str:
-    if pod.spec.affinity is None:
-        return ""
-    affinity = pod.spec.affinity.node_affinity
-    terms = (affinity and affinity.required and affinity.required.node_selector_terms) or ()
-    expressions = sum(len(term.match_expressions or ()) for term in terms[:_MAX_TERMS])
-    if len(terms) <= _MAX_TERMS and expressions <= _MAX_TERMS:
+    selector, required = pod.spec.node_selector or (), pod.spec.required_nodes
+    if len(selector) > _MAX_TERMS:
+        return (
+            f"the pod's nodeSelector has {len(selector)} labels; want at most {_MAX_TERMS} in a "
+            "pod that asks for a share of a card"
+        )
+    terms = (required and required.node_selector_terms) or ()
+    found = [
+        expression
+        for term in terms[:_MAX_TERMS]
+        for expression in (*(term.match_expressions or ()), *(term.match_fields or ()))
+    ]
+    values = sum(len(expression.values or ()) for expression in found)
+    if len(terms) <= _MAX_TERMS and len(found) <= _MAX_TERMS and values <= _MAX_VALUES:
         return ""
     return (
-        f"the pod's required node affinity has {len(terms)} terms and {expressions} expressions; "
-        f"want at most {_MAX_TERMS} of each in a pod that asks for a share of a card"
+        f"the pod's required node affinity has {len(terms)} terms, {len(found)} expressions and "
+        f"{values} values; want at most {_MAX_TERMS}, {_MAX_TERMS} and {_MAX_VALUES} in a pod that "
+        "asks for a share of a card"
     )

@@ -1,12 +1,13 @@
 """What a decision depends on besides the object under review."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
-from fracgpu.cards.card_class import CardClass
+from fracgpu.cards.card_class import CardClass, SelectedNodes
+from fracgpu.k8s.node_affinity import NodeRules
 from fracgpu.request.grant_note import NO_SEAL, Seal
 from webhook.admission_config import AdmissionConfig
 
@@ -18,6 +19,8 @@ class DecisionContext(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         classes: the cluster's card classes, largest free share first; None while unknown.
+        select: returns the nodes, and their card classes, that a pod's selectors allow; None where
+            no node is known by its labels, and selectors exclude none.
         config: the administrator's configuration.
         namespace_labels: of the object's namespace; they enable dialects.
         seal: signs the grant, so that nobody else can write it.
@@ -25,5 +28,6 @@ class DecisionContext(msgspec.Struct, frozen=True, kw_only=True):
 
     classes: Sequence[CardClass] | None
     config: AdmissionConfig
+    select: Callable[[NodeRules], SelectedNodes] | None = None
     namespace_labels: Mapping[str, str] = NO_LABELS
     seal: Seal = NO_SEAL

@@ -40,7 +40,7 @@ def refuse_misplaced(annotations: Mapping[str, str], labels: Mapping[str, str]) 
     if not ours:
         return ()
     many = f" and {len(ours) - 1} more" if len(ours) > 1 else ""
-    return (f"label {ours[0][:_MOST_SHOWN]}{many} of ours says nothing: FracGPU reads annotations",)
+    return (f"label {ours[0][:_MOST_SHOWN]}{many} has no effect: FracGPU reads annotations",)
 
 
 def requests_among(keys: Iterable[str]) -> list[str]:

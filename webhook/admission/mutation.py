@@ -6,8 +6,9 @@ from typing import Final
 import msgspec
 
 from fracgpu import names
-from fracgpu.cards.card_class import CardClass
+from fracgpu.cards.card_class import CardClass, SelectedNodes
 from fracgpu.errors import RequestError, shorten
+from fracgpu.k8s.node_affinity import ANY_NODE
 from fracgpu.request.dialects import (
     PodForDialects,
     Translation,
@@ -33,6 +34,7 @@ from webhook.admission.pod import NO_META, Pod, specs
 from webhook.admission.pod_edits import (
     container_edits,
     node_edits,
+    own_node_rules,
     refuse_chosen_cards,
     requirements,
 )
@@ -93,6 +95,7 @@ def judge_create(pod: Pod, context: DecisionContext, *, decide: Decide | None = 
     seen = DecisionContext(
         classes=context.classes,
         config=context.config,
+        select=context.select,
         namespace_labels=relevant_labels(context.namespace_labels),
         seal=context.seal,
     )
@@ -114,12 +117,14 @@ def decide_create(pod: Pod, context: DecisionContext) -> Verdict:
             _refuse_forged(pod, said, None)
             return Allowed(warnings=(*misplaced, *translation.warnings))
         _refuse_node_name(pod)
+        _refuse_windows(pod)
         _refuse_foreign_scheduler(translation.foreign_scheduler, config)
         refuse_chosen_cards(pod)
         if context.classes is None:
             return NOT_READ_YET
         sealed = said if said is not None and context.seal.holds(said) else None
-        granted = _grant(pod, translation, context.classes, config, sealed=sealed)
+        selected = _selected(pod, context, said)
+        granted = _grant(pod, translation, context, selected, sealed=sealed)
         if names.GRANTED in pod.annotations:
             _refuse_forged(pod, said, _described(granted, translation))
     except RequestError as error:
@@ -190,11 +195,22 @@ def refuse_written_keys(pod: Pod) -> Denied | None:
     return None
 
 
+def _selected(pod: Pod, context: DecisionContext, said: GrantNote | None) -> SelectedNodes | None:
+    """Return the nodes that the pod's own selectors allow; None if it has none.
+
+    What an earlier review added is not the pod's own.
+    """
+    rules = own_node_rules(pod.spec, () if said is None else said.data.requires)
+    if rules == ANY_NODE or context.select is None:
+        return None
+    return context.select(rules)
+
+
 def _grant(
     pod: Pod,
     translation: Translation,
-    classes: Sequence[CardClass],
-    config: AdmissionConfig,
+    context: DecisionContext,
+    selected: SelectedNodes | None,
     *,
     sealed: GrantNote | None,
 ) -> Grant:
@@ -204,11 +220,13 @@ def _grant(
     changed. An error names the keys that the pod's author wrote.
     """
     assert translation.request is not None  # noqa: S101 - called only for pods with a request
+    assert context.classes is not None  # noqa: S101 - and once they are known
+    classes, rule = context.classes, context.config.card_classes
     again = None if sealed is None else _granted_before(translation.request, classes, sealed)
     if again is not None:
         return again
     try:
-        return grant(translation.request, classes, rule=config.card_classes)
+        return grant(translation.request, classes, rule=rule, selected=selected)
     except RequestError as error:
         raise in_authors_words(error, translation.authors, own=pod.annotations) from error
 
@@ -294,6 +312,15 @@ def _refuse_node_name(pod: Pod) -> None:
         )
 
 
+def _refuse_windows(pod: Pod) -> None:
+    if pod.spec.os is not None and pod.spec.os.name == "windows":
+        raise RequestError(
+            field="spec.os.name",
+            found=pod.spec.os.name,
+            wanted="linux: FracGPU shares the cards of Linux nodes only",
+        )
+
+
 def _annotation_edits(pod: Pod, written: Mapping[str, str | msgspec.Raw]) -> list[Edit]:
     if pod.metadata is NO_META:
         return [Edit(path="/metadata", value={"annotations": written})]
@@ -331,7 +358,7 @@ def _warnings(pod: Pod, granted: Grant, config: AdmissionConfig, foreign: str) -
     if foreign and foreign not in mine:
         found.append(
             f"spec.schedulerName was '{foreign}', which does not know FracGPU's cards; it is "
-            f"{config.scheduler_name} now, so that scheduler's queues and groups do not hold"
+            f"{config.scheduler_name} now, so that scheduler's queues and groups do not apply"
         )
     elif config.scheduler_name and pod.spec.scheduler_name not in mine:
         found.append(
@@ -340,10 +367,12 @@ def _warnings(pod: Pod, granted: Grant, config: AdmissionConfig, foreign: str) -
             f"{config.scheduler_name} does"
         )
     if granted.waits_for:
-        found.append(f"the pod waits for what the cluster lacks now: {granted.waits_for}")
+        found.append(
+            f"the pod waits for something that the cluster does not have now: {granted.waits_for}"
+        )
     elif granted.card_class is not None and not granted.card_class.measured:
         found.append(
-            f"only node labels speak of cards that share {granted.card_class.capacity_mib} MiB; "
+            f"only node labels report cards that share {granted.card_class.capacity_mib} MiB; "
             "the pod waits until FracGPU's agent reports one"
         )
     return tuple(found)

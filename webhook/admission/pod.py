@@ -6,6 +6,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from fracgpu.errors import shorten_bytes
+from fracgpu.k8s.affinity import NodeSelectorJson
 from fracgpu.k8s.container import ContainerKind, ContainerSpec, init_container_kind
 
 _T = TypeVar("_T")
@@ -50,31 +51,10 @@ def _as_text(amounts: dict[str, str | int | float] | None) -> dict[str, str]:
     return {key: str(amount) for key, amount in amounts.items()} if amounts else {}
 
 
-class NodeSelectorRequirement(msgspec.Struct, frozen=True, gc=False):
-    """One node selector requirement; a term matches when all of its requirements do."""
-
-    key: str
-    operator: str
-    values: list[str] | None = None
-
-
-class NodeSelectorTerm(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """One node selector term; a selector matches when any term does. An empty term never does."""
-
-    match_expressions: list[NodeSelectorRequirement] | None = None
-    match_fields: list[NodeSelectorRequirement] | None = None
-
-
-class NodeSelector(msgspec.Struct, frozen=True, rename="camel"):
-    """The required part of a node affinity."""
-
-    node_selector_terms: list[NodeSelectorTerm] | None = None
-
-
 class NodeAffinity(msgspec.Struct, frozen=True):
     """``affinity.nodeAffinity``."""
 
-    required: NodeSelector | None = msgspec.field(
+    required: NodeSelectorJson | None = msgspec.field(
         default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
     )
 
@@ -94,6 +74,12 @@ class PodMeta(msgspec.Struct, frozen=True, rename="camel"):
     labels: dict[str, str] | None = None
 
 
+class PodOs(msgspec.Struct, frozen=True, gc=False):
+    """``spec.os``."""
+
+    name: str = ""
+
+
 class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     """The fields of a pod's ``spec`` that admission reads."""
 
@@ -101,7 +87,15 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     init_containers: list[Container] | None = None
     scheduler_name: str = ""
     node_name: str = ""
+    node_selector: dict[str, str] | None = None
+    os: PodOs | None = None
     affinity: Affinity | None = None
+
+    @property
+    def required_nodes(self) -> NodeSelectorJson | None:
+        """The required node affinity."""
+        found = self.affinity and self.affinity.node_affinity
+        return found.required if found else None
 
 
 NO_META: Final = PodMeta()

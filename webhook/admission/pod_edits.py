@@ -5,11 +5,13 @@ Environment: NVIDIA's runtime trusts one variable; containers without a grant ge
 Resources: the grant's amounts are written, and another system's resources are removed.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from fracgpu import names
 from fracgpu.errors import RequestError
+from fracgpu.k8s.affinity import NodeSelectorJson, NodeTermJson
+from fracgpu.k8s.node_affinity import NodeExpression, NodeRules, node_terms, selector_expressions
 from fracgpu.request.grant import Grant
 from fracgpu.request.grant_note import AddedRequirement
 from fracgpu.request.need import ContainerNeed
@@ -18,9 +20,8 @@ from webhook.admission.pod import (
     Affinity,
     Container,
     EnvVar,
-    NodeSelector,
-    NodeSelectorTerm,
     Pod,
+    PodSpec,
     Resources,
     places,
 )
@@ -47,6 +48,24 @@ def requirements(granted: Grant) -> tuple[AddedRequirement, ...]:
     return tuple(wanted)
 
 
+def own_node_rules(spec: PodSpec, added: Collection[AddedRequirement]) -> NodeRules:
+    """Return which nodes a pod selects, without the requirements that :func:`node_edits` added.
+
+    A term that has nothing else was added whole: then the pod had no required affinity, which
+    allows every node.
+    """
+    ours = {
+        NodeExpression(key=each.key, operator=each.operator, values=each.values) for each in added
+    }
+    required = spec.required_nodes
+    terms = None if required is None else node_terms(required)
+    if terms is not None and ours:
+        left = tuple(tuple(each for each in term if each not in ours) for term in terms)
+        whole = any(term and not kept for term, kept in zip(terms, left, strict=True))
+        terms = None if whole else left
+    return NodeRules(selector=selector_expressions(spec.node_selector or {}), terms=terms)
+
+
 def node_edits(affinity: Affinity | None, wanted: Sequence[AddedRequirement]) -> list[Edit]:
     """Return the edits that add *wanted* to the pod's required node affinity.
 
@@ -69,7 +88,7 @@ def node_edits(affinity: Affinity | None, wanted: Sequence[AddedRequirement]) ->
 
 
 def _selector_edits(
-    path: str, selector: NodeSelector, wanted: Sequence[AddedRequirement]
+    path: str, selector: NodeSelectorJson, wanted: Sequence[AddedRequirement]
 ) -> list[Edit]:
     edits = []
     for index, term in enumerate(selector.node_selector_terms or ()):
@@ -78,9 +97,7 @@ def _selector_edits(
     return edits
 
 
-def _term_edits(
-    path: str, term: NodeSelectorTerm, wanted: Sequence[AddedRequirement]
-) -> list[Edit]:
+def _term_edits(path: str, term: NodeTermJson, wanted: Sequence[AddedRequirement]) -> list[Edit]:
     if term.match_expressions is None:
         return [Edit(path=path, value=wanted)]
     present = [
@@ -111,20 +128,26 @@ _HARMLESS: Final = (VOID, "none")
 
 
 def refuse_chosen_cards(pod: Pod) -> None:
-    """Raise if a pod with a request also chooses cards itself, bypassing the scheduler.
+    """Raise if a pod with a request also chooses cards or their limits itself.
 
     Raises:
-        RequestError: a container sets the variable to a value that exposes a card.
+        RequestError: a container sets a variable that exposes a card to it, or that a hook of
+            NVIDIA's toolkit reads as the limit of a card's memory.
     """
     for container in pod.containers:
         for variable in container.env or ():
-            if variable.name == _KEY and variable.value not in _HARMLESS:
-                raise RequestError(
-                    field=f"env {_KEY} of container '{container.name}'",
-                    found=variable.value or "no plain value",
-                    wanted="no such variable: FracGPU chooses the cards, and shows them",
-                    hint="leave it out",
-                )
+            name = variable.name
+            if name not in names.ENV_CARDS_AND_LIMITS:
+                continue
+            if name == _KEY and variable.value in _HARMLESS:
+                continue
+            what = "chooses the cards, and shows them" if name == _KEY else "limits the memory"
+            raise RequestError(
+                field=f"env {name} of container '{container.name}'",
+                found=variable.value or "no plain value",
+                wanted=f"no such variable: FracGPU {what}",
+                hint="leave it out",
+            )
 
 
 _GPU_MEM: Final = escape(names.GPU_MEM)

@@ -29,6 +29,8 @@ def relevant_parts(pod: Pod) -> Pod:
             init_containers=None if init is None else [_relevant_of(each) for each in init],
             scheduler_name=spec.scheduler_name,
             node_name=spec.node_name,
+            node_selector=spec.node_selector,
+            os=spec.os,
             affinity=spec.affinity,
         ),
         metadata=NO_META
@@ -52,7 +54,7 @@ def _relevant_of(container: Container) -> Container:
         else Resources(limits=_read(resources.limits), requests=_read(resources.requests)),
         env=None
         if env is None
-        else [variable for variable in env if variable.name == names.ENV_VISIBLE_DEVICES],
+        else [variable for variable in env if variable.name in names.ENV_CARDS_AND_LIMITS],
     )
 
 

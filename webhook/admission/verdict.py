@@ -11,6 +11,8 @@ UNPROCESSABLE: Final = 422
 
 UNAVAILABLE: Final = 503
 
+NOT_FOUND: Final = 404
+
 OURS: Final = "fracgpu"
 
 OTHER: Final = "other"

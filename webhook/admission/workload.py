@@ -11,7 +11,8 @@ from webhook.admission.bounds import MAX_TEMPLATES, asks_in_json, check_size
 from webhook.admission.context import DecisionContext
 from webhook.admission.misplaced_keys import requests_among
 from webhook.admission.mutation import NOT_READ_YET, judge_create
-from webhook.admission.pod import MalformedReviewError, decode, read_pod
+from webhook.admission.pod import MalformedReviewError, Pod, decode, read_pod
+from webhook.admission.pod_edits import own_node_rules
 from webhook.admission.review import Review, kind_of
 from webhook.admission.verdict import OURS, AdmissionResult, Allowed, Denied, Granted, Patched
 from webhook.admission_config import BUILT_IN_WORKLOADS, AdmissionConfig, WorkloadKind
@@ -44,7 +45,7 @@ def admit_workload(review: Review, context: DecisionContext) -> AdmissionResult:
     for number, (where, template) in enumerate(_new_templates(review, kind)):
         if number == MAX_TEMPLATES:
             return _too_many(review)
-        result = _judge_template(template, context)
+        result = _judge_template(template, context, on_each_node=review.kind == "DaemonSet")
         if isinstance(result, Denied):
             return msgspec.structs.replace(result, message=f"in {shorten(where)}: {result.message}")
         asked = asked or result.dialect != Allowed().dialect
@@ -78,7 +79,9 @@ def _kind(review: Review, config: AdmissionConfig) -> WorkloadKind:
     )
 
 
-def _judge_template(template: msgspec.Raw, context: DecisionContext) -> AdmissionResult:
+def _judge_template(
+    template: msgspec.Raw, context: DecisionContext, *, on_each_node: bool
+) -> AdmissionResult:
     try:
         pod = read_pod(template, what="the pod template")
     except MalformedReviewError as error:
@@ -94,8 +97,27 @@ def _judge_template(template: msgspec.Raw, context: DecisionContext) -> Admissio
     if result is NOT_READ_YET:
         return Allowed(dialect=OURS)
     if isinstance(result, Granted | Patched):
-        return Allowed(warnings=result.warnings, dialect=result.dialect)
+        more = _refused_later(pod, context) if on_each_node else ()
+        return Allowed(warnings=(*result.warnings, *more), dialect=result.dialect)
     return result
+
+
+def _refused_later(pod: Pod, context: DecisionContext) -> tuple[str, ...]:
+    """Return a warning if a DaemonSet makes pods for nodes without cards, where they are refused.
+
+    Its controller ends each round of creating pods at the first one that is refused, and waits
+    longer each time. Source: kubernetes, pkg/controller/daemon, syncNodes.
+    """
+    if context.select is None:
+        return ()
+    selected = context.select(own_node_rules(pod.spec, ()))
+    if not selected.without:
+        return ()
+    return (
+        f"a DaemonSet makes a pod for each node that it selects, also for {selected.names_without} "
+        "without a shared, healthy card: these pods are refused, and delay the others; add the "
+        f'nodeSelector {names.SHARE_LABEL}: "true"',
+    )
 
 
 def _at(body: msgspec.Raw, path: str) -> Iterator[tuple[str, msgspec.Raw]]:
@@ -130,6 +152,6 @@ def _misplaced(body: msgspec.Raw, kind: WorkloadKind, review: Review) -> Iterato
         found = [where.removeprefix(f"{place}.") for where, _ in _at(body, f"{place}.*")]
         for key in requests_among(found):
             yield (
-                f"{place}['{key}'] says nothing on a {review.kind}: write {key.lower()} in "
+                f"{place}['{key}'] has no effect on a {review.kind}: write {key.lower()} in "
                 f"{kind.templates[0]}.metadata.annotations"
             )

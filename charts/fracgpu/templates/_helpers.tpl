@@ -1,8 +1,7 @@
 {{/*
 The prefix of the names of our objects. It is not the release's name: only one FracGPU runs in a
 cluster, and who upgrades a release of any name keeps its objects. Names that our own programs, users
-and commands look up stay the same whatever it is: the ConfigMaps fracgpu-config and fracgpu-policies,
-the Leases, the policies and the webhook configurations.
+and commands look up stay the same whatever it is: the ConfigMap fracgpu-config, the Leases, the policies and the webhook configurations.
 */}}
 {{- define "fracgpu.fullname" -}}
 {{- .Values.fullnameOverride | default .Values.nameOverride | default .Chart.Name | trunc 40 | trimSuffix "-" -}}

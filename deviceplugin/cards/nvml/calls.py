@@ -1,11 +1,13 @@
-"""Calls NVML with a time limit; what a card does not support is not asked for again."""
+"""Calls NVML with a time limit; what a card does not support is asked for only now and then."""
 
 from collections.abc import Callable, Collection
+from math import inf
 from typing import Any, Final
 
 import structlog
 
 from deviceplugin.cards.call_thread import CallThread
+from process.clock import Clock
 
 log = structlog.get_logger()
 
@@ -25,6 +27,9 @@ _OUTDATED: Final = "LibRmVersionMismatch"
 # them: some drivers return it for a single card that fell off the bus.
 _LOST: Final = ("Uninitialized", "DriverNotLoaded", "LibraryNotFound", _OUTDATED)
 
+# Some drivers return these errors once, as while a card is reset: so they count only for a while.
+ASK_AGAIN_S: Final = 300.0
+
 # pynvml calls twice, for the size and for the content; the list may grow between the two.
 _SIZE_RACES: Final = 3
 
@@ -38,19 +43,21 @@ class NvmlCalls:
     Args:
         library: ``pynvml``, or something with its functions.
         timeout_s: limit of one call.
+        clock: says when to ask again for what a card did not support.
         name: of the thread.
     """
 
-    def __init__(self, library: Any, *, timeout_s: float, name: str = "nvml") -> None:
+    def __init__(self, library: Any, *, timeout_s: float, clock: Clock, name: str = "nvml") -> None:
         self.library: Final = library
         self._timeout_s = timeout_s
+        self._clock = clock
         self._thread = CallThread(name)
-        self._absent: set[tuple[str, str]] = set()
+        self._absent_until_s: dict[tuple[str, str], float] = {}
         self._failing: set[tuple[str, str]] = set()
 
     def forget(self) -> None:
         """Ask for everything again: the driver may be another one now."""
-        self._absent.clear()
+        self._absent_until_s.clear()
 
     async def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return what *function* returns.
@@ -66,14 +73,14 @@ class NvmlCalls:
     ) -> Any | None:
         """Return an optional metric; None where the library returns an error.
 
-        A metric that the card does not have is not asked for again; any other error counts for
-        this call only.
+        A metric that the card does not have is asked for again after five minutes; any other error
+        counts for this call only.
 
         Raises:
             StuckError: as :meth:`call`.
             NVMLError: the driver as a whole is lost.
         """
-        if (card, name) in self._absent:
+        if self.lacks(card, name):
             return None
         try:
             value = await self.call(function, *args)
@@ -86,14 +93,12 @@ class NvmlCalls:
     async def core(
         self, card: str, name: str, function: Callable[..., Any], *args: Any
     ) -> Any | None:
-        """Return what a card cannot be shared without; None where the card does not have it.
+        """Return what a card cannot be shared without, asked for each time; None if it has none.
 
         Raises:
             StuckError: as :meth:`call`.
             NVMLError: the card does not answer, or the driver as a whole is lost.
         """
-        if (card, name) in self._absent:
-            return None
         try:
             return await self.call(function, *args)
         except self.library.NVMLError as error:
@@ -119,7 +124,7 @@ class NvmlCalls:
             args: its arguments.
             empty: codes of errors that mean that the list is empty.
         """
-        if (card, name) in self._absent:
+        if self.lacks(card, name):
             return None
         for last in (*(False,) * (_SIZE_RACES - 1), True):
             try:
@@ -146,13 +151,14 @@ class NvmlCalls:
             log.warning("figure_failed", card=card, figure=name, reason=str(error))
 
     def drop(self, card: str, name: str, *, reason: str) -> None:
-        """Stop asking a card for a metric, and log that."""
-        self._absent.add((card, name))
-        log.info("figure_dropped", card=card, figure=name, reason=reason)
+        """Do not ask a card for a metric for a while; the first time is logged."""
+        if (card, name) not in self._absent_until_s:
+            log.info("figure_dropped", card=card, figure=name, reason=reason)
+        self._absent_until_s[card, name] = self._clock.monotonic() + ASK_AGAIN_S
 
     def lacks(self, card: str, name: str) -> bool:
-        """Report whether *card* is known not to have the metric."""
-        return (card, name) in self._absent
+        """Report whether *card* said lately that it does not have the metric."""
+        return self._clock.monotonic() < self._absent_until_s.get((card, name), -inf)
 
 
 def error_kind(error: Exception) -> str:

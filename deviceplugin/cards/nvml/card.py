@@ -48,7 +48,7 @@ class NvmlCard:
         self._nvml = library
         self._index = index
         self._sys_root = sys_root
-        self._calls = NvmlCalls(library, timeout_s=timeout_s, name=f"nvml-{index}")
+        self._calls = NvmlCalls(library, timeout_s=timeout_s, clock=clock, name=f"nvml-{index}")
         self._profiling = NvmlGpm(self._calls, clock)
         self._figures = NvmlMetrics(self._calls, self._profiling)
         self._processes = NvmlProcesses(self._calls, clock)
@@ -76,6 +76,11 @@ class NvmlCard:
         if reason := await self._not_shareable(uuid, handle, known=known is not None):
             return SkippedCard(uuid=uuid, reason=reason)
         memory = await self._memory(uuid, handle)
+        if memory is None and known is not None:
+            # Pods may be on it; it is asked again when the cards are listed next.
+            reason = "the driver does not report its memory"
+            unhealthy = replace(known.card, health=Health.UNHEALTHY, health_reason=reason)
+            return FoundCard(hardware=replace(known, card=unhealthy), handle=handle)
         if memory is None or not memory.total:
             return SkippedCard(uuid=uuid, reason="it reports no memory of its own")
         hardware = known or await self._identify(uuid, handle)

@@ -1,6 +1,5 @@
 """Measures one real card, in the units of :class:`~deviceplugin.cards.interface.CardMetrics`."""
 
-import functools
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -55,8 +54,8 @@ class NvmlMetrics:
             StuckError, NVMLError: the card does not answer; without its memory nothing is shared.
         """
         read = self._nvml.nvmlDeviceGetMemoryInfo
-        second = functools.partial(read, version=self._nvml.nvmlMemory_v2)
-        memory = await self._calls.figure(card, "memory_v2", second, handle)
+        version = self._nvml.nvmlMemory_v2
+        memory = await self._calls.figure(card, "memory_v2", read, handle, version)
         memory = memory or await self._calls.core(card, "memory", read, handle)
         return memory_from_nvml(memory) if memory is not None else None
 

@@ -36,7 +36,7 @@ class NvmlGpm:
         self._calls = calls
         self._nvml = calls.library
         self._clock = clock
-        self._supported: dict[str, bool] = {}
+        self._supported: set[str] = set()
         self._last: dict[str, _Sample] = {}
 
     async def read(self, card: str, handle: Any) -> Mapping[int, float]:
@@ -71,7 +71,7 @@ class NvmlGpm:
 
     def supports(self, card: str) -> bool:
         """Report whether *card* has GPM, as its last reading found."""
-        return self._supported.get(card, False)
+        return card in self._supported
 
     async def close(self) -> None:
         """Free the samples, while the library is still open."""
@@ -81,15 +81,16 @@ class NvmlGpm:
             await self._calls.call(self._nvml.nvmlGpmSampleFree, sample.handle)
 
     async def _is_supported(self, card: str, handle: Any) -> bool:
-        if card not in self._supported:
+        if self._calls.lacks(card, _NAME):
+            self._supported.discard(card)
+        elif card not in self._supported:
             query = self._nvml.nvmlGpmQueryDeviceSupport
             answer = await self._calls.figure(card, _NAME, query, handle)
-            if answer is None and not self._calls.lacks(card, _NAME):
-                return False  # it may answer at the next reading
-            self._supported[card] = answer is not None and bool(answer.isSupportedDevice)
-            if answer is not None and not answer.isSupportedDevice:
+            if answer is not None and answer.isSupportedDevice:
+                self._supported.add(card)
+            elif answer is not None:
                 self._calls.drop(card, _NAME, reason="not on this card")
-        return self._supported[card]
+        return card in self._supported
 
     async def _take(self, handle: Any) -> _Sample:
         sample = await self._calls.call(self._nvml.nvmlGpmSampleAlloc)

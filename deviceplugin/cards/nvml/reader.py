@@ -1,6 +1,7 @@
 """Implements `deviceplugin.cards.interface` with NVIDIA's management library."""
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -69,11 +70,12 @@ class NvmlReader(Cards):
         self._dev_root = dev_root
         self._sys_root = sys_root
         self._clock = clock or SystemClock()
-        self._calls = NvmlCalls(library, timeout_s=timeout_s)
-        self._event_calls = NvmlCalls(library, timeout_s=timeout_s, name="nvml-events")
-        self._topology_calls = NvmlCalls(library, timeout_s=timeout_s, name="nvml-topology")
+        calls = functools.partial(NvmlCalls, library, timeout_s=timeout_s, clock=self._clock)
+        self._calls = calls()
+        self._event_calls = calls(name="nvml-events")
+        self._topology_calls = calls(name="nvml-topology")
         self._topology = NvmlTopology(self._topology_calls)
-        self._xids = XidWatch(library)
+        self._xids = XidWatch(library, self._clock)
         self._ready = False
         self._begun = False  # used only in the thread of the calls
         self._opening = asyncio.Lock()
@@ -260,7 +262,7 @@ class NvmlReader(Cards):
     async def _open_once(self) -> None:
         if self._ready:
             return
-        await self._driver(self._begin)
+        await self._driver(self._nvml_init)
         self._ready = self._worked = True
         self._outdated_since_s = None
         self._topology_calls.forget()
@@ -348,9 +350,9 @@ class NvmlReader(Cards):
         await self._event_calls.call(self._xids.stop)
 
     async def _shut_library(self) -> None:
-        await self._calls.call(self._end)
+        await self._calls.call(self._nvml_shutdown)
 
-    def _begin(self) -> None:
+    def _nvml_init(self) -> None:
         """Initialise NVML, unless an earlier call that timed out did so later on.
 
         NVML counts: it releases the driver only once it was shut down as often as initialised
@@ -360,7 +362,7 @@ class NvmlReader(Cards):
             self._nvml.nvmlInit()
             self._begun = True
 
-    def _end(self) -> None:
+    def _nvml_shutdown(self) -> None:
         if self._begun:
             self._begun = False
             self._nvml.nvmlShutdown()

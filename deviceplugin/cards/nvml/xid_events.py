@@ -3,11 +3,13 @@
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from math import inf
 from typing import Any, Final
 
 import structlog
 
-from deviceplugin.cards.nvml.calls import error_kind
+from deviceplugin.cards.nvml.calls import ASK_AGAIN_S, error_kind
+from process.clock import Clock
 
 log = structlog.get_logger()
 
@@ -23,10 +25,13 @@ class XidWatch:
 
     Args:
         library: ``pynvml``, or something with its functions.
+        clock: says when to ask again for cards that had no events.
     """
 
-    def __init__(self, library: Any) -> None:
+    def __init__(self, library: Any, clock: Clock) -> None:
         self._nvml = library
+        self._clock = clock
+        self._again_at_s = inf
         self._lock = threading.Lock()
         self._counts: dict[str, Counter[int]] = {}
         self._last: dict[str, int] = {}
@@ -37,12 +42,14 @@ class XidWatch:
     def keep(self, handles: Mapping[str, Any]) -> None:
         """Watch the cards in *handles*; no-op if they are watched already.
 
-        Cards that have no events are left out. Blocks for up to a second.
+        Cards that have no events are left out, and tried again after five minutes. Blocks for up
+        to a second.
         """
         cards = frozenset(handles)
         alive = self._thread is None or self._thread.is_alive()
-        if alive and cards == self._cards:
+        if alive and cards == self._cards and self._clock.monotonic() < self._again_at_s:
             return
+        self._again_at_s = inf
         self.stop()
         try:
             self._start(handles)
@@ -50,7 +57,7 @@ class XidWatch:
             if error_kind(error) not in _NO_EVENTS:
                 log.warning("xid_watch_not_started", reason=str(error))
                 return  # retried when the cards are listed next
-            log.info("figure_dropped", card="all", figure="xid", reason=str(error))
+            self._left_out("all", error)
         self._cards = cards
 
     def stop(self) -> None:
@@ -93,9 +100,13 @@ class XidWatch:
         try:
             self._nvml.nvmlDeviceRegisterEvents(handle, kind, events)
         except self._nvml.NVMLError as error:
-            log.info("figure_dropped", card=uuid, figure="xid", reason=str(error))
+            self._left_out(uuid, error)
             return False
         return True
+
+    def _left_out(self, card: str, error: Exception) -> None:
+        self._again_at_s = self._clock.monotonic() + ASK_AGAIN_S
+        log.info("figure_dropped", card=card, figure="xid", reason=str(error))
 
     def _run(self, events: Any, end: threading.Event) -> None:
         nvml = self._nvml

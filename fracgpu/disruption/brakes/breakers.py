@@ -13,6 +13,7 @@ from typing import Final
 
 from fracgpu.disruption.move import CARRIED_OUT, PastMove
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
+from fracgpu.errors import counted
 
 _LAST_MOVES: Final = 6  # of which too many may have relieved nothing
 _MOST_ERRORS: Final = 10_000
@@ -114,7 +115,8 @@ def _from_moves(
     window = timedelta(seconds=policy.breaker_window_s)
     aborted = _ends([past_move for past_move in ended if past_move.failed], window, now)
     if len(aborted) >= policy.breaker_aborts:
-        why = f"{len(aborted)} moves were aborted after a pod was disturbed"
+        were = "was" if len(aborted) == 1 else "were"
+        why = f"{counted(len(aborted), 'move')} {were} aborted after a pod was disturbed"
         yield OpenBreaker(
             breaker=Breaker.ABORTS, why=why, until=aborted[-policy.breaker_aborts] + window
         )
@@ -168,7 +170,7 @@ def _from_outages(
     if len(errors) >= policy.breaker_api_errors:
         yield OpenBreaker(
             breaker=Breaker.API_ERRORS,
-            why=f"the API server cut {len(errors)} cycles short",
+            why=f"the API server cut {counted(len(errors), 'cycle')} short",
             until=errors[-policy.breaker_api_errors] + window,
         )
 

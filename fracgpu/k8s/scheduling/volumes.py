@@ -31,9 +31,11 @@ class VolumeClaim:
 
     Attributes:
         volume: the PersistentVolume that it is bound to; empty before.
+        storage_class: the name of its StorageClass; empty without one.
     """
 
     volume: str = ""
+    storage_class: str = ""
     modes: frozenset[str] = frozenset()
 
     @property
@@ -79,6 +81,7 @@ class _Meta(msgspec.Struct):
 
 class _ClaimSpec(msgspec.Struct, rename="camel"):
     volume_name: str = ""
+    storage_class_name: str = ""
     access_modes: list[str] | None = None
 
 
@@ -105,6 +108,11 @@ class _Volume(msgspec.Struct):
     spec: _VolumeSpec = msgspec.field(default_factory=_VolumeSpec)
 
 
+class _StorageClass(msgspec.Struct, rename="camel"):
+    volume_binding_mode: str = ""
+
+
+_class_decoder: Final = msgspec.json.Decoder(_StorageClass)
 _claim_decoder: Final = msgspec.json.Decoder(_Claim)
 _volume_decoder: Final = msgspec.json.Decoder(_Volume)
 
@@ -116,7 +124,21 @@ def read_claim(body: bytes) -> VolumeClaim:
         WireError: *body* is not one.
     """
     spec = decode_wire(_claim_decoder.decode, body, what="persistentvolumeclaim").spec
-    return VolumeClaim(volume=spec.volume_name, modes=frozenset(spec.access_modes or ()))
+    return VolumeClaim(
+        volume=spec.volume_name,
+        storage_class=spec.storage_class_name,
+        modes=frozenset(spec.access_modes or ()),
+    )
+
+
+def waits_for_first_consumer(body: bytes) -> bool:
+    """Report whether a StorageClass binds a claim only once a node is chosen for its pod.
+
+    Raises:
+        WireError: *body* is not a StorageClass.
+    """
+    found = decode_wire(_class_decoder.decode, body, what="storageclass")
+    return found.volume_binding_mode == "WaitForFirstConsumer"
 
 
 def read_volume(body: bytes) -> Volume:

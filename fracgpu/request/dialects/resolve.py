@@ -93,8 +93,8 @@ def _left_to_kai(present: Sequence[OwnedKeys], pod: PodForDialects) -> tuple[str
 
 def _left_warnings(left: Sequence[OwnedKeys], pod: PodForDialects) -> tuple[str, ...]:
     return tuple(
-        f"{', '.join(keys)} of {owned.dialect.title} was left unread, as a label of the pod or "
-        "of its namespace wants"
+        f"{', '.join(keys)} of {owned.dialect.title} is ignored, as a label of the pod or "
+        "of its namespace says"
         for owned in left
         if (keys := _loud_keys([owned], pod))
     )
@@ -248,14 +248,14 @@ def _stray_warnings(owned: OwnedKeys, pod: PodForDialects, options: Options) -> 
     warnings = []
     if owned.stray_annotations:
         stray = sorted(owned.stray_annotations)
-        say, it = ("say", "them") if len(stray) > 1 else ("says", "it")
+        have, it = ("have", "them") if len(stray) > 1 else ("has", "it")
         warnings.append(
-            f"{listed(map(annotation_field, stray), limit=_MOST_WORDS)} {say} nothing there: "
+            f"{listed(map(annotation_field, stray), limit=_MOST_WORDS)} {have} no effect there: "
             f"{title} reads {it} in a container's limits; {instead}"
         )
     for spec in pod.containers:
         warnings += [
-            f"{limit_field(key, spec)} says nothing there: {title} reads it among the pod's "
+            f"{limit_field(key, spec)} has no effect there: {title} reads it among the pod's "
             f"annotations; {instead}"
             for key in sorted(owned.stray_limits.get(spec.name, {}))
         ]
@@ -273,8 +273,8 @@ def _idle_warnings(
     instead, dialect = _instead(owned, pieces, options), owned.dialect
     found, many = listed(keys, limit=_MOST_WORDS), len(keys) > 1
     if on:
-        says = "say nothing without" if many else "says nothing without"
-        return [f"{found} {says} a request of {dialect.title} beside; {instead}"]
+        has = "have no effect without" if many else "has no effect without"
+        return [f"{found} {has} a request of {dialect.title}; {instead}"]
     gives = "are not read here and give" if many else "is not read here and gives"
     return [
         f"{found} {gives} no share of a card; {instead}, or have the dialect turned on "

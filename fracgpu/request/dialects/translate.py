@@ -30,7 +30,9 @@ _WHOLE_CARDS: Final = re.compile(r"nvidia\.com/(gpu|gpu\.shared|mig-.+)|amd\.com
 # Annotations that make NVIDIA's container runtime inject cards, and those it writes in response.
 # Such cards are not accounted for.
 _CDI_INJECTION: Final = re.compile(
-    r"nvidia\.cdi\.k8s\.io/(container\.[a-z0-9-]+|[a-z0-9-]+\.gpus\.devices)", re.ASCII
+    r"nvidia\.cdi\.k8s\.io/(container\.[a-z0-9-]+|[a-z0-9-]+\.gpus\.devices)"
+    r"|nvidia\.com/container\.[a-z0-9-]+\.gpus\.devices",
+    re.ASCII,
 )
 
 

@@ -21,8 +21,10 @@ const tables = {
   pods: new KeyedTable(byId("pods"), [
     { title: "Pod", text: (pod) => pod.key, open: (pod) => open({ pod: pod.key }) },
     { title: "Node", text: (pod) => pod.node },
-    { title: "Cards", text: (pod) => pod.cards.map((card) => card.index).join(", ") },
+    { title: "Cards", kind: "number", text: (pod) => pod.cards.map((card) => card.index).join(", ") },
     { title: "Memory", kind: "number", text: (pod) => `${gib(pod.mib)} GiB` },
+    { title: "Of each card", kind: "number", text: (pod) => pod.shares.map(percent).join(", ") },
+    { title: "Card busy", kind: "number", text: (pod) => pod.cards.map(busyOf).join(", ") },
     { title: "State", text: (pod) => pod.state },
   ]),
   moves: new KeyedTable(byId("moves"), [
@@ -98,14 +100,15 @@ function drawTotals() {
   const heats = { hot: 0, warm: 0, cool: 0, unknown: 0 };
   for (const card of cards) heats[heatOf(card, store.about)] += 1;
   const underWay = [...store.moves.values()].filter((move) => !ENDED.has(move.phase)).length;
+  const counted = (count, one, many) => [count === 1 ? one : many, String(count)];
   const facts = [
-    ["cards", String(cards.length)],
-    ["nodes", String(store.nodes.size)],
+    counted(cards.length, "card", "cards"),
+    counted(store.nodes.size, "node", "nodes"),
     ["of memory held", shared ? `${percent(held / shared)} of ${gib(shared)} GiB` : "0 %"],
-    ["hot cards", String(heats.hot)],
+    counted(heats.hot, "hot card", "hot cards"),
     ["of unknown heat", String(heats.unknown)],
-    ["pods wait", String(store.about.waiting ?? 0)],
-    ["moves under way", String(underWay)],
+    counted(store.about.waiting ?? 0, "pod waiting", "pods waiting"),
+    counted(underWay, "move under way", "moves under way"),
   ];
   const list = byId("totals");
   facts.forEach(([term, text], index) => {
@@ -116,6 +119,7 @@ function drawTotals() {
   offerModels(new Set(cards.map((card) => card.model)));
 }
 
+const busyOf = (card) => (heatOf(card, store.about) === "unknown" ? "?" : percent(card.heat));
 const contains = (text) => !state.text || text.toLowerCase().includes(state.text.toLowerCase());
 const noteOf = (shown, all, what) => (shown < all ? `${shown} of ${plural(all, what)} shown` : plural(all, what));
 

@@ -4,6 +4,7 @@ import { byId, descriptions, make, setText } from "./dom.js";
 import { clock, gib, percent, plural } from "./format.js";
 import { heatOf } from "./store.js";
 
+const NUMBERS = new Set(["Memory", "Compute"]);
 const RETRIES = 5;
 const RETRY_MS = 1500;
 
@@ -149,13 +150,12 @@ export class Details {
         ["Waits since", pod.since && clock(pod.since)],
         ["Priority", pod.priority && String(pod.priority)],
         ["Cannot be granted", pod.problem],
-        ["Room is made on", pod.nominatedNode],
+        ["Nominated node", pod.nominatedNode],
         ["Last asked", asked || "kube-scheduler has not asked about it: by its own rules no node is left, or the pod is held back"],
         ["Answer", answer?.reason],
       ]),
-      make("h3", {}, "Why, on the nodes nearest to a fit"),
       reasons,
-      make("p", { class: "hint" }, "What would help, and every node: ", make("code", {}, command)),
+      make("p", { class: "hint" }, "The same for every node: ", make("code", {}, command)),
     ]);
     this.#explain(key, reasons);
   }
@@ -171,7 +171,8 @@ export class Details {
         const answer = await fetch(`explain?${query}`);
         if (asked !== this.asked) return;
         if (answer.ok) {
-          into.replaceChildren(...explanation(await answer.json()));
+          const found = await answer.json();
+          into.replaceChildren(...help(found.suggestions), ...explanation(found.explanation));
           return;
         }
         text = (await answer.text()).trim();
@@ -190,7 +191,7 @@ export class Details {
 }
 
 function slices(card) {
-  if (!(card.slices ?? []).length) return make("p", {}, "Nobody holds anything of it.");
+  if (!(card.slices ?? []).length) return make("p", {}, "No pod holds a slice of it.");
   const rows = card.slices.map((slice) =>
     make(
       "tr",
@@ -201,25 +202,35 @@ function slices(card) {
       make("td", {}, slice.terminating ? "ends" : slice.assumed ? "being bound" : ""),
     ),
   );
-  const titles = ["Pod", "Memory", "Compute", ""].map((title) => make("th", { scope: "col" }, title));
+  const titles = ["Pod", "Memory", "Compute", ""].map((title) =>
+    make("th", { scope: "col", class: NUMBERS.has(title) && "number" }, title),
+  );
   const table = make("table", {}, make("thead", {}, make("tr", {}, ...titles)), make("tbody", {}, ...rows));
   if (card.moreSlices) rows.at(-1).after(make("tr", {}, make("td", {}, `and ${card.moreSlices} smaller ones`)));
   return table;
 }
 
+function help(suggestions) {
+  if (!suggestions.length) return [];
+  const lines = suggestions.map((each) => make("li", {}, each.text));
+  return [make("h3", {}, "What would help"), make("ul", {}, ...lines)];
+}
+
 function explanation(found) {
+  const title = make("h3", {}, "Why, on the nodes nearest to a fit");
   const lines = [...found.blockers, ...found.notes].map((text) => make("li", {}, text));
-  const parts = lines.length ? [make("ul", {}, ...lines)] : [];
+  const parts = [title, ...(lines.length ? [make("ul", {}, ...lines)] : [])];
   for (const node of found.nodes) {
     const reasons = [
       ...node.objections.map((objection) => objection.text),
       ...(node.reason && !node.cards.some((card) => card.reason) ? [node.reason] : []),
-      ...node.cards.map((card) => `card ${card.index}, ${gib(card.free_mib)} GiB free: ${card.reason || "fits"}`),
+      ...node.cards.map((card) => `card ${card.index}, ${card.free_mib} MiB free: ${card.reason || "fits"}`),
     ];
     parts.push(
-      make("h4", {}, node.fits ? `${node.node}: fits` : node.node),
+      make("h4", {}, node.cards_fit && !node.objections.length ? `${node.node}: its cards fit` : node.node),
       make("ul", {}, ...reasons.map((text) => make("li", {}, text))),
     );
   }
-  return parts.length ? parts : [make("p", {}, "Nothing stands in its way as far as is known here.")];
+  if (parts.length === 1) parts.push(make("p", {}, "Nothing known here keeps it from being placed."));
+  return parts;
 }

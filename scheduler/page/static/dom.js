@@ -43,10 +43,11 @@ export class KeyedTable {
   constructor(table, columns) {
     this.columns = columns;
     this.rows = new Map();
-    const head = make("tr");
-    for (const column of columns) head.append(make("th", { scope: "col" }, column.title));
-    this.body = make("tbody");
-    table.replaceChildren(make("thead", {}, head), this.body);
+    const head = make("tr", { role: "row" });
+    for (const column of columns) head.append(make("th", { scope: "col", role: "columnheader", class: column.kind }, column.title));
+    this.body = make("tbody", { role: "rowgroup" });
+    table.setAttribute("role", "table");
+    table.replaceChildren(make("thead", { role: "rowgroup" }, head), this.body);
   }
 
   /** Show items in this order; each has a unique `key`. */
@@ -62,9 +63,10 @@ export class KeyedTable {
     for (const item of items) {
       let row = this.rows.get(item.key);
       if (row === undefined) {
-        row = make("tr");
+        row = make("tr", { role: "row" });
         for (const column of this.columns) {
-          const cell = make("td", { class: column.kind });
+          // On a narrow screen each cell is a line with its title; the roles keep it a table.
+          const cell = make("td", { class: column.kind, role: "cell", "data-title": column.title });
           if (column.open) {
             const button = make("button", { type: "button", class: "link" });
             button.addEventListener("click", () => column.open(row.item));

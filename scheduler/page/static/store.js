@@ -36,7 +36,7 @@ export class Store {
     return null;
   }
 
-  /** Return what pods hold: one entry for each pod, with its cards. */
+  /** Return what pods hold: one entry for each pod, with its cards and its share (0..1) of each. */
   pods() {
     const found = new Map();
     for (const node of this.nodes.values()) {
@@ -44,10 +44,11 @@ export class Store {
         for (const slice of card.slices ?? []) {
           let pod = found.get(slice.pod);
           if (pod === undefined) {
-            pod = { key: slice.pod, node: node.name, cards: [], mib: 0, state: "" };
+            pod = { key: slice.pod, node: node.name, cards: [], shares: [], mib: 0, state: "" };
             found.set(slice.pod, pod);
           }
           pod.cards.push(card);
+          pod.shares.push(slice.mib / card.mib);
           pod.mib += slice.mib;
           pod.state = slice.terminating ? "ends" : slice.assumed ? "being bound" : "bound";
         }

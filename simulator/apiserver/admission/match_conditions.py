@@ -1,8 +1,8 @@
 """CEL match conditions of webhooks, refused before they are stored where we cannot evaluate them.
 
-The ``cel`` library knows the standard functions and macros but not Kubernetes' own (optional
-fields ``.?``, ``quantity()``, ``authorizer``); an expression that needs those is refused with its
-reason, never skipped.
+The ``cel`` library knows the standard functions and macros; ``join`` and ``findAll`` are added.
+Other functions of Kubernetes' own (optional fields ``.?``, ``quantity()``, ``authorizer``) it does
+not know; an expression that needs those is refused with its reason, never skipped.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 import cel
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from simulator.objects import Json
 
 _FUNCTIONS: Final = frozenset({
     "has", "size", "exists", "exists_one", "all", "map", "filter", "startsWith", "endsWith",
     "contains", "matches", "string", "int", "uint", "double", "bool", "type", "dyn", "in",
+    "join", "findAll",
 })  # fmt: skip
 _VARIABLES: Final = frozenset({"object", "oldObject", "request"})
 _STRING: Final = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
@@ -52,7 +53,7 @@ def all_hold(conditions: Sequence[Json], variables: Mapping[str, Any]) -> bool:
     Raises:
         ConditionError: none is false, and one failed.
     """
-    known = {name: variables.get(name) for name in _VARIABLES}
+    known = context({name: variables.get(name) for name in _VARIABLES})
     failed: list[str] = []
     for condition in conditions:
         try:
@@ -67,6 +68,23 @@ def all_hold(conditions: Sequence[Json], variables: Mapping[str, Any]) -> bool:
     if failed:
         raise ConditionError("; ".join(failed))
     return True
+
+
+def context(variables: Mapping[str, Any]) -> cel.Context:
+    """Return *variables* and the functions of Kubernetes' libraries that we have, to evaluate with.
+
+    Source: cel-go's ext.Strings; k8s.io/apiserver pkg/cel/library/regex.go.
+    """
+    functions: dict[str, Callable[..., Any]] = {"join": _join, "findAll": _find_all}
+    return cel.Context(variables=dict(variables), functions=functions)
+
+
+def _join(parts: Sequence[str], separator: str = "") -> str:
+    return separator.join(parts)
+
+
+def _find_all(text: str, pattern: str) -> list[str]:
+    return [found.group() for found in re.finditer(pattern, text)]
 
 
 @functools.lru_cache(maxsize=256)

@@ -132,6 +132,7 @@ ALL: Final = (
     _resource(
         "persistentvolumes", "PersistentVolume", "pv", namespaced=False, subresources="status"
     ),
+    _resource("storageclasses", "StorageClass", "sc", group="storage.k8s.io", namespaced=False),
     _resource(
         "leases", "Lease", group="coordination.k8s.io", unconditional_update=False
     ),

@@ -1,15 +1,26 @@
 import base64
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from certs.authority import make_ca
-from certs.trust.ca_injector import BundleTarget, InjectionResult, bundle_patch, inject
+from certs.metrics import CertsMetrics
+from certs.trust.ca_injector import (
+    BundleTarget,
+    ConfigurationClient,
+    InjectionResult,
+    bundle_patch,
+    inject,
+    inject_all,
+)
 from kube.client import KubeClient, PatchType
-from kube.kinds import MUTATING_WEBHOOKS, Kind
+from kube.errors import KubeError
+from kube.kinds import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Kind
+from process.telemetry import new_registry
 from tests.certs.webhooks import BOTH, a_webhook, apply, bundles
-from tests.fakes.clock import NOON
+from tests.fakes.clock import NOON, VirtualClock
 
 PEM = make_ca(name="ours", now=NOON, life=timedelta(days=1)).cert_pem
 THEIRS = make_ca(name="theirs", now=NOON, life=timedelta(days=1)).cert_pem
@@ -88,3 +99,45 @@ async def test_a_list_that_was_reordered_meanwhile_is_not_patched_in_the_wrong_p
 
     assert outcome is InjectionResult.MOVED
     assert await bundles(kube, MUTATING_WEBHOOKS) == [PEM, None]
+
+
+class Refusing:
+    """The real client of an account that may read configurations and not change them."""
+
+    def __init__(self, kube: KubeClient) -> None:
+        self._kube = kube
+
+    async def get_object(
+        self, kind: Kind, name: str, *, namespace: str | None = None
+    ) -> dict[str, Any]:
+        return await self._kube.get_object(kind, name)
+
+    async def patch(self, *args: Any, **fields: Any) -> dict[str, Any]:
+        raise KubeError(verb="PATCH", path="/", status=403, reason="Forbidden", message="no")
+
+
+async def valid(client: ConfigurationClient) -> dict[str, float | None]:
+    """Inject into both configurations once; return which of them count as valid."""
+    registry = new_registry()
+    metrics = CertsMetrics(registry, VirtualClock())
+    targets = [target(kind) for kind in BOTH]
+    with suppress(KubeError):
+        await inject_all(client, targets, bundle_pem=PEM, metrics=metrics)
+    name = "fracgpu_certs_webhook_configuration_valid"
+    return {
+        each.kind.kind.removesuffix("WebhookConfiguration"): registry.get_sample_value(
+            name, {"configuration": str(each)}
+        )
+        for each in targets
+    }
+
+
+async def test_a_configuration_is_valid_that_has_webhooks_which_all_trust_us(
+    kube: KubeClient,
+) -> None:
+    await apply(kube, MUTATING_WEBHOOKS, a_webhook("a.example.org", ca_bundle=THEIRS))
+    assert await valid(Refusing(kube)) == {"Mutating": 0, "Validating": None}
+    assert await valid(kube) == {"Mutating": 1, "Validating": 0}
+
+    await apply(kube, VALIDATING_WEBHOOKS)
+    assert await valid(kube) == {"Mutating": 1, "Validating": 0}

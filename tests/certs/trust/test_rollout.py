@@ -152,43 +152,78 @@ async def test_without_such_a_deployment_there_is_nobody_to_restart(kube: KubeCl
     assert await ask(kube)
 
 
+SECRET = f"{NAME}-client"
+WANTED = DesiredCertificates(
+    ca_secret=CA,
+    leaves={SECRET: Leaf(purpose=Purpose.CALL, names=(NAME,))},
+    services=[],
+    targets=[],
+    readers=[NAME],
+    ca_life=timedelta(days=30),
+    leaf_life=timedelta(days=24),
+    overlap=timedelta(0),
+    grace=timedelta(hours=1),
+)
+
+
+SETTINGS = CertsSettings(services=(), clients=(NAME,), webhook_configurations=())
+
+
+@pytest.mark.parametrize(
+    ("ready", "named", "restarts"),
+    [
+        (0, {}, 0),  # they wait for the Secret that they mount
+        (1, {}, 1),  # somebody deleted the Secrets below running pods
+        (0, {TRUSTS_KEY: "ab12"}, 1),
+    ],
+)
+async def test_pods_that_wait_for_their_first_certificate_are_not_restarted_for_it(
+    kube: KubeClient, ready: int, named: dict[str, str], restarts: int
+) -> None:
+    clock = VirtualClock()
+    metrics = CertsMetrics(new_registry(), clock)
+    loop = Reconciler(kube, clock, namespace=NAMESPACE, desired=WANTED, metrics=metrics)
+    deployment = a_deployment()
+    deployment["metadata"]["annotations"] = named
+    await kube.create(DEPLOYMENTS, deployment)
+    await roll_out(kube, readyReplicas=ready)
+    before = await kube.get_object(DEPLOYMENTS, NAME, namespace=NAMESPACE)
+
+    for _ in range(8):
+        await loop.run_once()
+
+    after = await kube.get_object(DEPLOYMENTS, NAME, namespace=NAMESPACE)
+    facts = (await collect_report(kube, SETTINGS, now=clock.now())).rows[0].facts
+    assert facts is not None
+    assert named_authority(after) == facts.fingerprint
+    assert (after["spec"] != before["spec"]) == bool(restarts)
+    assert await ask(kube, facts.fingerprint) == (not restarts)
+
+
 async def test_a_new_authority_signs_nothing_before_the_readers_have_restarted(
     kube: KubeClient,
 ) -> None:
     clock = VirtualClock()
-    secret = f"{NAME}-client"
-    wanted = DesiredCertificates(
-        ca_secret=CA,
-        leaves={secret: Leaf(purpose=Purpose.CALL, names=(NAME,))},
-        services=[],
-        targets=[],
-        readers=[NAME],
-        ca_life=timedelta(days=30),
-        leaf_life=timedelta(days=24),
-        overlap=timedelta(0),
-        grace=timedelta(hours=1),
-    )
     registry = new_registry()
     metrics = CertsMetrics(registry, clock)
-    loop = Reconciler(kube, clock, namespace=NAMESPACE, desired=wanted, metrics=metrics)
-    settings = CertsSettings(services=(), clients=(NAME,), webhook_configurations=())
+    loop = Reconciler(kube, clock, namespace=NAMESPACE, desired=WANTED, metrics=metrics)
 
     async def signed_by() -> str:
         for _ in range(6):
             await loop.run_once()
-        return (await collect_report(kube, settings, now=clock.now())).rows[1].signed_by
+        return (await collect_report(kube, SETTINGS, now=clock.now())).rows[1].signed_by
 
     await kube.create(DEPLOYMENTS, a_deployment())
     await signed_by()
     await roll_out(kube)
     first = await signed_by()
-    facts = (await collect_report(kube, settings, now=clock.now())).rows[0].facts
+    facts = (await collect_report(kube, SETTINGS, now=clock.now())).rows[0].facts
     assert facts is not None
     wish = {"metadata": {"annotations": {ROTATE_KEY: facts.fingerprint}}}
     await kube.patch(SECRETS, CA, wish, namespace=NAMESPACE)
 
     before_restart = await signed_by()
-    stored = await CertStore(kube, namespace=NAMESPACE).read(secret)
+    stored = await CertStore(kube, namespace=NAMESPACE).read(SECRET)
     awaited = [registry.get_sample_value("fracgpu_certs_awaited_restarts")]
     await roll_out(kube)
 
@@ -198,7 +233,7 @@ async def test_a_new_authority_signs_nothing_before_the_readers_have_restarted(
     assert stored is not None
     assert stored.data["ca.crt"].count(b"BEGIN CERTIFICATE") == 2
     deployment = await kube.get_object(DEPLOYMENTS, NAME, namespace=NAMESPACE)
-    now_current = (await collect_report(kube, settings, now=clock.now())).rows[0].facts
+    now_current = (await collect_report(kube, SETTINGS, now=clock.now())).rows[0].facts
     assert now_current is not None
     assert deployment["spec"]["template"]["metadata"]["annotations"] == {
         TRUSTS_KEY: now_current.fingerprint

@@ -34,8 +34,9 @@ async def test_what_is_wrong_is_told_with_its_cure(
     assert await call(main, api, tmp_path, "--no-probe") == FAILED
 
     captured = capsys.readouterr()
-    assert "error: node gpu-1 has the label fracgpu.io/share=true and no agent" in captured.out
-    assert "  cure: kubectl -n fracgpu-system describe daemonset" in captured.out
+    assert captured.out.startswith("error (fix this first): FracGPU is not installed")
+    assert captured.out.splitlines()[1].startswith("  cure: docs/install.md")
+    assert "  so: node gpu-1 has the label fracgpu.io/share=true and no agent" in captured.out
     assert "not checked: The API server reaches the webhook: --no-probe was given" in captured.out
     assert captured.err == ""
 

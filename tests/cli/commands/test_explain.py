@@ -32,8 +32,8 @@ async def test_a_pod_that_does_not_fit_is_exit_code_one_with_what_would_help(
     assert await call(main, api, tmp_path, "pod", "default/waits") == FAILED
 
     out = capsys.readouterr().out
-    assert out.startswith("default/waits does not fit on any of 1 node\n")
-    assert 'at most fracgpu.io/memory: "9000Mi" fits now (9000 MiB): gpu-1, card 0' in out
+    assert out.startswith("default/waits does not fit on the only node\n")
+    assert 'at most fracgpu.io/memory: "9000Mi" fits now: gpu-1, card 0' in out
     assert "once default/chat-0 (14.6 GiB) is gone" in out
 
 

@@ -41,7 +41,7 @@ def test_the_plan_names_every_object_and_says_what_becomes_of_running_pods() -> 
         "RoleBinding kube-system/reader",
         "Namespace fracgpu-system, with everything in it",
     ]
-    assert pods.startswith("22 pods hold cards and keep them until they end")
+    assert pods.startswith("22 pods with cards: each keeps them until it ends")
     assert pods.endswith("ml/p19 and 2 more")
 
 

@@ -28,7 +28,7 @@ def test_errors_come_first_each_with_its_cure_and_then_what_was_not_checked() ->
     assert lines[0].text.endswith("[webhook-registered]")
     assert lines[4].text == "not checked: Prometheus has every series: may not  [prometheus]"
     assert lines[5].text == (
-        f"{len(RESULTS)} checks: {len(RESULTS) - 3} ok, 1 not checked or not to the end; "
+        f"{len(RESULTS)} checks: {len(RESULTS) - 3} ok, 1 not checked or only in part; "
         "1 error, 1 warning"
     )
     assert len(lines) == 6

@@ -12,8 +12,10 @@ from cli.printers.live import (
     open_progress,
     open_screen,
     show_fleet,
+    show_lines,
     show_promises,
 )
+from cli.printers.text import Line
 from simulator.demo.dashboard import Dashboard
 from simulator.demo.promises import Promise
 from tests.support.core import a_card
@@ -148,3 +150,19 @@ def test_progress_on_a_terminal_is_a_bar_that_leaves_nothing_behind(
     assert captured.out == ""
     assert "pack" in captured.err
     assert "\x1b[" in captured.err
+
+
+def test_a_terminal_gets_long_lines_wrapped_at_words_but_for_those_to_copy() -> None:
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=True, width=30, color_system=None)
+    command = "  cure: kubectl -n fracgpu-system describe pods"
+    text = "error: pods of the webhook do not start"
+
+    show_lines(console, [Line(text=text), Line(text=command, copied=True)])
+
+    assert shown.getvalue().splitlines() == [
+        "error: pods of the webhook do", "    not start", command
+    ]  # fmt: skip
+    piped = io.StringIO()
+    show_lines(Console(file=piped, width=30), [Line(text=text)])
+    assert piped.getvalue() == f"{text}\n"

@@ -7,7 +7,7 @@ import pytest
 
 from cli.printers.move_lines import age, change_line, move_lines, move_table
 from cli.printers.text import Tone
-from fracgpu.state.move_object import MoveObject, MovePhase
+from fracgpu.state.move_object import MoveObject, MovePhase, MoveReason
 from tests.support.moves import move_of
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -64,3 +64,39 @@ def test_a_new_move_has_no_history_yet() -> None:
 
     assert lines[0] == "team-a/web-1: Planned"
     assert not any("SINCE" in line for line in lines)
+
+
+HOT = "card gpu-node-3/0 is busy 94% of the time; card gpu-node-3/1 has room"
+LONG = "burner-wvdj2lk6hc-4kf4w"
+
+
+def a_long_move() -> MoveObject:
+    move = move_of(
+        "20261123-210411-df7bf600",
+        pod=("team-with-a-long-name", LONG, "u"),
+        source=("gpu-node-3", "GPU-a"),
+        target=("gpu-node-4", "GPU-b"),
+        phase=MovePhase.REPLACEMENT_READY,
+    )
+    spec = msgspec.structs.replace(move.spec, reason=MoveReason(message=HOT))
+    return msgspec.structs.replace(
+        move, spec=spec, status=msgspec.structs.replace(move.status, result="no-longer-needed")
+    )
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_narrow_terminal_shows_phase_result_and_the_whole_reason(width: int) -> None:
+    lines = [line.text for line in move_table([a_long_move()], now=NOW, width=width)]
+
+    assert max(map(len, lines)) <= width
+    told = " ".join(" ".join(lines).split())
+    for word in ("ReplacementReady", "no-longer-needed", HOT, "20261123-210411-df7bf600"):
+        assert word in told
+    assert lines[0].split() == ["AGE", "PHASE", "RESULT", "POD"]
+
+
+def test_a_terminal_that_is_wide_enough_shows_one_line_for_each_move() -> None:
+    head, row = move_table([a_long_move()], now=NOW, width=250)
+
+    assert head.text.split()[0] == "NAME"
+    assert row.text.endswith(HOT)

@@ -23,7 +23,7 @@ def test_a_pod_that_does_not_fit_is_told_so_first_then_what_helps_then_the_proof
 
     lines = said(a_waiting_pod(ASKS), cluster.state())
 
-    assert lines[0] == "default/new does not fit on any of 1 node"
+    assert lines[0] == "default/new does not fit on the only node"
     assert lines.index("What would help") < lines.index(
         "gpu-1: 1 of 1 cards: too little free memory"
     )
@@ -37,7 +37,7 @@ def test_a_pod_that_fits_is_told_where() -> None:
     state = Cluster().node("gpu-1", a_card("GPU-a")).node("gpu-2", a_card("GPU-b")).state()
 
     assert said(a_waiting_pod(ASKS), state)[0] == (
-        "default/new fits now: gpu-1, card 0 (and 1 node more)"
+        "default/new fits now: gpu-1, card 0 (and on 1 other node)"
     )
 
 

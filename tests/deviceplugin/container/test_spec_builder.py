@@ -131,6 +131,22 @@ async def test_the_drivers_spec_adds_its_libraries_and_only_this_cards_files(
     assert env_of(found)["NVIDIA_CTK"] == "1"
 
 
+async def test_no_hook_reads_a_limit_of_memory_from_the_containers_environment(
+    tmp_path: Path,
+) -> None:
+    path = "/usr/bin/nvidia-cdi-hook"
+    common = {"hookName": "createContainer", "path": path, "args": [path, "update-ldcache"]}
+    args = [path, "apply-cuda-memory-limits", "--gpu-id", "GPU-a"]
+    limits = {"hookName": "createRuntime", "path": path, "args": args}
+    edited = {"deviceNodes": [{"path": "/dev/nvidia0"}], "hooks": [limits]}
+    devices = [{"name": "GPU-a", "containerEdits": edited}]
+    vendor = a_vendor_spec(tmp_path, devices=devices, containerEdits={"hooks": [common]})
+
+    found = await edits(a_claim(), vendor=vendor)
+
+    assert found["hooks"] == [common]
+
+
 async def test_two_cards_share_the_common_part(tmp_path: Path) -> None:
     found = await edits(a_claim(0, 1), vendor=a_vendor_spec(tmp_path))
 

@@ -262,7 +262,7 @@ async def test_a_kubelet_that_is_gone_is_named(rig: Rig) -> None:
         ('{"train":[{"card":"GPU-a","mib":"1000"}]}', "assignment"),
         ('{"train":[{"card":"GPU-a","mib":99999999999999999999}]}', "assignment"),
         ('{"train":[{"card":"GPU-a","mib":500},{"card":"GPU-a","mib":500}]}', "one card twice"),
-        ('{"train":[{"card":"GPU-a","mib":500},{"card":"GPU-b","mib":500}]}', "1 slots"),
+        ('{"train":[{"card":"GPU-a","mib":500},{"card":"GPU-b","mib":500}]}', "1 slot "),
         ('{"train":[{"card":"GPU-a","mib":8001}]}', "8001"),
         ('{"train":[{"card":"GPU-z","mib":1000}]}', "GPU-z"),
         ('{"train":[{"card":"../../etc","mib":1000}]}', "../../etc"),

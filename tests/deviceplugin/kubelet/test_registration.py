@@ -11,7 +11,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from deviceplugin.kubelet.device_plugin import DevicePlugin, PluginServer
-from deviceplugin.kubelet.registration import KUBELET_SOCKET, PLUGIN_SOCKET, Registration
+from deviceplugin.kubelet.registration import (
+    KUBELET_SOCKET,
+    Registration,
+    new_socket,
+    remove_other_sockets,
+)
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.proto import deviceplugin_pb2 as messages
 from deviceplugin.proto import deviceplugin_pb2_grpc as services
@@ -19,6 +24,7 @@ from tests.deviceplugin.builders import FakeCards, a_card, a_tracker
 from tests.deviceplugin.kubelet.test_device_plugin import FakeStarter
 from tests.fakes.clock import VirtualClock
 from tests.support.node import short_folder
+from tests.support.waiting import until_true
 
 
 class FakeKubelet(services.RegistrationServicer):
@@ -78,7 +84,7 @@ async def a_rig() -> AsyncIterator[Rig]:
     plugin = DevicePlugin(tracker, FakeStarter())
     blocked: list[str] = []
     with short_folder() as folder:
-        server = PluginServer(plugin, folder / PLUGIN_SOCKET)
+        server = PluginServer(plugin, new_socket(folder))
         registration = Registration(
             folder=folder,
             server=server,
@@ -96,6 +102,19 @@ async def a_rig() -> AsyncIterator[Rig]:
             await kubelet.stop()
 
 
+@asynccontextmanager
+async def a_stream(rig: Rig) -> AsyncIterator[None]:
+    """Watch the slots as kubelet does, and wait until the plugin knows it."""
+    async with grpc.aio.insecure_channel(f"unix:{rig.server.socket}") as channel:
+        stub = services.DevicePluginStub(channel)  # type: ignore[no-untyped-call]
+        stream = stub.ListAndWatch(messages.Empty())
+        await stream.read()
+        await until_true(lambda: rig.plugin.watchers == 1, what="kubelet watches")
+        yield
+        stream.cancel()
+    await until_true(lambda: rig.plugin.watchers == 0, what="the stream's end is noticed")
+
+
 async def test_registering_names_the_resource_the_socket_and_prestart() -> None:
     async with a_rig() as rig:
         await rig.kubelet.start()
@@ -103,10 +122,13 @@ async def test_registering_names_the_resource_the_socket_and_prestart() -> None:
         await rig.registration.ensure_registered()
 
         (request,) = rig.kubelet.requests
-        assert (request.version, request.endpoint) == ("v1beta1", "fracgpu.sock")
+        assert (request.version, request.endpoint) == ("v1beta1", rig.server.socket.name)
         assert request.resource_name == "fracgpu.io/gpu-slot"
         assert request.options.pre_start_required
-        assert rig.registration.problem is None
+        problems = [rig.registration.problem]
+        async with a_stream(rig):
+            problems.append(rig.registration.problem)
+        assert problems == ["kubelet does not watch the slots yet", None]
         assert rig.server.intact
 
 
@@ -188,17 +210,46 @@ async def test_a_kubelet_that_listens_is_left_alone() -> None:
     async with a_rig() as rig:
         await rig.kubelet.start()
         await rig.registration.ensure_registered()
-        target = f"unix:{rig.server.socket}"
-        async with grpc.aio.insecure_channel(target) as channel:
-            stub = services.DevicePluginStub(channel)  # type: ignore[no-untyped-call]
-            stream = stub.ListAndWatch(messages.Empty())
-            await stream.read()
+        async with a_stream(rig):
             for _ in range(3):
                 await rig.clock.advance(30)
                 await rig.registration.ensure_registered()
 
             assert rig.count == 1
-            stream.cancel()
+
+
+async def test_a_kubelet_that_ends_its_stream_is_told_again_without_a_wait() -> None:
+    async with a_rig() as rig:
+        await rig.kubelet.start()
+        await rig.registration.ensure_registered()
+        async with a_stream(rig):
+            await rig.registration.ensure_registered()
+
+        await rig.registration.ensure_registered()
+
+        assert rig.count == 2
+
+
+async def test_an_agent_that_leaves_registers_no_more_and_says_why() -> None:
+    async with a_rig() as rig:
+        await rig.kubelet.start()
+        rig.registration.end("it is stopping")
+
+        await rig.registration.ensure_registered()
+
+        assert (rig.count, rig.registration.problem) == (0, "it is stopping")
+
+
+def test_each_life_has_a_socket_of_its_own_and_removes_those_of_the_dead(tmp_path: Path) -> None:
+    first, second = new_socket(tmp_path), new_socket(tmp_path)
+    others = [tmp_path / "kubelet.sock", tmp_path / "fracgpu.json"]
+    for path in (first, second, *others):
+        path.touch()
+
+    remove_other_sockets(second)
+
+    assert first != second
+    assert set(tmp_path.iterdir()) == {second, *others}
 
 
 async def test_a_refusal_is_told_counted_and_tried_again() -> None:
@@ -212,7 +263,7 @@ async def test_a_refusal_is_told_counted_and_tried_again() -> None:
         await rig.registration.ensure_registered()
 
         assert refused == "kubelet answered INVALID_ARGUMENT: not today"
-        assert rig.registration.problem is None
+        assert rig.registration.problem == "kubelet does not watch the slots yet"
         counted = [
             rig.registry.get_sample_value(
                 "fracgpu_deviceplugin_registrations_total", {"outcome": outcome}

@@ -14,7 +14,7 @@ from fracgpu.disruption.cool_cards import PlanIndex
 from fracgpu.disruption.cordons import cards_to_avoid, cards_to_cordon
 from fracgpu.disruption.disruption_state import DisruptionState, OwnerIndex
 from fracgpu.disruption.heat import CardHeat, Heat, ReadingQuality
-from fracgpu.disruption.move import HoldReason, PastMove, Plan
+from fracgpu.disruption.move import Ending, HoldReason, PastMove, Plan
 from fracgpu.disruption.planner import advance_all, first_heat, plan_moves, validate_move
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.placement.snapshot_index import SnapshotIndex
@@ -41,7 +41,8 @@ def plan(state: DisruptionState, policy: RebalancerPolicy = ACTIVE) -> Plan:
 
 
 def avoided_in(state: DisruptionState) -> frozenset[CardUuid]:
-    return cards_to_avoid(state, cordoned=cards_to_cordon(state, policy=ACTIVE, now=NOON))
+    cordoned = cards_to_cordon(state, policy=ACTIVE, now=NOON)
+    return cards_to_avoid(state, cordoned=cordoned, policy=ACTIVE, now=NOON)
 
 
 def reasons(found: Plan) -> set[HoldReason]:
@@ -230,7 +231,39 @@ def test_hot_cards_beyond_those_that_may_be_closed_are_avoided() -> None:
     )
 
     closed = cards_to_cordon(state, policy=ACTIVE, now=NOON)
-    assert cards_to_avoid(state, cordoned=closed) == set(uuids) - closed
+    assert avoided_in(state) == set(uuids) - closed
+
+
+def relieved(*, minutes_ago: float, level_ratio: float, **changes: Any) -> DisruptionState:
+    """Return a state in which a pod left the card that was hot, and the other card is at 0.3."""
+    past = replace(
+        a_past_move(minutes_ago=minutes_ago + 5, source=HOT_CARD),
+        ended_at=NOON - timedelta(minutes=minutes_ago),
+        **changes,
+    )
+    return a_disruption_state(
+        readings={HOT_CARD: a_reading(level_ratio), COOL_CARD: a_reading(0.3)},
+        past=[past],
+        pods=[],
+    )
+
+
+def test_a_relieved_card_that_is_cool_again_is_avoided_while_others_are_cooler() -> None:
+    assert avoided_in(relieved(minutes_ago=20, level_ratio=0.5)) == {HOT_CARD}
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        relieved(minutes_ago=20, level_ratio=0.2),
+        relieved(minutes_ago=61, level_ratio=0.5),
+        relieved(minutes_ago=20, level_ratio=0.5, disturbed=False),
+        relieved(minutes_ago=20, level_ratio=0.5, ending=Ending.DRY_RUN),
+    ],
+    ids=["it is cooler than the average card", "long ago", "no pod left it", "only shown"],
+)
+def test_a_card_that_nobody_needs_to_keep_off_is_not_avoided(state: DisruptionState) -> None:
+    assert avoided_in(state) == frozenset()
 
 
 def test_a_warm_card_that_is_not_measured_any_more_is_not_avoided_anew() -> None:

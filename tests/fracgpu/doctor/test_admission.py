@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from fracgpu.doctor.admission import POLICIES
+from fracgpu.doctor.admission import BINDINGS, POLICIES
 from fracgpu.doctor.facts import (
     AdmissionAnswer,
     CertificateFact,
@@ -15,6 +15,7 @@ from fracgpu.doctor.facts import (
 from fracgpu.doctor.finding import Severity
 from tests.support.examined import (
     NOON,
+    Json,
     a_slice,
     found_by,
     healthy,
@@ -28,7 +29,7 @@ def test_a_missing_webhook_configuration_is_found(fact: str) -> None:
     finding = found_by("webhook-registered", healthy(**{fact: ()}))
 
     assert "WebhookConfiguration fracgpu-webhook" in finding.seen
-    assert "helm upgrade" in finding.cure
+    assert "kubectl apply --server-side" in finding.cure
 
 
 def test_a_webhook_that_may_be_passed_is_found() -> None:
@@ -104,7 +105,7 @@ def test_a_webhook_that_is_not_asked_is_found() -> None:
 
     finding = found_by("webhook-answers", healthy(admission=answer))
 
-    assert "no webhook of FracGPU was asked" in finding.seen
+    assert "did not ask FracGPU's webhook" in finding.seen
     assert "namespaceSelector" in finding.cure
 
 
@@ -115,19 +116,60 @@ def test_the_policies_that_are_looked_for_are_those_of_deploy() -> None:
     }
 
 
-def test_a_missing_policy_or_binding_is_found() -> None:
-    policies = [b for b in shipped("ValidatingAdmissionPolicy") if name_of(b) != "fracgpu-pods"]
-    bindings = [
-        b for b in shipped("ValidatingAdmissionPolicyBinding") if name_of(b) != "fracgpu-bindings"
-    ]
+def bound(name: str, **changed: object) -> tuple[Json, ...]:
+    """Return the bindings as shipped, but for one."""
+    bindings = shipped("ValidatingAdmissionPolicyBinding")
     for binding in bindings:
-        if name_of(binding) == "fracgpu-nodes":
-            binding["spec"]["validationActions"] = ["Audit"]
-    facts = healthy(policies=tuple(policies), policy_bindings=tuple(bindings))
+        if name_of(binding) == name:
+            binding["spec"].update(changed)
+    return bindings
 
-    seen = [finding.seen for finding in result_of("policies", facts).findings]
 
-    assert len(seen) == 3
-    assert any("fracgpu-pods is missing" in text for text in seen)
-    assert any("fracgpu-bindings has no binding" in text for text in seen)
-    assert any("fracgpu-nodes does not deny" in text for text in seen)
+def test_the_bindings_that_are_looked_for_are_those_of_deploy_and_what_they_do() -> None:
+    assert {
+        name_of(body): body["spec"]["validationActions"][0]
+        for body in shipped("ValidatingAdmissionPolicyBinding")
+    } == BINDINGS
+
+
+def test_missing_policies_are_one_finding_and_missing_bindings_another() -> None:
+    policies = shipped("ValidatingAdmissionPolicy")[2:]
+    bindings = shipped("ValidatingAdmissionPolicyBinding")[3:]
+
+    missing, unbound = result_of(
+        "policies", healthy(policies=policies, policy_bindings=bindings)
+    ).findings
+
+    assert f"2 of {len(POLICIES)} ValidatingAdmissionPolicies are missing" in missing.seen
+    assert f"3 of {len(BINDINGS)} ValidatingAdmissionPolicyBindings are missing" in unbound.seen
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "words"),
+    [
+        ("fracgpu-nodes", {"validationActions": ["Audit"]}, "are Audit; want Deny"),
+        ("fracgpu-devices-warn", {"validationActions": ["Audit"]}, "are Audit; want Warn"),
+        ("fracgpu-devices-deny", {"validationActions": ["Warn"]}, "are Warn; want Deny"),
+        ("fracgpu-pods", {"matchResources": {"namespaceSelector": {}}}, "has matchResources"),
+    ],
+)
+def test_a_binding_that_was_weakened_is_found(
+    name: str, changed: dict[str, object], words: str
+) -> None:
+    finding = found_by("policies", healthy(policy_bindings=bound(name, **changed)))
+
+    assert finding.seen.startswith(f"ValidatingAdmissionPolicyBinding {name}: ")
+    assert words in finding.seen
+
+
+def test_a_binding_that_denies_instead_of_warning_is_no_fault() -> None:
+    denies = bound("fracgpu-devices", validationActions=["Deny", "Audit"])
+
+    assert result_of("policies", healthy(policy_bindings=denies)).findings == ()
+
+
+def test_a_policy_that_admits_what_it_cannot_evaluate_is_found() -> None:
+    policies = shipped("ValidatingAdmissionPolicy")
+    policies[0]["spec"]["failurePolicy"] = "Ignore"
+
+    assert "failurePolicy is Ignore" in found_by("policies", healthy(policies=policies)).seen

@@ -18,7 +18,7 @@ def test_a_prometheus_that_does_not_answer_is_found() -> None:
     finding = found_by("prometheus", healthy(prometheus=answer))
 
     assert "Prometheus at http://prom:9090 does not answer: connection refused" in finding.seen
-    assert "prometheus.url=URL" in finding.cure
+    assert "FRACGPU_REBALANCER_PROMETHEUS_URL" in finding.cure
 
 
 @pytest.mark.parametrize("series", SERIES, ids=lambda series: series.spellings[0])
@@ -59,6 +59,6 @@ def test_a_mistake_in_the_configuration_is_found() -> None:
 
 
 def test_a_missing_configuration_is_found() -> None:
-    assert "every role goes by its defaults" in (
+    assert "every role uses its defaults" in (
         found_by("configuration", healthy(config_mistakes=None)).seen
     )

@@ -68,6 +68,13 @@ def test_an_agent_without_a_driver_is_found(reason: str) -> None:
     assert "run nvidia-smi on the node" in finding.cure
 
 
+def test_an_agent_that_kubelet_does_not_know_is_found() -> None:
+    finding = found_by("driver", with_condition(names.AGENT_NOT_REGISTERED, "kubelet is silent"))
+
+    assert finding.seen == "node gpu-1 takes no new pods: kubelet is silent"
+    assert finding.severity is Severity.WARNING
+
+
 def test_an_agent_that_has_not_reported_is_found() -> None:
     node = a_node()
     del node["status"]["conditions"][-1]
@@ -135,7 +142,7 @@ def test_a_runtime_class_that_does_not_exist_is_found() -> None:
     finding = found_by("runtime-class", healthy(daemon_sets=(agent,)))
 
     assert "DaemonSet fracgpu-deviceplugin names the runtime class nvidia" in finding.seen
-    assert "deviceplugin.runtimeClassName" in finding.cure
+    assert "take runtimeClassName out of" in finding.cure
     there = healthy(daemon_sets=(agent,), runtime_classes=({"metadata": {"name": "nvidia"}},))
     assert result_of("runtime-class", there).verdict is Verdict.FINE
 
@@ -192,7 +199,7 @@ def test_a_taint_that_no_waiting_pod_tolerates_is_found() -> None:
     pod["spec"]["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
     tolerated = healthy(nodes=(node,), waiting=(pod,))
 
-    assert "none of 1 waiting pods tolerates" in finding.seen
+    assert "no pod that waits for a card tolerates" in finding.seen
     assert result_of("taints", tolerated).verdict is Verdict.FINE
 
 

@@ -96,7 +96,9 @@ def test_a_definition_that_is_missing_or_serves_another_version_is_found() -> No
     assert "there is no CustomResourceDefinition moves.fracgpu.io" in missing.seen
     assert "serves v1alpha9; want v1alpha1" in other.seen
     assert (
-        missing.cure == other.cure == ("kubectl apply -f deploy/crds/moves.yaml, or helm upgrade")
+        missing.cure
+        == other.cure
+        == ("kubectl apply --server-side --force-conflicts -k FOLDER (docs/install.md)")
     )
 
 

@@ -10,12 +10,12 @@ from hypothesis import given
 from fracgpu import names
 from fracgpu.cards.card import CardUuid, Health, NodeCards
 from fracgpu.explain.answers import CardAnswer, Explanation, NodeAnswer, PodVerdict
-from fracgpu.explain.explanation import describe_need, explain, shortages
+from fracgpu.explain.explanation import explain, shortages
 from fracgpu.k8s.node_affinity import NodeExpression, NodeRules, Taint
 from fracgpu.k8s.resources import HostResources
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
-from fracgpu.request.need import PodNeed, Strategy
+from fracgpu.request.need import PodNeed, Strategy, describe_need
 from fracgpu.state.allocation import allocations_by_card
 from fracgpu.state.cluster_state import NodeConstraints
 from fracgpu.state.snapshot import NodeInfo, Snapshot
@@ -83,7 +83,17 @@ def test_a_card_whose_slots_are_all_taken_says_how_many_it_has_and_who_would_hav
     explanation = explain(a_waiting_pod(a_pod_need(a_need(100))), cluster.state())
 
     card = only_card(explanation)
-    assert card.reason == "all its slots are taken: 2 containers hold it, 2 may"
+    assert card.reason == "all its slots are taken: 2 of 2"
+
+
+def test_a_cordoned_node_takes_a_pod_that_tolerates_it() -> None:
+    cluster = Cluster().node(
+        "n", a_card("GPU-a"), site=NodeConstraints(cordoned=True), schedulable=False
+    )
+    tolerant = a_waiting_pod(ONE_GIB, tolerates=["node.kubernetes.io/unschedulable"])
+
+    assert explain(tolerant, cluster.state()).verdict is PodVerdict.FITS
+    assert explain(a_waiting_pod(ONE_GIB), cluster.state()).verdict is PodVerdict.STUCK
 
 
 def test_a_cordoned_card_says_until_when_and_why() -> None:
@@ -329,7 +339,7 @@ def test_what_a_node_lacks_besides_cards_is_told_in_numbers() -> None:
     assert full == (
         "too little CPU: 2999m free, 3000m asked",
         "too little host memory: 9 MiB free, 10 MiB asked",
-        "as many pods as it takes (3)",
+        "the node has its maximum of 3 pods",
     )
 
 

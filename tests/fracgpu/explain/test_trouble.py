@@ -20,7 +20,9 @@ UNTIL: Final = datetime(2026, 1, 5, 13, tzinfo=UTC)
 def test_a_node_without_trouble_has_none() -> None:
     assert node_trouble(NODE) == ""
     assert node_trouble(replace(NODE, cards=())) == "has not reported its cards"
-    assert node_trouble(replace(NODE, schedulable=False)) == "cordoned or not ready"
+    unready = "not ready, or kubelet does not know its node agent"
+    assert node_trouble(replace(NODE, schedulable=False)) == unready
+    assert node_trouble(replace(NODE, unschedulable=True)) == "cordoned"
     assert node_trouble(replace(NODE, shared=False)) == "does not share its cards"
     assert node_trouble(replace(NODE, unreadable={names.NODE_CARDS: "odd"})) == "odd"
 

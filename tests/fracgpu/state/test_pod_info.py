@@ -246,11 +246,19 @@ def test_a_spoilt_annotation_is_a_problem_and_not_an_error(spoilt: str) -> None:
     assert found.unreadable.keys() == {spoilt}
 
 
+def sharing(status: str, reason: str) -> Json:
+    return {"type": names.SHARING_CONDITION, "status": status, "reason": reason}
+
+
 @pytest.mark.parametrize(
     ("change", "schedulable"),
     [
         ({}, True),
         ({"spec": {"unschedulable": True}}, False),
+        ({"status": {"conditions": [sharing("False", "AgentNotRegistered")]}}, False),
+        ({"status": {"conditions": [sharing("True", "CardsShared")]}}, True),
+        # Which of its cards take nothing says the inventory.
+        ({"status": {"conditions": [sharing("False", "CardsUnavailable")]}}, True),
         ({"status": {"conditions": [{"type": "Ready", "status": "False"}]}}, False),
         ({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}, False),
         ({"status": {}}, True),
@@ -334,15 +342,15 @@ def test_a_pods_containers_are_known_by_the_runtimes_ids_without_its_name() -> N
     }
 
 
-def test_a_node_that_asks_for_pods_to_run_elsewhere_is_discouraged() -> None:
-    def discouraged(*effects: str) -> bool:
+def test_the_taints_of_a_node_that_only_rank_it_are_known() -> None:
+    def soft(*effects: str) -> list[str]:
         taints = [{"key": "example.com/kept", "effect": effect} for effect in effects]
         node = {"metadata": {"name": "n"}, "spec": {"taints": taints}}
-        return read_node(json.dumps(node).encode()).discouraged
+        return [taint.effect for taint in read_node(json.dumps(node).encode()).soft_taints]
 
-    assert discouraged("NoSchedule", "PreferNoSchedule")
-    assert not discouraged("NoSchedule", "NoExecute")
-    assert not discouraged()
+    assert soft("NoSchedule", "PreferNoSchedule") == ["PreferNoSchedule"]
+    assert soft("NoSchedule", "NoExecute") == []
+    assert soft() == []
 
 
 OURS = st.dictionaries(

@@ -340,7 +340,7 @@ async def test_one_question_without_an_answer_makes_every_card_unknown(fail_on: 
 async def test_a_server_without_a_clock_is_not_believed(clock: tuple[Sample, ...]) -> None:
     measured = await MeasuredUsage(Scripted(clock=clock)).observe(ALL, POLICY)
 
-    assert measured.trouble == "garbled: its answer to time() is no time"
+    assert measured.trouble == "garbled: its answer to time() is not a time"
 
 
 async def test_an_empty_prometheus_makes_every_card_unknown_without_trouble() -> None:

@@ -11,6 +11,7 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.resources import HostResources
 from fracgpu.request.need import PodNeed, Strategy
 from kube.errors import Conflict, Forbidden, Invalid, KubeError
+from kube.leader_election import LeaseLost
 from scheduler.extender.api import BindingArgs
 from tests.scheduler.harness import PATH, Harness, refusal, silence
 from tests.support.gpu import a_gpu_pod, some_cards
@@ -42,6 +43,52 @@ async def test_node_and_cards_are_one_write_with_uid_and_version() -> None:
         "target": {"apiVersion": "v1", "kind": "Node", "name": "n"},
     }
     assert outcomes(cluster, "bound") == 1
+
+
+async def test_the_lease_names_a_pod_before_each_attempt_to_bind_it() -> None:
+    cluster = Harness()
+    uid = cluster.create().record.uid
+    recorded_before: list[int] = []
+
+    def change() -> None:
+        recorded_before.append(len(cluster.recorded))
+        if len(recorded_before) == 1:
+            cluster.api.touch("p")  # by another, so that the first attempt gets 409
+
+    cluster.api.before_bind = change
+
+    assert await cluster.bind() == ""
+    assert recorded_before == [1, 2]
+    assert cluster.recorded == [{uid}, {uid}]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (silence(), "the Lease could not be written, so pod default/p is not bound: no answer"),
+        (LeaseLost("another"), "this replica no longer leads"),
+    ],
+    ids=["no answer", "lost"],
+)
+async def test_a_pod_that_the_lease_does_not_name_is_not_bound_and_its_cards_are_free(
+    error: Exception, reason: str
+) -> None:
+    cluster = Harness()
+    cluster.create(mib=1000)
+    cluster.record_raises = error
+
+    assert (await cluster.bind()).startswith(reason)
+    assert cluster.api.bindings == []
+    assert cluster.held() == 0
+
+
+async def test_a_pod_without_a_share_is_bound_without_a_write_of_the_lease() -> None:
+    cluster = Harness()
+    cluster.api.put(a_pod("plain"))
+    cluster.see("plain")
+
+    assert await cluster.bind("plain") == ""
+    assert cluster.recorded == []
 
 
 async def test_a_placement_counts_before_the_informer_shows_it_and_once_after() -> None:

@@ -1,4 +1,4 @@
-"""Filter names the best node alone, where kube-scheduler would take it anyway."""
+"""Filter names the best node alone, unless the pod prefers some nodes itself."""
 
 import json
 from datetime import timedelta
@@ -92,9 +92,10 @@ def test_what_the_pod_prefers_is_left_to_kube_scheduler(preference: dict[str, An
     assert narrowed(cluster).passed == NODES
 
 
-def test_a_best_node_with_a_soft_taint_is_left_to_kube_scheduler() -> None:
+def test_a_node_with_a_soft_taint_is_named_only_if_every_node_has_as_many() -> None:
     cluster = Harness(*NODES, cards=1)
     fill(cluster, "b", 20_000)
+    fill(cluster, "c", 10_000)
     cluster.create(mib=1000)
 
     cluster.taint_node("a", "PreferNoSchedule")
@@ -102,7 +103,18 @@ def test_a_best_node_with_a_soft_taint_is_left_to_kube_scheduler() -> None:
     cluster.taint_node("b", "NoSchedule")
     assert narrowed(cluster).passed == ("b",)
     cluster.taint_node("b", "PreferNoSchedule")
-    assert narrowed(cluster).passed == NODES
+    assert narrowed(cluster).passed == ("c",)
+    cluster.taint_node("c", "PreferNoSchedule")
+    assert narrowed(cluster).passed == ("b",)
+
+
+def test_a_soft_taint_that_the_pod_tolerates_does_not_count() -> None:
+    cluster = Harness(*NODES, cards=1)
+    fill(cluster, "b", 20_000)
+    cluster.create(mib=1000, tolerations=[{"operator": "Exists"}])
+    cluster.taint_node("b", "PreferNoSchedule")
+
+    assert narrowed(cluster).passed == ("b",)
 
 
 def test_a_pod_without_cards_is_left_to_kube_scheduler() -> None:

@@ -74,6 +74,7 @@ async def serving(
     server = ExtenderServer(
         extender=cluster.extender,
         patient=StaleCacheRetry(cluster.extender, cluster.changes, cluster.clock, limit_s=0.0),
+        cycles=cluster.cycles,
         preemptor=cluster.preemptor,
         binder=cluster.binder,
         leader_gate=leader_gate,
@@ -319,6 +320,38 @@ async def test_a_replica_that_does_not_lead_says_so_and_writes_nothing() -> None
         assert (status, text) == (503, "another replica leads\n")
         assert served.cluster.api.bindings == []
         assert (await served.get("readyz"))[0] == 503
+
+
+async def test_a_replica_that_does_not_lead_closes_a_connection_over_http2_after_its_answers() -> (
+    None
+):
+    async with serving_http2(leads=False) as (served, caller):
+        streams = [
+            await caller.begin(f"/{verb}", recorded(body), end=False)
+            for verb, body in (("filter", "filter-names"), ("bind", "bind"))
+        ]
+        for stream in streams:  # in one piece, so that both have come when the first is answered
+            caller.state.end_stream(stream)
+        await caller.flush()
+        async with asyncio.timeout(20):
+            await caller.goodbye.wait()
+            await caller.ended.wait()
+        answers = [json.loads(bytes(caller.answer_to(stream).body)) for stream in streams]
+
+    assert [answer["Error"] for answer in answers] == ["another replica leads"] * 2
+    for verb in ("filter", "bind"):
+        labels = {"verb": verb, "outcome": "not_leading"}
+        assert served.cluster.count("fracgpu_scheduler_requests_total", **labels) == 1
+
+
+@pytest.mark.parametrize("leads", [True, False])
+async def test_a_replica_that_does_not_lead_closes_a_connection_over_http1(*, leads: bool) -> None:
+    async with serving(leads=leads) as served:
+        for verb in ("filter", "prioritize"):
+            url = f"{served.url}/{verb}"
+            async with served.http.post(url, data=recorded("filter-names")) as answer:
+                await answer.read()
+                assert (answer.headers.get("Connection") == "close") == (not leads), verb
 
 
 async def test_probes_and_metrics_are_served() -> None:

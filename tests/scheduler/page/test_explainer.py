@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from fracgpu.explain.answers import PodVerdict
+from fracgpu.explain.answers import NO_FITTING_CARDS, PodVerdict, SuggestionKind
 from kube.informer import ChangeType
 from scheduler.page.explainer import TooManyQuestionsError
+from tests.support.gpu import some_cards
 from tests.support.page import PageCluster
 
 
@@ -18,8 +19,25 @@ async def test_a_pod_that_waits_is_explained() -> None:
     found = await cluster.explainer.explain("default", "p")
 
     assert found is not None
-    assert found.verdict is PodVerdict.STUCK
-    assert found.nodes[0].node == "n"
+    assert found.explanation.verdict is PodVerdict.STUCK
+    assert found.explanation.nodes[0].node == "n"
+
+
+async def test_what_would_help_is_told_but_not_that_nothing_would() -> None:
+    cluster = PageCluster()
+    cluster.node("n", cards=some_cards("n", count=1, mib=24_000))
+    cluster.pod("holder", on="n", mib=12_000)
+    cluster.pod("waits", mib=20_000)
+    cluster.pod("large", mib=90_000)
+
+    waits = await cluster.explainer.explain("default", "waits")
+    large = await cluster.explainer.explain("default", "large")
+
+    assert waits is not None
+    assert large is not None
+    kinds = [each.kind for each in waits.suggestions]
+    assert SuggestionKind.PODS_GO in kinds
+    assert SuggestionKind.LARGER_NODE not in [each.kind for each in large.suggestions]
 
 
 async def test_only_pods_that_wait_are_read_from_the_api_server() -> None:
@@ -48,8 +66,29 @@ async def test_a_node_affinity_is_evaluated_although_the_cache_has_none() -> Non
     found = await cluster.explainer.explain("default", "p")
 
     assert found is not None
-    (objection,) = found.nodes[0].objections
+    (objection,) = found.explanation.nodes[0].objections
     assert objection.text == "the pod's nodeSelector wants zone=a"
+
+
+async def test_where_only_cards_are_known_no_pod_is_said_to_fit() -> None:
+    cluster = PageCluster()
+    cluster.node("n")
+    cluster.pod("p")
+    message = "0/1 nodes are available: 1 Insufficient cpu."
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    cluster.shelf.pods["default/p"]["status"] = {"conditions": [{**condition, "message": message}]}
+
+    found = await cluster.explainer.explain("default", "p")
+
+    assert found is not None
+    explanation = found.explanation
+    assert explanation.verdict is PodVerdict.CARDS_FIT
+    assert [(node.cards_fit, node.fits) for node in explanation.nodes] == [(True, False)]
+    assert explanation.choice == NO_FITTING_CARDS
+    assert explanation.notes == (
+        "taints, CPU, host memory and volumes are not evaluated here",
+        f"kube-scheduler said last: {message}",
+    )
 
 
 async def test_one_question_is_answered_at_a_time_and_a_few_wait() -> None:

@@ -226,8 +226,11 @@ async def test_why_a_pod_waits_is_answered_as_json() -> None:
 
     assert (status, missing) == (200, 404)
     found = json.loads(text)
-    assert found["verdict"] == "does not fit"
-    assert found["nodes"][0]["cards"][0]["reason"] == "too little free memory for 30000 MiB"
+    assert found["explanation"]["verdict"] == "does not fit"
+    assert (
+        found["explanation"]["nodes"][0]["cards"][0]["reason"]
+        == "too little free memory for 30000 MiB"
+    )
 
 
 async def test_what_is_asked_is_bounded() -> None:

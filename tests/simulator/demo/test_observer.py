@@ -125,7 +125,7 @@ async def test_a_card_is_relieved_only_when_every_heating_pod_is_back(kube: Kube
         told = "burner-1 left card n1/0; burner-3 runs in its place on card n1/0"
         assert observer.heat.move == told
         because = StoryLine("refused x: because", "refused x")
-        shown = observer.dashboard(expected=2, roles=(), refusals=[because])
+        shown = observer.dashboard(expected={"burner": 2}, roles=(), refusals=[because])
         assert [line.text for line in shown.story] == [because.text, f"moved: {told}"]
 
 
@@ -134,7 +134,7 @@ async def test_the_dashboard_shows_slices_and_where_heat_is_unknown(kube: KubeCl
         await bound_pod(kube, "a", 3000)
         await until_true(lambda: bool(observer.pods), what="the pod seen")
 
-        dashboard = observer.dashboard(expected=2, roles=[("webhook", True)])
+        dashboard = observer.dashboard(expected={"a": 2}, roles=[("webhook", True)])
 
         (node,) = dashboard.nodes
         (card,) = node.cards
@@ -151,12 +151,44 @@ async def test_news_is_stamped_and_kept_in_order(kube: KubeClient) -> None:
         assert [line.partition("s  ")[2] for line in observer.event_lines] == ["first", "second"]
 
 
+async def test_a_replacement_beside_the_pod_that_it_replaces_is_not_one_pod_more(
+    kube: KubeClient,
+) -> None:
+    async with observing(kube, Thermometer()) as observer:
+        for name in ("burner-1", "burner-2", "burner-3"):
+            await bound_pod(kube, name, 1000)
+        await until_true(lambda: len(observer.pods) == 3, what="the pods seen")
+
+        dashboard = observer.dashboard(expected={"burner": 2, "chat": 1}, roles=())
+
+        assert (dashboard.pods_running, dashboard.pods_expected) == (2, 3)
+
+
+async def test_an_event_that_is_written_on_three_objects_is_told_once(kube: KubeClient) -> None:
+    async with observing(kube, Thermometer()) as observer:
+        for count, kind in enumerate(("Pod", "ReplicaSet", "Node", "Pod")):
+            event = {
+                "metadata": {"name": f"e{count}"},
+                "involvedObject": {"kind": kind, "namespace": "demo", "name": "burner"},
+                "reason": "Evicted",
+                "message": "pod demo/burner-1 was evicted" if count < 3 else "another",
+                "type": "Normal",
+            }
+            await kube.create(EVENTS, event, namespace="demo")
+
+        def told() -> bool:
+            return bool(observer.event_lines) and observer.event_lines[-1].endswith("another")
+
+        await until_true(told, what="the last event was seen")
+        assert len(observer.event_lines) == 2
+
+
 async def test_news_names_a_card_as_the_screen_does(kube: KubeClient) -> None:
     event = {
         "metadata": {"name": "e"},
         "involvedObject": {"kind": "Pod", "namespace": "demo", "name": "burner-1"},
         "reason": "MovePlanned",
-        "message": f"will move it off card {A}; card {A} on n1 has room",
+        "message": f"will move it off card {A}; card {A} on n1 has room; card n1/0 ({A}) is hot",
         "type": "Normal",
     }
     async with observing(kube, Thermometer()) as observer:
@@ -164,5 +196,5 @@ async def test_news_names_a_card_as_the_screen_does(kube: KubeClient) -> None:
         await until_true(lambda: bool(observer.event_lines), what="the event was seen")
 
         assert observer.event_lines[-1].endswith(
-            "MovePlanned: will move it off card n1/0; card n1/0 has room"
+            "MovePlanned: will move it off card n1/0; card n1/0 has room; card n1/0 is hot"
         )

@@ -9,7 +9,8 @@ from kube.errors import Unavailable
 from process.clock import SystemClock
 from simulator.demo.promises import HeatFact, judge
 from simulator.demo.rig import Rig
-from simulator.demo.script import Progress, Script, owner_of, play_within
+from simulator.demo.script import Progress, Script, play_within
+from simulator.demo.workload import owner_of
 
 OWNERS = {"chat": 3, "chatter": 1, "notebook": 1}
 

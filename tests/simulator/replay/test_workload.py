@@ -59,7 +59,7 @@ def test_a_trace_with_fewer_columns_is_read_as_any_model() -> None:
         (NODES, "name,cpu_milli\np,1\n", "no column memory_mib, num_gpu, gpu_milli"),
         ("sn,gpu\nn,1\n", PODS, "no column cpu_milli, memory_mib, model"),
         (NODES, PODS.replace("500,A10", "-5,A10"), "line 3: gpu_milli is '-5'"),
-        (NODES, PODS.replace("1,330", "1,0"), "gpu_milli is 0 with 1 cards"),
+        (NODES, PODS.replace("1,330", "1,0"), "gpu_milli is 0 with 1 card;"),
         ("sn,cpu_milli,memory_mib,gpu,model\nn,1,1,0,\n", PODS, "there are no cards"),
         (NODES, "name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,1,0,0\n", "no pod requests"),
     ],

@@ -18,7 +18,7 @@ from tools.image.oci import write_archive
 ROOT = Path(__file__).parents[3]
 
 
-async def shell(command: str, *, at: Path) -> tuple[int | None, str]:
+async def shell(command: str, *, at: Path, limit_s: float = 60) -> tuple[int | None, str]:
     # By these, `make test` would have the make in here tell its folder and take its options.
     own = {
         name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))
@@ -31,12 +31,12 @@ async def shell(command: str, *, at: Path) -> tuple[int | None, str]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    out, _ = await told_by(process, limit_s=60)
+    out, _ = await told_by(process, limit_s=limit_s)
     return process.returncode, out.decode()
 
 
-async def ran(command: str, *, at: Path) -> str:
-    code, out = await shell(command, at=at)
+async def ran(command: str, *, at: Path, limit_s: float = 60) -> str:
+    code, out = await shell(command, at=at, limit_s=limit_s)
     assert code == 0, f"{command}\n{out}"
     return out
 
@@ -84,8 +84,9 @@ async def test_the_commands_of_the_readme_clone_and_push_every_architecture(
     archive.parent.mkdir(parents=True)
     digest = write_archive(archive, layers, SETTINGS, name=NAME)
 
-    async with Registry.serve() as registry:
-        line = with_words(push, {"registry.example.com/team": registry.address})
+    registry = Registry()
+    async with registry.serve():
+        line = with_words(push, {"registry.example.com": registry.address})
         # The registry of the test has no certificate.
         await ran(f"{line} --assume-old=image SKOPEO=--dest-tls-verify=false", at=clone)
 

@@ -1,12 +1,13 @@
 from fractions import Fraction
 
+from fracgpu.k8s.affinity import NodeExpressionJson as Present
+from fracgpu.k8s.affinity import NodeSelectorJson, NodeTermJson
 from fracgpu.request.grant import Grant
 from fracgpu.request.grant_note import AddedRequirement
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.units import Mib
 from tests.webhook.builders import H100S
-from webhook.admission.pod import Affinity, NodeAffinity, NodeSelector, NodeSelectorTerm
-from webhook.admission.pod import NodeSelectorRequirement as Present
+from webhook.admission.pod import Affinity, NodeAffinity
 from webhook.admission.pod_edits import node_edits, requirements
 
 SHARED = AddedRequirement(key="fracgpu.io/share", operator="In", values=("true",))
@@ -17,10 +18,9 @@ def a_grant(*needs: ContainerNeed) -> Grant:
     return Grant(need=PodNeed(containers=needs), card_class=H100S)
 
 
-def with_terms(*terms: NodeSelectorTerm) -> Affinity:
-    return Affinity(
-        node_affinity=NodeAffinity(required=NodeSelector(node_selector_terms=list(terms)))
-    )
+def with_terms(*terms: NodeTermJson) -> Affinity:
+    required = NodeSelectorJson(node_selector_terms=terms)
+    return Affinity(node_affinity=NodeAffinity(required=required))
 
 
 def test_a_share_requires_a_card_of_its_class() -> None:
@@ -70,12 +70,12 @@ def test_without_an_affinity_one_is_added_whole() -> None:
 
 
 def test_what_a_term_requires_already_is_not_added_again() -> None:
-    zone = Present(key="zone", operator="In", values=["a"])
-    shared = Present(key="fracgpu.io/share", operator="In", values=["true"])
+    zone = Present(key="zone", operator="In", values=("a",))
+    shared = Present(key="fracgpu.io/share", operator="In", values=("true",))
 
     edits = node_edits(
         with_terms(
-            NodeSelectorTerm(match_expressions=[shared]), NodeSelectorTerm(match_expressions=[zone])
+            NodeTermJson(match_expressions=(shared,)), NodeTermJson(match_expressions=(zone,))
         ),
         [SHARED],
     )
@@ -85,8 +85,10 @@ def test_what_a_term_requires_already_is_not_added_again() -> None:
 
 def test_terms_that_match_nothing_stay_as_they_are() -> None:
     assert (
-        node_edits(with_terms(NodeSelectorTerm(), NodeSelectorTerm(match_expressions=[])), [SHARED])
-        == []
+        node_edits(with_terms(NodeTermJson(), NodeTermJson(match_expressions=())), [SHARED]) == []
     )
     assert node_edits(with_terms(), [SHARED]) == []
-    assert node_edits(Affinity(node_affinity=NodeAffinity(required=NodeSelector())), [SHARED]) == []
+    assert (
+        node_edits(Affinity(node_affinity=NodeAffinity(required=NodeSelectorJson())), [SHARED])
+        == []
+    )

@@ -248,7 +248,7 @@ def test_kais_own_pods_are_taken_over_where_a_setting_says_so() -> None:
     assert stored(kais_own(), outcome)["spec"]["schedulerName"] == "fracgpu-scheduler"
     assert outcome.warnings == (
         "spec.schedulerName was 'kai-scheduler', which does not know FracGPU's cards; it is "
-        "fracgpu-scheduler now, so that scheduler's queues and groups do not hold",
+        "fracgpu-scheduler now, so that scheduler's queues and groups do not apply",
     )
 
 

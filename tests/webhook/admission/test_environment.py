@@ -49,6 +49,17 @@ def test_a_container_that_chooses_cards_is_refused_in_these_words(
     )
 
 
+@pytest.mark.parametrize("name", ["NVIDIA_GPU_MEMORY_REQUEST", "NVIDIA_GPU_MEMORY_LIMIT"])
+@pytest.mark.parametrize("value", ["80000", "void", ""])
+def test_a_container_that_sets_the_limit_of_a_cards_memory_is_refused(
+    name: str, value: str
+) -> None:
+    pod = a_pod(with_env({"name": "A", "value": "b"}, {"name": name, "value": value}))
+
+    with pytest.raises(RequestError, match="want no such variable: FracGPU limits the memory"):
+        refuse_chosen_cards(parsed(pod))
+
+
 def test_containers_without_a_grant_are_kept_from_all_cards() -> None:
     pod = parsed(
         a_pod(

@@ -50,10 +50,10 @@ def test_a_label_that_is_no_request_is_warned_of() -> None:
     pod["metadata"]["labels"] |= {"fracgpu.io/a": "1", "fracgpu.io/b": "2"}
 
     assert one == Allowed(
-        warnings=("label fracgpu.io/team of ours says nothing: FracGPU reads annotations",)
+        warnings=("label fracgpu.io/team has no effect: FracGPU reads annotations",)
     )
     assert judged(pod) == Allowed(
-        warnings=("label fracgpu.io/a and 2 more of ours says nothing: FracGPU reads annotations",)
+        warnings=("label fracgpu.io/a and 2 more has no effect: FracGPU reads annotations",)
     )
 
 

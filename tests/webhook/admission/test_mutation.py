@@ -409,7 +409,8 @@ def test_where_pods_may_wait_a_pod_too_large_is_admitted_with_a_warning() -> Non
     )
     assert isinstance(outcome, Patched)
     assert outcome.warnings == (
-        "the pod waits for what the cluster lacks now: fracgpu.io/memory of container 'train' is "
+        "the pod waits for something that the cluster does not have now: "
+        "fracgpu.io/memory of container 'train' is "
         "'102400Mi'; want at most what the largest card shares, 81920 MiB (80 GiB); '81920Mi' "
         'would fit, and so would fracgpu.io/cards: "2" with 51200 MiB on each',
     )
@@ -421,7 +422,7 @@ def test_a_share_of_cards_that_only_labels_speak_of_is_granted_with_a_warning() 
 
     assert isinstance(outcome, Patched)
     assert outcome.warnings == (
-        "only node labels speak of cards that share 81920 MiB; the pod waits until FracGPU's "
+        "only node labels report cards that share 81920 MiB; the pod waits until FracGPU's "
         "agent reports one",
     )
 

@@ -131,9 +131,9 @@ def test_a_request_on_the_workload_itself_is_warned_of() -> None:
     body["metadata"]["labels"] = {"fracgpu.io/Memory": "1Gi"}
 
     assert judged(body).warnings == (  # type: ignore[union-attr]
-        "metadata.annotations['fracgpu.io/fraction'] says nothing on a Deployment: write "
+        "metadata.annotations['fracgpu.io/fraction'] has no effect on a Deployment: write "
         "fracgpu.io/fraction in spec.template.metadata.annotations",
-        "metadata.labels['fracgpu.io/Memory'] says nothing on a Deployment: write "
+        "metadata.labels['fracgpu.io/Memory'] has no effect on a Deployment: write "
         "fracgpu.io/memory in spec.template.metadata.annotations",
     )
 
@@ -144,7 +144,7 @@ def test_a_request_on_the_jobs_of_a_cron_job_is_warned_of() -> None:
     body["spec"]["jobTemplate"]["metadata"] = {"annotations": {"fracgpu.io/fraction": "0.5"}}
 
     assert judged(body, "CronJob").warnings == (  # type: ignore[union-attr]
-        "spec.jobTemplate.metadata.annotations['fracgpu.io/fraction'] says nothing on a CronJob: "
+        "spec.jobTemplate.metadata.annotations['fracgpu.io/fraction'] has no effect on a CronJob: "
         "write fracgpu.io/fraction in spec.jobTemplate.spec.template.metadata.annotations",
     )
 

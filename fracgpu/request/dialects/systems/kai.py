@@ -1,4 +1,9 @@
-"""KAI: a share or MiB for one container in pod annotations, or memory by container name."""
+"""KAI: a share or MiB for one container in pod annotations, or memory by container name.
+
+Sources of the keys by container name: KAI-Scheduler 0.18, pkg/common/constants and
+pkg/common/resources (a limit alone is also the request; gpu-fraction-num-devices counts for them;
+admission writes the request beside gpu-memory), and before that the proposal in its issue 1505.
+"""
 
 import re
 from typing import Final
@@ -34,36 +39,81 @@ MPS: Final = "mps"
 SCHEDULER: Final = "kai-scheduler"
 WHOLE_GPU: Final = "nvidia.com/gpu"
 
-# Source: KAI-Scheduler issue 1505: memory by container name, and a higher limit for bursts.
-_BY_NAME: Final = r"nvidia\.cdi\.k8s\.io/([a-z0-9-]+)\.gpu-memory\.(request|limit)"
+# As shipped, and as it was proposed.
+_BY_NAME: Final = (
+    r"(nvidia\.com/container\.|nvidia\.cdi\.k8s\.io/)([a-z0-9-]+)\.(gpu-memory\.(?:request|limit))"
+)
+_SHIPPED: Final = r"nvidia\.com/container\.([a-z0-9-]+)\.(gpu-[a-z-]+\.[a-z-]+)"
 _PORTION: Final = r"kai\.scheduler/container\.([a-z0-9-]+)\.gpu-memory\.portion\.limit"
+_SHIPPED_KEY: Final = re.compile(_SHIPPED, re.ASCII)
 _BY_NAME_KEY: Final = re.compile(_BY_NAME, re.ASCII)
 _PORTION_KEY: Final = re.compile(_PORTION, re.ASCII)
 
+_REQUEST, _LIMIT, _MODE = "gpu-memory.request", "gpu-memory.limit", "gpu-compute.mode"
+_SETTINGS: Final = (_REQUEST, _LIMIT, _MODE)
+_TIME_SLICING: Final = "time-slicing"
+_MODES: Final = (_TIME_SLICING, "sm-sharing")
+
+_ISOLATION: Final = f"{names.ISOLATION} alone chooses what enforces a share"
 _NO_BURST: Final = "FracGPU grants the request and no burst above it"
 
 
 def _read(pod: PodForDialects, _options: Options) -> DialectReading:
-    one = _one_container(pod)
+    modes = _modes(pod)
     named, warnings = _by_name(pod)
+    one = _one_container(pod, beside=bool(named))
     for request in named:
         if one is not None and request.container == one.container:
-            key, text = one.sources[0], pod.annotations[one.sources[0]]
-            refuse_both(annotation_field(key), annotation_field(request.sources[0]), found=text)
+            if request.mib != one.mib:
+                key, text = one.sources[0], pod.annotations[one.sources[0]]
+                refuse_both(annotation_field(key), annotation_field(request.sources[0]), found=text)
+            one = None
     requests = (*([one] if one else []), *named)
     if not requests:
-        return DialectReading()
+        return DialectReading(warnings=not_offered(pod.annotations, modes))
     portions = {key: _NO_BURST for key in sorted(pod.annotations) if _PORTION_KEY.fullmatch(key)}
-    why = f"{names.ISOLATION} alone chooses what enforces a share"
-    mps = {} if pod.annotations.get(MPS) == "false" else {MPS: why}
-    more = not_offered(pod.annotations, {**mps, **portions})
+    mps = {} if pod.annotations.get(MPS) == "false" else {MPS: _ISOLATION}
+    more = not_offered(pod.annotations, {**mps, **portions, **modes})
     return DialectReading(requests=requests, warnings=(*warnings, *more))
 
 
-def _one_container(pod: PodForDialects) -> ForeignRequest | None:
+def _modes(pod: PodForDialects) -> dict[str, str]:
+    """Return the compute modes that are not offered, with the reason.
+
+    Raises:
+        RequestError: a key by container name, as KAI ships them, has an unknown setting, container
+            or mode.
+    """
+    found = {}
+    for key, text in sorted(pod.annotations.items()):
+        match = _SHIPPED_KEY.fullmatch(key)
+        if match is None:
+            continue
+        _known(pod, match[1], field=annotation_field(key), found=text)
+        if match[2] not in _SETTINGS:
+            raise RequestError(
+                field=annotation_field(key),
+                found=text,
+                wanted=f"a setting that KAI has: {listed(_SETTINGS)}",
+                hint=did_you_mean(match[2], _SETTINGS),
+            )
+        if match[2] == _MODE and text not in _MODES:
+            raise RequestError(
+                field=annotation_field(key),
+                found=text,
+                wanted=" or ".join(_MODES),
+                hint=did_you_mean(text, _MODES),
+            )
+        if match[2] == _MODE and text != _TIME_SLICING:
+            found[key] = _ISOLATION
+    return found
+
+
+def _one_container(pod: PodForDialects, *, beside: bool) -> ForeignRequest | None:
+    """Return what the keys for one container ask for; *beside* requests by container name."""
     fraction, memory = pod.annotations.get(FRACTION), pod.annotations.get(MEMORY)
     if fraction is None and memory is None:
-        for key in (DEVICES, CONTAINER):
+        for key in (CONTAINER,) if beside else (DEVICES, CONTAINER):
             if key in pod.annotations:
                 refuse_orphan(
                     annotation_field(key),
@@ -73,9 +123,6 @@ def _one_container(pod: PodForDialects) -> ForeignRequest | None:
         return None
     if fraction is not None and memory is not None:
         refuse_both(annotation_field(FRACTION), annotation_field(MEMORY), found=fraction)
-    cards = 1
-    if DEVICES in pod.annotations:
-        cards = card_count(pod.annotations[DEVICES], field=annotation_field(DEVICES))
     share = mib = None
     if fraction is not None:
         share = part_of_card(fraction, field=annotation_field(FRACTION))
@@ -84,7 +131,7 @@ def _one_container(pod: PodForDialects) -> ForeignRequest | None:
     present = (FRACTION, MEMORY, DEVICES, CONTAINER)
     return ForeignRequest(
         container=_chosen(pod),
-        cards=cards,
+        cards=_cards(pod),
         share=share,
         mib=mib,
         sources=tuple(key for key in present if key in pod.annotations),
@@ -106,41 +153,52 @@ def _chosen(pod: PodForDialects) -> str:
 
 
 def _by_name(pod: PodForDialects) -> tuple[tuple[ForeignRequest, ...], tuple[str, ...]]:
-    texts: dict[str, dict[str, str]] = {}
+    keys: dict[str, dict[str, str]] = {}
     for key, text in pod.annotations.items():
         match = _BY_NAME_KEY.fullmatch(key)
         if match:
-            name = _known(pod, match[1], field=annotation_field(key), found=text)
-            texts.setdefault(name, {})[match[2]] = text
+            name = _known(pod, match[2], field=annotation_field(key), found=text)
+            present = keys.setdefault(name, {})
+            if match[3] in present:
+                refuse_both(annotation_field(present[match[3]]), annotation_field(key), found=text)
+            present[match[3]] = key
     requests = []
     warnings: list[str] = []
     for spec in pod.containers:
-        if spec.name in texts:
-            request, burst = _named_request(spec.name, texts[spec.name])
+        if spec.name in keys:
+            request, burst = _named_request(pod, spec.name, keys[spec.name])
             requests.append(request)
             warnings += burst
     return tuple(requests), tuple(warnings)
 
 
-def _named_request(container: str, texts: dict[str, str]) -> tuple[ForeignRequest, tuple[str, ...]]:
-    stem = f"nvidia.cdi.k8s.io/{container}.gpu-memory"
-    request_key, limit_key = f"{stem}.request", f"{stem}.limit"
-    if "request" not in texts:
-        refuse_orphan(annotation_field(limit_key), found=texts["limit"], needs=request_key)
-    mib = parse_memory_mib(texts["request"], field=annotation_field(request_key))
-    if "limit" not in texts:
-        return ForeignRequest(container=container, mib=mib, sources=(request_key,)), ()
-    limit_mib = parse_memory_mib(texts["limit"], field=annotation_field(limit_key))
-    if limit_mib < mib:
-        raise RequestError(
-            field=annotation_field(limit_key),
-            found=texts["limit"],
-            wanted=f"at least the request, {texts['request']}",
-        )
-    burst = (
-        not_offered({limit_key: texts["limit"]}, {limit_key: _NO_BURST}) if limit_mib > mib else ()
+def _named_request(
+    pod: PodForDialects, container: str, keys: dict[str, str]
+) -> tuple[ForeignRequest, tuple[str, ...]]:
+    request_key, limit_key = keys.get(_REQUEST, keys.get(_LIMIT, "")), keys.get(_LIMIT, "")
+    text, limit = pod.annotations[request_key], pod.annotations.get(limit_key, "")
+    mib = parse_memory_mib(text, field=annotation_field(request_key))
+    burst: tuple[str, ...] = ()
+    if limit_key:
+        limit_mib = parse_memory_mib(limit, field=annotation_field(limit_key))
+        if limit_mib < mib:
+            raise RequestError(
+                field=annotation_field(limit_key),
+                found=limit,
+                wanted=f"at least the request, {text}",
+            )
+        burst = not_offered({limit_key: limit}, {limit_key: _NO_BURST}) if limit_mib > mib else ()
+    sources = [request_key, limit_key] if limit_key not in ("", request_key) else [request_key]
+    sources += [DEVICES] if DEVICES in pod.annotations else []
+    request = ForeignRequest(
+        container=container, cards=_cards(pod), mib=mib, sources=tuple(sources)
     )
-    return ForeignRequest(container=container, mib=mib, sources=(request_key, limit_key)), burst
+    return request, burst
+
+
+def _cards(pod: PodForDialects) -> int:
+    text = pod.annotations.get(DEVICES)
+    return 1 if text is None else card_count(text, field=annotation_field(DEVICES))
 
 
 def _known(pod: PodForDialects, name: str, *, field: str, found: str) -> str:
@@ -160,10 +218,20 @@ def _known(pod: PodForDialects, name: str, *, field: str, found: str) -> str:
 KAI: Final = Dialect(
     name="kai",
     title="KAI",
-    annotations=keys(FRACTION, MEMORY, DEVICES, CONTAINER, MPS, patterns=(_BY_NAME, _PORTION)),
+    annotations=keys(
+        FRACTION, MEMORY, DEVICES, CONTAINER, MPS, patterns=(_BY_NAME, _SHIPPED, _PORTION)
+    ),
     read=_read,
     rivals=frozenset({WHOLE_GPU}),
     quiet=frozenset({MPS}),
-    family=("kai.scheduler/", "runai/", "run.ai/", "runai-", "pod-group-name", "gpu-fraction-"),
+    family=(
+        "nvidia.com/container.",
+        "kai.scheduler/",
+        "runai/",
+        "run.ai/",
+        "runai-",
+        "pod-group-name",
+        "gpu-fraction-",
+    ),
     schedulers=frozenset({SCHEDULER}),
 )

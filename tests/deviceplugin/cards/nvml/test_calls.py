@@ -6,7 +6,13 @@ import pynvml
 import pytest
 
 from deviceplugin.cards.interface import CardsUnavailableError
-from deviceplugin.cards.nvml.calls import ABSENT, driver_is_lost, error_kind, library_is_outdated
+from deviceplugin.cards.nvml.calls import (
+    ABSENT,
+    ASK_AGAIN_S,
+    driver_is_lost,
+    error_kind,
+    library_is_outdated,
+)
 from deviceplugin.cards.nvml.reader import NvmlReader
 from process.lifecycle import EndProcess
 from tests.fakes.clock import VirtualClock
@@ -212,7 +218,8 @@ async def test_one_hanging_card_blinds_no_other(
             assert list(answer["errors"]) == [standin.uuid(0)]
         hanging, other = (hardware["card"] for hardware in listed["cards"])
         assert (hanging["health"], other["health"]) == ("unhealthy", "healthy")
-        assert hanging["health_reason"].startswith("it does not answer: ")
+        called = function.removesuffix("_v2")
+        assert hanging["health_reason"] == f"it does not answer: {called} has not returned yet"
 
         async def healthy() -> bool:
             cards = (await standin.list_cards())["cards"]
@@ -367,3 +374,50 @@ def test_errors_are_named_as_the_library_names_them() -> None:
     assert driver_is_lost(pynvml.NVMLError(pynvml.NVML_ERROR_UNINITIALIZED))
     assert not driver_is_lost(pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST))
     assert library_is_outdated(pynvml.NVMLError(pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH))
+
+
+@pytest.mark.parametrize(
+    "error", [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION]
+)
+async def test_one_such_answer_loses_neither_a_card_nor_its_heat_for_longer_than_minutes(
+    standin: Standin, error: int
+) -> None:
+    await standin.list_cards()
+    lost = {
+        f"0.error.{function}": error
+        for function in (
+            "nvmlDeviceGetUtilizationRates",
+            "nvmlDeviceGetMemoryInfo",
+            "nvmlDeviceGetMemoryInfo_v2",
+            "nvmlDeviceGetComputeRunningProcesses_v3",
+        )
+    }
+    standin.say(lost)
+    without = await standin.figures(0)
+    (listed, _) = (await standin.list_cards())["cards"]
+    standin.say(dict.fromkeys(lost))
+
+    (again, _) = (await standin.list_cards())["cards"]
+    soon = await standin.figures(0)
+    await standin.ask(f"wait {ASK_AGAIN_S + 1}")
+    later = await standin.figures(0)
+
+    assert (without["gpu_percent"], without["used_mib"]) == (None, None)
+    assert listed["card"]["uuid"] == standin.uuid(0)
+    assert listed["card"]["health_reason"] == "the driver does not report its memory"
+    assert again["card"]["health"] == "healthy"
+    assert (soon["gpu_percent"], later["gpu_percent"]) == (None, 40)
+
+
+async def test_a_card_without_events_for_once_has_them_after_minutes(standin: Standin) -> None:
+    standin.say({"0.error.nvmlDeviceRegisterEvents": pynvml.NVML_ERROR_NO_PERMISSION})
+    await standin.list_cards()
+    without = (await standin.figures(0))["xid"]
+    standin.say({"0.error.nvmlDeviceRegisterEvents": None})
+    await standin.list_cards()
+    soon = (await standin.figures(0))["xid"]
+
+    await standin.ask(f"wait {ASK_AGAIN_S + 1}")
+    await standin.list_cards()
+
+    assert (without, soon, (await standin.figures(0))["xid"]) == (None, None, 0)

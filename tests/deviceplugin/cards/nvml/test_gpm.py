@@ -52,7 +52,7 @@ class FakeGpm:
 
 async def test_each_reading_measures_from_the_one_before() -> None:
     library, clock = FakeGpm(), VirtualClock()
-    profile = NvmlGpm(NvmlCalls(library, timeout_s=2.0), clock)
+    profile = NvmlGpm(NvmlCalls(library, timeout_s=2.0, clock=clock), clock)
 
     readings = []
     for _ in range(3):
@@ -65,7 +65,7 @@ async def test_each_reading_measures_from_the_one_before() -> None:
 
 async def test_two_readings_within_a_second_do_not_measure() -> None:
     library, clock = FakeGpm(), VirtualClock()
-    profile = NvmlGpm(NvmlCalls(library, timeout_s=2.0), clock)
+    profile = NvmlGpm(NvmlCalls(library, timeout_s=2.0, clock=clock), clock)
     await profile.read("GPU-a", object())
     await clock.advance(0.9)
 
@@ -76,7 +76,8 @@ async def test_two_readings_within_a_second_do_not_measure() -> None:
 async def test_a_card_that_says_no_is_asked_once() -> None:
     library = FakeGpm()
     library.supported = 0
-    profile = NvmlGpm(NvmlCalls(library, timeout_s=2.0), VirtualClock())
+    clock = VirtualClock()
+    profile = NvmlGpm(NvmlCalls(library, timeout_s=2.0, clock=clock), clock)
 
     assert [await profile.read("GPU-a", object()) for _ in range(2)] == [{}, {}]
     assert not profile.supports("GPU-a")
@@ -84,7 +85,7 @@ async def test_a_card_that_says_no_is_asked_once() -> None:
 
 async def test_no_sample_is_left_behind_when_the_card_is_lost_or_we_end() -> None:
     library, clock = FakeGpm(), VirtualClock()
-    profile = NvmlGpm(NvmlCalls(library, timeout_s=2.0), clock)
+    profile = NvmlGpm(NvmlCalls(library, timeout_s=2.0, clock=clock), clock)
     await profile.read("GPU-a", object())
     await clock.advance(2)
     library.lost = True

@@ -89,7 +89,7 @@ def test_what_cannot_be_read_in_a_dialect_that_is_off_is_no_refusal() -> None:
 def test_a_resource_among_the_annotations_is_answered_with_what_to_write() -> None:
     pod = a_pod(annotations={"nvidia.com/gpumem": "3000"})
     sentence = (
-        "annotation nvidia.com/gpumem says nothing there: HAMi reads it in a container's limits; "
+        "annotation nvidia.com/gpumem has no effect there: HAMi reads it in a container's limits; "
         'write fracgpu.io/memory: "3000Mi" in place of nvidia.com/gpumem'
     )
 
@@ -103,7 +103,7 @@ def test_memory_written_beside_a_card_but_in_the_wrong_place_is_answered() -> No
         annotations={"nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"},
     )
     sentence = (
-        "annotation nvidia.com/gpucores, annotation nvidia.com/gpumem say nothing there: HAMi "
+        "annotation nvidia.com/gpucores, annotation nvidia.com/gpumem have no effect there: HAMi "
         'reads them in a container\'s limits; write fracgpu.io/memory: "3000Mi", '
         'fracgpu.io/cores: "30" in place of nvidia.com/gpu, nvidia.com/gpucores, nvidia.com/gpumem'
     )
@@ -116,7 +116,7 @@ def test_memory_written_beside_a_card_but_in_the_wrong_place_is_answered() -> No
 
 def test_a_shared_resource_among_the_annotations_is_the_plain_plugins() -> None:
     assert warnings(a_pod(annotations={"nvidia.com/gpu": "1"})) == [
-        "annotation nvidia.com/gpu says nothing there: NVIDIA device plugin reads it in a "
+        "annotation nvidia.com/gpu has no effect there: NVIDIA device plugin reads it in a "
         'container\'s limits; write fracgpu.io/fraction: "1" in place of nvidia.com/gpu'
     ]
 
@@ -124,7 +124,7 @@ def test_a_shared_resource_among_the_annotations_is_the_plain_plugins() -> None:
 def test_an_annotation_among_the_limits_is_answered_with_what_to_write() -> None:
     pod = a_pod({"tensor-fusion.ai/vram-request": "4Gi"})
     sentence = places(
-        "L(tensor-fusion.ai/vram-request) says nothing there: TensorFusion reads it among the "
+        "L(tensor-fusion.ai/vram-request) has no effect there: TensorFusion reads it among the "
         'pod\'s annotations; write fracgpu.io/memory: "4096Mi" in place of '
         "tensor-fusion.ai/vram-request"
     )
@@ -135,7 +135,7 @@ def test_an_annotation_among_the_limits_is_answered_with_what_to_write() -> None
 
 def test_a_stray_key_that_cannot_be_read_is_answered_all_the_same() -> None:
     assert warnings(a_pod(annotations={"aliyun.com/gpu-mem": "3GiB"})) == [
-        "annotation aliyun.com/gpu-mem says nothing there: Alibaba gpushare reads it in a "
+        "annotation aliyun.com/gpu-mem has no effect there: Alibaba gpushare reads it in a "
         "container's limits; write fracgpu.io/fraction or fracgpu.io/memory instead"
     ]
 

@@ -245,8 +245,7 @@ def test_a_pod_or_namespace_that_opted_out_of_hami_is_left_alone(place: str) -> 
 
     left = Translation(
         warnings=(
-            "nvidia.com/gpumem of HAMi was left unread, as a label of the pod or of its namespace "
-            "wants",
+            "nvidia.com/gpumem of HAMi is ignored, as a label of the pod or of its namespace says",
         )
     )
     assert read(pod, "hami") == left
@@ -258,8 +257,8 @@ def test_a_constraint_without_a_request_is_answered_in_our_words() -> None:
 
     assert read(pod, "hami") == Translation(
         warnings=(
-            "nvidia.com/use-gputype, nvidia.com/use-gpuuuid say nothing without a request of HAMi "
-            'beside; write fracgpu.io/model: "*A100*" in place of nvidia.com/use-gputype, '
+            "nvidia.com/use-gputype, nvidia.com/use-gpuuuid have no effect without a request of "
+            'HAMi; write fracgpu.io/model: "*A100*" in place of nvidia.com/use-gputype, '
             "nvidia.com/use-gpuuuid",
         )
     )

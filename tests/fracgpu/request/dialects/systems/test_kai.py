@@ -11,6 +11,9 @@ from tests.fracgpu.request.dialects.pods import Row, a_pod, check, check_refused
 
 REQUEST = "nvidia.cdi.k8s.io/train.gpu-memory.request"
 LIMIT = "nvidia.cdi.k8s.io/train.gpu-memory.limit"
+SHIPPED_REQUEST = "nvidia.com/container.train.gpu-memory.request"
+SHIPPED_LIMIT = "nvidia.com/container.train.gpu-memory.limit"
+MODE = "nvidia.com/container.train.gpu-compute.mode"
 PORTION = "kai.scheduler/container.train.gpu-memory.portion.limit"
 
 ROWS = {
@@ -65,6 +68,42 @@ ROWS = {
         part=SliceRequest(container="train", mib=Mib(30720)),
         written={"memory": "30720Mi"},
         raw=f"{REQUEST}=30Gi, {LIMIT}=30720Mi",
+    ),
+    "memory by container name, as shipped": Row(
+        annotations={SHIPPED_REQUEST: "30Gi", SHIPPED_LIMIT: "30Gi", MODE: "time-slicing"},
+        part=SliceRequest(container="train", mib=Mib(30720)),
+        written={"memory": "30720Mi"},
+        raw=f"{SHIPPED_REQUEST}=30Gi, {SHIPPED_LIMIT}=30Gi",
+    ),
+    "a limit alone is the request": Row(
+        annotations={SHIPPED_LIMIT: "30Gi"},
+        part=SliceRequest(container="train", mib=Mib(30720)),
+        written={"memory": "30720Mi"},
+        raw=f"{SHIPPED_LIMIT}=30Gi",
+    ),
+    "memory of several cards, as shipped": Row(
+        annotations={SHIPPED_REQUEST: "30Gi", DEVICES: "2"},
+        part=SliceRequest(container="train", mib=Mib(30720), cards=2),
+        written={"memory": "30720Mi", "cards": "2"},
+        raw=f"{SHIPPED_REQUEST}=30Gi, gpu-fraction-num-devices=2",
+    ),
+    "what KAI's admission wrote beside its older key": Row(
+        annotations={MEMORY: "2048", SHIPPED_REQUEST: "2Gi"},
+        part=SliceRequest(container="train", mib=Mib(2048)),
+        written={"memory": "2048Mi"},
+        raw=f"{SHIPPED_REQUEST}=2Gi",
+    ),
+    "a shipped burst and SM sharing are left aside and said so": Row(
+        annotations={SHIPPED_REQUEST: "30Gi", SHIPPED_LIMIT: "40Gi", MODE: "sm-sharing"},
+        part=SliceRequest(container="train", mib=Mib(30720)),
+        written={"memory": "30720Mi"},
+        raw=f"{SHIPPED_REQUEST}=30Gi, {SHIPPED_LIMIT}=40Gi",
+        warnings=(
+            f"annotation {SHIPPED_LIMIT} is '40Gi', which is ignored: FracGPU grants the request "
+            "and no burst above it",
+            f"annotation {MODE} is 'sm-sharing', which is ignored: fracgpu.io/isolation alone "
+            "chooses what enforces a share",
+        ),
     ),
     "a burst is left aside and said so": Row(
         annotations={REQUEST: "30Gi", LIMIT: "40Gi", PORTION: "0.9"},
@@ -129,8 +168,39 @@ PART = "a share of one card above 0 and below 1, e.g. '0.5'"
             "containers: train; did you mean 'train'?",
         ),
         (
-            {LIMIT: "4Gi"},
-            f"annotation {LIMIT} is '4Gi'; want {REQUEST} beside it",
+            {"nvidia.com/container.train.gpu-memory.requests": "4Gi"},
+            "annotation nvidia.com/container.train.gpu-memory.requests is '4Gi'; want a setting "
+            "that KAI has: gpu-memory.request, gpu-memory.limit, gpu-compute.mode; did you mean "
+            "'gpu-memory.request'?",
+        ),
+        (
+            {"nvidia.com/container.trian.gpu-compute.mode": "sm-sharing"},
+            "annotation nvidia.com/container.trian.gpu-compute.mode is 'sm-sharing'; want the name "
+            "of one of this pod's containers: train; did you mean 'train'?",
+        ),
+        (
+            {SHIPPED_REQUEST: "4Gi", MODE: "time_slicing"},
+            f"annotation {MODE} is 'time_slicing'; want time-slicing or sm-sharing; did you mean "
+            "'time-slicing'?",
+        ),
+        (
+            {SHIPPED_REQUEST: "4Gi", SHIPPED_LIMIT: "2Gi"},
+            f"annotation {SHIPPED_LIMIT} is '2Gi'; want at least the request, 4Gi",
+        ),
+        (
+            {REQUEST: "4Gi", SHIPPED_REQUEST: "4Gi"},
+            f"annotation {REQUEST} is '4Gi'; want either it or annotation {SHIPPED_REQUEST}, not "
+            "both: they mean the same",
+        ),
+        (
+            {MEMORY: "2048", SHIPPED_REQUEST: "4Gi"},
+            f"annotation gpu-memory is '2048'; want either it or annotation {SHIPPED_REQUEST}, not "
+            "both: they mean the same",
+        ),
+        (
+            {SHIPPED_REQUEST: "4Gi", "nvidia.com/container.train.gpus.devices": "0"},
+            "annotation nvidia.com/container.train.gpus.devices is '0'; want no card injected by "
+            "the container runtime beside a request: FracGPU chooses the card; leave it out",
         ),
         (
             {REQUEST: "4Gi", LIMIT: "2Gi"},

@@ -143,8 +143,8 @@ def test_pods_of_a_running_operator_are_left_alone() -> None:
 
     left = Translation(
         warnings=(
-            "tensor-fusion.ai/vram-request of TensorFusion was left unread, as a label of the pod "
-            "or of its namespace wants",
+            "tensor-fusion.ai/vram-request of TensorFusion is ignored, as a label of the pod "
+            "or of its namespace says",
         )
     )
     assert read(pod, "tensor-fusion", options=runs) == left

@@ -1,0 +1,139 @@
+"""Passes the node from one agent to the next, so that an upgrade fails no pod."""
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, Final
+
+import structlog
+
+from deviceplugin.kubelet.device_plugin import PluginServer
+from deviceplugin.kubelet.registration import Registration, remove_other_sockets
+from deviceplugin.node.node_status import NodeStatusUpdater
+from fracgpu.state.pod_info import PodInfo
+from process.clock import Clock
+
+log = structlog.get_logger()
+
+_POLL_S: Final = 0.05
+_LEAVING: Final = "the node agent is stopping; the node takes new pods once the next one serves it"
+
+
+class Handover:
+    """Keeps to one agent at a time on the node; a ``process.lifecycle.Server``.
+
+    During an upgrade the next agent is Ready before this one is stopped. It lists cards and pods,
+    and waits. This one tells the scheduler that the node takes no new pods, serves on until kubelet
+    has admitted those that are bound, and leaves. The kernel gives the lock to the next one, also
+    where this one is killed.
+
+    Args:
+        server: serves the plugin.
+        registration: registers it with kubelet.
+        updater: writes on the node whether kubelet knows the agent.
+        pods: this node's pods as last seen.
+        clock: paces the waits.
+        settle_s: how long the scheduler has to notice.
+        on_wait: called while another agent acts.
+    """
+
+    def __init__(  # noqa: PLR0913 - its parts, all by keyword; made once, in service.py
+        self,
+        *,
+        server: PluginServer,
+        registration: Registration,
+        updater: NodeStatusUpdater,
+        pods: Callable[[], Iterable[PodInfo]],
+        clock: Clock,
+        settle_s: float,
+        on_wait: Callable[[], None],
+    ) -> None:
+        self._server = server
+        self._registration = registration
+        self._updater = updater
+        self._pods = pods
+        self._clock = clock
+        self._settle_s = settle_s
+        self._on_wait = on_wait
+        self._acts = asyncio.Event()
+        self._lock: int | None = None
+
+    @property
+    def acts(self) -> bool:
+        """Whether this agent is the one that acts on the node."""
+        return self._acts.is_set()
+
+    async def run(self) -> None:
+        """Wait for the other agent's end, then keep the plugin registered until cancelled."""
+        folder = self._server.socket.parent
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = self._lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        if not _locked(lock):
+            log.info("another_agent_acts", folder=str(folder))
+        while not _locked(lock):
+            self._on_wait()
+            await self._clock.sleep(_POLL_S)
+        remove_other_sockets(self._server.socket)
+        self._acts.set()
+        log.info("node_taken_over")
+        await self._registration.run()
+
+    def when_acting(
+        self, *parts: Callable[[], Awaitable[None]]
+    ) -> Callable[[], Coroutine[Any, Any, None]]:
+        """Return what runs *parts*, one after the other, once this agent acts on the node."""
+
+        async def run() -> None:
+            await self._acts.wait()
+            for part in parts:
+                await part()
+
+        return run
+
+    async def start(self) -> None:
+        await self._server.start()
+
+    async def stop(self, limit_s: float) -> None:
+        """Warn the scheduler, wait up to *limit_s* seconds for pods on their way, then stop."""
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._leave()
+        except TimeoutError:
+            pods = sorted(pod.record.key for pod in self._not_admitted())
+            log.warning("left_before_pods_were_admitted", pods=pods)
+        finally:
+            await self._server.stop(limit_s)
+
+    def release(self) -> None:
+        """Release the lock, so that the next agent acts; nothing of this one may still run."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
+
+    async def _leave(self) -> None:
+        if not self.acts:
+            return
+        self._registration.end(_LEAVING)
+        while not await self._updater.sync():
+            await self._clock.sleep(_POLL_S)
+        await self._clock.sleep(self._settle_s)
+        while self._not_admitted():
+            await self._clock.sleep(_POLL_S)
+
+    def _not_admitted(self) -> list[PodInfo]:
+        """Return the pods that are bound here, and that kubelet has not acknowledged yet."""
+        return [
+            pod
+            for pod in self._pods()
+            if pod.record.live and pod.record.assignment and pod.started_at is None
+        ]
+
+
+def _locked(lock: int) -> bool:
+    try:
+        # On the folder itself, so that nothing is left behind.
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,211 @@
+"""Whether every role runs: Deployments, the DaemonSet, and why pods of theirs do not start."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from fracgpu.doctor.cures import change, install_again
+from fracgpu.doctor.facts import (
+    Facts,
+    Json,
+    is_ready,
+    known,
+    labels_of,
+    name_of,
+    named,
+)
+from fracgpu.doctor.finding import Check, Finding, error, warning
+from fracgpu.doctor.installation import (
+    AGENT,
+    APP_LABEL,
+    CERTS,
+    DEPLOYMENTS,
+    SCHEDULER,
+    WEBHOOK,
+    outside,
+    workloads_of,
+)
+from fracgpu.doctor.ranking import (
+    CERTIFICATES,
+    INSTALLED,
+    pod,
+    pods_of,
+    runtime_class_of,
+    workload,
+)
+from fracgpu.errors import counted, listed, shorten
+
+_USUAL_WAITS: Final = ("ContainerCreating", "PodInitializing")
+_IMAGE_WAITS: Final = (
+    "ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName",
+    "ImageInspectError", "RegistryUnavailable",
+)  # fmt: skip
+_LONGEST: Final = 300
+
+
+def _installed(facts: Facts) -> Iterator[Finding]:
+    configuration = named(known(facts.mutating_webhooks), WEBHOOK)
+    if workloads_of(facts):
+        return
+    if configuration is None:
+        yield error(
+            f"FracGPU is not installed: namespace {facts.system_namespace} has no Deployment of it,"
+            " and the cluster no webhook",
+            cure="docs/install.md; or name the namespace where it runs with --system-namespace",
+            breaks=[INSTALLED],
+        )
+        return
+    outside(facts)
+    namespaces = {
+        (each.get("clientConfig") or {}).get("service", {}).get("namespace")
+        for each in configuration.get("webhooks") or ()
+    } - {None, facts.system_namespace}
+    for namespace in sorted(map(str, namespaces)):
+        yield error(
+            f"namespace {facts.system_namespace} has no Deployment of FracGPU: the webhook runs in "
+            f"namespace {namespace}",
+            cure=f"fracgpu doctor --system-namespace {namespace}",
+            breaks=[INSTALLED],
+        )
+
+
+def _pods_start(facts: Facts) -> Iterator[Finding]:
+    ours = [
+        each
+        for each in known(facts.pods)
+        if labels_of(each).get(APP_LABEL) in (*DEPLOYMENTS, AGENT)
+    ]
+    groups: dict[tuple[str, str], list[tuple[Json, str]]] = {}
+    for each in ours:
+        found = _trouble(each)
+        if found is not None:
+            *key, message = found
+            groups.setdefault((key[0], key[1]), []).append((each, message))
+    running = {labels_of(each)[APP_LABEL] for each in ours if is_ready(each)}
+    for (_, reason), pods in groups.items():
+        apps = sorted({labels_of(each)[APP_LABEL] for each, _ in pods})
+        down = [app for app in apps if app not in running]
+        first, message = pods[0]
+        of = (
+            f"pods of {listed(apps)} do not start"
+            if len(pods) > 1
+            else f"pod {name_of(first)} does not start"
+        )
+        yield (error if down or AGENT in apps else warning)(
+            f"{of}: {reason}" + (f": {shorten(message, limit=_LONGEST)}" if message else ""),
+            cure=_start_cure(facts, reason, name_of(first)),
+            breaks=[*map(pods_of, down), *(pod(name_of(each)) for each, _ in pods)],
+            needs=[*map(runtime_class_of, apps)],
+        )
+
+
+def _trouble(body: Json) -> tuple[str, str, str] | None:
+    """Return why a pod does not start, as kubelet or kube-scheduler says it; None if neither does.
+
+    That is what pods with the same trouble have in common, the reason, and the message.
+    """
+    status, app = body.get("status", {}), labels_of(body)[APP_LABEL]
+    if body["metadata"].get("deletionTimestamp") or is_ready(body):
+        return None
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return app, str(condition.get("reason")), str(condition.get("message") or "")
+    for container in (
+        *(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())
+    ):  # fmt: skip
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        reason = str(waiting.get("reason") or "")
+        if not reason or reason in _USUAL_WAITS:
+            continue
+        if reason in _IMAGE_WAITS:
+            image = str(container.get("image", ""))
+            return image, f"image {image} cannot be pulled", str(waiting.get("message") or reason)
+        ended = (container.get("lastState") or {}).get("terminated") or {}
+        code = f"; its last exit code was {ended['exitCode']}" if "exitCode" in ended else ""
+        return app, reason, f"{ended.get('reason') or waiting.get('message') or ''}{code}"
+    return None
+
+
+def _start_cure(facts: Facts, reason: str, name: str) -> str:
+    kubectl = f"kubectl -n {facts.system_namespace}"
+    if reason.startswith("image "):
+        return (
+            "push the image (make push REGISTRY=...), or correct the chart's image.registry, "
+            f"image.tag and imagePullSecrets; {kubectl} describe pod {name}"
+        )
+    if reason == "CrashLoopBackOff":
+        return f"{kubectl} logs {name} --all-containers --previous"
+    return f"{kubectl} describe pod {name}"
+
+
+def _replicas(facts: Facts) -> Iterator[Finding]:
+    outside(facts)
+    deployments = known(facts.deployments)
+    for name in DEPLOYMENTS:
+        body = named(deployments, name)
+        if body is not None:
+            yield from _available(facts, body)
+        elif name != CERTS:  # cert-manager may make the certificates
+            yield _missing("Deployment", name, facts)
+    if named(known(facts.daemon_sets), AGENT) is None:
+        yield _missing("DaemonSet", AGENT, facts)
+
+
+def _missing(kind: str, name: str, facts: Facts) -> Finding:
+    return error(
+        f"there is no {kind} {name}",
+        cure=install_again(facts),
+        breaks=[workload(name)],
+        needs=[INSTALLED],
+    )
+
+
+def _available(facts: Facts, body: Json) -> Iterator[Finding]:
+    name, namespace = name_of(body), facts.system_namespace
+    wanted = body.get("spec", {}).get("replicas", 1)
+    there = body.get("status", {}).get("availableReplicas") or 0
+    if wanted == 0:
+        role = name.removeprefix("fracgpu-")
+        flags = [f"--set {role}.replicas=2"] if name != CERTS else []
+        yield error(
+            f"Deployment {name} is scaled to 0 replicas",
+            cure=change(
+                body,
+                *flags,
+                otherwise=f"kubectl -n {namespace} scale deployment {name} --replicas=2",
+            ),
+            breaks=[workload(name)],
+        )
+    elif there < wanted:
+        why = _not_created(body)
+        found = error if there == 0 else warning
+        yield found(
+            f"Deployment {name} has {there} of {counted(wanted, 'replica')} available{why}",
+            cure=f"kubectl -n {namespace} describe pods -l {APP_LABEL}={name}",
+            breaks=[workload(name)] if there == 0 else (),
+            # The scheduler's pods wait for their client certificate.
+            needs=[
+                pods_of(name),
+                *(
+                    pod(name_of(each))
+                    for each in known(facts.pods)
+                    if labels_of(each).get(APP_LABEL) == name
+                ),
+                runtime_class_of(name),
+                *([CERTIFICATES, workload(CERTS)] if name == SCHEDULER else ()),
+            ],
+        )
+
+
+def _not_created(body: Json) -> str:
+    """Return why the API server refuses a Deployment's pods, such as a quota; mostly empty."""
+    for condition in body.get("status", {}).get("conditions") or ():
+        if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
+            return f": {shorten(str(condition.get('message')), limit=_LONGEST)}"
+    return ""
+
+
+CHECKS: Final = (
+    Check(name="installed", title="FracGPU is installed", find=_installed),
+    Check(name="pods", title="Every pod of FracGPU starts", find=_pods_start),
+    Check(name="replicas", title="Every role has its replicas", find=_replicas),
+)

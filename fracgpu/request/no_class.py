@@ -1,0 +1,96 @@
+"""Why no card class comes into question for a request: what was asked for, and what there is."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from fracgpu import names
+from fracgpu.cards.card_class import CardClass, SelectedNodes
+from fracgpu.errors import RequestError, listed, quoted
+from fracgpu.request.need import PodRequest
+from fracgpu.spelling import MAX_WORD_CHARS, nearest
+
+_MOST_MODELS: Final = 300  # characters of a list of the cluster's models
+
+
+def among_selected(misfit: RequestError, selected: SelectedNodes) -> RequestError:
+    """Return an error about the nodes that the pod selects, which names the selectors."""
+    where = f"among the nodes that {selected.field} {quoted(selected.rules.words)} selects"
+    return RequestError(
+        field=misfit.field,
+        found=misfit.found,
+        wanted=f"{misfit.wanted}, {where}",
+        hint=misfit.hint,
+    )
+
+
+def no_class(
+    request: PodRequest, classes: Sequence[CardClass], selected: SelectedNodes | None
+) -> RequestError:
+    """Return why no card is of a model that the pod allows, or on a node that it selects."""
+    if selected is not None and classes:
+        return _none_selected(request, classes, selected)
+    if not classes:
+        return RequestError(
+            field="the request",
+            found="a share of a card",
+            wanted="a cluster with at least one shared, healthy card",
+            hint=f"no node labelled {names.SHARE_LABEL}=true has reported one yet",
+        )
+    models = models_of(classes)
+    return RequestError(
+        field=names.MODEL,
+        found=", ".join(request.models),
+        wanted="globs that match a card model of this cluster: "
+        + listed(models, limit=_MOST_MODELS),
+        hint=_model_hint(request.models[0], models),
+    )
+
+
+def _none_selected(
+    request: PodRequest, classes: Sequence[CardClass], selected: SelectedNodes
+) -> RequestError:
+    """Return why no card of the selected nodes will do, while the cluster has cards."""
+    here = models_of(selected.classes)
+    if here:
+        error = RequestError(
+            field=names.MODEL,
+            found=", ".join(request.models),
+            wanted=f"globs that match a card model: {listed(here, limit=_MOST_MODELS)}",
+            hint=_model_hint(request.models[0], here),
+        )
+        return among_selected(error, selected)
+    found = f"{selected.names_without}, without one" if selected.count else "no node"
+    return RequestError(
+        field=selected.field,
+        found=selected.rules.words,
+        wanted=f"nodes with a shared, healthy card: it selects {found}",
+        hint=f"the cluster's cards are {sizes_of(classes)}",
+    )
+
+
+def models_of(classes: Sequence[CardClass]) -> list[str]:
+    """Return the models of these classes."""
+    return sorted({model for card_class in classes for model in card_class.models})
+
+
+def sizes_of(classes: Sequence[CardClass]) -> str:
+    """Return the classes, each by its models and its size."""
+    return listed(
+        (
+            f"{'/'.join(sorted(card_class.models))} ({card_class.capacity_mib} MiB)"
+            for card_class in classes
+        ),
+        limit=_MOST_MODELS,
+    )
+
+
+def _model_hint(glob: str, models: Sequence[str]) -> str:
+    if glob.startswith("!"):
+        return ""
+    bare = glob.strip("*").casefold()
+    if len(glob) > MAX_WORD_CHARS:
+        return ""
+    if bare and any(bare in model.casefold() for model in models):
+        return f"write '*{glob.strip('*')}*'"
+    close = nearest(glob, models, cutoff=0.3)
+    return f"did you mean '{close}'?" if close else ""

@@ -1,0 +1,126 @@
+"""Counts pending pods on the nodes to which kube-scheduler has nominated them.
+
+Before kube-scheduler binds a pod it may have to wait: for a volume to be made, for devices, for a
+Permit plugin. From 1.35 on it writes ``status.nominatedNodeName`` then, and clears it if the pod
+is not bound after all. Until the Binding comes, the pod's cards are assumed.
+
+The field also names the node where preemption makes room. That pod does not fit yet, and is not
+counted: filter told kube-scheduler so last. And whoever may write ``pods/status`` can set the
+field. So a nomination counts for a limited time from when it was first seen, and for another only
+if kube-scheduler asks about the pod again and it fits.
+
+Source: pkg/scheduler/schedule_one.go (bindingCycle, handleBindingCycleError), 1.36; the feature
+gate NominatedNodeNameForExpectation, on by default from 1.35.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+import structlog
+
+from fracgpu.placement.card_choice import CardsOnNode, Choosers, cards_on_node
+from fracgpu.request.need import Strategy
+from fracgpu.state.ledger import Ledger
+from fracgpu.state.pod_info import PodInfo
+from process.clock import Clock
+
+log = structlog.get_logger()
+
+# kube-scheduler's plugin VolumeBinding gives up after ten minutes by default (bindTimeoutSeconds).
+NOMINATION_LIMIT: Final = timedelta(minutes=11)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Nomination:
+    node: str
+    until: datetime
+
+
+class Nominations:
+    """Assumes the placements of nominated pods in the ledger.
+
+    Each nomination is tried once, when kube-scheduler next asks about any pod: by then all nodes
+    and pods are listed.
+
+    Args:
+        ledger: who holds what.
+        clock: bounds a nomination.
+        strategy: returns the cluster's current default.
+        choosers: strategies that choose cards themselves.
+    """
+
+    def __init__(
+        self, ledger: Ledger, clock: Clock, *, strategy: Callable[[], Strategy], choosers: Choosers
+    ) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._strategy = strategy
+        self._choosers = choosers
+        self._seen: dict[str, _Nomination] = {}
+        self._new: dict[str, PodInfo] = {}
+        self._refused: set[str] = set()
+
+    def see(self, pod: PodInfo) -> None:
+        """Take note of a pending pod as the API server shows it now."""
+        uid = pod.record.uid
+        node, before = pod.nominated_node, self._seen.get(uid)
+        if before is not None and before.node == node:
+            return
+        self._drop(uid)
+        if before is None and not node:
+            return
+        until = self._clock.now() + NOMINATION_LIMIT if before is None else before.until
+        self._seen[uid] = _Nomination(node=node, until=until)
+        if node and pod.need is not None and not pod.gated and not pod.record.terminating:
+            self._new[uid] = pod
+
+    def forget(self, uid: str) -> None:
+        """Forget a pod that is bound or gone."""
+        self._seen.pop(uid, None)
+        self._new.pop(uid, None)
+        self._refused.discard(uid)
+
+    def filtered(self, pod: PodInfo, *, fits: bool) -> None:
+        """Take note that kube-scheduler has asked about a pod, and whether it was given a node."""
+        uid = pod.record.uid
+        if not fits:
+            self._refused.add(uid)
+            return
+        self._refused.discard(uid)
+        if self._seen.pop(uid, None) is not None:
+            self.see(pod)
+            self.count()
+
+    def count(self) -> None:
+        """Assume the placements of the pods that were nominated since the last call."""
+        while self._new:
+            uid, pod = self._new.popitem()
+            nomination, now = self._seen[uid], self._clock.now()
+            if uid in self._refused or uid in self._ledger.assumed or nomination.until <= now:
+                continue
+            answer = cards_on_node(
+                self._ledger,
+                pod,
+                nomination.node,
+                strategy=self._strategy(),
+                choosers=self._choosers,
+                now=now,
+            )
+            if isinstance(answer, CardsOnNode):
+                self._ledger.assume(
+                    pod.record,
+                    node=nomination.node,
+                    assignment=answer.placement.assignment,
+                    until=nomination.until,
+                    move=answer.move,
+                    nominated=True,
+                )
+                log.info("nomination_counted", pod=pod.record.key, node=nomination.node)
+
+    def _drop(self, uid: str) -> None:
+        self._new.pop(uid, None)
+        assumption = self._ledger.assumed.get(uid)
+        if assumption is not None and assumption.nominated:
+            self._ledger.forget(uid)

@@ -1,0 +1,154 @@
+"""An agent leaves its node to the next one: told first, served on, and only one acts at a time."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+from prometheus_client import CollectorRegistry
+
+from deviceplugin.handover import Handover
+from deviceplugin.metrics import DevicePluginMetrics
+from deviceplugin.node.node_status import NodeStatusUpdater
+from fracgpu import names
+from fracgpu.state.pod_info import PodInfo
+from tests.deviceplugin.builders import NODE, FakeCards, a_card, a_pod, a_tracker
+from tests.deviceplugin.kubelet.test_registration import Rig, a_rig, a_stream
+from tests.deviceplugin.node.test_node_status import FakeNode
+from tests.fakes.clock import NOON
+from tests.support.waiting import until_true
+
+SETTLE_S = 3.0
+
+
+@dataclass(slots=True)
+class Parts:
+    rig: Rig
+    node: FakeNode
+    pods: list[PodInfo]
+    handover: Handover
+    beats: list[None]
+
+    @property
+    def taking(self) -> bool:
+        assert self.node.state is not None
+        sharing = self.node.state.sharing
+        return sharing is not None and sharing.shared
+
+
+@asynccontextmanager
+async def parts() -> AsyncIterator[Parts]:
+    async with a_rig() as rig:
+        tracker = a_tracker(FakeCards(a_card()), rig.clock)
+        await tracker.refresh()
+        node, pods, beats = FakeNode(), list[PodInfo](), list[None]()
+        updater = NodeStatusUpdater(
+            node=NODE,
+            tracker=tracker,
+            current=lambda: node.state,
+            writer=node,
+            clock=rig.clock,
+            metrics=DevicePluginMetrics(CollectorRegistry()),
+            unregistered=lambda: rig.registration.problem,
+        )
+        handover = another(rig, updater, pods, beats)
+        await rig.kubelet.start()
+        await rig.server.start()
+        try:
+            async with asyncio.TaskGroup() as group:
+                task = group.create_task(handover.run())
+                await until_true(lambda: rig.count == 1, what="the agent has registered")
+                async with a_stream(rig):
+                    await updater.sync()
+                    yield Parts(rig, node, pods, handover, beats)
+                    task.cancel()
+        finally:
+            handover.release()
+
+
+def another(
+    rig: Rig, updater: NodeStatusUpdater, pods: list[PodInfo], beats: list[None]
+) -> Handover:
+    return Handover(
+        server=rig.server,
+        registration=rig.registration,
+        updater=updater,
+        pods=lambda: pods,
+        clock=rig.clock,
+        settle_s=SETTLE_S,
+        on_wait=lambda: beats.append(None),
+    )
+
+
+async def test_a_leaving_agent_tells_the_scheduler_first_and_serves_until_pods_are_admitted() -> (
+    None
+):
+    async with parts() as there, asyncio.TaskGroup() as group:
+        assert there.taking
+        bound = replace(a_pod("bound"), started_at=None)
+        there.pods.append(bound)
+
+        leaving = group.create_task(there.handover.stop(60))
+        await until_true(lambda: not there.taking, what="the node says that it takes no pods")
+        await there.rig.clock.wait_for_sleepers(2)
+        await there.rig.clock.advance(SETTLE_S + 10)
+        served = there.rig.server.intact
+        there.pods[:] = [replace(bound, started_at=NOON)]
+        await there.rig.clock.advance(1)
+        await leaving
+
+        assert served
+        assert not there.rig.server.intact
+        assert there.node.state is not None
+        assert there.node.state.sharing is not None
+        assert there.node.state.sharing.reason == names.AGENT_NOT_REGISTERED
+        assert there.node.state.capacity[names.GPU_MEM] == "8000"
+
+
+async def test_a_pod_that_kubelet_never_admits_does_not_keep_an_agent_for_ever() -> None:
+    async with parts() as there:
+        there.pods.append(replace(a_pod("bound"), started_at=None))
+
+        await there.handover.stop(0.1)
+
+        assert not there.rig.server.intact
+
+
+async def test_two_agents_never_act_at_once_and_the_next_follows_whatever_ended_the_first() -> None:
+    async with parts() as there, asyncio.TaskGroup() as group:
+        acted: list[str] = []
+
+        async def act() -> None:
+            acted.append("second")
+            await asyncio.Event().wait()
+
+        async with a_rig_beside(there) as second:
+            waiting = group.create_task(second.run())
+            loop = group.create_task(second.when_acting(act)())
+            await until_true(lambda: len(there.beats) > 0, what="the second one waits")
+            early = (second.acts, list(acted))
+
+            there.handover.release()  # as the kernel does at the end of a process
+            await there.rig.clock.advance(1)
+            await until_true(lambda: acted == ["second"], what="the second one acts")
+            waiting.cancel()
+            loop.cancel()
+
+        assert early == (False, [])
+
+
+@asynccontextmanager
+async def a_rig_beside(there: Parts) -> AsyncIterator[Handover]:
+    updater = NodeStatusUpdater(
+        node=NODE,
+        tracker=a_tracker(FakeCards(a_card()), there.rig.clock),
+        current=lambda: there.node.state,
+        writer=there.node,
+        clock=there.rig.clock,
+        metrics=DevicePluginMetrics(CollectorRegistry()),
+    )
+    second = another(there.rig, updater, there.pods, there.beats)
+    try:
+        yield second
+    finally:
+        second.release()

@@ -1,0 +1,283 @@
+"""A pod's own selectors decide what its share is a share of, on a real kube-scheduler."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from fracgpu import names
+from fracgpu.cards.card import Card, CardUuid
+from fracgpu.units import Mib
+from simulator.envtest.ports import free_ports
+from tests.certs.tls_harness import a_ca
+from tests.support.gpu import a_sharing_node
+from tests.support.kubectl import Kubectl
+from tests.support.real_scheduler import Harness as Scheduler
+from tests.support.real_scheduler import real_scheduler
+from tests.support.waiting import until
+from tests.webhook.builders import Json, a_pod
+from tests.webhook.cluster import Harness as Webhook
+from tests.webhook.cluster import running, says
+from webhook.settings import WebhookSettings
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+T4, A100 = ("Tesla-T4", 16_000), ("NVIDIA-A100-SXM4-40GB", 40_000)
+CARDS: Final = f"the cluster's cards are {T4[0]} (16000 MiB), {A100[0]} (40000 MiB)"
+
+
+def a_node(name: str, model: str, mib: int, *, count: int = 1) -> Json:
+    cards = [
+        Card(uuid=CardUuid(f"GPU-{name}-{index}"), index=index, model=model, total_mib=Mib(mib))
+        for index in range(count)
+    ]
+    node = a_sharing_node(name, cards=cards)
+    node["metadata"]["labels"] |= {
+        f"{names.CARD_CLASS_LABEL_PREFIX}{mib}": str(count),
+        "nvidia.com/gpu.product": model,
+        "cloud.google.com/gke-accelerator": model.lower(),
+    }
+    return node
+
+
+def a_node_without_cards(name: str) -> Json:
+    node = a_sharing_node(name, cards=())
+    node["metadata"] |= {"labels": {"kubernetes.io/hostname": name}, "annotations": {}}
+    return node
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A real control plane with the webhook and the extender."""
+
+    scheduler: Scheduler
+    kubectl: Kubectl
+    kubeconfig: Path
+
+    async def apply(self, name: str, spec: Json, **asks: str) -> None:
+        await self.kubectl("create", "-f-", stdin=named(name, spec, **asks))
+
+    async def until_bound(self, *wanted: str) -> dict[str, tuple[str, int]]:
+        """Wait until pods with these prefixes have nodes; return each one's node and MiB."""
+
+        async def bound() -> bool:
+            there = await self.scheduler.bound()
+            return all(any(name.startswith(prefix) for name in there) for prefix in wanted)
+
+        await until(bound, what=f"{', '.join(wanted)} have nodes", limit_s=60)
+        found = {}
+        for name, pod in (await self.scheduler.bound()).items():
+            assert pod.record.assignment is not None
+            ((held,),) = pod.record.assignment.values()
+            assert held.card.startswith(f"GPU-{pod.record.node}-")
+            found[name] = (pod.record.node, int(held.mib))
+        return found
+
+
+def named(name: str, spec: Json, **asks: str) -> Json:
+    pod = a_pod(also=asks, spec=spec)
+    pod["metadata"] |= {"name": name, "namespace": "default"}
+    return {"apiVersion": "v1", "kind": "Pod", **pod}
+
+
+def a_workload(kind: str, name: str, **spec: Any) -> Json:
+    pod = a_pod(fraction="0.5", spec=spec)
+    del pod["spec"]["schedulerName"]
+    metadata = {"labels": {"app": name}, "annotations": pod["metadata"]["annotations"]}
+    template = {"metadata": metadata, "spec": pod["spec"]}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"selector": {"matchLabels": {"app": name}}, "template": template},
+    }
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    # The T4s stay freest: without selectors a share is a share of one of them.
+    nodes = [
+        a_node("t4", *T4, count=8),
+        a_node("a100", *A100, count=2),
+        *(a_node_without_cards(f"cpu-{number}") for number in range(10)),
+    ]
+    async with real_scheduler(tmp_path, nodes, controllers=True) as scheduler:
+        kubeconfig = tmp_path / "admin.kubeconfig"
+        listen, telemetry = free_ports(2)
+        settings = WebhookSettings(
+            kubeconfig=str(kubeconfig),
+            listen_host="127.0.0.1",
+            listen_port=listen,
+            telemetry_host="127.0.0.1",
+            telemetry_port=telemetry,
+            drain_wait_s=0,
+        )
+        webhook = Webhook(client=scheduler.client, ca=a_ca(), settings=settings)
+        async with running(webhook):
+            await webhook.give_certificate()
+            await says(webhook, "200")
+            await webhook.register()
+            yield Cluster(scheduler, Kubectl.find(kubeconfig), kubeconfig)
+
+
+def affinity(*terms: Json) -> Json:
+    return {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": list(terms)}}}}
+
+
+def within(key: str, *values: str, operator: str = "In") -> Json:
+    return {"key": key, "operator": operator, "values": list(values)}
+
+
+SELECTORS: Final[dict[str, Json]] = {
+    "host-name": {"nodeSelector": {"kubernetes.io/hostname": "a100"}},
+    "product": {"nodeSelector": {"nvidia.com/gpu.product": A100[0]}},
+    "accelerator": {"nodeSelector": {"cloud.google.com/gke-accelerator": A100[0].lower()}},
+    "term": affinity({"matchExpressions": [within("nvidia.com/gpu.product", A100[0])]}),
+}
+
+
+async def test_a_pod_that_selects_a_node_gets_a_share_of_a_card_of_that_node(
+    cluster: Cluster,
+) -> None:
+    quarter = {"fraction": "0.1"}
+    await cluster.apply("anywhere", {}, **quarter)
+    for name, spec in SELECTORS.items():
+        await cluster.apply(name, spec, **quarter)
+    by_name = affinity(
+        {"matchExpressions": [within("kubernetes.io/hostname", "cpu-0")]},
+        {"matchFields": [within("metadata.name", "a100")]},
+    )
+    await cluster.apply("field", by_name, **quarter)
+
+    found = await cluster.until_bound("anywhere", "field", *SELECTORS)
+
+    assert found["anywhere"] == ("t4", 1600)
+    for name in ("field", *SELECTORS):
+        assert found[name] == ("a100", 4000), name
+
+
+async def test_a_pod_that_selects_no_card_is_refused_and_so_is_its_workload(
+    cluster: Cluster,
+) -> None:
+    def nowhere(selects: str) -> str:
+        return f"want nodes with a shared, healthy card: it selects {selects}; {CARDS}"
+
+    cpu = {"nodeSelector": {"kubernetes.io/hostname": "cpu-0"}}
+    said = await cluster.kubectl.refused("create", "-f-", stdin=named("p", cpu, fraction="0.5"))
+    assert (
+        f"spec.nodeSelector is 'kubernetes.io/hostname=cpu-0'; {nowhere('cpu-0, without one')}"
+        in said
+    )
+
+    gone = affinity({"matchFields": [within("metadata.name", "gone")]})
+    said = await cluster.kubectl.refused("create", "-f-", stdin=named("p", gone, memory="1Gi"))
+    assert f"the required node affinity is 'metadata.name=gone'; {nowhere('no node')}" in said
+
+    for kind in ("Deployment", "DaemonSet"):
+        said = await cluster.kubectl.refused("create", "-f-", stdin=a_workload(kind, "w", **cpu))
+        assert "in spec.template: spec.nodeSelector is 'kubernetes.io/hostname=cpu-0'" in said
+
+    model = {"fraction": "0.5", "model": "*T4*"}
+    a100 = {"nodeSelector": {"kubernetes.io/hostname": "a100"}}
+    said = await cluster.kubectl.refused("create", "-f-", stdin=named("p", a100, **model))
+    assert (
+        f"fracgpu.io/model is '*T4*'; want globs that match a card model: {A100[0]}, among the "
+        "nodes that spec.nodeSelector 'kubernetes.io/hostname=a100' selects" in said
+    )
+
+
+async def test_each_pod_of_a_daemon_set_and_of_a_deployment_gets_a_share_of_its_own_nodes_cards(
+    cluster: Cluster,
+) -> None:
+    shared = {"nodeSelector": {names.SHARE_LABEL: "true"}}
+    await cluster.kubectl("create", "-f-", stdin=a_workload("DaemonSet", "each", **shared))
+    a100 = {"nodeSelector": {"kubernetes.io/hostname": "a100"}}
+    await cluster.kubectl("create", "-f-", stdin=a_workload("Deployment", "one", **a100))
+
+    async def three() -> bool:
+        return len(await cluster.scheduler.bound()) == 3
+
+    await until(three, what="the DaemonSet's two pods and the Deployment's one have nodes")
+    found = await cluster.until_bound("each", "one")
+
+    assert sorted(held for name, held in found.items() if name.startswith("each")) == [
+        ("a100", 20_000),
+        ("t4", 8_000),
+    ]
+    assert [held for name, held in found.items() if name.startswith("one")] == [("a100", 20_000)]
+
+
+async def test_a_daemon_sets_pod_gets_its_card_on_a_cordoned_node_and_another_pod_does_not(
+    cluster: Cluster,
+) -> None:
+    await cluster.kubectl("cordon", "a100")
+    a100 = {"nodeSelector": {"kubernetes.io/hostname": "a100"}}
+    await cluster.apply("waits", a100, fraction="0.25")
+    shared = {"nodeSelector": {names.SHARE_LABEL: "true"}}
+    await cluster.kubectl("create", "-f-", stdin=a_workload("DaemonSet", "each", **shared))
+
+    async def both() -> bool:
+        return len(await cluster.scheduler.bound()) == 2
+
+    await until(both, what="the DaemonSet's two pods have nodes")
+    found = await cluster.until_bound("each")
+
+    assert {node for node, _ in found.values()} == {"a100", "t4"}
+    assert "waits" not in found
+    assert any("unschedulable" in text for text in await cluster.scheduler.failures_of("waits"))
+
+
+async def test_kubectl_warns_of_a_daemon_set_for_nodes_without_cards(cluster: Cluster) -> None:
+    answer = await cluster.kubectl.ask("create", "-f-", stdin=a_workload("DaemonSet", "each"))
+
+    assert answer.ok
+    assert "a DaemonSet makes a pod for each node that it selects, also for cpu-" in answer.error
+    assert 'add the nodeSelector fracgpu.io/share: "true"' in answer.error
+    # Its pods without cards are refused, and the controller goes on to the others.
+    found = await cluster.until_bound("each")
+    assert {node for node, _ in found.values()} <= {"a100", "t4"}
+
+
+async def test_explain_names_a_claim_that_is_to_be_bound_before_a_node_is_chosen(
+    cluster: Cluster,
+) -> None:
+    storage_class = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": "at-once"},
+        "provisioner": "nobody.example",
+        "volumeBindingMode": "Immediate",
+    }
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "data", "namespace": "default"},
+        "spec": {
+            "storageClassName": "at-once",
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }
+    for body in (storage_class, claim):
+        await cluster.kubectl("create", "-f-", stdin=body)
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
+    await cluster.apply("waits", {"volumes": [volume]}, fraction="0.5")
+
+    async def refused() -> bool:
+        said = await cluster.scheduler.failures_of("waits")
+        return any("unbound immediate PersistentVolumeClaims" in text for text in said)
+
+    await until(refused, what="kube-scheduler says that the claim is unbound", limit_s=60)
+    words = ("explain", "pod", "default/waits", "--kubeconfig", str(cluster.kubeconfig))
+    explain = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "cli", *words, stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await explain.communicate()
+
+    assert explain.returncode == 1
+    assert "its claim data is not bound to a volume" in " ".join(said.decode().split())

@@ -1,0 +1,252 @@
+"""A real kube-scheduler honours what pods prefer as often with the extender as without it."""
+
+import random
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from fracgpu import names
+from kube.kinds import NODES, PODS, SERVICES
+from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, some_cards
+from tests.support.real_scheduler import Harness, real_scheduler
+from tests.support.waiting import until
+from tests.support.yaml_files import read_yaml
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+ROOT = Path(__file__).resolve().parents[2]
+SOFT = "preferredDuringSchedulingIgnoredDuringExecution"
+HOST, ZONE, DISK = "kubernetes.io/hostname", "topology.kubernetes.io/zone", "example.com/disk"
+KIND = "example.com/kind"
+NODE_COUNT: Final = 24
+REPLICAS: Final = 12
+MOST_REFUSED: Final = 12
+MOST_LOST_POINTS: Final = 0.3
+CARD_MIB, CARDS = 24_000, 8
+TAINT = {"key": "example.com/kept", "effect": "PreferNoSchedule"}
+
+NODE_AFFINITY, ANTI_AFFINITY = "node affinity", "anti-affinity"
+BY_HOST, BY_ZONE, TAINTS = "spreading by host", "spreading by zone", "taints"
+
+
+def name_of(index: int) -> str:
+    return f"node-{index:02}"
+
+
+def zone_of(node: str) -> str:
+    return "abc"[int(node[-2:]) % 3]
+
+
+def is_fast(node: str) -> bool:
+    """Every second node of the zones b and c, six of them."""
+    return zone_of(node) != "a" and int(node[-2:]) // 3 % 2 == 0
+
+
+def is_kept(node: str) -> bool:
+    return zone_of(node) == "a"
+
+
+def nodes() -> list[Json]:
+    found = []
+    for name in map(name_of, range(NODE_COUNT)):
+        node = a_sharing_node(name, cards=some_cards(name, count=CARDS, mib=CARD_MIB))
+        disk = "fast" if is_fast(name) else "slow"
+        node["metadata"]["labels"] |= {ZONE: zone_of(name), DISK: disk}
+        found.append(node)
+    return found
+
+
+def spreading(kind: str, *, by: str) -> Json:
+    constraint = {"maxSkew": 1, "topologyKey": by, "whenUnsatisfiable": "ScheduleAnyway"}
+    selector = {"labelSelector": {"matchLabels": {KIND: slug(kind)}}}
+    return {"topologySpreadConstraints": [constraint | selector]}
+
+
+def slug(kind: str) -> str:
+    return kind.replace(" ", "-")
+
+
+PREFERENCES: dict[str, Json] = {
+    NODE_AFFINITY: {
+        "affinity": {
+            "nodeAffinity": {
+                SOFT: [
+                    {
+                        "weight": 1,
+                        "preference": {
+                            "matchExpressions": [
+                                {"key": DISK, "operator": "In", "values": ["fast"]}
+                            ]
+                        },
+                    }
+                ]
+            }
+        }
+    },
+    ANTI_AFFINITY: {
+        "affinity": {
+            "podAntiAffinity": {
+                SOFT: [
+                    {
+                        "weight": 1,
+                        "podAffinityTerm": {
+                            "topologyKey": HOST,
+                            "labelSelector": {"matchLabels": {KIND: slug(ANTI_AFFINITY)}},
+                        },
+                    }
+                ]
+            }
+        }
+    },
+    BY_HOST: spreading(BY_HOST, by=HOST),
+    BY_ZONE: spreading(BY_ZONE, by=ZONE),
+    TAINTS: {},
+}
+
+
+def honoured(kind: str, placed: list[str]) -> int:
+    """Return for how many pods of a kind the preference is met, given their nodes."""
+    if kind == NODE_AFFINITY:
+        return sum(map(is_fast, placed))
+    if kind == TAINTS:
+        return sum(not is_kept(node) for node in placed)
+    if kind == BY_ZONE:
+        zones = [zone_of(node) for node in placed]
+        return sum(min(zones.count(zone), len(placed) // 3) for zone in "abc")
+    return len(set(placed))
+
+
+async def create(harness: Harness, kind: str, *, count: int, mib: int, **spec: Any) -> list[str]:
+    """Create pods of a kind at once, wait until they are bound, and return their nodes."""
+    wanted = [f"{slug(kind)}-{index}" for index in range(count)]
+    for name in wanted:
+        pod = a_gpu_pod(name, mib=mib, **spec)
+        pod["metadata"]["labels"] = {KIND: slug(kind)}
+        await harness.client.create(PODS, pod)
+
+    async def bound() -> bool:
+        return set(wanted) <= (await harness.bound()).keys()
+
+    await until(bound, what=f"the pods of kind {kind} are bound", limit_s=90)
+    every = await harness.bound()
+    return [every[name].record.node for name in wanted]
+
+
+async def met(
+    workdir: Path, *, scheduler: str = names.SCHEDULER_NAME, replicas: int = REPLICAS, **chosen: Any
+) -> dict[str, int]:
+    """Return for how many pods of each kind the preference is met.
+
+    Before them pods fill a part of one card of each node of zone a, which nothing prefers, so that
+    packing would choose these.
+    """
+    async with real_scheduler(workdir, nodes(), **chosen) as harness:
+        here = {"schedulerName": scheduler}
+        for node in filter(is_kept, map(name_of, range(NODE_COUNT))):
+            mine = {"nodeSelector": {HOST: node}}
+            await create(harness, f"first-on-{node}", count=1, mib=12_000, **mine, **here)
+        found = {}
+        for kind, preference in PREFERENCES.items():
+            if kind == TAINTS:
+                for node in filter(is_kept, map(name_of, range(NODE_COUNT))):
+                    await harness.client.patch(NODES, node, {"spec": {"taints": [TAINT]}})
+            placed = await create(harness, kind, count=replicas, mib=3_000, **preference, **here)
+            found[kind] = honoured(kind, placed)
+        return found
+
+
+def alone(configuration: Json) -> None:
+    """Leave kube-scheduler as Kubernetes ships it, without an extender."""
+    configuration["extenders"] = []
+    configuration["profiles"] = [{"schedulerName": names.SCHEDULER_NAME}]
+
+
+def shipped(_: Json) -> None:
+    """Leave the configuration of deploy/ as it is."""
+
+
+def clusters_own(configuration: Json) -> None:
+    """Take the profiles that the overlay gives the cluster's own kube-scheduler."""
+    path = ROOT / "deploy" / "cluster-scheduler" / "files" / "config.yaml"
+    configuration["profiles"] = read_yaml(path.read_text())["profiles"]
+
+
+async def test_as_many_preferences_are_honoured_with_the_extender_as_without(
+    tmp_path: Path,
+) -> None:
+    every = dict.fromkeys(PREFERENCES, REPLICAS)
+
+    assert await met(tmp_path / "alone", configure=alone) == every
+    assert await met(tmp_path / "shipped", configure=shipped) == every
+
+
+async def test_the_clusters_own_kube_scheduler_honours_as_many(tmp_path: Path) -> None:
+    found = await met(tmp_path, configure=clusters_own, scheduler="default-scheduler")
+
+    assert found == dict.fromkeys(PREFERENCES, REPLICAS)
+
+
+async def test_a_soft_taint_that_a_pod_tolerates_is_no_reason_against_its_best_node(
+    tmp_path: Path,
+) -> None:
+    kept, other = (a_sharing_node(name) for name in ("node-00", "node-01"))
+    kept["spec"] = {"taints": [TAINT]}
+    tolerations = [{"key": TAINT["key"], "operator": "Exists"}]
+
+    async with real_scheduler(tmp_path, [kept, other]) as harness:
+        there = {"nodeSelector": {HOST: "node-00"}, "tolerations": tolerations}
+        await create(harness, "first", count=1, mib=12_000, **there)
+        placed = await create(harness, "next", count=2, mib=3_000, tolerations=tolerations)
+        elsewhere = await create(harness, "intolerant", count=2, mib=3_000)
+
+    assert placed == ["node-00"] * 2
+    assert elsewhere == ["node-01"] * 2
+
+
+async def allocated_percent(workdir: Path, *, scheduler: str, **chosen: Any) -> float:
+    """Fill a cluster with pods of many sizes that prefer nothing; return how full it gets.
+
+    A Service selects them all, so that kube-scheduler's default spreading has a say.
+    """
+    dice = random.Random(7)  # noqa: S311 - the same pods each time
+    names_of_nodes = [name_of(index) for index in range(12)]
+    here = [
+        a_sharing_node(name, cards=some_cards(name, count=2, mib=CARD_MIB))
+        for name in names_of_nodes
+    ]
+    async with real_scheduler(workdir, here, **chosen) as harness:
+        ports = {"ports": [{"port": 80}], "selector": {KIND: "filling"}}
+        await harness.client.create(
+            SERVICES, {"metadata": {"name": "filling", "namespace": "default"}, "spec": ports}
+        )
+        refused = index = 0
+        while refused < MOST_REFUSED:
+            name, index = f"filling-{index}", index + 1
+            mib = dice.choice((2_000, 3_000, 5_000, 7_000, 10_000, 16_000, 24_000))
+            pod = a_gpu_pod(name, mib=mib, schedulerName=scheduler)
+            pod["metadata"]["labels"] = {KIND: "filling"}
+            await harness.client.create(PODS, pod)
+
+            async def decided(name: str = name) -> bool:
+                return name in await harness.bound() or bool(await harness.failures_of(name))
+
+            await until(decided, what=f"{name} is bound or refused", limit_s=30)
+            refused += name not in await harness.bound()
+        bound = (await harness.bound()).values()
+        held = sum(
+            one.mib
+            for pod in bound
+            for slices in (pod.record.assignment or {}).values()
+            for one in slices
+        )
+    return 100 * held / (len(here) * 2 * CARD_MIB)
+
+
+async def test_the_clusters_own_kube_scheduler_allocates_as_much_as_ours(tmp_path: Path) -> None:
+    ours = await allocated_percent(tmp_path / "ours", scheduler=names.SCHEDULER_NAME)
+    theirs = await allocated_percent(
+        tmp_path / "theirs", scheduler="default-scheduler", configure=clusters_own
+    )
+
+    assert theirs >= ours - MOST_LOST_POINTS

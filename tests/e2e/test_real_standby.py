@@ -1,0 +1,213 @@
+"""The leader changes while pods wait, and kube-scheduler finds the new one.
+
+With the real kube-scheduler, two replicas that are processes, and a Service whose endpoint changes
+after kube-scheduler has connected to the wrong one.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import urllib.request
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fracgpu import names
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
+from kube.access import connect_to
+from kube.client import KubeClient
+from kube.kinds import LEASES, NAMESPACES, PODS
+from simulator.demo.supervisor import ProcessSpec, Supervisor
+from simulator.envtest.extender_certificates import issue_extender_certificates
+from simulator.envtest.ports import free_ports
+from simulator.envtest.scheduler_configuration import scheduler_configuration
+from tests.support.gpu import a_gpu_pod, a_sharing_node, register, some_cards
+from tests.support.real_apiserver import real_api_server
+from tests.support.real_scheduler import assert_cards_hold, is_ready
+from tests.support.sticky_service import StickyService
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+SYSTEM = names.SYSTEM_NAMESPACE
+LEASE = "fracgpu-scheduler-extender"
+SECRET = "fracgpu-scheduler-tls"  # noqa: S105 - the name of a Secret, nothing secret
+ASKED = 'fracgpu_scheduler_requests_total{outcome="not_leading",verb="filter"}'
+LEADS = "fracgpu_scheduler_leader"
+NODES = tuple(f"n{number}" for number in range(5))
+CARD_MIB = 24_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """A replica's ports."""
+
+    port: int
+    telemetry: int
+
+    async def metric(self, name: str) -> float:
+        """Return a metric of the replica; 0 while it does not answer."""
+
+        def read() -> str:
+            url = f"http://127.0.0.1:{self.telemetry}/metrics"
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return str(answer.read().decode())
+
+        try:
+            lines = (await asyncio.to_thread(read)).splitlines()
+        except OSError:
+            return 0.0
+        return next((float(line.split()[-1]) for line in lines if line.startswith(f"{name} ")), 0.0)
+
+    async def leads(self) -> bool:
+        return await is_ready(self.telemetry) and await self.metric(LEADS) == 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Harness:
+    """A control plane whose kube-scheduler asks *service*, and two replicas, of which *a* leads."""
+
+    client: KubeClient
+    service: StickyService
+    a: Replica
+    b: Replica
+    roles: Sequence[Supervisor]
+
+    async def give_the_lease_to(self, identity: str) -> None:
+        """Make a replica the holder, while the one that leads lives on."""
+
+        async def given() -> bool:
+            lease = await self.client.get_object(LEASES, LEASE, namespace=SYSTEM)
+            lease["spec"]["holderIdentity"] = identity
+            await self.client.replace(LEASES, lease)
+            return True
+
+        await until(given, what=f"the lease of {identity}")
+
+    async def follow_the_leader(self) -> None:
+        """Make whoever leads the Service's endpoint, as its EndpointSlice does, until cancelled."""
+        while True:
+            for replica in (self.a, self.b):
+                if await replica.leads():
+                    self.service.endpoint = replica.port
+            await asyncio.sleep(0.2)  # another process's state
+
+    async def bound(self) -> dict[str, PodInfo]:
+        pods = [decode_pod_info(bytes(raw)) for raw in (await self.client.list(PODS)).items]
+        return {pod.record.name: pod for pod in pods if pod.record.node}
+
+    async def placed(self) -> int:
+        return len(await self.bound())
+
+
+@asynccontextmanager
+async def two_replicas(workdir: Path, *, over_tls: bool) -> AsyncIterator[Harness]:
+    ports = free_ports(4)
+    a = Replica(port=ports[0], telemetry=ports[1])
+    b = Replica(port=ports[2], telemetry=ports[3])
+    service = StickyService(endpoint=a.port)
+    async with (
+        real_api_server(workdir) as api,
+        connect_to(api.url, token=api.token, ca_file=api.ca_file) as client,
+        service.open(),
+    ):
+        await client.create(NAMESPACES, {"metadata": {"name": SYSTEM}})
+        for node in NODES:
+            cards = some_cards(node, count=8, mib=CARD_MIB)
+            await register(client, a_sharing_node(node, cards=cards))
+        kubeconfig = api.kubeconfig(workdir / "admin.kubeconfig")
+        tls = await issue_extender_certificates(client, workdir, secret=SECRET)
+        specs = [
+            _spec(name, replica, kubeconfig, over_tls=over_tls)
+            for name, replica in (("a", a), ("b", b))
+        ]
+        scheme = "https" if over_tls else "http"
+        config = workdir / "kube-scheduler.json"
+        written = scheduler_configuration(
+            extender_url=f"{scheme}://127.0.0.1:{service.port}",
+            kubeconfig=kubeconfig,
+            tls=tls if over_tls else None,
+        )
+        await asyncio.to_thread(config.write_text, json.dumps(written))
+        async with asyncio.TaskGroup() as group:
+            roles = [Supervisor([spec], log_dir=workdir) for spec in specs]
+            running = group.create_task(roles[0].run(), name="a")
+            await until(a.leads, what="a leads", limit_s=60)
+            other = group.create_task(roles[1].run(), name="b")
+            await until(lambda: is_ready(b.telemetry), what="b is ready", limit_s=60)
+            await api.start_scheduler(config)
+            try:
+                yield Harness(client=client, service=service, a=a, b=b, roles=roles)
+            finally:
+                running.cancel()
+                other.cancel()
+
+
+def _spec(name: str, replica: Replica, kubeconfig: Path, *, over_tls: bool) -> ProcessSpec:
+    argv = [sys.executable, "-m", "cli", "run", "scheduler", f"--identity={name}"]
+    argv += [f"--kubeconfig={kubeconfig}", "--drain-wait-s=0"]
+    argv += [f"--listen-port={replica.port}", f"--telemetry-port={replica.telemetry}"]
+    argv += [f"--tls-secret={SECRET}"] if over_tls else []
+    return ProcessSpec(name=name, argv=argv, env=dict(os.environ))
+
+
+@pytest.mark.parametrize("over_tls", [True, False], ids=["HTTP/2", "HTTP/1.1"])
+async def test_a_standby_keeps_no_connection_of_kube_scheduler_and_pods_are_placed_within_seconds(
+    tmp_path: Path, *, over_tls: bool
+) -> None:
+    async with two_replicas(tmp_path, over_tls=over_tls) as harness:
+        await harness.client.create(PODS, a_gpu_pod("before", mib=100))
+
+        async def placed() -> bool:
+            return await harness.placed() == 1
+
+        await until(placed, what="a pod is placed by the first leader", limit_s=30)
+        await harness.give_the_lease_to("b")
+        await until(harness.b.leads, what="b leads", limit_s=60)
+        # Restarted, and the Service's endpoint still: kube-scheduler connects to it anew.
+        await until(lambda: is_ready(harness.a.telemetry), what="a waits", limit_s=60)
+        for number in range(40):
+            await harness.client.create(PODS, a_gpu_pod(f"p{number}", mib=100))
+
+        async def asked() -> bool:
+            return await harness.a.metric(ASKED) >= 1
+
+        await until(asked, what="the standby is asked", limit_s=30)
+        harness.service.endpoint = harness.b.port
+
+        async def all_placed() -> bool:
+            return await harness.placed() == 41
+
+        # kube-scheduler waits ten seconds at most before it tries a pod again.
+        await until(all_placed, what="every pod is placed by the new leader", limit_s=30)
+
+
+async def test_pods_that_fill_every_card_are_placed_while_leaders_are_killed_and_none_overbooks(
+    tmp_path: Path,
+) -> None:
+    async with two_replicas(tmp_path, over_tls=True) as harness:
+        wanted = {f"p{number}": (7_900, 1) for number in range(3 * 8 * len(NODES))}
+        most = len(wanted)
+        async with asyncio.TaskGroup() as group:
+            following = group.create_task(harness.follow_the_leader(), name="endpoint")
+            for kill in range(4):
+                for number in range(kill * most // 4, (kill + 1) * most // 4):
+                    await harness.client.create(PODS, a_gpu_pod(f"p{number}", mib=7_900))
+
+                async def some_placed(least: int = kill * most // 4 + 1) -> bool:
+                    return await harness.placed() >= least
+
+                await until(some_placed, what="some of them are placed", limit_s=60)
+                leader = 0 if await harness.a.metric(LEADS) == 1 else 1
+                harness.roles[leader].kill("ab"[leader])
+
+            async def all_placed() -> bool:
+                return await harness.placed() == most
+
+            await until(all_placed, what="all are placed", limit_s=100)
+            following.cancel()
+        assert_cards_hold(await harness.bound(), wanted, card_mib=CARD_MIB)

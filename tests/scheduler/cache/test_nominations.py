@@ -1,0 +1,140 @@
+"""A pod that kube-scheduler has nominated to a node holds its card there, for a limited time."""
+
+import pytest
+
+from scheduler.cache.nominations import NOMINATION_LIMIT
+from scheduler.extender.api import FilterResult
+from tests.scheduler.harness import Harness
+from tests.support.gpu import some_cards
+
+
+def cluster_of_one_card() -> Harness:
+    return Harness("n", cards=1)
+
+
+def nominate(cluster: Harness, name: str = "p", *, node: str = "n") -> None:
+    """Write a pod's nomination as kube-scheduler does, and let the informer see it."""
+    pod = cluster.copy_of(name)
+    pod.setdefault("status", {})["nominatedNodeName"] = node
+    cluster.api.put(pod)
+    cluster.see(name)
+
+
+def ask(cluster: Harness, name: str = "p") -> FilterResult:
+    """Filter a pod as the extender's server does."""
+    args = cluster.asking(name, "n")
+    cluster.nominations.count()
+    result = cluster.extender.filter(args)
+    cluster.cycles.filtered(args.pod, result)
+    return result
+
+
+def fits(cluster: Harness, name: str) -> bool:
+    return ask(cluster, name).passed == ("n",)
+
+
+def test_a_nominated_pod_holds_its_card_until_its_binding() -> None:
+    cluster = cluster_of_one_card()
+    cluster.create("p", mib=20_000)
+    cluster.create("q", mib=20_000)
+    assert fits(cluster, "p")
+
+    nominate(cluster)
+
+    assert not fits(cluster, "q")
+    assert fits(cluster, "p"), "what is held for the pod itself is not in its way"
+
+
+async def test_its_binding_takes_the_card_that_was_held() -> None:
+    cluster = cluster_of_one_card()
+    cluster.create("p", mib=20_000)
+    assert fits(cluster, "p")
+    nominate(cluster)
+    cluster.nominations.count()
+
+    assert await cluster.bind() == ""
+
+    cluster.see("p")
+    assert cluster.held() == 20_000
+    assert not cluster.ledger.assumed
+
+
+@pytest.mark.parametrize("what", ["cleared", "deleted"])
+def test_the_card_is_free_once_the_nomination_is_gone(what: str) -> None:
+    cluster = cluster_of_one_card()
+    cluster.create("p", mib=20_000)
+    cluster.create("q", mib=20_000)
+    assert fits(cluster, "p")
+    nominate(cluster)
+    assert not fits(cluster, "q")
+
+    if what == "cleared":
+        nominate(cluster, node="")
+    else:
+        cluster.delete("p")
+
+    assert fits(cluster, "q")
+
+
+def test_a_nomination_for_which_preemption_makes_room_holds_nothing() -> None:
+    cluster = cluster_of_one_card()
+    cluster.create("q", mib=20_000)
+    assert fits(cluster, "q")
+    nominate(cluster, "q")
+    cluster.create("p", mib=20_000)
+    cluster.create("r", mib=20_000)
+    assert not fits(cluster, "p")
+
+    nominate(cluster, "p")  # kube-scheduler evicts for it
+    cluster.delete("q")
+
+    assert fits(cluster, "r")
+
+
+async def test_a_nomination_lapses_and_is_not_renewed_by_writing_it_again() -> None:
+    cluster = cluster_of_one_card()
+    cluster.create("p", mib=20_000)
+    cluster.create("q", mib=20_000)
+    nominate(cluster)  # nobody has asked about it
+    assert not fits(cluster, "q")
+
+    await cluster.clock.advance(NOMINATION_LIMIT.total_seconds())
+    nominate(cluster, node="")
+    nominate(cluster)
+
+    assert fits(cluster, "q")
+
+
+async def test_it_counts_anew_once_kube_scheduler_asks_about_the_pod_again() -> None:
+    cluster = cluster_of_one_card()
+    cluster.create("p", mib=20_000)
+    cluster.create("q", mib=20_000)
+    nominate(cluster)
+    assert not fits(cluster, "q")
+    await cluster.clock.advance(NOMINATION_LIMIT.total_seconds() - 1)
+
+    assert fits(cluster, "p")
+
+    await cluster.clock.advance(2)
+    assert not fits(cluster, "q")
+
+
+def test_a_gated_pod_holds_nothing() -> None:
+    cluster = cluster_of_one_card()
+    cluster.create("p", mib=20_000, schedulingGates=[{"name": "example.com/wait"}])
+    cluster.create("q", mib=20_000)
+
+    nominate(cluster)
+
+    assert fits(cluster, "q")
+
+
+def test_a_nomination_seen_before_the_node_counts_once_the_node_is_known() -> None:
+    cluster = Harness("other", cards=1)
+    cluster.create("p", mib=20_000)
+    cluster.create("q", mib=20_000)
+    nominate(cluster)
+
+    cluster.add_node("n", some_cards("n", count=1))
+
+    assert not fits(cluster, "q")

@@ -1,0 +1,102 @@
+"""What keeps the waiting pods waiting, and for how long."""
+
+from collections import Counter
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from fracgpu import names
+from fracgpu.placement.fit_index import Obstacle, refusal
+from kube.informer import ChangeType
+from scheduler.metrics import Waiting, WaitReason
+from tests.fakes.clock import NOON
+from tests.support.page import PageCluster
+
+GATES = [{"name": "queue"}]
+CREATED = {"creationTimestamp": (NOON - timedelta(minutes=20)).isoformat()}
+
+
+def refused(why: str) -> dict[str, Any]:
+    """Return a pod's status after kube-scheduler has tried it."""
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": why,
+        "lastTransitionTime": NOON.isoformat(),
+    }
+    return {"conditions": [condition]}
+
+
+def counted(cluster: PageCluster) -> Mapping[WaitReason, int]:
+    return {reason: waiting.pods for reason, waiting in cluster.board.waiting.by_reason().items()}
+
+
+# As kube-scheduler 1.36 writes them; tests/e2e/test_real_waiting.py has it write them.
+@pytest.mark.parametrize(
+    ("why", "reason"),
+    [
+        ("1 Insufficient cpu, 1 Insufficient fracgpu.io/gpu-mem.", WaitReason.MEMORY),
+        ("1 Insufficient fracgpu.io/gpu-slot, 1 node(s) had untolerated taint", WaitReason.COMPUTE),
+        ("3 node(s) without a fitting card (2 wrong card model or size, 1 too few cards that fit "
+         "together; fracgpu explain says more)", WaitReason.TOGETHER),
+        ("3 node(s) without a fitting card (3 no shared cards known; fracgpu explain says more)",
+         WaitReason.NO_CARDS),
+        ("1 node(s) didn't match Pod's node affinity/selector.", WaitReason.NOT_CARDS),
+    ],
+)  # fmt: skip
+def test_a_pod_waits_for_what_its_nearest_node_lacks(why: str, reason: WaitReason) -> None:
+    cluster = PageCluster()
+    cluster.pod("p", status=refused(f"0/3 nodes are available: {why}"))
+
+    assert counted(cluster) == {reason: 1}
+
+
+@pytest.mark.parametrize("obstacle", Obstacle)
+def test_the_reasons_are_those_that_the_extender_gives(obstacle: Obstacle) -> None:
+    cluster = PageCluster()
+    cluster.pod("p", status=refused(refusal(Counter({obstacle: 3}))))
+
+    assert counted(cluster) == {WaitReason[obstacle.name]: 1}
+
+
+def test_a_pod_that_was_not_tried_or_cannot_be_read_says_so() -> None:
+    cluster = PageCluster()
+    cluster.pod("new")
+    cluster.pod("odd", annotations={names.FRACTION: "half"})
+
+    assert counted(cluster) == {WaitReason.NOT_TRIED: 1, WaitReason.REQUEST: 1}
+
+
+@pytest.mark.parametrize("end", [{"what": ChangeType.DELETED}, {"on": "small"}])
+def test_a_pod_that_has_a_node_or_is_gone_waits_no_more(end: Mapping[str, Any]) -> None:
+    cluster = PageCluster()
+    cluster.node("small")
+    cluster.pod("p")
+
+    cluster.pod("p", **end)
+
+    assert counted(cluster) == {}
+
+
+def test_the_longest_wait_is_that_of_the_pod_created_first() -> None:
+    cluster = PageCluster()
+    cluster.pod("young", meta={"creationTimestamp": NOON.isoformat()})
+    cluster.pod("old", meta=CREATED)
+
+    assert cluster.board.waiting.by_reason()[WaitReason.NOT_TRIED] == Waiting(
+        pods=2, longest_s=1200
+    )
+
+
+async def test_a_gated_pod_waits_from_the_moment_its_gate_is_removed() -> None:
+    cluster = PageCluster()
+    cluster.pod("p", meta=CREATED, schedulingGates=GATES)
+    assert counted(cluster) == {}
+
+    cluster.pod("p", meta=CREATED)
+    await cluster.advance(30)
+
+    assert cluster.board.waiting.by_reason()[WaitReason.NOT_TRIED] == Waiting(pods=1, longest_s=30)
