@@ -25,6 +25,7 @@ from cli.commands import moves
 from cli.commands.doctor import main
 from cli.main import FAILED
 from fracgpu import names
+from fracgpu.doctor.admission import BINDINGS
 from fracgpu.doctor.checkup import CHECKS
 from fracgpu.doctor.measurements import SERIES
 from kube.access import connect
