@@ -23,7 +23,7 @@ MODULE ?=
 RECORD ?=
 
 .PHONY: help setup demo test check lint types imports format hooks e2e card test-pythons bench bench-rebalancer fuzz soak mutants \
-	lock proto can-push dashboards chart commands screenshots image push images clean
+	lock proto can-push dashboards manifests commands screenshots image push images clean
 
 ##@ Start here
 
@@ -130,11 +130,11 @@ proto: setup ## generate deviceplugin/proto from our .proto files
 	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. \
 		deviceplugin/proto/cri.proto deviceplugin/proto/deviceplugin.proto deviceplugin/proto/podresources.proto
 
-dashboards: setup ## write the Grafana dashboards in deploy/grafana; then run make chart
+dashboards: setup ## write the Grafana dashboards into the chart; then run make manifests
 	$(BIN)/python -m tools.dashboards
 
-chart: setup ## write charts/fracgpu, the Helm chart, from deploy/ and overlays/
-	$(BIN)/python -m tools.helm_chart
+manifests: setup ## render deploy/ from the Helm chart, charts/fracgpu, and write its schema (needs helm)
+	$(BIN)/python -m tools.manifests
 
 commands: setup ## write the reference of all commands at the end of docs/commands.md
 	$(BIN)/python -m cli.reference
@@ -143,7 +143,7 @@ screenshots: setup ## take the pictures of docs/page.md from a run of the demo (
 	$(BIN)/python -m tools.page
 
 images: setup ## list the images that a cluster pulls (options: IMAGES="--kubernetes 1.33.5")
-	@$(BIN)/python -m tools.helm_chart.images $(IMAGES)
+	@$(BIN)/python -m tools.manifests.images $(IMAGES)
 
 clean: ## remove what the other targets made
 	find . -name __pycache__ -not -path "./.venv*" -prune -exec rm -rf {} +

@@ -135,8 +135,10 @@ class Left:
         return bool(self.nodes or self.namespaces or self.moved)
 
 
-async def make_plan(client: KubeClient, *, node: str | None = None) -> RemovalPlan:
-    """Return what there is to remove, or only what is on one *node*.
+async def make_plan(
+    client: KubeClient, *, node: str | None = None, nodes_only: bool = False
+) -> RemovalPlan:
+    """Return what there is to remove, or only what is on one *node* or on all.
 
     Raises:
         KubeError: the API server did not answer.
@@ -148,9 +150,11 @@ async def make_plan(client: KubeClient, *, node: str | None = None) -> RemovalPl
         if reason:
             raise StillSharesError(reason)
         return RemovalPlan(**_marked([body]), pods=await _holders(client, node=node))
+    bodies = [decode_object(raw) for raw in (await client.list(NODES)).items]
+    if nodes_only:
+        return RemovalPlan(nodes=_marked(bodies)["nodes"], pods=await _holders(client))
     namespaces = await _namespaces(client)
     objects = [found for kind in _KINDS for found in await _labelled(client, kind)]
-    bodies = [decode_object(raw) for raw in (await client.list(NODES)).items]
     return RemovalPlan(
         **_marked(bodies),
         objects=[found for found in objects if found.namespace not in namespaces],
@@ -236,9 +240,7 @@ class Removal:
         Raises:
             KubeError: the API server refused; running it again is safe.
         """
-        without_agent = await self._unshare(plan.nodes)
-        for name in plan.nodes:
-            await self._clean(name)
+        without_agent = (await self.clean_nodes(plan)).without_agent
         await self._delete(found for found in plan.objects if found.kind in _ADMISSION)
         await self._delete(
             FoundObject(kind=NAMESPACES, name=namespace) for namespace in plan.namespaces
@@ -248,6 +250,19 @@ class Removal:
         await self._delete(found for found in plan.objects if found.kind not in _ADMISSION)
         left = await self._wait_clean(plan.on_nodes)
         return Left(nodes=left, namespaces=waiting, without_agent=without_agent, moved=moved)
+
+    async def clean_nodes(self, plan: RemovalPlan) -> Left:
+        """Remove what is on the plan's nodes, without waiting for kubelet's count of slots.
+
+        Returns the nodes without an agent that cleaned up.
+
+        Raises:
+            KubeError: the API server refused; running it again is safe.
+        """
+        without_agent = await self._unshare(plan.nodes)
+        for name in plan.nodes:
+            await self._clean(name)
+        return Left(without_agent=without_agent)
 
     async def _unshare(self, nodes: Mapping[str, NodeMarks]) -> list[str]:
         """Remove the label, wait for the agents to clean up; return the nodes where none did."""

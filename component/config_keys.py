@@ -1,7 +1,7 @@
 """The keys of the ConfigMap, and the parser of ``placement``, which several roles read."""
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from fracgpu.errors import shorten
 from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
@@ -49,6 +49,15 @@ def read_strategy(placement: Mapping[str, object]) -> Strategy:
     if mistakes or found is None:
         raise ValueError("; ".join(mistakes))
     return found
+
+
+def placement_schema() -> dict[str, Any]:
+    """Return the JSON schema of what `read_strategy` reads, for the values of the Helm chart."""
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {_STRATEGY: {"enum": [strategy.value for strategy in Strategy]}},
+    }
 
 
 def _nearest(key: str, known: Iterable[str]) -> str:

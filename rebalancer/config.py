@@ -44,7 +44,7 @@ def parse_policy(text: str) -> RebalancerPolicy:
     for key, value in found.items():
         try:
             if key in _READERS:
-                name, read = _READERS[key]
+                name, read, _ = _READERS[key]
                 values[name] = read(value)
             elif key in by_key:
                 values[by_key[key].name] = _number(value, by_key[key])
@@ -72,6 +72,21 @@ def camel(name: str) -> str:
     """Return a field's name as the ConfigMap has it: ``hotRatio`` for ``hot_ratio``."""
     first, *rest = name.split("_")
     return first + "".join(part.capitalize() for part in rest)
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON schema of what `parse_policy` reads, for the values of the Helm chart."""
+    numbers = {
+        camel(tunable.name): {
+            "description": tunable.meaning,
+            "type": "integer" if tunable.whole else "number",
+            "minimum": tunable.low,
+            "maximum": tunable.high,
+        }
+        for tunable in tunables()
+    }
+    others = {key: dict(accepted) for key, (_, _, accepted) in _READERS.items()}
+    return {"type": "object", "additionalProperties": False, "properties": {**others, **numbers}}
 
 
 def reference() -> str:
@@ -208,13 +223,27 @@ def _shown(value: object) -> str:
     return shorten(repr(value), limit=_MOST_SHOWN)
 
 
-# What is not a number: the field that each key sets, and what reads it. Its ValueError says what
-# was there and what was wanted.
-_READERS: Final[Mapping[str, tuple[str, Callable[[object], object]]]] = {
-    "mode": ("mode", _mode),
-    "makeRoom": ("make_room", _make_room),
-    "paused": ("paused", _flag),
-    "aggressiveness": ("aggressiveness", _level),
-    "changeFreezes": ("change_freezes", _freezes),
-    "resetBreakersAt": ("reset_breakers_at", _time),
+# What is not a number: the field that each key sets, what reads it, and its JSON schema. The
+# ValueError says what was there and what was wanted.
+_READERS: Final[Mapping[str, tuple[str, Callable[[object], object], Mapping[str, Any]]]] = {
+    # YAML 1.1 reads a bare `off` as False.
+    "mode": ("mode", _mode, {"enum": [*(mode.value for mode in Mode), False]}),
+    "makeRoom": ("make_room", _make_room, {"enum": [*(each.value for each in MakeRoom), False]}),
+    "paused": ("paused", _flag, {"type": "boolean"}),
+    "aggressiveness": ("aggressiveness", _level, {"type": "integer", "enum": list(LEVELS)}),
+    "changeFreezes": (
+        "change_freezes",
+        _freezes,
+        {
+            "type": "array",
+            "maxItems": _MOST_FREEZES,
+            "items": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["schedule", "duration"],
+                "properties": {key: {"type": "string"} for key in _FREEZE_KEYS},
+            },
+        },
+    ),
+    "resetBreakersAt": ("reset_breakers_at", _time, {"type": "string", "minLength": 1}),
 }

@@ -14,7 +14,7 @@ from fracgpu import names
 from fracgpu.cards.card_class import model_key
 from fracgpu.errors import WireError
 from fracgpu.request.dialects import DialectSettings, read_dialect_settings
-from fracgpu.request.dialects.enablement import DIALECT_OPTIONS, DIALECTS
+from fracgpu.request.dialects.enablement import DIALECT_OPTIONS, DIALECTS, dialect_schemas
 from fracgpu.request.grant import ClassRule
 from fracgpu.spelling import unknown_keys
 from fracgpu.units import MAX_MIB, Mib
@@ -28,6 +28,10 @@ _KIND: Final = re.compile(r"[A-Z][A-Za-z0-9]{0,62}", re.ASCII)
 _PATH: Final = re.compile(r"[A-Za-z0-9_*-]{1,63}(\.[A-Za-z0-9_*-]{1,63}){0,15}", re.ASCII)
 
 _MOST_WORKLOADS: Final = 64
+
+_NOT_BLANK: Final = "[^ ]"
+
+_WHEN_NO_CAPACITY: Final = ("refuse", "wait")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +92,7 @@ def parse_admission(text: str, *, base: AdmissionConfig) -> AdmissionConfig:
         if key not in _READERS:
             continue
         try:
-            config = _READERS[key](config, value)
+            config = _READERS[key][0](config, value)
         except ValueError as error:
             mistakes.append(f"{key} is {_shown(value)}; want {error}")
     if mistakes:
@@ -108,8 +112,8 @@ def _default_class_mib(config: AdmissionConfig, value: object) -> AdmissionConfi
 
 
 def _when_no_capacity(config: AdmissionConfig, value: object) -> AdmissionConfig:
-    if value not in ("refuse", "wait"):
-        raise ValueError("refuse or wait")
+    if value not in _WHEN_NO_CAPACITY:
+        raise ValueError(" or ".join(_WHEN_NO_CAPACITY))
     return _with_classes(config, wait=value == "wait")
 
 
@@ -164,16 +168,61 @@ def _workload(value: object, *, wanted: str) -> WorkloadKind:
     return WorkloadKind(group=group, kind=kind, templates=templates)
 
 
-_READERS: Final[Mapping[str, Callable[[AdmissionConfig, Any], AdmissionConfig]]] = {
-    "defaultModel": _default_model,
-    "defaultClassMib": _default_class_mib,
-    "whenNoCapacity": _when_no_capacity,
-    "schedulerName": _scheduler_name,
-    "voidOthers": _void_others,
-    "labelReservedMib": _label_reserved_mib,
-    "excludedNamespaces": _excluded_namespaces,
-    "workloads": _workloads,
+_TEXTS: Final = {
+    "anyOf": [
+        {"type": "string", "pattern": _NOT_BLANK},
+        {"type": "array", "minItems": 1, "items": {"type": "string", "pattern": _NOT_BLANK}},
+    ]
 }
+
+# What reads each key, and its JSON schema.
+_READERS: Final[
+    Mapping[str, tuple[Callable[[AdmissionConfig, Any], AdmissionConfig], Mapping[str, Any]]]
+] = {
+    "defaultModel": (_default_model, _TEXTS),
+    "defaultClassMib": (
+        _default_class_mib,
+        {"type": "integer", "minimum": 1, "maximum": MAX_MIB},
+    ),
+    "whenNoCapacity": (_when_no_capacity, {"enum": list(_WHEN_NO_CAPACITY)}),
+    "schedulerName": (_scheduler_name, {"type": "string", "pattern": f"^({_DNS_LABEL.pattern})?$"}),
+    "voidOthers": (_void_others, {"type": "boolean"}),
+    "labelReservedMib": (
+        _label_reserved_mib,
+        {"type": "integer", "minimum": 0, "maximum": MAX_MIB},
+    ),
+    "excludedNamespaces": (
+        _excluded_namespaces,
+        {"type": "array", "items": {"type": "string", "pattern": f"^{_DNS_LABEL.pattern}$"}},
+    ),
+    "workloads": (
+        _workloads,
+        {
+            "type": "array",
+            "maxItems": _MOST_WORKLOADS,
+            "items": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["group", "kind", "templates"],
+                "properties": {
+                    "group": {"type": "string", "pattern": f"^({_DNS_LABEL.pattern})?$"},
+                    "kind": {"type": "string", "pattern": f"^{_KIND.pattern}$"},
+                    "templates": _TEXTS,
+                },
+            },
+        },
+    ),
+}
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON schema of what `parse_admission` reads, for the values of the Helm chart."""
+    read = {key: dict(accepted) for key, (_, accepted) in _READERS.items()}
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {**read, **dialect_schemas()},
+    }
 
 
 def _with_classes(config: AdmissionConfig, **changes: Any) -> AdmissionConfig:

@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
 
 async def _run(client: KubeClient, options: argparse.Namespace) -> int:
     try:
-        plan = await make_plan(client, node=options.node)
+        plan = await make_plan(client, node=options.node, nodes_only=options.nodes)
     except StillSharesError as error:
         print(f"fracgpu uninstall: {error}", file=sys.stderr)
         return FAILED
@@ -38,7 +38,7 @@ async def _run(client: KubeClient, options: argparse.Namespace) -> int:
     if options.output is Output.NAME:
         for name in plan_names(plan):
             print(name)
-    left = await _removal(client, options).run(plan) if options.yes and plan else Left()
+    left = await _remove(client, plan, options) if options.yes and plan else Left()
     if options.output.structured:
         removed = left_json(left) if options.yes else None
         print(encode({"found": plan_json(plan), "left": removed}, options.output))
@@ -56,19 +56,20 @@ async def _tell_and_remove(
     if not options.yes:
         print("nothing was changed; run it again with --yes to remove this")
         return DONE
-    left = await _removal(client, options).run(plan)
+    left = await _remove(client, plan, options)
     for line in left_lines(left):
         print(line)
     return FAILED if left.unfinished else DONE
 
 
-def _removal(client: KubeClient, options: argparse.Namespace) -> Removal:
-    return Removal(
+async def _remove(client: KubeClient, plan: RemovalPlan, options: argparse.Namespace) -> Left:
+    removal = Removal(
         client,
         SystemClock(),
         on_progress=lambda line: print(line, file=sys.stderr, flush=True),
         limit_s=options.wait_s,
     )
+    return await (removal.clean_nodes(plan) if options.nodes else removal.run(plan))
 
 
 def plan_names(plan: RemovalPlan) -> list[str]:
@@ -152,8 +153,15 @@ def arguments() -> argparse.ArgumentParser:
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument("--yes", action="store_true", help="remove it")
     chosen.add_argument("--dry-run", action="store_true", help="only list it (the default)")
-    parser.add_argument(
+    part = parser.add_mutually_exclusive_group()
+    part.add_argument(
         "--node", help="remove only what is on this node, which must not have fracgpu.io/share=true"
+    )
+    part.add_argument(
+        "--nodes",
+        action="store_true",
+        help="remove only what is on nodes, the label fracgpu.io/share first; kubelets' count of "
+        "slots is not waited for",
     )
     parser.add_argument(
         "--wait-s",

@@ -23,7 +23,7 @@ from simulator.demo.definitions import install_definitions
 from simulator.demo.service_accounts import DEPLOY
 from tests.cli.live_cluster import NODE, a_pod, bind, furnish
 from tests.support.moves import move_body, move_of
-from tests.support.yaml_files import read_documents, read_yaml
+from tests.support.yaml_files import read_documents
 
 LABEL, _, VALUE = OURS.partition("=")
 
@@ -173,6 +173,25 @@ async def test_one_node_is_cleaned_only_when_it_no_longer_shares(cluster: KubeCl
     assert not plan.namespaces
 
 
+async def test_only_what_is_on_nodes_is_removed_and_kubelets_slots_are_not_waited_for(
+    cluster: KubeClient,
+) -> None:
+    slots = {"capacity": {names.GPU_SLOT: "64"}}
+    await cluster.patch(NODES, NODE, {"status": slots}, subresource="status")
+    plan = await make_plan(cluster, nodes_only=True)
+    assert (list(plan.nodes), plan.objects, plan.namespaces) == ([NODE], (), ())
+
+    said: list[str] = []
+    left = await Removal(cluster, SystemClock(), on_progress=said.append, limit_s=3).clean_nodes(
+        plan
+    )
+
+    assert left == Left(without_agent=[NODE])
+    assert not (await make_plan(cluster, nodes_only=True)).nodes
+    assert (await make_plan(cluster)).objects
+    assert "waiting for kubelets" not in "".join(said)
+
+
 async def test_a_cluster_without_us_has_no_plan(kube: KubeClient) -> None:
     assert not await make_plan(kube)
 
@@ -198,6 +217,10 @@ def test_every_object_of_deploy_without_a_namespace_is_of_a_kind_that_is_looked_
     }
 
     assert apart - known == set()
-    labels = read_yaml((DEPLOY / "kustomization.yaml").read_text())["labels"]
-    assert {LABEL: VALUE} in [label["pairs"] for label in labels]
+    unlabelled = [
+        document["metadata"]["name"]
+        for document in documents()
+        if "metadata" in document and document["metadata"]["labels"].get(LABEL) != VALUE
+    ]
+    assert unlabelled == []
     assert VALIDATING_POLICIES.kind in apart

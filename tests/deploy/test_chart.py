@@ -1,15 +1,21 @@
-"""charts/fracgpu: the same objects as deploy/, for every value and overlay that says the same."""
+"""charts/fracgpu: the objects of deploy/ and overlays/, what values change, what is refused."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import yaml
 
+from certs.service import adopted_of, desired_of
+from certs.settings import CertsSettings
+from fracgpu import names
+from process.settings import load
 from tests.deploy.test_alerts import alerts
 from tests.deploy.test_certificates import built
+from tests.support.documented import documented
 from tests.support.helm import (
     CHART,
     OPERATOR,
@@ -19,7 +25,7 @@ from tests.support.helm import (
     rendered,
     template,
 )
-from tests.support.yaml_files import read_yaml
+from tests.support.yaml_files import read_documents, read_yaml
 
 Json = dict[str, Any]
 WITH_NAMESPACE: Final = {"namespace": {"create": True}}
@@ -44,13 +50,25 @@ OVERLAYS: Final = sorted(
 )
 
 
+HELM_LABELS: Final = {"app.kubernetes.io/managed-by", "helm.sh/chart"}
+# kustomize names such a ConfigMap after its content; the chart writes a sum of it on the pods.
+HASH: Final = re.compile(r"(profile|simulated-cards|kube-scheduler)-[a-z0-9]{10}(?=\")")
+
+
 def comparable(objects: tuple[Json, ...]) -> dict[str, Json]:
-    """Return objects by key; of our settings their meaning, since comments are not rendered."""
-    found = by_key(objects)
-    data = found["ConfigMap fracgpu-system/fracgpu-config"]["data"]
-    for key, text in data.items():
-        data[key] = read_yaml(text)
-    return found
+    """Return objects by key, without what only Helm or only kustomize says of them."""
+    found = []
+    for each in objects:
+        body = json.loads(HASH.sub(r"\1", json.dumps(each)))
+        if "helm.sh/hook" in body["metadata"].get("annotations", {}):
+            continue
+        labels = body["metadata"]["labels"]
+        body["metadata"]["labels"] = {k: v for k, v in labels.items() if k not in HELM_LABELS}
+        notes = body.get("spec", {}).get("template", {}).get("metadata", {}).get("annotations", {})
+        for key in [key for key in notes if key.startswith("checksum/")]:
+            del notes[key]
+        found.append(body)
+    return by_key(found)
 
 
 def test_every_overlay_has_values_that_say_the_same() -> None:
@@ -257,7 +275,12 @@ def test_what_users_set_reaches_the_pods() -> None:
             "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy"}],
             "affinity": {"nodeAffinity": {}},
             "priorityClassName": "mine",
-        }
+            "updateStrategy": {"type": "Recreate"},
+            "podSecurityContext": {"fsGroup": 7},
+            "securityContext": {"privileged": False},
+        },
+        "revisionHistoryLimit": 3,
+        "logLevel": "warning",
     }
 
     spec = deployment("fracgpu-webhook", values)
@@ -270,12 +293,14 @@ def test_what_users_set_reaches_the_pods() -> None:
     assert pod["affinity"] == {"nodeAffinity": {}}
     assert pod["priorityClassName"] == "mine"
     assert container["resources"]["requests"]["cpu"] == "1"
+    assert spec["strategy"] == {"type": "Recreate"}
+    assert spec["revisionHistoryLimit"] == 3
+    assert pod["securityContext"]["fsGroup"] == 7
+    assert container["securityContext"]["privileged"] is False
+    assert "--log-level=warning" in container["args"]
     assert container["args"][-1] == "--log-level=debug"
     assert container["env"] == [{"name": "HTTPS_PROXY", "value": "http://proxy"}]
-    assert spec["template"]["metadata"]["labels"] == {
-        "app.kubernetes.io/name": "fracgpu-webhook",
-        "team": "ml",
-    }
+    assert spec["template"]["metadata"]["labels"]["team"] == "ml"
     assert spec["template"]["metadata"]["annotations"]["note"] == "x"
 
 
@@ -354,6 +379,10 @@ def test_kept_crds_stay_when_the_release_goes() -> None:
         ({"image": {"digest": "sha256:abc"}}, "/image/digest"),
         ({"prometheus": {"url": "prometheus:9090"}}, "/prometheus/url"),
         ({"prometheus": {"credentialsSecret": ""}}, "/prometheus/credentialsSecret"),
+        ({"webhook": {"serviceAccount": {"name": "x' || true || '"}}}, "/webhook/serviceAccount"),
+        ({"webhook": {"serviceAccount": {"create": False}}}, "webhook.serviceAccount.name"),
+        ({"podDisruptionBudgets": {"maxUnavailable": 0}}, "/podDisruptionBudgets/maxUnavailable"),
+        ({"commonLabels": {"app.kubernetes.io/part-of": "x"}}, "app.kubernetes.io/part-of"),
         ({"webhook": {"podLabels": {"app.kubernetes.io/name": "x"}}}, "app.kubernetes.io/name"),
         ({"webhook": {"resources": {"limit": {}}}}, "limit"),
         ({"deviceplugin": {"kubeletFolder": "var"}}, "/deviceplugin/kubeletFolder"),
@@ -369,13 +398,6 @@ def test_a_bad_value_is_refused_and_named(values: Json, said: str) -> None:
 
     assert not done.ok
     assert said in done.error
-
-
-def test_another_namespace_than_ours_is_refused() -> None:
-    done = helm("template", "fracgpu", str(CHART), "--namespace=gpu")
-
-    assert not done.ok
-    assert "install with --namespace fracgpu-system" in done.error
 
 
 def test_kubernetes_before_1_30_is_refused() -> None:
@@ -445,3 +467,290 @@ def test_helm_lint_finds_nothing(values: Json) -> None:
     assert done.ok, done.out
     assert "[WARNING]" not in done.out
     assert "[ERROR]" not in done.out
+
+
+def everything(**more: Any) -> Json:
+    """Return values that render every template."""
+    values: Json = {
+        **WITH_NAMESPACE,
+        "certificates": {"mode": "cert-manager"},
+        "dashboards": {"enabled": True},
+        "platform": "openshift",
+        "prometheus": {"operator": {"enabled": "always"}},
+        "scheduler": {"mode": "prepare"},
+        "simulatedCards": {"enabled": True},
+    }
+    return {**values, **more}
+
+
+def objects_in(namespace: str, values: Json) -> tuple[Json, ...]:
+    """Return the objects of a release with another name, in that namespace."""
+    done = helm("template", "sharing", str(CHART), f"--namespace={namespace}", values=values)
+    assert done.ok, done.error
+    return tuple(body for body in read_documents(done.out) if body)
+
+
+def test_every_template_is_rendered_by_some_values() -> None:
+    templates = {
+        str(path.relative_to(CHART / "templates"))
+        for path in CHART.glob("templates/**/*.yaml")
+        if path.name != "checks.yaml"
+    }
+
+    done = template(everything())
+
+    assert set(re.findall("^# Source: fracgpu/templates/(.*)$", done.out, re.MULTILINE)) == (
+        templates
+    )
+
+
+def test_every_object_has_the_standard_labels() -> None:
+    for body in objects_in("gpu", everything(commonLabels={"cost-centre": "7"})):
+        labels = body["metadata"]["labels"]
+        assert labels["app.kubernetes.io/name"].startswith("fracgpu"), body["metadata"]
+        assert labels["app.kubernetes.io/component"], body["metadata"]
+        assert {key: labels[key] for key in labels if not key.endswith(("/name", "component"))} == {
+            **labels_of(body),
+            "app.kubernetes.io/instance": "sharing",
+            "app.kubernetes.io/managed-by": "Helm",
+            "app.kubernetes.io/part-of": "fracgpu",
+            "app.kubernetes.io/version": "0.1.0",
+            "cost-centre": "7",
+            "helm.sh/chart": "fracgpu-0.1.0",
+        }
+
+
+def labels_of(body: Json) -> Json:
+    """Return the further labels of a few kinds."""
+    match body["kind"]:
+        case "Namespace":
+            return {"pod-security.kubernetes.io/enforce": "privileged"}
+        case "ConfigMap" if "dashboard" in body["metadata"]["name"]:
+            return {"grafana_dashboard": "1"}
+        case _:
+            return {}
+
+
+def test_no_selector_differs_from_that_of_the_first_chart() -> None:
+    """It can never be changed: an upgrade to another one would be refused."""
+    found = {
+        body["metadata"]["name"]: body["spec"]["selector"]
+        for body in objects_in("fracgpu-system", everything(nameOverride="other"))
+        if body["kind"] in ("Deployment", "DaemonSet")
+    }
+
+    roles = ("certs", "deviceplugin", "kube-scheduler-files", "rebalancer", "scheduler", "webhook")
+    assert found == {
+        f"other-{role}": {"matchLabels": {"app.kubernetes.io/name": f"fracgpu-{role}"}}
+        for role in roles
+    }
+
+
+OTHER_NAMES: Final = {
+    "fullnameOverride": "gpu-sharing",
+    "webhook": {"serviceAccount": {"name": "hook"}},
+    "deviceplugin": {"serviceAccount": {"name": "agent", "annotations": {"team": "ml"}}},
+    "scheduler": {"mode": "prepare", "serviceAccount": {"create": False, "name": "placer"}},
+}
+
+
+def test_nothing_names_another_namespace_than_the_one_it_is_in() -> None:
+    for body in objects_in("gpu", everything()):
+        assert "fracgpu-system" not in json.dumps(body), body["metadata"]["name"]
+        assert body["metadata"].get("namespace", "gpu") in ("gpu", "kube-system")
+
+
+@pytest.mark.parametrize("values", [{}, OTHER_NAMES], ids=["default", "other"])
+def test_policies_and_roles_name_the_accounts_that_the_pods_have(values: Json) -> None:
+    objects = objects_in("gpu", everything(**values))
+
+    accounts = {
+        f"system:serviceaccount:gpu:{body['spec']['template']['spec']['serviceAccountName']}"
+        for body in objects
+        if body["kind"] in ("Deployment", "DaemonSet")
+    }
+    named = set(re.findall(r"system:serviceaccount:[\w-]+:[\w-]+", json.dumps(objects)))
+    assert len(named) == 3  # agent, scheduler and rebalancer
+    assert named <= accounts
+    bound = {
+        f"system:serviceaccount:{subject['namespace']}:{subject['name']}"
+        for body in objects
+        for subject in body.get("subjects", ())
+        if "helm.sh/hook" not in body["metadata"].get("annotations", {})
+    }
+    assert bound == accounts
+
+
+@pytest.mark.parametrize("values", [{}, OTHER_NAMES], ids=["default", "other"])
+def test_whatever_an_object_names_is_there(values: Json) -> None:
+    objects = objects_in("gpu", everything(**values))
+    there = {(body["kind"], body["metadata"]["name"]) for body in objects}
+    # The administrator's, and Kubernetes' own.
+    there |= {("ServiceAccount", "placer"), ("Role", "extension-apiserver-authentication-reader")}
+    there |= {("ClusterRole", f"system:{name}-scheduler") for name in ("kube", "volume")}
+
+    assert set(references(objects)) - there == set()
+
+
+def references(objects: tuple[Json, ...]) -> Iterator[tuple[str, str]]:
+    """Yield the kind and name of what objects refer to."""
+    for body in objects:
+        if "roleRef" in body:
+            yield body["roleRef"]["kind"], body["roleRef"]["name"]
+            yield from (("ServiceAccount", subject["name"]) for subject in body["subjects"])
+        for webhook in body.get("webhooks", ()):
+            yield "Service", webhook["clientConfig"]["service"]["name"]
+        if "issuerRef" in body.get("spec", {}):
+            yield "Issuer", body["spec"]["issuerRef"]["name"]
+    text = json.dumps(objects)
+    found = {
+        "ConfigMap": re.findall(r'"configMap": {"name": "([^"]+)"', text),
+        "Service": re.findall(r"(?:https://|serverName: )([\w-]+)\.gpu\.svc", text),
+    }
+    for kind, called in found.items():
+        assert called, kind
+        yield from ((kind, name) for name in called)
+    flags = (
+        ("announce-service", "Service"),
+        ("node-service", "Service"),
+        ("webhook-service", "Service"),
+        ("services", "Service"),
+        ("restarted-daemonsets", "DaemonSet"),
+    )
+    for flag, kind in flags:
+        (given,) = re.findall(rf'"--{flag}=([^"]+)"', text)
+        yield from ((kind, name) for name in given.split(","))
+
+
+@pytest.mark.parametrize("mode", ["own", "cert-manager"])
+@pytest.mark.parametrize("name", ["fracgpu", "gpu-sharing"])
+def test_the_secrets_that_roles_read_are_made_under_the_same_names(name: str, mode: str) -> None:
+    objects = objects_in("gpu", {"fullnameOverride": name, "certificates": {"mode": mode}})
+    by_name = by_key(objects)
+    pod = by_name[f"Deployment gpu/{name}-certs"]["spec"]["template"]["spec"]
+    settings = load(CertsSettings, pod["containers"][0]["args"][2:], {}, program="certs")
+
+    made = set(desired_of(settings).leaves)
+    if mode == "cert-manager":
+        signed = {body["spec"]["secretName"] for body in objects if body["kind"] == "Certificate"}
+        assert signed == {*made, f"{name}-cert-manager-ca"}
+        assert set(adopted_of(settings).secrets) == made
+    text = json.dumps(objects)
+    told = set(re.findall(r'"--tls-secret=([\w-]+)"', text))
+    mounted = set(re.findall(r'"secretName": "([\w-]+-client)"', text))
+    assert told | mounted == made
+    readable = {
+        secret
+        for body in objects
+        if body["kind"] == "Role"
+        for rule in body["rules"]
+        if "secrets" in rule["resources"]
+        for secret in rule.get("resourceNames", ())
+    }
+    assert readable - {settings.ca_secret} == made
+    assert (settings.namespace, settings.webhook_service) == ("gpu", f"{name}-webhook")
+
+
+def budgets(values: Json) -> set[str]:
+    return {body["metadata"]["name"] for body in rendered(values)
+            if body["kind"] == "PodDisruptionBudget"}  # fmt: skip
+
+
+def test_one_replica_has_no_budget_that_would_keep_its_node_from_being_drained() -> None:
+    assert budgets({}) == {"fracgpu-webhook", "fracgpu-scheduler"}
+    assert budgets({"webhook": {"replicas": 1}}) == {"fracgpu-scheduler"}
+
+
+def test_webhook_and_scheduler_are_in_the_hosts_network_where_pods_cannot_be_reached() -> None:
+    values = {
+        "webhook": {"hostNetwork": True, "port": 10443},
+        "scheduler": {"hostNetwork": True, "port": 10404},
+    }
+    found = by_key(rendered(values))
+
+    for name, flag, port in (("webhook", "10443", 10443), ("scheduler", "10404", 10404)):
+        pod = found[f"Deployment fracgpu-system/fracgpu-{name}"]["spec"]["template"]["spec"]
+        assert (pod["hostNetwork"], pod["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+        assert f"--listen-port={flag}" in pod["containers"][0]["args"]
+        assert pod["containers"][0]["ports"][0]["containerPort"] == port
+        # The page on the host's loopback would be everybody's on that host.
+        assert not [word for word in pod["containers"][0]["args"] if "page-port" in word]
+    (leader,) = found["Service fracgpu-system/fracgpu-scheduler-leader"]["spec"]["ports"]
+    assert leader["targetPort"] == 10404
+
+
+def test_more_conditions_on_what_reaches_the_webhook_are_added_to_ours() -> None:
+    values = {
+        "webhook": {
+            "namespaceSelector": {
+                "matchLabels": {"team": "ml"},
+                "matchExpressions": [{"key": "gpu", "operator": "Exists"}],
+            },
+            "objectSelector": {"matchLabels": {"gpu": "yes"}},
+        }
+    }
+    plain, found = rendered(), rendered(values)
+
+    for kind, count in (("MutatingWebhookConfiguration", 3), ("ValidatingWebhookConfiguration", 3)):
+        (before,) = [body["webhooks"] for body in plain if body["kind"] == kind]
+        (after,) = [body["webhooks"] for body in found if body["kind"] == kind]
+        assert len(before) == len(after) == count
+        for one, other in zip(before, after, strict=True):
+            assert other["namespaceSelector"] == {
+                "matchLabels": {"team": "ml"},
+                "matchExpressions": [
+                    *one["namespaceSelector"]["matchExpressions"],
+                    {"key": "gpu", "operator": "Exists"},
+                ],
+            }
+            assert other["objectSelector"] == {"matchLabels": {"gpu": "yes"}}
+
+
+def test_nodes_are_cleaned_when_the_release_goes_and_at_no_other_time() -> None:
+    hooks = [
+        (body["kind"], body["metadata"]["annotations"]["helm.sh/hook"])
+        for body in rendered()
+        if "helm.sh/hook" in body["metadata"].get("annotations", {})
+    ]
+
+    assert hooks == [
+        (kind, "pre-delete")
+        for kind in ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Job")
+    ]
+    assert not [
+        body
+        for body in rendered({"nodeCleanup": {"enabled": False}})
+        if "node-cleanup" in body["metadata"]["name"]
+    ]
+
+
+def notes(namespace: str = "fracgpu-system", values: Json | None = None) -> str:
+    """Return what Helm prints after an installation."""
+    words = ("install", "fracgpu", str(CHART), f"--namespace={namespace}", "--dry-run=client")
+    done = helm(*words, values=values or {})
+    assert done.ok, done.error
+    return done.out.partition("NOTES:")[2]
+
+
+def test_the_notes_say_what_helm_uninstall_leaves_and_what_to_run() -> None:
+    said = notes()
+
+    for command in documented("docs/install.md", "helm-uninstall"):
+        assert f"     {command}\n" in said
+    for left in ("certificates", "marks of the move", names.GPU_SLOT):
+        assert left in said.partition("By itself it leaves")[2]
+    assert "uninstall --nodes" not in said
+
+
+def test_the_notes_say_what_to_run_first_where_something_has_to_be() -> None:
+    values = {"scheduler": {"mode": "cluster"}, "nodeCleanup": {"enabled": False}}
+
+    said = notes("gpu", values).partition("To uninstall:")[2]
+
+    first, nodes, helms = (
+        said.index(words)
+        for words in ("out of the kube-scheduler", "uninstall --nodes --yes", "helm uninstall")
+    )
+    assert first < nodes < helms
+    assert "Delete the namespace if it was for FracGPU alone" in said
+    assert "/etc/fracgpu/kube-scheduler" in said

@@ -12,7 +12,7 @@ from tests.support.documented import documented, documented_file
 from tests.support.helm import CHART, ROOT, SYSTEM, helm
 from tests.support.monitoring import scrape_jobs, with_targets_of
 from tests.support.promtool import RULES, promtool
-from tools.helm_chart.images import images
+from tools.manifests.images import images
 
 GUIDE = "docs/install.md"
 TEXT = (ROOT / GUIDE).read_text()

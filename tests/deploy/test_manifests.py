@@ -204,7 +204,7 @@ def test_an_update_of_the_scheduler_takes_no_replica_before_another_is_ready() -
 
     assert spec["strategy"]["type"] == "RollingUpdate"
     assert spec["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
-    assert budget["minAvailable"] < spec["replicas"]
+    assert budget["maxUnavailable"] < spec["replicas"]
     assert budget["selector"] == spec["selector"]
 
 

@@ -39,9 +39,13 @@ def callers(pod: Json, port: str, *, folder: str = "deploy") -> list[Any]:
 
 
 def test_every_pod_of_ours_is_shut_but_for_what_a_rule_opens() -> None:
-    first = POLICIES[0]["spec"]
+    (shut,) = [each for each in POLICIES if each["metadata"]["name"] == "fracgpu-telemetry"]
+    selected = shut["spec"]["podSelector"]["matchLabels"]
 
-    assert first["podSelector"] == {}
+    # Not by name: the namespace may have pods of others.
+    assert list(selected) == ["app.kubernetes.io/part-of"]
+    for pod in pods():
+        assert selected.items() <= pod["metadata"]["labels"].items()
     assert {tuple(policy["spec"]["policyTypes"]) for policy in POLICIES} == {("Ingress",)}
     assert {policy["metadata"]["namespace"] for policy in POLICIES} == {"fracgpu-system"}
 

@@ -30,6 +30,7 @@ _ALONE: Final = re.compile(r"--[a-z][\w-]*(?=[= ]|$)")
 # Flags of other programs that our documents speak of.
 FOREIGN: Final = {
     "--set": "helm",
+    "--no-hooks": "helm",
     "--wait": "helm",
     "--root-dir": "kubelet",
     "--node-labels": "kubelet",

@@ -1,14 +1,18 @@
 """The chart on a real API server: what it accepts; install, upgrade, uninstall as documented."""
 
 import asyncio
+import itertools
 import json
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from cli.removal import make_plan
 from fracgpu import names
+from fracgpu.cards.node_marks import marks_of
 from kube.access import connect
 from kube.client import KubeClient
 from kube.kinds import (
@@ -17,14 +21,16 @@ from kube.kinds import (
     DEPLOYMENTS,
     MUTATING_WEBHOOKS,
     NODES,
+    PODS,
     VALIDATING_WEBHOOKS,
 )
-from simulator.demo.service_accounts import token_of, write_kubeconfig
+from kube.objects import decode_object
+from simulator.demo.service_accounts import issue_token, token_of, write_kubeconfig
 from simulator.envtest.control_plane import ControlPlane
-from tests.deploy.test_chart import SAME, WITH_NAMESPACE
+from tests.deploy.test_chart import OTHER_NAMES, SAME, WITH_NAMESPACE
 from tests.e2e.test_real_uninstall import NO_SHARE, end_with_the_label, settled, uninstall
 from tests.support.documented import documented, run
-from tests.support.helm import CHART, SYSTEM, helm_or_skip, rendered
+from tests.support.helm import CHART, ROOT, SYSTEM, helm_or_skip, rendered
 from tests.support.installed import certs_flags
 from tests.support.kubectl import Kubectl
 from tests.support.node import Node, a_node
@@ -47,7 +53,7 @@ async def test_a_real_api_server_accepts_every_object_of_every_preset(tmp_path: 
         kubectl = Kubectl.find(api.kubeconfig(tmp_path / "kubeconfig"))
         # A dry run creates no namespace for the other objects.
         await kubectl("create", "namespace", SYSTEM)
-        for values in SAME.values():
+        for values in (*SAME.values(), OTHER_NAMES):
             ours = [
                 body
                 for body in rendered({**WITH_NAMESPACE, **values})
@@ -88,7 +94,7 @@ async def pod_templates(client: KubeClient) -> dict[str, Json]:
 def next_chart(folder: Path) -> Path:
     """Return a chart of a next version, whose CustomResourceDefinition has changed."""
     chart = shutil.copytree(CHART, folder / "next")
-    crd = chart / "templates" / "crds-moves.yaml"
+    crd = chart / "templates" / "crds" / "moves.yaml"
     text = crd.read_text()
     assert "name: Age" in text
     crd.write_text(text.replace("name: Age", "name: Since"))
@@ -142,21 +148,68 @@ async def check_next_version(client: KubeClient, kubectl: Kubectl, folder: Path)
     assert "name: Since" in await kubectl("get", "crd", "moves.fracgpu.io", "-o", "yaml")
 
 
-async def uninstall_as_documented(admin: Path, node: Node) -> None:
-    unlabel, *rest, last = documented(GUIDE, "helm-uninstall")
+async def run_hook(client: KubeClient, admin: Path, server: ControlPlane, folder: Path) -> str:
+    """Do what kubelet would with the pod of the hook: run it under its account, and end it."""
+    selector = "batch.kubernetes.io/job-name=fracgpu-node-cleanup"
+    found: list[Json] = []
+
+    async def made() -> bool:
+        listed = await client.list(PODS, namespace=SYSTEM, label_selector=selector)
+        found[:] = [decode_object(raw) for raw in listed.items]
+        return bool(found)
+
+    await until(made, what="the Job of the hook has a pod", limit_s=60)
+    (pod,) = found
+    (container,) = pod["spec"]["containers"]
+    token = await issue_token(
+        client, namespace=SYSTEM, account=pod["spec"]["serviceAccountName"], bound_to=None
+    )
+    own = write_kubeconfig(
+        folder / "hook.kubeconfig", server=server.url, token=token, ca_file=server.ca_file
+    )
+    assert container["args"][0] == "uninstall"
+    code, said = await uninstall(own, *container["args"][1:])
+    assert code == 0, said
+    ended = {"status": {"phase": "Succeeded"}}
+    await client.patch(PODS, pod["metadata"]["name"], ended, namespace=SYSTEM, subresource="status")
+    return said
+
+
+async def uninstall_as_documented(
+    client: KubeClient, admin: Path, node: Node, server: ControlPlane, folder: Path
+) -> None:
+    helm, last = documented(GUIDE, "helm-uninstall")
     async with asyncio.TaskGroup() as group:
         group.create_task(end_with_the_label(node))
-        await run(unlabel, kubeconfig=admin)
-    # No scheduler runs here: the DaemonSet controller passes over pods that have no node yet.
-    agents = ("-l", "app.kubernetes.io/name=fracgpu-deviceplugin")
-    await Kubectl.find(admin)("-n", SYSTEM, "delete", "pods", *agents)
-    for command in rest:
-        await run(command, kubeconfig=admin)
+        hook = group.create_task(run_hook(client, admin, server, folder))
+        group.create_task(delete_agents_without_a_node(client, admin, node))
+        await run(helm, kubeconfig=admin)
+    assert f"node {node.name}: removed" in hook.result() or "clean up" in hook.result()
+    body = await client.get_object(NODES, node.name)
     # kubelet keeps the slots of a device plugin that has gone for five minutes; nobody waits here.
+    assert marks_of(body, include_admin_keys=True).words in ((), [])
+    assert await left_in_the_cluster(client) == []
     assert last == "fracgpu uninstall --yes"
     code, said = await uninstall(admin, "--yes", "--wait-s", "60")
     assert code == 1, said
     assert said.splitlines()[-1] == f"node {node.name} still has capacity {names.GPU_SLOT}"
+
+
+async def delete_agents_without_a_node(client: KubeClient, admin: Path, node: Node) -> None:
+    """Delete the agents' pods: no scheduler runs here, and their controller passes over these."""
+
+    async def unlabelled() -> bool:
+        body = await client.get_object(NODES, node.name)
+        return names.SHARE_LABEL not in body["metadata"].get("labels", {})
+
+    await until(unlabelled, what="the hook takes the label away", limit_s=120)
+    agents = ("-l", "app.kubernetes.io/name=fracgpu-deviceplugin")
+    await Kubectl.find(admin)("-n", SYSTEM, "delete", "pods", "--wait=false", *agents)
+
+
+async def left_in_the_cluster(client: KubeClient) -> list[str]:
+    """Return the objects with our label that are in no namespace of ours, by kind and name."""
+    return [f"{found.kind.kind} {found.key}" for found in (await make_plan(client)).objects]
 
 
 async def test_installed_upgraded_and_uninstalled_as_documented_the_cluster_is_as_before(
@@ -190,6 +243,110 @@ async def test_installed_upgraded_and_uninstalled_as_documented_the_cluster_is_a
             assert await bundles(client) == trust
             assert differences(before, await snapshot(client)) != []
 
-            await uninstall_as_documented(admin, node)
+            await uninstall_as_documented(client, admin, node, api, tmp_path)
             left = differences(before, await settled(client))
             assert [key for key in left if names.GPU_SLOT not in key] == []
+
+
+# The last commit whose chart was made from deploy/ and overlays/.
+BEFORE: Final = "1b74a8a7"
+
+
+def chart_before(folder: Path) -> Path:
+    """Return the chart of that commit, or skip the test where git does not have it."""
+    asked = ["git", "-C", str(ROOT), "archive", f"{BEFORE}:charts/fracgpu"]
+    done = subprocess.run(asked, capture_output=True, check=False, timeout=60)  # noqa: S603
+    if done.returncode:
+        pytest.skip(f"no commit {BEFORE} here: {done.stderr.decode().strip()}")
+    chart = folder / "before"
+    chart.mkdir()
+    subprocess.run(["tar", "-x", "-C", str(chart)], input=done.stdout, check=True, timeout=60)  # noqa: S603, S607
+    return chart
+
+
+async def test_the_chart_before_is_upgraded_in_place_and_leaves_nothing(tmp_path: Path) -> None:
+    helm_or_skip()
+    before = chart_before(tmp_path)
+    async with real_api_server(tmp_path) as api:
+        admin = api.kubeconfig(tmp_path / "kubeconfig")
+        async with connect(str(admin)) as client:
+            install, _ = documented(GUIDE, "helm-install")
+            values = "--set=scheduler.mode=prepare,simulatedCards.enabled=true,webhook.replicas=3"
+            await run(
+                f"{install.replace('charts/fracgpu', str(before))} {values}", kubeconfig=admin
+            )
+            uids = await workload_uids(client)
+            assert len(uids) == 6
+
+            (upgrade,) = documented(GUIDE, "helm-upgrade")
+            await run(upgrade, kubeconfig=admin)
+
+            assert await workload_uids(client) == uids
+            webhook = await client.get_object(DEPLOYMENTS, "fracgpu-webhook", namespace=SYSTEM)
+            assert webhook["spec"]["replicas"] == 3
+            configured = [
+                decode_object(raw)["metadata"]
+                for raw in (
+                    await client.list(
+                        CONFIGMAPS,
+                        namespace=SYSTEM,
+                        label_selector="app.kubernetes.io/part-of=fracgpu",
+                    )
+                ).items
+            ]
+            assert sorted(found["name"] for found in configured) == [
+                "fracgpu-config",
+                "fracgpu-kube-scheduler",
+                "fracgpu-scheduler-profile",
+                "fracgpu-simulated-cards",
+            ]
+            for found in configured:
+                assert found["labels"]["app.kubernetes.io/managed-by"] == "Helm"
+
+
+async def workload_uids(client: KubeClient) -> dict[str, str]:
+    """Return the uid of each workload of ours: another one would have replaced all its pods."""
+    listed = [
+        decode_object(raw)["metadata"]
+        for kind in (DEPLOYMENTS, DAEMONSETS)
+        for raw in (await client.list(kind, namespace=SYSTEM)).items
+    ]
+    return {found["name"]: found["uid"] for found in listed}
+
+
+async def test_under_other_names_the_policies_let_in_the_accounts_of_those_names(
+    tmp_path: Path,
+) -> None:
+    helm_or_skip()
+    async with real_api_server(tmp_path) as api:
+        admin = api.kubeconfig(tmp_path / "kubeconfig")
+        kubectl = Kubectl.find(admin)
+        async with connect(str(admin)) as client:
+            names_file = tmp_path / "names.yaml"
+            names_file.write_text(json.dumps({**OTHER_NAMES, "scheduler": {"mode": "own"}}))
+            await run(
+                f"helm install sharing {CHART} --namespace gpu --create-namespace -f {names_file}",
+                kubeconfig=admin,
+            )
+            await kubectl("apply", "-f", "-", stdin=a_sharing_node("n1"))
+            # Policies take effect a moment after they were made.
+            written = ("annotate", "node", "n1", "--overwrite")
+            tries = itertools.count()
+
+            async def refused() -> bool:
+                value = f"{names.NODE_HEAT}={next(tries)}"
+                return not (await kubectl.ask(*written, value)).ok
+
+            await until(refused, what="the policy refuses administrators", limit_s=30)
+            uid = (await client.get_object(NODES, "n1"))["metadata"]["uid"]
+            bound = {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": uid}
+            token = await issue_token(client, namespace="gpu", account="agent", bound_to=bound)
+            own = write_kubeconfig(
+                tmp_path / "agent.kubeconfig", server=api.url, token=token, ca_file=api.ca_file
+            )
+            await Kubectl.find(own)(*written, f"{names.NODE_HEAT}={{}}")
+
+
+def a_sharing_node(name: str) -> Json:
+    labels = {names.SHARE_LABEL: "true"}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}

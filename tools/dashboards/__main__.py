@@ -11,7 +11,7 @@ from tools.dashboards.moves import REBALANCER_DASHBOARD
 from tools.dashboards.panels import Dashboard
 from tools.dashboards.pod import POD_DASHBOARD
 
-FOLDER: Final = Path(__file__).parents[2] / "deploy" / "grafana"
+FOLDER: Final = Path(__file__).parents[2] / "charts" / "fracgpu" / "files" / "dashboards"
 DASHBOARDS: Final[tuple[Dashboard, ...]] = (
     CLUSTER_DASHBOARD,
     CARD_DASHBOARD,

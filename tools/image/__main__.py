@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tools.helm_chart.images import images
 from tools.image.build import Order, Result, build
 from tools.image.commands import CommandError, run
 from tools.image.debian import has_mmdebstrap
 from tools.image.platforms import PLATFORMS, UnknownPlatformError, platform_of
+from tools.manifests.images import images
 
 ROOT: Final = Path(__file__).parents[2]
 _WRONG: Final = 1

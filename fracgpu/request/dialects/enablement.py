@@ -22,6 +22,8 @@ _MOST_CARDS: Final = 64
 
 _MOST_FACTOR: Final = 1024
 
+_FLAG: Final[Mapping[str, object]] = {"type": "boolean"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialectSettings:
@@ -48,7 +50,7 @@ def read_dialect_settings(admission: Mapping[str, object]) -> DialectSettings:
     values: dict[str, Any] = {}
     for key, value in options.items():
         _known(key, _OPTIONS, what=DIALECT_OPTIONS)
-        attribute, read = _OPTIONS[key]
+        attribute, read, _ = _OPTIONS[key]
         values[attribute] = read(value, f"{DIALECT_OPTIONS}.{key}")
     return DialectSettings(dialects=frozenset(dialects), options=Options(**values))
 
@@ -71,6 +73,10 @@ def _number(high: int) -> Callable[[object, str], int]:
     return read
 
 
+def _whole(high: int) -> Mapping[str, object]:
+    return {"type": "integer", "minimum": 1, "maximum": high}
+
+
 def _unit(value: object, what: str) -> MemoryUnit:
     for unit in MemoryUnit:
         if unit.value == value:
@@ -85,16 +91,30 @@ def _flag(value: object, what: str) -> bool:
     raise WireError(what=what, message=f"want true or false, got {value!r}")
 
 
-_OPTIONS: Final[dict[str, tuple[str, Callable[[object, str], Any]]]] = {
-    "gpushareUnit": ("gpushare_unit", _unit),
-    "hamiMemoryFactor": ("hami_memory_factor", _number(_MOST_FACTOR)),
-    "hamiDefaultCount": ("hami_default_count", _number(_MOST_CARDS)),
-    "volcanoMemoryFactor": ("volcano_memory_factor", _number(_MOST_FACTOR)),
-    "nvidiaReplicas": ("nvidia_replicas", _number(_MOST_PARTS)),
-    "awsVgpusPerCard": ("aws_vgpus_per_card", _number(_MOST_PARTS)),
-    "tensorFusionRuns": ("tensor_fusion_runs", _flag),
-    "kaiRuns": ("kai_runs", _flag),
+# The attribute that each option sets, what reads it, and its JSON schema.
+_OPTIONS: Final[Mapping[str, tuple[str, Callable[[object, str], Any], Mapping[str, object]]]] = {
+    "gpushareUnit": ("gpushare_unit", _unit, {"enum": [unit.value for unit in MemoryUnit]}),
+    "hamiMemoryFactor": ("hami_memory_factor", _number(_MOST_FACTOR), _whole(_MOST_FACTOR)),
+    "hamiDefaultCount": ("hami_default_count", _number(_MOST_CARDS), _whole(_MOST_CARDS)),
+    "volcanoMemoryFactor": ("volcano_memory_factor", _number(_MOST_FACTOR), _whole(_MOST_FACTOR)),
+    "nvidiaReplicas": ("nvidia_replicas", _number(_MOST_PARTS), _whole(_MOST_PARTS)),
+    "awsVgpusPerCard": ("aws_vgpus_per_card", _number(_MOST_PARTS), _whole(_MOST_PARTS)),
+    "tensorFusionRuns": ("tensor_fusion_runs", _flag, _FLAG),
+    "kaiRuns": ("kai_runs", _flag, _FLAG),
 }
+
+
+def dialect_schemas() -> dict[str, Any]:
+    """Return the JSON schemas of ``dialects`` and ``dialectOptions``, by key."""
+    return {
+        DIALECTS: {"type": "array", "items": {"enum": list(NAMES)}},
+        DIALECT_OPTIONS: {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {key: dict(accepted) for key, (_, _, accepted) in _OPTIONS.items()},
+        },
+    }
+
 
 ALL: Final = "all"
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tools.helm_chart.images import images
 from tools.image.__main__ import (
     NoBuilderError,
     chosen_builder,
@@ -15,6 +14,7 @@ from tools.image.__main__ import (
     source_epoch,
 )
 from tools.image.commands import CommandError
+from tools.manifests.images import images
 
 ROOT = Path(__file__).parents[3]
 

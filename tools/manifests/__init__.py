@@ -1,0 +1,1 @@
+"""The manifests of ``deploy/``, rendered from the Helm chart."""
