@@ -28,7 +28,13 @@ from kube.objects import decode_object
 from simulator.demo.service_accounts import issue_token, token_of, write_kubeconfig
 from simulator.envtest.control_plane import ControlPlane
 from tests.deploy.test_chart import OTHER_NAMES, SAME, WITH_NAMESPACE
-from tests.e2e.test_real_uninstall import NO_SHARE, end_with_the_label, settled, uninstall
+from tests.e2e.test_real_uninstall import (
+    NO_SHARE,
+    end_with_the_label,
+    settled,
+    uninstall,
+    without_wait,
+)
 from tests.support.documented import documented, run
 from tests.support.helm import CHART, ROOT, SYSTEM, helm_or_skip, rendered
 from tests.support.installed import certs_flags
@@ -104,7 +110,7 @@ def next_chart(folder: Path) -> Path:
 async def install(client: KubeClient, admin: Path, node: Node, server: ControlPlane) -> None:
     """Follow the guide, and run the agent of the node that it labels."""
     helm, label = documented(GUIDE, "helm-install")
-    said = await run(helm, kubeconfig=admin)
+    said = await run(without_wait(helm), kubeconfig=admin)
     assert "kubectl label node NAME fracgpu.io/share=true" in said
     assert "pod-security.kubernetes.io/enforce=privileged" in said
     await run(label, kubeconfig=admin, words={"NAME": node.name})
@@ -273,7 +279,8 @@ async def test_the_chart_before_is_upgraded_in_place_and_leaves_nothing(tmp_path
             install, _ = documented(GUIDE, "helm-install")
             values = "--set=scheduler.mode=prepare,simulatedCards.enabled=true,webhook.replicas=3"
             await run(
-                f"{install.replace('charts/fracgpu', str(before))} {values}", kubeconfig=admin
+                f"{without_wait(install).replace('charts/fracgpu', str(before))} {values}",
+                kubeconfig=admin,
             )
             uids = await workload_uids(client)
             assert len(uids) == 6

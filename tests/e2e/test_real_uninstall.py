@@ -67,7 +67,13 @@ async def with_kubectl(kubectl: Kubectl) -> None:
 
 async def with_helm(kubectl: Kubectl) -> None:
     install, _ = documented("docs/install.md", "helm-install")
-    await run(install, kubeconfig=kubectl.kubeconfig)
+    await run(without_wait(install), kubeconfig=kubectl.kubeconfig)
+
+
+def without_wait(install: str) -> str:
+    """Return the command for a cluster in which no kubelet makes pods ready."""
+    assert install.count(" --wait ") == 1
+    return install.replace(" --wait ", " ")
 
 
 @pytest.mark.parametrize("install", [with_kubectl, with_helm])
