@@ -15,6 +15,7 @@ from typing import Any, Final
 import yaml
 
 from fracgpu import names
+from fracgpu.cards.card import CordonEffect
 from fracgpu.disruption.move import ENDED
 from fracgpu.state.move_object import MoveObject, decode_move
 from fracgpu.state.node_info import read_node
@@ -247,7 +248,8 @@ class MovingCluster:
         """Wait until nothing of a workload's moves is left to do; returns its Moves.
 
         It has just its *pods*, Ready and with their owner; its Moves have ended; no reservation
-        is held, no card cordoned, and nothing carries the marks of a move.
+        is held, no card is closed (one that was relieved may be avoided), and nothing carries the
+        marks of a move.
         """
         wrong: list[str] = []
 
@@ -279,7 +281,11 @@ class MovingCluster:
         wrong += await self._held()
         for raw in (await self.kube.list(NODES)).items:
             node = read_node(bytes(raw))
-            wrong += [f"card {cordon.card} is cordoned" for cordon in node.cordons]
+            wrong += [
+                f"card {cordon.card} is cordoned"
+                for cordon in node.cordons
+                if cordon.effect is CordonEffect.NO_SCHEDULE
+            ]
         return wrong
 
     async def _held(self) -> list[str]:
