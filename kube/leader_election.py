@@ -121,7 +121,7 @@ class LeaderElector:
         self._seen = _Seen("", -math.inf, 0.0)
         self._renewed_at_s = -math.inf
         self._renewed_at: datetime | None = None
-        self._writing = asyncio.Lock()
+        self._writing: asyncio.Task[None] | None = None
         self._asked = self._written = 0  # renewals that were asked for, and those that are done
 
     @property
@@ -192,42 +192,55 @@ class LeaderElector:
         while True:
             await self._clock.sleep(self.times.retry_s)
             try:
-                # Half, so that one hung connection leaves time for a second attempt.
-                async with asyncio.timeout(self.times.renew_deadline_s / 2):
-                    await self.renew()
+                await self.renew()
             except (KubeError, TimeoutError) as error:
                 _log.warning("lease_not_renewed", lease=self._name, error=str(error))
 
     async def renew(self) -> None:
         """Return once a write has succeeded that was begun after this call, with what it notes.
 
-        All who call while one write is under way share the next one.
+        All who call while one write is under way share the next one. A write goes to its end even
+        if those who wait for it give up: callers that come often would otherwise cancel one after
+        the other, and the lease would be lost.
 
         Raises:
             LeaseLost: another holds the lease, or may by now.
             KubeError: the API server refused or failed.
+            TimeoutError: it did not answer.
         """
         self._asked += 1
         mine = self._asked
-        async with self._writing:
-            await asyncio.sleep(0)  # whoever calls in the same turn of the event loop joins
-            if self._written >= mine:
-                return
-            if not self.still_leader():
-                raise self._lost("it was not renewed in time")
-            asked = self._asked
+        while self._written < mine:
+            if self._writing is None or self._writing.done():
+                self._writing = asyncio.create_task(  # noqa: TID251 - ours: release() ends it
+                    self._write_once(), name="renew the lease"
+                )
+            await asyncio.shield(self._writing)
+
+    async def _write_once(self) -> None:
+        await asyncio.sleep(0)  # whoever calls in the same turn of the event loop joins
+        if not self.still_leader():
+            raise self._lost("it was not renewed in time")
+        asked = self._asked
+        # Half, so that one hung connection leaves time for a second attempt.
+        async with asyncio.timeout(self.times.renew_deadline_s / 2):
             await self._renew()
-            self._written = asked
+        self._written = asked
 
     async def release(self) -> None:
         """Release the lease if this candidate holds it, within 2 s and without raising."""
-        held = self.still_leader()
+        held, write = self.still_leader(), self._writing
         self._renewed_at = None
         if not held:
+            if write is not None:
+                write.cancel()
             return
-        spec = {**self._lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
         try:
-            async with asyncio.timeout(_RELEASE_LIMIT_S), self._writing:
+            async with asyncio.timeout(_RELEASE_LIMIT_S):
+                if write is not None:  # ours would conflict with it
+                    await asyncio.wait({write})
+                    self._renewed_at = None
+                spec = {**self._lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
                 await self._client.replace(LEASES, self._with_notes(self._lease, spec))
         except (KubeError, TimeoutError) as error:
             _log.warning("lease_not_released", lease=self._name, error=str(error))

@@ -85,6 +85,16 @@ def test_the_chart_renders_the_objects_of_kustomize(folder: str) -> None:
         assert ours[key] == body
 
 
+def test_what_is_applied_by_hand_has_no_job_that_cleans_the_nodes() -> None:
+    kinds = {
+        create: {body["kind"] for body in rendered({"namespace": {"create": create}})}
+        for create in (False, True)
+    }
+
+    assert "Job" in kinds[False]
+    assert "Job" not in kinds[True]
+
+
 def test_overlays_that_are_combined_are_values_that_are_combined(tmp_path: Path) -> None:
     folder = ROOT / "build" / f"overlay-{tmp_path.name}"
     components = (
@@ -497,11 +507,15 @@ def test_every_template_is_rendered_by_some_values() -> None:
         if path.name != "checks.yaml"
     }
 
-    done = template(everything())
+    rendered_from = {
+        source
+        for values in (everything(), {})
+        for source in re.findall(
+            "^# Source: fracgpu/templates/(.*)$", template(values).out, re.MULTILINE
+        )
+    }
 
-    assert set(re.findall("^# Source: fracgpu/templates/(.*)$", done.out, re.MULTILINE)) == (
-        templates
-    )
+    assert rendered_from == templates
 
 
 def test_every_object_has_the_standard_labels() -> None:

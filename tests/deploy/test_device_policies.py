@@ -128,6 +128,10 @@ def test_pods_that_take_no_card_pass(pod: Json) -> None:
     assert said(pod) == []
 
 
+def test_a_device_under_the_key_of_a_request_is_judged() -> None:
+    assert len(said(a_pod(notes={"nvidia.cdi.k8s.io/c.gpu-memory.limit": "nvidia.com/gpu=0"}))) == 1
+
+
 def test_an_ephemeral_container_is_judged_and_what_runs_already_is_not() -> None:
     running = with_env(value="all")
     debugged, grabbing = copy.deepcopy(running), copy.deepcopy(running)

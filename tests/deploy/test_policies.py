@@ -302,10 +302,10 @@ def test_only_our_scheduler_binds_with_an_assignment_and_any_other_without() -> 
         assert refusals("fracgpu-bindings", order, sender=SCHEDULER) == [
             "A Binding that carries fracgpu.io/assignment has the label fracgpu.io/assigned=true."
         ]
-    for key in (GRANTED, WIRED, MOVED_BY, NOTICE):
+    for key in (GRANTED, WIRED, MOVED_BY, NOTICE, *names.REQUEST_KEYS):
         assert refusals("fracgpu-bindings", a_binding({key: "x"}), sender=SCHEDULER) == [
-            "A Binding must not carry fracgpu.io/granted, fracgpu.io/wired, fracgpu.io/moved-by or "
-            "fracgpu.io/move-notice: the scheduler does not write them."
+            "Of FracGPU's annotations a Binding carries only fracgpu.io/assignment, "
+            "fracgpu.io/term and fracgpu.io/move: the scheduler writes no others."
         ]
 
 
@@ -454,6 +454,13 @@ def test_both_policies_know_the_same_orders() -> None:
 def test_another_systems_request_is_no_order(key: str) -> None:
     assert refusals("fracgpu-pods", a_pod({key: "1Gi"}, **ASKS)) == []
     assert refusals("fracgpu-foreign-assignments", a_pod({key: "1Gi"})) == []
+
+
+def test_a_device_under_the_key_of_a_request_is_an_order() -> None:
+    notes = {"nvidia.cdi.k8s.io/c.gpu-memory.request": "nvidia.com/gpu=all"}
+
+    assert len(refusals("fracgpu-pods", a_pod(notes, **ASKS))) == 1
+    assert len(refusals("fracgpu-foreign-assignments", a_pod(notes))) == 1
 
 
 def test_a_pod_older_than_the_policy_can_still_be_updated() -> None:

@@ -29,6 +29,7 @@ _FLAG: Final = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
 _ALONE: Final = re.compile(r"--[a-z][\w-]*(?=[= ]|$)")
 # Flags of other programs that our documents speak of.
 FOREIGN: Final = {
+    "--force-conflicts": "helm",
     "--set": "helm",
     "--no-hooks": "helm",
     "--wait": "helm",

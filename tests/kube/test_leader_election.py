@@ -565,6 +565,26 @@ async def test_renewals_that_are_asked_for_together_are_one_write_and_later_ones
     assert (noted(leases) or "").startswith("50 in")
 
 
+async def test_a_write_goes_to_its_end_although_those_who_asked_for_it_give_up(
+    leases: Leases, clock: VirtualClock
+) -> None:
+    one = Candidate(leases, clock, "one", Notes("first"))
+    await one.election.acquire()
+    before = one.transport.requests
+    one.transport.held = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(3):
+            impatient = group.create_task(one.election.renew())
+            for _ in range(5):
+                await asyncio.sleep(0)
+            impatient.cancel()
+        assert one.transport.requests == before + 1
+        one.transport.held.set()
+        await one.election.renew()
+
+    assert one.transport.requests == before + 2
+
+
 async def test_a_renewal_after_an_edit_of_the_lease_writes_its_notes_all_the_same(
     leases: Leases, clock: VirtualClock
 ) -> None:
