@@ -118,5 +118,5 @@ async def test_the_manifests_pods_really_run(tmp_path: Path) -> None:
         "fracgpu-webhook": {"65532 65532 False"},
         "fracgpu-scheduler": {"65532 65532 False"},
         "fracgpu-rebalancer": {"65532 65532 False"},
-        "fracgpu-deviceplugin": {"0 0 True"},
+        "fracgpu-deviceplugin": {"0 0 False"},
     }
