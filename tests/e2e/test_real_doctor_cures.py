@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cli.commands.doctor import main
+from tests.e2e.test_real_uninstall import without_wait
 from tests.support.documented import documented, run
 from tests.support.helm import SYSTEM, helm_or_skip
 from tests.support.kubectl import Kubectl
@@ -54,7 +55,7 @@ async def test_each_cure_of_an_installation_of_helms_cures_and_the_next_upgrade_
         admin = api.kubeconfig(tmp_path / "kubeconfig")
         kubectl = Kubectl.find(admin)
         install, _ = documented(GUIDE, "helm-install")
-        await run(install, kubeconfig=admin)
+        await run(without_wait(install), kubeconfig=admin)
 
         for check, by_hand in CHANGED_BY_HAND:
             assert await found(check, admin, capsys) == [], check
