@@ -121,7 +121,7 @@ class LeaderElector:
         self._seen = _Seen("", -math.inf, 0.0)
         self._renewed_at_s = -math.inf
         self._renewed_at: datetime | None = None
-        self._writing: asyncio.Task[None] | None = None
+        self._writing = asyncio.Lock()
         self._asked = self._written = 0  # renewals that were asked for, and those that are done
 
     @property
@@ -199,9 +199,9 @@ class LeaderElector:
     async def renew(self) -> None:
         """Return once a write has succeeded that was begun after this call, with what it notes.
 
-        All who call while one write is under way share the next one. A write goes to its end even
-        if those who wait for it give up: callers that come often would otherwise cancel one after
-        the other, and the lease would be lost.
+        All who call while one write is under way share the next one. Each write has its whole time,
+        however long its caller waited for its turn: with a limit of their own, callers that come
+        often would cut off one write after the other, and the lease would be lost.
 
         Raises:
             LeaseLost: another holds the lease, or may by now.
@@ -210,37 +210,27 @@ class LeaderElector:
         """
         self._asked += 1
         mine = self._asked
-        while self._written < mine:
-            if self._writing is None or self._writing.done():
-                self._writing = asyncio.create_task(  # noqa: TID251 - ours: release() ends it
-                    self._write_once(), name="renew the lease"
-                )
-            await asyncio.shield(self._writing)
-
-    async def _write_once(self) -> None:
-        await asyncio.sleep(0)  # whoever calls in the same turn of the event loop joins
-        if not self.still_leader():
-            raise self._lost("it was not renewed in time")
-        asked = self._asked
-        # Half, so that one hung connection leaves time for a second attempt.
-        async with asyncio.timeout(self.times.renew_deadline_s / 2):
-            await self._renew()
-        self._written = asked
+        async with self._writing:
+            await asyncio.sleep(0)  # whoever calls in the same turn of the event loop joins
+            if self._written >= mine:
+                return
+            if not self.still_leader():
+                raise self._lost("it was not renewed in time")
+            asked = self._asked
+            # Half, so that one hung connection leaves time for a second attempt.
+            async with asyncio.timeout(self.times.renew_deadline_s / 2):
+                await self._renew()
+            self._written = asked
 
     async def release(self) -> None:
         """Release the lease if this candidate holds it, within 2 s and without raising."""
-        held, write = self.still_leader(), self._writing
+        held = self.still_leader()
         self._renewed_at = None
         if not held:
-            if write is not None:
-                write.cancel()
             return
+        spec = {**self._lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
         try:
-            async with asyncio.timeout(_RELEASE_LIMIT_S):
-                if write is not None:  # ours would conflict with it
-                    await asyncio.wait({write})
-                    self._renewed_at = None
-                spec = {**self._lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+            async with asyncio.timeout(_RELEASE_LIMIT_S), self._writing:
                 await self._client.replace(LEASES, self._with_notes(self._lease, spec))
         except (KubeError, TimeoutError) as error:
             _log.warning("lease_not_released", lease=self._name, error=str(error))

@@ -52,8 +52,6 @@ class LeaseTransport:
         self._leases = leases
         self.fault = Fault.NONE
         self.requests = 0
-        self.held: asyncio.Event | None = None
-        """While it is not set, requests wait for it before they take effect."""
 
     async def request(
         self,
@@ -69,8 +67,6 @@ class LeaseTransport:
         lost = Unavailable(verb=verb, path=path, status=None, reason="NoAnswer", message="fault")
         if self.fault is Fault.HANGS:
             await asyncio.Event().wait()
-        if self.held is not None:
-            await self.held.wait()
         if self.fault is Fault.REFUSED:
             raise lost
         answer = self._answer(verb, path, body)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from kube.client import KubeClient
+from kube.errors import KubeError
 from kube.kinds import LEASES
 from kube.leader_election import (
     LeaderElector,
@@ -565,24 +566,32 @@ async def test_renewals_that_are_asked_for_together_are_one_write_and_later_ones
     assert (noted(leases) or "").startswith("50 in")
 
 
-async def test_a_write_goes_to_its_end_although_those_who_asked_for_it_give_up(
-    leases: Leases, clock: VirtualClock
+async def test_a_write_has_its_whole_time_however_long_its_caller_waited_for_its_turn(
+    leases: Leases,
 ) -> None:
-    one = Candidate(leases, clock, "one", Notes("first"))
-    await one.election.acquire()
-    before = one.transport.requests
-    one.transport.held = asyncio.Event()
+    times = LeaseDurations(duration_s=4, renew_deadline_s=2, retry_s=1)
+    transport = LeaseTransport(leases)
+    client = KubeClient(transport, retry=ONCE)
+    one = LeaderElector(
+        client, VirtualClock(), name="leader", namespace="ml", identity="one", times=times
+    )
+    await one.acquire()
+    transport.fault = Fault.HANGS
     async with asyncio.TaskGroup() as group:
-        for _ in range(3):
-            impatient = group.create_task(one.election.renew())
-            for _ in range(5):
-                await asyncio.sleep(0)
-            impatient.cancel()
-        assert one.transport.requests == before + 1
-        one.transport.held.set()
-        await one.election.renew()
+        first = group.create_task(_error_of_renewal(one))
+        second = group.create_task(_error_of_renewal(one))
+        await first  # it had half of the deadline
+        transport.fault = Fault.NONE
 
-    assert one.transport.requests == before + 2
+    assert (first.result(), second.result()) == ("TimeoutError", "")
+
+
+async def _error_of_renewal(election: LeaderElector) -> str:
+    try:
+        await election.renew()
+    except (KubeError, TimeoutError) as error:
+        return type(error).__name__
+    return ""
 
 
 async def test_a_renewal_after_an_edit_of_the_lease_writes_its_notes_all_the_same(
