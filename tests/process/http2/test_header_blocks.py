@@ -33,7 +33,9 @@ def test_blocks_are_read_as_the_library_reads_them(history: list[Headers | int])
     writer, ours, theirs = Encoder(), RememberingDecoder(), Decoder()
     for step in history:
         if isinstance(step, int):
-            writer.header_table_size = step
+            # Told the same size again, hpack's encoder forgets to announce the change before it.
+            if step != writer.header_table_size:
+                writer.header_table_size = step
         else:
             for _ in range(2):
                 block = writer.encode(step)
