@@ -24,8 +24,14 @@ from kube.client import KubeClient
 from kube.errors import KubeError, NotFound
 from kube.kinds import DEPLOYMENTS, SECRETS
 from kube.objects import decode_object
-from rebalancer.usage.answers import Sample, Series, samples_in, series_in
-from rebalancer.usage.prometheus import QueryError, QueryFailed
+from rebalancer.usage.prometheus import (
+    QueryError,
+    QueryFailed,
+    Sample,
+    Series,
+    samples_in,
+    series_in,
+)
 
 _SECRET: Final = "fracgpu-prometheus"  # noqa: S105 - a name
 _VARIABLE: Final = "FRACGPU_REBALANCER_PROMETHEUS_URL"

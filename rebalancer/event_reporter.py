@@ -12,7 +12,7 @@ import structlog
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.brakes.breakers import OpenBreaker
+from fracgpu.disruption.brakes import OpenBreaker
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardReading, unrelievable
 from fracgpu.disruption.move import Ending

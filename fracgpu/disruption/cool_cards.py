@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.brakes.budgets import counts
+from fracgpu.disruption.brakes import counts
 from fracgpu.disruption.heat import CardHeat, CardReading, CardUsage, Heat, MeasuredPodUse
 from fracgpu.disruption.move import Move, PastMove
 from fracgpu.disruption.policy import RebalancerPolicy

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from fracgpu.cards.card import CardUuid, Health
-from fracgpu.disruption.brakes.budgets import Budgets
+from fracgpu.disruption.brakes import Budgets
 from fracgpu.disruption.cool_cards import CoolCards, PlanIndex
 from fracgpu.disruption.heat import (
     CardHeat,

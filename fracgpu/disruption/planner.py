@@ -7,9 +7,10 @@ decided by the same :func:`fracgpu.placement.placement.place` that places new po
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Final
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.brakes.budgets import Budgets
+from fracgpu.disruption.brakes import Budgets
 from fracgpu.disruption.cordons import cards_to_avoid, cards_to_cordon
 from fracgpu.disruption.disruption_state import DisruptionState, budgets_of
 from fracgpu.disruption.heat import (
@@ -19,12 +20,15 @@ from fracgpu.disruption.heat import (
     advance,
     blindness,
 )
+from fracgpu.disruption.methods import hot_card, make_room
 from fracgpu.disruption.methods.method import Method
-from fracgpu.disruption.methods.registry import METHODS
 from fracgpu.disruption.move import HeldBack, HoldReason, Move, PastMove, Plan
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.state.ledger import with_claims
 from fracgpu.state.reservation import MoveClaims
+
+# In the order in which they are asked.
+METHODS: Final[tuple[Method, ...]] = (hot_card, make_room)
 
 
 def plan_moves(

@@ -19,29 +19,30 @@ from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.state.move_object import MovePhase
 from rebalancer.moves.evictor import EvictionOutcome, EvictionResult
 from rebalancer.moves.record import MoveRecord
-from rebalancer.moves.steps.evicting import (
+from rebalancer.moves.steps import (
+    Action,
+    Do,
+    Enter,
+    MoveFacts,
+    Step,
+    StepContext,
+    Wait,
+    demote_answered,
     evict_answered,
     evicted,
     evicting,
-    verification,
-    verifying,
-)
-from rebalancer.moves.steps.facts import MoveFacts
-from rebalancer.moves.steps.preparing import (
     notice_answered,
     noticed,
     planned,
     preflight_answered,
-    reserved,
-)
-from rebalancer.moves.steps.step import Action, Do, Enter, Step, StepContext, Wait
-from rebalancer.moves.steps.surging import (
-    demote_answered,
     release_answered,
     replacement_ready,
+    reserved,
     restore_answered,
     rolling_back,
     surging,
+    verification,
+    verifying,
 )
 
 log = structlog.get_logger()

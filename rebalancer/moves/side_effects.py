@@ -5,15 +5,21 @@ from datetime import UTC, timedelta
 from typing import Any, Final
 
 from fracgpu import names
-from fracgpu.disruption.candidates.move_mode import HASH_LABEL, original_value, released_value
+from fracgpu.disruption.candidates import HASH_LABEL, original_value, released_value
 from fracgpu.state.move_object import MoveMode
 from kube.client import KubeClient, PatchType
 from kube.errors import Conflict, Invalid, KubeError
 from kube.kinds import PODS
 from rebalancer.moves.evictor import EvictionOutcome, EvictionResult, Evictor, judge
 from rebalancer.moves.record import MoveRecord
-from rebalancer.moves.steps.facts import DELETION_COST, LOWEST_COST, MoveFacts, VictimFacts
-from rebalancer.moves.steps.step import Action, StepContext
+from rebalancer.moves.steps import (
+    DELETION_COST,
+    LOWEST_COST,
+    Action,
+    MoveFacts,
+    StepContext,
+    VictimFacts,
+)
 
 _DONE: Final = EvictionResult(outcome=EvictionOutcome.ALLOWED)
 

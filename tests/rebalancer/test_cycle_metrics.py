@@ -13,9 +13,8 @@ from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardReading, CardUsage, Heat, HeatCause, ReadingQuality
 from fracgpu.disruption.move import HeldBack, HoldReason, Plan
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
-from rebalancer.cycle_metrics import CycleMetrics
 from rebalancer.hindsight import Hindsight
-from rebalancer.metrics import RebalancerMetrics
+from rebalancer.metrics import CycleMetrics, RebalancerMetrics
 from rebalancer.usage.measured import Measured
 from rebalancer.usage.prometheus import QueryError, QueryFailed
 from tests.fakes.clock import NOON, VirtualClock

@@ -27,10 +27,9 @@ from kube.kinds import EVENTS, JOBS, MOVES, NAMESPACES, NODES, PDBS, PODS, REPLI
 from kube.objects import decode_object
 from rebalancer.cluster_cache import ClusterCache
 from rebalancer.controller import Controller, ControllerParts
-from rebalancer.cycle_metrics import CycleMetrics
 from rebalancer.event_reporter import EventReporter
 from rebalancer.hindsight import Hindsight
-from rebalancer.metrics import RebalancerMetrics
+from rebalancer.metrics import CycleMetrics, RebalancerMetrics
 from rebalancer.moves.cordons import Cordons
 from rebalancer.moves.evictor import Evictor
 from rebalancer.moves.executor import MoveExecutor

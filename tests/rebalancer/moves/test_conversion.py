@@ -9,14 +9,9 @@ from hypothesis import strategies as st
 
 from fracgpu.disruption.move import Ending
 from fracgpu.errors import WireError
-from fracgpu.state.move_object import MoveMode, MovePhase, RequestedShare
-from rebalancer.moves.conversion import (
-    longest_before_bound,
-    object_of,
-    record_of,
-    spec_of,
-)
-from rebalancer.moves.record import move_of
+from fracgpu.state.move_object import MoveMode, MovePhase, RequestedShare, decode_move
+from rebalancer.moves.record import MoveRecord, longest_before_bound, move_of, spec_of
+from rebalancer.moves.store import object_of
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
     ACTIVE,
@@ -80,11 +75,11 @@ def test_records_survive_json(
 
     body = object_of(record)
 
-    assert record_of(msgspec.json.encode(body)) == record
+    assert MoveRecord(object=decode_move(msgspec.json.encode(body))) == record
     assert body["status"]["phase"] == phase.value
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"metadata": {"name": "x"}, "spec": {}}'])
 def test_what_is_no_move_is_refused(body: bytes) -> None:
     with pytest.raises(WireError):
-        record_of(body)
+        decode_move(body)

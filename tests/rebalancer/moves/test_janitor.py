@@ -10,7 +10,7 @@ from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.move_object import MovePhase
 from kube.client import KubeClient
 from rebalancer.moves.janitor import Janitor, Remedy, leftovers, no_longer_needed, what_to_do
-from rebalancer.moves.steps.facts import OwnerFacts
+from rebalancer.moves.steps import OwnerFacts
 from rebalancer.moves.store import MoveStore
 from simulator.demo.definitions import install_definitions
 from tests.fakes.clock import NOON

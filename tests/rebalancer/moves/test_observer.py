@@ -20,8 +20,7 @@ from rebalancer.moves.observer import (
     victim_of,
     why_stuck,
 )
-from rebalancer.moves.steps.facts import DELETION_COST, LOWEST_COST
-from rebalancer.moves.steps.step import StepContext
+from rebalancer.moves.steps import DELETION_COST, LOWEST_COST, StepContext
 from simulator.envtest.ports import free_ports
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import ACTIVE, COOL_CARD, a_disruption_state, a_move, a_placed_pod

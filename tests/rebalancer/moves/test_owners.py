@@ -7,8 +7,8 @@ import pytest
 from fracgpu.state.move_object import OwnerReference
 from kube.client import KubeClient
 from kube.kinds import DEPLOYMENTS, NAMESPACES, REPLICASETS
-from rebalancer.moves.owners import Owners, is_current, is_observed, selects_by
-from rebalancer.moves.steps.facts import OwnerFacts
+from rebalancer.moves.observer import Owners, is_current, is_observed, selects_by
+from rebalancer.moves.steps import OwnerFacts
 
 NAMESPACE, HASH = "ml", "5d4f8c"
 LABELS = {"app": "web", "pod-template-hash": HASH}

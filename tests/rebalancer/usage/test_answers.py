@@ -2,7 +2,7 @@
 
 import pytest
 
-from rebalancer.usage.answers import Sample, Series, samples_in, series_in
+from rebalancer.usage.prometheus import Sample, Series, samples_in, series_in
 
 
 def test_a_vector_and_a_scalar_are_samples() -> None:

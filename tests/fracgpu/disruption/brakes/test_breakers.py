@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fracgpu.disruption.brakes.breakers import (
+from fracgpu.disruption.brakes import (
     NO_OUTAGES,
     Breaker,
     OpenBreaker,

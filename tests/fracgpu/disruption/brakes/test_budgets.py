@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.brakes.budgets import Budgets
+from fracgpu.disruption.brakes import Budgets
 from fracgpu.disruption.move import Ending, HoldReason, PastMove
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from tests.fakes.clock import NOON

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fracgpu.disruption.candidates.cost import disruption_cost
+from fracgpu.disruption.candidates import disruption_cost
 from tests.support.rebalancing import a_placed_pod
 
 SURGE = {"labels": {"pod-template-hash": "5d4f8c"}}

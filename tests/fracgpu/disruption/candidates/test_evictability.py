@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.candidates.evictability import SYSTEM_PRIORITY, why_not_evictable
+from fracgpu.disruption.candidates import SYSTEM_PRIORITY, why_not_evictable
 from fracgpu.disruption.move import HoldReason, PastMove
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.k8s.scheduling.constraints import SchedulingConstraints

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fracgpu.disruption.candidates.move_mode import mode_of
+from fracgpu.disruption.candidates import mode_of
 from fracgpu.request.need import Rebalance
 from fracgpu.state.move_object import MoveMode
 from tests.support.rebalancing import a_placed_pod

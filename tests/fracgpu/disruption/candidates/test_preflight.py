@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fracgpu.disruption.candidates.preflight import why_not_now
+from fracgpu.disruption.candidates import why_not_now
 from fracgpu.disruption.move import HoldReason
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.k8s.disruption_budget import PodDisruptionBudget
