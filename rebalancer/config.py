@@ -13,8 +13,7 @@ from component.config_keys import REBALANCER
 from component.config_watcher import strict_mapping
 from fracgpu.disruption.aggressiveness import DEFAULT_LEVEL, LEVELS, policy_at
 from fracgpu.disruption.change_freeze import ChangeFreeze, parse_duration, parse_schedule
-from fracgpu.disruption.cool_cards import PlanIndex
-from fracgpu.disruption.disruption_state import DisruptionState, OwnerIndex
+from fracgpu.disruption.disruption_state import DisruptionState, PlanIndex
 from fracgpu.disruption.planner import plan_moves
 from fracgpu.disruption.policy import MakeRoom, Mode, RebalancerPolicy, Tunable, tunables
 from fracgpu.errors import shorten
@@ -262,7 +261,7 @@ class PolicyTrial:
 
     def remember(self, state: DisruptionState, *, now: datetime) -> None:
         """Try the next policies on *state*."""
-        own = replace(state, index=self._index, plan_index=PlanIndex(), owners=OwnerIndex())
+        own = replace(state, index=self._index, plan_index=PlanIndex())
         self._last = (own, now)
 
     def parse(self, text: str) -> RebalancerPolicy:

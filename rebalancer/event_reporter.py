@@ -21,8 +21,8 @@ from kube.events import EventLevel, Regarding
 from kube.kinds import CONFIGMAPS, NODES, PODS, Kind
 from rebalancer.hindsight import Hindsight
 from rebalancer.metrics import RebalancerMetrics, move_labels
-from rebalancer.moves.evictor import EvictionResult
 from rebalancer.moves.record import MoveRecord
+from rebalancer.moves.steps import EvictionResult
 
 log = structlog.get_logger()
 

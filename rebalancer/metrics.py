@@ -30,7 +30,7 @@ from process.clock import Clock
 from process.telemetry import Registry
 from rebalancer.config import policy_hash
 from rebalancer.hindsight import Hindsight, SourceFate, TargetFate
-from rebalancer.moves.evictor import EvictionOutcome
+from rebalancer.moves.steps import EvictionOutcome
 from rebalancer.usage.measured import Measured
 from rebalancer.usage.prometheus import QueryError, QueryFailed
 

@@ -26,11 +26,10 @@ from rebalancer.event_reporter import EventReporter, GuardedEvents
 from rebalancer.hindsight import Hindsight
 from rebalancer.metrics import CycleMetrics, RebalancerMetrics
 from rebalancer.moves.cordons import Cordons
-from rebalancer.moves.evictor import Evictor
 from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.janitor import Janitor
 from rebalancer.moves.observer import Observer
-from rebalancer.moves.side_effects import SideEffects
+from rebalancer.moves.side_effects import Evictor, SideEffects
 from rebalancer.moves.store import MoveStore
 from rebalancer.settings import RebalancerSettings
 from rebalancer.usage.credentials import CredentialFiles

@@ -17,12 +17,13 @@ from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.move import ENDED, Ending
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.state.move_object import MovePhase
-from rebalancer.moves.evictor import EvictionOutcome, EvictionResult
 from rebalancer.moves.record import MoveRecord
 from rebalancer.moves.steps import (
     Action,
     Do,
     Enter,
+    EvictionOutcome,
+    EvictionResult,
     MoveFacts,
     Step,
     StepContext,

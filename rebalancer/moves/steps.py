@@ -41,8 +41,30 @@ from fracgpu.disruption.planner import validate_move
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.disruption.verification import Verification, verify, verify_room
 from fracgpu.state.move_object import MoveMode, MovePhase
-from rebalancer.moves.evictor import EvictionOutcome, EvictionResult
 from rebalancer.moves.record import MoveRecord, a_replacement
+
+
+class EvictionOutcome(Enum):
+    """The outcome of an eviction; also a metric label."""
+
+    ALLOWED = "allowed"  # evicted, or in a dry run would be
+    GONE = "gone"  # the pod is terminating or gone already
+    OTHER_POD = "other_pod"  # the name belongs to another pod
+    CHANGED = "changed"  # the pod has changed since it was read, or is another one
+    BLOCKED = "blocked"  # a PodDisruptionBudget refused it for now
+    BUSY = "busy"  # the API server refused it for now
+    REFUSED = "refused"  # refused for good
+    UNCLEAR = "unclear"  # no answer: the pod may have been evicted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvictionResult:
+    """The outcome, with the API server's message and the delay it asked for."""
+
+    outcome: EvictionOutcome
+    detail: str = ""
+    code: int | None = None
+    retry_after_s: float | None = None
 
 
 class Action(Enum):

@@ -29,10 +29,9 @@ from kube.kinds import (
 )
 from kube.leader_election import LeaderElector
 from process.clock import SystemClock
-from rebalancer.moves.evictor import EvictionOutcome
 from rebalancer.moves.observer import Owners
 from rebalancer.moves.record import OWNER_KINDS
-from rebalancer.moves.steps import OwnerFacts
+from rebalancer.moves.steps import EvictionOutcome, OwnerFacts
 from simulator.demo.service_accounts import deployed, issue_token
 from tests.support.moving import NAMESPACE
 from tests.support.permissions import audit_flags, calls, missing, permissions, spare

@@ -17,8 +17,14 @@ from fracgpu.disruption.candidates import (
     why_not_evictable,
     why_not_now,
 )
-from fracgpu.disruption.cool_cards import is_losing, load_coming, most_remembered
-from fracgpu.disruption.disruption_state import DisruptionState, budgets_of, card_level
+from fracgpu.disruption.disruption_state import (
+    DisruptionState,
+    budgets_of,
+    card_level,
+    is_losing,
+    load_coming,
+    most_remembered,
+)
 from fracgpu.disruption.heat import (
     CardReading,
     Heat,

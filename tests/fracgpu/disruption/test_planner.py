@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from fracgpu.cards.card import CardUuid, Health, NodeCards
 from fracgpu.disruption.change_freeze import ChangeFreeze, parse_schedule
-from fracgpu.disruption.cool_cards import PlanIndex
 from fracgpu.disruption.cordons import cards_to_avoid, cards_to_cordon
-from fracgpu.disruption.disruption_state import DisruptionState, OwnerIndex
+from fracgpu.disruption.disruption_state import DisruptionState, PlanIndex
 from fracgpu.disruption.heat import CardHeat, Heat, ReadingQuality
 from fracgpu.disruption.move import Ending, HoldReason, PastMove, Plan
 from fracgpu.disruption.planner import advance_all, first_heat, plan_moves, validate_move
@@ -509,7 +508,6 @@ def test_the_same_state_gives_the_same_plan_in_any_order(
         usage=dict(usage),
         past=past,
         index=SnapshotIndex(),
-        owners=OwnerIndex(),
         plan_index=PlanIndex(),
     )
 

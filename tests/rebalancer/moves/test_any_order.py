@@ -19,12 +19,13 @@ from fracgpu.disruption.candidates import original_value, released_value
 from fracgpu.disruption.move import ENDED
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.state.move_object import MoveMode, MovePhase
-from rebalancer.moves.evictor import EvictionOutcome, EvictionResult
 from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.janitor import Remedy, what_to_do
 from rebalancer.moves.record import MoveRecord
 from rebalancer.moves.steps import (
     Action,
+    EvictionOutcome,
+    EvictionResult,
     MoveFacts,
     OwnerFacts,
     ReplacementFacts,

@@ -8,12 +8,12 @@ from fracgpu import names
 from kube.client import KubeClient
 from kube.errors import Conflict, KubeError, error_from_status
 from kube.kinds import PODS
-from rebalancer.moves.evictor import EvictionOutcome, Evictor
 from rebalancer.moves.record import MoveRecord
-from rebalancer.moves.side_effects import SideEffects, judge_write
+from rebalancer.moves.side_effects import Evictor, SideEffects, judge_write
 from rebalancer.moves.steps import (
     DELETION_COST,
     Action,
+    EvictionOutcome,
     MoveFacts,
     OwnerFacts,
     ReplacementFacts,

@@ -11,12 +11,13 @@ from fracgpu.disruption.heat import Heat
 from fracgpu.disruption.move import Ending
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.state.move_object import MoveMode, MovePhase
-from rebalancer.moves.evictor import EvictionOutcome, EvictionResult
 from rebalancer.moves.record import MoveRecord, a_replacement
 from rebalancer.moves.steps import (
     Action,
     Do,
     Enter,
+    EvictionOutcome,
+    EvictionResult,
     MoveFacts,
     OwnerFacts,
     ReplacementFacts,
