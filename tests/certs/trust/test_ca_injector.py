@@ -9,7 +9,6 @@ from certs.authority import make_ca
 from certs.metrics import CertsMetrics
 from certs.trust.ca_injector import (
     BundleTarget,
-    ConfigurationClient,
     InjectionResult,
     bundle_patch,
     inject,
@@ -71,7 +70,7 @@ async def test_a_configuration_that_does_not_exist_is_no_trouble(kube: KubeClien
     assert await inject(kube, target(), bundle_pem=PEM) is InjectionResult.ABSENT
 
 
-class Reordering:
+class Reordering(KubeClient):
     """The real client, but the webhooks are reversed between our read and our patch."""
 
     def __init__(self, kube: KubeClient) -> None:
@@ -101,7 +100,7 @@ async def test_a_list_that_was_reordered_meanwhile_is_not_patched_in_the_wrong_p
     assert await bundles(kube, MUTATING_WEBHOOKS) == [PEM, None]
 
 
-class Refusing:
+class Refusing(KubeClient):
     """The real client of an account that may read configurations and not change them."""
 
     def __init__(self, kube: KubeClient) -> None:
@@ -116,7 +115,7 @@ class Refusing:
         raise KubeError(verb="PATCH", path="/", status=403, reason="Forbidden", message="no")
 
 
-async def valid(client: ConfigurationClient) -> dict[str, float | None]:
+async def valid(client: KubeClient) -> dict[str, float | None]:
     """Inject into both configurations once; return which of them count as valid."""
     registry = new_registry()
     metrics = CertsMetrics(registry, VirtualClock())

@@ -97,7 +97,7 @@ def test_of_a_daemon_set_every_node_must_be_done(status: dict[str, int], *, done
     assert not rolled_out_everywhere(body)
 
 
-class OneDaemonSet:
+class OneDaemonSet(KubeClient):
     """A client of an API server that has one DaemonSet."""
 
     def __init__(self) -> None:
@@ -120,7 +120,9 @@ class OneDaemonSet:
         patch: Any,
         *,
         namespace: str | None = None,
+        subresource: str | None = None,
         how: PatchType = PatchType.MERGE,
+        dry_run: bool = False,
     ) -> dict[str, Any]:
         assert (kind, name, namespace, how) == (DAEMONSETS, NAME, NAMESPACE, PatchType.MERGE)
         self.body["spec"]["template"] |= patch["spec"]["template"]
