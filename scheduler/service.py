@@ -171,7 +171,8 @@ def _wire(  # noqa: PLR0915 - a statement for each part
         limit_s=settings.bind_timeout_s,
         on_mark=metrics.marked,
     )
-    cycles = BindingCycles(core.nominations, core.changes, clock)
+    find = pending_only(pods.get)
+    cycles = BindingCycles(core.nominations, core.changes, clock, find=find)
     assumptions = Assumptions(
         client,
         ledger,
@@ -198,7 +199,7 @@ def _wire(  # noqa: PLR0915 - a statement for each part
         client,
         ledger=ledger,
         assumptions=assumptions,
-        find=pending_only(pods.get),
+        find=find,
         strategy=lambda: config.value,
         leads=lambda: leader_gate.leads,
         term=lambda: election.term,
@@ -244,7 +245,7 @@ def _wire(  # noqa: PLR0915 - a statement for each part
                     ledger,
                     core.fit_index,
                     pods=lambda: pods.items().values(),
-                    find=pending_only(pods.get),
+                    find=find,
                     marker=marker,
                     strategy=lambda: config.value,
                     leads=lambda: leader_gate.leads,
@@ -282,7 +283,7 @@ def _wire(  # noqa: PLR0915 - a statement for each part
                 on_filtered=page.answers.note,
                 narrow=NarrowFilter(core.extender).narrow if settings.narrow_filter else None,
                 activity=activity,
-                find=pending_only(pods.get),
+                find=find,
             ),
             *page.servers(leader_gate),
         ),

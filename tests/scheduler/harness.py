@@ -197,9 +197,10 @@ class Harness:
             nominations=self.nominations,
             on_unreadable=self.metrics.unreadable,
         )
-        self.cycles = BindingCycles(self.nominations, self.changes, self.clock)
         self._nodes: dict[str, Json] = {}
         self._copy: dict[tuple[str, str], AnyPod] = {}
+        find = pending_only(lambda namespace, name: self._copy.get((namespace, name)))
+        self.cycles = BindingCycles(self.nominations, self.changes, self.clock, find=find)
         for node in nodes or ("n",):
             self.add_node(node, some_cards(node, count=cards, mib=mib))
         self.marker = PodMarker(
@@ -222,7 +223,7 @@ class Harness:
             self.api,
             ledger=self.ledger,
             assumptions=self.assumptions,
-            find=pending_only(lambda namespace, name: self._copy.get((namespace, name))),
+            find=find,
             strategy=lambda: self.strategy,
             choosers=self.choosers,
             leads=lambda: self.leads,
@@ -248,7 +249,7 @@ class Harness:
             self.ledger,
             self.fits,
             pods=self.pods,
-            find=pending_only(lambda namespace, name: self._copy.get((namespace, name))),
+            find=find,
             marker=self.marker,
             strategy=lambda: self.strategy,
             leads=lambda: self.leads,
