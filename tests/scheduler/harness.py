@@ -181,7 +181,7 @@ class Harness:
         self.strategy = Strategy.PACK
         self.leads = True
         self.term = "lease/1"
-        self.record = BindingRecord(lambda: self.ledger.assumed)
+        self.record = BindingRecord(lambda: self.assumptions.under_way())  # noqa: PLW0108
         self.recorded: list[frozenset[str]] = []  # at each write of the Lease
         self.record_raises: Exception | None = None
         self.registry = CollectorRegistry()
@@ -259,7 +259,7 @@ class Harness:
     async def _write_record(self) -> None:
         if self.record_raises is not None:
             raise self.record_raises
-        self.recorded.append(frozenset(self.ledger.assumed))
+        self.recorded.append(frozenset(self.assumptions.under_way()))
 
     def pods(self) -> list[AnyPod]:
         """Return the pods as the informer has them."""
