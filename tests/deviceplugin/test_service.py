@@ -14,19 +14,11 @@ from fracgpu import names
 from fracgpu.cards.annotations import read_cards
 from fracgpu.cards.card import Health
 from fracgpu.k8s.quantity import whole_amount
-from fracgpu.placement.outcome import NoPlacement, Placement
-from fracgpu.placement.placement import place
-from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
-from fracgpu.state.ledger import Ledger
-from fracgpu.state.node_info import read_node
-from fracgpu.state.pod_info import decode_pod_info
-from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.kinds import EVENTS, NODES, PODS
 from kube.objects import decode_object
 from simulator.apiserver.server import ApiServer
 from simulator.kubelet.pod_worker import BUSY_KEY, DURATION_KEY
-from tests.fakes.clock import NOON
 from tests.support.gpu import a_gpu_pod
 from tests.support.node import Node, a_node
 from tests.support.waiting import until
@@ -96,36 +88,6 @@ async def test_an_assignment_beyond_the_card_is_refused_until_there_is_room(node
     await node.wait_phase(second, "Running")
 
     assert node.cards_of(second) == (node.uuid(0),)
-
-
-async def test_a_cards_own_limit_of_containers_is_kept_by_the_ledger_and_at_prestart(
-    api: ApiServer, kube: KubeClient, tmp_path: Path
-) -> None:
-    config = api.kubeconfig(tmp_path / "kubeconfig")
-    async with a_node(kube, config, slots_per_card=2) as node:
-        for number in range(2):
-            pod = await node.run_pod(f"pod-{number}", card=0, mib=80)
-            await node.wait_phase(pod, "Running")
-
-        # The node has six slots left; whoever binds without the ledger meets the limit here.
-        third = await node.run_pod("third", card=0, mib=80)
-        await node.wait_message(third, "together have 3 containers of 2")
-
-        ledger = Ledger()
-        ledger.set_node(read_node(await kube.get(NODES, node.name)))
-        for raw in (await kube.list(PODS)).items:
-            ledger.set_pod(decode_pod_info(raw).record)
-        node_info = ledger.node(node.name, now=NOON)
-        assert node_info is not None
-        need = PodNeed(containers=(ContainerNeed(name="train", mib=Mib(80)),))
-        answer = place(node_info, need, strategy=Strategy.PACK)
-        assert isinstance(answer, Placement)
-        assert answer.assignment["train"][0].card == node.uuid(1)
-        refused = place(
-            node_info, need, strategy=Strategy.PACK, exclude=frozenset(map(node.uuid, (1, 2, 3)))
-        )
-        assert isinstance(refused, NoPlacement)
-        assert refused.refusals[node.uuid(0)].value == "all its slots are taken"
 
 
 async def test_a_sick_card_takes_no_container_until_it_is_well(node: Node) -> None:
@@ -269,16 +231,6 @@ async def test_init_and_app_container_share_their_slots_and_their_card(node: Nod
 
     assert node.cards_of(pod, "prepare") == (node.uuid(1),)
     assert node.cards_of(pod, "train") == (node.uuid(1),)
-
-
-async def test_the_node_carries_labels_inventory_and_capacity(node: Node) -> None:
-    body = await node.client.get_object(NODES, node.name)
-
-    labels = body["metadata"]["labels"]
-    assert labels[names.CARD_MODEL_LABEL] == "NVIDIA-A30"
-    assert labels[f"{names.CARD_CLASS_LABEL_PREFIX}24000"] == "4"
-    assert len(read_cards(body["metadata"]["annotations"][names.NODE_CARDS])) == 4
-    assert body["status"]["allocatable"][names.GPU_COUNT] == "4"
 
 
 async def test_capacity_that_somebody_took_away_comes_back(node: Node) -> None:
