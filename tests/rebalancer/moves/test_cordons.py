@@ -19,10 +19,16 @@ from rebalancer.moves.steps.facts import OwnerFacts
 from rebalancer.moves.store import MoveStore
 from simulator.demo.definitions import install_definitions
 from tests.fakes.clock import NOON
-from tests.support.making_room import a_waiting_pod
 from tests.support.moves import a_beneficiary
 from tests.support.moving import cordons_of, make_cluster
-from tests.support.rebalancing import COOL_CARD, HOT_CARD, a_move, a_node, a_placed_pod
+from tests.support.rebalancing import (
+    COOL_CARD,
+    HOT_CARD,
+    a_move,
+    a_node,
+    a_placed_pod,
+    a_waiting_pod,
+)
 from tests.support.records import a_record
 
 MINUTE = timedelta(minutes=1)

@@ -18,8 +18,15 @@ from fracgpu.disruption.policy import MakeRoom, Mode, RebalancerPolicy
 from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
 from fracgpu.state.move_object import MoveMode, MovePhase
 from tests.fakes.clock import NOON
-from tests.support.making_room import a_cluster, a_small_pod, a_waiting_pod, begun
-from tests.support.rebalancing import ACTIVE, a_placed_pod, a_reading
+from tests.support.rebalancing import (
+    ACTIVE,
+    a_cluster,
+    a_placed_pod,
+    a_reading,
+    a_small_pod,
+    a_waiting_pod,
+    begun,
+)
 
 MAKE_ROOM = replace(
     ACTIVE,

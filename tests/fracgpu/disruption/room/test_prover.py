@@ -35,16 +35,19 @@ from fracgpu.state.snapshot import NodeInfo, Snapshot
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
 from tests.support.core import a_card, a_node_info, an_allocation
-from tests.support.making_room import a_cluster, a_small_pod, a_waiting_pod, begun
 from tests.support.moves import a_beneficiary
 from tests.support.rebalancing import (
     ACTIVE,
     CARD_MIB,
+    a_cluster,
     a_move,
     a_node,
     a_past_move,
     a_reading,
+    a_small_pod,
+    a_waiting_pod,
     avoiding,
+    begun,
 )
 
 HELD = {"n1": {"a0": 4000}, "n2": {"b0": 8000, "b1": 2000}}

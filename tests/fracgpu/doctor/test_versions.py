@@ -1,0 +1,143 @@
+"""Faults of versions and clocks, planted one by one."""
+
+from datetime import timedelta
+
+import pytest
+
+from fracgpu.doctor.facts import Unread
+from fracgpu.doctor.finding import Severity, Verdict
+from tests.support.examined import (
+    LEADER,
+    NODE,
+    a_lease,
+    a_node,
+    a_role_pod,
+    found_by,
+    healthy,
+    result_of,
+    shipped,
+)
+
+
+@pytest.mark.parametrize(
+    ("version", "severity"),
+    [("v1.29.9", Severity.ERROR), ("v1.37.0", Severity.WARNING)],
+)
+def test_a_kubernetes_that_was_not_tested_is_found(version: str, severity: Severity) -> None:
+    (finding, *_) = result_of("kubernetes", healthy(server_version=version)).findings
+
+    assert finding.severity is severity
+    assert "1.30 to 1.36" in finding.seen
+    assert finding.cure
+
+
+@pytest.mark.parametrize("version", ["v1.30.0", "v1.33.4-eks-1a2b", "v1.36.2+k3s1"])
+def test_a_tested_kubernetes_is_fine(version: str) -> None:
+    node = a_node()
+    node["status"]["nodeInfo"]["kubeletVersion"] = version
+
+    facts = healthy(server_version=version, nodes=(node,))
+
+    assert result_of("kubernetes", facts).verdict is Verdict.FINE
+
+
+def test_a_version_that_cannot_be_read_is_not_checked() -> None:
+    assert result_of("kubernetes", healthy(server_version="main")).verdict is Verdict.NOT_CHECKED
+
+
+@pytest.mark.parametrize(("kubelet", "told"), [("v1.32.9", True), ("v1.33.0", False)])
+def test_a_kubelet_that_is_too_old_is_found(kubelet: str, *, told: bool) -> None:
+    node = a_node()
+    node["status"]["nodeInfo"]["kubeletVersion"] = kubelet
+
+    assert bool(result_of("kubernetes", healthy(nodes=(node,))).findings) is told
+
+
+def test_a_kube_scheduler_that_does_not_fit_the_server_is_found() -> None:
+    newer = found_by("kube-scheduler", healthy(server_version="v1.35.1"))
+
+    assert "newer than the API server" in newer.seen
+    assert "helm upgrade" in newer.cure
+
+
+def test_roles_of_different_versions_are_found() -> None:
+    deployments = shipped("Deployment")
+    webhook = next(b for b in deployments if b["metadata"]["name"] == "fracgpu-webhook")
+    webhook["spec"]["template"]["spec"]["containers"][0]["image"] = "mirror:5000/fracgpu:0.0.9"
+
+    finding = found_by("roles", healthy(deployments=deployments))
+
+    assert "fracgpu-webhook is of version 0.0.9, the others of 0.1.0" in finding.seen
+    assert "helm upgrade" in finding.cure
+
+
+def test_a_program_of_another_version_than_the_roles_is_found() -> None:
+    finding = found_by("roles", healthy(own_version="0.2.0"))
+
+    assert "this program is of version 0.2.0, FracGPU in the cluster of 0.1.0" in finding.seen
+
+
+def test_a_pod_that_was_not_replaced_is_found() -> None:
+    old = a_role_pod(LEADER, "fracgpu-scheduler")
+    old["spec"]["containers"][0]["image"] = "fracgpu:0.0.8"
+
+    finding = found_by("roles", healthy(pods=(old,)))
+
+    assert f"pod {LEADER} still runs version 0.0.8" in finding.seen
+    assert "rollout status" in finding.cure
+
+
+def test_a_definition_that_is_missing_or_serves_another_version_is_found() -> None:
+    missing = found_by("definition", healthy(definitions=()))
+    (moves,) = shipped("CustomResourceDefinition")
+    moves["spec"]["versions"][0]["name"] = "v1alpha9"
+    other = found_by("definition", healthy(definitions=(moves,)))
+
+    assert "there is no CustomResourceDefinition moves.fracgpu.io" in missing.seen
+    assert "serves v1alpha9; want v1alpha1" in other.seen
+    assert (
+        missing.cure
+        == other.cure
+        == ("kubectl apply --server-side --force-conflicts -k FOLDER (docs/install.md)")
+    )
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "severity", "words"),
+    [
+        (45, Severity.WARNING, "node gpu-1 is 45 s ahead of the API server's"),
+        (-400, Severity.ERROR, "node gpu-1 is 400 s behind the API server's"),
+    ],
+)
+def test_a_node_whose_clock_differs_is_found(ahead_s: int, severity: Severity, words: str) -> None:
+    lease = a_lease(NODE, NODE, namespace="kube-node-lease", ahead=timedelta(seconds=ahead_s))
+
+    finding = found_by("clocks", healthy(node_leases=(lease,)))
+
+    assert (finding.severity, words in finding.seen) == (severity, True)
+    assert "timedatectl status" in finding.cure
+
+
+def test_a_lease_that_does_not_say_when_it_was_written_is_not_checked() -> None:
+    lease = a_lease(NODE, NODE, namespace="kube-node-lease")
+    del lease["metadata"]["managedFields"]
+
+    assert result_of("clocks", healthy(node_leases=(lease,))).verdict is Verdict.NOT_CHECKED
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "words"), [(600, "600 s ahead of the API server's"), (-31, "31 s behind the API")]
+)
+def test_the_clock_of_the_machine_that_asks_is_named_itself(ahead_s: int, words: str) -> None:
+    finding = found_by("clocks", healthy(caller_ahead=timedelta(seconds=ahead_s)))
+
+    assert finding.severity is Severity.WARNING
+    assert "the clock of the machine that runs this command is " in finding.seen
+    assert words in finding.seen
+    assert "on this machine" in finding.cure
+
+
+def test_a_clock_that_could_not_be_compared_is_not_checked() -> None:
+    facts = healthy(caller_ahead=Unread("no header Date"))
+
+    assert result_of("clocks", facts).verdict is Verdict.NOT_CHECKED
