@@ -369,7 +369,7 @@ HASHED = {"pod-template-hash": "5d4f8c"}
 
 
 def test_a_pod_of_a_deployment_is_replaced_first() -> None:
-    assert mode_of(a_placed_pod("a", labels=HASHED).info) is MoveMode.SURGED
+    assert mode_of(a_placed_pod("a", labels=HASHED).info) is MoveMode.SURGE
 
 
 @pytest.mark.parametrize(
@@ -385,8 +385,8 @@ def test_a_bare_replicaset_selects_by_no_hash_so_its_pod_is_evicted() -> None:
 
 
 def test_a_pod_that_asks_for_a_surge_gets_one_where_there_can_be_one() -> None:
-    asked = a_placed_pod("a", labels=HASHED, rebalance=Rebalance.SURGED)
-    assert mode_of(asked.info) is MoveMode.SURGED
+    asked = a_placed_pod("a", labels=HASHED, rebalance=Rebalance.SURGE)
+    assert mode_of(asked.info) is MoveMode.SURGE
 
 
 def test_the_author_may_choose_eviction() -> None:
