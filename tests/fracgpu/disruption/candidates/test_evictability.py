@@ -29,7 +29,6 @@ from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
     HOT_CARD,
     a_disruption_state,
-    a_past_move,
     a_placed_pod,
 )
 
@@ -150,57 +149,6 @@ def test_a_pod_is_held_back_with_the_reason(facts: dict[str, Any], reason: HoldR
 def test_who_opts_in_to_eviction_may_be_moved(facts: dict[str, Any]) -> None:
     assert refusal(**facts) is not None
     assert refusal(**facts, **OPTED_IN) is None
-
-
-@pytest.mark.parametrize(
-    ("past", "reason"),
-    [
-        ([a_past_move(minutes_ago=59, owner_uid="owner-1")], HoldReason.OWNER_COOLDOWN),
-        ([a_past_move(minutes_ago=61, owner_uid="owner-1")], None),
-        ([a_past_move(minutes_ago=1, owner_uid="another")], None),
-        (
-            [a_past_move(minutes_ago=300, under_way=True, owner_uid="owner-1")],
-            HoldReason.OWNER_COOLDOWN,
-        ),
-        (
-            [a_past_move(minutes_ago=m, owner_uid="owner-1") for m in (200, 300, 400)],
-            HoldReason.OWNER_BUDGET,
-        ),
-        (
-            [a_past_move(minutes_ago=m, owner_uid=f"owner-{m}") for m in (10, 20)],
-            HoldReason.NAMESPACE_BUDGET,
-        ),
-        (
-            [a_past_move(minutes_ago=m, namespace="other") for m in (10, 20, 30)],
-            None,
-        ),
-    ],
-)
-def test_budgets_of_owner_and_namespace_hold_a_pod_back(
-    past: list[PastMove], reason: HoldReason | None
-) -> None:
-    assert refusal(past=past) is reason
-
-
-@pytest.mark.parametrize(
-    ("useless", "hours", "held"), [(1, 1.9, True), (1, 2.1, False), (5, 23.9, True)]
-)
-def test_each_useless_move_doubles_the_owners_rest_up_to_a_day(
-    useless: int, hours: float, held: bool
-) -> None:
-    past = [
-        PastMove(
-            move=past_move.move, started_at=past_move.started_at, under_way=False, useless=True
-        )
-        for past_move in [a_past_move(minutes_ago=60 * hours, owner_uid="owner-1")] * useless
-    ]
-    roomy = RebalancerPolicy(max_per_owner_per_day=100)
-    pod = a_placed_pod("pod-a")
-    state = a_disruption_state(pods=[pod, a_placed_pod("pod-b")], past=past)
-
-    found = why_not_evictable(state, pod, policy=roomy, now=NOON)
-
-    assert (found is HoldReason.OWNER_COOLDOWN) is held
 
 
 SURGE, EVICT = MoveMode.SURGE, MoveMode.EVICT

@@ -138,17 +138,6 @@ def test_a_move_that_was_only_shown_keeps_no_card_from_one_that_is_made() -> Non
     assert target_of(a_cluster(HELD, past=[shown])) == "b0"
 
 
-def test_a_card_of_another_model_is_no_target() -> None:
-    state = a_cluster(HELD)
-    info = state.snapshot.nodes["n2"]
-    cards = {
-        uuid: structs.replace(it, card=replace(it.card, model="L4"))
-        for uuid, it in info.cards.items()
-    }
-    nodes = {**state.snapshot.nodes, "n2": replace(info, cards=cards)}
-    assert target_of(replace(state, snapshot=replace(state.snapshot, nodes=nodes))) is None
-
-
 def test_a_node_that_the_pod_may_not_run_on_is_no_target() -> None:
     elsewhere = NodeExpression(key="zone", operator="In", values=("far",))
     nowhere = SchedulingConstraints(node=NodeRules(selector=(elsewhere,)))
