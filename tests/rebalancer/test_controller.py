@@ -330,16 +330,16 @@ async def test_a_node_that_goes_while_prometheus_answers_ends_nothing(kube: Kube
             self.asked += 1
             if self.asked == 2:
                 await kube.delete(NODES, "n1")
-                await until_true(lambda: "n1" not in rig.cache.nodes, what="the node is gone")
+                await until_true(lambda: "n1" not in at_work.cache.nodes, what="the node is gone")
             return measured
 
     usage = NodeGoes((await hot_usage(kube)).readings)
-    async with a_rig(kube, usage=usage) as rig:
+    async with a_rig(kube, usage=usage) as at_work:
         for _ in range(3):
-            await rig.tick()
+            await at_work.tick()
 
-        assert rig.figure("cards", state="hot") == 0
-        assert rig.store.records == ()
+        assert at_work.figure("cards", state="hot") == 0
+        assert at_work.store.records == ()
 
 
 async def test_paused_it_begins_nothing_within_a_cycle_and_finishes_what_is_under_way(
