@@ -197,13 +197,13 @@ async def test_a_pod_that_kube_scheduler_keeps_off_a_node_for_its_pods_is_told_w
     for name, refused in (
         (
             "second",
-            "pod anti-affinity; cli.kube-scheduler refuses it: anti-affinity of another pod",
+            "pod anti-affinity; kube-scheduler refuses it: anti-affinity of another pod",
         ),
         ("third", "anti-affinity of another pod"),
     ):
         assert await cli.call(main, name) == FAILED
         out = cli.read().out
-        assert f"{NODE}: cli.kube-scheduler refuses it: {refused}; its cards fit" in out
+        assert f"{NODE}: kube-scheduler refuses it: {refused}; its cards fit" in out
         assert "not evaluated" not in out
 
     await cli.kube.delete(PODS, "first", namespace="default", grace_s=0)
