@@ -28,9 +28,16 @@ from rebalancer.moves.steps import (
 )
 from rebalancer.moves.store import object_of
 from tests.fakes.clock import NOON
-from tests.support.making_room import a_cluster, a_waiting_pod
 from tests.support.moves import a_beneficiary
-from tests.support.rebalancing import ACTIVE, COOL_CARD, a_disruption_state, a_move, a_reading
+from tests.support.rebalancing import (
+    ACTIVE,
+    COOL_CARD,
+    a_cluster,
+    a_disruption_state,
+    a_move,
+    a_reading,
+    a_waiting_pod,
+)
 from tests.support.records import a_record
 
 KEPT = a_beneficiary("GPU-hot", uid="big", held_until=NOON + timedelta(minutes=30))
