@@ -149,10 +149,10 @@ class Reconciler(WorkLoop):
             await self._write(name, pair, bundle_pem=pair.cert_pem + kept, over=stored)
             self._renewed(name, pair, reason)
             raise LookAgain
-        whole = kept if info.fingerprint in trusted else pair.cert_pem + kept
-        if stored.data.get(CA_KEY) != whole:
-            await self._write(name, pair, bundle_pem=whole, over=stored)
-            log.info("bundle_trimmed", secret=name, authorities=len(split(whole)))
+        bundle_pem = kept if info.fingerprint in trusted else pair.cert_pem + kept
+        if stored.data.get(CA_KEY) != bundle_pem:
+            await self._write(name, pair, bundle_pem=bundle_pem, over=stored)
+            log.info("bundle_trimmed", secret=name, authorities=len(split(bundle_pem)))
             raise LookAgain
         self._metrics.expires(name, at=info.not_after)
         self._metrics.trusted(len(trusted))
@@ -160,7 +160,7 @@ class Reconciler(WorkLoop):
             stored=stored,
             pair=pair,
             facts=info,
-            bundle_pem=whole,
+            bundle_pem=bundle_pem,
             bundle=[each for _, each in bundle],
             step=step,
         )

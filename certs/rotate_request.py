@@ -95,15 +95,15 @@ async def watch(
     Raises:
         KubeError: the API server did not answer, or refused.
     """
-    told: list[str] | None = None
+    reported: list[str] | None = None
     while True:
         report = await collect_report(client, settings, now=clock.now())
         lacking = missing(request, report)
         if not lacking:
             return report
-        if lacking != told:
+        if lacking != reported:
             on_progress(lacking[0] + (f" (and {len(lacking) - 1} more)" if lacking[1:] else ""))
-            told = lacking
+            reported = lacking
         await clock.sleep(_LOOK_EVERY_S)
 
 

@@ -139,7 +139,7 @@ def cluster_state_of(
     ledger = _ledger_of(pods.values(), (node.cards for node in observed.nodes), moves)
     denied = denied_cards(ledger, subject.info, now=now)
     return ClusterState(
-        snapshot=_as_seen_by(subject.info, ledger, denied, now=now),
+        snapshot=_snapshot_for(subject.info, ledger, denied, now=now),
         reservations={
             claims.move: claims.reservation for claims in moves if claims.reservation is not None
         },
@@ -156,7 +156,7 @@ def cluster_state_of(
     )
 
 
-def _as_seen_by(
+def _snapshot_for(
     pod: PodInfo, ledger: Ledger, denied: Container[CardUuid], *, now: datetime
 ) -> Snapshot:
     """Return the snapshot with what is held for the pod free, and what it is kept off cordoned."""

@@ -46,13 +46,13 @@ async def give_back(client: KubeClient, *, on_progress: Callable[[str], None]) -
     # First what no label change has touched, so that nothing speaks against a pod any more.
     for pod in sorted(moved, key=lambda pod: names.MOVED_BY in pod.annotations):
         try:
-            told = await _give_back(client, pod, _marks_of(pod, replacements))
+            done = await _give_back(client, pod, _marks_of(pod, replacements))
         except NotFound:
             continue
         except (Conflict, Invalid, Forbidden):  # changed meanwhile, or a policy still holds
-            told = ""
-        if told:
-            on_progress(told)
+            done = ""
+        if done:
+            on_progress(done)
         else:
             left.append(pod.record.key)
     return left

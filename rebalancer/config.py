@@ -82,7 +82,7 @@ def schema() -> dict[str, Any]:
     numbers = {
         camel(tunable.name): {
             "description": tunable.meaning,
-            "type": "integer" if tunable.whole else "number",
+            "type": "integer" if tunable.integer else "number",
             "minimum": tunable.low,
             "maximum": tunable.high,
         }
@@ -203,7 +203,7 @@ def _zone(name: str) -> tzinfo:
 
 
 def _number(value: object, tunable: Tunable) -> float:
-    kinds = int if tunable.whole else int | float
+    kinds = int if tunable.integer else int | float
     # bool is an int to Python, and NaN fails the comparison.
     if (
         not isinstance(value, bool)
@@ -212,7 +212,7 @@ def _number(value: object, tunable: Tunable) -> float:
         and tunable.low <= value <= tunable.high
     ):
         return value
-    words = "a whole number" if tunable.whole else "a number"
+    words = "a whole number" if tunable.integer else "a number"
     raise ValueError(f"{_shown(value)}; want {words} from {tunable.low:g} to {tunable.high:g}")
 
 

@@ -88,8 +88,10 @@ def rolled_out(deployment: Mapping[str, Any]) -> bool:
     """
     status = deployment.get("status") or {}
     wanted = deployment["spec"].get("replicas", 1)
-    seen = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
-    return bool(seen and status.get("updatedReplicas", 0) == wanted == status.get("replicas", 0))
+    observed = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
+    return bool(
+        observed and status.get("updatedReplicas", 0) == wanted == status.get("replicas", 0)
+    )
 
 
 def rolled_out_everywhere(daemon_set: Mapping[str, Any]) -> bool:
@@ -99,6 +101,6 @@ def rolled_out_everywhere(daemon_set: Mapping[str, Any]) -> bool:
     """
     status = daemon_set.get("status") or {}
     wanted = status.get("desiredNumberScheduled", 0)
-    seen = status.get("observedGeneration", 0) >= daemon_set["metadata"].get("generation", 0)
+    observed = status.get("observedGeneration", 0) >= daemon_set["metadata"].get("generation", 0)
     counts = [status.get(key, 0) for key in ("updatedNumberScheduled", "numberReady")]
-    return bool(seen and counts == [wanted, wanted])
+    return bool(observed and counts == [wanted, wanted])

@@ -44,16 +44,16 @@ class HealthEvents:
         self._tracker = tracker
         self._pods = pods
         self._recorder = recorder
-        self._seen: Mapping[CardUuid, Card] = {}
+        self._known: Mapping[CardUuid, Card] = {}
 
     async def run(self) -> None:
         """Write events until cancelled."""
         async with aclosing(self._tracker.changes()) as changes:
             async for inventory in changes:
-                before, self._seen = self._seen, inventory.by_uuid()
-                for uuid, card in self._seen.items():
+                before, self._known = self._known, inventory.by_uuid()
+                for uuid, card in self._known.items():
                     await self._compare(before.get(uuid), card)
-                for uuid in sorted(before.keys() - self._seen.keys()):
+                for uuid in sorted(before.keys() - self._known.keys()):
                     await self._became_unhealthy(before[uuid], "it has vanished")
 
     async def _compare(self, before: Card | None, now: Card) -> None:

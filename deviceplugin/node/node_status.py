@@ -21,7 +21,7 @@ from deviceplugin.node.capacity import (
 from deviceplugin.node.inventory import InventoryTracker
 from fracgpu import names
 from fracgpu.cards.node_marks import NodeMarks
-from fracgpu.k8s.quantity import whole_amount
+from fracgpu.k8s.quantity import integer_amount
 from kube.client import PatchType
 from kube.errors import KubeError
 from kube.kinds import NODES, Kind
@@ -177,7 +177,7 @@ class NodeStatusUpdater:
         """Return the MiB that pods hold; while that is unknown, all that the node counts now."""
         held_mib = self._held_mib()
         if held_mib is None:
-            return whole_amount(have.capacity.get(names.GPU_MEM, "")) or 0
+            return integer_amount(have.capacity.get(names.GPU_MEM, "")) or 0
         return held_mib
 
     def _unseen(self) -> str | None:

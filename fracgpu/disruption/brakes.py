@@ -166,13 +166,13 @@ class _Lineages:
 
     def of(self, pod_uid: str) -> str:
         """Return the first pod of the lineage, as far as it is remembered."""
-        seen = {pod_uid: None}  # a dict, because it keeps the order
+        passed = {pod_uid: None}  # a dict, because it keeps the order
         last = pod_uid
-        while last in self._before and self._before[last] not in seen and last not in self._first:
+        while last in self._before and self._before[last] not in passed and last not in self._first:
             last = self._before[last]
-            seen[last] = None
+            passed[last] = None
         first = self._first.get(last, last)
-        self._first.update(dict.fromkeys(seen, first))
+        self._first.update(dict.fromkeys(passed, first))
         return first
 
 

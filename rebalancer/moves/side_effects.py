@@ -76,9 +76,9 @@ class Evictor:
     async def _ask(self, move: Move, *, dry_run: bool) -> EvictionResult:
         # Read the pod first: it shows whether an eviction whose answer was lost took place. Who
         # leads after us changes the pod after this read, because the guard is asked after it.
-        seen, version = await self._check(move)
-        if seen.outcome is not EvictionOutcome.ALLOWED:
-            return seen
+        found, version = await self._check(move)
+        if found.outcome is not EvictionOutcome.ALLOWED:
+            return found
         self._guard()
         try:
             await self._client.evict(

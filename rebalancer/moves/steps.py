@@ -400,7 +400,7 @@ def _begun(record: MoveRecord, facts: MoveFacts, context: StepContext) -> MoveRe
 
 
 # Longer than watch events take; only then is a replacement that is not seen known not to exist.
-_SEEN_WITHIN: Final = timedelta(seconds=60)
+_OBSERVED_WITHIN: Final = timedelta(seconds=60)
 
 _RollBack = tuple[Ending, str]
 
@@ -531,8 +531,12 @@ def restore_answered(record: MoveRecord, result: EvictionResult, context: StepCo
 
 def noted(record: MoveRecord, found: ReplacementFacts) -> MoveRecord:
     """Return the record with the replacement as it is known now."""
-    seen = a_replacement(found.name, found.uid, node=found.node, card=found.card)
-    return record if record.status.replacement == seen else record.with_status(replacement=seen)
+    replacement = a_replacement(found.name, found.uid, node=found.node, card=found.card)
+    return (
+        record
+        if record.status.replacement == replacement
+        else record.with_status(replacement=replacement)
+    )
 
 
 _LEFT: Final = "it still has no controller, which is looked at every minute"
@@ -555,7 +559,7 @@ def _why_unready(record: MoveRecord, facts: MoveFacts, context: StepContext) -> 
     scaled_down = found is None and facts.victim.released and facts.owner.satisfied
     # A new leader may have released the pod only a moment ago.
     watched = context.now - max(since, context.state.leading_since)
-    if scaled_down and (facts.owner.desired == 0 or watched > _SEEN_WITHIN):
+    if scaled_down and (facts.owner.desired == 0 or watched > _OBSERVED_WITHIN):
         return Ending.SCALED_DOWN, "its owner has all the pods that it should have"
     return None
 
@@ -587,7 +591,7 @@ def _without_owner(record: MoveRecord, facts: MoveFacts, context: StepContext) -
     If the controller left its other pods behind, the pod stays as they do. Otherwise it goes as
     they do: nothing else would ever delete it.
     """
-    if record.age(now=context.now) < _SEEN_WITHIN:
+    if record.age(now=context.now) < _OBSERVED_WITHIN:
         return Wait(record.detail)  # the garbage collector is at work
     if not facts.owner.orphans:
         return Do(Action.EVICT)

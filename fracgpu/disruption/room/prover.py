@@ -109,8 +109,8 @@ class RoomContext:
         reading = self.state.reading(card)
         if reading is None:
             return None
-        whole = MeasuredPodUse(busy_ratio=reading.level_ratio, high_ratio=reading.level_ratio)
-        return reading.pods.get(candidate.uid, whole)
+        of_card = MeasuredPodUse(busy_ratio=reading.level_ratio, high_ratio=reading.level_ratio)
+        return reading.pods.get(candidate.uid, of_card)
 
     def _targets(self) -> Flags:
         """Return which cards may be the target of some move now."""

@@ -29,8 +29,8 @@ UNBOUNDED: Final = 2**62
 def amount_of(resource: str, quantity: str | int | float) -> int:
     """Return a quantity in whole units, rounded up; CPU in millicores."""
     text = str(quantity)
-    whole = cpu_milli(text) if resource == CPU else math.ceil(parse_or_zero(text))
-    return min(whole, UNBOUNDED)
+    units = cpu_milli(text) if resource == CPU else math.ceil(parse_or_zero(text))
+    return min(units, UNBOUNDED)
 
 
 def node_amounts(allocatable: Amounts) -> dict[str, int]:

@@ -18,7 +18,7 @@ from fracgpu.disruption.methods import make_room
 from fracgpu.disruption.move import HeldBack, HoldReason
 from fracgpu.disruption.policy import MakeRoom
 from fracgpu.disruption.room.card_table import CardTable
-from fracgpu.disruption.room.prover import StateProver, held_for, , room_context
+from fracgpu.disruption.room.prover import StateProver, held_for, room_context
 from fracgpu.disruption.room.search import MovablePod, PlannedMove, RoomPlan, find_room
 from fracgpu.k8s.node_affinity import NodeExpression, NodeRules
 from fracgpu.k8s.scheduling.cluster import SchedulingCluster
