@@ -36,7 +36,8 @@ from fracgpu.doctor.ranking import (
     workload,
 )
 from fracgpu.errors import WireError, counted
-from fracgpu.k8s.node_affinity import EXCLUDING_EFFECTS, NodeRules, Taint, Toleration
+from fracgpu.k8s.node import Taint
+from fracgpu.k8s.node_affinity import EXCLUDING_EFFECTS, NodeRules, Toleration
 from fracgpu.k8s.release import Release, release_of
 
 _DRIVER_REASONS: Final = ("CardsUnavailable", "NoCardToShare")

@@ -12,7 +12,8 @@ from fracgpu.disruption.methods.hot_card import subjects
 from fracgpu.disruption.move import HoldReason, Plan
 from fracgpu.disruption.planner import plan_moves
 from fracgpu.disruption.policy import RebalancerPolicy
-from fracgpu.k8s.node_affinity import NodeExpression, NodeRules, Taint
+from fracgpu.k8s.node import Taint
+from fracgpu.k8s.node_affinity import NodeExpression, NodeRules
 from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
 from fracgpu.request.need import ContainerNeed, PodNeed, Rebalance
 from fracgpu.state.cluster_state import scheduling_by_cards
