@@ -2,24 +2,16 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import aclosing
-from typing import Final, Protocol
+from typing import Final
 
 from deviceplugin.node.inventory import InventoryTracker
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.state.pod_info import PodInfo
-from kube.events import EventLevel, Regarding
+from kube.events import EventLevel, EventRecorder, Regarding
 from kube.kinds import NODES, PODS
 
 # An event's text ends at 1,024 bytes; `fracgpu cards` lists them all.
 _MOST_NAMED: Final = 10
-
-
-class Recorder(Protocol):
-    """The part of an event recorder that we need."""
-
-    async def emit(
-        self, regarding: Regarding, *, reason: str, note: str, level: EventLevel = ...
-    ) -> None: ...
 
 
 class HealthEvents:
@@ -38,7 +30,7 @@ class HealthEvents:
         node: str,
         tracker: InventoryTracker,
         pods: Callable[[], Iterable[PodInfo]],
-        recorder: Recorder,
+        recorder: EventRecorder,
     ) -> None:
         self._node = node
         self._tracker = tracker
