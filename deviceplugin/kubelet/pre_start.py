@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -19,7 +19,7 @@ from deviceplugin.claims import (
 )
 from deviceplugin.container.cdi import CdiError, CdiSpec, device_name
 from deviceplugin.container.cri import RuntimeUnknownError
-from deviceplugin.container.injection import InjectionError, SpecStore
+from deviceplugin.container.injection import Injection, InjectionError, SpecStore
 from deviceplugin.container.spec_builder import ContainerSpecBuilder, SpecBuildError
 from deviceplugin.kubelet.elsewhere import pods_elsewhere
 from deviceplugin.kubelet.pod_lookup import PodLookup, PodLookupError
@@ -52,21 +52,6 @@ _CALLER_POLL_S: Final = 1.0
 
 class PreStartError(Exception):
     """The container may not start; the text says why and reaches the pod's events."""
-
-
-class SpecLocations(Protocol):
-    """Where a container's CDI spec is to be written."""
-
-    @property
-    def folders(self) -> Sequence[SpecStore]: ...
-
-    async def stores(self, name: str) -> Sequence[SpecStore]:
-        """Return where the runtime looks for the device *name*.
-
-        Raises:
-            InjectionError: the runtime would not give the container its card.
-        """
-        ...
 
 
 ContainersOfRuntime = Callable[[], Awaitable[RuntimeContainers]]
@@ -110,7 +95,7 @@ class PreStartHandler:
         lookup: PodLookup,
         containers: ContainersOfRuntime,
         builder: ContainerSpecBuilder,
-        locations: SpecLocations,
+        locations: Injection,
         clock: Clock,
         metrics: DevicePluginMetrics,
         on_prepared: Callable[[Claim], None],

@@ -14,7 +14,7 @@ from deviceplugin.cards.interface import (
     DeviceNode,
 )
 from deviceplugin.claims import RuntimeContainers, SlotHolder
-from deviceplugin.container.injection import SpecStore
+from deviceplugin.container.injection import Injection, SpecStore
 from deviceplugin.node.inventory import Inventory, InventoryTracker
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, Health
@@ -180,11 +180,15 @@ def a_holder(pod: str = "train-0", container: str = "train", ids: str = "s1") ->
     )
 
 
-class OneLocation:
+class OneLocation(Injection):
     """Writes every container's spec to one folder, as for a runtime that reads CDI specs."""
 
     def __init__(self, store: SpecStore) -> None:
-        self.folders = (store,)
+        self.store = store
+
+    @property
+    def folders(self) -> Sequence[SpecStore]:
+        return (self.store,)
 
     async def stores(self, name: str) -> Sequence[SpecStore]:
         return self.folders
