@@ -109,11 +109,12 @@ def reference() -> str:
         "| never | a time as in RFC 3339 |",
     ]
     lines += [
-        f"| `{camel(tunable.name)}` | {tunable.meaning} | {tunable.default:g} "
+        f"| `{camel(tunable.name)}` | {tunable.meaning} | {_with_unit(tunable)} "
         f"| {tunable.low:g} to {tunable.high:g} |"
         for tunable in tunables()
     ]
-    lines += ["", f"| `aggressiveness` | {' | '.join(str(level) for level in LEVELS)} |"]
+    lines += ["", "## Aggressiveness", "", "The values that differ between the levels:", ""]
+    lines.append(f"| `aggressiveness` | {' | '.join(str(level) for level in LEVELS)} |")
     lines.append("|---|" + "---|" * len(LEVELS))
     for tunable in tunables():
         values = [getattr(policy, tunable.name) for policy in levels.values()]
@@ -121,6 +122,12 @@ def reference() -> str:
             cells = " | ".join(f"{value:g}" for value in values)
             lines.append(f"| `{camel(tunable.name)}` | {cells} |")
     return "\n".join(lines) + "\n"
+
+
+def _with_unit(tunable: Tunable) -> str:
+    """Return the default with the unit in which the name ends."""
+    unit = {"s": " s", "mib": " MiB"}.get(tunable.name.rpartition("_")[2], "")
+    return f"{tunable.default:g}{unit}"
 
 
 def _mode(value: object) -> Mode:
