@@ -28,7 +28,7 @@ class Series:
 
 _SCRAPE: Final = (
     "let Prometheus scrape the node agents, port 9400, with honor_labels: true "
-    "(docs/install.md#metrics)"
+    "(docs/prometheus.md)"
 )
 
 SERIES: Final = (
