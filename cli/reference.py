@@ -12,8 +12,15 @@ from cli.main import COMMANDS, EXIT_CODES
 HEADING: Final = "## Reference\n"
 """The heading under which the page for people has the reference, to its end."""
 
-# The flags that `add_cluster_flags` gives to every command on a cluster are described once.
+# The flags of every command on a cluster, and of those that ask Prometheus, are described once.
 _COMMON: Final = ("--kubeconfig", "--context", "--request-timeout", "--output", "--json")
+_PROMETHEUS: Final = (
+    "--prometheus-url",
+    "--prometheus-credentials-dir",
+    "--prometheus-token-file",
+    "--prometheus-ca-file",
+    "--query-timeout-s",
+)
 
 
 def reference() -> str:
@@ -34,8 +41,16 @@ def _lines() -> Iterator[str]:
     yield ""
     yield "Every command on a cluster has these flags:"
     yield ""
-    flags = {flag.option_strings[-1]: flag for flag in _flags(arguments_of("cards"))}
+    flags = {
+        flag.option_strings[-1]: flag
+        for name in ("cards", "plan")
+        for flag in _flags(arguments_of(name))
+    }
     yield from _table([flags[name] for name in _COMMON])
+    yield ""
+    yield "`plan`, `rebalance` and `doctor`, which ask Prometheus, have these:"
+    yield ""
+    yield from _table([flags[name] for name in _PROMETHEUS])
     yield ""
     formats = ", ".join(f"`{output.value}`" for output in LISTS)
     yield f"Commands that list something have the formats {formats}; the others say which."
@@ -74,7 +89,7 @@ def _flags(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def _is_common(action: argparse.Action) -> bool:
-    return action.option_strings[-1] in (*_COMMON, "--help")
+    return action.option_strings[-1] in (*_COMMON, *_PROMETHEUS, "--help")
 
 
 def _table(actions: list[argparse.Action]) -> Iterator[str]:

@@ -113,9 +113,16 @@ def reference() -> str:
         f"| {tunable.low:g} to {tunable.high:g} |"
         for tunable in tunables()
     ]
-    lines += ["", "## Aggressiveness", "", "The values that differ between the levels:", ""]
-    lines.append(f"| `aggressiveness` | {' | '.join(str(level) for level in LEVELS)} |")
-    lines.append("|---|" + "---|" * len(LEVELS))
+    lines += [
+        "",
+        "## Aggressiveness",
+        "",
+        "The values that differ from those of level 3, above:",
+        "",
+    ]
+    del levels[DEFAULT_LEVEL]
+    lines.append(f"| `aggressiveness` | {' | '.join(str(level) for level in levels)} |")
+    lines.append("|---|" + "---|" * len(levels))
     for tunable in tunables():
         values = [getattr(policy, tunable.name) for policy in levels.values()]
         if len(set(values)) > 1:
