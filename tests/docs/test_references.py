@@ -1,18 +1,23 @@
-"""Every setting of the ConfigMap and every metric of the extender has its row in a reference.
+"""Every setting of the ConfigMap, every strategy and every metric stands in a reference.
 
-The rebalancer's settings, which are a table made from the code, are in tests/rebalancer.
+The rebalancer's settings and metrics are in tests/rebalancer.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from certs.metrics import CertsMetrics
 from component.config_keys import placement_schema
+from deviceplugin.metrics import DevicePluginMetrics
 from scheduler.metrics import SchedulerMetrics
+from tests.fakes.clock import VirtualClock
 from tests.support.helm import ROOT
 from webhook.admission_config import schema as admission_schema
+from webhook.metrics import WebhookMetrics
 
 
 def named_in_rows(document: str) -> set[str]:
@@ -36,12 +41,24 @@ def names_of(registry: CollectorRegistry) -> Iterable[str]:
         yield family.name + ("_total" if family.type == "counter" else "")
 
 
-def test_every_metric_of_the_extender_has_its_row() -> None:
+ROLES: Final[Mapping[str, tuple[str, Callable[[CollectorRegistry], object]]]] = {
+    "webhook": ("docs/webhook.md", WebhookMetrics),
+    "scheduler": ("docs/scheduler-reference.md", SchedulerMetrics),
+    "deviceplugin": ("docs/metrics.md", DevicePluginMetrics),
+    "certs": ("docs/certificates.md", lambda registry: CertsMetrics(registry, VirtualClock())),
+}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_metric_of_a_role_stands_on_its_page(role: str) -> None:
+    document, metrics_in = ROLES[role]
     registry = CollectorRegistry()
-    SchedulerMetrics(registry)
+    metrics_in(registry)
 
-    ours = {name.removeprefix("fracgpu_scheduler_") for name in names_of(registry)}
+    names = {name.removeprefix(f"fracgpu_{role}_") for name in names_of(registry)}
 
-    # What all roles that follow the ConfigMap have is described once, in docs/metrics.md.
-    own = {name for name in ours if not name.startswith("config_")}
-    assert own - named_in_rows("docs/scheduler-reference.md") == set()
+    # What every role that follows the ConfigMap has is described once, in docs/metrics.md.
+    own = {name for name in names if not name.startswith("config_")}
+    told = set(re.findall(r"\w+", (ROOT / document).read_text().replace(f"fracgpu_{role}_", "")))
+    assert own
+    assert own - told == set()
