@@ -110,7 +110,7 @@ def reference() -> str:
     ]
     lines += [
         f"| `{camel(tunable.name)}` | {tunable.meaning} | {_with_unit(tunable)} "
-        f"| {tunable.low:g} to {tunable.high:g} |"
+        f"| {tunable.low:g}\u2013{tunable.high:g} |"
         for tunable in tunables()
     ]
     lines += [

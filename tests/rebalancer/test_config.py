@@ -177,9 +177,9 @@ def test_the_reference_lists_every_key_with_default_and_range() -> None:
     table = reference()
 
     assert "| `mode` | how far the rebalancer may go | `dryRun` |" in table
-    assert "| `hotRatio` | busy share above which a sample is hot | 0.8 | 0.2 to 1 |" in table
-    assert "| `tickS` | pause between two cycles | 15 s | 1 to 300 |" in table
-    assert " | 256 MiB | 0 to 65536 |" in table
+    assert "| `hotRatio` | busy share above which a sample is hot | 0.8 | 0.2\u20131 |" in table
+    assert "| `tickS` | pause between two cycles | 15 s | 1\u2013300 |" in table
+    assert " | 256 MiB | 0\u201365536 |" in table
     assert all(f"| `{camel(tunable.name)}` |" in table for tunable in tunables())
 
 
