@@ -349,8 +349,8 @@ class Removal:
         )
         waiting = await self._wait_gone(plan.namespaces)
         moved = await self._give_back_moved()
-        kinds = (*_ADMISSION, *_RUNNING)
-        await self._delete(found for found in plan.objects if found.kind not in kinds)
+        gone = (*_ADMISSION, *_RUNNING)
+        await self._delete(found for found in plan.objects if found.kind not in gone)
         left = await self._wait_clean(plan.on_nodes)
         return Left(nodes=left, namespaces=waiting, without_agent=without_agent, moved=moved)
 

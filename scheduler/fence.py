@@ -9,8 +9,8 @@ watch may show it later.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, Final
 
 import structlog
 
@@ -74,7 +74,9 @@ class Fence:
         await self.mark_pending()
         await asyncio.Event().wait()
 
-    def once_up(self, loop: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+    def once_up(
+        self, loop: Callable[[], Awaitable[None]]
+    ) -> Callable[[], Coroutine[Any, Any, None]]:
         """Return *loop*, which begins when the pods are marked."""
 
         async def run() -> None:

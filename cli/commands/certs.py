@@ -177,13 +177,13 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _given(options: argparse.Namespace) -> dict[str, tuple[str, ...]]:
+def _given(options: argparse.Namespace) -> dict[str, Any]:
     """Return what the flags say instead of the role's own settings.
 
     Raises:
         ValueError: they are no names.
     """
-    given = {
+    given: dict[str, Any] = {
         field: tuple(word for word in text.split(",") if word)
         for field in ("services", "clients", "webhook_configurations")
         if (text := getattr(options, field)) is not None

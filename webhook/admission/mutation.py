@@ -8,7 +8,7 @@ import msgspec
 from fracgpu import names
 from fracgpu.cards.card_class import CardClass, SelectedNodes
 from fracgpu.errors import RequestError, shorten
-from fracgpu.k8s.node_affinity import ANY_NODE, NAME_FIELD, NodeRules
+from fracgpu.k8s.node_affinity import ANY_NODE, NAME_FIELD, NodeExpression, NodeRules
 from fracgpu.request.dialects import (
     PodForDialects,
     Translation,
@@ -238,10 +238,14 @@ def _grant(
 
 
 def _is_for_one_node(rules: NodeRules) -> bool:
-    """Report whether a pod is for a certain node, by its name, as those of a DaemonSet are."""
-    return bool(rules.terms) and all(
-        any(each.by_field and each.key == NAME_FIELD for each in term) for term in rules.terms
-    )
+    """Report whether a pod is for a certain node, by its name alone, as those of a DaemonSet are.
+
+    Source: kubernetes, pkg/controller/daemon/util, ReplaceDaemonSetPodNodeNameNodeAffinity.
+    """
+    match rules.terms:
+        case ((NodeExpression(key=key, operator="In", values=(_,), by_field=True),),):
+            return key == NAME_FIELD
+    return False
 
 
 def _granted_before(

@@ -429,7 +429,12 @@ def test_what_is_granted_fits_some_node_that_the_pod_selects(
         for node in selected
         if len(node.cards) >= wanted and node.cards[0].capacity_mib >= least
     }
-    if isinstance(result, Patched):
+    if isinstance(result, Patched) and any("waits for" in said for said in result.warnings):
+        (term,) = alternatives or ()
+        assert not sizes or rule.default_models
+        assert not term["matchExpressions"], "only the pod of a DaemonSet waits"
+        assert [field["operator"] for field in term["matchFields"]] == ["In"]
+    elif isinstance(result, Patched):
         assert sizes if "memory" in asks else class_of(result) in sizes
     elif sizes:  # the only other reason: the cluster has no card of the default class
         assert isinstance(result, Denied)
