@@ -262,12 +262,17 @@ class Controller:
     async def _cordon(
         self, state: DisruptionState, policy: RebalancerPolicy, *, now: datetime
     ) -> None:
+        cordoned: frozenset[CardUuid] = frozenset()
+        avoided: frozenset[CardUuid] = frozenset()
+        if policy.mode is not Mode.OFF:
+            cordoned = cards_to_cordon(state, policy=policy, now=now)
+            avoided = cards_to_avoid(state, cordoned=cordoned, policy=policy, now=now)
+        self._parts.metrics.cordons(cordoned=len(cordoned), avoided=len(avoided))
         if policy.mode is not Mode.ACTIVE:
             return  # our cordons expire by themselves
-        cordoned = cards_to_cordon(state, policy=policy, now=now)
         desired = DesiredCordons(
             cordon=cordoned,
-            avoid=cards_to_avoid(state, cordoned=cordoned, policy=policy, now=now),
+            avoid=avoided,
             cool=frozenset(
                 card
                 for card, card_heat in self._heat.items()

@@ -285,8 +285,6 @@ class CycleMetrics:
         metrics.set_blind(blind_reason(state, measured, policy))
         metrics.data_age_s.set(float("nan") if measured.age_s is None else measured.age_s)
         metrics.strangers.set(measured.strangers)
-        metrics.cordoned.set(len(plan.cordon))
-        metrics.avoided.set(len(plan.avoid))
         metrics.set_card_cordons(_cordoned_cards(state))
         under_way = sum(move.under_way for move in state.past) + len(plan.moves)
         budgets = Budgets(state.past, policy=policy, now=now)
@@ -324,6 +322,11 @@ class CycleMetrics:
             if card_heat.heat is not Heat.COOL
             if (node := nodes.get(uuid, "")) in self._nodes
         )
+
+    def cordons(self, *, cordoned: int, avoided: int) -> None:
+        """Publish how many cards new slices are kept off, or would be in a dry run."""
+        self._metrics.cordoned.set(cordoned)
+        self._metrics.avoided.set(avoided)
 
     def _count_relieved(
         self, hot: frozenset[CardUuid], state: DisruptionState, *, now: datetime

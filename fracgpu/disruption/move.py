@@ -307,9 +307,7 @@ class HeldBack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to do now: the moves, the cards to cordon and to avoid, and why moves are held back."""
+    """What to do now: the moves, and why others are held back."""
 
     moves: tuple[Move, ...] = ()
     held: tuple[HeldBack, ...] = ()
-    cordon: frozenset[CardUuid] = frozenset()
-    avoid: frozenset[CardUuid] = frozenset()

@@ -11,7 +11,6 @@ from typing import Final
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.brakes import Budgets
-from fracgpu.disruption.cordons import cards_to_avoid, cards_to_cordon
 from fracgpu.disruption.disruption_state import DisruptionState, budgets_of
 from fracgpu.disruption.heat import (
     CardHeat,
@@ -41,8 +40,6 @@ def plan_moves(
     """Return what to move now; the same input always gives the same plan."""
     if policy.mode is Mode.OFF:
         return Plan(held=(HeldBack(subject="cluster", reason=HoldReason.OFF),))
-    to_cordon = cards_to_cordon(state, policy=policy, now=now)
-    to_avoid = cards_to_avoid(state, cordoned=to_cordon, policy=policy, now=now)
     state = _with_under_way(state, policy=policy, now=now)
     moves: list[Move] = []
     held: list[HeldBack] = []
@@ -65,7 +62,7 @@ def plan_moves(
                 break
             moves.append(move)
             state = _with_planned(state, move, policy=policy, now=now)
-    return Plan(moves=tuple(moves), held=tuple(held), cordon=to_cordon, avoid=to_avoid)
+    return Plan(moves=tuple(moves), held=tuple(held))
 
 
 def validate_move(
