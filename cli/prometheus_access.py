@@ -1,4 +1,4 @@
-"""How a command reaches Prometheus: by its flags, else as the rebalancer is told to.
+"""How a command reaches Prometheus: by its flags, else as the rebalancer does.
 
 The rebalancer's address is in its Deployment. A Service of the cluster is asked through the API
 server, because its name means nothing outside; any other address is asked directly, with what the

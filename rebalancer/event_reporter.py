@@ -72,7 +72,7 @@ class EventReporter:
         events: writes Events.
         metrics: where it is counted.
         namespace: of the ConfigMap with the policy.
-        hindsight: is told of dry-run moves, to see later what became of them.
+        hindsight: remembers dry-run moves, to look later what became of them.
     """
 
     def __init__(

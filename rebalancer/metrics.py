@@ -4,7 +4,7 @@ import collections
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 from prometheus_client import Counter, Gauge, Histogram
@@ -209,12 +209,6 @@ class RebalancerMetrics:
 log = structlog.get_logger()
 
 
-class Observes(Protocol):
-    """What this module needs of a histogram."""
-
-    def observe(self, amount: float) -> None: ...
-
-
 class CycleMetrics:
     """Metrics of the controller; remembers the last held moves, to log only new ones.
 
@@ -409,7 +403,7 @@ def blind_reason(state: DisruptionState, measured: Measured, policy: RebalancerP
 
 
 @contextmanager
-def _timed(histogram: Observes, clock: Clock) -> Iterator[None]:
+def _timed(histogram: Histogram, clock: Clock) -> Iterator[None]:
     began_s = clock.monotonic()
     yield
     histogram.observe(clock.monotonic() - began_s)

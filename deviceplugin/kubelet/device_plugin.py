@@ -132,7 +132,7 @@ class DevicePlugin(services.DevicePluginServicer):
             messages.PreferredAllocationRequest, messages.PreferredAllocationResponse
         ],
     ) -> messages.PreferredAllocationResponse:
-        """Reject the call: slots are alike, and our options do not offer this method."""
+        """Reject the call: slots are equivalent, and our options do not offer this method."""
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "slots are all alike")
 
     async def Allocate(

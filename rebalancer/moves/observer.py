@@ -272,7 +272,7 @@ class Owners:
         if kind == REPLICASETS.kind:
             deployment = await self._deployment_of(found)
             current = deployment is None or is_current(found, deployment)
-            # One that is being scaled has not told its ReplicaSet yet how many pods it wants.
+            # One that is being scaled has not said yet how many pods its ReplicaSet should have.
             observed = observed and (deployment is None or is_observed(deployment))
         if kind == STATEFULSETS.kind:
             current = read_statefulset(encode(found)).updated

@@ -152,7 +152,7 @@ class VictimFacts:
         controller_uid: of its controller; empty for a pod without one.
         hash_label: its label ``pod-template-hash``; empty without one.
         moved_by: the Move that its annotation names; empty without one.
-        notice: the time in its annotation by which it is told of the move; empty without one.
+        notice: the time in its annotation that announces the move; empty without one.
         version: its resourceVersion.
     """
 
@@ -264,7 +264,7 @@ def reserved(record: MoveRecord, _: MoveFacts, context: StepContext) -> Step:
 
 
 def noticed(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step:
-    """Return what a move does whose pod is told of it."""
+    """Return what a move does whose pod has been given notice."""
     now, policy = context.now, context.policy
     notice = timedelta(seconds=policy.notice_s)
     if notice and facts.victim.there and not facts.victim.notice:

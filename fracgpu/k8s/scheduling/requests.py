@@ -23,7 +23,7 @@ _POD_LEVEL: Final = ("cpu", "memory")
 _HUGE_PAGES: Final = "hugepages-"
 
 UNBOUNDED: Final = 2**62
-"""The largest amount that is told from others; also stands for any amount."""
+"""The largest amount that is distinguished from others; also stands for any amount."""
 
 
 def amount_of(resource: str, quantity: str | int | float) -> int:

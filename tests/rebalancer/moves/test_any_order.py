@@ -21,7 +21,9 @@ from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.state.move_object import MoveMode, MovePhase
 from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.janitor import Remedy, what_to_do
+from rebalancer.moves.observer import Observer
 from rebalancer.moves.record import MoveRecord
+from rebalancer.moves.side_effects import SideEffects
 from rebalancer.moves.steps import (
     Action,
     EvictionOutcome,
@@ -66,7 +68,7 @@ class Died(Exception):  # noqa: N818 - what happened to the process
 
 
 @dataclass
-class Model:
+class Model(Observer, SideEffects):
     """The cluster, as far as one move concerns it, and what went wrong in it."""
 
     mode: MoveMode
