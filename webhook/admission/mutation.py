@@ -245,7 +245,8 @@ def _is_for_one_node(rules: NodeRules) -> bool:
     match rules.terms:
         case ((NodeExpression(key=key, operator="In", values=(_,), by_field=True),),):
             return key == NAME_FIELD
-    return False
+        case _:
+            return False
 
 
 def _granted_before(

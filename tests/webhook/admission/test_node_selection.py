@@ -430,7 +430,8 @@ def test_what_is_granted_fits_some_node_that_the_pod_selects(
         if len(node.cards) >= wanted and node.cards[0].capacity_mib >= least
     }
     if isinstance(result, Patched) and any("waits for" in said for said in result.warnings):
-        (term,) = alternatives or ()
+        assert alternatives is not None
+        (term,) = alternatives
         assert not sizes or rule.default_models
         assert not term["matchExpressions"], "only the pod of a DaemonSet waits"
         assert [field["operator"] for field in term["matchFields"]] == ["In"]
