@@ -76,25 +76,6 @@ class GrantNote(msgspec.Struct, frozen=True, kw_only=True):
         return (mine.class_mib, mine.containers) == (theirs.class_mib, theirs.containers)
 
 
-class NoteDraft(msgspec.Struct, frozen=True, gc=False):
-    """The annotation before it is dated and sealed, to be used again and again.
-
-    Attributes:
-        words: for people.
-        data: the data in JSON, up to where the time comes.
-    """
-
-    words: str
-    data: str
-
-
-def draft_of(granted: GrantNote) -> NoteDraft:
-    """Return the draft of a note."""
-    # The time and the seal are the last fields, and are left out while they are empty.
-    undated = msgspec.json.encode(msgspec.structs.replace(granted.data, at="", seal=""))
-    return NoteDraft(granted.words, undated[:-1].decode())
-
-
 class Seal(msgspec.Struct, frozen=True, kw_only=True):
     """Seals what the webhook writes, and verifies seals.
 
@@ -110,12 +91,13 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
     scope: str = ""
     now: datetime = datetime(1970, 1, 1, tzinfo=UTC)
 
-    def write(self, draft: NoteDraft) -> str:
+    def write(self, granted: GrantNote) -> str:
         """Return the text of the annotation, dated and sealed."""
         at = self.now.astimezone(UTC).isoformat(timespec="seconds")[: -len("+00:00")] + "Z"
-        unsealed = f'{draft.data},"at":"{at}"'
-        seal = self._over(draft.words, f"{unsealed}}}".encode(), self.key)
-        return f'{draft.words}\n{unsealed},"seal":"{seal}"}}'
+        dated = msgspec.structs.replace(granted.data, at=at, seal="")
+        seal = self._over(granted.words, msgspec.json.encode(dated), self.key)
+        sealed = msgspec.json.encode(msgspec.structs.replace(dated, seal=seal))
+        return f"{granted.words}\n{sealed.decode()}"
 
     def holds(self, granted: GrantNote) -> bool:
         """Report whether the webhook wrote it, for this namespace and within its lifetime."""

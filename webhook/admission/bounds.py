@@ -21,8 +21,6 @@ from webhook.admission.verdict import AdmissionResult, Allowed, Denied
 # (apimachinery, TotalAnnotationSizeLimitB); the rest of a pod is a few KiB.
 MAX_OBJECT_BYTES: Final = 384 * 1024
 MAX_TEMPLATES: Final = 64
-# Nearly every pod is smaller; what is remembered about pods is not computed for larger ones.
-_USUAL_OBJECT_BYTES: Final = 64 * 1024
 
 _MAX_ANNOTATION_CHARS: Final = 256 * 1024
 _MAX_RESOURCES: Final = 1000  # in all limits and requests of a pod together
@@ -39,11 +37,6 @@ def asks_in_json(body: bytes | msgspec.Raw) -> bool:
 def size_of(body: msgspec.Raw) -> int:
     """Return the length of some JSON in bytes."""
     return memoryview(body).nbytes
-
-
-def is_of_usual_size(body: msgspec.Raw) -> bool:
-    """Report whether an object is no larger than nearly all are."""
-    return size_of(body) <= _USUAL_OBJECT_BYTES
 
 
 def check_size(new: msgspec.Raw, old: msgspec.Raw | None, *, what: str) -> AdmissionResult | None:

@@ -1,6 +1,6 @@
 """Decides on a new pod: the edits that write its grant, or the reason why it is denied."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -20,7 +20,6 @@ from fracgpu.request.grant import Grant, grant
 from fracgpu.request.grant_note import (
     GrantNote,
     describe_grant,
-    draft_of,
     read_grant_note,
     with_changes,
 )
@@ -29,7 +28,7 @@ from webhook.admission.bounds import check_bounds, requests_cards
 from webhook.admission.context import DecisionContext
 from webhook.admission.limit_range import blame_limit_range
 from webhook.admission.misplaced_keys import refuse_misplaced
-from webhook.admission.patch import HOLE, Edit, escape, write_open_patch, write_patch
+from webhook.admission.patch import Edit, escape, write_patch
 from webhook.admission.pod import NO_META, Pod, specs
 from webhook.admission.pod_edits import (
     container_edits,
@@ -38,7 +37,6 @@ from webhook.admission.pod_edits import (
     refuse_chosen_cards,
     requirements,
 )
-from webhook.admission.relevant import relevant_labels, relevant_parts
 from webhook.admission.verdict import (
     OTHER,
     OURS,
@@ -46,9 +44,7 @@ from webhook.admission.verdict import (
     AdmissionResult,
     Allowed,
     Denied,
-    Granted,
     Patched,
-    Verdict,
 )
 from webhook.admission_config import AdmissionConfig
 
@@ -64,13 +60,7 @@ NOT_READ_YET: Final = Denied(
 )
 
 
-Decide = Callable[[Pod, DecisionContext], Verdict]
-"""How a decision comes about: :func:`decide_create`, or a memory of what it returned."""
-
-
-def admit_create(
-    pod: Pod, context: DecisionContext, *, decide: Decide | None = None
-) -> AdmissionResult:
+def admit_create(pod: Pod, context: DecisionContext) -> AdmissionResult:
     """Return the decision on a pod that is about to be created, with its grant sealed.
 
     Idempotent: deciding on the patched pod, in the same request, changes nothing.
@@ -78,35 +68,10 @@ def admit_create(
     Args:
         pod: as sent by the API server.
         context: of this review.
-        decide: see :func:`judge_create`.
-    """
-    found = judge_create(pod, context, decide=decide)
-    return found.sealed(context.seal) if isinstance(found, Granted) else found
-
-
-def judge_create(pod: Pod, context: DecisionContext, *, decide: Decide | None = None) -> Verdict:
-    """Return what :func:`admit_create` returns, before a new grant is sealed.
-
-    *decide* is given what it may depend on and nothing else; by default :func:`decide_create`.
     """
     beyond = check_bounds(pod)
     if beyond is not None:
         return beyond
-    seen = DecisionContext(
-        classes=context.classes,
-        config=context.config,
-        select=context.select,
-        namespace_labels=relevant_labels(context.namespace_labels),
-        seal=context.seal,
-    )
-    return (decide or decide_create)(relevant_parts(pod), seen)
-
-
-def decide_create(pod: Pod, context: DecisionContext) -> Verdict:
-    """Return the decision on the relevant parts of a pod within all bounds.
-
-    It depends on the seal only for a pod that has a grant already.
-    """
     config = context.config
     try:
         misplaced = refuse_misplaced(pod.annotations, pod.metadata.labels or {})
@@ -130,24 +95,34 @@ def decide_create(pod: Pod, context: DecisionContext) -> Verdict:
     except RequestError as error:
         reason = blame_limit_range(error, pod.annotations)
         return Denied(message=str(reason), dialect=OURS if requests_cards(pod) else OTHER)
-    return _decision(pod, translation, granted, config, misplaced, sealed=sealed)
+    return _decision(pod, translation, granted, context, misplaced, sealed=sealed)
 
 
 def _decision(
     pod: Pod,
     translation: Translation,
     granted: Grant,
-    config: AdmissionConfig,
+    context: DecisionContext,
     misplaced: tuple[str, ...],
     *,
     sealed: GrantNote | None,
-) -> Verdict:
+) -> AdmissionResult:
     """Return the decision that writes a grant; *sealed* is the one that the pod has already."""
+    config = context.config
     required = requirements(granted)
     to_scheduler = _scheduler_edits(pod, config, foreign=translation.foreign_scheduler)
-    kept = HOLE if sealed is None else pod.annotations[names.GRANTED]
+    if sealed is None:
+        note = with_changes(
+            _described(granted, translation),
+            requires=required,
+            schedulers=(pod.spec.scheduler_name, config.scheduler_name) if to_scheduler else (),
+            removed=translation.removals,
+        )
+        text = context.seal.write(note)
+    else:
+        note, text = sealed, pod.annotations[names.GRANTED]
     edits = (
-        *_annotation_edits(pod, {**translation.annotations, names.GRANTED: kept}),
+        *_annotation_edits(pod, {**translation.annotations, names.GRANTED: text}),
         *container_edits(pod, granted, translation.removals, void_others=config.void_others),
         *node_edits(pod.spec.affinity, required),
         *to_scheduler,
@@ -162,20 +137,9 @@ def _decision(
         *_warnings(pod, granted, config, translation.foreign_scheduler),
     )
     dialect = translation.dialect or OURS
-    if sealed is None:
-        changed = with_changes(
-            _described(granted, translation),
-            requires=required,
-            schedulers=(pod.spec.scheduler_name, config.scheduler_name) if to_scheduler else (),
-            removed=translation.removals,
-        )
-        patch = write_open_patch(edits)
-        return Granted(note=draft_of(changed), patch=patch, warnings=warnings, dialect=dialect)
     if not edits:
         return Allowed(warnings=warnings, dialect=dialect)
-    return Patched(
-        patch=write_patch(edits), granted=sealed.words, warnings=warnings, dialect=dialect
-    )
+    return Patched(patch=write_patch(edits), granted=note.words, warnings=warnings, dialect=dialect)
 
 
 def _described(granted: Grant, translation: Translation) -> GrantNote:
@@ -321,7 +285,7 @@ def _refuse_windows(pod: Pod) -> None:
         )
 
 
-def _annotation_edits(pod: Pod, written: Mapping[str, str | msgspec.Raw]) -> list[Edit]:
+def _annotation_edits(pod: Pod, written: Mapping[str, str]) -> list[Edit]:
     if pod.metadata is NO_META:
         return [Edit(path="/metadata", value={"annotations": written})]
     if pod.metadata.annotations is None:

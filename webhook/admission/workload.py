@@ -10,11 +10,11 @@ from fracgpu.errors import shorten
 from webhook.admission.bounds import MAX_TEMPLATES, asks_in_json, check_size
 from webhook.admission.context import DecisionContext
 from webhook.admission.misplaced_keys import requests_among
-from webhook.admission.mutation import NOT_READ_YET, judge_create
+from webhook.admission.mutation import NOT_READ_YET, admit_create
 from webhook.admission.pod import MalformedReviewError, Pod, decode, read_pod
 from webhook.admission.pod_edits import own_node_rules
 from webhook.admission.review import Review, kind_of
-from webhook.admission.verdict import OURS, AdmissionResult, Allowed, Denied, Granted, Patched
+from webhook.admission.verdict import OURS, AdmissionResult, Allowed, Denied, Patched
 from webhook.admission_config import BUILT_IN_WORKLOADS, AdmissionConfig, WorkloadKind
 
 _fields_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -93,10 +93,10 @@ def _judge_template(
             message=f"{names.GRANTED} is {pod.annotations[names.GRANTED][:120]!r}; want no such "
             "annotation in a template: the webhook writes it on each pod; leave it out"
         )
-    result = judge_create(pod, context)
+    result = admit_create(pod, context)
     if result is NOT_READ_YET:
         return Allowed(dialect=OURS)
-    if isinstance(result, Granted | Patched):
+    if isinstance(result, Patched):
         more = _refused_later(pod, context) if on_each_node else ()
         return Allowed(warnings=(*result.warnings, *more), dialect=result.dialect)
     return result

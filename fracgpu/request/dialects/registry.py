@@ -37,11 +37,6 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
     NVIDIA,
 )
 NAMES: Final = tuple(dialect.name for dialect in DIALECTS)
-READ_LABELS: Final = tuple(
-    sorted({start for dialect in DIALECTS for start in (*dialect.labels, *dialect.family)})
-)
-"""What labels begin with that some dialect reads or warns about."""
-
 SCHEDULERS: Final = frozenset(name for dialect in DIALECTS for name in dialect.schedulers)
 
 

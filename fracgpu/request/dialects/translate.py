@@ -16,7 +16,6 @@ from fracgpu.request.dialects.key_owners import is_zero_amount
 from fracgpu.request.dialects.native import ITEM_KEYS, annotations_of, items_of, pod_keys
 from fracgpu.request.dialects.registry import (
     SCHEDULERS,
-    is_foreign,
     is_of_family,
     limit_owners,
 )
@@ -34,16 +33,6 @@ _CDI_INJECTION: Final = re.compile(
     r"|nvidia\.com/container\.[a-z0-9-]+\.gpus\.devices",
     re.ASCII,
 )
-
-
-def reads_key(key: str) -> bool:
-    """Report whether *key* may matter here, as an annotation or the name of a resource."""
-    return bool(
-        is_foreign(key)
-        or is_of_family(key)
-        or _WHOLE_CARDS.fullmatch(key)
-        or _CDI_INJECTION.fullmatch(key)
-    )
 
 
 class Translation(msgspec.Struct, frozen=True, kw_only=True):
