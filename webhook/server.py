@@ -23,8 +23,14 @@ from process.tls import ServingTls
 from webhook.admission.bounds import check_size
 from webhook.admission.context import DecisionContext
 from webhook.admission.mutation import admit_create, refuse_written_keys
-from webhook.admission.pod import MalformedReviewError
-from webhook.admission.review import Review, read_pods, read_review, write_allowed, write_refused
+from webhook.admission.review import (
+    MalformedReviewError,
+    Review,
+    read_pods,
+    read_review,
+    write_allowed,
+    write_refused,
+)
 from webhook.admission.update import admit_update
 from webhook.admission.verdict import (
     NO_DIALECT,

@@ -15,6 +15,7 @@ from fracgpu.request.grant_note import (
     Seal,
     read_grant_note,
 )
+from process.clock import SystemClock
 from webhook.seal_keys import SPREADS, SealKeys
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
@@ -28,14 +29,14 @@ def a_seal(keys: SealKeys, now: datetime) -> Seal:
 
 
 def keys_learnt(*times: tuple[bytes, datetime]) -> SealKeys:
-    keys = SealKeys()
+    keys = SealKeys(SystemClock())
     for key, now in times:
         keys.learn(key, now=now)
     return keys
 
 
 def test_the_first_key_seals_at_once_and_without_any_there_is_none() -> None:
-    assert SealKeys().at(NOON) == ()
+    assert SealKeys(SystemClock()).at(NOON) == ()
     assert keys_learnt((b"a", NOON)).at(NOON) == (b"a",)
 
 

@@ -14,7 +14,7 @@ from fracgpu.request.bounds import (
     MAX_NAME_CHARS,
     MAX_RESOURCES,
 )
-from webhook.admission.pod import Container, Pod
+from webhook.admission.review import Container, Pod
 from webhook.admission.verdict import AdmissionResult, Allowed, Denied
 
 # Decoding hostile JSON takes 60 ns a byte. The API server stores annotations of at most 256 KiB

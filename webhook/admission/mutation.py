@@ -1,6 +1,6 @@
 """Decides on a new pod: the edits that write its grant, or the reason why it is denied."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -27,16 +27,17 @@ from fracgpu.request.need import PodRequest
 from webhook.admission.bounds import check_bounds, requests_cards
 from webhook.admission.context import DecisionContext
 from webhook.admission.limit_range import blame_limit_range
-from webhook.admission.misplaced_keys import refuse_misplaced
-from webhook.admission.patch import Edit, escape, write_patch
-from webhook.admission.pod import NO_META, Pod, specs
 from webhook.admission.pod_edits import (
+    Edit,
     container_edits,
+    escape,
     node_edits,
     own_node_rules,
     refuse_chosen_cards,
     requirements,
+    write_patch,
 )
+from webhook.admission.review import NO_META, Pod, specs
 from webhook.admission.verdict import (
     OTHER,
     OURS,
@@ -164,10 +165,11 @@ def _selected(pod: Pod, context: DecisionContext, said: GrantNote | None) -> Sel
 
     What an earlier review added is not the pod's own.
     """
-    rules = own_node_rules(pod.spec, () if said is None else said.data.requires)
-    if rules == ANY_NODE or context.select is None:
+    spec = pod.spec
+    if context.select is None or not (spec.node_selector or spec.required_nodes):
         return None
-    return context.select(rules)
+    rules = own_node_rules(spec, () if said is None else said.data.requires)
+    return None if rules == ANY_NODE else context.select(rules)
 
 
 def _grant(
@@ -340,3 +342,45 @@ def _warnings(pod: Pod, granted: Grant, config: AdmissionConfig, foreign: str) -
             "the pod waits until FracGPU's agent reports one"
         )
     return tuple(found)
+
+
+_MOST_SHOWN: Final = 80
+
+
+def refuse_misplaced(annotations: Mapping[str, str], labels: Mapping[str, str]) -> tuple[str, ...]:
+    """Return warnings about labels under our prefix, which have no effect.
+
+    Raises:
+        RequestError: a label would be a request as an annotation, or an annotation would be ours
+            in lower case. (The API server accepts capitals in an annotation's prefix.)
+    """
+    for key in sorted(annotations):
+        if key.startswith(names.PREFIX):
+            continue
+        small = key.lower()
+        if small.startswith(names.PREFIX):
+            raise RequestError(
+                field=f"annotation {key[:_MOST_SHOWN]}",
+                found=annotations[key],
+                wanted=f"{names.PREFIX} in small letters",
+                hint=f"did you mean {small}?" if small in names.POD_KEYS else "",
+            )
+    ours = sorted([key for key in labels if key.startswith(names.PREFIX)])
+    for key in ours:
+        small = key.lower()
+        if small in names.POD_KEYS:
+            raise RequestError(
+                field=f"label {key}",
+                found=labels[key],
+                wanted="no such label: a request is read from the pod's annotations",
+                hint=f'write the annotation {small}: "{labels[key]}"',
+            )
+    if not ours:
+        return ()
+    many = f" and {len(ours) - 1} more" if len(ours) > 1 else ""
+    return (f"label {ours[0][:_MOST_SHOWN]}{many} has no effect: FracGPU reads annotations",)
+
+
+def requests_among(keys: Iterable[str]) -> list[str]:
+    """Return those of *keys* that would be requests as annotations of a pod, in any case."""
+    return sorted(key for key in keys if key.lower() in names.REQUEST_KEYS)

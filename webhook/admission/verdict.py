@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from webhook.admission.patch import Edit, read_patch
+from webhook.admission.pod_edits import Edit, read_patch
 
 UNPROCESSABLE: Final = 422
 

@@ -9,11 +9,9 @@ from fracgpu import names
 from fracgpu.errors import shorten
 from webhook.admission.bounds import MAX_TEMPLATES, asks_in_json, check_size
 from webhook.admission.context import DecisionContext
-from webhook.admission.misplaced_keys import requests_among
-from webhook.admission.mutation import NOT_READ_YET, admit_create
-from webhook.admission.pod import MalformedReviewError, Pod, decode, read_pod
+from webhook.admission.mutation import NOT_READ_YET, admit_create, requests_among
 from webhook.admission.pod_edits import own_node_rules
-from webhook.admission.review import Review, kind_of
+from webhook.admission.review import MalformedReviewError, Pod, Review, decode, kind_of, read_pod
 from webhook.admission.verdict import OURS, AdmissionResult, Allowed, Denied, Patched
 from webhook.admission_config import BUILT_IN_WORKLOADS, AdmissionConfig, WorkloadKind
 

@@ -6,13 +6,13 @@ Start with `dialect.py`, then `translate.py`.
 
 from fracgpu.request.dialects.authors import in_authors_words
 from fracgpu.request.dialects.dialect import MemoryUnit, Options, PodForDialects
-from fracgpu.request.dialects.enablement import (
+from fracgpu.request.dialects.registry import (
+    NAMES,
     DialectSettings,
     EnabledDialects,
     enabled_dialects,
     read_dialect_settings,
 )
-from fracgpu.request.dialects.registry import NAMES
 from fracgpu.request.dialects.translate import (
     Translation,
     translate_request,

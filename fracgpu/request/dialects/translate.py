@@ -12,14 +12,13 @@ from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.request.dialects.amounts import annotation_field, limit_field
 from fracgpu.request.dialects.authors import Authors, in_authors_words
 from fracgpu.request.dialects.dialect import DialectReading, ForeignRequest, Options, PodForDialects
-from fracgpu.request.dialects.key_owners import is_zero_amount
 from fracgpu.request.dialects.native import ITEM_KEYS, annotations_of, items_of, pod_keys
 from fracgpu.request.dialects.registry import (
     SCHEDULERS,
     is_of_family,
     limit_owners,
 )
-from fracgpu.request.dialects.resolve import Resolution, resolve
+from fracgpu.request.dialects.resolve import Resolution, is_zero_amount, resolve
 from fracgpu.request.language import parse_request
 from fracgpu.request.need import PodRequest, SliceRequest
 

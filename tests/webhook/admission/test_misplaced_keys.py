@@ -1,7 +1,7 @@
 import pytest
 
 from tests.webhook.builders import a_pod, judged
-from webhook.admission.misplaced_keys import requests_among
+from webhook.admission.mutation import requests_among
 from webhook.admission.verdict import Allowed, Denied
 
 

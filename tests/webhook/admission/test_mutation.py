@@ -32,7 +32,7 @@ from tests.webhook.builders import (
 )
 from webhook.admission.context import DecisionContext
 from webhook.admission.mutation import NOT_READ_YET, admit_create
-from webhook.admission.pod import specs
+from webhook.admission.review import specs
 from webhook.admission.verdict import OURS, Allowed, Denied, Patched
 from webhook.admission_config import AdmissionConfig
 

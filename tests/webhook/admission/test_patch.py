@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.apiserver.apimachinery.patches import json_patch
-from webhook.admission.patch import Edit, escape
+from webhook.admission.pod_edits import Edit, escape
 
 
 @given(st.text())
