@@ -30,6 +30,7 @@ async def test_a_good_request_is_answered_with_a_patch(server: Harness) -> None:
     paths = [edit["path"] for edit in json.loads(base64.b64decode(answer.response["patch"]))]
     assert paths == [
         "/metadata/annotations/fracgpu.io~1granted",
+        "/metadata/labels",
         "/spec/containers/0/resources",
         "/spec/affinity",
         "/spec/schedulerName",

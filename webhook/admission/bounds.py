@@ -71,7 +71,7 @@ def _unread(fault: str) -> str:
 
 def requests_cards(pod: Pod) -> bool:
     """Report whether a pod has a key of ours, in its place or misplaced."""
-    noted = (*pod.annotations, *(pod.metadata.labels or ()))
+    noted = (*pod.annotations, *pod.labels)
     return any(key.lower().startswith(names.PREFIX) for key in noted) or any(
         key.startswith(names.PREFIX)
         for container in pod.containers

@@ -1,6 +1,6 @@
 """Decides on a new pod: the edits that write its grant, or the reason why it is denied."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -53,6 +53,9 @@ _DEFAULT_SCHEDULERS: Final = ("", "default-scheduler")
 
 _WRITTEN_LATER: Final = tuple(key for key in names.RESERVED_KEYS if key != names.GRANTED)
 _MOST_GRANTED: Final = 120  # characters of a grant that an error quotes
+# Of a pod with a grant: the entries of deploy/webhook.yaml that are not for such pods select on it,
+# so that the API server need not convert the pod for their match conditions.
+_LABELS: Final = {names.GRANTED: "true"}
 
 NOT_READ_YET: Final = Denied(
     message="the FracGPU webhook has not read the cluster's cards yet; try again in a few seconds",
@@ -75,7 +78,7 @@ def admit_create(pod: Pod, context: DecisionContext) -> AdmissionResult:
         return beyond
     config = context.config
     try:
-        misplaced = refuse_misplaced(pod.annotations, pod.metadata.labels or {})
+        misplaced = refuse_misplaced(pod.annotations, pod.labels)
         _refuse_reserved_keys(pod)
         translation = _translate(pod, config, context.namespace_labels)
         said = _said(pod)
@@ -123,7 +126,7 @@ def _decision(
     else:
         note, text = sealed, pod.annotations[names.GRANTED]
     edits = (
-        *_annotation_edits(pod, {**translation.annotations, names.GRANTED: text}),
+        *_metadata_edits(pod, {**translation.annotations, names.GRANTED: text}),
         *container_edits(pod, granted, translation.removals, void_others=config.void_others),
         *node_edits(pod.spec.affinity, required),
         *to_scheduler,
@@ -221,7 +224,7 @@ def _translate(
     pieces = PodForDialects(
         containers=specs(pod),
         annotations=pod.annotations,
-        labels=pod.metadata.labels or {},
+        labels=pod.labels,
         namespace_labels=namespace_labels,
         scheduler_name=pod.spec.scheduler_name,
     )
@@ -287,16 +290,24 @@ def _refuse_windows(pod: Pod) -> None:
         )
 
 
-def _annotation_edits(pod: Pod, written: Mapping[str, str]) -> list[Edit]:
+def _metadata_edits(pod: Pod, annotations: Mapping[str, str]) -> list[Edit]:
     if pod.metadata is NO_META:
-        return [Edit(path="/metadata", value={"annotations": written})]
-    if pod.metadata.annotations is None:
-        return [Edit(path="/metadata/annotations", value=dict(written))]
+        return [Edit(path="/metadata", value={"annotations": annotations, "labels": _LABELS})]
     return [
-        Edit(path=f"/metadata/annotations/{escape(key)}", value=text)
-        for key, text in written.items()
-        if pod.annotations.get(key) != text
+        *_edits_of("annotations", pod.metadata.annotations, annotations),
+        *_edits_of("labels", pod.metadata.labels, _LABELS),
     ]
+
+
+def _edits_of(
+    field: str, present: Mapping[str, str] | None, written: Mapping[str, str]
+) -> Iterator[Edit]:
+    if present is None:
+        yield Edit(path=f"/metadata/{field}", value=dict(written))
+        return
+    for key, text in written.items():
+        if present.get(key) != text:
+            yield Edit(path=f"/metadata/{field}/{escape(key)}", value=text)
 
 
 def _refuse_foreign_scheduler(foreign: str, config: AdmissionConfig) -> None:
@@ -365,7 +376,10 @@ def refuse_misplaced(annotations: Mapping[str, str], labels: Mapping[str, str]) 
                 wanted=f"{names.PREFIX} in small letters",
                 hint=f"did you mean {small}?" if small in names.POD_KEYS else "",
             )
-    ours = sorted([key for key in labels if key.startswith(names.PREFIX)])
+    granted = _LABELS if names.GRANTED in annotations else {}
+    ours = sorted(
+        [key for key in labels if key.startswith(names.PREFIX) and labels[key] != granted.get(key)]
+    )
     for key in ours:
         small = key.lower()
         if small in names.POD_KEYS:

@@ -116,6 +116,10 @@ class Pod(msgspec.Struct, frozen=True):
         return self.metadata.annotations or {}
 
     @property
+    def labels(self) -> Mapping[str, str]:
+        return self.metadata.labels or {}
+
+    @property
     def containers(self) -> tuple[Container, ...]:
         """All containers, init containers first."""
         spec = self.spec

@@ -86,10 +86,10 @@ def class_of(result: AdmissionResult) -> int | None:
     """Return the shareable MiB of the class that a pod was granted a share of."""
     assert isinstance(result, Patched), result
     (note,) = [
-        edit.value[names.GRANTED]
+        edit.value[names.GRANTED] if isinstance(edit.value, dict) else edit.value
         for edit in result.edits
-        if isinstance(edit.value, dict) and names.GRANTED in edit.value
-    ] + [edit.value for edit in result.edits if edit.path.endswith("granted")]
+        if edit.path.startswith("/metadata/annotations")
+    ]
     read = read_grant_note(note)
     assert read is not None
     return read.data.class_mib
