@@ -702,7 +702,7 @@ async def test_an_unlisted_init_container_with_the_same_id_never_gets_the_listed
 
 async def test_a_start_behind_one_whose_disk_hangs_is_refused_after_a_while(tmp_path: Path) -> None:
     slow = HoldsBack(tmp_path)
-    rig = await a_rig(tmp_path, store=slow, turns=Turns(limit_s=0.01))
+    rig = await a_rig(tmp_path, stores=[slow], turns=Turns(limit_s=0.01))
     async with asyncio.TaskGroup() as group:
         first = group.create_task(outcome(rig))
         await until_true(slow.begun.is_set, what="the first write")
