@@ -194,8 +194,8 @@ async def asserts_dialects_understood(cluster: Harness) -> None:
     async def taken_over() -> bool:
         pod = a_pod(spoken)
         pod["metadata"] |= {"name": "spoken", "namespace": "default"}
-        seen = await cluster.client.create(PODS, pod, dry_run=True)
-        return "aliyun.com/gpu-mem" not in seen["spec"]["containers"][0]["resources"]["limits"]
+        observed = await cluster.client.create(PODS, pod, dry_run=True)
+        return "aliyun.com/gpu-mem" not in observed["spec"]["containers"][0]["resources"]["limits"]
 
     await until(taken_over, what="the label turns the dialect on")
     pod = await cluster.create(a_pod(spoken), name="spoken")

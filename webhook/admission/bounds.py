@@ -124,7 +124,7 @@ def _fault_of_keys(keys: Iterable[str], what: str) -> str:
 
 
 def _fault_of_containers(pod: Pod) -> str:
-    seen: set[str] = set()
+    present: set[str] = set()
     resources = 0
     for container in pod.containers:
         if len(container.name) > MAX_NAME_CHARS:
@@ -132,11 +132,11 @@ def _fault_of_containers(pod: Pod) -> str:
                 f"the name of a container is '{shorten(container.name)}'; want at most "
                 f"{MAX_NAME_CHARS} characters"
             )
-        if container.name in seen:
+        if container.name in present:
             return (
                 f"the pod has two containers with the name '{container.name}'; want a name for each"
             )
-        seen.add(container.name)
+        present.add(container.name)
         held = _resources(container)
         if not held:
             continue

@@ -83,7 +83,7 @@ def requirements(granted: Grant) -> tuple[AddedRequirement, ...]:
 def own_node_rules(spec: PodSpec, added: Collection[AddedRequirement]) -> NodeRules:
     """Return which nodes a pod selects, without the requirements that :func:`node_edits` added.
 
-    A term that has nothing else was added whole: then the pod had no required affinity, which
+    A term that has nothing else was added entirely: then the pod had no required affinity, which
     allows every node.
     """
     ours = {
@@ -93,8 +93,8 @@ def own_node_rules(spec: PodSpec, added: Collection[AddedRequirement]) -> NodeRu
     terms = None if required is None else node_terms(required)
     if terms is not None and ours:
         left = tuple(tuple(each for each in term if each not in ours) for term in terms)
-        whole = any(term and not kept for term, kept in zip(terms, left, strict=True))
-        terms = None if whole else left
+        all_added = any(term and not kept for term, kept in zip(terms, left, strict=True))
+        terms = None if all_added else left
     return NodeRules(selector=selector_expressions(spec.node_selector or {}), terms=terms)
 
 

@@ -84,7 +84,7 @@ def _judge_template(
         pod = read_pod(template, what="the pod template")
     except MalformedReviewError as error:
         if not asks_in_json(template):
-            return Allowed()  # some controllers' templates lack what a whole pod has
+            return Allowed()  # some controllers' templates lack what a pod has
         return Denied(message=str(error))
     if names.GRANTED in pod.annotations:
         return Denied(

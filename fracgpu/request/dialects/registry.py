@@ -172,7 +172,7 @@ def _number(high: int) -> Callable[[object, str], int]:
     return read
 
 
-def _whole(high: int) -> Mapping[str, object]:
+def _integer(high: int) -> Mapping[str, object]:
     return {"type": "integer", "minimum": 1, "maximum": high}
 
 
@@ -193,11 +193,11 @@ def _flag(value: object, what: str) -> bool:
 # The attribute that each option sets, what reads it, and its JSON schema.
 _OPTIONS: Final[Mapping[str, tuple[str, Callable[[object, str], Any], Mapping[str, object]]]] = {
     "gpushareUnit": ("gpushare_unit", _unit, {"enum": [unit.value for unit in MemoryUnit]}),
-    "hamiMemoryFactor": ("hami_memory_factor", _number(_MOST_FACTOR), _whole(_MOST_FACTOR)),
-    "hamiDefaultCount": ("hami_default_count", _number(_MOST_CARDS), _whole(_MOST_CARDS)),
-    "volcanoMemoryFactor": ("volcano_memory_factor", _number(_MOST_FACTOR), _whole(_MOST_FACTOR)),
-    "nvidiaReplicas": ("nvidia_replicas", _number(_MOST_PARTS), _whole(_MOST_PARTS)),
-    "awsVgpusPerCard": ("aws_vgpus_per_card", _number(_MOST_PARTS), _whole(_MOST_PARTS)),
+    "hamiMemoryFactor": ("hami_memory_factor", _number(_MOST_FACTOR), _integer(_MOST_FACTOR)),
+    "hamiDefaultCount": ("hami_default_count", _number(_MOST_CARDS), _integer(_MOST_CARDS)),
+    "volcanoMemoryFactor": ("volcano_memory_factor", _number(_MOST_FACTOR), _integer(_MOST_FACTOR)),
+    "nvidiaReplicas": ("nvidia_replicas", _number(_MOST_PARTS), _integer(_MOST_PARTS)),
+    "awsVgpusPerCard": ("aws_vgpus_per_card", _number(_MOST_PARTS), _integer(_MOST_PARTS)),
     "tensorFusionRuns": ("tensor_fusion_runs", _flag, _FLAG),
     "kaiRuns": ("kai_runs", _flag, _FLAG),
 }
