@@ -58,8 +58,6 @@ class SealKeys:
 
     def at(self, now: datetime) -> tuple[bytes, ...]:
         """Return the key that seals, then the others that verify; empty before the first."""
-        if len(self._known) == 1:
-            return (self._known[0].key,)  # asked for every review, and rarely renewed
         current = [
             known
             for known, after in zip_longest(self._known, self._known[1:])

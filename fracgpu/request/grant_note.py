@@ -7,11 +7,9 @@ wrote the data; it is valid for as long as one request can last.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -116,15 +114,7 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
 
     def _over(self, words: str, unsealed: bytes, key: bytes) -> str:
         parts = (self.scope.encode(), words.encode(), unsealed)
-        digest = _keyed(key).copy()
-        digest.update(b"\0".join(parts))
-        return digest.hexdigest()[:_SEAL_CHARS]
-
-
-@lru_cache(maxsize=16)
-def _keyed(key: bytes) -> hmac.HMAC:
-    """Return an HMAC without data, to be copied: setting one up takes most of a seal's time."""
-    return hmac.new(key, digestmod=hashlib.sha256)
+        return hmac.digest(key, b"\0".join(parts), "sha256").hex()[:_SEAL_CHARS]
 
 
 NO_SEAL: Final = Seal()

@@ -93,12 +93,7 @@ def annotation_owners(key: str) -> tuple[Dialect, ...]:
 
 def is_foreign(key: str) -> bool:
     """Report whether any dialect parses *key*, in limits or annotations."""
-    return len(key) <= MAX_KEY_CHARS and _has_owner(key)
-
-
-@lru_cache(maxsize=1024)
-def _has_owner(key: str) -> bool:
-    return bool(_limit_owners(key) or _annotation_owners(key))
+    return bool(limit_owners(key) or annotation_owners(key))
 
 
 _FAMILIES: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.family)

@@ -63,7 +63,7 @@ def _read(pod: PodForDialects, _options: Options) -> DialectReading:
         _refuse_orphans(pod)
         return DialectReading()
     _refuse_others(pod)
-    return _dedicated(pod) if dedicated else _share(pod)
+    return _entire_cards(pod) if dedicated else _share(pod)
 
 
 def _refuse_orphans(pod: PodForDialects) -> None:
@@ -103,7 +103,7 @@ def _dedicated(pod: PodForDialects) -> bool:
     return text == "true"
 
 
-def _dedicated(pod: PodForDialects) -> DialectReading:
+def _entire_cards(pod: PodForDialects) -> DialectReading:
     """Parse a request for whole cards, with which TensorFusion ignores sizes too."""
     why = f"a card of {DEDICATED} is whole"
     useless = dict.fromkeys(_SIZES, why) | {PROFILE: _NO_PROFILE}
