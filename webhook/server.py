@@ -311,15 +311,7 @@ def _response_of(review: Review, result: AdmissionResult) -> tuple[Decision, byt
 
 def _log_decision(review: Review, result: AdmissionResult, *, took_s: float) -> None:
     """Log who requested what, and the decision with its reason."""
-    details: Mapping[str, str]
-    match result:
-        case Patched():
-            event, details = "pod_granted", {"granted": result.granted}
-        case Allowed():
-            event, details = "review_passed", {}
-        case Denied():
-            event = "pod_refused" if review.kind == "Pod" else "workload_refused"
-            details = {"reason": result.message}
+    event, details = _event_of(review, result)
     log.info(
         event,
         uid=shorten(review.uid),
@@ -332,6 +324,17 @@ def _log_decision(review: Review, result: AdmissionResult, *, took_s: float) -> 
         took_us=round(took_s * 1e6),
         **details,
     )
+
+
+def _event_of(review: Review, result: AdmissionResult) -> tuple[str, Mapping[str, str]]:
+    match result:
+        case Patched():
+            return "pod_granted", {"granted": result.granted}
+        case Allowed():
+            return "review_passed", {}
+        case Denied():
+            event = "pod_refused" if review.kind == "Pod" else "workload_refused"
+            return event, {"reason": result.message}
 
 
 class WebhookServer(HttpServer):

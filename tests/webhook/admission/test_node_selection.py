@@ -90,6 +90,7 @@ def class_of(result: AdmissionResult) -> int | None:
         for edit in result.edits
         if edit.path.startswith("/metadata/annotations")
     ]
+    assert isinstance(note, str)
     read = read_grant_note(note)
     assert read is not None
     return read.data.class_mib
