@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from simulator.apiserver.apimachinery import patches
 from simulator.apiserver.apimachinery.errors import (
     StatusCause,
@@ -40,11 +38,6 @@ def object_of(content_type: str, body: bytes) -> Json:
 
 
 def _decoded(content_type: str, body: bytes) -> Any:
-    if "yaml" in content_type:
-        try:
-            return yaml.safe_load(body)
-        except yaml.YAMLError as error:
-            raise bad_request(f"yaml: {error}") from error
     if "json" not in content_type:
         raise unsupported_media_type(
             "the body of the request was in an unknown format - accepted media types include: "

@@ -18,7 +18,7 @@ from simulator.apiserver.apimachinery.errors import (
 )
 from simulator.apiserver.apimachinery.field_selectors import parse_field_selector
 from simulator.apiserver.apimachinery.request_info import Context, ListSelection, Target, User
-from simulator.apiserver.endpoints import applying, discovery, openapi, versioning
+from simulator.apiserver.endpoints import discovery, openapi, versioning
 from simulator.apiserver.endpoints.bodies import (
     apply_patch,
     check_kind,
@@ -27,7 +27,6 @@ from simulator.apiserver.endpoints.bodies import (
     object_of,
     patch_of,
 )
-from simulator.apiserver.endpoints.field_validation import check_fields
 from simulator.apiserver.endpoints.lists import Lister, ListOptions
 from simulator.apiserver.endpoints.tables import Tables, wants_table
 from simulator.apiserver.endpoints.watches import LONGEST_S, WatchOptions, watch
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from simulator.apiserver.registry.registry import Registry
 
 _YES: Final = frozenset({"true", "1"})
-_VALIDATION: Final = "fieldValidation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +74,6 @@ class Handlers:
     def __init__(self, registry: Registry, *, bookmark_every_s: float = 10.0) -> None:
         self.registry: Final = registry
         self.lister: Final = Lister(registry.store)
-        self.applier: Final = applying.Applier(registry)
         self._bookmark_every_s = bookmark_every_s
 
     async def handle(self, request: Request) -> Reply:
@@ -124,7 +121,6 @@ class Handlers:
                 body = object_of(request.content_type, request.body)
                 check_kind(target.resource, body)
                 check_namespace(target, body)
-                check_fields(target.resource, body, request.query.get(_VALIDATION, ""), context)
                 value = await self.registry.create(
                     target, versioning.to_storage(target.resource, body), context
                 )
@@ -146,9 +142,6 @@ class Handlers:
                 return Reply(body=found if tables is None else tables.of_object(found))
             case "PUT":
                 return await self._put(target, request, context)
-            case "PATCH" if request.content_type == applying.MEDIA_TYPE and not target.subresource:
-                value, code = await self.applier.apply(target, request.body, request.query, context)
-                return _shown(target.resource, value, context, code=code)
             case "PATCH":
                 return await self._patch(target, request, context)
             case "DELETE" if not target.subresource:
@@ -160,7 +153,6 @@ class Handlers:
         body = object_of(request.content_type, request.body)
         check_kind(target.resource, body)
         check_namespace(target, body)
-        check_fields(target.resource, body, request.query.get(_VALIDATION, ""), context)
         value = versioning.to_storage(target.resource, body)
         if target.resource.plural == "leases" and self.registry.store.get(target.key) is None:
             # Leases may be created by an update (leaseStrategy.AllowCreateOnUpdate).
@@ -178,7 +170,6 @@ class Handlers:
             patched = apply_patch(request.content_type, shown, patch)
             check_kind(target.resource, patched)
             check_same_uid(target, shown, patched)
-            check_fields(target.resource, patched, request.query.get(_VALIDATION, ""), context)
             return versioning.to_storage(target.resource, patched)
 
         stored = await self.registry.update(target, change, context)
