@@ -9,7 +9,6 @@ from simulator.controllers.controller import Controller, SharedInformers, run_co
 from simulator.controllers.deployment import DeploymentController
 from simulator.controllers.disruption import DisruptionController
 from simulator.controllers.garbage_collector import NamespaceController, collectors
-from simulator.controllers.job import JobController
 from simulator.controllers.replicaset import ReplicaSetController
 from simulator.controllers.statefulset import StatefulSetController
 
@@ -25,7 +24,6 @@ async def run_controllers(client: KubeClient, clock: Clock) -> None:
         DeploymentController(cluster),
         ReplicaSetController(cluster),
         StatefulSetController(cluster),
-        JobController(cluster),
         DisruptionController(cluster),
         NamespaceController(cluster),
         *collectors(cluster),

@@ -18,12 +18,14 @@ from simulator.apiserver.apimachinery.errors import (
 )
 from simulator.apiserver.apimachinery.field_selectors import parse_field_selector
 from simulator.apiserver.apimachinery.request_info import Context, ListSelection, Target, User
-from simulator.apiserver.endpoints import discovery, openapi, versioning
+from simulator.apiserver.endpoints import discovery, openapi
 from simulator.apiserver.endpoints.bodies import (
     apply_patch,
     check_kind,
     check_namespace,
     check_same_uid,
+    encoded,
+    encoded_value,
     object_of,
     patch_of,
 )
@@ -121,9 +123,7 @@ class Handlers:
                 body = object_of(request.content_type, request.body)
                 check_kind(target.resource, body)
                 check_namespace(target, body)
-                value = await self.registry.create(
-                    target, versioning.to_storage(target.resource, body), context
-                )
+                value = await self.registry.create(target, body, context)
                 return _shown(target.resource, value, context, code=HTTPStatus.CREATED)
             case "DELETE" if target.namespace or not target.resource.namespaced:
                 return await self._delete_collection(target, request, context)
@@ -138,7 +138,7 @@ class Handlers:
                 return self._watch(target, request)
             case "GET":
                 tables = self._tables(target, request)
-                found = versioning.encoded(target.resource, self.registry.get(target))
+                found = encoded(target.resource, self.registry.get(target))
                 return Reply(body=found if tables is None else tables.of_object(found))
             case "PUT":
                 return await self._put(target, request, context)
@@ -153,24 +153,27 @@ class Handlers:
         body = object_of(request.content_type, request.body)
         check_kind(target.resource, body)
         check_namespace(target, body)
-        value = versioning.to_storage(target.resource, body)
         if target.resource.plural == "leases" and self.registry.store.get(target.key) is None:
             # Leases may be created by an update (leaseStrategy.AllowCreateOnUpdate).
             where = Target(resource=target.resource, namespace=target.namespace)
-            made = await self.registry.create(where, value, context)
+            made = await self.registry.create(where, body, context)
             return _shown(target.resource, made, context, code=HTTPStatus.CREATED)
-        stored = await self.registry.update(target, lambda _current: value, context)
+        stored = await self.registry.update(target, lambda _current: body, context)
         return _shown(target.resource, stored, context)
 
     async def _patch(self, target: Target, request: Request, context: Context) -> Reply:
         patch = patch_of(request.content_type, request.body, target.resource)
 
         def change(current: Json) -> Json:
-            shown = versioning.from_storage(target.resource, current)
+            shown = {
+                "kind": target.resource.kind,
+                "apiVersion": target.resource.group_version,
+                **current,
+            }
             patched = apply_patch(request.content_type, shown, patch)
             check_kind(target.resource, patched)
             check_same_uid(target, shown, patched)
-            return versioning.to_storage(target.resource, patched)
+            return patched
 
         stored = await self.registry.update(target, change, context)
         return _shown(target.resource, stored, context)
@@ -193,7 +196,7 @@ class Handlers:
     async def _delete_collection(self, target: Target, request: Request, context: Context) -> Reply:
         context = _delete_context(request, context)
         selection = _selection(target, request)
-        for stored in self.registry.store.list(target.resource.storage, target.namespace or None):
+        for stored in self.registry.store.list(target.resource.qualified, target.namespace or None):
             if selection.matches(stored.object):
                 one = Target(
                     resource=target.resource,
@@ -213,21 +216,6 @@ class Handlers:
             case "eviction", "POST":
                 answer = await subresources.evict(
                     registry, target, object_of(request.content_type, request.body), context
-                )
-            case "scale", "GET":
-                answer = subresources.read_scale(registry, target)
-            case "scale", "PUT":
-                wanted = object_of(request.content_type, request.body)
-                answer = await subresources.write_scale(
-                    registry, target, lambda _scale: wanted, context
-                )
-            case "scale", "PATCH":
-                patch = patch_of(request.content_type, request.body, target.resource)
-                answer = await subresources.write_scale(
-                    registry,
-                    target,
-                    lambda scale: apply_patch(request.content_type, scale, patch),
-                    context,
                 )
             case "finalize", "PUT":
                 value = subresources.finalize_namespace(
@@ -342,5 +330,5 @@ def _delete_context(request: Request, context: Context) -> Context:
 def _shown(
     resource: Resource, value: Json, context: Context, *, code: int = HTTPStatus.OK
 ) -> Reply:
-    body = versioning.encoded_value(resource, value)
+    body = encoded_value(resource, value)
     return Reply(code=code, body=body, warnings=tuple(context.warnings))

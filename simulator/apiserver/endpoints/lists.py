@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from simulator.apiserver.apimachinery.errors import bad_request, expired, too_large_version
 from simulator.apiserver.apimachinery.request_info import ListSelection
-from simulator.apiserver.endpoints import versioning
+from simulator.apiserver.endpoints.bodies import encoded_item
 from simulator.objects import decode, encode
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Lister:
             if not options.selection.is_narrowed:
                 meta["remainingItemCount"] = len(rest)
         opening = f'{{"kind":"{resource.kind}List","apiVersion":"{resource.group_version}",'
-        items = b",".join(versioning.encoded_item(resource, stored) for stored in shown)
+        items = b",".join(encoded_item(resource, stored) for stored in shown)
         return opening.encode() + b'"metadata":%s,"items":[%s]}' % (encode(meta), items)
 
     def forget(self) -> None:
@@ -69,7 +69,7 @@ class Lister:
             raise too_large_version(asked=options.at, current=current)
         if options.exact and options.at != current:
             raise expired(f"The resourceVersion for the provided list is too old: {options.at}")
-        found = self._store.list(resource.storage, options.selection.namespace)
+        found = self._store.list(resource.qualified, options.selection.namespace)
         return current, [stored for stored in found if options.selection.matches(stored.object)]
 
     def _remember(self, revision: int, rest: list[Stored]) -> str:

@@ -130,7 +130,7 @@ def columns_of(resource: Resource) -> Sequence[Column]:
     """Return the columns of a resource; with a definition, those that it adds."""
     if resource.printer_columns:
         return (_NAME, *map(_custom, resource.printer_columns))
-    return _COLUMNS.get(resource.storage, (_NAME, _AGE))
+    return _COLUMNS.get(resource.qualified, (_NAME, _AGE))
 
 
 def age(text: str | None, now: datetime) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from simulator.apiserver.apimachinery.errors import expired
 from simulator.apiserver.apimachinery.request_info import ListSelection
 from simulator.apiserver.apimachinery.storage import CompactedError
-from simulator.apiserver.endpoints import versioning
+from simulator.apiserver.endpoints.bodies import encoded, encoded_value
 from simulator.objects import Json, encode
 
 if TYPE_CHECKING:
@@ -50,20 +50,20 @@ async def watch(
     present = _select(store, resource, options.selection) if initial else []
     after = store.revision if initial or options.after is None else options.after
     try:
-        subscription = store.subscribe(resource.storage, after=after)
+        subscription = store.subscribe(resource.qualified, after=after)
     except CompactedError as error:
         # As in the real server, the stream opens and its only event is the error.
         yield _line("ERROR", encode(expired(str(error)).body()))
         return
     try:
         for stored in present:
-            yield _line("ADDED", versioning.encoded(resource, stored))
+            yield _line("ADDED", encoded(resource, stored))
         if options.send_initial and options.bookmarks:
             yield _bookmark(resource, after, annotations=_INITIAL_END)
         async for line in _follow(store, resource, options, subscription):
             yield line
     finally:
-        store.unsubscribe(resource.storage, subscription)
+        store.unsubscribe(resource.qualified, subscription)
 
 
 async def _follow(
@@ -89,7 +89,7 @@ async def _follow(
 
 
 def _select(store: Store, resource: Resource, selection: ListSelection) -> list[Stored]:
-    found = store.list(resource.storage, selection.namespace)
+    found = store.list(resource.qualified, selection.namespace)
     return [stored for stored in found if selection.matches(stored.object)]
 
 
@@ -98,11 +98,11 @@ def _event(resource: Resource, selection: ListSelection, change: StoreEvent) -> 
     was = change.before is not None and selection.matches(change.before.object)
     now = change.type != "DELETED" and selection.matches(change.stored.object)
     if now:
-        return _line("MODIFIED" if was else "ADDED", versioning.encoded(resource, change.stored))
+        return _line("MODIFIED" if was else "ADDED", encoded(resource, change.stored))
     if not was or change.before is None:
         return None
     if change.type == "DELETED":
-        return _line("DELETED", versioning.encoded(resource, change.stored))
+        return _line("DELETED", encoded(resource, change.stored))
     # The real server sends the last version that matched, at the revision of this change.
     last: Json = {
         **change.before.object,
@@ -111,7 +111,7 @@ def _event(resource: Resource, selection: ListSelection, change: StoreEvent) -> 
             "resourceVersion": str(change.revision),
         },
     }
-    return _line("DELETED", versioning.encoded_value(resource, last))
+    return _line("DELETED", encoded_value(resource, last))
 
 
 def _line(kind: str, value: bytes) -> bytes:
@@ -124,4 +124,4 @@ def _bookmark(
     meta: Json = {"resourceVersion": str(revision), "creationTimestamp": None}
     if annotations:
         meta["annotations"] = annotations
-    return _line("BOOKMARK", versioning.encoded_value(resource, {"metadata": meta}))
+    return _line("BOOKMARK", encoded_value(resource, {"metadata": meta}))

@@ -53,7 +53,7 @@ class ServedResources:
 
     def _custom(self) -> list[Resource]:
         found = []
-        for stored in self._store.list(DEFINITIONS.storage):
+        for stored in self._store.list(DEFINITIONS.qualified):
             revision, made = self._made.get(stored.key.name, (0, None))
             if made is None or revision != stored.revision:
                 made = defined_by(stored.object)
@@ -76,7 +76,6 @@ def defined_by(definition: Json) -> Resource:
         subresources=frozenset(version.get("subresources") or {}),
         generation=True,
         unconditional_update=False,
-        storage=f"{names['plural']}.{spec['group']}",
         schema=version["schema"]["openAPIV3Schema"],
         printer_columns=tuple(version.get("additionalPrinterColumns") or ()),
     )
