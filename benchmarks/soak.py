@@ -51,8 +51,6 @@ _WARM_UP_S: Final = 90.0  # at least: the mix of pods is learnt once a minute
 _CHANGES: Final = (0.03, 0.06)
 _MOST_GROWTH: Final = 1.1
 _LEASE: Final = Key("leases.coordination.k8s.io", names.SYSTEM_NAMESPACE, EXTENDER_LEASE)
-    "leases.coordination.k8s.io", names.SYSTEM_NAMESPACE, "fracgpu-scheduler-extender"
-)
 _SECRET: Final = "fracgpu-scheduler-tls"  # noqa: S105 - the name of a Secret, nothing secret
 _PAUSE: Final = "fracgpu_scheduler_event_loop_longest_pause_seconds"
 _LIMIT_S: Final = 120.0
