@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.figure import Figure
-from benchmarks.fixtures.canned_api import a_node, a_pending_pod
+from benchmarks.fixtures.objects import a_node, a_pending_pod
 from benchmarks.resources.shipped_roles import cpu_s
 from fracgpu import names
 from fracgpu.state.pod_info import PodInfo, decode_pod_info

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.figure import Figure
-from benchmarks.fixtures.canned_api import a_node, a_pending_pod, a_pod, node_name
 from benchmarks.fixtures.http_caller import Caller, request_bytes
+from benchmarks.fixtures.objects import a_node, a_pending_pod, a_pod, node_name
 from benchmarks.resources.shipped_roles import cpu_s
 from fracgpu import names
 from fracgpu.doctor.scheduling import EXTENDER_LEASE

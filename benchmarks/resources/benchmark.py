@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.figure import Figure
-from benchmarks.fixtures.canned_api import CARDS
+from benchmarks.fixtures.objects import CARDS
 from benchmarks.resources.rig import POD_LABEL, ResourcesRig, open_resources_rig
 from benchmarks.resources.shipped_roles import cpu_s, peak_mib
 from fracgpu import names

@@ -1,7 +1,7 @@
-"""Filter, prioritize and bind of the real extender where every node is different.
+"""Filter, prioritize, bind and preempt of the real extender where every node is different.
 
 Twenty kinds of pods in MiB and CPU on two card models, with cordons, half full
-(`benchmarks.extender.mixed_cluster`). Each pod is filtered, scored and bound, as kube-scheduler
+(`benchmarks.fixtures.mixed_api`). Each pod is filtered, scored and bound, as kube-scheduler
 does it, so that a node changes between any two questions. Pods of the kinds that run already are
 one row, pods that are all unlike each other another.
 """
@@ -16,18 +16,20 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.extender.mixed_cluster import mixed_pending_pod, unseen_pending_pod
 from benchmarks.figure import Figure, percentile
-from benchmarks.fixtures.canned_api import node_name
 from benchmarks.fixtures.http_caller import Caller, request_bytes
 from benchmarks.fixtures.live_extender import LiveExtender, live_extender
+from benchmarks.fixtures.mixed_api import mixed_pending_pod, unseen_pending_pod
+from benchmarks.fixtures.objects import a_pending_pod, node_name
 
 _SIZES: Final = (1_000, 2_000, 5_000)
 _PODS_PER_NODE: Final = 20
 _CALLS: Final = 400
-_CLUSTER: Final = "benchmarks.extender.mixed_cluster:MixedCluster"
 _PAUSE: Final = "fracgpu_scheduler_event_loop_longest_pause_seconds"
 _BEST: Final = 10
+# As many as kube-scheduler names by default on 5,000 nodes: a tenth of them.
+_PREEMPTABLE: Final = 500
+_PREEMPTED: Final = 5
 # Pauses are remembered for one to two minutes; those of the start are not what is measured.
 _START_FORGOTTEN_S: Final = 121.0
 
@@ -35,7 +37,7 @@ PodOf = Callable[[int], dict[str, Any]]
 
 
 def figures() -> Iterator[Figure]:
-    """Yield the figures, beside those of `benchmarks.extender.benchmark`."""
+    """Yield the figures; see ``benchmarks.figure.Benchmark``."""
     for nodes in _SIZES:
         yield _figure(
             f"load_average_mixed_{nodes}_nodes", os.getloadavg()[0], "processes", "2 cores"
@@ -46,9 +48,7 @@ def figures() -> Iterator[Figure]:
 async def _measured(nodes: int) -> Sequence[Figure]:
     found: list[Figure] = []
     with tempfile.TemporaryDirectory() as folder:
-        async with live_extender(
-            Path(folder), nodes=nodes, pods_per_node=_PODS_PER_NODE, cluster=_CLUSTER
-        ) as live:
+        async with live_extender(Path(folder), nodes=nodes, pods_per_node=_PODS_PER_NODE) as live:
             found.append(_figure(f"start_mixed_{nodes}_nodes", live.started_s, "s", ""))
             # Right after the start nearly nothing is known yet.
             found += [figure async for figure in _placed(live, nodes, "cold", mixed_pending_pod)]
@@ -61,6 +61,8 @@ async def _measured(nodes: int) -> Sequence[Figure]:
                 _figure(f"rss_after_mixed_{nodes}_nodes", live.rss_mib, "MiB", ""),
                 _figure(f"peak_rss_mixed_{nodes}_nodes", live.peak_mib, "MiB", ""),
             ]
+            if nodes == _SIZES[0]:
+                found += await _preempt(live)
     return found
 
 
@@ -118,6 +120,42 @@ async def _timed(
     if status != 200:  # noqa: PLR2004 - HTTP
         raise RuntimeError(f"the server answered {status} to {verb}")
     return json.loads(answer)
+
+
+async def _preempt(live: LiveExtender) -> Sequence[Figure]:
+    """Return how long preempt takes, and how long another request waits meanwhile."""
+    requests = [request_bytes("/preempt", _preempt_body(turn)) for turn in range(_PREEMPTED)]
+    pod = {"kind": "Pod", "apiVersion": "v1", **a_pending_pod(0)}
+    one_node = {"Pod": pod, "Nodes": None, "NodeNames": [node_name(0)]}
+    small = request_bytes("/filter", json.dumps(one_node).encode())
+    took_ms: list[float] = []
+    waited_ms: list[float] = []
+
+    async def ask() -> None:
+        async with Caller(live.port, live.trust) as caller:
+            took_ms.extend([await caller.timed_ms(request) for request in requests])
+
+    async with Caller(live.port, live.trust) as other, asyncio.TaskGroup() as group:
+        await other.timed_ms(small)
+        asking = group.create_task(ask())
+        while not asking.done():
+            waited_ms.append(await other.timed_ms(small))
+    note = f"{_PREEMPTABLE} nodes named, {_PODS_PER_NODE} pods each; keep-alive TLS"
+    name = f"preempt_{_PREEMPTABLE}_nodes"
+    return (
+        _figure(f"{name}_p50", percentile(took_ms, 50), "ms", note),
+        _figure(f"{name}_others_p50", percentile(waited_ms, 50), "ms", note),
+        _figure(f"{name}_others_max", max(waited_ms), "ms", note),
+    )
+
+
+def _preempt_body(turn: int) -> bytes:
+    """Return what kube-scheduler sends for a pod for which others have to leave a card."""
+    pod = {"kind": "Pod", "apiVersion": "v1", **a_pending_pod(turn, mib=76_000)}
+    pod["spec"]["priority"] = 10
+    nodes: dict[str, Any] = {node_name(number): {"Pods": []} for number in range(_PREEMPTABLE)}
+    args = {"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": nodes}
+    return json.dumps(args).encode()
 
 
 def _longest_pause_s(telemetry_port: int) -> float:
