@@ -1,9 +1,8 @@
-"""The scheduler's page with 400 and 4,000 cards: what it costs the extender, and the browser.
+"""The scheduler's page with 400 and 4,000 cards: what it costs the extender.
 
 Cache, board and server are the real ones, in this process; each card has three slices, and 1,000
-pods wait. The browser is Chromium, if there is one. How long the event loop was held is CPU time of
-its thread between two turns of another task, so that other processes of a busy machine are not in
-it.
+pods wait. How long the event loop was held is CPU time of its thread between two turns of another
+task, so that other processes of a busy machine are not in it.
 """
 
 import asyncio
@@ -37,7 +36,6 @@ from scheduler.page.board import Board, PageFacts
 from scheduler.page.explainer import Explainer
 from scheduler.page.filter_answers import FilterAnswers
 from scheduler.page.server import PageServer
-from tools.page.chromium import Tab, find_chromium, open_tab
 
 _CARDS: Final = (400, 4_000)
 _CARDS_PER_NODE: Final = 8
@@ -46,8 +44,6 @@ _CARD_MIB: Final = 81_920
 _MODEL: Final = "NVIDIA H100 80GB HBM3"
 _SLICE_MIB: Final = 20_000
 _WAITING: Final = 1_000
-_UPDATES: Final = 5
-_LIMIT_S: Final = 120.0
 
 
 class _NoPods:
@@ -155,17 +151,10 @@ def figures() -> Iterator[Figure]:
 
 async def _measured(cards: int) -> list[Figure]:
     cluster = _Cluster(cards)
-    found = [
+    return [
         Figure(name=f"page.{name}_{cards}_cards", value=round(value, 2), unit=unit, note=note)
         for name, value, unit, note in await _of_the_extender(cluster)
     ]
-    chromium = find_chromium()
-    if chromium is not None:
-        found += [
-            Figure(name=f"page.browser_{name}_{cards}_cards", value=round(value, 2), unit=unit)
-            for name, value, unit in await _of_the_browser(cluster, chromium, cards)
-        ]
-    return found
 
 
 async def _of_the_extender(cluster: _Cluster) -> list[tuple[str, float, str, str]]:
@@ -189,46 +178,6 @@ async def _of_the_extender(cluster: _Cluster) -> list[tuple[str, float, str, str
         ("loop_held_all_change", all_held_ms, "ms", "every node reports; want under 20"),
         ("loop_held_quiet", quiet_held_ms, "ms", "nothing changed; want under 20"),
     ]
-
-
-async def _of_the_browser(
-    cluster: _Cluster, chromium: str, cards: int
-) -> list[tuple[str, float, str]]:
-    tiles = "document.querySelectorAll('.tile').length"
-    async with _served(cluster) as url, open_tab(chromium) as tab:
-        await tab.resize(1280, 900)
-        began_s = time.perf_counter()
-        await tab.go(url)
-        await tab.wait_for(f"{tiles} > 0", limit_s=_LIMIT_S)
-        first_s = time.perf_counter() - began_s
-        await tab.wait_for(f"{tiles} === {cards}", limit_s=_LIMIT_S)
-        all_s = time.perf_counter() - began_s
-        first_script_s = (await tab.metrics())["ScriptDuration"]
-        one_ms = await _script_ms(cluster, tab, nodes=1)
-        every_ms = await _script_ms(cluster, tab, nodes=cluster.nodes)
-        heap_mib = (await tab.metrics())["JSHeapUsedSize"] / 2**20
-    return [
-        ("first_tile", first_s, "s"),
-        ("all_tiles", all_s, "s"),
-        ("first_script", first_script_s * 1000, "ms"),
-        ("script_per_update_of_one_node", one_ms, "ms"),
-        ("script_per_update_of_all_nodes", every_ms, "ms"),
-        ("heap", heap_mib, "MiB"),
-    ]
-
-
-async def _script_ms(cluster: _Cluster, tab: Tab, *, nodes: int) -> float:
-    """Return the browser's time in scripts for one update of so many nodes."""
-    before_s = (await tab.metrics())["ScriptDuration"]
-    for turn in range(_UPDATES):
-        busy = 0.1 + 0.01 * turn
-        for node in range(nodes):
-            cluster.report(node, busy=busy)
-        shown = f"{round(100 * busy)} %"
-        last = _uuid(nodes - 1, 0)
-        text = f"document.querySelector('[data-uuid=\"{last}\"] .heat').textContent"
-        await tab.wait_for(f"{text} === '{shown}'", limit_s=_LIMIT_S)
-    return ((await tab.metrics())["ScriptDuration"] - before_s) * 1000 / _UPDATES
 
 
 @asynccontextmanager

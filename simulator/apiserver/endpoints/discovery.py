@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from simulator.apiserver.apimachinery.resources import Resource
 
-_VERBS: Final = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+_VERBS: Final = ["create", "delete", "get", "list", "patch", "update", "watch"]
 _SUBRESOURCES: Final = {
     "binding": ("Binding", "v1", ["create"]),
     "eviction": ("Eviction", "policy/v1", ["create"]),

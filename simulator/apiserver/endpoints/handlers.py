@@ -125,8 +125,6 @@ class Handlers:
                 check_namespace(target, body)
                 value = await self.registry.create(target, body, context)
                 return _shown(target.resource, value, context, code=HTTPStatus.CREATED)
-            case "DELETE" if target.namespace or not target.resource.namespaced:
-                return await self._delete_collection(target, request, context)
             case _:
                 raise method_not_supported()
 
@@ -193,19 +191,6 @@ class Handlers:
             return Reply(body=body, warnings=tuple(context.warnings))
         return _shown(target.resource, value, context)
 
-    async def _delete_collection(self, target: Target, request: Request, context: Context) -> Reply:
-        context = _delete_context(request, context)
-        selection = _selection(target, request)
-        for stored in self.registry.store.list(target.resource.qualified, target.namespace or None):
-            if selection.matches(stored.object):
-                one = Target(
-                    resource=target.resource,
-                    namespace=stored.key.namespace,
-                    name=stored.key.name,
-                )
-                await self.registry.delete(one, context)
-        return Reply(body=encode(subresources.SUCCESS), warnings=tuple(context.warnings))
-
     async def _subresource(self, target: Target, request: Request, context: Context) -> Reply:
         registry = self.registry
         match target.subresource, request.method:
@@ -234,7 +219,6 @@ class Handlers:
             selection=_selection(target, request),
             after=_revision(version) if version not in {"", "0"} else None,
             bookmarks=query.get("allowWatchBookmarks") in _YES,
-            send_initial=query.get("sendInitialEvents") in _YES,
             timeout_s=min(float(_number(query, "timeoutSeconds") or LONGEST_S), LONGEST_S),
             bookmark_every_s=self._bookmark_every_s,
         )
@@ -298,7 +282,6 @@ def _list_options(target: Target, request: Request) -> ListOptions:
     return ListOptions(
         selection=_selection(target, request),
         at=_revision(query.get("resourceVersion") or "0"),
-        exact=query.get("resourceVersionMatch") == "Exact",
         limit=_number(query, "limit"),
         token=query.get("continue", ""),
     )

@@ -22,21 +22,15 @@ if TYPE_CHECKING:
     from simulator.apiserver.apimachinery.storage import Store, Stored, StoreEvent, Subscription
 
 LONGEST_S: Final = 3600.0
-_INITIAL_END: Final = {"k8s.io/initial-events-end": "true"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchOptions:
-    """A watch request.
-
-    ``after`` None starts with a synthetic ADDED for every object, ``send_initial`` does so too
-    and marks their end with an annotated bookmark.
-    """
+    """A watch request; ``after`` None starts with a synthetic ADDED for every object."""
 
     selection: ListSelection = field(default_factory=ListSelection)
     after: int | None = None
     bookmarks: bool = False
-    send_initial: bool = False
     timeout_s: float = LONGEST_S
     bookmark_every_s: float = 10.0
 
@@ -45,10 +39,9 @@ async def watch(
     store: Store, resource: Resource, options: WatchOptions
 ) -> AsyncGenerator[bytes, None]:
     """Yield one line of JSON per event until the time is up or the server ends all watches."""
-    initial = options.after is None or options.send_initial
     # No await between the list and the subscription, so nothing is missed or sent twice.
-    present = _select(store, resource, options.selection) if initial else []
-    after = store.revision if initial or options.after is None else options.after
+    present = _select(store, resource, options.selection) if options.after is None else []
+    after = store.revision if options.after is None else options.after
     try:
         subscription = store.subscribe(resource.qualified, after=after)
     except CompactedError as error:
@@ -58,8 +51,6 @@ async def watch(
     try:
         for stored in present:
             yield _line("ADDED", encoded(resource, stored))
-        if options.send_initial and options.bookmarks:
-            yield _bookmark(resource, after, annotations=_INITIAL_END)
         async for line in _follow(store, resource, options, subscription):
             yield line
     finally:
@@ -118,10 +109,6 @@ def _line(kind: str, value: bytes) -> bytes:
     return b'{"type":"%s","object":%s}\n' % (kind.encode(), value)
 
 
-def _bookmark(
-    resource: Resource, revision: int, *, annotations: dict[str, str] | None = None
-) -> bytes:
+def _bookmark(resource: Resource, revision: int) -> bytes:
     meta: Json = {"resourceVersion": str(revision), "creationTimestamp": None}
-    if annotations:
-        meta["annotations"] = annotations
     return _line("BOOKMARK", encoded_value(resource, {"metadata": meta}))

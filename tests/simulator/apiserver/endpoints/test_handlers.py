@@ -96,18 +96,6 @@ async def test_delete_options_come_in_the_body_or_the_query(call: Caller) -> Non
     assert (await call("GET", f"{POD_PATH}/a")).code == 200
 
 
-async def test_a_collection_is_deleted_by_its_selection(call: Caller) -> None:
-    for name in ("a", "b"):
-        pod = a_pod(name)
-        pod["metadata"]["labels"] = {"name": name}
-        await call("POST", POD_PATH, pod)
-
-    await call("DELETE", f"{POD_PATH}?labelSelector=name=a")
-
-    items = body_of(await call("GET", POD_PATH))["items"]
-    assert [item["metadata"]["name"] for item in items] == ["b"]
-
-
 async def test_warnings_and_retry_after_are_part_of_the_answer(call: Caller) -> None:
     def warn(attributes: Any) -> None:
         attributes.context.warnings.append("mind the gap")
