@@ -209,8 +209,7 @@ class Handlers:
                 return _shown(target.resource, value, context)
             case _:
                 raise method_not_supported()
-        code = HTTPStatus.CREATED if request.method == "POST" else HTTPStatus.OK
-        return Reply(code=code, body=encode(answer), warnings=tuple(context.warnings))
+        return Reply(code=HTTPStatus.CREATED, body=encode(answer), warnings=tuple(context.warnings))
 
     def _watch(self, target: Target, request: Request) -> Reply:
         query = request.query
