@@ -10,7 +10,6 @@ from simulator.controllers.deployment import DeploymentController
 from simulator.controllers.disruption import DisruptionController
 from simulator.controllers.garbage_collector import NamespaceController, collectors
 from simulator.controllers.replicaset import ReplicaSetController
-from simulator.controllers.statefulset import StatefulSetController
 
 if TYPE_CHECKING:
     from kube.client import KubeClient
@@ -23,7 +22,6 @@ async def run_controllers(client: KubeClient, clock: Clock) -> None:
     controllers: list[Controller] = [
         DeploymentController(cluster),
         ReplicaSetController(cluster),
-        StatefulSetController(cluster),
         DisruptionController(cluster),
         NamespaceController(cluster),
         *collectors(cluster),

@@ -301,10 +301,9 @@ def _number(query: Mapping[str, str], name: str) -> int:
 
 def _delete_context(request: Request, context: Context) -> Context:
     options = dict(object_of(request.content_type, request.body)) if request.body.strip() else {}
-    for name in ("gracePeriodSeconds", "propagationPolicy"):
-        if name in request.query:
-            text = request.query[name]
-            options[name] = int(text) if text.lstrip("-").isdecimal() else text
+    if "gracePeriodSeconds" in request.query:
+        text = request.query["gracePeriodSeconds"]
+        options["gracePeriodSeconds"] = int(text) if text.lstrip("-").isdecimal() else text
     dry_run = context.dry_run or bool(options.get("dryRun"))
     return Context(user=context.user, dry_run=dry_run, options=options, warnings=context.warnings)
 

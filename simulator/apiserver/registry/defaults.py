@@ -276,14 +276,6 @@ def _labels_of_template(value: Json) -> None:
         metadata(value)["labels"] = dict(found)
 
 
-def _statefulset(value: Json) -> None:
-    spec = _object(value, "spec")
-    spec.setdefault("replicas", 1)
-    spec.setdefault("revisionHistoryLimit", 10)
-    spec.setdefault("podManagementPolicy", "OrderedReady")
-    spec.setdefault("updateStrategy", {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}})
-
-
 def _configmap(value: Json) -> None:
     for text in (value.get("data") or {}).values():
         if not isinstance(text, str):
@@ -320,7 +312,6 @@ def _webhook_defaults(webhook: Json) -> None:
 _SETTERS: Final[dict[str, Callable[[Any], None]]] = {
     resources.DEPLOYMENTS.qualified: _deployment,
     resources.REPLICASETS.qualified: _replicaset,
-    resources.STATEFULSETS.qualified: _statefulset,
     resources.CONFIGMAPS.qualified: _configmap,
     resources.EVENTS.qualified: _event,
     resources.SECRETS.qualified: _secret,

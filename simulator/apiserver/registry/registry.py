@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 _SUFFIX: Final = "bcdfghjklmnpqrstvwxz2456789"  # k8s.io/apimachinery pkg/util/rand
 _ATTEMPTS: Final = 5  # how often the server repeats a patch after a conflict
 _IMMORTAL: Final = frozenset({"default", "kube-system", "kube-public"})
-_PROPAGATION: Final = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
 
 
 class Admission(Protocol):
@@ -215,7 +214,7 @@ class Registry:
     async def delete(self, target: Target, context: Context) -> tuple[Json, bool]:
         """Delete the object; return its last state and whether it is already removed.
 
-        ``context.options`` are DeleteOptions: gracePeriodSeconds, preconditions, propagationPolicy.
+        ``context.options`` are DeleteOptions: gracePeriodSeconds, preconditions.
 
         Raises:
             ApiError: 404, 409 for a precondition, or an error of admission.
@@ -246,9 +245,6 @@ class Registry:
             raise forbidden(target.resource, target.name, "this namespace may not be deleted")
         value = thaw(current.object)
         meta = metadata(value)
-        finalizer = _PROPAGATION.get(context.options.get("propagationPolicy", ""))
-        if finalizer and finalizer not in meta.get("finalizers", []):
-            meta["finalizers"] = [*meta.get("finalizers", []), finalizer]
         wait_s = grace_s(target.resource, value, context.options)
         if "deletionTimestamp" in meta:
             # A second delete can only shorten the grace period.

@@ -12,7 +12,6 @@ from simulator.apiserver.apimachinery.resources import (
     NODES,
     PODS,
     SECRETS,
-    STATEFULSETS,
     VALIDATING_WEBHOOKS,
     Resource,
 )
@@ -86,11 +85,11 @@ def test_a_template_is_filled_in_like_a_pod() -> None:
 
 
 def test_what_was_said_is_not_overwritten() -> None:
-    spec: Json = {"replicas": 0, "podManagementPolicy": "Parallel", "template": a_pod()}
+    spec: Json = {"replicas": 0, "revisionHistoryLimit": 1, "template": a_pod()}
 
-    found = defaulted(STATEFULSETS, {"metadata": {"name": "s"}, "spec": spec})["spec"]
+    found = defaulted(DEPLOYMENTS, {"metadata": {"name": "s"}, "spec": spec})["spec"]
 
-    assert (found["replicas"], found["podManagementPolicy"]) == (0, "Parallel")
+    assert (found["replicas"], found["revisionHistoryLimit"]) == (0, 1)
 
 
 def test_clear_text_of_a_secret_is_encoded() -> None:
