@@ -23,7 +23,7 @@ MODULE ?=
 RECORD ?=
 
 .PHONY: help setup demo test check lint types imports format hooks e2e card test-pythons bench bench-rebalancer fuzz soak mutants \
-	lock proto can-push dashboards manifests commands screenshots image push images clean
+	lock proto can-push dashboards manifests commands image push images clean
 
 ##@ Start here
 
@@ -138,9 +138,6 @@ manifests: setup ## render deploy/ from the Helm chart, charts/fracgpu, and writ
 
 commands: setup ## write the reference of all commands at the end of docs/commands.md
 	$(BIN)/python -m cli.reference
-
-screenshots: setup ## take the pictures of docs/page.md from a run of the demo (needs Chromium)
-	$(BIN)/python -m tools.page
 
 images: setup ## list the images that a cluster pulls (options: IMAGES="--kubernetes 1.33.5")
 	@$(BIN)/python -m tools.manifests.images $(IMAGES)

@@ -5,7 +5,6 @@ Accessibility and Log.
 """
 
 import asyncio
-import base64
 import itertools
 import shutil
 import tempfile
@@ -155,11 +154,6 @@ class Tab:
             deviceScaleFactor=1,
             mobile=False,
         )
-
-    async def screenshot(self) -> bytes:
-        """Return what is visible as PNG."""
-        told = await self.call("Page.captureScreenshot", format="png")
-        return base64.b64decode(told["data"])
 
     async def accessible(self) -> list[tuple[str, str]]:
         """Return role and name of what assistive technology sees, in order."""
