@@ -11,7 +11,6 @@ import json
 import os
 import tempfile
 import time
-import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +24,6 @@ from benchmarks.fixtures.objects import a_pending_pod, node_name
 _SIZES: Final = (1_000, 2_000, 5_000)
 _PODS_PER_NODE: Final = 20
 _CALLS: Final = 400
-_PAUSE: Final = "fracgpu_scheduler_event_loop_longest_pause_seconds"
 _BEST: Final = 10
 # As many as kube-scheduler names by default on 5,000 nodes: a tenth of them.
 _PREEMPTABLE: Final = 500
@@ -55,7 +53,7 @@ async def _measured(nodes: int) -> Sequence[Figure]:
             await asyncio.sleep(_START_FORGOTTEN_S)
             for label, pod_of in (("mixed", mixed_pending_pod), ("unseen", unseen_pending_pod)):
                 found += [figure async for figure in _placed(live, nodes, label, pod_of)]
-            pause_ms = await asyncio.to_thread(_longest_pause_s, live.telemetry_port) * 1000
+            pause_ms = await live.longest_pause_s() * 1000
             found += [
                 _figure(f"longest_pause_mixed_{nodes}_nodes", pause_ms, "ms", "of the event loop"),
                 _figure(f"rss_after_mixed_{nodes}_nodes", live.rss_mib, "MiB", ""),
@@ -156,13 +154,6 @@ def _preempt_body(turn: int) -> bytes:
     nodes: dict[str, Any] = {node_name(number): {"Pods": []} for number in range(_PREEMPTABLE)}
     args = {"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": nodes}
     return json.dumps(args).encode()
-
-
-def _longest_pause_s(telemetry_port: int) -> float:
-    url = f"http://127.0.0.1:{telemetry_port}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith(_PAUSE + " "))
 
 
 def _figure(name: str, value: float, unit: str, note: str) -> Figure:

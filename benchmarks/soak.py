@@ -17,7 +17,6 @@ import ssl
 import sys
 import tempfile
 import time
-import urllib.request
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -27,6 +26,7 @@ from typing import Any, Final
 
 from benchmarks.figure import Figure
 from benchmarks.fixtures.http_caller import Caller, request_bytes
+from benchmarks.fixtures.live_extender import SECRET, LiveExtender, extender_process
 from benchmarks.fixtures.objects import a_node, a_pending_pod, a_pod, node_name
 from benchmarks.resources.shipped_roles import cpu_s
 from fracgpu import names
@@ -38,7 +38,6 @@ from simulator.apiserver.apimachinery.storage import Key
 from simulator.apiserver.server import ApiServer
 from simulator.demo.client_certificate import client_context
 from simulator.envtest.extender_certificates import issue_extender_certificates
-from simulator.envtest.ports import free_ports
 
 _PODS: Final = 50_000
 _MINUTES: Final = 30.0
@@ -51,9 +50,6 @@ _WARM_UP_S: Final = 90.0  # at least: the mix of pods is learnt once a minute
 _CHANGES: Final = (0.03, 0.06)
 _MOST_GROWTH: Final = 1.1
 _LEASE: Final = Key("leases.coordination.k8s.io", names.SYSTEM_NAMESPACE, EXTENDER_LEASE)
-_SECRET: Final = "fracgpu-scheduler-tls"  # noqa: S105 - the name of a Secret, nothing secret
-_PAUSE: Final = "fracgpu_scheduler_event_loop_longest_pause_seconds"
-_LIMIT_S: Final = 120.0
 _POLL_S: Final = 0.05
 _RETRIES: Final = 400
 
@@ -65,13 +61,13 @@ class Sample:
     Attributes:
         rss_mib: resident memory.
         pause_s: the longest time that its event loop stood still in the last minute or two, as it
-            says itself; None if it does not.
+            says itself.
         answer_s: the longest time that it took to answer a probe since the last sample.
         cpu_s: CPU time since it was started.
     """
 
     rss_mib: float
-    pause_s: float | None
+    pause_s: float
     answer_s: float
     cpu_s: float
 
@@ -79,48 +75,52 @@ class Sample:
 @dataclass(slots=True)
 class _Replica:
     name: str
-    port: int
-    telemetry: int
-    process: asyncio.subprocess.Process | None = None
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    live: LiveExtender | None = None
 
 
 @dataclass(slots=True)
 class _Rig:
     api: ApiServer
     kube: KubeClient
+    kubeconfig: Path
     replicas: Sequence[_Replica]
     trust: ssl.SSLContext
-    flags: Sequence[str]
     logs: Path
     answers_s: list[float] = field(default_factory=list)
 
-    def leader(self) -> _Replica:
+    def leader(self) -> LiveExtender:
+        """Return the replica that leads; the first that runs while none does.
+
+        Raises:
+            RuntimeError: it does not run.
+        """
         lease = self.api.store.get(_LEASE)
-        holder = lease.object["spec"].get("holderIdentity") if lease else None
-        return next((one for one in self.replicas if one.name == holder), self.replicas[0])
+        holder = lease.object["spec"].get("holderIdentity", "") if lease else ""
+        running = {one.name: one.live for one in self.replicas if one.live is not None}
+        found = running.get(holder) or next(iter(running.values()))
+        if found.process.returncode is not None:
+            raise RuntimeError(f"a replica ended by itself; see {self.logs}")
+        return found
 
     async def start(self, replica: _Replica) -> None:
-        words = ["run", "scheduler", *self.flags, "--identity", replica.name]
-        words += ["--listen-port", str(replica.port), "--telemetry-port", str(replica.telemetry)]
-        with (self.logs / f"{replica.name}.log").open("ab") as out:
-            replica.process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "cli", *words, stdout=out, stderr=out
-            )
+        folder = self.logs / replica.name
+        folder.mkdir(exist_ok=True)
+        flags = ("--identity", replica.name, "--narrow-filter")
+        replica.live = await replica.stack.enter_async_context(
+            extender_process(folder, self.kubeconfig, flags, trust=self.trust)
+        )
 
     async def end(self, replica: _Replica) -> None:
-        process, replica.process = replica.process, None
-        if process is not None and process.returncode is None:
-            process.terminate()
-            await process.wait()
+        replica.live = None
+        await replica.stack.aclose()
 
     async def sample(self) -> Sample:
         leader = self.leader()
-        if leader.process is None or leader.process.returncode is not None:
-            raise RuntimeError(f"{leader.name} leads and does not run; see {self.logs}")
         answers, self.answers_s = self.answers_s, []
         return Sample(
-            rss_mib=_rss_mib(leader.process.pid),
-            pause_s=await asyncio.to_thread(_pause_s, leader.telemetry),
+            rss_mib=leader.rss_mib,
+            pause_s=await leader.longest_pause_s(),
             answer_s=max(answers, default=0.0),
             cpu_s=cpu_s(leader.process.pid),
         )
@@ -130,7 +130,7 @@ class _Rig:
         while True:
             began = time.perf_counter()
             with suppress(OSError):  # between two leaders
-                await asyncio.to_thread(_get, self.leader().telemetry, "livez")
+                await asyncio.to_thread(self.leader().get, "livez")
                 self.answers_s.append(time.perf_counter() - began)
             await asyncio.sleep(_POLL_S)
 
@@ -151,8 +151,7 @@ def soak(*, pods: int, minutes: float, warm_up_s: float = _WARM_UP_S) -> Iterato
     for when, sample in (("after_warm_up", first), ("at_end", last)):
         yield _figure(f"rss_{when}", sample.rss_mib, "MiB", note)
         yield _figure(f"longest_answer_{when}", 1000 * sample.answer_s, "ms", note)
-        if sample.pause_s is not None:
-            yield _figure(f"longest_pause_{when}", 1000 * sample.pause_s, "ms", note)
+        yield _figure(f"longest_pause_{when}", 1000 * sample.pause_s, "ms", note)
     yield _figure("rate", bound / took_s, "1/s", note)
     yield _figure("rss_growth", last.rss_mib / first.rss_mib, "ratio", note)
 
@@ -211,8 +210,9 @@ async def _run(rig: _Rig, pods: int, limit_s: float, warm_up_s: float) -> tuple[
             await asyncio.sleep(max(0.0, began + number * limit_s / pods - time.monotonic()))
             if number in changes:
                 leader = rig.leader()
-                await rig.end(leader)
-                await rig.start(leader)
+                replica = next(one for one in rig.replicas if one.live is leader)
+                await rig.end(replica)
+                await rig.start(replica)
             pod = a_pending_pod(number, mib=chosen.choice(_SIZES_MIB))
             living.append(await placer.place(await _create(rig.kube, pod)))
             if len(living) > _LIVING:
@@ -319,55 +319,19 @@ async def _rig(folder: Path) -> AsyncIterator[_Rig]:
             await kube.create(NODES, a_node(number))
         for pod in staying:
             await _create(kube, pod)
-        tls = await issue_extender_certificates(kube, folder, secret=_SECRET)
-        ports = free_ports(4)
+        tls = await issue_extender_certificates(kube, folder, secret=SECRET)
         rig = _Rig(
             api=api,
             kube=kube,
-            replicas=[
-                _Replica(name=f"soak-{at}", port=ports[2 * at], telemetry=ports[2 * at + 1])
-                for at in range(2)
-            ],
+            kubeconfig=api.kubeconfig(folder / "kubeconfig"),
+            replicas=[_Replica(name=f"soak-{number}") for number in range(2)],
             trust=client_context(tls),
-            flags=(
-                *("--kubeconfig", str(api.kubeconfig(folder / "kubeconfig"))),
-                *("--tls-secret", _SECRET, "--telemetry-host", "127.0.0.1"),
-                *("--drain-wait-s", "0", "--narrow-filter"),
-            ),
             logs=folder,
         )
         for replica in rig.replicas:
             stack.push_async_callback(rig.end, replica)
             await rig.start(replica)
-            async with asyncio.timeout(_LIMIT_S):
-                while not await asyncio.to_thread(_is_ready, replica.telemetry):  # noqa: ASYNC110 - another process's state
-                    await asyncio.sleep(_POLL_S)
         yield rig
-
-
-def _rss_mib(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmRSS:")).split()[1]) / 1024
-
-
-def _pause_s(telemetry: int) -> float | None:
-    lines = _get(telemetry, "metrics").splitlines()
-    return next((float(line.split()[1]) for line in lines if line.startswith(f"{_PAUSE} ")), None)
-
-
-def _is_ready(telemetry: int) -> bool:
-    try:
-        _get(telemetry, "readyz")
-    except OSError:
-        return False
-    return True
-
-
-def _get(telemetry: int, path: str) -> str:
-    # A plain http URL on loopback, made by this program.
-    with urllib.request.urlopen(f"http://127.0.0.1:{telemetry}/{path}", timeout=10) as answer:
-        found: str = answer.read().decode()
-        return found
 
 
 def _figure(name: str, value: float, unit: str, note: str) -> Figure:
