@@ -119,7 +119,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 ARCHIVE = build/image/fracgpu-$(VERSION).oci.tar
 
 push: can-push image ## build the image and push it: REGISTRY=registry.example.com/team (options: SKOPEO="--dest-tls-verify=false")
-	@test -f $(ARCHIVE) || { echo "make push: $(ARCHIVE) is missing; podman and buildah leave no archive, push with them" >&2; exit 2; }
+	@test -f $(ARCHIVE) || { echo "make push: $(ARCHIVE) is missing" >&2; exit 2; }
 	skopeo copy --all $(SKOPEO) oci-archive:$(ARCHIVE) docker://$(REGISTRY)/fracgpu:$(VERSION)
 
 can-push:
