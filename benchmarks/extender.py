@@ -15,6 +15,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import aiohttp
+
 from benchmarks.figure import Figure, percentile
 from benchmarks.fixtures.http_caller import Caller, request_bytes
 from benchmarks.fixtures.live_extender import LiveExtender, live_extender
@@ -59,9 +61,27 @@ async def _measured(nodes: int) -> Sequence[Figure]:
                 _figure(f"rss_after_mixed_{nodes}_nodes", live.rss_mib, "MiB", ""),
                 _figure(f"peak_rss_mixed_{nodes}_nodes", live.peak_mib, "MiB", ""),
             ]
+            found += await _watched(live, nodes)
             if nodes == _SIZES[0]:
                 found += await _preempt(live)
     return found
+
+
+async def _watched(live: LiveExtender, nodes: int) -> Sequence[Figure]:
+    """Return what a browser on the page gets, and what it costs while pods are placed."""
+    url = f"http://127.0.0.1:{live.page_port}/events"
+    sent, tail = 0, b""
+    async with aiohttp.ClientSession() as http, http.get(url) as events:
+        while b"event: synced" not in tail:
+            chunk = await events.content.readany()
+            sent, tail = sent + len(chunk), (tail + chunk)[-200:]
+        figures = [figure async for figure in _placed(live, nodes, "watched", mixed_pending_pod)]
+        pause_ms = await live.longest_pause_s() * 1000
+    return [
+        *figures,
+        _figure(f"page_{nodes}_nodes", sent / 1024, "KiB", "to a new browser, before gzip"),
+        _figure(f"longest_pause_watched_{nodes}_nodes", pause_ms, "ms", "want under 20"),
+    ]
 
 
 async def _placed(
@@ -70,7 +90,7 @@ async def _placed(
     took: dict[str, list[float]] = {"filter": [], "prioritize": [], "bind": []}
     # Of the listed pods every second one is of a kind that runs already.
     numbers = range(int(pod_of is unseen_pending_pod), 2 * _CALLS, 2)
-    first = _CALLS if label == "cold" else 0
+    first = {"cold": _CALLS, "watched": 2 * _CALLS}.get(label, 0)
     async with Caller(live.port, live.trust) as caller:
         for number in numbers:
             await _place(caller, pod_of(number + 2 * first), nodes, took)
