@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from simulator.controllers.controller import Controller, SharedInformers, run_controller
 from simulator.controllers.deployment import DeploymentController
 from simulator.controllers.disruption import DisruptionController
-from simulator.controllers.garbage_collector import collectors
+from simulator.controllers.garbage_collector import NamespaceController, collectors
 from simulator.controllers.replicaset import ReplicaSetController
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ async def run_controllers(client: KubeClient, clock: Clock) -> None:
         DeploymentController(cluster),
         ReplicaSetController(cluster),
         DisruptionController(cluster),
+        NamespaceController(cluster),
         *collectors(cluster),
     ]
     async with asyncio.TaskGroup() as group:

@@ -73,7 +73,7 @@ _ADMISSION: Final = "admissionregistration.k8s.io"
 _RBAC: Final = "rbac.authorization.k8s.io"
 
 NAMESPACES: Final = _resource(
-    "namespaces", "Namespace", "ns", namespaced=False, subresources="status"
+    "namespaces", "Namespace", "ns", namespaced=False, subresources="status finalize"
 )
 NODES: Final = _resource(
     "nodes", "Node", "no", namespaced=False, subresources="status", resets_status=False

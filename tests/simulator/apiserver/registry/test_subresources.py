@@ -6,7 +6,7 @@ import pytest
 
 from simulator.apiserver.apimachinery.errors import ApiError
 from simulator.apiserver.apimachinery.request_info import Context
-from simulator.apiserver.apimachinery.resources import PDBS, PODS
+from simulator.apiserver.apimachinery.resources import NAMESPACES, PDBS, PODS
 from simulator.apiserver.registry import subresources
 from simulator.objects import Json
 from tests.simulator.harness import Harness, a_pod, at
@@ -83,3 +83,19 @@ async def test_a_version_precondition_holds_for_the_version_it_names(
     await evict(registry_harness, preconditions={"resourceVersion": version})
 
     assert "deletionTimestamp" in registry_harness.get(PODS, "a")["metadata"]
+
+
+async def test_a_namespace_goes_when_its_last_finalizer_does(registry_harness: Harness) -> None:
+    await registry_harness.create(NAMESPACES, {"metadata": {"name": "ml"}})
+    target = at(NAMESPACES, "ml", "finalize")
+
+    subresources.finalize_namespace(registry_harness.registry, target, {"spec": {}}, Context())
+    assert registry_harness.get(NAMESPACES, "ml")["spec"] == {"finalizers": []}
+    await registry_harness.create(NAMESPACES, {"metadata": {"name": "ai"}})
+    await registry_harness.delete(NAMESPACES, "ai")
+    subresources.finalize_namespace(
+        registry_harness.registry, at(NAMESPACES, "ai", "finalize"), {"spec": {}}, Context()
+    )
+
+    with pytest.raises(ApiError, match="not found"):
+        registry_harness.get(NAMESPACES, "ai")
