@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from kube.access import connect_to
-from kube.client import KubeClient, PatchType, Propagation
+from kube.client import KubeClient, PatchType
 from kube.errors import Gone, Invalid, KubeDecodeError, NotFound, TooManyRequests, Unavailable
 from kube.kinds import CONFIGMAPS, NODES, PODS
 from kube.retry import RetryPolicy
@@ -195,9 +195,7 @@ async def test_a_patch_says_how_it_is_to_be_read(how: PatchType, patch: Any) -> 
 
 async def test_a_delete_carries_its_conditions() -> None:
     async with talking_to(answering(OK)) as (client, server):
-        await client.delete(
-            PODS, "a", namespace="ml", uid="u", grace_s=0, propagation=Propagation.FOREGROUND
-        )
+        await client.delete(PODS, "a", namespace="ml", uid="u", grace_s=0)
 
     (heard,) = server.heard
     assert json.loads(heard.body) == {
@@ -205,7 +203,6 @@ async def test_a_delete_carries_its_conditions() -> None:
         "kind": "DeleteOptions",
         "preconditions": {"uid": "u"},
         "gracePeriodSeconds": 0,
-        "propagationPolicy": "Foreground",
     }
 
 
