@@ -12,6 +12,8 @@ import pytest
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.units import Mib
+from kube.errors import KubeError
+from kube.kinds import PODS
 from simulator.envtest.ports import free_ports
 from tests.certs.tls_harness import a_ca
 from tests.support.gpu import a_sharing_node
@@ -199,6 +201,29 @@ async def test_a_daemon_sets_pod_gets_its_card_on_a_cordoned_node_and_another_po
     assert {node for node, _ in found.values()} == {"a100", "t4"}
     assert "waits" not in found
     assert any("unschedulable" in text for text in await cluster.scheduler.failures_of("waits"))
+
+
+async def test_a_gated_pod_that_gets_selectors_later_is_refused_where_no_card_of_its_class_is(
+    cluster: Cluster,
+) -> None:
+    gate = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
+    await cluster.apply("queued", gate, fraction="0.5")
+    client = cluster.scheduler.client
+
+    async def ungate(model: str) -> None:
+        selector = {"nvidia.com/gpu.product": model}
+        await client.patch(
+            PODS,
+            "queued",
+            {"spec": {"schedulingGates": None, "nodeSelector": selector}},
+            namespace="default",
+        )
+
+    with pytest.raises(KubeError, match=r"card of 16000 MiB, by which the pod's limits were set"):
+        await ungate(A100[0])
+    await ungate(T4[0])
+
+    assert (await cluster.until_bound("queued"))["queued"] == ("t4", 8_000)
 
 
 async def test_explain_names_a_claim_that_is_to_be_bound_before_a_node_is_chosen(
