@@ -20,9 +20,10 @@ REGISTRY ?=
 SKOPEO ?=
 LOCK ?=
 MODULE ?=
+FILE ?=
 RECORD ?=
 
-.PHONY: help setup demo test check lint types imports format hooks e2e card test-pythons bench bench-rebalancer fuzz soak mutants \
+.PHONY: help setup demo test near check lint types imports format hooks e2e card test-pythons bench bench-rebalancer fuzz soak mutants \
 	lock proto can-push dashboards manifests commands image push images clean
 
 ##@ Start here
@@ -50,6 +51,9 @@ test e2e: export PYTHONDONTWRITEBYTECODE =
 
 test: setup ## unit, property, contract and scenario tests
 	$(BIN)/pytest -n auto --dist worksteal -m "not e2e and not card" --ignore=tests/e2e --ignore=tests/card $(PYTEST)
+
+near: setup ## the tests nearest to a file, in seconds: FILE=fracgpu/request/grant.py
+	@$(BIN)/python tools/near.py $(FILE)
 
 ##@ Before a commit
 
