@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from fracgpu import names
-from kube.errors import KubeError
+from fracgpu.state.move_object import MovePhase
+from kube.errors import Forbidden, KubeError
 from kube.kinds import (
     CONFIGMAPS,
     JOBS,
@@ -23,8 +24,11 @@ from kube.kinds import (
     Kind,
 )
 from kube.objects import decode_object
+from rebalancer.moves.store import MoveStore
 from scheduler.settings import SchedulerSettings
+from simulator.demo.definitions import install_definitions
 from simulator.envtest.ports import free_ports
+from tests.fakes.clock import NOON
 from tests.support.gpu import a_sharing_node
 from tests.support.policed import (
     DENIED,
@@ -37,6 +41,7 @@ from tests.support.policed import (
     refusal,
     workloads,
 )
+from tests.support.records import a_record
 from tests.support.roles import call_by_url, running_roles
 from tests.support.waiting import until
 
@@ -47,6 +52,7 @@ PATHS_TO_CARDS = (
     "//proc/./self/root/dev", "/sys", "/sys/class/drm",
 )  # fmt: skip
 FORGED = json.dumps({"c": [{"card": "GPU-n1-0", "mib": 24_000}]})
+KUBELET = ("--as=system:node:n1", "--as-group=system:nodes", "--as-group=system:authenticated")
 RUNTIME_CLASSES = Kind("node.k8s.io/v1", "runtimeclasses", "RuntimeClass", namespaced=False)
 
 
@@ -234,6 +240,88 @@ async def check_that_the_api_server_finds_nothing_to_warn_of(harness: Harness) -
         assert policy["status"]["typeChecking"] == {}, name
 
 
+async def test_a_nodes_cards_come_only_from_the_agent_of_that_node(harness: Harness) -> None:
+    cards = annotated(names.NODE_CARDS, '{"cards":[]}')
+    heat = annotated(names.NODE_HEAT, '{"GPU-1":0.1}')
+    foreign = annotated(names.NODE_FOREIGN, "{}")
+    labels = {"metadata": {"labels": {names.CARD_MODEL_LABEL: "A30", names.DRIVER_LABEL: "570"}}}
+    amounts = {names.GPU_MEM: "96000", names.GPU_COUNT: "4"}
+    capacity = {"status": {"capacity": amounts}}
+    own, other = await harness.agent_of("n1"), await harness.agent_of("n2")
+    unbound = await harness.as_account("fracgpu-deviceplugin")
+
+    only_own = "may change only the node it runs on"
+    for stranger in (other, unbound):
+        for patch in (cards, heat, foreign, labels, {"metadata": {"labels": {"zone": "b"}}}):
+            assert only_own in await refusal(stranger.patch(NODES, "n1", patch))
+        said = await refusal(stranger.patch(NODES, "n1", capacity, subresource="status"))
+        assert only_own in said
+    for patch, sentence in (
+        (cards, "annotations of a node are written only by the FracGPU agent"),
+        (heat, "annotations of a node are written only by the FracGPU agent"),
+        (foreign, "annotations of a node are written only by the FracGPU agent"),
+        (labels, "fracgpu.io/driver of a node are written only by the FracGPU agent"),
+    ):
+        assert sentence in await refusal(harness.admin.patch(NODES, "n1", patch))
+    only_agent = "of a node is written only by the FracGPU agent of that node"
+    said = await refusal(harness.admin.patch(NODES, "n1", capacity, subresource="status"))
+    assert only_agent in said
+
+    for patch in (cards, heat, foreign):
+        await own.patch(NODES, "n1", patch)
+    await own.patch(NODES, "n1", labels)
+    await own.patch(NODES, "n1", capacity, subresource="status")
+    await check_kubelet_goes_on(harness, amounts)
+    await check_the_cordons(harness)
+
+
+async def check_kubelet_goes_on(harness: Harness, amounts: dict[str, str]) -> None:
+    """Patch as a real kubelet does: conditions, and capacity copied to allocatable."""
+    kubectl = harness.kubectl
+    # kubectl also reads what it patches, which system:node does not allow of a status.
+    await kubectl(
+        *("create", "clusterrole", "nodes", "--verb=get,create,patch"),
+        "--resource=nodes,nodes/status",
+    )
+    await kubectl(
+        *("create", "clusterrolebinding", "nodes", "--clusterrole=nodes", "--group=system:nodes")
+    )
+    ready = [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]
+    patch = {"status": {"allocatable": amounts, "conditions": ready}}
+    for who in (KUBELET, ()):  # the second is a kubelet that is an administrator
+        words = ("patch", "node", "n1", "--subresource=status", "--type=strategic", "-p")
+        await kubectl(*who, *words, json.dumps(patch))
+        more = {"status": {"capacity": {names.GPU_MEM: "97000"}}}
+        said = await kubectl.refused(*who, *words, json.dumps(more))
+        assert "is written only by the FracGPU agent of that node" in said
+        more = {"status": {"allocatable": {names.GPU_MEM: "97000"}}}
+        assert "are its capacity or zero." in await kubectl.refused(*who, *words, json.dumps(more))
+    await kubectl("label", "node", "n1", "fracgpu.io/share=false", "--overwrite")
+    nothing = {names.GPU_MEM: "0", names.GPU_COUNT: "0"}
+    recreated = {"status": {"capacity": nothing, "allocatable": nothing}}
+    words = ("patch", "node", "n1", "--subresource=status", "--type=strategic", "-p")
+    await kubectl(*KUBELET, *words, json.dumps(recreated))
+    labels = {names.SHARE_LABEL: "true"}
+    new = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n4", "labels": labels}}
+    labels[names.CARD_MODEL_LABEL] = "H100"  # as kubelet's --node-labels may set
+    said = await kubectl.refused(*KUBELET, "create", "-f-", stdin=new)
+    assert "fracgpu.io/driver of a node are written only by the FracGPU agent" in said
+    del labels[names.CARD_MODEL_LABEL]
+    await kubectl(*KUBELET, "create", "-f-", stdin=new)
+    said = await kubectl.refused(*KUBELET, "create", "-f-", stdin=a_sharing_node("n3"))
+    assert "annotations of a node are written only by the FracGPU agent" in said
+
+
+async def check_the_cordons(harness: Harness) -> None:
+    cordons = annotated(names.NODE_CORDONS, "{}")
+    said = await refusal(harness.admin.patch(NODES, "n1", cordons))
+    assert "is written only by the FracGPU rebalancer;" in said
+    rebalancer = await harness.as_account("fracgpu-rebalancer")
+    await rebalancer.patch(NODES, "n1", cordons)
+    forged = annotated(names.NODE_CARDS, "{}")
+    assert DENIED in await refusal(rebalancer.patch(NODES, "n1", forged))
+
+
 async def test_pods_that_ask_for_nothing_get_nothing(harness: Harness) -> None:
     kubectl, admin = harness.kubectl, harness.admin
     await admin.create(
@@ -346,6 +434,62 @@ def a_grabber(**variable: Any) -> dict[str, Any]:
     """Return a pod that takes cards past the ledger through *variable*; by default all."""
     env = [{"name": names.ENV_VISIBLE_DEVICES, **(variable or {"value": "all"})}]
     return a_pod("grab", containers=[{"name": "c", "image": "x", "env": env}])
+
+
+async def test_the_rebalancer_writes_cordons_evictions_and_its_own_records_and_nothing_else(
+    harness: Harness,
+) -> None:
+    rebalancer, admin = await harness.as_account("fracgpu-rebalancer"), harness.admin
+    only_cordons = "may change only the annotation fracgpu.io/cordons of a node"
+    for change in (
+        {"metadata": {"labels": {names.SHARE_LABEL: "false"}}},
+        {"metadata": {"annotations": {"example.com/a": "b", names.NODE_CORDONS: "{}"}}},
+        {"metadata": {"finalizers": ["example.com/f"]}},
+        {"spec": {"unschedulable": True}},
+        {"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}},
+    ):
+        assert only_cordons in await refusal(rebalancer.patch(NODES, "n1", change)), change
+    status = {"status": {"capacity": {"cpu": "1"}}}
+    await is_forbidden_by_rbac(rebalancer.patch(NODES, "n1", status, subresource="status"))
+    await rebalancer.patch(NODES, "n1", annotated(names.NODE_CORDONS, "{}"))
+    await rebalancer.patch(NODES, "n1", annotated(names.NODE_CORDONS, None))
+
+    for name in ("kept", "moved"):
+        await admin.create(PODS, a_pod(name), namespace="default")
+    said = await refusal(rebalancer.patch(PODS, "kept", annotated("a", "b"), namespace="default"))
+    assert "may change only the label pod-template-hash" in said
+    # A key of ours would be shown to the webhook, which is not there.
+    cost = annotated("controller.kubernetes.io/pod-deletion-cost", "-1")
+    await rebalancer.patch(PODS, "kept", cost, namespace="default")
+    await is_forbidden_by_rbac(rebalancer.delete(PODS, "kept", namespace="default"))
+    await is_forbidden_by_rbac(rebalancer.create(PODS, a_pod("x"), namespace="default"))
+    moved = await admin.get_object(PODS, "moved", namespace="default")
+    await rebalancer.evict(namespace="default", name="moved", uid=moved["metadata"]["uid"])
+
+    config = {"data": {"rebalancer": "mode: active"}}
+    await is_forbidden_by_rbac(
+        rebalancer.patch(CONFIGMAPS, names.CONFIG_MAP, config, namespace=SYSTEM)
+    )
+    found = await admin.get_object(CONFIGMAPS, names.CONFIG_MAP, namespace=SYSTEM)
+    await is_forbidden_by_rbac(rebalancer.replace(CONFIGMAPS, {**found, **config}))
+    await admin.delete(CONFIGMAPS, names.CONFIG_MAP, namespace=SYSTEM)
+    another = {"metadata": {"name": "x", "namespace": SYSTEM}}
+    await is_forbidden_by_rbac(rebalancer.create(CONFIGMAPS, another))
+    assert "may create only its own Lease" in await refusal(rebalancer.create(LEASES, another))
+    store = MoveStore(rebalancer, guard=lambda: None)
+    await install_definitions(admin)
+    await store.load()
+    stored = await store.put(a_record())
+    await store.forget(await store.put(stored.to(MovePhase.RESERVED, now=NOON)))
+    lease = {"metadata": {"name": "fracgpu-rebalancer", "namespace": SYSTEM}}
+    await rebalancer.create(LEASES, lease)
+
+
+async def is_forbidden_by_rbac(request: Any) -> None:
+    with pytest.raises(Forbidden) as caught:
+        await request
+    assert DENIED not in str(caught.value)
+    assert "cannot" in str(caught.value)
 
 
 async def test_forged_keys_are_refused_with_the_webhook_up_and_with_it_down(

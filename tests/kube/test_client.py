@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kube.access import connect_to
-from kube.client import KubeClient, PatchType, Propagation
+from kube.client import KubeClient, PatchType
 from kube.errors import (
     AccessError,
     AlreadyExists,
@@ -222,9 +222,7 @@ async def test_a_patch_says_how_it_is_to_be_read(how: PatchType, patch: Any) -> 
 
 async def test_a_delete_carries_its_conditions() -> None:
     async with talking_to(answering(OK)) as (client, server):
-        await client.delete(
-            PODS, "a", namespace="ml", uid="u", grace_s=0, propagation=Propagation.FOREGROUND
-        )
+        await client.delete(PODS, "a", namespace="ml", uid="u", grace_s=0)
 
     (heard,) = server.heard
     assert json.loads(heard.body) == {
@@ -232,7 +230,6 @@ async def test_a_delete_carries_its_conditions() -> None:
         "kind": "DeleteOptions",
         "preconditions": {"uid": "u"},
         "gracePeriodSeconds": 0,
-        "propagationPolicy": "Foreground",
     }
 
 

@@ -1,7 +1,7 @@
-"""Filter, prioritize and bind of the real extender where every node is different.
+"""Filter, prioritize, bind and preempt of the real extender where every node is different.
 
 Twenty kinds of pods in MiB and CPU on two card models, with cordons, half full
-(`benchmarks.extender.mixed_cluster`). Each pod is filtered, scored and bound, as kube-scheduler
+(`benchmarks.fixtures.mixed_api`). Each pod is filtered, scored and bound, as kube-scheduler
 does it, so that a node changes between any two questions. Pods of the kinds that run already are
 one row, pods that are all unlike each other another.
 """
@@ -11,23 +11,25 @@ import json
 import os
 import tempfile
 import time
-import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.extender.mixed_cluster import mixed_pending_pod, unseen_pending_pod
+import aiohttp
+
 from benchmarks.figure import Figure, percentile
-from benchmarks.fixtures.canned_api import node_name
 from benchmarks.fixtures.http_caller import Caller, request_bytes
 from benchmarks.fixtures.live_extender import LiveExtender, live_extender
+from benchmarks.fixtures.mixed_api import mixed_pending_pod, unseen_pending_pod
+from benchmarks.fixtures.objects import a_pending_pod, node_name
 
 _SIZES: Final = (1_000, 2_000, 5_000)
 _PODS_PER_NODE: Final = 20
 _CALLS: Final = 400
-_CLUSTER: Final = "benchmarks.extender.mixed_cluster:MixedCluster"
-_PAUSE: Final = "fracgpu_scheduler_event_loop_longest_pause_seconds"
 _BEST: Final = 10
+# As many as kube-scheduler names by default on 5,000 nodes: a tenth of them.
+_PREEMPTABLE: Final = 500
+_PREEMPTED: Final = 5
 # Pauses are remembered for one to two minutes; those of the start are not what is measured.
 _START_FORGOTTEN_S: Final = 121.0
 
@@ -35,7 +37,7 @@ PodOf = Callable[[int], dict[str, Any]]
 
 
 def figures() -> Iterator[Figure]:
-    """Yield the figures, beside those of `benchmarks.extender.benchmark`."""
+    """Yield the figures; see ``benchmarks.figure.Benchmark``."""
     for nodes in _SIZES:
         yield _figure(
             f"load_average_mixed_{nodes}_nodes", os.getloadavg()[0], "processes", "2 cores"
@@ -46,22 +48,40 @@ def figures() -> Iterator[Figure]:
 async def _measured(nodes: int) -> Sequence[Figure]:
     found: list[Figure] = []
     with tempfile.TemporaryDirectory() as folder:
-        async with live_extender(
-            Path(folder), nodes=nodes, pods_per_node=_PODS_PER_NODE, cluster=_CLUSTER
-        ) as live:
+        async with live_extender(Path(folder), nodes=nodes, pods_per_node=_PODS_PER_NODE) as live:
             found.append(_figure(f"start_mixed_{nodes}_nodes", live.started_s, "s", ""))
             # Right after the start nearly nothing is known yet.
             found += [figure async for figure in _placed(live, nodes, "cold", mixed_pending_pod)]
             await asyncio.sleep(_START_FORGOTTEN_S)
             for label, pod_of in (("mixed", mixed_pending_pod), ("unseen", unseen_pending_pod)):
                 found += [figure async for figure in _placed(live, nodes, label, pod_of)]
-            pause_ms = await asyncio.to_thread(_longest_pause_s, live.telemetry_port) * 1000
+            pause_ms = await live.longest_pause_s() * 1000
             found += [
                 _figure(f"longest_pause_mixed_{nodes}_nodes", pause_ms, "ms", "of the event loop"),
                 _figure(f"rss_after_mixed_{nodes}_nodes", live.rss_mib, "MiB", ""),
                 _figure(f"peak_rss_mixed_{nodes}_nodes", live.peak_mib, "MiB", ""),
             ]
+            found += await _watched(live, nodes)
+            if nodes == _SIZES[0]:
+                found += await _preempt(live)
     return found
+
+
+async def _watched(live: LiveExtender, nodes: int) -> Sequence[Figure]:
+    """Return what a browser on the page gets, and what it costs while pods are placed."""
+    url = f"http://127.0.0.1:{live.page_port}/events"
+    sent, tail = 0, b""
+    async with aiohttp.ClientSession() as http, http.get(url) as events:
+        while b"event: synced" not in tail:
+            chunk = await events.content.readany()
+            sent, tail = sent + len(chunk), (tail + chunk)[-200:]
+        figures = [figure async for figure in _placed(live, nodes, "watched", mixed_pending_pod)]
+        pause_ms = await live.longest_pause_s() * 1000
+    return [
+        *figures,
+        _figure(f"page_{nodes}_nodes", sent / 1024, "KiB", "to a new browser, before gzip"),
+        _figure(f"longest_pause_watched_{nodes}_nodes", pause_ms, "ms", "want under 20"),
+    ]
 
 
 async def _placed(
@@ -70,7 +90,7 @@ async def _placed(
     took: dict[str, list[float]] = {"filter": [], "prioritize": [], "bind": []}
     # Of the listed pods every second one is of a kind that runs already.
     numbers = range(int(pod_of is unseen_pending_pod), 2 * _CALLS, 2)
-    first = _CALLS if label == "cold" else 0
+    first = {"cold": _CALLS, "watched": 2 * _CALLS}.get(label, 0)
     async with Caller(live.port, live.trust) as caller:
         for number in numbers:
             await _place(caller, pod_of(number + 2 * first), nodes, took)
@@ -120,11 +140,40 @@ async def _timed(
     return json.loads(answer)
 
 
-def _longest_pause_s(telemetry_port: int) -> float:
-    url = f"http://127.0.0.1:{telemetry_port}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith(_PAUSE + " "))
+async def _preempt(live: LiveExtender) -> Sequence[Figure]:
+    """Return how long preempt takes, and how long another request waits meanwhile."""
+    requests = [request_bytes("/preempt", _preempt_body(turn)) for turn in range(_PREEMPTED)]
+    pod = {"kind": "Pod", "apiVersion": "v1", **a_pending_pod(0)}
+    one_node = {"Pod": pod, "Nodes": None, "NodeNames": [node_name(0)]}
+    small = request_bytes("/filter", json.dumps(one_node).encode())
+    took_ms: list[float] = []
+    waited_ms: list[float] = []
+
+    async def ask() -> None:
+        async with Caller(live.port, live.trust) as caller:
+            took_ms.extend([await caller.timed_ms(request) for request in requests])
+
+    async with Caller(live.port, live.trust) as other, asyncio.TaskGroup() as group:
+        await other.timed_ms(small)
+        asking = group.create_task(ask())
+        while not asking.done():
+            waited_ms.append(await other.timed_ms(small))
+    note = f"{_PREEMPTABLE} nodes named, {_PODS_PER_NODE} pods each; keep-alive TLS"
+    name = f"preempt_{_PREEMPTABLE}_nodes"
+    return (
+        _figure(f"{name}_p50", percentile(took_ms, 50), "ms", note),
+        _figure(f"{name}_others_p50", percentile(waited_ms, 50), "ms", note),
+        _figure(f"{name}_others_max", max(waited_ms), "ms", note),
+    )
+
+
+def _preempt_body(turn: int) -> bytes:
+    """Return what kube-scheduler sends for a pod for which others have to leave a card."""
+    pod = {"kind": "Pod", "apiVersion": "v1", **a_pending_pod(turn, mib=76_000)}
+    pod["spec"]["priority"] = 10
+    nodes: dict[str, Any] = {node_name(number): {"Pods": []} for number in range(_PREEMPTABLE)}
+    args = {"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": nodes}
+    return json.dumps(args).encode()
 
 
 def _figure(name: str, value: float, unit: str, note: str) -> Figure:

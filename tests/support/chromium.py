@@ -1,11 +1,10 @@
 """A headless Chromium, driven by the Chrome DevTools Protocol; no driver has to be installed.
 
 Source: chromedevtools.github.io/devtools-protocol, domains Page, Runtime, Input, Emulation,
-Accessibility, Log, Network and Performance.
+Accessibility and Log.
 """
 
 import asyncio
-import base64
 import itertools
 import shutil
 import tempfile
@@ -59,7 +58,6 @@ class Tab:
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self.troubles: list[str] = []
-        self.received_bytes = 0
 
     async def listen(self) -> None:
         """Read what the browser says, until cancelled."""
@@ -79,8 +77,6 @@ class Tab:
             self.troubles.append(f"{details['text']} {thrown}")
         elif method == "Log.entryAdded" and params["entry"]["level"] == "error":
             self.troubles.append(f"{params['entry']['text']} {params['entry'].get('url', '')}")
-        elif method == "Network.dataReceived":
-            self.received_bytes += params["encodedDataLength"]
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:
         """Return the result of a command.
@@ -159,11 +155,6 @@ class Tab:
             mobile=False,
         )
 
-    async def screenshot(self) -> bytes:
-        """Return what is visible as PNG."""
-        told = await self.call("Page.captureScreenshot", format="png")
-        return base64.b64decode(told["data"])
-
     async def accessible(self) -> list[tuple[str, str]]:
         """Return role and name of what assistive technology sees, in order."""
         tree = await self.call("Accessibility.getFullAXTree")
@@ -172,11 +163,6 @@ class Tab:
             for node in tree["nodes"]
             if not node.get("ignored") and "role" in node
         ]
-
-    async def metrics(self) -> dict[str, float]:
-        """Return the browser's own figures, such as ``ScriptDuration`` in seconds."""
-        told = await self.call("Performance.getMetrics")
-        return {metric["name"]: metric["value"] for metric in told["metrics"]}
 
 
 @asynccontextmanager
@@ -203,7 +189,7 @@ async def open_tab(executable: str, *flags: str) -> AsyncIterator[Tab]:
                 async with http.ws_connect(url, max_msg_size=_MOST_BYTES) as socket:
                     tab = Tab(socket)
                     listening = group.create_task(tab.listen(), name="listen")
-                    domains = ("Page", "Runtime", "Log", "Network", "Performance", "Accessibility")
+                    domains = ("Page", "Runtime", "Log", "Accessibility")
                     for domain in domains:
                         await tab.call(f"{domain}.enable")
                     await tab.call("Emulation.setFocusEmulationEnabled", enabled=True)
