@@ -20,7 +20,7 @@ from benchmarks.fixtures.judged_prometheus import (
 )
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, NodeCards
-from fracgpu.disruption.brakes.breakers import NO_OUTAGES, effective_mode, open_breakers
+from fracgpu.disruption.brakes import NO_OUTAGES, effective_mode, open_breakers
 from fracgpu.disruption.cordons import cards_to_cordon
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardHeat, CardUsage, blindness

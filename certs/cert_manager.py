@@ -8,30 +8,25 @@ call fails in between.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
 
 import structlog
 
 from certs.authority import AuthorityError, read
 from certs.metrics import CertsMetrics
 from certs.rotation import trusted_authorities
-from certs.store import CertStore, SecretClient, read_bundle
+from certs.store import CertStore, read_bundle
 from certs.trust.ca_injector import (
     BundleTarget,
-    ConfigurationClient,
     current_bundles,
     inject_all,
 )
-from certs.trust.served_certificates import ServedCertificates, SliceClient
+from certs.trust.served_certificates import ServedCertificates
 from certs.work_loop import LOOK_AT_LEAST_EVERY, REPLICAS_EVERY, WorkLoop
+from kube.client import KubeClient
 from process.clock import Clock
 from process.tls import CA_KEY, CERT_KEY
 
 log = structlog.get_logger()
-
-
-class Client(SecretClient, ConfigurationClient, SliceClient, Protocol):
-    """What the reconciler needs of ``kube.client.KubeClient``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +51,7 @@ class CertManagerReconciler(WorkLoop):
 
     def __init__(
         self,
-        client: Client,
+        client: KubeClient,
         clock: Clock,
         *,
         namespace: str,

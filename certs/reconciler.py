@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -27,11 +27,12 @@ from certs.rotation import (
     serving_step,
     trusted_authorities,
 )
-from certs.store import CertStore, SecretClient, StoredSecret, asked_for, stored_bundle, stored_pair
+from certs.store import CertStore, StoredSecret, asked_for, stored_bundle, stored_pair
 from certs.trust.ca_injector import BundleTarget, inject_all
-from certs.trust.rollout import DeploymentClient, name_first_authority, restarted
-from certs.trust.served_certificates import ServedCertificates, SliceClient
+from certs.trust.rollout import name_first_authority, restarted
+from certs.trust.served_certificates import ServedCertificates
 from certs.work_loop import LOOK_AT_LEAST_EVERY, REPLICAS_EVERY, LookAgain, WorkLoop
+from kube.client import KubeClient
 from kube.kinds import DAEMONSETS, DEPLOYMENTS
 from process.clock import Clock
 from process.tls import CA_KEY, CERT_KEY, PRIVATE_KEY_KEY
@@ -39,10 +40,6 @@ from process.tls import CA_KEY, CERT_KEY, PRIVATE_KEY_KEY
 log = structlog.get_logger()
 
 _ROLLOUT_EVERY: Final = timedelta(seconds=2)
-
-
-class Client(SecretClient, DeploymentClient, SliceClient, Protocol):
-    """What the reconciler needs of ``kube.client.KubeClient``."""
 
 
 class Purpose(Enum):
@@ -104,7 +101,7 @@ class Reconciler(WorkLoop):
 
     def __init__(
         self,
-        client: Client,
+        client: KubeClient,
         clock: Clock,
         *,
         namespace: str,
@@ -152,10 +149,10 @@ class Reconciler(WorkLoop):
             await self._write(name, pair, bundle_pem=pair.cert_pem + kept, over=stored)
             self._renewed(name, pair, reason)
             raise LookAgain
-        whole = kept if info.fingerprint in trusted else pair.cert_pem + kept
-        if stored.data.get(CA_KEY) != whole:
-            await self._write(name, pair, bundle_pem=whole, over=stored)
-            log.info("bundle_trimmed", secret=name, authorities=len(split(whole)))
+        bundle_pem = kept if info.fingerprint in trusted else pair.cert_pem + kept
+        if stored.data.get(CA_KEY) != bundle_pem:
+            await self._write(name, pair, bundle_pem=bundle_pem, over=stored)
+            log.info("bundle_trimmed", secret=name, authorities=len(split(bundle_pem)))
             raise LookAgain
         self._metrics.expires(name, at=info.not_after)
         self._metrics.trusted(len(trusted))
@@ -163,7 +160,7 @@ class Reconciler(WorkLoop):
             stored=stored,
             pair=pair,
             facts=info,
-            bundle_pem=whole,
+            bundle_pem=bundle_pem,
             bundle=[each for _, each in bundle],
             step=step,
         )

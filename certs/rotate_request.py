@@ -5,16 +5,15 @@ no key: the role issues the new certificate.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final
 
-from certs.reconciler import Client as ReadingClient
 from certs.settings import CertsSettings
 from certs.status import CertificateRole, CertificateStatus, Report, TrustState, collect_report
 from certs.store import ROTATE_KEY
-from kube.client import PatchType
-from kube.kinds import SECRETS, Kind
+from kube.client import KubeClient
+from kube.kinds import SECRETS
 from process.clock import Clock
 
 _LOOK_EVERY_S: Final = 0.5
@@ -22,20 +21,6 @@ _LOOK_EVERY_S: Final = 0.5
 
 class RotationRefused(Exception):  # noqa: N818 - an answer
     """There is nothing to rotate; ``str()`` says why."""
-
-
-class Client(ReadingClient, Protocol):
-    """What a request needs of ``kube.client.KubeClient``."""
-
-    async def patch(
-        self,
-        kind: Kind,
-        name: str,
-        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-        *,
-        namespace: str | None = None,
-        how: PatchType = PatchType.MERGE,
-    ) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +32,7 @@ class RotationRequest:
 
 
 async def request_rotation(
-    client: Client, clock: Clock, settings: CertsSettings, *, authority: bool
+    client: KubeClient, clock: Clock, settings: CertsSettings, *, authority: bool
 ) -> RotationRequest:
     """Request the replacement of the authority (and so all it signed), or only of what it signed.
 
@@ -98,7 +83,7 @@ def missing(request: RotationRequest, report: Report) -> list[str]:
 
 
 async def watch(
-    client: Client,
+    client: KubeClient,
     clock: Clock,
     settings: CertsSettings,
     request: RotationRequest,
@@ -110,15 +95,15 @@ async def watch(
     Raises:
         KubeError: the API server did not answer, or refused.
     """
-    told: list[str] | None = None
+    reported: list[str] | None = None
     while True:
         report = await collect_report(client, settings, now=clock.now())
         lacking = missing(request, report)
         if not lacking:
             return report
-        if lacking != told:
+        if lacking != reported:
             on_progress(lacking[0] + (f" (and {len(lacking) - 1} more)" if lacking[1:] else ""))
-            told = lacking
+            reported = lacking
         await clock.sleep(_LOOK_EVERY_S)
 
 
@@ -127,7 +112,7 @@ def _is_old(row: CertificateStatus | None, fingerprint: str) -> bool:
 
 
 async def rotate(
-    client: Client,
+    client: KubeClient,
     clock: Clock,
     settings: CertsSettings,
     *,

@@ -7,11 +7,12 @@ from enum import Enum
 from typing import Any, Final
 
 from certs.authority import AuthorityError, CertificateInfo, Pair, read, read_pair
-from certs.reconciler import Client, Purpose
+from certs.reconciler import Purpose
 from certs.service import desired_of, serving_secret, targets_of
 from certs.settings import CertsSettings
 from certs.store import CertStore, StoredSecret, read_bundle
 from certs.trust.ca_injector import BundleTarget, carried_bundles
+from kube.client import KubeClient
 from kube.errors import NotFound
 from process.tls import CA_KEY, CERT_KEY, PRIVATE_KEY_KEY
 
@@ -88,7 +89,7 @@ class Report:
         return found
 
 
-async def collect_report(client: Client, settings: CertsSettings, *, now: datetime) -> Report:
+async def collect_report(client: KubeClient, settings: CertsSettings, *, now: datetime) -> Report:
     """Return the status of all certificates and bundles.
 
     Raises:
@@ -174,7 +175,11 @@ def _row(
 
 
 async def _bundle_rows(
-    client: Client, target: BundleTarget, *, bundle_pem: bytes, bundle: Sequence[CertificateInfo]
+    client: KubeClient,
+    target: BundleTarget,
+    *,
+    bundle_pem: bytes,
+    bundle: Sequence[CertificateInfo],
 ) -> list[BundleStatus]:
     try:
         configuration: Mapping[str, Any] = await client.get_object(target.kind, target.name)

@@ -7,30 +7,17 @@ content. Stored data may be unusable, so every reader validates it.
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
 from certs.authority import AuthorityError, CertificateInfo, Pair, read, read_pair, split
+from kube.client import KubeClient
 from kube.errors import AlreadyExists, Conflict, NotFound
-from kube.kinds import SECRETS, Kind
+from kube.kinds import SECRETS
 from process.tls import CA_KEY, CERT_KEY, PRIVATE_KEY_KEY, secret_values
 
 _TLS_TYPE: Final = "kubernetes.io/tls"
-
-
-class SecretClient(Protocol):
-    """What the store needs of ``kube.client.KubeClient``."""
-
-    async def get_object(
-        self, kind: Kind, name: str, *, namespace: str | None = None
-    ) -> dict[str, Any]: ...
-
-    async def create(
-        self, kind: Kind, body: Mapping[str, Any], *, namespace: str | None = None
-    ) -> dict[str, Any]: ...
-
-    async def replace(self, kind: Kind, body: Mapping[str, Any]) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +32,7 @@ class StoredSecret:
 class CertStore:
     """The Secrets of one namespace."""
 
-    def __init__(self, client: SecretClient, *, namespace: str) -> None:
+    def __init__(self, client: KubeClient, *, namespace: str) -> None:
         self._client = client
         self._namespace = namespace
 

@@ -13,7 +13,7 @@ from cli.main import DONE, FAILED
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.explain.explanation import shortages
 from fracgpu.explain.subject import read_subject
-from fracgpu.k8s.node_affinity import Taint
+from fracgpu.k8s.node import Taint
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
 from fracgpu.k8s.scheduling.node_filters import CORDONED
 from fracgpu.k8s.scheduling.objects import SchedulingNode
@@ -139,7 +139,7 @@ def cluster_state_of(
     ledger = _ledger_of(pods.values(), (node.cards for node in observed.nodes), moves)
     denied = denied_cards(ledger, subject.info, now=now)
     return ClusterState(
-        snapshot=_as_seen_by(subject.info, ledger, denied, now=now),
+        snapshot=_snapshot_for(subject.info, ledger, denied, now=now),
         reservations={
             claims.move: claims.reservation for claims in moves if claims.reservation is not None
         },
@@ -156,7 +156,7 @@ def cluster_state_of(
     )
 
 
-def _as_seen_by(
+def _snapshot_for(
     pod: PodInfo, ledger: Ledger, denied: Container[CardUuid], *, now: datetime
 ) -> Snapshot:
     """Return the snapshot with what is held for the pod free, and what it is kept off cordoned."""

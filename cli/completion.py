@@ -34,7 +34,7 @@ def arguments_of(command: str) -> argparse.ArgumentParser:
     return make()
 
 
-def whole_parser(words: Sequence[str]) -> argparse.ArgumentParser:
+def full_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     """Return a parser of the whole command line that knows the flags of the command in *words*.
 
     The other commands have their names only, because importing one takes time.
@@ -53,7 +53,7 @@ def candidates(words: Sequence[str]) -> list[str]:
     """Return what the last of *words* may become; it is empty where a new word begins."""
     *before, last = words or [""]
     finder = CompletionFinder(
-        whole_parser(before),
+        full_parser(before),
         always_complete_options="long",
         append_space=False,
         default_completer=SuppressCompleter(),
@@ -68,7 +68,7 @@ def candidates(words: Sequence[str]) -> list[str]:
 def answer_shell() -> None:
     """Print the candidates for the shell's ``COMP_LINE`` and end the process."""
     words = os.environ.get("COMP_LINE", "").split()
-    CompletionFinder()(whole_parser(words), always_complete_options="long")
+    CompletionFinder()(full_parser(words), always_complete_options="long")
 
 
 def script(shell: str) -> str:

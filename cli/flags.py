@@ -41,8 +41,8 @@ class Parser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]
             hint = did_you_mean(str(value), known)
-            told = f"invalid choice: {str(value)!r}; want one of {', '.join(known)}"
-            raise argparse.ArgumentError(action, f"{told}; {hint}" if hint else told)
+            message = f"invalid choice: {str(value)!r}; want one of {', '.join(known)}"
+            raise argparse.ArgumentError(action, f"{message}; {hint}" if hint else message)
 
 
 class Output(Enum):

@@ -7,17 +7,16 @@ it one again. It gets its label back; its ReplicaSet adopts it and deletes what 
 from collections.abc import Callable, Sequence
 
 from fracgpu import names
-from fracgpu.disruption.candidates.move_mode import original_value
+from fracgpu.disruption.candidates import original_value
 from fracgpu.errors import WireError
 from fracgpu.state.move_object import decode_move
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.client import KubeClient, PatchType
 from kube.errors import Conflict, Forbidden, Invalid, NotFound
 from kube.kinds import MOVES, PODS
-from rebalancer.moves.observer import victim_of
-from rebalancer.moves.owners import Owners
+from rebalancer.moves.observer import Owners, victim_of
 from rebalancer.moves.side_effects import restoring
-from rebalancer.moves.steps.facts import DELETION_COST, LOWEST_COST
+from rebalancer.moves.steps import DELETION_COST, LOWEST_COST
 
 
 async def find_moved(client: KubeClient) -> Sequence[PodInfo]:
@@ -47,13 +46,13 @@ async def give_back(client: KubeClient, *, on_progress: Callable[[str], None]) -
     # First what no label change has touched, so that nothing speaks against a pod any more.
     for pod in sorted(moved, key=lambda pod: names.MOVED_BY in pod.annotations):
         try:
-            told = await _give_back(client, pod, _marks_of(pod, replacements))
+            done = await _give_back(client, pod, _marks_of(pod, replacements))
         except NotFound:
             continue
         except (Conflict, Invalid, Forbidden):  # changed meanwhile, or a policy still holds
-            told = ""
-        if told:
-            on_progress(told)
+            done = ""
+        if done:
+            on_progress(done)
         else:
             left.append(pod.record.key)
     return left

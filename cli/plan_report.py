@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.brakes.breakers import OpenBreaker, effective_mode
+from fracgpu.disruption.brakes import OpenBreaker, effective_mode
 from fracgpu.disruption.disruption_state import DisruptionState, card_level
 from fracgpu.disruption.heat import Heat, fresh_ratio
 from fracgpu.disruption.move import HeldBack, Move, Plan

@@ -1,4 +1,4 @@
-"""How a command reaches Prometheus: by its flags, else as the rebalancer is told to.
+"""How a command reaches Prometheus: by its flags, else as the rebalancer does.
 
 The rebalancer's address is in its Deployment. A Service of the cluster is asked through the API
 server, because its name means nothing outside; any other address is asked directly, with what the
@@ -25,8 +25,14 @@ from kube.client import KubeClient
 from kube.errors import KubeError, NotFound
 from kube.kinds import SECRETS
 from kube.objects import decode_object
-from rebalancer.usage.answers import Sample, Series, samples_in, series_in
-from rebalancer.usage.prometheus import QueryError, QueryFailed
+from rebalancer.usage.prometheus import (
+    QueryError,
+    QueryFailed,
+    Sample,
+    Series,
+    samples_in,
+    series_in,
+)
 
 _SECRET: Final = "fracgpu-prometheus"  # noqa: S105 - a name
 _VARIABLE: Final = "FRACGPU_REBALANCER_PROMETHEUS_URL"

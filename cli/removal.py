@@ -447,7 +447,7 @@ class Removal:
 
         kubelet writes its count of slots again until that count is zero.
         """
-        told = False
+        announced = False
         while True:
             left = {}
             for name in nodes:
@@ -456,9 +456,9 @@ class Removal:
                     left[name] = words
             if not left or not self._in_time():
                 return left
-            if not told:
+            if not announced:
                 self._on_progress("waiting for kubelets to drop the slots, up to five minutes")
-                told = True
+                announced = True
             await self._clock.sleep(_PAUSE_S)
 
     async def _left_on(self, name: str) -> list[str]:

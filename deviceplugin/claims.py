@@ -9,7 +9,7 @@ from msgspec import structs
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.errors import counted
-from fracgpu.k8s.quantity import whole_amount
+from fracgpu.k8s.quantity import integer_amount
 from fracgpu.state.allocation import CardAllocation, Slice, allocations_by_card
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.snapshot import allocation_of
@@ -159,7 +159,7 @@ def claim_of(
 
 def _check_size(container: str, slices: Sequence[Slice], pod: PodInfo) -> Rejected | None:
     spec = next((spec for spec in pod.record.containers if spec.name == container), None)
-    limit = whole_amount(spec.limits.get(names.GPU_MEM, "")) if spec is not None else None
+    limit = integer_amount(spec.limits.get(names.GPU_MEM, "")) if spec is not None else None
     assigned_mib = sum(part.mib for part in slices)
     if limit == assigned_mib:
         return None

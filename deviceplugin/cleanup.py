@@ -5,19 +5,20 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final
 
 import structlog
 
 from deviceplugin.container.cdi import CdiError, device_name
 from deviceplugin.container.injection import AllocatedFolders, SpecStore
 from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
-from deviceplugin.node.node_status import NodeWriter, take_back
+from deviceplugin.node.node_status import take_back
 from fracgpu.cards.node_marks import marks_of, shares
 from fracgpu.state.pod_info import PodInfo
+from kube.client import KubeClient
 from kube.errors import KubeError
-from kube.events import EventLevel, Regarding
-from kube.kinds import NODES, Kind
+from kube.events import EventLevel, EventRecorder, Regarding
+from kube.kinds import NODES
 
 log = structlog.get_logger()
 
@@ -26,20 +27,6 @@ _LIMIT_S: Final = 10.0
 _CARD_FOLDER: Final = re.compile(r"GPU-[A-Za-z0-9-]{1,96}")
 # An event's text ends at 1,024 bytes.
 _MOST_NAMED: Final = 10
-
-
-class NodeClient(NodeWriter, Protocol):
-    """The part of a kube client that reads the node once more and writes it."""
-
-    async def get_object(self, kind: Kind, name: str) -> dict[str, Any]: ...
-
-
-class Recorder(Protocol):
-    """The part of an event recorder that we need."""
-
-    async def emit(
-        self, regarding: Regarding, *, reason: str, note: str, level: EventLevel = ...
-    ) -> None: ...
 
 
 class NodeCleanup:
@@ -64,8 +51,8 @@ class NodeCleanup:
         self,
         *,
         node: str,
-        client: NodeClient,
-        recorder: Recorder,
+        client: KubeClient,
+        recorder: EventRecorder,
         pods: Callable[[], Iterable[PodInfo]],
         pod_resources: PodResources,
         specs: SpecStore,

@@ -104,7 +104,7 @@ def build(settings: DevicePluginSettings, cards: Cards) -> Service:
                 filter(None, (heartbeat.problem() for heartbeat in heartbeats.values())), None
             ),
         ),
-        # The handover waits once it has told the scheduler.
+        # The handover waits once the scheduler knows of it.
         drain_wait_s=0.0,
         drain_timeout_s=settings.drain_timeout_s + settings.drain_wait_s,
     )

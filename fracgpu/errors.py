@@ -80,8 +80,8 @@ def _with_invisible(found: str, hint: str) -> str:
     if match is None:
         return hint
     name = unicodedata.name(match[0], "unnamed").lower()
-    seen = f"it contains U+{ord(match[0]):04X} ({name}): type it anew"
-    return hint if seen in hint else "; ".join(filter(None, (seen, hint)))
+    contains = f"it contains U+{ord(match[0]):04X} ({name}): type it anew"
+    return hint if contains in hint else "; ".join(filter(None, (contains, hint)))
 
 
 class WireError(FracgpuError, ValueError):

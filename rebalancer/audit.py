@@ -86,7 +86,7 @@ class AuditLog:
             if self._is_new(entry, now=now):
                 self._line({"audit": "decision", **head, **entry})
         there = {entry["card"] for entry in decisions}
-        self._written = {card: seen for card, seen in self._written.items() if card in there}
+        self._written = {card: entry for card, entry in self._written.items() if card in there}
 
     def close(self) -> None:
         """Close the file."""

@@ -1,7 +1,7 @@
 """The cluster as informers show it: cards and who holds them, all pods, and what guards them."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,6 +11,9 @@ from typing import Any, Final
 import structlog
 
 from fracgpu.cards.card import CardUuid, NodeCards
+from fracgpu.disruption.disruption_state import DisruptionState
+from fracgpu.disruption.heat import CardHeat, CardUsage
+from fracgpu.disruption.move import PastMove
 from fracgpu.k8s.disruption_budget import read_budget
 from fracgpu.k8s.pod import decode_pod
 from fracgpu.k8s.scheduling.cluster import SchedulingCluster
@@ -25,6 +28,8 @@ from fracgpu.k8s.workloads.quota import read_quota
 from fracgpu.k8s.workloads.service_selector import read_service_selector
 from fracgpu.k8s.workloads.workload import read_deployment, read_replicaset, read_statefulset
 from fracgpu.k8s.workloads.workload_state import ByNamespace, WorkloadState
+from fracgpu.placement.snapshot_index import SnapshotIndex
+from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod import BoundPod, bound_pod_of
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.ledger import Ledger
@@ -92,6 +97,7 @@ class ClusterCache:
         self._bound_taken: set[str] = set()
         self._nodes: dict[str, ObservedNode] = {}
         self._scheduling: SchedulingCluster | None = None
+        self._index = SnapshotIndex()
         self._pod_informer = Informer(client, PODS, decode=_read_pod, on_change=self._pod)
         self._node_informer = Informer(client, NODES, decode=observe_node, on_change=self._node)
         self._guards: dict[Kind, Informer[Any]] = {
@@ -153,6 +159,36 @@ class ClusterCache:
 
     def snapshot(self, *, now: datetime) -> Snapshot:
         return self._ledger.snapshot(now=now)
+
+    def disruption_state(  # noqa: PLR0913 - what the cluster does not show itself
+        self,
+        *,
+        usage: Mapping[CardUuid, CardUsage],
+        heat: Mapping[CardUuid, CardHeat],
+        past: Sequence[PastMove],
+        strategy: Strategy,
+        scheduler_name: str,
+        leading_since: datetime,
+        now: datetime,
+    ) -> DisruptionState:
+        """Return the input of a plan: the cluster as it is known now, with what is known besides.
+
+        See :class:`DisruptionState` for the arguments.
+        """
+        self._index.observe(self.take_bound_changes())
+        return DisruptionState(
+            snapshot=self.snapshot(now=now),
+            usage=usage,
+            heat=heat,
+            pods=self.placed_pods,
+            past=past,
+            scheduling=self.scheduling(),
+            workloads=self.workloads(),
+            index=self._index,
+            strategy=strategy,
+            scheduler_name=scheduler_name,
+            leading_since=leading_since,
+        )
 
     def scheduling(self) -> SchedulingCluster:
         """Return all nodes and pods as kube-scheduler's filters see them; the same until a change.

@@ -13,8 +13,11 @@ from component.config_keys import REBALANCER
 from component.config_watcher import strict_mapping
 from fracgpu.disruption.aggressiveness import DEFAULT_LEVEL, LEVELS, policy_at
 from fracgpu.disruption.change_freeze import ChangeFreeze, parse_duration, parse_schedule
+from fracgpu.disruption.disruption_state import DisruptionState, PlanIndex
+from fracgpu.disruption.planner import plan_moves
 from fracgpu.disruption.policy import MakeRoom, Mode, RebalancerPolicy, Tunable, tunables
 from fracgpu.errors import shorten
+from fracgpu.placement.snapshot_index import SnapshotIndex
 from fracgpu.spelling import unknown_keys
 
 KEY: Final = REBALANCER
@@ -79,7 +82,7 @@ def schema() -> dict[str, Any]:
     numbers = {
         camel(tunable.name): {
             "description": tunable.meaning,
-            "type": "integer" if tunable.whole else "number",
+            "type": "integer" if tunable.integer else "number",
             "minimum": tunable.low,
             "maximum": tunable.high,
         }
@@ -214,7 +217,7 @@ def _zone(name: str) -> tzinfo:
 
 
 def _number(value: object, tunable: Tunable) -> float:
-    kinds = int if tunable.whole else int | float
+    kinds = int if tunable.integer else int | float
     # bool is an int to Python, and NaN fails the comparison.
     if (
         not isinstance(value, bool)
@@ -223,7 +226,7 @@ def _number(value: object, tunable: Tunable) -> float:
         and tunable.low <= value <= tunable.high
     ):
         return value
-    words = "a whole number" if tunable.whole else "a number"
+    words = "a whole number" if tunable.integer else "a number"
     raise ValueError(f"{_shown(value)}; want {words} from {tunable.low:g} to {tunable.high:g}")
 
 
@@ -261,3 +264,33 @@ _READERS: Final[Mapping[str, tuple[str, Callable[[object], object], Mapping[str,
     ),
     "resetBreakersAt": ("reset_breakers_at", _time, {"type": "string", "minLength": 1}),
 }
+
+
+class PolicyTrial:
+    """Remembers the state of the last cycle; before the first one only the text is checked."""
+
+    def __init__(self) -> None:
+        self._last: tuple[DisruptionState, datetime] | None = None
+        self._index = SnapshotIndex()  # its own: a plan may be under way in another thread
+
+    def remember(self, state: DisruptionState, *, now: datetime) -> None:
+        """Try the next policies on *state*."""
+        own = replace(state, index=self._index, plan_index=PlanIndex())
+        self._last = (own, now)
+
+    def parse(self, text: str) -> RebalancerPolicy:
+        """Return the policy in *text*, with which a plan could be made for the last state.
+
+        Raises:
+            ValueError: the text has mistakes, or planning failed.
+        """
+        policy = parse_policy(text)
+        if self._last is not None:
+            state, now = self._last
+            try:
+                plan_moves(state, policy=policy, now=now)
+            except Exception as error:  # whatever it is, the policy in use does not raise it
+                raise ValueError(
+                    f"tried on the last state, planning fails: {type(error).__name__}: {error}"
+                ) from error
+        return policy

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 import structlog
 
 from fracgpu.cards.card import CardUuid, NodeCards
-from fracgpu.disruption.brakes.breakers import (
+from fracgpu.disruption.brakes import (
     NO_OUTAGES,
     OpenBreaker,
     effective_mode,
@@ -21,25 +21,21 @@ from fracgpu.disruption.heat import CardHeat, Heat, blindness
 from fracgpu.disruption.move import ENDED, Move, PastMove, Plan
 from fracgpu.disruption.planner import advance_all, plan_moves
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
-from fracgpu.placement.snapshot_index import SnapshotIndex
 from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import MovePhase
 from kube.errors import KubeError
 from process.clock import Clock, wait_at_most
 from rebalancer.audit import AuditLog
 from rebalancer.cluster_cache import ClusterCache
-from rebalancer.config import policy_hash
-from rebalancer.cycle_metrics import CycleMetrics
-from rebalancer.disruption_inputs import DisruptionInputs, disruption_state
+from rebalancer.config import PolicyTrial, policy_hash
 from rebalancer.event_reporter import EventReporter
-from rebalancer.moves.conversion import spec_of
+from rebalancer.metrics import CycleMetrics
 from rebalancer.moves.cordons import Cordons, DesiredCordons
 from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.janitor import Janitor
-from rebalancer.moves.record import MoveRecord, new_record
-from rebalancer.moves.steps.step import StepContext
+from rebalancer.moves.record import MoveRecord, new_record, spec_of
+from rebalancer.moves.steps import StepContext
 from rebalancer.moves.store import MoveStore, MovesUnreadable
-from rebalancer.policy_trial import PolicyTrial
 from rebalancer.usage.measured import Measured
 
 log = structlog.get_logger()
@@ -99,7 +95,6 @@ class Controller:
     def __init__(self, parts: ControllerParts) -> None:
         self._parts = parts
         self._heat: dict[CardUuid, CardHeat] = {}
-        self._index = SnapshotIndex()
         self._leading_since: datetime | None = None
         self._trouble = "no cycle yet"
         self._kind = ""
@@ -147,7 +142,15 @@ class Controller:
         with parts.metrics.queries(parts.clock):
             measured = await parts.usage.observe(cards, policy)
         await self._advance_heat(cards, measured, policy, now=now)
-        state = self._disruption_state(measured, now=now)
+        state = parts.cache.disruption_state(
+            usage=measured.usage,
+            heat=self._heat,
+            past=self._past(),
+            strategy=parts.placement.value,
+            scheduler_name=parts.scheduler_name,
+            leading_since=self._leading_since or now,
+            now=now,
+        )
 
         context = StepContext(state=state, nodes=parts.cache.nodes, policy=policy, now=now)
         for record in parts.store.records:
@@ -196,19 +199,6 @@ class Controller:
                     reading=reading,
                     policy=policy,
                 )
-
-    def _disruption_state(self, measured: Measured, *, now: datetime) -> DisruptionState:
-        parts = self._parts
-        inputs = DisruptionInputs(
-            measured=measured,
-            heat=self._heat,
-            past=self._past(),
-            index=self._index,
-            strategy=parts.placement.value,
-            scheduler_name=parts.scheduler_name,
-            leading_since=self._leading_since or now,
-        )
-        return disruption_state(parts.cache, inputs, now=now)
 
     async def _mode(
         self,
@@ -272,12 +262,17 @@ class Controller:
     async def _cordon(
         self, state: DisruptionState, policy: RebalancerPolicy, *, now: datetime
     ) -> None:
+        cordoned: frozenset[CardUuid] = frozenset()
+        avoided: frozenset[CardUuid] = frozenset()
+        if policy.mode is not Mode.OFF:
+            cordoned = cards_to_cordon(state, policy=policy, now=now)
+            avoided = cards_to_avoid(state, cordoned=cordoned, policy=policy, now=now)
+        self._parts.metrics.cordons(cordoned=len(cordoned), avoided=len(avoided))
         if policy.mode is not Mode.ACTIVE:
             return  # our cordons expire by themselves
-        cordoned = cards_to_cordon(state, policy=policy, now=now)
         desired = DesiredCordons(
             cordon=cordoned,
-            avoid=cards_to_avoid(state, cordoned=cordoned, policy=policy, now=now),
+            avoid=avoided,
             cool=frozenset(
                 card
                 for card, card_heat in self._heat.items()

@@ -12,7 +12,7 @@ import structlog
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.brakes.breakers import OpenBreaker
+from fracgpu.disruption.brakes import OpenBreaker
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardReading, unrelievable
 from fracgpu.disruption.move import Ending
@@ -21,8 +21,8 @@ from kube.events import EventLevel, Regarding
 from kube.kinds import CONFIGMAPS, NODES, PODS, Kind
 from rebalancer.hindsight import Hindsight
 from rebalancer.metrics import RebalancerMetrics, move_labels
-from rebalancer.moves.evictor import EvictionResult
 from rebalancer.moves.record import MoveRecord
+from rebalancer.moves.steps import EvictionResult
 
 log = structlog.get_logger()
 
@@ -72,7 +72,7 @@ class EventReporter:
         events: writes Events.
         metrics: where it is counted.
         namespace: of the ConfigMap with the policy.
-        hindsight: is told of dry-run moves, to see later what became of them.
+        hindsight: remembers dry-run moves, to look later what became of them.
     """
 
     def __init__(

@@ -20,20 +20,17 @@ from process.lifecycle import Running, Service
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
 from rebalancer.audit import AuditLog
 from rebalancer.cluster_cache import ClusterCache
-from rebalancer.config import KEY
+from rebalancer.config import KEY, PolicyTrial
 from rebalancer.controller import Controller, ControllerParts
-from rebalancer.cycle_metrics import CycleMetrics
 from rebalancer.event_reporter import EventReporter, GuardedEvents
 from rebalancer.hindsight import Hindsight
-from rebalancer.metrics import RebalancerMetrics
+from rebalancer.metrics import CycleMetrics, RebalancerMetrics
 from rebalancer.moves.cordons import Cordons
-from rebalancer.moves.evictor import Evictor
 from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.janitor import Janitor
 from rebalancer.moves.observer import Observer
-from rebalancer.moves.side_effects import SideEffects
+from rebalancer.moves.side_effects import Evictor, SideEffects
 from rebalancer.moves.store import MoveStore
-from rebalancer.policy_trial import PolicyTrial
 from rebalancer.settings import RebalancerSettings
 from rebalancer.usage.credentials import CredentialFiles
 from rebalancer.usage.measured import MeasuredUsage

@@ -45,10 +45,10 @@ def replace_files(folder: Path, files: Mapping[str, bytes]) -> bool:
 
 def digest(files: Mapping[str, bytes]) -> str:
     """Return a SHA-256 of *files* as 64 hex digits, independent of their order."""
-    whole = hashlib.sha256()
+    hashed = hashlib.sha256()
     for name in sorted(files):
-        whole.update(f"{name}\0{len(files[name])}\0".encode() + files[name])
-    return whole.hexdigest()
+        hashed.update(f"{name}\0{len(files[name])}\0".encode() + files[name])
+    return hashed.hexdigest()
 
 
 def _holds(folder: Path, files: Mapping[str, bytes]) -> bool:

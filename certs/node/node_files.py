@@ -14,16 +14,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
 from certs.authority import AuthorityError, read
 from certs.metrics import CertsMetrics
 from certs.node.files import digest, read_note, replace_files, write_note
-from certs.node.static_pod import Process
-from certs.store import CertStore, SecretClient
+from certs.node.static_pod import KubeSchedulerProcesses, Process
+from certs.store import CertStore
 from certs.work_loop import LOOK_AT_LEAST_EVERY, WorkLoop
+from kube.client import KubeClient
 from kube.errors import NotFound
 from kube.kinds import SERVICES
 from process.clock import Clock
@@ -35,14 +36,6 @@ CONFIGURATION: Final = "config.yaml"
 _READ_AT_START: Final = (CA_KEY, CONFIGURATION)
 _NOTE: Final = "started-with"
 _SOON: Final = timedelta(seconds=1)
-
-
-class Restartable(Protocol):
-    """What this module needs of :class:`certs.node.static_pod.KubeSchedulerProcesses`."""
-
-    def running(self) -> frozenset[Process]: ...
-
-    def end(self, process: Process) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +77,12 @@ class NodeFiles(WorkLoop):
 
     def __init__(
         self,
-        client: SecretClient,
+        client: KubeClient,
         clock: Clock,
         *,
         namespace: str,
         wanted: DesiredNodeFiles,
-        kube_scheduler: Restartable,
+        kube_scheduler: KubeSchedulerProcesses,
         metrics: CertsMetrics,
     ) -> None:
         super().__init__(clock, metrics)

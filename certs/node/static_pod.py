@@ -54,10 +54,10 @@ class KubeSchedulerProcesses:
                 status = (folder / "stat").read_text(errors="replace")
             except OSError:  # the process has ended
                 continue
-            if words[0].rpartition("/")[2] == _PROGRAM and self._is_told(words):
+            if words[0].rpartition("/")[2] == _PROGRAM and self._has_config(words):
                 fields = status.rpartition(")")[2].split()
                 yield Process(pid=int(folder.name), started=fields[_START_TIME])
 
-    def _is_told(self, words: list[str]) -> bool:
+    def _has_config(self, words: list[str]) -> bool:
         pairs = pairwise(words)
         return f"--config={self._config}" in words or ("--config", self._config) in pairs

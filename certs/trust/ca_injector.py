@@ -4,33 +4,16 @@ import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
 from certs.metrics import CertsMetrics
-from kube.client import PatchType
+from kube.client import KubeClient, PatchType
 from kube.errors import Conflict, Invalid, NotFound
 from kube.kinds import Kind
 
 log = structlog.get_logger()
-
-
-class ConfigurationClient(Protocol):
-    """What the injector needs of ``kube.client.KubeClient``."""
-
-    async def get_object(
-        self, kind: Kind, name: str, *, namespace: str | None = None
-    ) -> dict[str, Any]: ...
-
-    async def patch(
-        self,
-        kind: Kind,
-        name: str,
-        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-        *,
-        how: PatchType = PatchType.MERGE,
-    ) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +57,7 @@ def bundle_patch(configuration: Mapping[str, Any], *, bundle_pem: bytes) -> list
     return operations
 
 
-async def current_bundles(client: ConfigurationClient, target: BundleTarget) -> list[bytes]:
+async def current_bundles(client: KubeClient, target: BundleTarget) -> list[bytes]:
     """Return the bundles of *target*'s webhooks; empty for a target that does not exist.
 
     Raises:
@@ -99,7 +82,7 @@ def carried_bundles(configuration: Mapping[str, Any]) -> list[tuple[str, bytes]]
 
 
 async def inject_all(
-    client: ConfigurationClient,
+    client: KubeClient,
     targets: Sequence[BundleTarget],
     *,
     bundle_pem: bytes,
@@ -125,9 +108,7 @@ async def inject_all(
     return moved
 
 
-async def inject(
-    client: ConfigurationClient, target: BundleTarget, *, bundle_pem: bytes
-) -> InjectionResult:
+async def inject(client: KubeClient, target: BundleTarget, *, bundle_pem: bytes) -> InjectionResult:
     """Write *bundle_pem* into *target* unless it has that bundle already.
 
     Raises:

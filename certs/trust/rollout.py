@@ -5,10 +5,10 @@ contains a new authority, and before that authority signs anything. The first au
 the workload's own annotation, which replaces no pod.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Mapping
+from typing import Any, Final
 
-from kube.client import PatchType
+from kube.client import KubeClient
 from kube.errors import NotFound
 from kube.kinds import DAEMONSETS, DEPLOYMENTS, Kind
 
@@ -17,26 +17,8 @@ TRUSTS_KEY: Final = "fracgpu.io/trusts"
 a Deployment that was never restarted for an authority."""
 
 
-class DeploymentClient(Protocol):
-    """What a rollout needs of ``kube.client.KubeClient``."""
-
-    async def get_object(
-        self, kind: Kind, name: str, *, namespace: str | None = None
-    ) -> dict[str, Any]: ...
-
-    async def patch(
-        self,
-        kind: Kind,
-        name: str,
-        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-        *,
-        namespace: str | None = None,
-        how: PatchType = PatchType.MERGE,
-    ) -> dict[str, Any]: ...
-
-
 async def restarted(
-    client: DeploymentClient,
+    client: KubeClient,
     name: str,
     *,
     namespace: str,
@@ -70,7 +52,7 @@ async def restarted(
 
 
 async def name_first_authority(
-    client: DeploymentClient, name: str, *, namespace: str, authority: str
+    client: KubeClient, name: str, *, namespace: str, authority: str
 ) -> None:
     """Record that the pods of the Deployment *name* will start with *authority*.
 
@@ -106,8 +88,10 @@ def rolled_out(deployment: Mapping[str, Any]) -> bool:
     """
     status = deployment.get("status") or {}
     wanted = deployment["spec"].get("replicas", 1)
-    seen = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
-    return bool(seen and status.get("updatedReplicas", 0) == wanted == status.get("replicas", 0))
+    observed = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
+    return bool(
+        observed and status.get("updatedReplicas", 0) == wanted == status.get("replicas", 0)
+    )
 
 
 def rolled_out_everywhere(daemon_set: Mapping[str, Any]) -> bool:
@@ -117,6 +101,6 @@ def rolled_out_everywhere(daemon_set: Mapping[str, Any]) -> bool:
     """
     status = daemon_set.get("status") or {}
     wanted = status.get("desiredNumberScheduled", 0)
-    seen = status.get("observedGeneration", 0) >= daemon_set["metadata"].get("generation", 0)
+    observed = status.get("observedGeneration", 0) >= daemon_set["metadata"].get("generation", 0)
     counts = [status.get(key, 0) for key in ("updatedNumberScheduled", "numberReady")]
-    return bool(seen and counts == [wanted, wanted])
+    return bool(observed and counts == [wanted, wanted])

@@ -5,31 +5,19 @@ import contextlib
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
+from kube.client import KubeClient
 from kube.errors import NotFound
-from kube.kinds import ENDPOINT_SLICES, Kind
-from kube.objects import ObjectList, decode_object
+from kube.kinds import ENDPOINT_SLICES
+from kube.objects import decode_object
 
 log = structlog.get_logger()
 
 _HANDSHAKE_LIMIT_S: Final = 3.0
 _SERVICE_LABEL: Final = "kubernetes.io/service-name"
-
-
-class SliceClient(Protocol):
-    """What finding replicas needs of ``kube.client.KubeClient``."""
-
-    async def list(
-        self,
-        kind: Kind,
-        *,
-        namespace: str | None = None,
-        label_selector: str | None = None,
-        field_selector: str | None = None,
-    ) -> ObjectList: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -47,7 +35,7 @@ class Replica:
 class ServedCertificates:
     """Finds the replicas of Services in EndpointSlices and checks their certificates."""
 
-    def __init__(self, client: SliceClient, *, namespace: str) -> None:
+    def __init__(self, client: KubeClient, *, namespace: str) -> None:
         self._client = client
         self._namespace = namespace
 

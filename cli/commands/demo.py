@@ -127,7 +127,7 @@ async def _show(settings: RigSettings, options: argparse.Namespace, workdir: Pat
             kept = _keep_logs(workdir, options.report.with_suffix(".logs"))
             say(f"the logs of every role are in {kept}")
         if options.keep:
-            stop = _stop_when_told()
+            stop = _stop_on_signal()
             _print_addresses(rig, say)
             await stop.wait()
     if options.keep:
@@ -135,7 +135,7 @@ async def _show(settings: RigSettings, options: argparse.Namespace, workdir: Pat
     return DONE if outcome.kept else FAILED
 
 
-def _stop_when_told() -> asyncio.Event:
+def _stop_on_signal() -> asyncio.Event:
     """Return an event that Ctrl-C and other signals to stop set; the exit code stays as it is."""
     stop = asyncio.Event()
     _on_signals(stop.set)

@@ -117,7 +117,7 @@ def _print(moves: Sequence[MoveObject], output: Output) -> None:
 async def _follow(client: KubeClient, options: argparse.Namespace) -> int:
     logs.configure(level="error", json=False)
     console, clock = open_console(), SystemClock()
-    seen: dict[str, MoveObject] = {}
+    shown: dict[str, MoveObject] = {}
 
     def show(move: MoveObject, gone: bool) -> None:  # noqa: FBT001 - as watch_moves calls it
         if options.name not in (None, move.name, move.spec.pod.name):
@@ -128,10 +128,10 @@ async def _follow(client: KubeClient, options: argparse.Namespace) -> int:
             body = {**move_json(move), "deleted": gone}
             print(encode(body, options.output, stream=True), flush=True)
             return
-        before = seen.get(move.name)
+        before = shown.get(move.name)
         if gone or before is None or before.status.phase is not move.status.phase:
             show_lines(console, [change_line(move, gone=gone, now=clock.now())])
-        seen[move.name] = move
+        shown[move.name] = move
 
     try:
         await client.list(MOVES)  # an informer would wait for the resource

@@ -36,11 +36,10 @@ from cli.rebalancing import (
     read_settings,
 )
 from fracgpu import names
-from fracgpu.disruption.brakes.breakers import open_breakers
+from fracgpu.disruption.brakes import open_breakers
 from fracgpu.disruption.move import PastMove
 from kube.client import KubeClient
 from process import logs
-from rebalancer.disruption_inputs import DisruptionInputs, disruption_state
 from rebalancer.moves.store import MoveStore, MovesUnreadable
 from rebalancer.usage.measured import Querier
 from rebalancer.usage.past import look_back, server_time
@@ -114,15 +113,15 @@ async def read_report(
     )  # fmt: skip
     if measured.trouble:
         raise ReadingFailed(f"Prometheus: {measured.trouble}")
-    inputs = DisruptionInputs(
-        measured=measured,
+    state = cache.disruption_state(
+        usage=measured.usage,
         heat=heat,
         past=past,
         strategy=settings.strategy,
         scheduler_name=scheduler_name,
         leading_since=now - _LONG_LEADING,
+        now=now,
     )
-    state = disruption_state(cache, inputs, now=now)
     state.learn()
     breakers = open_breakers(past, policy=policy, now=now)
     return report_on(state, policy=policy, breakers=breakers, now=now)

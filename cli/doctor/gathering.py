@@ -61,7 +61,7 @@ _T = TypeVar("_T")
 
 _NODE_LEASES: Final = "kube-node-lease"
 _AT_ONCE: Final = 8  # requests; more would be queued by the API server's own fairness
-_WHOLE_SECOND: Final = timedelta(seconds=1)  # a Date has no fractions of it
+_ONE_SECOND: Final = timedelta(seconds=1)  # a Date has no fractions of it
 _ONE_TRY: Final = RetryPolicy(attempts=2)
 
 Ask = Callable[[KubeClient], Awaitable[PrometheusFact | Unread]]
@@ -173,17 +173,17 @@ class Gatherer:
         transport = self._client.transport
         assert isinstance(transport, ApiTransport), "the client is one of kube.access"  # noqa: S101
         before = clock.now()
-        told = await self._client.retrying(lambda: transport.version(timeout_s=self._limit_s))
+        response = await self._client.retrying(lambda: transport.version(timeout_s=self._limit_s))
         after = clock.now()
-        if told.time is None:
-            return told.git_version, Unread(
+        if response.time is None:
+            return response.git_version, Unread(
                 "this machine's clock: the API server's answers have no header Date"
             )
         nothing = timedelta(0)
-        ahead = max(before - (told.time + _WHOLE_SECOND), nothing) or min(
-            after - told.time, nothing
+        ahead = max(before - (response.time + _ONE_SECOND), nothing) or min(
+            after - response.time, nothing
         )
-        return told.git_version, ahead
+        return response.git_version, ahead
 
     def _lists(self, kind: Kind, **selection: str) -> Callable[[], Awaitable[Objects]]:
         async def read() -> Objects:

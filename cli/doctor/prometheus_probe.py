@@ -10,9 +10,8 @@ from fracgpu.doctor.facts import PrometheusFact, Unread
 from fracgpu.doctor.measurements import SERIES
 from kube.client import KubeClient
 from kube.errors import Forbidden
-from rebalancer.usage.answers import Sample
 from rebalancer.usage.measured import Querier
-from rebalancer.usage.prometheus import QueryFailed
+from rebalancer.usage.prometheus import QueryFailed, Sample
 
 _NAME: Final = "__name__"
 

@@ -9,7 +9,7 @@ from fracgpu.doctor.finding import Check, Result, Severity, Verdict
 from fracgpu.doctor.ranking import Cause, rank
 from fracgpu.errors import counted
 
-_MOST_ALIKE: Final = 3  # consequences that one check found
+_MOST_PER_CHECK: Final = 3  # consequences that one check found
 _TONES: Final = {Severity.ERROR: Tone.BAD, Severity.WARNING: Tone.HELP}
 
 
@@ -39,15 +39,15 @@ def doctor_lines(results: Sequence[Result], *, wide: bool = False) -> Iterator[L
 def _cause(cause: Cause, *, wide: bool) -> Iterator[Line]:
     first = " (fix this first)" if cause.consequences else ""
     yield Line(
-        text=f"{cause.severity.value}{first}: {cause.finding.seen}  [{cause.check.name}]",
+        text=f"{cause.severity.value}{first}: {cause.finding.observed}  [{cause.check.name}]",
         tone=_TONES[cause.severity],
     )
     yield Line(text=f"  cure: {cause.finding.cure}", copied=True)
     for check, group in groupby(cause.consequences, key=lambda each: each.check.name):
-        found = [each.finding.seen for each in group]
-        shown = found if wide else found[:_MOST_ALIKE]
-        for seen in shown:
-            yield Line(text=f"  so: {seen}  [{check}]")
+        found = [each.finding.observed for each in group]
+        shown = found if wide else found[:_MOST_PER_CHECK]
+        for observed in shown:
+            yield Line(text=f"  so: {observed}  [{check}]")
         if len(found) > len(shown):
             yield Line(text=f"  so: {len(found) - len(shown)} more like it  [{check}]")
 
@@ -56,10 +56,10 @@ def _sum_up(results: Sequence[Result], causes: Sequence[Cause], *, fine: int) ->
     errors = sum(cause.severity is Severity.ERROR for cause in causes)
     following = sum(len(cause.consequences) for cause in causes)
     unknown = sum(bool(result.unknown) for result in results)
-    told = f", and {counted(following, 'consequence')} of them" if following else ""
+    suffix = f", and {counted(following, 'consequence')} of them" if following else ""
     return (
         f"{len(results)} checks: {fine} ok, {unknown} not checked or only in part; "
-        f"{counted(errors, 'error')}, {counted(len(causes) - errors, 'warning')}{told}"
+        f"{counted(errors, 'error')}, {counted(len(causes) - errors, 'warning')}{suffix}"
     )
 
 
@@ -76,7 +76,7 @@ def doctor_json(results: Sequence[Result]) -> dict[str, Any]:
                 "findings": [
                     {
                         "severity": finding.severity.value,
-                        "seen": finding.seen,
+                        "seen": finding.observed,
                         "cure": finding.cure,
                         "followsFrom": _named(causes.get(id(finding))),
                     }
@@ -89,4 +89,6 @@ def doctor_json(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def _named(cause: Cause | None) -> dict[str, str] | None:
-    return {"check": cause.check.name, "seen": cause.finding.seen} if cause is not None else None
+    return (
+        {"check": cause.check.name, "seen": cause.finding.observed} if cause is not None else None
+    )

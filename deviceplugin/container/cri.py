@@ -4,12 +4,13 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import grpc
 import structlog
 
 from deviceplugin.claims import RuntimeContainers
+from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.proto import cri_pb2 as messages
 from deviceplugin.proto import cri_pb2_grpc as services
 from deviceplugin.sockets import socket_identity
@@ -137,12 +138,6 @@ def _by_version(socket: Path, version_info: messages.VersionResponse) -> bool:
     )
 
 
-class RuntimeMetrics(Protocol):
-    """Where the state is recorded."""
-
-    def runtime_is(self, state: str) -> None: ...
-
-
 class RuntimeWatch:
     """Knows whether the runtime reads CDI specs; assumes nothing of one that has not answered.
 
@@ -165,7 +160,7 @@ class RuntimeWatch:
         injection: str,
         clock: Clock,
         period_s: float,
-        metrics: RuntimeMetrics,
+        metrics: DevicePluginMetrics,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._socket = socket

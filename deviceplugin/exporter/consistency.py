@@ -5,16 +5,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
 from deviceplugin.cards.interface import CardHardware, SamplesByCard
 from deviceplugin.claims import PodKey, SlotHolder
-from deviceplugin.container.cdi import CdiError, device_name
+from deviceplugin.container.cdi import CdiError, CdiFolder, device_name
 from deviceplugin.exporter.attribution import Attribution, Owner
 from deviceplugin.exporter.visible_devices import VisibleDevices, card_files
 from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
+from deviceplugin.metrics import DevicePluginMetrics
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.container import ContainerKind
@@ -176,26 +177,6 @@ def _processes(evidence: Evidence) -> Iterable[Finding]:
                 yield Finding(kind=Disagreement.PROCESS_ELSEWHERE, subject=subject)
 
 
-class SpecReader(Protocol):
-    """The part of the CDI folder that the check reads."""
-
-    def environments(self) -> Mapping[str, Mapping[str, str]]:
-        """Return the environment in each spec of ours, by device name.
-
-        Raises:
-            CdiError: the folder cannot be read.
-        """
-        ...
-
-
-class ConsistencyMetrics(Protocol):
-    """Where findings are counted."""
-
-    def consistency_checked(self, *, now: Mapping[str, int], new: Mapping[str, int]) -> None: ...
-    def containers_not_checked(self, containers: int) -> None: ...
-    def consistency_check_failed(self) -> None: ...
-
-
 class ConsistencyCheck:
     """Compares periodically; what two checks in a row find is counted and logged.
 
@@ -219,13 +200,13 @@ class ConsistencyCheck:
         *,
         pods: Callable[[], Mapping[PodKey, PodInfo] | None],
         pod_resources: PodResources,
-        specs: SpecReader,
+        specs: CdiFolder,
         attribution: Attribution,
         visible_devices: VisibleDevices,
         cards: Callable[[], Iterable[CardHardware]],
         clock: Clock,
         period_s: float,
-        metrics: ConsistencyMetrics,
+        metrics: DevicePluginMetrics,
         dev_root: Path = Path("/dev"),
     ) -> None:
         self._pods = pods

@@ -11,10 +11,10 @@ from deviceplugin.exporter.load import LoadAverage, NodeLoad
 from deviceplugin.exporter.usage import UsageSnapshot
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.capacity import NodeState
-from deviceplugin.node.node_status import NodeWriter
 from fracgpu import names
 from fracgpu.cards.annotations import read_foreign, write_foreign, write_heat, write_time
 from fracgpu.errors import WireError
+from kube.client import KubeClient
 from kube.errors import KubeError
 from kube.kinds import NODES
 from process.clock import Clock
@@ -58,7 +58,7 @@ class LoadAnnotator:
         load: LoadAverage,
         latest: Callable[[], UsageSnapshot | None],
         current: Callable[[], NodeState | None],
-        writer: NodeWriter,
+        writer: KubeClient,
         clock: Clock,
         period_s: float,
         metrics: DevicePluginMetrics,

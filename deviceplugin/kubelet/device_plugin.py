@@ -14,7 +14,8 @@ import structlog
 
 from deviceplugin.claims import Claim
 from deviceplugin.container.cdi import device_name, qualified_name
-from deviceplugin.container.device_links import ENV_DIR, LinkFolder
+from deviceplugin.container.device_links import ENV_DIR
+from deviceplugin.container.injection import Injection
 from deviceplugin.kubelet.pre_start import PreStartError
 from deviceplugin.node.inventory import InventoryTracker, Slot
 from deviceplugin.proto import deviceplugin_pb2 as messages
@@ -56,14 +57,6 @@ class Starter(Protocol):
         ...
 
 
-class Allocator(Protocol):
-    """Decides how a container gets its card."""
-
-    async def allocate(self, slot_ids: frozenset[str]) -> LinkFolder | None:
-        """Return the folders of device files, or None for a CDI name."""
-        ...
-
-
 class DevicePlugin(services.DevicePluginServicer):
     """Answers kubelet.
 
@@ -78,7 +71,7 @@ class DevicePlugin(services.DevicePluginServicer):
         self,
         tracker: InventoryTracker,
         starter: Starter,
-        injection: Allocator | None = None,
+        injection: Injection | None = None,
         *,
         links_visible: str = "void",
     ) -> None:
@@ -139,7 +132,7 @@ class DevicePlugin(services.DevicePluginServicer):
             messages.PreferredAllocationRequest, messages.PreferredAllocationResponse
         ],
     ) -> messages.PreferredAllocationResponse:
-        """Reject the call: slots are alike, and our options do not offer this method."""
+        """Reject the call: slots are equivalent, and our options do not offer this method."""
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "slots are all alike")
 
     async def Allocate(

@@ -2,23 +2,17 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
 
 import structlog
 
 from deviceplugin.claims import PodKey
 from fracgpu.errors import WireError
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
+from kube.client import KubeClient
 from kube.errors import KubeError, NotFound
-from kube.kinds import PODS, Kind
+from kube.kinds import PODS
 
 log = structlog.get_logger()
-
-
-class PodReader(Protocol):
-    """The part of a kube client that a start needs."""
-
-    async def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> bytes: ...
 
 
 NodePods = Callable[[], Mapping[PodKey, PodInfo] | None]
@@ -42,7 +36,7 @@ class PodLookup:
         timeout_s: longest wait for the API server; kubelet gives up after 30 s.
     """
 
-    def __init__(self, reader: PodReader, known: NodePods, *, timeout_s: float) -> None:
+    def __init__(self, reader: KubeClient, known: NodePods, *, timeout_s: float) -> None:
         self._reader = reader
         self.known = known
         self._timeout_s = timeout_s

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -19,7 +19,7 @@ from deviceplugin.claims import (
 )
 from deviceplugin.container.cdi import CdiError, CdiSpec, device_name
 from deviceplugin.container.cri import RuntimeUnknownError
-from deviceplugin.container.injection import InjectionError, SpecStore
+from deviceplugin.container.injection import Injection, InjectionError, SpecStore
 from deviceplugin.container.spec_builder import ContainerSpecBuilder, SpecBuildError
 from deviceplugin.kubelet.elsewhere import pods_elsewhere
 from deviceplugin.kubelet.pod_lookup import PodLookup, PodLookupError
@@ -54,21 +54,6 @@ class PreStartError(Exception):
     """The container may not start; the text says why and reaches the pod's events."""
 
 
-class SpecLocations(Protocol):
-    """Where a container's CDI spec is to be written."""
-
-    @property
-    def folders(self) -> Sequence[SpecStore]: ...
-
-    async def stores(self, name: str) -> Sequence[SpecStore]:
-        """Return where the runtime looks for the device *name*.
-
-        Raises:
-            InjectionError: the runtime would not give the container its card.
-        """
-        ...
-
-
 ContainersOfRuntime = Callable[[], Awaitable[RuntimeContainers]]
 """Asks the runtime which containers it has.
 
@@ -77,7 +62,7 @@ Raises ``RuntimeUnknownError`` if there is no answer.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
+class _Observed:
     """What kubelet and the API server say of some slots: the holders, and this node's pods."""
 
     holders: Sequence[SlotHolder]
@@ -110,7 +95,7 @@ class PreStartHandler:
         lookup: PodLookup,
         containers: ContainersOfRuntime,
         builder: ContainerSpecBuilder,
-        locations: SpecLocations,
+        locations: Injection,
         clock: Clock,
         metrics: DevicePluginMetrics,
         on_prepared: Callable[[Claim], None],
@@ -173,17 +158,17 @@ class PreStartHandler:
             if slot_ids in self._in_doubt:
                 raise self._reject_for_now(slot_ids)
             allocations = self._history.generation(slot_ids)
-            seen = await self._look(slot_ids)
-            result = self._resolve(slot_ids, seen)
+            observed = await self._look(slot_ids)
+            result = self._resolve(slot_ids, observed)
             if isinstance(result, Claim) or result.reason is not RejectReason.SEVERAL_PODS:
-                return await self._wire(slot_ids, seen, result, allocations=allocations)
+                return await self._wire(slot_ids, observed, result, allocations=allocations)
             self._history.doubted(slot_ids)
             self._in_doubt[slot_ids] = new_token()
         log.warning("slots_given_twice", slots=sorted(slot_ids), reason=result.text)
         try:
-            seen, result = await self._wait_until_clear(slot_ids, seen, give_up_s=give_up_s)
+            observed, result = await self._wait_until_clear(slot_ids, observed, give_up_s=give_up_s)
             async with self._turns.turn(slot_ids):
-                return await self._wire(slot_ids, seen, result, allocations=allocations)
+                return await self._wire(slot_ids, observed, result, allocations=allocations)
         finally:
             del self._in_doubt[slot_ids]
 
@@ -196,8 +181,8 @@ class PreStartHandler:
         return self._reject(RejectReason.SEVERAL_PODS.value, text)
 
     async def _wait_until_clear(
-        self, slot_ids: frozenset[str], seen: _Seen, *, give_up_s: float
-    ) -> tuple[_Seen, Claim | Rejected]:
+        self, slot_ids: frozenset[str], observed: _Observed, *, give_up_s: float
+    ) -> tuple[_Observed, Claim | Rejected]:
         """Wait until the other holders of *slot_ids* are proven to be elsewhere.
 
         Meanwhile every other start of these ids is rejected with a token, which kubelet writes into
@@ -217,25 +202,25 @@ class PreStartHandler:
                 log.warning("runtime_containers_unknown", reason=str(error))
             now_s = self._clock.monotonic()
             over = now_s >= give_up_s
-            if over or (now_s >= next_look_s and self._may_be_clear(slot_ids, seen, runtime)):
-                seen = await self._look(slot_ids)
-                result = self._resolve(slot_ids, seen, runtime=runtime, refused_with=token)
+            if over or (now_s >= next_look_s and self._may_be_clear(slot_ids, observed, runtime)):
+                observed = await self._look(slot_ids)
+                result = self._resolve(slot_ids, observed, runtime=runtime, refused_with=token)
                 if over or _is_clear(result):
-                    return seen, result
+                    return observed, result
                 next_look_s, pause_s = now_s + pause_s, 2 * pause_s
             await self._clock.sleep(_CALLER_POLL_S)
 
     def _may_be_clear(
-        self, slot_ids: frozenset[str], seen: _Seen, runtime: RuntimeContainers
+        self, slot_ids: frozenset[str], observed: _Observed, runtime: RuntimeContainers
     ) -> bool:
         pods = self._lookup.known() or {}
-        if {holder.key for holder in seen.holders if holder.slot_ids & slot_ids} - pods.keys():
+        if {holder.key for holder in observed.holders if holder.slot_ids & slot_ids} - pods.keys():
             return True
-        seen = _Seen(holders=seen.holders, pods=pods)
+        observed = _Observed(holders=observed.holders, pods=pods)
         token = self._in_doubt[slot_ids]
-        return _is_clear(self._resolve(slot_ids, seen, runtime=runtime, refused_with=token))
+        return _is_clear(self._resolve(slot_ids, observed, runtime=runtime, refused_with=token))
 
-    async def _look(self, slot_ids: frozenset[str]) -> _Seen:
+    async def _look(self, slot_ids: frozenset[str]) -> _Observed:
         try:
             holders = await self._pod_resources.holders()
         except PodResourcesError as error:
@@ -249,12 +234,12 @@ class PreStartHandler:
             )
         except PodLookupError as error:
             raise self._reject(error.outcome, str(error)) from error
-        return _Seen(holders=holders, pods=pods)
+        return _Observed(holders=holders, pods=pods)
 
     def _resolve(
         self,
         slot_ids: frozenset[str],
-        seen: _Seen,
+        observed: _Observed,
         *,
         runtime: RuntimeContainers | None = None,
         refused_with: str = "",
@@ -262,24 +247,24 @@ class PreStartHandler:
         elsewhere: frozenset[str] = frozenset()
         if runtime is not None:
             elsewhere = pods_elsewhere(
-                slot_ids, seen.holders, seen.pods, runtime=runtime, token=refused_with
+                slot_ids, observed.holders, observed.pods, runtime=runtime, token=refused_with
             )
         node_claims = NodeClaims(
             node=self._node,
             cards=self._tracker.inventory.by_uuid(),
-            pods=seen.pods,
+            pods=observed.pods,
             token=self._history.token(slot_ids),
             owner_uid=self._history.owner_uid(slot_ids),
             elsewhere=elsewhere,
             takers=self._history.takers(slot_ids),
             started=self._history.started,
         )
-        return resolve(slot_ids, seen.holders, node_claims)
+        return resolve(slot_ids, observed.holders, node_claims)
 
     async def _wire(
         self,
         slot_ids: frozenset[str],
-        seen: _Seen,
+        observed: _Observed,
         result: Claim | Rejected,
         *,
         allocations: int,
@@ -300,7 +285,7 @@ class PreStartHandler:
             # A concurrent start, whose list from kubelet may lack this container, must not remove
             # the spec as stale while it is written.
             self._writing.add(name)
-            self._remove_stale(seen.holders)
+            self._remove_stale(observed.holders)
             for folder in stores:
                 await _written(folder, spec)
             # The next holder's start waits for this one, and writes its own spec then.
@@ -313,7 +298,7 @@ class PreStartHandler:
         finally:
             self._writing.discard(name)
         uid = result.pod.record.uid
-        live = {pod.record.uid for pod in seen.pods.values() if pod.record.live}
+        live = {pod.record.uid for pod in observed.pods.values() if pod.record.live}
         self._history.took(
             slot_ids, pod_uid=uid, most=result.most, live=() if result.alone else live
         )

@@ -102,12 +102,12 @@ class Registration:
 
     async def run(self) -> None:
         """Check the sockets until cancelled, and at once when kubelet ends its stream."""
-        changed, told = self._plugin.watch_changed, self.problem
+        changed, reported = self._plugin.watch_changed, self.problem
         while True:
             changed.clear()
             await self.ensure_registered()
-            if self.problem != told:
-                told = self.problem
+            if self.problem != reported:
+                reported = self.problem
                 self._on_change()
             if await wait_at_most(self._clock, changed, limit_s=self._poll_s):
                 await self._clock.sleep(_PAUSE_S)

@@ -15,7 +15,7 @@ from deviceplugin.claims import (
 )
 from fracgpu import names
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
-from fracgpu.k8s.quantity import whole_amount
+from fracgpu.k8s.quantity import integer_amount
 from fracgpu.state.allocation import Slice
 from fracgpu.state.pod_info import PodInfo
 
@@ -285,7 +285,7 @@ def _cards_of(slices: Sequence[Slice]) -> frozenset[Slice]:
 
 
 def _slots(spec: ContainerSpec) -> int | None:
-    return whole_amount(spec.limits.get(names.GPU_SLOT, ""))
+    return integer_amount(spec.limits.get(names.GPU_SLOT, ""))
 
 
 def _rejected(reason: RejectReason, text: str) -> Rejected:

@@ -18,7 +18,7 @@ from fracgpu.errors import WireError, counted
 from fracgpu.k8s.container import pod_resource_sum
 from fracgpu.k8s.node import NodeCondition, decode_node
 from fracgpu.k8s.pod import Amounts
-from fracgpu.k8s.quantity import whole_amount
+from fracgpu.k8s.quantity import integer_amount
 from fracgpu.state.pod_info import PodInfo
 
 _LABEL_CHARS: Final = 63
@@ -165,7 +165,7 @@ def held_mib(pods: Iterable[PodInfo]) -> int:
 
 
 def _requested_mib(limits: Mapping[str, str]) -> int:
-    return whole_amount(limits.get(names.GPU_MEM, "")) or 0
+    return integer_amount(limits.get(names.GPU_MEM, "")) or 0
 
 
 def keep_held(want: NodeState, *, held_mib: int) -> NodeState:
@@ -276,7 +276,7 @@ def status_patch(*, have: NodeState, want: NodeState) -> dict[str, Any]:
     wrong = {
         resource: amount
         for resource, amount in want.capacity.items()
-        if whole_amount(have.capacity.get(resource, "")) != int(amount)
+        if integer_amount(have.capacity.get(resource, "")) != int(amount)
     }
     return {"status": {"capacity": wrong}} if wrong else {}
 

@@ -2,24 +2,16 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import aclosing
-from typing import Final, Protocol
+from typing import Final
 
 from deviceplugin.node.inventory import InventoryTracker
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.state.pod_info import PodInfo
-from kube.events import EventLevel, Regarding
+from kube.events import EventLevel, EventRecorder, Regarding
 from kube.kinds import NODES, PODS
 
 # An event's text ends at 1,024 bytes; `fracgpu cards` lists them all.
 _MOST_NAMED: Final = 10
-
-
-class Recorder(Protocol):
-    """The part of an event recorder that we need."""
-
-    async def emit(
-        self, regarding: Regarding, *, reason: str, note: str, level: EventLevel = ...
-    ) -> None: ...
 
 
 class HealthEvents:
@@ -38,22 +30,22 @@ class HealthEvents:
         node: str,
         tracker: InventoryTracker,
         pods: Callable[[], Iterable[PodInfo]],
-        recorder: Recorder,
+        recorder: EventRecorder,
     ) -> None:
         self._node = node
         self._tracker = tracker
         self._pods = pods
         self._recorder = recorder
-        self._seen: Mapping[CardUuid, Card] = {}
+        self._known: Mapping[CardUuid, Card] = {}
 
     async def run(self) -> None:
         """Write events until cancelled."""
         async with aclosing(self._tracker.changes()) as changes:
             async for inventory in changes:
-                before, self._seen = self._seen, inventory.by_uuid()
-                for uuid, card in self._seen.items():
+                before, self._known = self._known, inventory.by_uuid()
+                for uuid, card in self._known.items():
                     await self._compare(before.get(uuid), card)
-                for uuid in sorted(before.keys() - self._seen.keys()):
+                for uuid in sorted(before.keys() - self._known.keys()):
                     await self._became_unhealthy(before[uuid], "it has vanished")
 
     async def _compare(self, before: Card | None, now: Card) -> None:

@@ -1,9 +1,9 @@
 """Writes the node's cards on the Node object, and writes again whatever differs."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import aclosing
-from typing import Any, Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -21,10 +21,10 @@ from deviceplugin.node.capacity import (
 from deviceplugin.node.inventory import InventoryTracker
 from fracgpu import names
 from fracgpu.cards.node_marks import NodeMarks
-from fracgpu.k8s.quantity import whole_amount
-from kube.client import PatchType
+from fracgpu.k8s.quantity import integer_amount
+from kube.client import KubeClient, PatchType
 from kube.errors import KubeError
-from kube.kinds import NODES, Kind
+from kube.kinds import NODES
 from process.clock import Clock, wait_at_most
 
 log = structlog.get_logger()
@@ -34,21 +34,7 @@ _CALM_S: Final = 60.0
 _AFTER_FAILURE_S: Final = 3.0
 
 
-class NodeWriter(Protocol):
-    """The part of a kube client that writes the node."""
-
-    async def patch(
-        self,
-        kind: Kind,
-        name: str,
-        patch: Mapping[str, Any],
-        *,
-        subresource: str | None = None,
-        how: PatchType = PatchType.MERGE,
-    ) -> dict[str, Any]: ...
-
-
-async def take_back(writer: NodeWriter, node: str, marks: NodeMarks) -> None:
+async def take_back(writer: KubeClient, node: str, marks: NodeMarks) -> None:
     """Remove what we wrote on a node, the capacity first: it attracts pods.
 
     Raises:
@@ -89,7 +75,7 @@ class NodeStatusUpdater:
         node: str,
         tracker: InventoryTracker,
         current: Callable[[], NodeState | None],
-        writer: NodeWriter,
+        writer: KubeClient,
         clock: Clock,
         metrics: DevicePluginMetrics,
         blocked: Callable[[], str | None] = lambda: None,
@@ -177,7 +163,7 @@ class NodeStatusUpdater:
         """Return the MiB that pods hold; while that is unknown, all that the node counts now."""
         held_mib = self._held_mib()
         if held_mib is None:
-            return whole_amount(have.capacity.get(names.GPU_MEM, "")) or 0
+            return integer_amount(have.capacity.get(names.GPU_MEM, "")) or 0
         return held_mib
 
     def _unseen(self) -> str | None:

@@ -2,15 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Final
 
 import structlog
 
 from deviceplugin.claims import Claim
 from fracgpu import names
+from kube.client import KubeClient
 from kube.errors import KubeError
-from kube.kinds import PODS, Kind
+from kube.kinds import PODS
 
 log = structlog.get_logger()
 
@@ -18,18 +18,10 @@ log = structlog.get_logger()
 _MAX_WAITING: Final = 1024
 
 
-class PodWriter(Protocol):
-    """The part of a kube client that annotates a pod."""
-
-    async def patch(
-        self, kind: Kind, name: str, patch: Mapping[str, Any], *, namespace: str | None = None
-    ) -> dict[str, Any]: ...
-
-
 class PodAnnotator:
     """Annotates pods in the background, so that no start waits; a failure is only logged."""
 
-    def __init__(self, writer: PodWriter) -> None:
+    def __init__(self, writer: KubeClient) -> None:
         self._writer = writer
         self._waiting: asyncio.Queue[Claim] = asyncio.Queue(maxsize=_MAX_WAITING)
 

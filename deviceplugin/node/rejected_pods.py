@@ -1,17 +1,17 @@
 """Deletes this node's pods that kubelet rejected, once their owners have replaced them."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
 from fracgpu.errors import WireError
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from fracgpu.state.rejected_pod import is_replaced, was_rejected
+from kube.client import KubeClient
 from kube.errors import Conflict, KubeError, NotFound
-from kube.events import EventLevel, Regarding
-from kube.kinds import PODS, Kind
-from kube.objects import ObjectList
+from kube.events import EventLevel, EventRecorder, Regarding
+from kube.kinds import PODS
 from process.clock import Clock
 
 log = structlog.get_logger()
@@ -19,24 +19,6 @@ log = structlog.get_logger()
 _PERIOD_S: Final = 10.0
 # The most deletions in one pass, so that one node cannot flood the API server.
 _MOST_AT_ONCE: Final = 50
-
-
-class PodClient(Protocol):
-    """The part of a kube client that lists pods and deletes one."""
-
-    async def list(self, kind: Kind, *, namespace: str | None = None) -> ObjectList: ...
-
-    async def delete(
-        self, kind: Kind, name: str, *, namespace: str | None = None, uid: str | None = None
-    ) -> None: ...
-
-
-class Recorder(Protocol):
-    """The part of an event recorder that we need."""
-
-    async def emit(
-        self, regarding: Regarding, *, reason: str, note: str, level: EventLevel = ...
-    ) -> None: ...
 
 
 class RejectedPodCleaner:
@@ -56,8 +38,8 @@ class RejectedPodCleaner:
         *,
         node: str,
         pods: Callable[[], Iterable[PodInfo]],
-        client: PodClient,
-        recorder: Recorder,
+        client: KubeClient,
+        recorder: EventRecorder,
         clock: Clock,
         period_s: float = _PERIOD_S,
     ) -> None:

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Final, NewType
 
 from fracgpu import names, units
-from fracgpu.k8s.node_affinity import Taint
+from fracgpu.k8s.node import Taint
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.units import Mib
 

@@ -162,19 +162,19 @@ class CardClassCounts:
         cards: Counter[Mib] = Counter()
         models: dict[Mib, set[str]] = {}
         measured: set[Mib] = set()
-        alike: set[tuple[tuple[Mib, int], ...]] = set()
+        mixes: set[tuple[tuple[Mib, int], ...]] = set()
         for kind, there in self._kinds.items():
             of_kind = (there & counted).bit_count()
             if not of_kind:
                 continue
-            alike.add(kind.cards)
+            mixes.add(kind.cards)
             for size, count in kind.cards:
                 cards[size] += count * of_kind
                 if kind.measured:
                     measured.add(size)
             for size, model in kind.models:
                 models.setdefault(size, set()).add(model)
-        most, as_large = _most_per_node(alike)
+        most, as_large = _most_per_node(mixes)
         classes = [
             CardClass(
                 capacity_mib=size,
@@ -269,12 +269,12 @@ def _flip(sets: dict[_Kind, int], kind: _Kind, node: int) -> None:
 
 
 def _most_per_node(
-    alike: Iterable[tuple[tuple[Mib, int], ...]],
+    mixes: Iterable[tuple[tuple[Mib, int], ...]],
 ) -> tuple[Mapping[Mib, int], Mapping[Mib, int]]:
     """Return by size how many cards of it one node has at most, and how many as large."""
     most: dict[Mib, int] = {}
     as_large: dict[Mib, int] = {}
-    for cards in alike:
+    for cards in mixes:
         larger = 0
         for size, count in sorted(cards, reverse=True):
             larger += count

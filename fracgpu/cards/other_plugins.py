@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from fracgpu.k8s.quantity import whole_amount
+from fracgpu.k8s.quantity import integer_amount
 
 # Resources under which other device plugins offer the cards that we would share.
 _OTHERS: Final = (
@@ -27,7 +27,7 @@ def offered_by_others(allocatable: Mapping[str, str]) -> dict[str, int]:
     A plugin that was removed stays in the node's status with 0, which is not returned.
     """
     counts = {
-        resource: whole_amount(allocatable[resource]) or 0
+        resource: integer_amount(allocatable[resource]) or 0
         for resource in allocatable
         if resource.startswith(_OTHERS)
     }

@@ -81,6 +81,6 @@ def _value(tunable: Tunable, factor: float) -> float:
     if factor == 1:
         return tunable.default
     scaled = min(max(tunable.default * factor, tunable.low), tunable.high)
-    if tunable.whole:
+    if tunable.integer:
         return round(scaled)
     return float(f"{scaled:.4g}")

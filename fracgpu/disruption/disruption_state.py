@@ -1,41 +1,274 @@
-"""The input of a plan: the cluster with usage, heat and past moves; values without decisions."""
+"""The input of a plan: the cluster with usage, heat and past moves, and what is counted from it.
+
+Which cards could bear one more pod, and what past moves forbid, is counted once for a plan.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
+from math import ceil
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fracgpu.cards.card import CardUuid, Health
-from fracgpu.disruption.brakes.budgets import Budgets
-from fracgpu.disruption.cool_cards import CoolCards, PlanIndex
+from fracgpu.disruption.brakes import Budgets, counts
 from fracgpu.disruption.heat import (
     CardHeat,
     CardReading,
     CardUsage,
+    Heat,
+    MeasuredPodUse,
 )
-from fracgpu.disruption.move import PastMove
+from fracgpu.disruption.move import Move, PastMove
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.k8s.scheduling.cluster import SchedulingCluster
 from fracgpu.k8s.workloads.workload_state import WorkloadState
-from fracgpu.placement.snapshot_index import SnapshotIndex
+from fracgpu.placement.snapshot_index import Cells, SnapshotIndex
 from fracgpu.request.need import Strategy
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.snapshot import Snapshot
 
+# Mean share of its time from which on a card has nothing left to give, so that work is being lost.
+FULL_RATIO: Final = 0.98
 
-class OwnerIndex:
-    """The pods by owner, computed once for each set of pods."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoolCards:
+    """What is measured of cool cards, by row and column as in the index of the snapshot.
+
+    Attributes:
+        forecast: the load to expect, 0..1; infinite for a card that is not known to be cool.
+        remembered: the upper quartile of how busy it was over the memory window, 0..1.
+        history: share of the forecast window in which it was measured, 0..1.
+        level: how busy it was over the short window, 0..1.
+        free_mib: its measured free memory.
+        model: the number of its model in *models*.
+    """
+
+    forecast: NDArray[np.float64]
+    level: NDArray[np.float64]
+    remembered: NDArray[np.float64]
+    history: NDArray[np.float64]
+    free_mib: NDArray[np.int64]
+    model: NDArray[np.int64]
+    models: Mapping[str, int]
+
+    def bearing(
+        self,
+        use: MeasuredPodUse,
+        *,
+        model: str,
+        free_mib: int,
+        losing: bool,
+        policy: RebalancerPolicy,
+    ) -> Cells:
+        """Return the cards of a model that would stay cool with one more pod, by what is known.
+
+        How much is known of a card is another question: see `measured`.
+
+        Args:
+            use: what the pod uses where it is.
+            model: of the card that it leaves.
+            free_mib: the free memory that it needs.
+            losing: whether work is lost where it is; then the target may become busier.
+            policy: the limits.
+        """
+        if model not in self.models:
+            return np.zeros(self.forecast.shape, np.bool_)
+        found: Cells = (
+            (self.forecast + use.busy_ratio <= policy.ceiling_ratio)
+            & (self.level + use.high_ratio <= policy.hot_ratio)
+            & (self.remembered + use.busy_ratio <= most_remembered(losing=losing, policy=policy))
+            & (self.free_mib >= free_mib)
+            & (self.model == self.models[model])
+        )
+        return found
+
+    def measured(self, *, losing: bool, policy: RebalancerPolicy) -> Cells:
+        """Return the cards that were measured for long enough to be targets.
+
+        While work is lost where the pod is, *losing*, less must be known of them.
+        """
+        found: Cells = self.history >= needed_history(losing=losing, policy=policy)
+        return found
+
+    def soonest_measured_s(self, cells: Cells, *, losing: bool, policy: RebalancerPolicy) -> float:
+        """Return when the first of some cards can be measured for long enough, in seconds.
+
+        It takes longer if samples are missing meanwhile, or if old ones leave the window.
+        """
+        missing = needed_history(losing=losing, policy=policy) - self.history[cells].max()
+        return max(0.0, float(missing)) * policy.forecast_window_s
+
+    def why_not_measured(self, cells: Cells, *, losing: bool, policy: RebalancerPolicy) -> str:
+        """Return, for people, how many cards only lack history, and when the first has it.
+
+        Empty if there are none among *cells*.
+        """
+        count = int(cells.sum())
+        if not count:
+            return ""
+        minutes = ceil(self.soonest_measured_s(cells, losing=losing, policy=policy) / 60)
+        lack = "cool card with room lacks" if count == 1 else "cool cards with room lack"
+        return f"{count} {lack} history; the first can be a target in {minutes} min"
+
+
+def is_losing(source: CardReading | None) -> bool:
+    """Report whether a card has nothing left to give, so that its pods may lack something.
+
+    Both windows have to show it: a load that varies comes near its whole time now and again.
+    """
+    return source is not None and min(source.level_ratio, source.slow_level_ratio) >= FULL_RATIO
+
+
+def needed_history(*, losing: bool, policy: RebalancerPolicy) -> float:
+    """Return the share of the forecast window in which a target must have been measured.
+
+    While work is lost the long window has to do.
+    """
+    needed_s = policy.forecast_window_s
+    if losing:
+        needed_s = min(needed_s, policy.slow_window_s)
+    return policy.coverage_ratio * (needed_s / policy.forecast_window_s)
+
+
+def most_remembered(*, losing: bool, policy: RebalancerPolicy) -> float:
+    """Return how busy a target may become with the pod if it is as busy as it often was.
+
+    A card that loses work is not left as it is because another one might become as busy.
+    """
+    return 1.0 if losing else policy.hot_ratio
+
+
+class PlanIndex:
+    """Computes what does not change throughout a plan when it is first asked for."""
 
     def __init__(self) -> None:
         self._pods: Mapping[str, PlacedPod] | None = None
-        self._found: dict[str, list[PlacedPod]] = {}
+        self._by_owner: dict[str, list[PlacedPod]] = {}
+        self._cool: CoolCards | None = None
+        self._of: tuple[object, object] = (None, None)
+        self._past: Sequence[PastMove] | None = None
+        self._moving: list[PastMove] = []
+        self._of_owner: dict[str, list[PastMove]] = {}
 
-    def of(self, owner_uid: str, pods: Mapping[str, PlacedPod]) -> Sequence[PlacedPod]:
+    def cool(
+        self,
+        usage: Mapping[CardUuid, CardUsage],
+        heat: Mapping[CardUuid, CardHeat],
+        *,
+        index: SnapshotIndex,
+        snapshot: Snapshot,
+    ) -> CoolCards:
+        """Return the cool cards by their place in *index*."""
+        matrix = index.matrix(snapshot)
+        shape = (matrix.size, matrix.width)
+        if (
+            self._cool is None
+            or self._of[0] is not usage
+            or self._of[1] is not heat
+            or self._cool.forecast.shape != shape
+        ):
+            places = index.places(snapshot)
+            self._cool = _cool_cards(usage, heat, snapshot=snapshot, places=places, shape=shape)
+            self._of = usage, heat
+        return self._cool
+
+    def pods_of(self, owner_uid: str, pods: Mapping[str, PlacedPod]) -> Sequence[PlacedPod]:
         """Return those of *pods* whose controller has this UID."""
         if self._pods is not pods:
-            self._pods, self._found = pods, {}
+            self._pods, self._by_owner = pods, {}
             for pod in pods.values():
-                self._found.setdefault(pod.owner_uid, []).append(pod)
-        return self._found.get(owner_uid, ())
+                self._by_owner.setdefault(pod.owner_uid, []).append(pod)
+        return self._by_owner.get(owner_uid, ())
+
+    def under_way(self, past: Sequence[PastMove]) -> Sequence[PastMove]:
+        """Return the moves of *past* whose replacement is not ready yet."""
+        self._read(past)
+        return self._moving
+
+    def left(
+        self, owner_uid: str, past: Sequence[PastMove], *, policy: RebalancerPolicy, now: datetime
+    ) -> frozenset[CardUuid]:
+        """Return the cards that an owner left so lately that none of its pods returns."""
+        self._read(past)
+        span = timedelta(seconds=policy.return_cooldown_s)
+        return frozenset(
+            past_move.move.source
+            for past_move in self._of_owner.get(owner_uid, ())
+            if counts(past_move, policy.mode) and now - past_move.started_at < span
+        )
+
+    def _read(self, past: Sequence[PastMove]) -> None:
+        if self._past is past:
+            return
+        self._past = past
+        self._moving = [past_move for past_move in past if past_move.under_way]
+        self._of_owner = {}
+        for past_move in past:
+            self._of_owner.setdefault(past_move.move.owner_uid, []).append(past_move)
+
+
+def load_coming(card: CardUuid, under_way: Sequence[PastMove]) -> float:
+    """Return the load that is on its way to a card, as a share of its time."""
+    return sum(
+        past_move.move.busy_ratio
+        for past_move in under_way
+        if card in _destinations(past_move.move, past_move.landed)
+    )
+
+
+def _destinations(move: Move, landed: CardUuid | None) -> tuple[CardUuid, ...]:
+    return (move.target,) if landed is None else (move.target, landed)
+
+
+def is_known_to_be_cool(heat: CardHeat | None, usage: CardUsage | None) -> bool:
+    """Report whether a card may be a target at all: unknown is never cool."""
+    reading = usage.reading if usage else None
+    return (
+        heat is not None
+        and heat.heat is Heat.COOL
+        and reading is not None
+        and not (reading.repeating or reading.broken)
+    )
+
+
+def _cool_cards(
+    usage: Mapping[CardUuid, CardUsage],
+    heat: Mapping[CardUuid, CardHeat],
+    *,
+    snapshot: Snapshot,
+    places: Mapping[CardUuid, tuple[int, int]],
+    shape: tuple[int, int],
+) -> CoolCards:
+    models: dict[str, int] = {}
+    found = CoolCards(
+        forecast=np.full(shape, np.inf),
+        level=np.full(shape, np.inf),
+        remembered=np.full(shape, np.inf),
+        history=np.zeros(shape),
+        free_mib=np.zeros(shape, np.int64),
+        model=np.full(shape, -1, np.int64),
+        models=models,
+    )
+    for node in snapshot.nodes.values():
+        for uuid, info in node.cards.items():
+            if uuid in places and is_known_to_be_cool(heat.get(uuid), usage.get(uuid)):
+                at, reading = places[uuid], _reading(usage[uuid])
+                found.forecast[at] = reading.forecast_ratio
+                found.remembered[at] = reading.remembered_ratio
+                found.history[at] = reading.history_ratio
+                found.level[at] = reading.level_ratio
+                found.free_mib[at] = reading.free_mib
+                found.model[at] = models.setdefault(info.card.model, len(models))
+    return found
+
+
+def _reading(usage: CardUsage) -> CardReading:
+    assert usage.reading is not None, "a cool card is measured"
+    return usage.reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +298,11 @@ class DisruptionState:
     scheduler_name: str
     leading_since: datetime
     budgets: Budgets | None = None
-    owners: OwnerIndex = field(default_factory=OwnerIndex, compare=False, repr=False)
     plan_index: PlanIndex = field(default_factory=PlanIndex, compare=False, repr=False)
 
     def pods_of(self, owner_uid: str) -> Sequence[PlacedPod]:
         """Return the pods of one controller that hold or ask for a share of a card."""
-        return self.owners.of(owner_uid, self.pods)
+        return self.plan_index.pods_of(owner_uid, self.pods)
 
     def learn(self) -> None:
         """Learn what the strategies in use have to know, so that *index* ranks cards by them.

@@ -263,6 +263,15 @@ class PastMove:
             self.move, reserves=self.under_way and self.landed is None, holds=self.under_way
         )
 
+    def holds_cards(self, *, now: datetime) -> bool:
+        """Report whether it keeps cards for its beneficiary: see `fracgpu.state.card_hold`."""
+        beneficiary = self.move.beneficiary
+        if beneficiary is None or self.phase in (MovePhase.ROLLING_BACK, MovePhase.ABORTED):
+            return False
+        if self.phase is MovePhase.RECOMMENDED:
+            return self.under_way  # planned in this very cycle, to be shown
+        return self.under_way or now < beneficiary.held_until
+
     @property
     def only_shown(self) -> bool:
         """Whether it was a dry run or a recommendation: nothing happened."""
@@ -298,9 +307,7 @@ class HeldBack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to do now: the moves, the cards to cordon and to avoid, and why moves are held back."""
+    """What to do now: the moves, and why others are held back."""
 
     moves: tuple[Move, ...] = ()
     held: tuple[HeldBack, ...] = ()
-    cordon: frozenset[CardUuid] = frozenset()
-    avoid: frozenset[CardUuid] = frozenset()

@@ -7,10 +7,10 @@ decided by the same :func:`fracgpu.placement.placement.place` that places new po
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Final
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.brakes.budgets import Budgets
-from fracgpu.disruption.cordons import cards_to_avoid, cards_to_cordon
+from fracgpu.disruption.brakes import Budgets
 from fracgpu.disruption.disruption_state import DisruptionState, budgets_of
 from fracgpu.disruption.heat import (
     CardHeat,
@@ -19,12 +19,15 @@ from fracgpu.disruption.heat import (
     advance,
     blindness,
 )
+from fracgpu.disruption.methods import hot_card, make_room
 from fracgpu.disruption.methods.method import Method
-from fracgpu.disruption.methods.registry import METHODS
 from fracgpu.disruption.move import HeldBack, HoldReason, Move, PastMove, Plan
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.state.ledger import with_claims
 from fracgpu.state.reservation import MoveClaims
+
+# In the order in which they are asked.
+METHODS: Final[tuple[Method, ...]] = (hot_card, make_room)
 
 
 def plan_moves(
@@ -37,8 +40,6 @@ def plan_moves(
     """Return what to move now; the same input always gives the same plan."""
     if policy.mode is Mode.OFF:
         return Plan(held=(HeldBack(subject="cluster", reason=HoldReason.OFF),))
-    to_cordon = cards_to_cordon(state, policy=policy, now=now)
-    to_avoid = cards_to_avoid(state, cordoned=to_cordon, policy=policy, now=now)
     state = _with_under_way(state, policy=policy, now=now)
     moves: list[Move] = []
     held: list[HeldBack] = []
@@ -61,7 +62,7 @@ def plan_moves(
                 break
             moves.append(move)
             state = _with_planned(state, move, policy=policy, now=now)
-    return Plan(moves=tuple(moves), held=tuple(held), cordon=to_cordon, avoid=to_avoid)
+    return Plan(moves=tuple(moves), held=tuple(held))
 
 
 def validate_move(

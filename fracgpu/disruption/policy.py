@@ -33,7 +33,7 @@ class Tunable:
     """One value: its field, what it means, its default and the range it must lie in.
 
     Attributes:
-        whole: only whole numbers will do.
+        integer: only whole numbers will do.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Tunable:
     default: float
     low: float
     high: float
-    whole: bool
+    integer: bool
 
 
 def _tuned(default: float, meaning: str, *, low: float, high: float) -> Any:
@@ -291,7 +291,7 @@ def tunables() -> tuple[Tunable, ...]:
                     default=default,
                     low=low,
                     high=high,
-                    whole=tunable_field.type is int,
+                    integer=tunable_field.type is int,
                 )
             )
     return tuple(found)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.candidates.move_mode import HASH_LABEL, mode_of, released_value
+from fracgpu.disruption.candidates import HASH_LABEL, mode_of, released_value
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.k8s.scheduling.cluster import Change, Flags
 from fracgpu.k8s.scheduling.node_filters import NodeFilter, allowed_nodes, refusals

@@ -1,4 +1,4 @@
-"""What a check found: how bad, what was seen, the cure, and what else it explains."""
+"""What a check found: how bad, what was observed, the cure, and what else it explains."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -29,14 +29,14 @@ class Finding:
     """One thing that is wrong.
 
     Attributes:
-        seen: what was seen, with the names of the objects.
+        observed: what was observed, with the names of the objects.
         cure: a command, or the page that says what to do.
         breaks: what does not work for this reason, such as ``deployment/fracgpu-webhook``.
         needs: what would have to work for this to be found well; see ``ranking.py``.
     """
 
     severity: Severity
-    seen: str
+    observed: str
     cure: str
     breaks: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
@@ -84,18 +84,26 @@ class Result:
 
 
 def error(
-    seen: str, *, cure: str, breaks: Iterable[str] = (), needs: Iterable[str] = ()
+    observed: str, *, cure: str, breaks: Iterable[str] = (), needs: Iterable[str] = ()
 ) -> Finding:
     """Return a finding that is an error."""
     return Finding(
-        severity=Severity.ERROR, seen=seen, cure=cure, breaks=tuple(breaks), needs=tuple(needs)
+        severity=Severity.ERROR,
+        observed=observed,
+        cure=cure,
+        breaks=tuple(breaks),
+        needs=tuple(needs),
     )
 
 
 def warning(
-    seen: str, *, cure: str, breaks: Iterable[str] = (), needs: Iterable[str] = ()
+    observed: str, *, cure: str, breaks: Iterable[str] = (), needs: Iterable[str] = ()
 ) -> Finding:
     """Return a finding that is a warning."""
     return Finding(
-        severity=Severity.WARNING, seen=seen, cure=cure, breaks=tuple(breaks), needs=tuple(needs)
+        severity=Severity.WARNING,
+        observed=observed,
+        cure=cure,
+        breaks=tuple(breaks),
+        needs=tuple(needs),
     )

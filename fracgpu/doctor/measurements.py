@@ -85,8 +85,8 @@ def _prometheus(facts: Facts) -> Iterator[Finding]:
         if not any(answer.series.get(spelling) for spelling in series.spellings):
             yield Finding(
                 severity=series.severity,
-                seen=f"Prometheus at {answer.url} has no series {' or '.join(series.spellings)}: "
-                f"{series.effect}",
+                observed=f"Prometheus at {answer.url} has no series "
+                f"{' or '.join(series.spellings)}: {series.effect}",
                 cure=series.cure,
                 needs=(SHARING_NODES, ALL_AGENTS, workload(AGENT), INSTALLED),
             )

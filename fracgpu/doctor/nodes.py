@@ -36,7 +36,8 @@ from fracgpu.doctor.ranking import (
     workload,
 )
 from fracgpu.errors import WireError, counted
-from fracgpu.k8s.node_affinity import EXCLUDING_EFFECTS, NodeRules, Taint, Toleration
+from fracgpu.k8s.node import Taint
+from fracgpu.k8s.node_affinity import EXCLUDING_EFFECTS, NodeRules, Toleration
 from fracgpu.k8s.release import Release, release_of
 
 _DRIVER_REASONS: Final = ("CardsUnavailable", "NoCardToShare")
@@ -302,17 +303,17 @@ def _load(facts: Facts) -> Iterator[Finding]:
         try:
             at = read_load_time(notes.get(names.NODE_LOAD_TIME, ""))
         except WireError as problem:
-            seen = f"node {name}: its cards' load has no time that can be read ({problem})"
+            observed = f"node {name}: its cards' load has no time that can be read ({problem})"
         else:
             if facts.now - at < HEAT_MAX_AGE:
                 continue
             minutes = int((facts.now - at).total_seconds() // 60)
-            seen = (
+            observed = (
                 f"the load of node {name} was last confirmed {counted(minutes, 'minute')} ago: its "
                 "cards count as the hottest"
             )
         yield warning(
-            seen,
+            observed,
             cure=f"the agent writes it every five minutes; {_logs(facts, name)}",
             needs=[agent_on(name)],
         )

@@ -1,4 +1,4 @@
-"""Which findings follow from which: a cause is told once, with its consequences below it."""
+"""Which findings follow from which: a cause is listed once, with its consequences below it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

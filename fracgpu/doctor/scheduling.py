@@ -173,19 +173,19 @@ def _lease_problem(facts: Facts, name: str, deployment: str, effect: str) -> Ite
     duration_s = spec.get("leaseDurationSeconds")
     length = timedelta(seconds=duration_s if isinstance(duration_s, int) else 15)
     if not holder:
-        seen = f"Lease {name} has no holder"
+        observed = f"Lease {name} has no holder"
     elif renewed is None or facts.now - renewed > length + _SLACK:
         since = (
             f"has not renewed it since {renewed:%Y-%m-%d %H:%M:%S} UTC"
             if renewed
             else "never renewed it"
         )
-        seen = f"Lease {name}: its holder {holder} {since}"
+        observed = f"Lease {name}: its holder {holder} {since}"
     else:
         return
     kubectl = f"kubectl -n {facts.system_namespace}"
     yield error(
-        f"{seen}: {effect}",
+        f"{observed}: {effect}",
         cure=f"{kubectl} get pods -l app.kubernetes.io/name={deployment}; "
         f"{kubectl} logs deployment/{deployment}",
         breaks=[EXTENDER_LEADER] if name == EXTENDER_LEASE else (),

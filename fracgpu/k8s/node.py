@@ -16,19 +16,19 @@ class NodeMetadata(msgspec.Struct):
     labels: dict[str, str] | None = None
 
 
-class NodeTaint(msgspec.Struct, frozen=True):
-    """A taint, of any effect."""
+class Taint(msgspec.Struct, frozen=True, kw_only=True):
+    """A taint of a node; pods that do not tolerate it are not scheduled there."""
 
     key: str = ""
     value: str = ""
-    effect: str = ""
+    effect: str = "NoSchedule"
 
 
 class NodeSpec(msgspec.Struct):
     """``spec``."""
 
     unschedulable: bool = False
-    taints: list[NodeTaint] | None = None
+    taints: list[Taint] | None = None
 
 
 class NodeCondition(msgspec.Struct):

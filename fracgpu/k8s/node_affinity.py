@@ -8,21 +8,12 @@ from typing import Final
 import msgspec
 
 from fracgpu.k8s.affinity import NodeExpressionJson, NodeSelectorJson, read_affinity
-from fracgpu.k8s.node import Node
+from fracgpu.k8s.node import Node, Taint
 from fracgpu.k8s.selectors import operator_holds
 
 NAME_FIELD: Final = "metadata.name"
 EXCLUDING_EFFECTS: Final = ("NoSchedule", "NoExecute")
 SOFT_EFFECTS: Final = ("PreferNoSchedule",)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taint:
-    """A taint of a node; pods that do not tolerate it are not scheduled there."""
-
-    key: str
-    value: str = ""
-    effect: str = "NoSchedule"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +64,7 @@ Source: kubernetes.io, "Assigning Pods to Nodes".
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Toleration:
+class Toleration(msgspec.Struct, frozen=True, kw_only=True):
     """A toleration of a pod; an empty effect or key stands for every one."""
 
     key: str = ""
@@ -143,14 +133,7 @@ def any_term_holds(terms: NodeTerms, labels: Mapping[str, str], *, node: str) ->
     )
 
 
-class _Toleration(msgspec.Struct, frozen=True):
-    key: str = ""
-    operator: str = ""
-    value: str = ""
-    effect: str = ""
-
-
-_tolerations_decoder: Final = msgspec.json.Decoder(tuple[_Toleration, ...])
+_tolerations_decoder: Final = msgspec.json.Decoder(tuple[Toleration, ...])
 
 
 @lru_cache(maxsize=4096)
@@ -186,10 +169,7 @@ def read_tolerations(tolerations: bytes) -> tuple[Toleration, ...]:
     Raises:
         ValueError: they are not what they should be.
     """
-    return tuple(
-        Toleration(key=found.key, operator=found.operator, value=found.value, effect=found.effect)
-        for found in (_tolerations_decoder.decode(tolerations) if tolerations else ())
-    )
+    return _tolerations_decoder.decode(tolerations) if tolerations else ()
 
 
 def selector_expressions(selector: Mapping[str, str]) -> tuple[NodeExpression, ...]:
@@ -226,8 +206,4 @@ def _expressions(
 
 def taints_of(node: Node, *, effects: Collection[str] = EXCLUDING_EFFECTS) -> tuple[Taint, ...]:
     """Return the taints of a node that have one of *effects*."""
-    return tuple(
-        Taint(key=taint.key, value=taint.value, effect=taint.effect)
-        for taint in node.spec.taints or ()
-        if taint.effect in effects
-    )
+    return tuple(taint for taint in node.spec.taints or () if taint.effect in effects)

@@ -50,7 +50,7 @@ def parse_or_zero(text: str) -> Decimal:
     return min(max(Decimal(0), amount), _MOST) if amount.is_finite() else Decimal(0)
 
 
-def whole_amount(text: str) -> int | None:
+def integer_amount(text: str) -> int | None:
     """Return the amount of an extended resource, or None when it is not a whole number ≥ 0.
 
     The API server writes 4000 as ``4k``. Source: kubernetes.io "Quantity", canonical form.
@@ -118,23 +118,23 @@ def _read(quantity: str | int | float) -> tuple[Fraction, _Form]:
     return number * Fraction(_SUFFIXES[suffix]), form
 
 
-def _canonical_binary(whole: int) -> str:
+def _canonical_binary(amount: int) -> str:
     power = 0
-    while whole % _KIBI == 0 and power < len(_BINARY) - 1:
-        whole //= _KIBI
+    while amount % _KIBI == 0 and power < len(_BINARY) - 1:
+        amount //= _KIBI
         power += 1
-    return f"{whole}{_BINARY[power]}"
+    return f"{amount}{_BINARY[power]}"
 
 
 def _canonical_decimal(value: Fraction, form: _Form) -> str:
     if value == 0:
         return "0"
     nanos = value * 10**9
-    whole = -(-nanos.numerator // nanos.denominator)
+    amount = -(-nanos.numerator // nanos.denominator)
     exponent = -9
-    while whole % 1000 == 0 and exponent < max(_BY_EXPONENT):
-        whole //= 1000
+    while amount % 1000 == 0 and exponent < max(_BY_EXPONENT):
+        amount //= 1000
         exponent += 3
     if form is _Form.EXPONENT:
-        return f"{whole}e{exponent}" if exponent else str(whole)
-    return f"{whole}{_BY_EXPONENT[exponent]}"
+        return f"{amount}e{exponent}" if exponent else str(amount)
+    return f"{amount}{_BY_EXPONENT[exponent]}"

@@ -124,12 +124,12 @@ def parse_label_selector(text: str) -> LabelSelector:
     requirements = []
     rest = text
     while rest.strip():
-        requirement, rest = _term(rest, whole=text)
+        requirement, rest = _term(rest, selector=text)
         requirements.append(requirement)
     return LabelSelector(tuple(requirements))
 
 
-def _term(text: str, *, whole: str) -> tuple[Requirement, str]:
+def _term(text: str, *, selector: str) -> tuple[Requirement, str]:
     for pattern in (_SET, _EQUAL, _COMPARE, _EXISTS):
         match = pattern.match(text)
         end = match and _SEPARATOR.match(text, match.end())
@@ -138,7 +138,7 @@ def _term(text: str, *, whole: str) -> tuple[Requirement, str]:
             if end[1] and not rest.strip():
                 break  # a comma with nothing after it
             return _requirement(match), rest
-    raise ValueError(f"unable to parse requirement: {text.strip()!r} in selector {whole!r}")
+    raise ValueError(f"unable to parse requirement: {text.strip()!r} in selector {selector!r}")
 
 
 def _requirement(match: re.Match[str]) -> Requirement:

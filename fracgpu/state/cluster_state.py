@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid, NodeCards
-from fracgpu.k8s.node_affinity import Taint
+from fracgpu.k8s.node import Taint
 from fracgpu.k8s.scheduling.cluster import SchedulingCluster
 from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
 from fracgpu.k8s.scheduling.objects import ScheduledPod, SchedulingNode, shared_labels

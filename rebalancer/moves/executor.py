@@ -1,9 +1,7 @@
 """Advances each move by what the API server shows, so that a crash loses nothing.
 
-What a move does next is decided without I/O: by `preparing` before anybody is disturbed, by
-`surging` while a replacement becomes Ready beside the pod, by `evicting` from the eviction on. This
-module reads the facts, writes the record before the side effect that it announces, performs that,
-and reports it.
+What a move does next is decided without I/O, by `steps`. This module reads the facts, writes the
+record before the side effect that it announces, performs that, and reports it.
 """
 
 import random
@@ -17,31 +15,35 @@ from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.move import ENDED, Ending
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.state.move_object import MovePhase
-from rebalancer.moves.evictor import EvictionOutcome, EvictionResult
+from rebalancer.moves.observer import Observer
 from rebalancer.moves.record import MoveRecord
-from rebalancer.moves.steps.evicting import (
+from rebalancer.moves.side_effects import SideEffects
+from rebalancer.moves.steps import (
+    Action,
+    Do,
+    Enter,
+    EvictionOutcome,
+    EvictionResult,
+    MoveFacts,
+    Step,
+    StepContext,
+    Wait,
+    demote_answered,
     evict_answered,
     evicted,
     evicting,
-    verification,
-    verifying,
-)
-from rebalancer.moves.steps.facts import MoveFacts
-from rebalancer.moves.steps.preparing import (
     notice_answered,
     noticed,
     planned,
     preflight_answered,
-    reserved,
-)
-from rebalancer.moves.steps.step import Action, Do, Enter, Step, StepContext, Wait
-from rebalancer.moves.steps.surging import (
-    demote_answered,
     release_answered,
     replacement_ready,
+    reserved,
     restore_answered,
     rolling_back,
     surging,
+    verification,
+    verifying,
 )
 
 log = structlog.get_logger()
@@ -67,20 +69,6 @@ _BY_ACTION: Final[Mapping[Action, Callable[[MoveRecord, EvictionResult, StepCont
     Action.RESTORE: restore_answered,
     Action.UNMARK: restore_answered,
 }
-
-
-class Observes(Protocol):
-    """What this module needs of :class:`rebalancer.moves.observer.Observer`."""
-
-    def observe(self, record: MoveRecord, context: StepContext) -> Awaitable[MoveFacts]: ...
-
-
-class Performs(Protocol):
-    """What this module needs of :class:`rebalancer.moves.side_effects.SideEffects`."""
-
-    def perform(
-        self, action: Action, record: MoveRecord, facts: MoveFacts, context: StepContext
-    ) -> Awaitable[EvictionResult]: ...
 
 
 class MoveReporter(Protocol):
@@ -130,8 +118,8 @@ class MoveExecutor:
 
     def __init__(
         self,
-        observer: Observes,
-        effects: Performs,
+        observer: Observer,
+        effects: SideEffects,
         reporter: MoveReporter,
         persist: Callable[[MoveRecord], Awaitable[MoveRecord]],
         *,

@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from fracgpu import names
-from fracgpu.disruption.candidates.move_mode import original_value
+from fracgpu.disruption.candidates import original_value
 from fracgpu.disruption.move import UNDER_WAY
 from fracgpu.errors import WireError
 from fracgpu.state.card_hold import hold_of
@@ -17,11 +17,10 @@ from fracgpu.state.pod_info import decode_pod_info
 from kube.client import KubeClient, PatchType
 from kube.errors import KubeError, NotFound
 from kube.kinds import PODS
-from rebalancer.moves.observer import orphans_of, victim_of
-from rebalancer.moves.owners import Owners
+from rebalancer.moves.observer import Owners, orphans_of, victim_of
 from rebalancer.moves.record import MoveRecord, outlived
 from rebalancer.moves.side_effects import restoring
-from rebalancer.moves.steps.facts import OwnerFacts
+from rebalancer.moves.steps import OwnerFacts
 from rebalancer.moves.store import MoveStore
 
 log = structlog.get_logger()

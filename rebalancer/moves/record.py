@@ -12,19 +12,31 @@ from typing import Any, Final
 import msgspec
 
 from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.move import DISTURBING, ENDED, UNDER_WAY, Ending, Move, PastMove
+from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.state.move_object import (
+    CardReference,
     MoveMeta,
     MoveMode,
     MoveObject,
     MovePhase,
+    MoveReason,
     MoveSpec,
     MoveStatus,
+    OwnerReference,
+    PodReference,
     Replacement,
+    RequestedShare,
     Transition,
 )
 from fracgpu.state.reservation import claims_of
 from fracgpu.units import Mib
+from kube.kinds import JOBS, REPLICASETS, REPLICATION_CONTROLLERS, STATEFULSETS
+
+OWNER_KINDS: Final = {
+    kind.kind: kind for kind in (REPLICASETS, STATEFULSETS, JOBS, REPLICATION_CONTROLLERS)
+}
 
 KEPT: Final = timedelta(days=7)  # the longest budget covers a day; people look back a week
 MOST_KEPT: Final = 1000  # objects of some 2 KiB
@@ -227,6 +239,71 @@ def a_replacement(
     return Replacement(name=name, uid=uid, node=node, card=card or "")
 
 
+def spec_of(
+    move: Move,
+    state: DisruptionState,
+    *,
+    policy: RebalancerPolicy,
+    config_hash: str,
+    now: datetime,
+    holds: bool = True,
+) -> MoveSpec:
+    """Return the spec of a move planned on *state*.
+
+    Args:
+        move: the decision.
+        state: on which it was made.
+        policy: by which it was made.
+        config_hash: of the policy.
+        now: the time of the plan.
+        holds: the move reserves its target; one that is only rehearsed or shown does not.
+    """
+    pod = state.pods.get(move.pod_uid)
+    kind, owner, _ = (pod.info.owner if pod else None) or ("ReplicaSet", "unknown", "")
+    source = _card(state, move.source, node=move.source_node)
+    target = _card(state, move.target, node=move.target_node)
+    beneficiary = move.beneficiary
+    why = (
+        f"card {source.display} is busy {move.level_ratio:.0%} of the time"
+        if beneficiary is None
+        else f"pod {beneficiary.namespace}/{beneficiary.name} waits for card {source.display}"
+    )
+    message = f"{why}; card {target.display} has room"
+    if beneficiary is not None and not holds:
+        beneficiary = msgspec.structs.replace(beneficiary, held_until=now)
+    return MoveSpec(
+        pod=PodReference(namespace=move.namespace, name=move.name, uid=move.pod_uid),
+        owner=OwnerReference(
+            api_version=OWNER_KINDS[kind].group_version if kind in OWNER_KINDS else "v1",
+            kind=kind,
+            name=owner,
+            uid=move.owner_uid,
+        ),
+        source=source,
+        target=target,
+        request=RequestedShare(mib=move.mib, cores=move.cores, slots=move.slots),
+        mode=move.mode,
+        method=move.method,
+        plan=move.plan,
+        reason=MoveReason(
+            message=message,
+            busy_ratio=move.busy_ratio,
+            level_ratio=move.level_ratio,
+            gain_points=move.gain_points,
+        ),
+        reserved_until=now + longest_before_bound(move.mode, policy) if holds else now,
+        source_denied_until=now + timedelta(seconds=policy.return_cooldown_s) if holds else now,
+        beneficiary=beneficiary,
+        config_hash=config_hash,
+    )
+
+
+def longest_before_bound(mode: MoveMode, policy: RebalancerPolicy) -> timedelta:
+    """Return how long after its plan a move may still need the reservation."""
+    before = policy.plan_ttl_s + policy.notice_s + policy.replacement_ttl_s
+    return timedelta(seconds=before + (policy.evict_ttl_s if mode is MoveMode.EVICT else 0.0))
+
+
 def move_of(spec: MoveSpec) -> Move:
     """Return the decision in a spec."""
     return Move(
@@ -290,3 +367,9 @@ def _shortened(transitions: tuple[Transition, ...]) -> tuple[Transition, ...]:
         return transitions
     half = _MOST_TRANSITIONS // 2
     return (*transitions[:half], *transitions[-half:])
+
+
+def _card(state: DisruptionState, card: CardUuid, *, node: str) -> CardReference:
+    info = state.snapshot.card(card)
+    index = info.card.index if info is not None else 0
+    return CardReference(node=node, card=card, index=index, display=f"{node}/{index}")

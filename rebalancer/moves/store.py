@@ -4,13 +4,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
+import msgspec
+
 from fracgpu.errors import WireError
-from fracgpu.state.move_object import decode_move
+from fracgpu.state.move_object import MoveObject, decode_move
 from kube.client import KubeClient
 from kube.errors import NotFound
 from kube.kinds import CUSTOM_RESOURCE_DEFINITIONS, MOVES
 from kube.objects import encode, identity
-from rebalancer.moves.conversion import object_of, record_of, with_metadata_of
 from rebalancer.moves.record import MoveRecord
 
 _DEFINITION: Final = f"{CUSTOM_RESOURCE_DEFINITIONS.kind} moves.fracgpu.io"
@@ -76,7 +77,7 @@ class MoveStore:
             known = self._keep(record, created)
         self._guard()
         stored = await self._client.replace(
-            MOVES, object_of(with_metadata_of(record, known.object)), subresource="status"
+            MOVES, object_of(_with_metadata_of(record, known.object)), subresource="status"
         )
         return self._keep(record, stored)
 
@@ -93,14 +94,27 @@ class MoveStore:
         self._records.pop(record.id, None)
 
     def _keep(self, record: MoveRecord, stored: dict[str, Any]) -> MoveRecord:
-        kept = with_metadata_of(record, decode_move(encode(stored)))
+        kept = _with_metadata_of(record, decode_move(encode(stored)))
         self._records[kept.id] = kept
         return kept
 
 
+def object_of(record: MoveRecord) -> dict[str, Any]:
+    """Return a record as the JSON object that the API server stores."""
+    found: dict[str, Any] = msgspec.to_builtins(record.object)
+    found["status"]["phase"] = record.phase.value  # shown even where it is the default
+    return found
+
+
+def _with_metadata_of(record: MoveRecord, stored: MoveObject) -> MoveRecord:
+    """Return a record with the metadata under which it was stored."""
+    merged = msgspec.structs.replace(record.object, metadata=stored.metadata)
+    return MoveRecord(object=merged, dry_run=record.dry_run)
+
+
 def _readable(body: bytes) -> MoveRecord:
     try:
-        return record_of(body)
+        return MoveRecord(object=decode_move(body))
     except WireError as error:
         name = identity(body).name
         raise MovesUnreadable(f"Move {name}: {error}; delete it to forget it") from error

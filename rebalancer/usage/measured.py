@@ -9,8 +9,7 @@ from fracgpu.disruption.heat import CardReading, CardUsage, MeasuredPodUse, Read
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.units import MAX_MIB, Mib
 from rebalancer.usage import promql
-from rebalancer.usage.answers import Sample
-from rebalancer.usage.prometheus import QueryError, QueryFailed, is_sane
+from rebalancer.usage.prometheus import QueryError, QueryFailed, Sample, is_sane
 
 _PERCENT: Final = 100.0
 _LATE_SCRAPES: Final = 2  # age of the newest sample from which on one more must come first

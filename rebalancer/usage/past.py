@@ -9,8 +9,8 @@ from fracgpu.disruption.move import PastMove
 from fracgpu.disruption.planner import advance_all
 from fracgpu.disruption.policy import RebalancerPolicy
 from rebalancer.usage import promql
-from rebalancer.usage.answers import Sample
 from rebalancer.usage.measured import Measured, MeasuredUsage, Querier
+from rebalancer.usage.prometheus import Sample
 
 
 class AsOf:

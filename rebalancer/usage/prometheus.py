@@ -9,9 +9,10 @@ import json
 import math
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from types import TracebackType
@@ -26,7 +27,6 @@ from requests.adapters import HTTPAdapter
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 from urllib3.util import Retry, Timeout
 
-from rebalancer.usage.answers import Sample, Series, samples_in, series_in
 from rebalancer.usage.credentials import (
     DIR_FLAG,
     CredentialFiles,
@@ -41,6 +41,7 @@ log = structlog.get_logger()
 _T = TypeVar("_T")
 
 _ERROR_CHARS: Final = 300
+_VECTOR_PARTS: Final = 2
 _DENIED: Final = (requests.codes.unauthorized, requests.codes.forbidden)
 
 # A Thanos Querier merges the series of replicas, and fails instead of leaving a store out
@@ -71,6 +72,23 @@ class QueryFailed(Exception):  # noqa: N818 - says what happened
     def __init__(self, trouble: QueryError, detail: str) -> None:
         super().__init__(f"{trouble.value}: {detail[:_ERROR_CHARS]}")
         self.trouble = trouble
+
+
+# https://prometheus.io/docs/prometheus/latest/querying/api/#expression-query-result-formats
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One series of an instant vector; *value* may be NaN or infinite."""
+
+    labels: Mapping[str, str]
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One series of a matrix: pairs of Unix time and value, oldest first."""
+
+    labels: Mapping[str, str]
+    points: tuple[tuple[float, float], ...]
 
 
 class Prometheus:
@@ -389,3 +407,38 @@ def _refuse_partial(response: requests.Response, body: bytes) -> None:
 def is_sane(value: float, *, low: float, high: float) -> bool:
     """Report whether a measured value is finite and within bounds."""
     return math.isfinite(value) and low <= value <= high
+
+
+def samples_in(result: Any) -> tuple[Sample, ...]:
+    """Return the samples of an instant query's result.
+
+    Raises:
+        TypeError, KeyError, ValueError, IndexError: it is not as the API specifies.
+    """
+    if not isinstance(result, list):
+        raise TypeError(f"result is {type(result).__name__}")
+    if len(result) == _VECTOR_PARTS and not isinstance(result[0], dict):
+        return (Sample(labels={}, value=float(result[1])),)  # a scalar: [time, "value"]
+    return tuple(
+        Sample(
+            labels={str(k): str(v) for k, v in series["metric"].items()},
+            value=float(series["value"][1]),
+        )
+        for series in result
+    )
+
+
+def series_in(result: Any) -> tuple[Series, ...]:
+    """Return the series of a range query's result.
+
+    Raises:
+        TypeError, KeyError, ValueError: it is not as the API specifies.
+    """
+    return tuple(_series(series) for series in result)
+
+
+def _series(series: Any) -> Series:
+    return Series(
+        labels={str(k): str(v) for k, v in series["metric"].items()},
+        points=tuple((float(at_s), float(value)) for at_s, value in series["values"]),
+    )

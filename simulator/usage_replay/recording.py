@@ -8,8 +8,7 @@ from typing import Final, Protocol
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from rebalancer.usage import promql
-from rebalancer.usage.answers import Sample, Series
-from rebalancer.usage.prometheus import QueryError, QueryFailed
+from rebalancer.usage.prometheus import QueryError, QueryFailed, Sample, Series
 
 _PERCENT: Final = 100.0
 _LONGEST_PIECE_S: Final = 3600.0

@@ -13,7 +13,7 @@ from typing import Final
 
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, NodeCards
-from fracgpu.disruption.brakes.breakers import effective_mode, open_breakers
+from fracgpu.disruption.brakes import effective_mode, open_breakers
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardHeat, CardUsage
 from fracgpu.disruption.move import Ending, Move, PastMove

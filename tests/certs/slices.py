@@ -9,7 +9,7 @@ from kube.kinds import ENDPOINT_SLICES, Kind
 from kube.objects import ObjectList, Raw
 
 
-class WithReplicas:
+class WithReplicas(KubeClient):
     """The real client, with the Services' replicas at *urls*; None means an unknown kind."""
 
     def __init__(self, kube: KubeClient | None, urls: dict[str, list[str]] | None) -> None:

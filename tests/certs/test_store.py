@@ -83,7 +83,7 @@ async def test_labels_and_other_values_of_the_secret_stay(
     assert after.body["metadata"]["labels"] == {"app": "fracgpu"}
 
 
-class Answering:
+class Answering(KubeClient):
     """A client whose only Secret has the given data."""
 
     def __init__(self, data: object) -> None:

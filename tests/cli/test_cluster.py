@@ -17,7 +17,7 @@ from cli.cluster import (
 )
 from fracgpu import names
 from fracgpu.explain.subject import read_subject
-from fracgpu.k8s.node_affinity import Taint
+from fracgpu.k8s.node import Taint
 from fracgpu.request.need import Strategy
 from fracgpu.state.node_info import observe_node
 from kube.client import KubeClient

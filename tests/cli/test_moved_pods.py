@@ -12,7 +12,7 @@ from kube.access import connect_to
 from kube.client import KubeClient
 from kube.kinds import PODS, REPLICASETS
 from process.clock import SystemClock
-from rebalancer.moves.steps.facts import DELETION_COST, LOWEST_COST
+from rebalancer.moves.steps import DELETION_COST, LOWEST_COST
 from simulator.apiserver.server import ApiServer
 from tests.fakes.clock import VirtualClock
 from tests.support.moving import HASH, NAMESPACE, OWNER, SurgeCluster, a_surge_cluster, schedule

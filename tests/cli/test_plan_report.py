@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from cli.plan_report import report_json, report_on
 from cli.printers.plan_lines import plan_lines
-from fracgpu.disruption.brakes.breakers import OpenBreaker, open_breakers
+from fracgpu.disruption.brakes import OpenBreaker, open_breakers
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardReading, Heat
 from fracgpu.disruption.move import Ending, HoldReason

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from fracgpu.disruption.candidates.move_mode import HASH_LABEL, released_value
+from fracgpu.disruption.candidates import HASH_LABEL, released_value
 from kube.access import connect
 from kube.client import KubeClient
 from kube.errors import TooManyRequests, Unavailable
 from kube.kinds import DEPLOYMENTS, NAMESPACES, PDBS, PODS, REPLICASETS
 from process.clock import SystemClock
-from rebalancer.moves.steps.facts import DELETION_COST, LOWEST_COST
+from rebalancer.moves.steps import DELETION_COST, LOWEST_COST
 from simulator.apiserver.server import ApiServer
 from simulator.controllers.manager import run_controllers
 from simulator.objects import Json

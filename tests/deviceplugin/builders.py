@@ -14,7 +14,7 @@ from deviceplugin.cards.interface import (
     DeviceNode,
 )
 from deviceplugin.claims import RuntimeContainers, SlotHolder
-from deviceplugin.container.injection import SpecStore
+from deviceplugin.container.injection import Injection, SpecStore
 from deviceplugin.node.inventory import Inventory, InventoryTracker
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, Health
@@ -180,11 +180,15 @@ def a_holder(pod: str = "train-0", container: str = "train", ids: str = "s1") ->
     )
 
 
-class OneLocation:
+class OneLocation(Injection):
     """Writes every container's spec to the same folders, by default the one of CDI specs."""
 
     def __init__(self, *stores: SpecStore) -> None:
-        self.folders = stores
+        self.locations = stores
+
+    @property
+    def folders(self) -> Sequence[SpecStore]:
+        return self.locations
 
     async def stores(self, name: str) -> Sequence[SpecStore]:
         return self.folders

@@ -1,6 +1,5 @@
 """At shutdown the agent removes everything of its own, if the node no longer shares."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,9 @@ from deviceplugin.container.device_links import LinkFolder
 from deviceplugin.container.injection import AllocatedFolders
 from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
 from fracgpu import names
-from kube.client import PatchType
+from kube.client import KubeClient
 from kube.errors import Unavailable
-from kube.events import EventLevel, Regarding
+from kube.events import EventLevel, EventRecorder, Regarding
 from kube.kinds import Kind
 from tests.deviceplugin.builders import NODE, a_holder, a_pod
 
@@ -22,7 +21,7 @@ Json = dict[str, Any]
 S1, S2 = device_name({"s1"}), device_name({"s2"})
 
 
-class FakeNode:
+class FakeNode(KubeClient, EventRecorder):
     """A node that carries our marks, and the patches to it."""
 
     def __init__(self, *, share: str | None) -> None:
@@ -39,21 +38,13 @@ class FakeNode:
         self.writes: list[Json] = []
         self.events: list[tuple[str, str]] = []
 
-    async def get_object(self, kind: Kind, name: str) -> Json:
+    async def get_object(self, kind: Kind, name: str, **_: Any) -> Json:
         if self.down:
             raise Unavailable(verb="GET", path="/", status=None, reason="NoAnswer", message="gone")
         assert (kind.kind, name) == ("Node", NODE)
         return self.body
 
-    async def patch(
-        self,
-        kind: Kind,
-        name: str,
-        patch: Mapping[str, Any],
-        *,
-        subresource: str | None = None,
-        how: PatchType = PatchType.MERGE,
-    ) -> Json:
+    async def patch(self, kind: Kind, name: str, patch: Any, **_: Any) -> Json:
         self.writes.append(dict(patch))
         return {}
 

@@ -13,7 +13,7 @@ import pytest
 from fracgpu import names
 from fracgpu.cards.annotations import read_cards
 from fracgpu.cards.card import Health
-from fracgpu.k8s.quantity import whole_amount
+from fracgpu.k8s.quantity import integer_amount
 from kube.client import KubeClient
 from kube.kinds import EVENTS, NODES, PODS
 from kube.objects import decode_object
@@ -97,7 +97,7 @@ async def test_a_sick_card_takes_no_container_until_it_is_well(node: Node) -> No
     async def reported() -> bool:
         body = await node.client.get_object(NODES, node.name)
         cards = read_cards(body["metadata"]["annotations"][names.NODE_CARDS])
-        memory = whole_amount(body["status"]["allocatable"][names.GPU_MEM])
+        memory = integer_amount(body["status"]["allocatable"][names.GPU_MEM])
         return cards[1].health is Health.UNHEALTHY and memory == 3 * 24_000
 
     await until(reported, what="the node shows the unhealthy card")
@@ -288,7 +288,7 @@ async def test_a_card_that_an_operator_takes_out_of_service_stops_taking_slices_
 
     async def memory(mib: int) -> bool:
         body = await node.client.get_object(NODES, node.name)
-        return whole_amount(body["status"]["allocatable"].get(names.GPU_MEM, "")) == mib
+        return integer_amount(body["status"]["allocatable"].get(names.GPU_MEM, "")) == mib
 
     await annotate(node.uuid(1))
     await until(lambda: memory(3 * 24_000), what="the card's memory is no longer offered")

@@ -15,7 +15,7 @@ from aiohttp import ClientError, ClientSession
 from fracgpu import names
 from fracgpu.cards.annotations import read_cards
 from fracgpu.cards.card import Card, CardUuid, Health
-from fracgpu.k8s.quantity import whole_amount
+from fracgpu.k8s.quantity import integer_amount
 from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.kinds import NODES, PODS
@@ -55,7 +55,7 @@ class Agent:
 
     async def memory(self) -> int | None:
         body = await self.client.get_object(NODES, self.node.name)
-        return whole_amount(body["status"].get("capacity", {}).get(names.GPU_MEM, ""))
+        return integer_amount(body["status"].get("capacity", {}).get(names.GPU_MEM, ""))
 
     async def measured(self) -> set[str]:
         """Return the UUIDs of the cards that have metrics in a scrape."""

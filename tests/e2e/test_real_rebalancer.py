@@ -12,7 +12,8 @@ from kube.access import connect
 from kube.client import KubeClient
 from kube.errors import Conflict
 from kube.kinds import PODS
-from rebalancer.moves.evictor import EvictionOutcome, Evictor, judge
+from rebalancer.moves.side_effects import Evictor, judge
+from rebalancer.moves.steps import EvictionOutcome
 from tests.support.moving import (
     NAMESPACE,
     a_rig,

@@ -29,9 +29,9 @@ from kube.kinds import (
 )
 from kube.leader_election import LeaderElector
 from process.clock import SystemClock
-from rebalancer.moves.evictor import EvictionOutcome
-from rebalancer.moves.owners import OWNER_KINDS, Owners
-from rebalancer.moves.steps.facts import OwnerFacts
+from rebalancer.moves.observer import Owners
+from rebalancer.moves.record import OWNER_KINDS
+from rebalancer.moves.steps import EvictionOutcome, OwnerFacts
 from simulator.demo.service_accounts import deployed, issue_token
 from tests.support.moving import NAMESPACE, SurgeCluster, a_surge_cluster
 from tests.support.permissions import audit_flags, calls, missing, permissions, spare

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from fracgpu.k8s.node_affinity import Taint
+from fracgpu.k8s.node import Taint
 from kube.client import KubeClient
 from kube.kinds import (
     NODES,

@@ -152,6 +152,7 @@ async def test_switched_off_it_measures_and_does_nothing_else(kube: KubeClient) 
         assert rig.store.records == ()
         assert rig.figure("cards", state="hot") == 1
         assert rig.figure("decisions_total", outcome="held", reason="off") == 5
+        assert rig.figure("cordoned_cards") == 0
         assert await cordons_of(kube, "n1") == {}
 
 

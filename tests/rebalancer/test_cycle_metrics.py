@@ -16,9 +16,8 @@ from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardReading, CardUsage, Heat, HeatCause, ReadingQuality
 from fracgpu.disruption.move import Ending, HeldBack, HoldReason, Plan
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
-from rebalancer.cycle_metrics import CycleMetrics
 from rebalancer.hindsight import Hindsight, SourceFate, TargetFate
-from rebalancer.metrics import RebalancerMetrics, move_labels
+from rebalancer.metrics import CycleMetrics, RebalancerMetrics, move_labels
 from rebalancer.usage.measured import Measured
 from rebalancer.usage.prometheus import QueryError, QueryFailed
 from tests.fakes.clock import NOON, VirtualClock

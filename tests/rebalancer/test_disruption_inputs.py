@@ -2,8 +2,6 @@
 
 from fracgpu.request.need import Strategy
 from kube.client import KubeClient
-from rebalancer.disruption_inputs import DisruptionInputs, disruption_state
-from rebalancer.usage.measured import Measured
 from tests.fakes.clock import NOON
 from tests.support.moving import a_rig, make_cluster
 from tests.support.rebalancing import COOL_CARD, HOT_CARD, LONG_AGO, a_past_move
@@ -11,20 +9,21 @@ from tests.support.rebalancing import COOL_CARD, HOT_CARD, LONG_AGO, a_past_move
 
 async def test_it_has_the_clusters_cards_and_pods_and_all_that_was_given(kube: KubeClient) -> None:
     await make_cluster(kube)
-    inputs = DisruptionInputs(
-        measured=Measured(usage={}),
-        heat={},
-        past=[a_past_move()],
-        strategy=Strategy.SPREAD,
-        scheduler_name="another",
-        leading_since=LONG_AGO,
-    )
+    past = [a_past_move()]
 
     async with a_rig(kube) as rig:
-        state = disruption_state(rig.cache, inputs, now=NOON)
+        state = rig.cache.disruption_state(
+            usage={},
+            heat={},
+            past=past,
+            strategy=Strategy.SPREAD,
+            scheduler_name="another",
+            leading_since=LONG_AGO,
+            now=NOON,
+        )
 
     assert state.cards() == {HOT_CARD, COOL_CARD}
     assert {pod.info.record.name for pod in state.pods.values()} == {"pod-a", "pod-b"}
-    assert state.past == inputs.past
+    assert state.past == past
     assert (state.strategy, state.scheduler_name) == (Strategy.SPREAD, "another")
     assert state.leading_since == LONG_AGO

@@ -13,8 +13,8 @@ from fracgpu.state.move_object import MovePhase, OwnerReference
 from kube.events import EventLevel, Regarding
 from rebalancer.event_reporter import EventReporter, GuardedEvents
 from rebalancer.metrics import RebalancerMetrics, move_labels
-from rebalancer.moves.evictor import EvictionOutcome, EvictionResult
 from rebalancer.moves.record import a_replacement
+from rebalancer.moves.steps import EvictionOutcome, EvictionResult
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
     ACTIVE,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fracgpu.disruption.policy import Mode
-from rebalancer.policy_trial import PolicyTrial
+from rebalancer.config import PolicyTrial
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import HOT_CARD, a_disruption_state
 

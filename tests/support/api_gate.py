@@ -15,7 +15,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from fracgpu import names
-from fracgpu.disruption.candidates.move_mode import HASH_LABEL, RELEASED_SUFFIX
+from fracgpu.disruption.candidates import HASH_LABEL, RELEASED_SUFFIX
 from fracgpu.state.move_object import MovePhase
 from tests.support.tcp import a_connection, a_tcp_server
 

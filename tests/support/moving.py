@@ -28,17 +28,15 @@ from kube.objects import decode_object
 from process.clock import SystemClock
 from rebalancer.cluster_cache import ClusterCache
 from rebalancer.controller import Controller, ControllerParts
-from rebalancer.cycle_metrics import CycleMetrics
 from rebalancer.event_reporter import EventReporter
 from rebalancer.hindsight import Hindsight
-from rebalancer.metrics import RebalancerMetrics
+from rebalancer.metrics import CycleMetrics, RebalancerMetrics
 from rebalancer.moves.cordons import Cordons
-from rebalancer.moves.evictor import Evictor
 from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.janitor import Janitor
 from rebalancer.moves.observer import Observer
 from rebalancer.moves.record import MoveRecord
-from rebalancer.moves.side_effects import SideEffects
+from rebalancer.moves.side_effects import Evictor, SideEffects
 from rebalancer.moves.store import MoveStore
 from rebalancer.usage.measured import Measured
 from rebalancer.usage.prometheus import QueryError

@@ -15,7 +15,7 @@ from deviceplugin.service import build
 from deviceplugin.settings import DevicePluginSettings
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
-from fracgpu.k8s.quantity import whole_amount
+from fracgpu.k8s.quantity import integer_amount
 from fracgpu.state.allocation import Slice
 from fracgpu.state.assignment import write_assignment
 from fracgpu.units import Mib
@@ -166,7 +166,7 @@ class Node:
             amounts = [
                 allocatable.get(resource, "") for resource in (names.GPU_SLOT, names.GPU_MEM)
             ]
-            return [whole_amount(amount) for amount in amounts] == list(wanted)
+            return [integer_amount(amount) for amount in amounts] == list(wanted)
 
         await until(counted, what=f"{self.name} counts its slots and its memory")
 

@@ -22,7 +22,7 @@ import pytest
 
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
-from fracgpu.k8s.quantity import whole_amount
+from fracgpu.k8s.quantity import integer_amount
 from fracgpu.state.allocation import Slice
 from fracgpu.state.assignment import write_assignment
 from fracgpu.units import Mib
@@ -231,7 +231,7 @@ class RealNode:
             assert self.kubelet.alive, self.kubelet.tail()
             amounts = (await self.node()).get("status", {}).get("allocatable", {})
             found = [
-                whole_amount(amounts.get(resource, ""))
+                integer_amount(amounts.get(resource, ""))
                 for resource in (names.GPU_SLOT, names.GPU_MEM)
             ]
             return found == [slots, mib]

@@ -7,8 +7,7 @@ import msgspec
 
 from fracgpu.disruption.move import Move
 from fracgpu.state.move_object import MovePhase, Transition
-from rebalancer.moves.conversion import spec_of
-from rebalancer.moves.record import MoveRecord, new_record
+from rebalancer.moves.record import MoveRecord, new_record, spec_of
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import ACTIVE, a_disruption_state, a_move
 

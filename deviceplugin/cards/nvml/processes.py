@@ -19,7 +19,7 @@ _LISTS: Final = ("Compute", "Graphics", _MPS_LIST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
+class _LastSample:
     """The newest sample's timestamp, and when we read it by the monotonic clock."""
 
     timestamp_us: int
@@ -46,7 +46,7 @@ class NvmlProcesses:
         self._calls = calls
         self._nvml = calls.library
         self._clock = clock
-        self._seen: dict[str, _Seen] = {}
+        self._last_samples: dict[str, _LastSample] = {}
 
     async def read(
         self, card: str, handle: Any, *, total_bytes: int | None
@@ -120,7 +120,9 @@ class NvmlProcesses:
                 newest[sample.pid] = sample
         if newest:
             timestamp_us = max(sample.timeStamp for sample in newest.values())
-            self._seen[card] = _Seen(timestamp_us=timestamp_us, at_s=self._clock.monotonic())
+            self._last_samples[card] = _LastSample(
+                timestamp_us=timestamp_us, at_s=self._clock.monotonic()
+            )
         return {pid: float(sample.smUtil) for pid, sample in newest.items()}
 
     async def _samples(self, card: str, handle: Any) -> Any:
@@ -145,13 +147,13 @@ class NvmlProcesses:
         If the clock was set back before the newest timestamp, that is the time of the last reading
         by the clock as it is now.
         """
-        seen = self._seen.get(card)
-        if seen is None:
+        last = self._last_samples.get(card)
+        if last is None:
             return 0
         now_us = self._now_us()
-        if seen.timestamp_us <= now_us + _AHEAD_US:
-            return seen.timestamp_us
-        elapsed_us = int((self._clock.monotonic() - seen.at_s) * _US_PER_S)
+        if last.timestamp_us <= now_us + _AHEAD_US:
+            return last.timestamp_us
+        elapsed_us = int((self._clock.monotonic() - last.at_s) * _US_PER_S)
         return max(0, now_us - elapsed_us)
 
     def _now_us(self) -> int:

@@ -43,12 +43,12 @@ class LearntReserve:
 
     def __init__(self) -> None:
         self._bytes: int | None = None
-        self._seen_empty = False
+        self._was_empty = False
         self._reported = False
 
     def forget(self) -> None:
         """Start over: the driver may be another one now."""
-        self._bytes, self._seen_empty, self._reported = None, False, False
+        self._bytes, self._was_empty, self._reported = None, False, False
 
     def set_reported(self, reserved: int) -> None:
         """Set what the driver itself reports: there is nothing to learn any more."""
@@ -57,7 +57,7 @@ class LearntReserve:
     @property
     def settled(self) -> bool:
         """Whether a reading while processes run can no longer change the result."""
-        return self._seen_empty or self._reported
+        return self._was_empty or self._reported
 
     def learn(self, memory: Memory, held: Collection[int | None] | None) -> None:
         """Learn from a reading of version 1.
@@ -71,11 +71,11 @@ class LearntReserve:
             return
         rest = memory.used - sum(used or 0 for used in held or ())
         empty = held is not None and not held
-        if not 0 <= rest <= memory.total // _LARGEST_PART or (self._seen_empty and not empty):
+        if not 0 <= rest <= memory.total // _LARGEST_PART or (self._was_empty and not empty):
             return
-        if self._bytes is None or self._seen_empty < empty or rest < self._bytes:
+        if self._bytes is None or self._was_empty < empty or rest < self._bytes:
             self._bytes = rest
-        self._seen_empty = self._seen_empty or empty
+        self._was_empty = self._was_empty or empty
 
     def apart(self, memory: Memory) -> Memory:
         """Return *memory* with the driver's part apart from ``used``, once it is known."""

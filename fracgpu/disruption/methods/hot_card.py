@@ -11,12 +11,20 @@ from typing import Final
 import numpy as np
 
 from fracgpu.cards.card import FULL_CORES, CardUuid, Health
-from fracgpu.disruption.candidates.cost import disruption_cost
-from fracgpu.disruption.candidates.evictability import why_not_evictable
-from fracgpu.disruption.candidates.move_mode import mode_of
-from fracgpu.disruption.candidates.preflight import why_not_now
-from fracgpu.disruption.cool_cards import is_losing, load_coming, most_remembered
-from fracgpu.disruption.disruption_state import DisruptionState, budgets_of, card_level
+from fracgpu.disruption.candidates import (
+    disruption_cost,
+    mode_of,
+    why_not_evictable,
+    why_not_now,
+)
+from fracgpu.disruption.disruption_state import (
+    DisruptionState,
+    budgets_of,
+    card_level,
+    is_losing,
+    load_coming,
+    most_remembered,
+)
 from fracgpu.disruption.heat import (
     CardReading,
     Heat,

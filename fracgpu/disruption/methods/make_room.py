@@ -10,14 +10,11 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.candidates.evictability import why_not_evictable
-from fracgpu.disruption.candidates.move_mode import mode_of
-from fracgpu.disruption.candidates.preflight import why_not_now
+from fracgpu.disruption.candidates import mode_of, why_not_evictable, why_not_now
 from fracgpu.disruption.disruption_state import DisruptionState, budgets_of, card_level
 from fracgpu.disruption.move import HeldBack, HoldReason, Move, PastMove
 from fracgpu.disruption.policy import MakeRoom, Mode, RebalancerPolicy
 from fracgpu.disruption.room.card_table import Flags
-from fracgpu.disruption.room.holds import holds_cards
 from fracgpu.disruption.room.prover import (
     RoomContext,
     StateProver,
@@ -188,7 +185,7 @@ def _once_left(
 
 
 def _kept_for(state: DisruptionState, waiting: PlacedPod, *, now: datetime) -> list[PastMove]:
-    return [past for past in state.past if _is_for(past, waiting) and holds_cards(past, now=now)]
+    return [past for past in state.past if _is_for(past, waiting) and past.holds_cards(now=now)]
 
 
 def _cards_of(beneficiary: Beneficiary, context: RoomContext) -> Flags:
@@ -323,4 +320,4 @@ def _is_for(past_move: PastMove, waiting: PlacedPod) -> bool:
 
 
 def _holding(state: DisruptionState, *, now: datetime) -> list[PastMove]:
-    return [past_move for past_move in state.past if holds_cards(past_move, now=now)]
+    return [past_move for past_move in state.past if past_move.holds_cards(now=now)]

@@ -13,15 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.candidates.cost import disruption_cost
-from fracgpu.disruption.candidates.evictability import why_not_evictable
-from fracgpu.disruption.candidates.move_mode import mode_of
-from fracgpu.disruption.candidates.preflight import why_not_now
+from fracgpu.disruption.candidates import (
+    disruption_cost,
+    mode_of,
+    why_not_evictable,
+    why_not_now,
+)
 from fracgpu.disruption.disruption_state import DisruptionState, budgets_of
 from fracgpu.disruption.heat import MeasuredPodUse
+from fracgpu.disruption.move import PastMove
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.disruption.room.card_table import CardTable, Flags
-from fracgpu.disruption.room.holds import held_for
 from fracgpu.disruption.room.search import MovablePod, PlannedMove
 from fracgpu.disruption.simulation import PlacementSimulation
 from fracgpu.k8s.scheduling.cluster import Change
@@ -107,8 +109,8 @@ class RoomContext:
         reading = self.state.reading(card)
         if reading is None:
             return None
-        whole = MeasuredPodUse(busy_ratio=reading.level_ratio, high_ratio=reading.level_ratio)
-        return reading.pods.get(candidate.uid, whole)
+        of_card = MeasuredPodUse(busy_ratio=reading.level_ratio, high_ratio=reading.level_ratio)
+        return reading.pods.get(candidate.uid, of_card)
 
     def _targets(self) -> Flags:
         """Return which cards may be the target of some move now."""
@@ -118,6 +120,16 @@ class RoomContext:
         closed = self.table.flags({*self.held, *sources, *budgets.closed_targets()})
         busy = np.array([budgets.node_is_busy(name) for name in self.table.nodes], np.bool_)
         return self.table.open & ~closed & ~busy[self.table.node]
+
+
+def held_for(past: Sequence[PastMove], *, now: datetime) -> dict[CardUuid, str]:
+    """Return the cards that moves keep for waiting pods, with the UID of the pod."""
+    return {
+        CardUuid(card): past_move.move.beneficiary.uid
+        for past_move in past
+        if past_move.holds_cards(now=now) and past_move.move.beneficiary is not None
+        for card in past_move.move.beneficiary.cards
+    }
 
 
 @lru_cache(maxsize=1)

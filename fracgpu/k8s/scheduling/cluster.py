@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.k8s.node_affinity import NodeExpression, NodeRules, NodeTerms, Taint, Toleration
+from fracgpu.k8s.node import Taint
+from fracgpu.k8s.node_affinity import NodeExpression, NodeRules, NodeTerms, Toleration
 from fracgpu.k8s.scheduling.constraints import HostPort
 from fracgpu.k8s.scheduling.objects import ScheduledPod, SchedulingNode
 from fracgpu.k8s.scheduling.requests import PODS

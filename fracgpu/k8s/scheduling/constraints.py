@@ -12,7 +12,8 @@ import msgspec
 
 from fracgpu.errors import decode_wire
 from fracgpu.k8s.container import ContainerKind, init_container_kind
-from fracgpu.k8s.node_affinity import ANY_NODE, NodeRules, Taint, read_node_rules
+from fracgpu.k8s.node import Taint
+from fracgpu.k8s.node_affinity import ANY_NODE, NodeRules, read_node_rules
 from fracgpu.k8s.pod import Pod, PodSpec, Volume
 from fracgpu.k8s.scheduling.requests import NO_REQUESTS, Requests, pod_requests
 from fracgpu.k8s.scheduling.terms import PodTerm, SpreadConstraint, read_pod_terms, read_spread

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from fracgpu.k8s.node_affinity import Taint
+from fracgpu.k8s.node import Taint
 from fracgpu.k8s.scheduling.cluster import Changes, Flags, SchedulingCluster
 from fracgpu.k8s.scheduling.objects import ScheduledPod
 from fracgpu.k8s.scheduling.pod_affinity import (

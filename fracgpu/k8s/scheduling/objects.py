@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 
 from fracgpu.errors import decode_wire
-from fracgpu.k8s.node import Node
-from fracgpu.k8s.node_affinity import Taint, taints_of
+from fracgpu.k8s.node import Node, Taint
+from fracgpu.k8s.node_affinity import taints_of
 from fracgpu.k8s.pod import Pod
 from fracgpu.k8s.scheduling.constraints import ANYWHERE, SchedulingConstraints
 from fracgpu.k8s.scheduling.requests import node_amounts

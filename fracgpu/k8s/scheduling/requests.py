@@ -23,14 +23,14 @@ _POD_LEVEL: Final = ("cpu", "memory")
 _HUGE_PAGES: Final = "hugepages-"
 
 UNBOUNDED: Final = 2**62
-"""The largest amount that is told from others; also stands for any amount."""
+"""The largest amount that is distinguished from others; also stands for any amount."""
 
 
 def amount_of(resource: str, quantity: str | int | float) -> int:
     """Return a quantity in whole units, rounded up; CPU in millicores."""
     text = str(quantity)
-    whole = cpu_milli(text) if resource == CPU else math.ceil(parse_or_zero(text))
-    return min(whole, UNBOUNDED)
+    units = cpu_milli(text) if resource == CPU else math.ceil(parse_or_zero(text))
+    return min(units, UNBOUNDED)
 
 
 def node_amounts(allocatable: Amounts) -> dict[str, int]:

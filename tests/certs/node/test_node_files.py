@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from certs.metrics import CertsMetrics
 from certs.node.node_files import DesiredNodeFiles, NodeFiles, with_address
-from certs.node.static_pod import Process
+from certs.node.static_pod import KubeSchedulerProcesses, Process
 from kube.client import KubeClient
 from kube.kinds import SECRETS, SERVICES
 from tests.certs.tls_harness import a_ca, a_client
@@ -24,7 +24,7 @@ CONFIG = "extenders:\n  - urlPrefix: https://leader.fracgpu-system.svc:9404\n"
 
 
 @dataclass
-class AKubelet:
+class AKubelet(KubeSchedulerProcesses):
     """A kubelet that restarts an ended kube-scheduler when the test says so."""
 
     processes: set[Process] = field(default_factory=set)

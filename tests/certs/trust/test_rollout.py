@@ -14,7 +14,6 @@ from certs.status import collect_report
 from certs.store import ROTATE_KEY, CertStore
 from certs.trust.ca_injector import (
     BundleTarget,
-    ConfigurationClient,
     InjectionResult,
     bundle_patch,
     inject,
@@ -122,7 +121,7 @@ def test_of_a_daemon_set_every_node_must_be_done(status: dict[str, int], *, done
     assert not rolled_out_everywhere(body)
 
 
-class OneDaemonSet:
+class OneDaemonSet(KubeClient):
     """A client of an API server that has one DaemonSet."""
 
     def __init__(self) -> None:
@@ -138,14 +137,16 @@ class OneDaemonSet:
         assert (kind, name, namespace) == (DAEMONSETS, NAME, NAMESPACE)
         return self.body
 
-    async def patch(
+    async def patch(  # noqa: PLR0913 - as the base
         self,
         kind: Kind,
         name: str,
         patch: Any,
         *,
         namespace: str | None = None,
+        subresource: str | None = None,
         how: PatchType = PatchType.MERGE,
+        dry_run: bool = False,
     ) -> dict[str, Any]:
         assert (kind, name, namespace, how) == (DAEMONSETS, NAME, NAMESPACE, PatchType.MERGE)
         self.body["spec"]["template"] |= patch["spec"]["template"]
@@ -379,7 +380,7 @@ async def test_a_configuration_that_does_not_exist_is_no_trouble(kube: KubeClien
     assert await inject(kube, target(), bundle_pem=PEM) is InjectionResult.ABSENT
 
 
-class Reordering:
+class Reordering(KubeClient):
     """The real client, but the webhooks are reversed between our read and our patch."""
 
     def __init__(self, kube: KubeClient) -> None:
@@ -409,7 +410,7 @@ async def test_a_list_that_was_reordered_meanwhile_is_not_patched_in_the_wrong_p
     assert await bundles(kube, MUTATING_WEBHOOKS) == [PEM, None]
 
 
-class Refusing:
+class Refusing(KubeClient):
     """The real client of an account that may read configurations and not change them."""
 
     def __init__(self, kube: KubeClient) -> None:
@@ -424,7 +425,7 @@ class Refusing:
         raise KubeError(verb="PATCH", path="/", status=403, reason="Forbidden", message="no")
 
 
-async def valid(client: ConfigurationClient) -> dict[str, float | None]:
+async def valid(client: KubeClient) -> dict[str, float | None]:
     """Inject into both configurations once; return which of them count as valid."""
     registry = new_registry()
     metrics = CertsMetrics(registry, VirtualClock())

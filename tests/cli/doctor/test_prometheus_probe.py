@@ -9,8 +9,7 @@ from cli.doctor.prometheus_probe import ask_directly, ask_through_proxy, query
 from fracgpu.doctor.facts import PrometheusFact, Unread
 from fracgpu.doctor.measurements import SERIES
 from kube.access import connect_to
-from rebalancer.usage.answers import Sample
-from rebalancer.usage.prometheus import QueryError, QueryFailed
+from rebalancer.usage.prometheus import QueryError, QueryFailed, Sample
 from tests.support.scripted import ScriptedServer, a_server
 
 URL = "http://prometheus-operated.monitoring.svc:9090"

@@ -15,6 +15,7 @@ from deviceplugin.container.cri import (
     containers,
     knows_cdi,
 )
+from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.proto import cri_pb2 as messages
 from deviceplugin.proto import cri_pb2_grpc as services
 from tests.fakes.clock import VirtualClock
@@ -125,7 +126,7 @@ async def test_a_runtime_that_is_not_there_is_unknown(tmp_path: Path) -> None:
         await knows_cdi(tmp_path / "none.sock")
 
 
-class FakeMetrics:
+class FakeMetrics(DevicePluginMetrics):
     def __init__(self) -> None:
         self.states: list[str] = []
 

@@ -19,6 +19,7 @@ from deviceplugin.exporter.consistency import (
 )
 from deviceplugin.exporter.visible_devices import VisibleDevices
 from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
+from deviceplugin.metrics import DevicePluginMetrics
 from fracgpu.cards.card import CardUuid
 from fracgpu.state.pod_info import PodInfo
 from tests.deviceplugin.builders import a_container, a_holder, a_pod
@@ -172,7 +173,7 @@ def test_a_process_of_no_pod_here_contradicts_no_assignment() -> None:
 
 
 @dataclass(slots=True)
-class FakeMetrics:
+class FakeMetrics(DevicePluginMetrics):
     rounds: list[tuple[Mapping[str, int], Mapping[str, int]]] = field(default_factory=list)
     failed: int = 0
     not_seen: int = 0

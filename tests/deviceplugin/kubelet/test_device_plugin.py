@@ -11,6 +11,7 @@ import pytest
 from deviceplugin.claims import Claim
 from deviceplugin.container.cdi import device_name
 from deviceplugin.container.device_links import LinkFolder
+from deviceplugin.container.injection import Injection
 from deviceplugin.kubelet.device_plugin import (
     DevicePlugin,
     PluginServer,
@@ -217,7 +218,7 @@ def test_a_path_too_long_for_a_socket_is_refused_with_its_length() -> None:
         check_socket_path(Path("/" + "a" * 107))
 
 
-class AlwaysLinks:
+class AlwaysLinks(Injection):
     """Decides as for a runtime that reads no CDI specs."""
 
     def __init__(self, links: LinkFolder) -> None:

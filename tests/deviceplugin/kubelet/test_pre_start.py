@@ -25,6 +25,7 @@ from deviceplugin.kubelet.turns import Turns
 from deviceplugin.metrics import DevicePluginMetrics
 from fracgpu import names
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
+from kube.client import KubeClient
 from kube.errors import KubeError, NotFound, Unavailable
 from kube.kinds import Kind
 from tests.deviceplugin.builders import (
@@ -60,7 +61,7 @@ class FakeKubelet(PodResources):
         return self.answer
 
 
-class FakeApi:
+class FakeApi(KubeClient):
     """Returns pods by name; raises an error given in place of a pod."""
 
     def __init__(self, **pods: bytes | KubeError) -> None:

@@ -28,7 +28,7 @@ from deviceplugin.node.node_status import NodeStatusUpdater
 from fracgpu import names
 from fracgpu.cards.annotations import read_cards
 from fracgpu.cards.card import Health
-from kube.client import PatchType
+from kube.client import KubeClient, PatchType
 from kube.errors import Unavailable
 from kube.kinds import Kind
 from tests.deviceplugin.builders import (
@@ -281,7 +281,7 @@ def test_a_condition_is_written_when_it_differs_and_its_transition_when_it_turns
 SHARED = {names.SHARE_LABEL: "true"}
 
 
-class FakeNode:
+class FakeNode(KubeClient):
     """A node object and its writer; *down* makes the API server fail."""
 
     def __init__(self) -> None:
@@ -294,10 +294,11 @@ class FakeNode:
         self,
         kind: Kind,
         name: str,
-        patch: Mapping[str, Any],
+        patch: Any,
         *,
         subresource: str | None = None,
         how: PatchType = PatchType.MERGE,
+        **_: Any,
     ) -> dict[str, Any]:
         if self.down:
             raise Unavailable(

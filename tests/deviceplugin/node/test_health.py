@@ -9,7 +9,7 @@ from deviceplugin.cards.xid import xid_text
 from deviceplugin.node.health import HealthWatch, out_of_service
 from deviceplugin.node.health_events import HealthEvents
 from fracgpu.cards.card import CardUuid
-from kube.events import EventLevel, Regarding
+from kube.events import EventLevel, EventRecorder, Regarding
 from tests.deviceplugin.builders import NODE, FakeCards, a_card, a_card_list, a_pod, a_tracker
 from tests.fakes.clock import VirtualClock
 
@@ -105,7 +105,7 @@ def test_an_operator_takes_a_card_out_and_puts_it_back() -> None:
     assert set(watch.health_reasons(now_s=1)) == {B}
 
 
-class FakeRecorder:
+class FakeRecorder(EventRecorder):
     def __init__(self) -> None:
         self.events: list[tuple[str, str, str]] = []
 

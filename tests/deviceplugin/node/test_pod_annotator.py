@@ -15,8 +15,9 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.state.allocation import Slice
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from fracgpu.units import Mib
+from kube.client import KubeClient
 from kube.errors import Conflict, NotFound, Unavailable
-from kube.events import EventLevel, Regarding
+from kube.events import EventLevel, EventRecorder, Regarding
 from kube.kinds import Kind
 from kube.objects import ObjectList
 from tests.deviceplugin.builders import NODE, a_card, a_pod, pod_json
@@ -29,7 +30,7 @@ def a_claim(pod: PodInfo, *, container: str = "train", card: str = "GPU-a") -> C
     return Claim(pod=pod, container=container, slices=(part,), cards=(a_card(card),))
 
 
-class FakePods:
+class FakePods(KubeClient):
     """Takes patches; the names in *gone* belong to other pods by now."""
 
     def __init__(self, *gone: str) -> None:
@@ -37,7 +38,7 @@ class FakePods:
         self.patches: list[tuple[str, Mapping[str, Any]]] = []
 
     async def patch(
-        self, kind: Kind, name: str, patch: Mapping[str, Any], *, namespace: str | None = None
+        self, kind: Kind, name: str, patch: Any, *, namespace: str | None = None, **_: Any
     ) -> dict[str, Any]:
         if name in self.gone:
             raise Conflict(verb="PATCH", path="/x", status=409, reason="Conflict", message="uid")
@@ -121,7 +122,7 @@ def a_rejected_pod(name: str, *, owner: str = "ReplicaSet", created: str = "11:5
     return body
 
 
-class FakeCluster:
+class FakeCluster(KubeClient, EventRecorder):
     """Pods, and the names of those that were deleted."""
 
     def __init__(self, *pods: Json) -> None:
@@ -134,14 +135,20 @@ class FakeCluster:
     def here(self) -> list[Any]:
         return [decode_pod_info(json.dumps(pod).encode()) for pod in self.pods.values()]
 
-    async def list(self, kind: Kind, *, namespace: str | None = None) -> ObjectList:
+    async def list(self, kind: Kind, **_: Any) -> ObjectList:
         every: Sequence[Json] = [*self.pods.values(), *self.elsewhere]
         return ObjectList(
             resource_version="1", items=[Raw(json.dumps(item).encode()) for item in every]
         )
 
     async def delete(
-        self, kind: Kind, name: str, *, namespace: str | None = None, uid: str | None = None
+        self,
+        kind: Kind,
+        name: str,
+        *,
+        namespace: str | None = None,
+        uid: str | None = None,
+        **_: Any,
     ) -> None:
         if self.down:
             raise Unavailable(verb="DELETE", path="/", status=None, reason="Gone", message="down")

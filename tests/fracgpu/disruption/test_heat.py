@@ -9,8 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.cool_cards import PlanIndex, is_losing, load_coming, needed_history
-from fracgpu.disruption.disruption_state import DisruptionState
+from fracgpu.disruption.disruption_state import (
+    DisruptionState,
+    PlanIndex,
+    is_losing,
+    load_coming,
+    needed_history,
+)
 from fracgpu.disruption.heat import (
     CardHeat,
     CardReading,

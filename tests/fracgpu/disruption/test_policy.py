@@ -114,7 +114,7 @@ def test_a_level_has_whole_numbers_where_they_are_wanted(level: int) -> None:
     policy = policy_at(level)
 
     for tunable in tunables():
-        if tunable.whole:
+        if tunable.integer:
             assert isinstance(getattr(policy, tunable.name), int), tunable.name
 
 

@@ -36,7 +36,7 @@ def test_objects_whose_names_the_chart_was_told_are_found_by_their_labels() -> N
         mutating_webhooks=_renamed(named.mutating_webhooks, but_own=True),
     )
 
-    found = [finding.seen for result in examine(called) for finding in result.findings]
+    found = [finding.observed for result in examine(called) for finding in result.findings]
 
     assert found == []
 

@@ -50,7 +50,7 @@ def test_a_labelled_node_without_an_agent_is_found() -> None:
 
     finding = found_by("agents", healthy(pods=(elsewhere,)))
 
-    assert f"node {NODE} has the label fracgpu.io/share=true and no agent" in finding.seen
+    assert f"node {NODE} has the label fracgpu.io/share=true and no agent" in finding.observed
     label = "app.kubernetes.io/name=fracgpu-deviceplugin"
     assert finding.cure == f"kubectl -n fracgpu-system describe daemonset -l {label}"
 
@@ -58,7 +58,7 @@ def test_a_labelled_node_without_an_agent_is_found() -> None:
 def test_an_agent_that_is_not_ready_is_found() -> None:
     finding = found_by("agents", healthy(pods=(a_role_pod("agent-1", AGENT, ready=False),)))
 
-    assert "agent-1 on node gpu-1 is not ready" in finding.seen
+    assert "agent-1 on node gpu-1 is not ready" in finding.observed
     assert "logs agent-1" in finding.cure
 
 
@@ -68,14 +68,14 @@ def test_an_agent_without_a_driver_is_found(reason: str) -> None:
 
     finding = found_by("driver", with_condition(reason, message))
 
-    assert message in finding.seen
+    assert message in finding.observed
     assert "run nvidia-smi on the node" in finding.cure
 
 
 def test_an_agent_that_kubelet_does_not_know_is_found() -> None:
     finding = found_by("driver", with_condition(names.AGENT_NOT_REGISTERED, "kubelet is silent"))
 
-    assert finding.seen == "node gpu-1 takes no new pods: kubelet is silent"
+    assert finding.observed == "node gpu-1 takes no new pods: kubelet is silent"
     assert finding.severity is Severity.WARNING
 
 
@@ -85,7 +85,7 @@ def test_an_agent_that_has_not_reported_is_found() -> None:
 
     finding = found_by("driver", healthy(nodes=(node,)))
 
-    assert "has no condition FracGPUSharing" in finding.seen
+    assert "has no condition FracGPUSharing" in finding.observed
     assert "--field-selector spec.nodeName=gpu-1" in finding.cure
 
 
@@ -100,7 +100,7 @@ def test_an_unhealthy_card_is_found() -> None:
 
     finding = found_by("driver", healthy(nodes=(node,)))
 
-    assert "card 0 (GPU-gpu-1-0) of node gpu-1 is unhealthy: XID 79" in finding.seen
+    assert "card 0 (GPU-gpu-1-0) of node gpu-1 is unhealthy: XID 79" in finding.observed
     assert finding.severity is Severity.WARNING
 
 
@@ -108,7 +108,7 @@ def test_an_inventory_that_cannot_be_read_is_found() -> None:
     node = a_node()
     node["metadata"]["annotations"][names.NODE_CARDS] = "{"
 
-    assert "nothing is placed there" in found_by("driver", healthy(nodes=(node,))).seen
+    assert "nothing is placed there" in found_by("driver", healthy(nodes=(node,))).observed
 
 
 def test_a_runtime_that_does_not_answer_is_found() -> None:
@@ -116,7 +116,7 @@ def test_a_runtime_that_does_not_answer_is_found() -> None:
 
     finding = found_by("cdi", facts)
 
-    assert "containerd.sock: no such file" in finding.seen
+    assert "containerd.sock: no such file" in finding.observed
     assert "--cri-socket" in finding.cure
 
 
@@ -145,7 +145,7 @@ def test_a_runtime_class_that_does_not_exist_is_found() -> None:
 
     finding = found_by("runtime-class", healthy(daemon_sets=(agent,)))
 
-    assert "DaemonSet fracgpu-deviceplugin names the runtime class nvidia" in finding.seen
+    assert "DaemonSet fracgpu-deviceplugin names the runtime class nvidia" in finding.observed
     assert "take runtimeClassName out of" in finding.cure
     there = healthy(daemon_sets=(agent,), runtime_classes=({"metadata": {"name": "nvidia"}},))
     assert result_of("runtime-class", there).verdict is Verdict.FINE
@@ -157,7 +157,7 @@ def test_another_device_plugin_on_a_sharing_node_is_found() -> None:
 
     finding = found_by("second-accountant", healthy(nodes=(node,)))
 
-    assert "another device plugin counts nvidia.com/gpu (4)" in finding.seen
+    assert "another device plugin counts nvidia.com/gpu (4)" in finding.observed
     assert "nvidia.com/gpu.deploy.device-plugin=false" in finding.cure
 
 
@@ -167,7 +167,7 @@ def test_hami_on_a_sharing_node_is_found() -> None:
 
     finding = found_by("second-accountant", healthy(nodes=(node,)))
 
-    assert "HAMi" in finding.seen
+    assert "HAMi" in finding.observed
     assert "nodeSelector" in finding.cure
 
 
@@ -190,7 +190,7 @@ def test_a_taint_that_the_agent_does_not_tolerate_is_found() -> None:
 
     finding = found_by("taints", healthy(daemon_sets=(agent,), nodes=(node,)))
 
-    assert "agent does not tolerate the taint nvidia.com/gpu=present:NoSchedule" in finding.seen
+    assert "agent does not tolerate the taint nvidia.com/gpu=present:NoSchedule" in finding.observed
     assert "kubectl taint node gpu-1 nvidia.com/gpu-" in finding.cure
 
 
@@ -203,7 +203,7 @@ def test_a_taint_that_no_waiting_pod_tolerates_is_found() -> None:
     pod["spec"]["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
     tolerated = healthy(nodes=(node,), waiting=(pod,))
 
-    assert "no pod that waits for a card tolerates" in finding.seen
+    assert "no pod that waits for a card tolerates" in finding.observed
     assert result_of("taints", tolerated).verdict is Verdict.FINE
 
 
@@ -222,7 +222,7 @@ def test_memory_that_nobody_was_given_is_found() -> None:
 
     finding = found_by("strangers", healthy(nodes=(node,)))
 
-    assert "card GPU-gpu-1-0 of node gpu-1: 5000 MiB" in finding.seen
+    assert "card GPU-gpu-1-0 of node gpu-1: 5000 MiB" in finding.observed
     assert "docs/security.md" in finding.cure
 
 
@@ -230,7 +230,7 @@ def test_foreign_memory_that_cannot_be_read_is_found() -> None:
     node = a_node()
     node["metadata"]["annotations"][names.NODE_FOREIGN] = "much"
 
-    assert "nothing is placed there" in found_by("strangers", healthy(nodes=(node,))).seen
+    assert "nothing is placed there" in found_by("strangers", healthy(nodes=(node,))).observed
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_load_that_is_stale_is_found(written: str, words: str) -> None:
 
     finding = found_by("load", healthy(nodes=(node,)))
 
-    assert words in finding.seen
+    assert words in finding.observed
     assert "the agent writes it every five minutes" in finding.cure
 
 
@@ -282,7 +282,7 @@ def test_a_template_whose_resource_appears_only_at_admission_is_found() -> None:
 
     finding = found_by("kueue", healthy(queued=(job,)))
 
-    assert "Job ml/train asks by fracgpu.io/fraction" in finding.seen
+    assert "Job ml/train asks by fracgpu.io/fraction" in finding.observed
     assert "limit fracgpu.io/gpu-mem: MIB into the template" in finding.cure
 
 
@@ -301,7 +301,7 @@ def test_a_prometheus_that_does_not_answer_is_found() -> None:
 
     finding = found_by("prometheus", healthy(prometheus=answer))
 
-    assert "Prometheus at http://prom:9090 does not answer: connection refused" in finding.seen
+    assert "Prometheus at http://prom:9090 does not answer: connection refused" in finding.observed
     assert "FRACGPU_REBALANCER_PROMETHEUS_URL" in finding.cure
 
 
@@ -311,7 +311,7 @@ def test_each_series_that_is_absent_is_named(series: Series) -> None:
 
     finding = found_by("prometheus", healthy(prometheus=PrometheusFact(url="u", series=left)))
 
-    assert f"has no series {' or '.join(series.spellings)}" in finding.seen
+    assert f"has no series {' or '.join(series.spellings)}" in finding.observed
     assert "honor_labels" in finding.cure
 
 
@@ -338,11 +338,13 @@ def test_a_mistake_in_the_configuration_is_found() -> None:
 
     finding = found_by("configuration", healthy(config_mistakes=mistakes))
 
-    assert "ConfigMap fracgpu-system/fracgpu-config, key rebalancer: hotRatio is 9" in finding.seen
+    assert (
+        "ConfigMap fracgpu-system/fracgpu-config, key rebalancer: hotRatio is 9" in finding.observed
+    )
     assert finding.cure == "kubectl -n fracgpu-system edit configmap fracgpu-config"
 
 
 def test_a_missing_configuration_is_found() -> None:
     assert "every role uses its defaults" in (
-        found_by("configuration", healthy(config_mistakes=None)).seen
+        found_by("configuration", healthy(config_mistakes=None)).observed
     )

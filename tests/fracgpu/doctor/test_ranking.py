@@ -41,7 +41,7 @@ def test_a_webhook_whose_pods_do_not_start_is_one_finding() -> None:
         admission=UNANSWERED,
     )
 
-    assert "pod fracgpu-webhook-1 does not start: CrashLoopBackOff" in cause.finding.seen
+    assert "pod fracgpu-webhook-1 does not start: CrashLoopBackOff" in cause.finding.observed
     assert checks_below(cause) == ["replicas", "webhook-endpoints", "webhook-answers"]
 
 
@@ -59,7 +59,7 @@ def test_an_image_that_cannot_be_pulled_is_one_finding() -> None:
         ),
     )
 
-    assert "cannot be pulled" in cause.finding.seen
+    assert "cannot be pulled" in cause.finding.observed
     assert {
         "replicas", "webhook-endpoints", "webhook-trust", "webhook-answers", "certificates",
         "extender-leads", "rebalancer-leads", "agents",
@@ -76,7 +76,7 @@ def test_certificates_that_are_not_made_are_the_finding_of_the_role_that_makes_t
         ),
     )
 
-    assert cause.finding.seen == "Deployment fracgpu-certs is scaled to 0 replicas"
+    assert cause.finding.observed == "Deployment fracgpu-certs is scaled to 0 replicas"
     assert set(checks_below(cause)) == {"certificates", "webhook-trust", "webhook-answers"}
 
 
@@ -89,9 +89,9 @@ def test_what_is_not_installed_is_one_finding() -> None:
         ),
     )  # fmt: skip
 
-    assert "FracGPU is not installed" in cause.finding.seen
+    assert "FracGPU is not installed" in cause.finding.observed
     assert len(cause.consequences) > 10
-    assert [other.finding.seen for other in others] == ["no node shares its cards"]
+    assert [other.finding.observed for other in others] == ["no node shares its cards"]
 
 
 def test_faults_that_have_nothing_to_do_with_each_other_are_told_beside_each_other() -> None:
@@ -119,7 +119,7 @@ THINGS = st.lists(st.sampled_from("abcdef"), max_size=3).map(tuple)
 FINDINGS = st.builds(
     Finding,
     severity=st.sampled_from(Severity),
-    seen=st.just("seen"),
+    observed=st.just("seen"),
     cure=st.just("cure"),
     breaks=THINGS,
     needs=THINGS,
@@ -150,14 +150,14 @@ def test_only_what_nothing_explains_is_a_cause(needs: list[set[int]]) -> None:
 
     causes = ranked(made)
 
-    assert {cause.finding.seen for cause in causes} == {
-        finding.seen for finding in made if not finding.needs
+    assert {cause.finding.observed for cause in causes} == {
+        finding.observed for finding in made if not finding.needs
     }
 
 
 @pytest.mark.parametrize("severity", Severity)
 def test_a_cause_is_as_bad_as_its_worst_consequence(severity: Severity) -> None:
-    cause = Finding(severity=severity, seen="", cure="", breaks=("a",))
+    cause = Finding(severity=severity, observed="", cure="", breaks=("a",))
     (ranked,) = rank([Result(check=CHECKS[0], findings=(cause, error("", cure="", needs=["a"])))])
 
     assert ranked.severity is Severity.ERROR

@@ -65,7 +65,7 @@ def test_an_empty_cluster_is_told_that_nothing_is_installed() -> None:
 
     finding = found_by("installed", facts)
 
-    assert "FracGPU is not installed" in finding.seen
+    assert "FracGPU is not installed" in finding.observed
     assert "--system-namespace" in finding.cure
 
 
@@ -96,8 +96,8 @@ def test_replicas_that_are_missing_are_found() -> None:
     gone = found_by("replicas", healthy(deployments=deployments()[:-1]))
 
     assert (some.severity, none.severity) == (Severity.WARNING, Severity.ERROR)
-    assert "Deployment fracgpu-webhook has 1 of 2 replicas" in some.seen
-    assert "there is no Deployment fracgpu-webhook" in gone.seen
+    assert "Deployment fracgpu-webhook has 1 of 2 replicas" in some.observed
+    assert "there is no Deployment fracgpu-webhook" in gone.observed
 
 
 def test_a_role_that_was_scaled_to_nothing_is_found() -> None:
@@ -106,14 +106,17 @@ def test_a_role_that_was_scaled_to_nothing_is_found() -> None:
     finding = found_by("replicas", facts)
 
     assert finding.severity is Severity.ERROR
-    assert finding.seen == "Deployment fracgpu-scheduler is scaled to 0 replicas"
+    assert finding.observed == "Deployment fracgpu-scheduler is scaled to 0 replicas"
     assert finding.cure == (
         "kubectl -n fracgpu-system scale deployment fracgpu-scheduler --replicas=2"
     )
 
 
 def test_a_daemon_set_that_is_missing_is_found() -> None:
-    assert "no DaemonSet fracgpu-deviceplugin" in found_by("replicas", healthy(daemon_sets=())).seen
+    assert (
+        "no DaemonSet fracgpu-deviceplugin"
+        in found_by("replicas", healthy(daemon_sets=())).observed
+    )
 
 
 def test_pods_that_the_api_server_refuses_are_told_with_its_reason() -> None:
@@ -122,7 +125,7 @@ def test_pods_that_the_api_server_refuses_are_told_with_its_reason() -> None:
 
     facts = healthy(deployments=deployments(webhook={"status": status}))
 
-    assert found_by("replicas", facts).seen.endswith("exceeded quota: small")
+    assert found_by("replicas", facts).observed.endswith("exceeded quota: small")
 
 
 def test_an_image_that_cannot_be_pulled_is_one_finding_for_the_pods_of_all_roles() -> None:
@@ -131,7 +134,7 @@ def test_an_image_that_cannot_be_pulled_is_one_finding_for_the_pods_of_all_roles
     finding = found_by("pods", pods(*bodies))
 
     assert finding.severity is Severity.ERROR
-    assert "image registry/fracgpu:9 cannot be pulled: no such host" in finding.seen
+    assert "image registry/fracgpu:9 cannot be pulled: no such host" in finding.observed
     assert finding.cure.startswith("push the image")
 
 
@@ -158,7 +161,7 @@ def test_a_pod_that_does_not_start_is_told_with_kubelets_reason(
 ) -> None:
     finding = found_by("pods", pods(body))
 
-    assert words in finding.seen
+    assert words in finding.observed
     assert cure in finding.cure
 
 
@@ -169,7 +172,7 @@ def test_a_pod_that_is_not_scheduled_is_told_with_the_schedulers_reason() -> Non
          "message": "0/3 nodes are available: 3 Insufficient cpu."}
     )  # fmt: skip
 
-    assert "Unschedulable: 0/3 nodes are available" in found_by("pods", pods(body)).seen
+    assert "Unschedulable: 0/3 nodes are available" in found_by("pods", pods(body)).observed
 
 
 def test_a_pod_beside_one_that_runs_is_a_warning_and_one_that_only_starts_is_none() -> None:
@@ -191,7 +194,7 @@ def with_profile(configuration: dict[str, Any]) -> Facts:
 def test_a_profile_without_the_extender_is_found() -> None:
     finding = found_by("scheduler-profile", with_profile({**profile(), "extenders": []}))
 
-    assert "no extender for fracgpu.io/gpu-mem" in finding.seen
+    assert "no extender for fracgpu.io/gpu-mem" in finding.observed
     assert "kubectl apply --server-side" in finding.cure
 
 
@@ -204,7 +207,7 @@ def test_a_profile_that_does_not_score_every_node_is_found(percent: int | None) 
 
     finding = found_by("scheduler-profile", with_profile(changed))
 
-    assert "percentageOfNodesToScore" in finding.seen
+    assert "percentageOfNodesToScore" in finding.observed
     assert "set it to 100" in finding.cure
 
 
@@ -224,7 +227,7 @@ def test_an_extender_that_can_be_passed_is_found(key: str, value: object, words:
     changed = profile()
     changed["extenders"][0][key] = value
 
-    assert words in found_by("scheduler-profile", with_profile(changed)).seen
+    assert words in found_by("scheduler-profile", with_profile(changed)).observed
 
 
 def test_a_missing_profile_is_found_and_an_unseen_configuration_is_not_checked() -> None:
@@ -232,7 +235,8 @@ def test_a_missing_profile_is_found_and_an_unseen_configuration_is_not_checked()
     changed["profiles"][0]["schedulerName"] = "another"
 
     assert (
-        "no profile fracgpu-scheduler" in found_by("scheduler-profile", with_profile(changed)).seen
+        "no profile fracgpu-scheduler"
+        in found_by("scheduler-profile", with_profile(changed)).observed
     )
 
     unseen = result_of("scheduler-profile", healthy(scheduler_configurations={}))
@@ -244,8 +248,8 @@ def test_a_waiting_pod_of_a_scheduler_that_asks_nobody_is_found() -> None:
 
     finding = found_by("scheduler-names", healthy(waiting=(ours, other)))
 
-    assert "1 waiting pod with schedulerName default-scheduler" in finding.seen
-    assert "default/other" in finding.seen
+    assert "1 waiting pod with schedulerName default-scheduler" in finding.observed
+    assert "default/other" in finding.observed
     assert "docs/webhook.md" in finding.cure
     assert result_of("scheduler-names", healthy(waiting=(ours,))).verdict is Verdict.FINE
     unseen = healthy(waiting=(other,), scheduler_configurations={})
@@ -257,7 +261,7 @@ def test_an_extender_without_a_leader_is_found() -> None:
     for lease in ((), (a_lease("fracgpu-scheduler-extender", ""),)):
         finding = found_by("extender-leads", healthy(leases=(*lease, rebalancer)))
 
-        assert "Lease fracgpu-scheduler-extender has no holder" in finding.seen
+        assert "Lease fracgpu-scheduler-extender has no holder" in finding.observed
         assert "logs deployment/fracgpu-scheduler" in finding.cure
 
 
@@ -266,7 +270,7 @@ def test_a_leader_that_does_not_renew_is_found() -> None:
 
     finding = found_by("extender-leads", healthy(leases=(stale,)))
 
-    assert f"holder {LEADER} has not renewed it since 2026-11-20 11:55:00 UTC" in finding.seen
+    assert f"holder {LEADER} has not renewed it since 2026-11-20 11:55:00 UTC" in finding.observed
 
 
 def test_an_endpoint_slice_that_leads_to_another_is_found() -> None:
@@ -278,21 +282,21 @@ def test_an_endpoint_slice_that_leads_to_another_is_found() -> None:
     ):
         finding = found_by("extender-leads", healthy(slices=(webhook, slice_)))
 
-        assert words in finding.seen
+        assert words in finding.observed
         assert "logs -l app.kubernetes.io/name=fracgpu-scheduler" in finding.cure
 
 
 def test_a_rebalancer_that_nobody_leads_is_found() -> None:
     extender = a_lease("fracgpu-scheduler-extender", LEADER)
 
-    assert "hot cards" in found_by("rebalancer-leads", healthy(leases=(extender,))).seen
+    assert "hot cards" in found_by("rebalancer-leads", healthy(leases=(extender,))).observed
 
 
 @pytest.mark.parametrize("fact", ["mutating_webhooks", "validating_webhooks"])
 def test_a_missing_webhook_configuration_is_found(fact: str) -> None:
     finding = found_by("webhook-registered", healthy(**{fact: ()}))
 
-    assert "WebhookConfiguration fracgpu-webhook" in finding.seen
+    assert "WebhookConfiguration fracgpu-webhook" in finding.observed
     assert "kubectl apply --server-side" in finding.cure
 
 
@@ -301,7 +305,7 @@ def test_a_webhook_that_may_be_passed_is_found() -> None:
     configuration["webhooks"][0]["failurePolicy"] = "Ignore"
     facts = healthy(mutating_webhooks=(configuration,))
 
-    assert "failurePolicy Ignore" in found_by("webhook-registered", facts).seen
+    assert "failurePolicy Ignore" in found_by("webhook-registered", facts).observed
 
 
 def test_a_webhook_that_somebody_removed_is_found() -> None:
@@ -309,7 +313,7 @@ def test_a_webhook_that_somebody_removed_is_found() -> None:
     configuration["webhooks"] = configuration["webhooks"][1:]
     facts = healthy(mutating_webhooks=(configuration,))
 
-    assert "no webhook pods.fracgpu.io" in found_by("webhook-registered", facts).seen
+    assert "no webhook pods.fracgpu.io" in found_by("webhook-registered", facts).observed
 
 
 def test_a_bundle_that_does_not_match_the_certificate_is_found() -> None:
@@ -319,7 +323,7 @@ def test_a_bundle_that_does_not_match_the_certificate_is_found() -> None:
 
     finding = found_by("webhook-trust", facts)
 
-    assert "pods.fracgpu.io: has no bundle" in finding.seen
+    assert "pods.fracgpu.io: has no bundle" in finding.observed
     assert "logs deployment/fracgpu-certs" in finding.cure
 
 
@@ -339,7 +343,7 @@ def test_a_certificate_that_has_expired_or_will_soon_is_found(
     finding = found_by("certificates", healthy(certificates=CertificatesFact(certificates=(row,))))
 
     assert finding.severity is severity
-    assert words in finding.seen
+    assert words in finding.observed
     assert finding.cure.startswith("fracgpu certs rotate")
 
 
@@ -350,7 +354,7 @@ def test_a_webhook_without_a_ready_endpoint_is_found() -> None:
 
     finding = found_by("webhook-endpoints", healthy(slices=(unready, leader)))
 
-    assert "Service fracgpu-system/fracgpu-webhook has no ready endpoint" in finding.seen
+    assert "Service fracgpu-system/fracgpu-webhook has no ready endpoint" in finding.observed
     assert "kubectl -n fracgpu-system describe pods" in finding.cure
 
 
@@ -360,7 +364,7 @@ def test_a_webhook_that_cannot_be_reached_is_found() -> None:
 
     finding = found_by("webhook-answers", healthy(admission=answer))
 
-    assert refused in finding.seen
+    assert refused in finding.observed
     assert "NetworkPolicy" in finding.cure
 
 
@@ -369,7 +373,7 @@ def test_a_webhook_that_is_not_asked_is_found() -> None:
 
     finding = found_by("webhook-answers", healthy(admission=answer))
 
-    assert "did not ask FracGPU's webhook" in finding.seen
+    assert "did not ask FracGPU's webhook" in finding.observed
     assert "namespaceSelector" in finding.cure
 
 
@@ -404,8 +408,8 @@ def test_missing_policies_are_one_finding_and_missing_bindings_another() -> None
         "policies", healthy(policies=policies, policy_bindings=bindings)
     ).findings
 
-    assert f"2 of {len(POLICIES)} ValidatingAdmissionPolicies are missing" in missing.seen
-    assert f"3 of {len(BINDINGS)} ValidatingAdmissionPolicyBindings are missing" in unbound.seen
+    assert f"2 of {len(POLICIES)} ValidatingAdmissionPolicies are missing" in missing.observed
+    assert f"3 of {len(BINDINGS)} ValidatingAdmissionPolicyBindings are missing" in unbound.observed
 
 
 @pytest.mark.parametrize(
@@ -422,8 +426,8 @@ def test_a_binding_that_was_weakened_is_found(
 ) -> None:
     finding = found_by("policies", healthy(policy_bindings=bound(name, **changed)))
 
-    assert finding.seen.startswith(f"ValidatingAdmissionPolicyBinding {name}: ")
-    assert words in finding.seen
+    assert finding.observed.startswith(f"ValidatingAdmissionPolicyBinding {name}: ")
+    assert words in finding.observed
 
 
 def test_a_binding_that_denies_instead_of_warning_is_no_fault() -> None:
@@ -436,4 +440,4 @@ def test_a_policy_that_admits_what_it_cannot_evaluate_is_found() -> None:
     policies = shipped("ValidatingAdmissionPolicy")
     policies[0]["spec"]["failurePolicy"] = "Ignore"
 
-    assert "failurePolicy is Ignore" in found_by("policies", healthy(policies=policies)).seen
+    assert "failurePolicy is Ignore" in found_by("policies", healthy(policies=policies)).observed

@@ -27,7 +27,7 @@ def test_a_kubernetes_that_was_not_tested_is_found(version: str, severity: Sever
     (finding, *_) = result_of("kubernetes", healthy(server_version=version)).findings
 
     assert finding.severity is severity
-    assert "1.30 to 1.36" in finding.seen
+    assert "1.30 to 1.36" in finding.observed
     assert finding.cure
 
 
@@ -56,7 +56,7 @@ def test_a_kubelet_that_is_too_old_is_found(kubelet: str, *, told: bool) -> None
 def test_a_kube_scheduler_that_does_not_fit_the_server_is_found() -> None:
     newer = found_by("kube-scheduler", healthy(server_version="v1.35.1"))
 
-    assert "newer than the API server" in newer.seen
+    assert "newer than the API server" in newer.observed
     assert "helm upgrade" in newer.cure
 
 
@@ -67,14 +67,14 @@ def test_roles_of_different_versions_are_found() -> None:
 
     finding = found_by("roles", healthy(deployments=deployments))
 
-    assert "fracgpu-webhook is of version 0.0.9, the others of 0.1.0" in finding.seen
+    assert "fracgpu-webhook is of version 0.0.9, the others of 0.1.0" in finding.observed
     assert "helm upgrade" in finding.cure
 
 
 def test_a_program_of_another_version_than_the_roles_is_found() -> None:
     finding = found_by("roles", healthy(own_version="0.2.0"))
 
-    assert "this program is of version 0.2.0, FracGPU in the cluster of 0.1.0" in finding.seen
+    assert "this program is of version 0.2.0, FracGPU in the cluster of 0.1.0" in finding.observed
 
 
 def test_a_pod_that_was_not_replaced_is_found() -> None:
@@ -83,7 +83,7 @@ def test_a_pod_that_was_not_replaced_is_found() -> None:
 
     finding = found_by("roles", healthy(pods=(old,)))
 
-    assert f"pod {LEADER} still runs version 0.0.8" in finding.seen
+    assert f"pod {LEADER} still runs version 0.0.8" in finding.observed
     assert "rollout status" in finding.cure
 
 
@@ -93,8 +93,8 @@ def test_a_definition_that_is_missing_or_serves_another_version_is_found() -> No
     moves["spec"]["versions"][0]["name"] = "v1alpha9"
     other = found_by("definition", healthy(definitions=(moves,)))
 
-    assert "there is no CustomResourceDefinition moves.fracgpu.io" in missing.seen
-    assert "serves v1alpha9; want v1alpha1" in other.seen
+    assert "there is no CustomResourceDefinition moves.fracgpu.io" in missing.observed
+    assert "serves v1alpha9; want v1alpha1" in other.observed
     assert (
         missing.cure
         == other.cure
@@ -114,7 +114,7 @@ def test_a_node_whose_clock_differs_is_found(ahead_s: int, severity: Severity, w
 
     finding = found_by("clocks", healthy(node_leases=(lease,)))
 
-    assert (finding.severity, words in finding.seen) == (severity, True)
+    assert (finding.severity, words in finding.observed) == (severity, True)
     assert "timedatectl status" in finding.cure
 
 
@@ -132,8 +132,8 @@ def test_the_clock_of_the_machine_that_asks_is_named_itself(ahead_s: int, words:
     finding = found_by("clocks", healthy(caller_ahead=timedelta(seconds=ahead_s)))
 
     assert finding.severity is Severity.WARNING
-    assert "the clock of the machine that runs this command is " in finding.seen
-    assert words in finding.seen
+    assert "the clock of the machine that runs this command is " in finding.observed
+    assert words in finding.observed
     assert "on this machine" in finding.cure
 
 

@@ -11,7 +11,8 @@ from fracgpu import names
 from fracgpu.cards.card import CardUuid, Health, NodeCards
 from fracgpu.explain.answers import CardAnswer, Explanation, NodeAnswer, PodVerdict
 from fracgpu.explain.explanation import explain, shortages
-from fracgpu.k8s.node_affinity import NodeExpression, NodeRules, Taint
+from fracgpu.k8s.node import Taint
+from fracgpu.k8s.node_affinity import NodeExpression, NodeRules
 from fracgpu.k8s.resources import HostResources
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place

@@ -12,7 +12,7 @@ from fracgpu.errors import WireError
 from fracgpu.k8s.container import ContainerKind, ContainerSpec, pod_resource_sum
 from fracgpu.k8s.node import decode_node
 from fracgpu.k8s.pod import decode_pod
-from fracgpu.k8s.quantity import canonical, cpu_milli, memory_mib, parse, whole_amount
+from fracgpu.k8s.quantity import canonical, cpu_milli, integer_amount, memory_mib, parse
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, node_allocatable, pod_requests
 
 APP, INIT, SIDECAR = ContainerKind.APP, ContainerKind.INIT, ContainerKind.SIDECAR
@@ -263,4 +263,4 @@ def test_reading_is_exact() -> None:
     ],
 )
 def test_an_amount_that_is_counted_is_whole(text: str, amount: int | None) -> None:
-    assert whole_amount(text) == amount
+    assert integer_amount(text) == amount

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fracgpu.k8s.affinity import read_affinity
-from fracgpu.k8s.node import decode_node
-from fracgpu.k8s.node_affinity import Taint, taints_of
+from fracgpu.k8s.node import Taint, decode_node
+from fracgpu.k8s.node_affinity import taints_of
 from fracgpu.k8s.pod import decode_pod
 from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
 from fracgpu.k8s.scheduling.preferences import has_preferences

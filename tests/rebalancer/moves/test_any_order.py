@@ -15,16 +15,25 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fracgpu.cards.card import CardUuid, Cordon
-from fracgpu.disruption.candidates.move_mode import original_value, released_value
+from fracgpu.disruption.candidates import original_value, released_value
 from fracgpu.disruption.move import ENDED
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.state.move_object import MoveMode, MovePhase
-from rebalancer.moves.evictor import EvictionOutcome, EvictionResult
 from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.janitor import Remedy, what_to_do
+from rebalancer.moves.observer import Observer
 from rebalancer.moves.record import MoveRecord
-from rebalancer.moves.steps.facts import MoveFacts, OwnerFacts, ReplacementFacts, VictimFacts
-from rebalancer.moves.steps.step import Action, StepContext
+from rebalancer.moves.side_effects import SideEffects
+from rebalancer.moves.steps import (
+    Action,
+    EvictionOutcome,
+    EvictionResult,
+    MoveFacts,
+    OwnerFacts,
+    ReplacementFacts,
+    StepContext,
+    VictimFacts,
+)
 from tests.fakes.clock import NOON
 from tests.support.examples import at_least
 from tests.support.rebalancing import (
@@ -59,7 +68,7 @@ class Died(Exception):  # noqa: N818 - what happened to the process
 
 
 @dataclass
-class Model:
+class Model(Observer, SideEffects):
     """The cluster, as far as one move concerns it, and what went wrong in it."""
 
     mode: MoveMode

@@ -16,7 +16,8 @@ from kube.errors import (
     error_from_status,
 )
 from kube.kinds import PODS
-from rebalancer.moves.evictor import EvictionOutcome, Evictor, judge
+from rebalancer.moves.side_effects import Evictor, judge
+from rebalancer.moves.steps import EvictionOutcome
 from tests.support.moving import (
     NAMESPACE,
     add_budget,

@@ -15,8 +15,9 @@ from fracgpu.state.move_object import MovePhase
 from kube.client import KubeClient, Transport
 from kube.errors import Conflict, Forbidden, Unavailable
 from kube.kinds import NODES, PODS
-from rebalancer.moves.evictor import EvictionResult, Evictor
 from rebalancer.moves.record import MoveRecord
+from rebalancer.moves.side_effects import Evictor
+from rebalancer.moves.steps import EvictionResult
 from tests.fakes.clock import VirtualClock
 from tests.support.moving import (
     NAMESPACE,

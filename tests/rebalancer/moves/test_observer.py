@@ -17,15 +17,17 @@ from kube.errors import KubeDecodeError
 from kube.kinds import DEPLOYMENTS, NAMESPACES, REPLICASETS
 from rebalancer.moves.observer import (
     Observer,
+    Owners,
     candidate,
+    is_current,
+    is_observed,
     orphans_of,
     replacement_of,
+    selects_by,
     victim_of,
     why_stuck,
 )
-from rebalancer.moves.owners import Owners, is_current, is_observed, selects_by
-from rebalancer.moves.steps.facts import DELETION_COST, LOWEST_COST, OwnerFacts
-from rebalancer.moves.steps.step import StepContext
+from rebalancer.moves.steps import DELETION_COST, LOWEST_COST, OwnerFacts, StepContext
 from simulator.envtest.ports import free_ports
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import ACTIVE, COOL_CARD, a_disruption_state, a_move, a_placed_pod

@@ -8,17 +8,18 @@ from fracgpu import names
 from kube.client import KubeClient
 from kube.errors import Conflict, KubeError, error_from_status
 from kube.kinds import PODS
-from rebalancer.moves.evictor import EvictionOutcome, Evictor
 from rebalancer.moves.record import MoveRecord
-from rebalancer.moves.side_effects import SideEffects, judge_write
-from rebalancer.moves.steps.facts import (
+from rebalancer.moves.side_effects import Evictor, SideEffects, judge_write
+from rebalancer.moves.steps import (
     DELETION_COST,
+    Action,
+    EvictionOutcome,
     MoveFacts,
     OwnerFacts,
     ReplacementFacts,
+    StepContext,
     VictimFacts,
 )
-from rebalancer.moves.steps.step import Action, StepContext
 from tests.fakes.clock import NOON
 from tests.support.moving import HASH, NAMESPACE, make_cluster
 from tests.support.rebalancing import ACTIVE, a_disruption_state, a_move

@@ -10,18 +10,20 @@ from hypothesis import strategies as st
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.move import ENDED, UNDER_WAY, Ending
 from fracgpu.errors import WireError
-from fracgpu.state.move_object import MoveMode, MovePhase, RequestedShare
+from fracgpu.state.move_object import MoveMode, MovePhase, RequestedShare, decode_move
 from kube.client import KubeClient
 from kube.errors import Conflict, NotFound
 from kube.kinds import CUSTOM_RESOURCE_DEFINITIONS, MOVES
-from rebalancer.moves.conversion import (
+from rebalancer.moves.record import (
+    NEXT,
+    MoveRecord,
+    a_replacement,
     longest_before_bound,
-    object_of,
-    record_of,
+    move_of,
+    outlived,
     spec_of,
 )
-from rebalancer.moves.record import NEXT, MoveRecord, a_replacement, move_of, outlived
-from rebalancer.moves.store import MoveStore, MovesUnreadable
+from rebalancer.moves.store import MoveStore, MovesUnreadable, object_of
 from simulator.demo.definitions import install_definitions
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
@@ -317,11 +319,11 @@ def test_records_survive_json(
 
     body = object_of(record)
 
-    assert record_of(msgspec.json.encode(body)) == record
+    assert MoveRecord(object=decode_move(msgspec.json.encode(body))) == record
     assert body["status"]["phase"] == phase.value
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"metadata": {"name": "x"}, "spec": {}}'])
 def test_what_is_no_move_is_refused(body: bytes) -> None:
     with pytest.raises(WireError):
-        record_of(body)
+        decode_move(body)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rebalancer.usage.answers import Series, samples_in, series_in
+from rebalancer.usage.prometheus import Series, samples_in, series_in
 
 
 def test_a_matrix_is_series() -> None:

@@ -12,9 +12,8 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.heat import ReadingQuality
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.units import Mib
-from rebalancer.usage.answers import Sample
 from rebalancer.usage.measured import Measured, MeasuredUsage
-from rebalancer.usage.prometheus import Prometheus, QueryError, QueryFailed
+from rebalancer.usage.prometheus import Prometheus, QueryError, QueryFailed, Sample
 from simulator.envtest.prometheus import RealPrometheus
 from tests.fakes.exporter import Exporter
 from tests.support.backfill import Past, steady, write_blocks

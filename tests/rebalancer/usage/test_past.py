@@ -6,9 +6,8 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.heat import Heat
 from fracgpu.disruption.policy import RebalancerPolicy
 from rebalancer.usage import promql
-from rebalancer.usage.answers import Sample
 from rebalancer.usage.past import AsOf, look_back, server_time
-from rebalancer.usage.prometheus import QueryError, QueryFailed
+from rebalancer.usage.prometheus import QueryError, QueryFailed, Sample
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CARD = CardUuid("GPU-1")

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from rebalancer.usage.answers import Sample
-from rebalancer.usage.prometheus import Prometheus, QueryError, QueryFailed, is_sane
+from rebalancer.usage.prometheus import Prometheus, QueryError, QueryFailed, Sample, is_sane
 from simulator.envtest.prometheus import RealPrometheus
 from tests.fakes.exporter import Exporter
 from tests.fakes.prometheus import (

@@ -7,8 +7,7 @@ import pytest
 
 from fracgpu.cards.card import CardUuid
 from rebalancer.usage import promql
-from rebalancer.usage.answers import Sample, Series
-from rebalancer.usage.prometheus import QueryError, QueryFailed
+from rebalancer.usage.prometheus import QueryError, QueryFailed, Sample, Series
 from simulator.usage_replay.recording import Piece, RecordingMissing, read_pieces
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

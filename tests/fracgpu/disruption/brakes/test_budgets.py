@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.brakes.breakers import (
+from fracgpu.disruption.brakes import (
     NO_OUTAGES,
     Breaker,
+    Budgets,
     OpenBreaker,
     Outages,
     effective_mode,
     open_breakers,
 )
-from fracgpu.disruption.brakes.budgets import Budgets
 from fracgpu.disruption.move import Ending, HoldReason, PastMove
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from tests.fakes.clock import NOON

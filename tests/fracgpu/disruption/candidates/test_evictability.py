@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.candidates.cost import disruption_cost
-from fracgpu.disruption.candidates.evictability import SYSTEM_PRIORITY, why_not_evictable
-from fracgpu.disruption.candidates.move_mode import mode_of
-from fracgpu.disruption.candidates.preflight import why_not_now
+from fracgpu.disruption.candidates import (
+    SYSTEM_PRIORITY,
+    disruption_cost,
+    mode_of,
+    why_not_evictable,
+    why_not_now,
+)
 from fracgpu.disruption.move import HoldReason, PastMove
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.k8s.container import ContainerSpec

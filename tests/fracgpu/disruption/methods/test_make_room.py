@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.candidates.cost import disruption_cost
+from fracgpu.disruption.candidates import disruption_cost
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.methods import make_room
 from fracgpu.disruption.move import HeldBack, HoldReason, Move, Plan

@@ -9,9 +9,8 @@ import pytest
 
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.methods import hot_card
-from fracgpu.disruption.methods.registry import METHODS
 from fracgpu.disruption.move import HeldBack, HoldReason, Move
-from fracgpu.disruption.planner import plan_moves, validate_move
+from fracgpu.disruption.planner import METHODS, plan_moves, validate_move
 from fracgpu.disruption.policy import RebalancerPolicy
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import ACTIVE, COOL_CARD, HOT_CARD, a_disruption_state, a_move

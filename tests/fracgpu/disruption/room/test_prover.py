@@ -18,8 +18,7 @@ from fracgpu.disruption.methods import make_room
 from fracgpu.disruption.move import HeldBack, HoldReason
 from fracgpu.disruption.policy import MakeRoom
 from fracgpu.disruption.room.card_table import CardTable
-from fracgpu.disruption.room.holds import held_for, holds_cards
-from fracgpu.disruption.room.prover import StateProver, room_context
+from fracgpu.disruption.room.prover import StateProver, held_for, room_context
 from fracgpu.disruption.room.search import MovablePod, PlannedMove, RoomPlan, find_room
 from fracgpu.k8s.node_affinity import NodeExpression, NodeRules
 from fracgpu.k8s.scheduling.cluster import SchedulingCluster
@@ -484,12 +483,12 @@ def test_cards_are_kept_while_the_hold_of_the_move_says_so(phase: MovePhase) -> 
     soon = a_beneficiary("a0", held_until=NOON + timedelta(minutes=1))
     past = begun(a_move(beneficiary=soon), phase=phase)
     kept = phase not in (MovePhase.RECOMMENDED, MovePhase.ROLLING_BACK, MovePhase.ABORTED)
-    assert holds_cards(past, now=NOON) == kept
+    assert past.holds_cards(now=NOON) == kept
     assert held_for([past], now=NOON) == ({"a0": "uid-big"} if kept else {})
-    assert not holds_cards(begun(a_move(), phase=phase), now=NOON)
+    assert not begun(a_move(), phase=phase).holds_cards(now=NOON)
 
 
 def test_a_hold_lapses_once_the_move_has_ended() -> None:
     ended = a_beneficiary("a0", held_until=NOON)
-    assert not holds_cards(begun(a_move(beneficiary=ended), phase=MovePhase.DONE), now=NOON)
-    assert holds_cards(begun(a_move(beneficiary=ended), phase=MovePhase.EVICTING), now=NOON)
+    assert not begun(a_move(beneficiary=ended), phase=MovePhase.DONE).holds_cards(now=NOON)
+    assert begun(a_move(beneficiary=ended), phase=MovePhase.EVICTING).holds_cards(now=NOON)

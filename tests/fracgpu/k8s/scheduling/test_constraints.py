@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fracgpu.errors import WireError
-from fracgpu.k8s.node import decode_node
-from fracgpu.k8s.node_affinity import NodeExpression, NodeRules, Taint, Toleration
+from fracgpu.k8s.node import Taint, decode_node
+from fracgpu.k8s.node_affinity import NodeExpression, NodeRules, Toleration
 from fracgpu.k8s.pod import Resources, decode_pod
 from fracgpu.k8s.scheduling.cluster import NO_VALUE, Change, per_value
 from fracgpu.k8s.scheduling.constraints import (

@@ -11,13 +11,25 @@ from fracgpu.disruption.heat import Heat
 from fracgpu.disruption.move import Ending
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.state.move_object import MoveMode, MovePhase
-from rebalancer.moves.evictor import EvictionOutcome, EvictionResult
 from rebalancer.moves.record import MoveRecord, a_replacement
-from rebalancer.moves.steps.evicting import evict_answered
-from rebalancer.moves.steps.facts import MoveFacts, OwnerFacts, ReplacementFacts, VictimFacts
-from rebalancer.moves.steps.preparing import preflight_answered
-from rebalancer.moves.steps.step import Action, Do, Enter, Step, StepContext, Wait
-from rebalancer.moves.steps.surging import replacement_ready, why_roll_back
+from rebalancer.moves.steps import (
+    Action,
+    Do,
+    Enter,
+    EvictionOutcome,
+    EvictionResult,
+    MoveFacts,
+    OwnerFacts,
+    ReplacementFacts,
+    Step,
+    StepContext,
+    VictimFacts,
+    Wait,
+    evict_answered,
+    preflight_answered,
+    replacement_ready,
+    why_roll_back,
+)
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
     COOL_CARD,

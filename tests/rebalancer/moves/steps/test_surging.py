@@ -13,9 +13,15 @@ from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.state.move_object import MovePhase
 from kube.client import KubeClient
 from kube.kinds import NODES, PDBS, PODS, REPLICASETS, SERVICES, VALIDATING_WEBHOOKS
-from rebalancer.moves.steps.facts import DELETION_COST, MoveFacts, OwnerFacts, VictimFacts
-from rebalancer.moves.steps.step import Enter, StepContext
-from rebalancer.moves.steps.surging import surging
+from rebalancer.moves.steps import (
+    DELETION_COST,
+    Enter,
+    MoveFacts,
+    OwnerFacts,
+    StepContext,
+    VictimFacts,
+    surging,
+)
 from tests.fakes.clock import NOON, VirtualClock
 from tests.support.gpu import a_sharing_node, register
 from tests.support.moving import (

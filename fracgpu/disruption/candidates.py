@@ -1,0 +1,252 @@
+"""Whether a pod may be moved, in which mode, and what that costs.
+
+It may be moved in general (`why_not_evictable`), and right now (`why_not_now`), which is asked
+before a move of it is planned: a pod that may not be disturbed never takes the place of one that
+may. The Eviction API has the last word all the same: it is asked, with a dry run, before the first
+step of a move.
+
+The replacement comes to be beside the pod, or after its eviction. A pod is released from its
+ReplicaSet by another value of the label by which that selects it.
+"""
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from fracgpu.disruption.disruption_state import DisruptionState, budgets_of
+from fracgpu.disruption.move import HoldReason
+from fracgpu.disruption.policy import RebalancerPolicy
+from fracgpu.k8s.disruption_budget import PodDisruptionBudget
+from fracgpu.k8s.workloads.quota import quota_usage
+from fracgpu.k8s.workloads.workload import Workload
+from fracgpu.request.need import Rebalance
+from fracgpu.state.cluster_state import PlacedPod
+from fracgpu.state.move_object import MoveMode
+from fracgpu.state.pod_info import PodInfo
+
+# A Deployment's ReplicaSet selects its pods by it.
+HASH_LABEL: Final = "pod-template-hash"
+RELEASED_SUFFIX: Final = ".moved"  # of the label's value, while the pod is released
+_LONGEST_LABEL: Final = 63
+
+
+def mode_of(pod: PodInfo) -> MoveMode:
+    """Return how a pod would be moved, if it may be moved at all.
+
+    A surge changes the label by which a Deployment's ReplicaSet selects the pod. Every other
+    controller makes a replacement only once the pod is gone.
+    """
+    by_replicaset = pod.owner is not None and pod.owner[0] == "ReplicaSet"
+    selected_by_hash = bool(pod.labels.get(HASH_LABEL))
+    if by_replicaset and selected_by_hash and pod.rebalance is not Rebalance.EVICT:
+        return MoveMode.SURGE
+    return MoveMode.EVICT
+
+
+def released_value(hash_value: str) -> str:
+    """Return what the label becomes, so that no ReplicaSet selects the pod any more."""
+    return f"{hash_value[: _LONGEST_LABEL - len(RELEASED_SUFFIX)]}{RELEASED_SUFFIX}"
+
+
+def original_value(label: str) -> str:
+    """Return what the label was before :func:`released_value` changed it."""
+    return label.removesuffix(RELEASED_SUFFIX)
+
+
+_BASE: Final = 5.0
+_NO_SURGE: Final = 10.0  # the old pod ends before the new one is ready
+_PRIORITY: Final = 5.0
+_PER_10_GIB: Final = 1.0  # reloading takes as long as the memory is large
+
+
+def disruption_cost(pod: PodInfo, *, mib: int) -> float:
+    """Return what it costs to move a pod that holds *mib* of a card."""
+    return (
+        _BASE
+        + (_NO_SURGE if mode_of(pod) is MoveMode.EVICT else 0.0)
+        + (_PRIORITY if pod.priority > 0 else 0.0)
+        + _PER_10_GIB * mib / (10 * 1024)
+    )
+
+
+SYSTEM_PRIORITY: Final = 2_000_000_000  # system-cluster-critical and above
+_OWNERS_BY_DEFAULT: Final = ("ReplicaSet", "ReplicationController")
+_OWNERS_OPTED_IN: Final = ("StatefulSet", "Job")
+# Annotations that protect a pod from other evictors protect it from us as well.
+_PROTECTED_BY: Final = {
+    "karpenter.sh/do-not-disrupt": "true",
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "descheduler.alpha.kubernetes.io/prefer-no-eviction": "true",
+}
+
+
+def why_not_evictable(
+    state: DisruptionState, candidate: PlacedPod, *, policy: RebalancerPolicy, now: datetime
+) -> HoldReason | None:
+    """Return the first reason that forbids moving a pod, or None if it may be moved."""
+    rules = (
+        *_state_rules(candidate.info, policy=policy, now=now),
+        *_protection_rules(candidate.info),
+        *_placement_rules(state, candidate),
+        *_owner_rules(state, candidate),
+    )
+    refusal = next((reason for broken, reason in rules if broken), None)
+    return refusal or budgets_of(state, policy=policy, now=now).of_pod(
+        candidate.uid, owner_uid=candidate.owner_uid, namespace=candidate.info.record.namespace
+    )
+
+
+_Rules = tuple[tuple[bool, HoldReason], ...]
+
+
+def _state_rules(pod: PodInfo, *, policy: RebalancerPolicy, now: datetime) -> _Rules:
+    age = now - pod.started_at if pod.started_at else timedelta(0)
+    return (
+        (pod.record.terminating, HoldReason.TERMINATING),
+        (pod.phase != "Running" or not pod.ready, HoldReason.NOT_READY),
+        (age < timedelta(seconds=policy.min_pod_age_s), HoldReason.TOO_YOUNG),
+        (pod.priority >= SYSTEM_PRIORITY, HoldReason.SYSTEM_CRITICAL),
+    )
+
+
+def _protection_rules(pod: PodInfo) -> _Rules:
+    kind = pod.owner[0] if pod.owner else ""
+    opted_in = pod.rebalance is Rebalance.EVICT
+    return (
+        (pod.rebalance is Rebalance.NEVER, HoldReason.NEVER),
+        (
+            any(pod.annotations.get(key) == value for key, value in _PROTECTED_BY.items()),
+            HoldReason.PROTECTED,
+        ),
+        (not kind, HoldReason.NO_OWNER),
+        (kind not in (*_OWNERS_BY_DEFAULT, *_OWNERS_OPTED_IN), HoldReason.OWNER_KIND),
+        (
+            pod.rebalance is Rebalance.SURGE and mode_of(pod) is not MoveMode.SURGE,
+            HoldReason.SURGE_ONLY,
+        ),
+        (kind in _OWNERS_OPTED_IN and not opted_in, HoldReason.OPT_IN),
+    )
+
+
+def _placement_rules(state: DisruptionState, candidate: PlacedPod) -> _Rules:
+    pod, constraints = candidate.info, candidate.scheduling_constraints
+    held = state.snapshot.pods.get(candidate.uid)
+    opted_in = pod.rebalance is Rebalance.EVICT
+    need = pod.need
+    return (
+        (need is None or not need.containers, HoldReason.NEED_UNREADABLE),
+        (bool(pod.record.problem), HoldReason.ASSIGNMENT_UNREADABLE),
+        (held is not None and len(held.by_card) > 1, HoldReason.SEVERAL_CARDS),
+        (
+            need is not None and any(container.cards > 1 for container in need.containers),
+            HoldReason.SEVERAL_CARDS,
+        ),
+        (pod.scheduler_name != state.scheduler_name, HoldReason.OTHER_SCHEDULER),
+        (bool(constraints.unjudged), HoldReason.UNJUDGED),
+        (constraints.keeps_local_data and not opted_in, HoldReason.LOCAL_DATA),
+    )
+
+
+def _owner_rules(state: DisruptionState, candidate: PlacedPod) -> _Rules:
+    others = [pod.info for pod in state.pods_of(candidate.owner_uid) if pod is not candidate]
+    # A surge leaves an only replica in place until its replacement is Ready.
+    interrupted = mode_of(candidate.info) is MoveMode.EVICT and not others
+    opted_in = candidate.info.rebalance is Rebalance.EVICT
+    return (
+        (interrupted and not opted_in, HoldReason.SINGLE_REPLICA),
+        (
+            any(not other.ready or other.record.terminating for other in others),
+            HoldReason.REPLICAS_NOT_READY,
+        ),
+    )
+
+
+# Controllers of these kinds are followed; of any other, the pods alone are known.
+_FOLLOWED: Final = ("ReplicaSet", "StatefulSet")
+
+
+def why_not_now(state: DisruptionState, candidate: PlacedPod, mode: MoveMode) -> HoldReason | None:
+    """Return the first reason against moving a pod in a mode now, or None.
+
+    What is not known speaks against it.
+    """
+    if state.workloads.unknown:
+        return HoldReason.GUARDS_NOT_KNOWN
+    rules = (
+        *_workload_rules(state, candidate, mode),
+        *_budget_rules(state, candidate, mode),
+        *(_surge_rules(state, candidate) if mode is MoveMode.SURGE else ()),
+    )
+    return next((reason for broken, reason in rules if broken), None)
+
+
+def _workload_rules(state: DisruptionState, candidate: PlacedPod, mode: MoveMode) -> _Rules:
+    kind = candidate.info.owner[0] if candidate.info.owner else ""
+    found = state.workloads.controllers_of(candidate.owner_uid)
+    missing = kind in _FOLLOWED and (not found or _owner_is_missing(found))
+    return (
+        (missing, HoldReason.OWNER_NOT_KNOWN),
+        (any(workload.rolling_out for workload in found), HoldReason.ROLLOUT),
+        (any(workload.paused for workload in found), HoldReason.OWNER_PAUSED),
+        (
+            any(workload.ready < workload.desired for workload in found),
+            HoldReason.REPLICAS_NOT_READY,
+        ),
+        (
+            mode is MoveMode.SURGE and any(workload.recreate for workload in found),
+            HoldReason.RECREATE,
+        ),
+    )
+
+
+def _owner_is_missing(found: tuple[Workload, ...]) -> bool:
+    """Report whether a Deployment is named as the owner and is not known."""
+    return found[0].owner_kind == "Deployment" and len(found) == 1
+
+
+def _budget_rules(state: DisruptionState, candidate: PlacedPod, mode: MoveMode) -> _Rules:
+    pod = candidate.info
+    namespace = pod.record.namespace
+    budgets = [
+        budget
+        for budget in state.workloads.budgets.of(namespace)
+        if budget.guards(namespace, pod.labels)
+    ]
+    return (
+        # The Eviction API refuses such a pod for good.
+        (len(budgets) > 1, HoldReason.SEVERAL_BUDGETS),
+        (any(not budget.observed for budget in budgets), HoldReason.BUDGET_NOT_OBSERVED),
+        (any(not _allows(budget, mode) for budget in budgets), HoldReason.BUDGET),
+    )
+
+
+def _allows(budget: PodDisruptionBudget, mode: MoveMode) -> bool:
+    """Report whether a budget allows to evict one ready pod.
+
+    A surge evicts it beside a replacement that is Ready, which makes one healthy pod more; how many
+    have to be is taken from the controller's scale, and stays. Source: countHealthyPods and
+    getExpectedScale in pkg/controller/disruption/disruption.go.
+    """
+    if mode is MoveMode.SURGE:
+        return budget.healthy + 1 > budget.desired_healthy
+    return budget.allowed > 0
+
+
+def _surge_rules(state: DisruptionState, candidate: PlacedPod) -> _Rules:
+    pod = candidate.info
+    namespace = pod.record.namespace
+    quotas = state.workloads.quotas.of(namespace)
+    # Adding up what a pod counts takes longer than all other rules; few namespaces have a quota.
+    usage = quota_usage(pod.record.containers) if quotas else {}
+    return (
+        (
+            any(
+                HASH_LABEL in service.labels and service.selects(namespace, pod.labels)
+                for service in state.workloads.services.of(namespace)
+            ),
+            HoldReason.SERVICE_BY_HASH,
+        ),
+        (
+            any(quota.exceeded_by(usage) for quota in quotas),
+            HoldReason.QUOTA,
+        ),
+    )

@@ -1,0 +1,769 @@
+"""What a move does next, phase by phase: pure functions of its record, the facts and the policy.
+
+======== =====================================================================
+step     what the executor does
+======== =====================================================================
+Wait     nothing until the next cycle; the reason is shown to people
+Enter    writes the record, then asks for the next step
+Do       one side effect, which the record's phase has already announced
+======== =====================================================================
+
+================ =================================================== =========================
+phase            what must be true to go on                          else
+================ =================================================== =========================
+planned          cordon visible (of a hot card), still right, owner  wait; aborted when outdated
+                 settled, preflight
+reserved         nothing more                                        -
+noticed          the notice is over, and all of that is still true   wait; aborted when outdated
+surging          the replacement is Ready on a cool card             wait; rolled back
+replacementReady it has been Ready long enough                       back to surging; rolled back
+rollingBack      the pod belongs to its ReplicaSet again             retry
+evicting         the pod is evicted, or gone already                 retry, with longer pauses;
+                                                                     withdrawn, then given up
+evicted          its replacement is Ready                            wait; lost after a while
+verifying        settled: the source has cooled and the target has   useless; longer rest
+                 not become hot
+================ =================================================== =========================
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Final
+
+from fracgpu.cards.card import CardUuid, NodeCards
+from fracgpu.disruption.candidates import RELEASED_SUFFIX
+from fracgpu.disruption.disruption_state import DisruptionState
+from fracgpu.disruption.heat import Heat, blindness
+from fracgpu.disruption.move import Ending
+from fracgpu.disruption.planner import validate_move
+from fracgpu.disruption.policy import Mode, RebalancerPolicy
+from fracgpu.disruption.verification import Verification, verify, verify_room
+from fracgpu.state.move_object import MoveMode, MovePhase
+from rebalancer.moves.record import MoveRecord, a_replacement
+
+
+class EvictionOutcome(Enum):
+    """The outcome of an eviction; also a metric label."""
+
+    ALLOWED = "allowed"  # evicted, or in a dry run would be
+    GONE = "gone"  # the pod is terminating or gone already
+    OTHER_POD = "other_pod"  # the name belongs to another pod
+    CHANGED = "changed"  # the pod has changed since it was read, or is another one
+    BLOCKED = "blocked"  # a PodDisruptionBudget refused it for now
+    BUSY = "busy"  # the API server refused it for now
+    REFUSED = "refused"  # refused for good
+    UNCLEAR = "unclear"  # no answer: the pod may have been evicted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvictionResult:
+    """The outcome, with the API server's message and the delay it asked for."""
+
+    outcome: EvictionOutcome
+    detail: str = ""
+    code: int | None = None
+    retry_after_s: float | None = None
+
+
+class Action(Enum):
+    """A side effect."""
+
+    PREFLIGHT = "preflight"  # a dry run of what follows; changes nothing
+    NOTICE = "notice"  # tell the pod when it will be disturbed
+    RELEASE = "release"  # change the label, so that the ReplicaSet makes a replacement
+    EVICT = "evict"
+    # Change the pod, so that no eviction takes effect that was sent before and may be under way.
+    WITHDRAW = "withdraw"
+    DEMOTE = "demote"  # let the ReplicaSet delete the replacement first
+    RESTORE = "restore"  # give the pod its label back, so that the ReplicaSet adopts it again
+    UNMARK = "unmark"  # take the mark of the move off the pod, which has its ReplicaSet again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepContext:
+    """What a step depends on besides the record and the facts.
+
+    Attributes:
+        state: the disruption state of this cycle, with *every* past move.
+        nodes: the nodes as the API server shows them, with their cordons.
+    """
+
+    state: DisruptionState
+    nodes: Mapping[str, NodeCards]
+    policy: RebalancerPolicy
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do before the next cycle."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Enter:
+    """The record changes, as a rule to another phase."""
+
+    record: MoveRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Do:
+    """A side effect is due.
+
+    Attributes:
+        then: what follows once the API server has done it; None if its answer decides that.
+    """
+
+    action: Action
+    then: "Enter | None" = None
+
+
+Step = Wait | Enter | Do
+
+
+def why_stopped(policy: RebalancerPolicy) -> str:
+    """Return why a move that has begun is undone; empty while the mode is active."""
+    return "" if policy.mode is Mode.ACTIVE else f"mode is {policy.mode.value}"
+
+
+def end(record: MoveRecord, ending: Ending, detail: str, *, now: datetime) -> Enter:
+    """Return the step that ends a move."""
+    return Enter(record.ended(ending, now=now, detail=detail))
+
+
+# A ReplicaSet with too many pods deletes those with the lowest cost first.
+# Source: kubernetes.io/docs/concepts/workloads/controllers/replicaset (Pod deletion cost).
+DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
+LOWEST_COST: Final = str(-(2**31))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VictimFacts:
+    """The pod that is moved, as the API server shows it now.
+
+    Attributes:
+        there: the very pod exists, is not terminating and has not ended.
+        why_gone: why it is not there; empty if it is.
+        running: its phase is Running. A pending pod bypasses every disruption budget.
+        controller_uid: of its controller; empty for a pod without one.
+        hash_label: its label ``pod-template-hash``; empty without one.
+        moved_by: the Move that its annotation names; empty without one.
+        notice: the time in its annotation that announces the move; empty without one.
+        version: its resourceVersion.
+    """
+
+    there: bool
+    why_gone: str = ""
+    running: bool = False
+    controller_uid: str = ""
+    hash_label: str = ""
+    moved_by: str = ""
+    notice: str = ""
+    version: str = ""
+
+    @property
+    def released(self) -> bool:
+        """Whether its label was changed so that its ReplicaSet lets it go."""
+        return self.hash_label.endswith(RELEASED_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplacementFacts:
+    """The pod that takes the place of the moved one.
+
+    Attributes:
+        node: where it is bound; empty while it is pending.
+        card: the card of its assignment; None without a readable one.
+        by_reservation: it carries the name of the Move, so it consumed the reservation.
+        stuck: why its container cannot start whatever the time, such as an image that cannot be
+            pulled; empty if nothing is known to be wrong.
+        demoted: it is marked as the pod that its ReplicaSet should delete first.
+        version: its resourceVersion.
+    """
+
+    name: str
+    uid: str
+    node: str = ""
+    card: CardUuid | None = None
+    ready: bool = False
+    by_reservation: bool = False
+    stuck: str = ""
+    demoted: bool = False
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerFacts:
+    """The controller of the moved pod.
+
+    Attributes:
+        there: the very controller exists and is not being deleted.
+        observed: its status is of its current spec.
+        desired: how many pods it should have.
+        ready: how many of its pods are Ready, by its own status.
+        current: it is what its Deployment wants now; false during a rollout to another one.
+        failure: why it could not create a pod; empty if it could.
+        selects_by: the value of ``pod-template-hash`` that it selects its pods by; empty if it does
+            not select by this label.
+        orphans: it left pods without a controller behind, as ``--cascade=orphan`` does.
+    """
+
+    there: bool
+    observed: bool = False
+    desired: int = 0
+    ready: int = 0
+    current: bool = True
+    failure: str = ""
+    selects_by: str = ""
+    orphans: bool = False
+
+    @property
+    def satisfied(self) -> bool:
+        """Whether all the pods that it should have are Ready."""
+        return self.there and self.observed and self.ready >= self.desired
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveFacts:
+    """Everything about one move that the API server shows now.
+
+    Attributes:
+        replacement: None while no pod takes the place of the victim.
+        target_problem: why no pod can start on the target's node now; empty if one can.
+    """
+
+    victim: VictimFacts
+    owner: OwnerFacts
+    replacement: ReplacementFacts | None = None
+    target_problem: str = ""
+
+
+_FOR_NOW: Final = (
+    EvictionOutcome.BLOCKED,
+    EvictionOutcome.BUSY,
+    EvictionOutcome.UNCLEAR,
+    EvictionOutcome.CHANGED,
+)
+
+_Obstacle = tuple[Ending, str]
+
+
+def planned(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step:
+    """Return what a planned move does next."""
+    late = record.age(now=context.now) > timedelta(seconds=context.policy.plan_ttl_s)
+    return _check(record, facts, context, late=late) or Do(Action.PREFLIGHT)
+
+
+def reserved(record: MoveRecord, _: MoveFacts, context: StepContext) -> Step:
+    """Return what a move does that was checked with its reservation in the ledger."""
+    return Enter(record.to(MovePhase.NOTICED, now=context.now))
+
+
+def noticed(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step:
+    """Return what a move does whose pod has been given notice."""
+    now, policy = context.now, context.policy
+    notice = timedelta(seconds=policy.notice_s)
+    if notice and facts.victim.there and not facts.victim.notice:
+        return Do(Action.NOTICE)
+    if record.age(now=now) < notice and not _why_not_begun(policy):
+        return Wait(f"the notice of {policy.notice_s:g} s")
+    if now > record.phase_since:  # else all of it was checked in this very cycle
+        late = record.age(now=now) > notice + timedelta(seconds=policy.plan_ttl_s)
+        found = _check(record, facts, context, late=late)
+        if found is not None:
+            return found
+    return Enter(_begun(record, facts, context))
+
+
+def preflight_answered(record: MoveRecord, result: EvictionResult, context: StepContext) -> Step:
+    """Return what follows from the dry run of the steps that disturb the pod."""
+    surge = record.mode is MoveMode.SURGE
+    # A surge makes room in the budget: it counts the replacement beside the pod.
+    allowed = result.outcome is EvictionOutcome.ALLOWED or (
+        surge and result.outcome is EvictionOutcome.BLOCKED
+    )
+    if allowed:
+        return Enter(record.to(MovePhase.RESERVED, now=context.now))
+    if result.outcome in _FOR_NOW:
+        return Wait(result.detail)
+    gone = result.outcome in (EvictionOutcome.GONE, EvictionOutcome.OTHER_POD)
+    ending = Ending.POD_GONE if gone else Ending.REFUSED
+    return end(record, ending, result.detail, now=context.now)
+
+
+def notice_answered(record: MoveRecord, result: EvictionResult, context: StepContext) -> Step:
+    """Return what follows from telling the pod; the notice itself is read in the next cycle."""
+    if result.outcome is EvictionOutcome.REFUSED:
+        return end(record, Ending.REFUSED, result.detail, now=context.now)
+    return Wait(result.detail or f"the notice of {context.policy.notice_s:g} s")
+
+
+def without_move(state: DisruptionState, record: MoveRecord) -> DisruptionState:
+    """Return the disruption state as if this move had never begun."""
+    past = [past_move for past_move in state.past if past_move.id != record.id]
+    return replace(state, past=past)
+
+
+def _check(
+    record: MoveRecord, facts: MoveFacts, context: StepContext, *, late: bool
+) -> Step | None:
+    """Return why the pod may not be disturbed now, as a step; None if it may be."""
+    now = context.now
+    stopped = _why_not_begun(context.policy)
+    if stopped:
+        return end(record, Ending.PAUSED, stopped, now=now)
+    obstacle = _obstacle(record, facts)
+    if obstacle is not None:
+        return end(record, *obstacle, now=now)
+    waiting_for = _not_yet(record, facts, context)
+    if late:
+        return end(record, Ending.EXPIRED, waiting_for or record.detail, now=now)
+    if waiting_for:
+        return Wait(waiting_for)
+    outdated = _why_outdated(record, context)
+    return end(record, Ending.OUTDATED, outdated, now=now) if outdated else None
+
+
+def _why_not_begun(policy: RebalancerPolicy) -> str:
+    """Return why nobody may be disturbed anew; what has begun is finished while it is paused."""
+    return why_stopped(policy) or ("paused" if policy.paused else "")
+
+
+def _obstacle(record: MoveRecord, facts: MoveFacts) -> _Obstacle | None:
+    """Return what rules the move out for good, with the ending that it gives."""
+    victim, owner = facts.victim, facts.owner
+    surge = record.mode is MoveMode.SURGE
+    rules: tuple[tuple[bool, Ending, str], ...] = (
+        (not victim.there, Ending.POD_GONE, victim.why_gone),
+        (not victim.running, Ending.REFUSED, "it is not running"),
+        (not owner.there, Ending.OWNER_GONE, "its controller is gone or being deleted"),
+        (
+            victim.controller_uid != record.spec.owner.uid,
+            Ending.POD_GONE,
+            "it does not belong to its controller any more",
+        ),
+        (not owner.current, Ending.ROLLOUT, "its owner is being rolled out"),
+        (
+            surge and (not victim.hash_label or owner.selects_by != victim.hash_label),
+            Ending.REFUSED,
+            "its ReplicaSet does not select it by the label pod-template-hash",
+        ),
+        (bool(facts.target_problem), Ending.TARGET_LOST, facts.target_problem),
+    )
+    return next(((ending, why) for broken, ending, why in rules if broken), None)
+
+
+def _not_yet(record: MoveRecord, facts: MoveFacts, context: StepContext) -> str:
+    """Return what the move still waits for; empty when nothing."""
+    move = record.move
+    node = context.nodes.get(move.source_node)
+    # Cards that are freed for a waiting pod are kept by the Move; a cordon would keep that pod off.
+    if move.beneficiary is None and (
+        node is None or move.source not in node.cordoned(now=context.now)
+    ):
+        return "the cordon of its card"
+    state = context.state
+    blind = blindness(state.usage, state.cards(), context.policy)
+    if blind:
+        return blind
+    return "" if facts.owner.satisfied else "another pod of its owner is not ready"
+
+
+def _why_outdated(record: MoveRecord, context: StepContext) -> str:
+    state = without_move(context.state, record)
+    heat = state.heat.get(record.move.target)
+    if heat is None or heat.heat is not Heat.COOL or state.reading(record.move.target) is None:
+        return f"card {record.spec.target.display} is not known to be cool any more"
+    held = validate_move(state, record.move, policy=context.policy, now=context.now)
+    return f"{held.subject}: {held.reason.value} {held.detail}".strip() if held else ""
+
+
+def _begun(record: MoveRecord, facts: MoveFacts, context: StepContext) -> MoveRecord:
+    """Return the record of the first phase that disturbs the pod; the reservation starts anew."""
+    now, policy = context.now, context.policy
+    if record.mode is MoveMode.SURGE:
+        until = now + timedelta(seconds=policy.replacement_ttl_s)
+        return record.to(
+            MovePhase.SURGING,
+            now=now,
+            released_hash=facts.victim.hash_label,
+            reserved_until=max(until, record.object.reserved_until),
+        )
+    until = now + timedelta(seconds=policy.evict_ttl_s + policy.replacement_ttl_s)
+    return record.to(
+        MovePhase.EVICTING, now=now, reserved_until=max(until, record.object.reserved_until)
+    )
+
+
+# Longer than watch events take; only then is a replacement that is not seen known not to exist.
+_OBSERVED_WITHIN: Final = timedelta(seconds=60)
+
+_RollBack = tuple[Ending, str]
+
+
+def surging(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step:
+    """Return what a move does whose pod is, or is about to be, released from its ReplicaSet."""
+    if not facts.victim.there:
+        return _ended_by_itself(record, facts, context)
+    reason = why_roll_back(record, facts, context) or _why_unready(record, facts, context)
+    if reason is not None:
+        return roll_back(record, facts, context, *reason)
+    if not facts.victim.released:
+        return Do(Action.RELEASE)
+    found = facts.replacement
+    if found is None:
+        return Wait("the replacement is not created yet")
+    known = noted(record, found)
+    if known != record:
+        return Enter(known)
+    if not (found.node and found.ready):
+        return Wait("the replacement is not Ready yet" if found.node else "it is not bound yet")
+    return Enter(record.to(MovePhase.REPLACEMENT_READY, now=context.now))
+
+
+def replacement_ready(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step:
+    """Return what a move does whose replacement is Ready, but not for long enough yet."""
+    step = still_replaced(record, facts, context)
+    if step is not None:
+        return step
+    if record.age(now=context.now) < timedelta(seconds=context.policy.ready_s):
+        return Wait(f"the replacement has to be Ready for {context.policy.ready_s:g} s")
+    return Enter(record.to(MovePhase.EVICTING, now=context.now))
+
+
+def still_replaced(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Enter | None:
+    """Return what to do instead of evicting the pod; None if its replacement is Ready now."""
+    if not facts.victim.there:
+        return _ended_by_itself(record, facts, context)
+    reason = why_roll_back(record, facts, context)
+    if reason is not None:
+        return roll_back(record, facts, context, *reason)
+    if not facts.victim.released:
+        # Somebody gave it its label back: its ReplicaSet counts it again.
+        reason = (Ending.INTERFERED, "the label of the released pod was changed by somebody else")
+        return roll_back(record, facts, context, *reason)
+    found = facts.replacement
+    if found is None or not found.ready or noted(record, found) != record:
+        message = "the replacement is not Ready any more"
+        return Enter(record.to(MovePhase.SURGING, now=context.now, message=message))
+    return None
+
+
+def why_roll_back(record: MoveRecord, facts: MoveFacts, context: StepContext) -> _RollBack | None:
+    """Return why a surge has to be undone, with the ending that it gives; None to go on."""
+    owner, found = facts.owner, facts.replacement
+    stopped = why_stopped(context.policy)
+    bound = found is not None and bool(found.node)
+    lapsed = context.now >= record.object.reserved_until
+    misplaced = found is not None and bound and not _accepted(record, found, context)
+    rules: tuple[tuple[bool, Ending, str], ...] = (
+        (bool(stopped), Ending.PAUSED, stopped),
+        (not owner.there, Ending.OWNER_GONE, "its controller is gone or being deleted"),
+        (not owner.current, Ending.ROLLOUT, "its owner is being rolled out"),
+        (found is None and bool(owner.failure), Ending.NOT_CREATED, owner.failure),
+        (not bound and bool(facts.target_problem), Ending.TARGET_LOST, facts.target_problem),
+        (not bound and lapsed, Ending.LAPSED, "the reservation lapsed before it was used"),
+        (misplaced, Ending.MISPLACED, _where(found)),
+        (found is not None and bool(found.stuck), Ending.NOT_READY, found.stuck if found else ""),
+    )
+    return next(((ending, why) for broken, ending, why in rules if broken), None)
+
+
+def roll_back(
+    record: MoveRecord, facts: MoveFacts, context: StepContext, ending: Ending, why: str
+) -> Enter:
+    """Return the step that undoes a surge; if the pod was not released yet, nothing has to be."""
+    untouched = (
+        record.phase is MovePhase.SURGING
+        and not facts.victim.released
+        and facts.victim.controller_uid == record.spec.owner.uid
+    )
+    if untouched:
+        return end(record, ending, why, now=context.now)
+    undoing = record.to(MovePhase.ROLLING_BACK, now=context.now, message=why, result=ending.value)
+    return Enter(undoing)
+
+
+def rolling_back(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step:
+    """Return what a move does that is being undone."""
+    now, victim = context.now, facts.victim
+    ending = record.ending or Ending.INTERFERED
+    adopted = not victim.released and bool(victim.controller_uid)
+    if not victim.there or (adopted and not victim.moved_by):
+        return end(record, ending, record.detail, now=now)
+    if record.age(now=now) > timedelta(seconds=context.policy.evict_ttl_s):
+        return end(record, ending, f"{record.detail}; {_LEFT}", now=now)
+    if record.retry_at is not None and now < record.retry_at:
+        return Wait(record.detail)
+    if adopted:  # until then the mark lets the janitor find the pod, whatever becomes of this move
+        return Do(Action.UNMARK)
+    if not facts.owner.there:
+        return _without_owner(record, facts, context)
+    if not victim.released:
+        return Wait(record.detail)  # its ReplicaSet will adopt it
+    found = facts.replacement
+    return Do(Action.DEMOTE if found is not None and not found.demoted else Action.RESTORE)
+
+
+def release_answered(record: MoveRecord, result: EvictionResult, context: StepContext) -> Step:
+    """Return what follows from the change of the label."""
+    if result.outcome is EvictionOutcome.REFUSED:
+        return end(record, Ending.REFUSED, result.detail, now=context.now)
+    # Released, or unclear: the pod is read again before anything else is done.
+    return Wait(result.detail or "the replacement is not created yet")
+
+
+def demote_answered(record: MoveRecord, result: EvictionResult, context: StepContext) -> Step:
+    """Return what follows from marking the replacement: the pod gets its label back in any case."""
+    del record, result, context
+    return Do(Action.RESTORE)
+
+
+def restore_answered(record: MoveRecord, result: EvictionResult, context: StepContext) -> Step:
+    """Return what follows from giving the pod its label back, or from taking the mark off it."""
+    del context
+    return Wait(record.detail if result.outcome is EvictionOutcome.ALLOWED else result.detail)
+
+
+def noted(record: MoveRecord, found: ReplacementFacts) -> MoveRecord:
+    """Return the record with the replacement as it is known now."""
+    replacement = a_replacement(found.name, found.uid, node=found.node, card=found.card)
+    return (
+        record
+        if record.status.replacement == replacement
+        else record.with_status(replacement=replacement)
+    )
+
+
+_LEFT: Final = "it still has no controller, which is looked at every minute"
+
+
+def _ended_by_itself(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Enter:
+    message = facts.victim.why_gone
+    return Enter(record.to(MovePhase.EVICTED, now=context.now, message=message))
+
+
+def _why_unready(record: MoveRecord, facts: MoveFacts, context: StepContext) -> _RollBack | None:
+    """Return why the replacement is waited for no longer."""
+    found = facts.replacement
+    limit = timedelta(seconds=context.policy.replacement_ttl_s)
+    if found is not None and found.ready:
+        limit *= 2  # one that is Ready by turns gets twice the time
+    since = record.first_in(MovePhase.SURGING) or record.phase_since
+    if context.now - since > limit:
+        return Ending.NOT_READY, "the replacement did not become Ready in time"
+    scaled_down = found is None and facts.victim.released and facts.owner.satisfied
+    # A new leader may have released the pod only a moment ago.
+    watched = context.now - max(since, context.state.leading_since)
+    if scaled_down and (facts.owner.desired == 0 or watched > _OBSERVED_WITHIN):
+        return Ending.SCALED_DOWN, "its owner has all the pods that it should have"
+    return None
+
+
+def _accepted(record: MoveRecord, found: ReplacementFacts, context: StepContext) -> bool:
+    """Report whether the replacement may stay where it is: on the target or another cool card."""
+    move = record.move
+    if found.card == move.target:
+        return True
+    if found.card is None or found.card == move.source:
+        return False
+    heat, reading = context.state.heat.get(found.card), context.state.reading(found.card)
+    if heat is None or heat.heat is not Heat.COOL or reading is None:
+        return False
+    measured = reading.pods.get(found.uid)  # what it uses there already is in the card's level
+    to_come = move.busy_ratio - (measured.busy_ratio if measured is not None else 0.0)
+    return reading.level_ratio + max(0.0, to_come) <= context.policy.hot_ratio
+
+
+def _where(found: ReplacementFacts | None) -> str:
+    if found is None or found.card is None:
+        return "the replacement has no card"
+    return f"the replacement got card {found.card} on {found.node}, which is not known to be cool"
+
+
+def _without_owner(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step:
+    """Return what becomes of a released pod whose controller was deleted meanwhile.
+
+    If the controller left its other pods behind, the pod stays as they do. Otherwise it goes as
+    they do: nothing else would ever delete it.
+    """
+    if record.age(now=context.now) < _OBSERVED_WITHIN:
+        return Wait(record.detail)  # the garbage collector is at work
+    if not facts.owner.orphans:
+        return Do(Action.EVICT)
+    if facts.victim.released:
+        return Do(Action.RESTORE)
+    if facts.victim.moved_by:
+        return Do(Action.UNMARK)
+    return end(record, record.ending or Ending.OWNER_GONE, record.detail, now=context.now)
+
+
+_FIRST_PAUSE_S: Final = 10.0
+_LONGEST_PAUSE_S: Final = 60.0
+
+
+def evicting(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step:
+    """Return what a move does whose pod may have been evicted; the facts show whether it was."""
+    if not facts.victim.there:
+        message = facts.victim.why_gone
+        return Enter(record.to(MovePhase.EVICTED, now=context.now, message=message))
+    now = context.now
+    surge = record.mode is MoveMode.SURGE
+    instead = still_replaced(record, facts, context) if surge else _why_not(record, facts, context)
+    if instead is not None:
+        return _withdraw(record, instead, context)
+    if record.age(now=now) > timedelta(seconds=context.policy.evict_ttl_s):
+        return _give_up(record, facts, context, Ending.BLOCKED, record.detail)
+    if record.retry_at is not None and now < record.retry_at:
+        return Wait(record.detail)
+    return Do(Action.EVICT)
+
+
+def evict_answered(
+    record: MoveRecord,
+    result: EvictionResult,
+    facts: MoveFacts,
+    context: StepContext,
+    *,
+    jitter: float,
+) -> Step:
+    """Return what follows from the answer of the Eviction API.
+
+    Args:
+        record: of the move, in phase Evicting, or RollingBack if its controller was deleted.
+        result: the answer.
+        facts: what was known before the eviction was asked for.
+        context: of this cycle.
+        jitter: 0..1; spreads the retries.
+    """
+    gone = (EvictionOutcome.GONE, EvictionOutcome.OTHER_POD, EvictionOutcome.CHANGED)
+    undoing = record.phase is MovePhase.ROLLING_BACK
+    if result.outcome in gone or (undoing and result.outcome is EvictionOutcome.ALLOWED):
+        return Wait(record.detail if undoing else result.detail)  # the next cycle reads the pod
+    if undoing:
+        return Enter(_later(record, result, context, jitter=jitter, message=record.detail))
+    if result.outcome is EvictionOutcome.ALLOWED:
+        return Enter(record.to(MovePhase.EVICTED, now=context.now))
+    if result.outcome is EvictionOutcome.REFUSED:
+        return _give_up(record, facts, context, Ending.REFUSED, result.detail)
+    return Enter(_later(record, result, context, jitter=jitter, message=result.detail))
+
+
+def evicted(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step:
+    """Return what a move does whose pod is gone."""
+    now, found, owner = context.now, facts.replacement, facts.owner
+    if found is not None and found.node and found.ready:
+        return Enter(noted(record, found).to(MovePhase.VERIFYING, now=now))
+    if not owner.there:
+        return end(record, Ending.OWNER_GONE, "its controller is gone or being deleted", now=now)
+    if record.age(now=now) <= timedelta(seconds=context.policy.replacement_ttl_s):
+        return Wait("the replacement is not Ready yet")
+    # Lost is what the owner misses, not what is not seen: it may have been scaled down meanwhile.
+    if owner.satisfied:
+        detail = "its owner has all the pods that it should have, without a replacement"
+        return end(record, Ending.SCALED_DOWN, detail, now=now)
+    detail = f"{owner.ready} of {owner.desired} pods of its owner are Ready"
+    return end(record, Ending.LOST, f"no replacement became Ready: {detail}", now=now)
+
+
+def verifying(record: MoveRecord, _: MoveFacts, context: StepContext) -> Step:
+    """Return what a move does whose replacement runs."""
+    if record.age(now=context.now) < timedelta(seconds=context.policy.settle_s):
+        return Wait("the cards have to settle")
+    if _may_start_still(record, context):
+        return Wait("the pod that waits has not started yet")
+    found = verification(record, context)
+    if found.relieved is None:
+        return end(record, Ending.UNVERIFIED, found.detail, now=context.now)
+    ending = Ending.RELIEVED if found.relieved else Ending.USELESS
+    return end(record, ending, found.detail, now=context.now)
+
+
+def _may_start_still(record: MoveRecord, context: StepContext) -> bool:
+    """Report whether cards are kept for a pod that waits still: others of the plan may follow."""
+    beneficiary = record.move.beneficiary
+    if beneficiary is None or context.now >= beneficiary.held_until:
+        return False
+    waiting = context.state.pods.get(beneficiary.uid)
+    return waiting is not None and not waiting.info.record.node
+
+
+def verification(record: MoveRecord, context: StepContext) -> Verification:
+    """Return whether the move helped: by what both cards show now, or by the pod that waited."""
+    move = record.move
+    if move.beneficiary is not None:
+        waiting = context.state.pods.get(move.beneficiary.uid)
+        return verify_room(
+            started=waiting is not None and bool(waiting.info.record.node),
+            target=context.state.reading(record.landed or move.target),
+            policy=context.policy,
+        )
+    return verify(
+        before_ratio=move.level_ratio,
+        pod_ratio=move.busy_ratio,
+        source=context.state.reading(move.source),
+        target=context.state.reading(record.landed or move.target),
+        policy=context.policy,
+        pod_uid=move.pod_uid,
+    )
+
+
+def _why_not(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Enter | None:
+    """Return what to do instead of evicting a pod that has no replacement yet; None to evict."""
+    stopped = why_stopped(context.policy)
+    rules = (
+        (bool(stopped), Ending.PAUSED, stopped),
+        (not facts.owner.there, Ending.OWNER_GONE, "its controller is gone or being deleted"),
+        (not facts.owner.current, Ending.ROLLOUT, "its owner is being rolled out"),
+        (bool(facts.target_problem), Ending.TARGET_LOST, facts.target_problem),
+        (not facts.victim.running, Ending.REFUSED, "it is not running"),
+    )
+    for broken, ending, why in rules:
+        if broken:
+            return end(record, ending, why, now=context.now)
+    return None
+
+
+def _give_up(
+    record: MoveRecord, facts: MoveFacts, context: StepContext, ending: Ending, why: str
+) -> Step:
+    if record.mode is MoveMode.SURGE:
+        return _withdraw(record, roll_back(record, facts, context, ending, why), context)
+    return _withdraw(record, end(record, ending, why, now=context.now), context)
+
+
+def _withdraw(record: MoveRecord, otherwise: Enter, context: StepContext) -> Step:
+    """Return how a move goes back that may have sent an eviction which has not arrived yet.
+
+    It may come from a leader that stood still or died, or from us: an answer that did not come in
+    time says nothing. Its target must not be released while it can still take the pod. Where the
+    pod cannot be changed, this is tried as long again as the eviction was.
+    """
+    if record.age(now=context.now) > 2 * timedelta(seconds=context.policy.evict_ttl_s):
+        return otherwise
+    return Do(Action.WITHDRAW, then=otherwise)
+
+
+def _later(
+    record: MoveRecord,
+    result: EvictionResult,
+    context: StepContext,
+    *,
+    jitter: float,
+    message: str,
+) -> MoveRecord:
+    """Return the record with the time of the next attempt."""
+    pause_s = min(_FIRST_PAUSE_S * 2.0 ** min(record.attempts, 10), _LONGEST_PAUSE_S)
+    pause_s *= 0.5 + jitter / 2
+    if result.outcome is EvictionOutcome.UNCLEAR:
+        pause_s = 1.0  # the next cycle reads the pod first
+    pause_s = max(pause_s, min(result.retry_after_s or 0.0, _LONGEST_PAUSE_S))
+    return record.with_status(
+        attempts=record.attempts + 1,
+        retry_at=context.now + timedelta(seconds=pause_s),
+        message=message,
+    )
