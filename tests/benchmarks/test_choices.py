@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from benchmarks.referee import Policy
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
-from fracgpu.placement.node_matrix import Demand
+from fracgpu.placement.policies.least_waste.demand import Demand
 from fracgpu.placement.outcome import Placement
-from fracgpu.placement.policies.least_waste.workload_mix import WorkloadMix
+from fracgpu.placement.policies.least_waste.mix import WorkloadMix
 from fracgpu.request.need import Strategy
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import decode_pod_info

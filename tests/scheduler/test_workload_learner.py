@@ -14,7 +14,7 @@ import pytest
 from fracgpu.cards.card import CardUuid, Health
 from fracgpu.k8s.resources import HostResources
 from fracgpu.names import ASSIGNMENT, MODEL
-from fracgpu.placement.node_matrix import Demand
+from fracgpu.placement.policies.least_waste.demand import Demand
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
 from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod import decode_bound_pod
@@ -403,11 +403,11 @@ async def learning(wasting: Wasting, changes: ChangeSignal) -> AsyncIterator[Non
         task.cancel()
 
 
-async def test_what_a_request_left_unknown_is_evaluated_without_any_change_of_the_cluster() -> None:
+async def test_nodes_that_a_request_asked_about_are_evaluated_anew_once_they_change() -> None:
     wasting = Wasting()
     wasting.order.learn_now(ahead=False)
     async with learning(wasting, ChangeSignal()):
-        wasting.quality(pending(mib=7_000), "a")
+        wasting.quality(pending(mib=7_000), "a", "b", "c", "d")
         states = wasting.order.states
         bound(wasting.cluster, "other", node="d", card=1, mib=5_000)
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fracgpu.placement.node_matrix import Demand
-from fracgpu.placement.policies.least_waste.workload_mix import WorkloadMix, drift_ratio
+from fracgpu.placement.policies.least_waste.demand import Demand
+from fracgpu.placement.policies.least_waste.mix import WorkloadMix, drift_ratio
 from tests.fracgpu.placement.policies.least_waste.demands import HALF, PROCESSOR, WHOLE
 
 
@@ -16,12 +16,6 @@ def test_frequencies_are_shares_of_all_pods_most_frequent_first() -> None:
         (WHOLE, 0.75),
         (HALF, 0.25),
     ]
-
-
-def test_host_memory_does_not_split_a_class() -> None:
-    greedy = Demand(cpu_milli=4000, memory_mib=70_000, cards=1, share_milli=500)
-
-    assert len(WorkloadMix.fold([HALF, greedy]).classes()) == 1
 
 
 def test_the_order_in_which_pods_are_folded_does_not_matter() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from fracgpu.placement.node_matrix import Demand
+from fracgpu.placement.policies.least_waste.demand import Demand
 
 _LARGEST_UNIT: Final = 1e9  # beyond this all weights are scaled back, long before they overflow
 

@@ -1,0 +1,398 @@
+/* What a pod would cost on each node; library.py calls it and policy.py tells what it means.
+ *
+ * It needs no header and no library, Python's included. The caller vouches for all sizes: rows are
+ * below the table's, models of nodes that are not known to the policy are skipped.
+ */
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef short i16;
+typedef int i32;
+typedef long long i64;
+
+/* As draws.py and library.py have them. */
+enum {
+    SEQUENCES = 32,
+    CARDS = 32,
+    SLOT_BITS = 5,
+    WHOLE = 1000,
+    NO_ROOM = 1 << 15,
+    CPU_STEP = 1000,
+    MOST_CORES = 256, /* more free CPU is of no use to the cards of one node */
+    WAYS = 8,
+};
+
+/* One number for each sequence: sequences advance together, without branches. A card is a code, its
+ * free thousandths << SLOT_BITS | its position, so that the codes of a node are distinct. */
+typedef u16 codes __attribute__((vector_size(2 * SEQUENCES)));
+typedef i16 masks __attribute__((vector_size(2 * SEQUENCES)));
+typedef i32 cores __attribute__((vector_size(4 * SEQUENCES), aligned(2 * SEQUENCES)));
+
+/* A pod on several cards in one sequence. */
+struct several {
+    i32 step, sequence, cards, cpu;
+};
+
+/* A card model. The first three are [step, pod of the pair]. */
+struct model {
+    const cores *cpu;
+    const codes *share;            /* as a code; 0: only CPU; NO_ROOM: on several cards */
+    const codes *on_cards;         /* all bits if the pod takes a card, none if only CPU */
+    const u16 *least;              /* [step] the smallest share of this step and all later ones */
+    const struct several *several; /* by step */
+    i64 several_count;
+    i64 lost; /* the largest remainder of a card that counts as lost */
+};
+
+/* Classes of pods that request the same of cards; they follow each other, by kind. */
+struct kind {
+    i64 share, cards, classes;
+};
+
+struct policy {
+    const struct model *models;
+    const struct kind *kinds;
+    const double *frequency; /* [class] */
+    const i64 *class_cpu;    /* [class] */
+    const u8 *accepts;       /* [model, class] */
+    const i64 *cpu_steps;    /* ascending */
+    const double *worth;     /* [model, steps of CPU reached, idle cards] */
+    const double *prices;    /* [model] of a thousandth of a card */
+    u64 *names;              /* [set, way] the memory of what was evaluated; 0 is no name */
+    float *values;
+    i64 model_count, steps, kind_count, class_count, cpu_step_count, set_bits;
+    i64 evaluated;
+    double fill, fragment, idle;
+};
+
+struct nodes {
+    const i64 *changed;
+    const i64 *cpu;
+    const i64 *model;
+    const i32 *size_mib; /* [row, card] */
+    const i16 *levels;   /* [row, card] free thousandths; 0 for a card that takes nothing */
+};
+
+struct request {
+    i64 mib, cards, cpu;
+    const i64 *rows; /* [entry] */
+    i64 count;
+    i64 priced;         /* the number of the prices */
+    i64 allowance;      /* how much may be evaluated */
+    const u32 *closed;  /* [entry] bits of cards that the pod does not get; may be missing */
+    double *cost;       /* [row], or [entry] with closed cards; and so on */
+    u32 *taken;         /* bits of the cards that it would take */
+    i64 *changed_at;    /* the change of the node that the cost is of */
+    i64 *priced_at;     /* the prices that the cost is of */
+};
+
+/* A node, filled by each sequence. */
+struct filling {
+    codes cards[CARDS];
+    cores cpu;
+    i32 live;
+};
+
+/* The cards of a node, and what is asked of them. */
+struct state {
+    i16 levels[CARDS];
+    i64 cpu;
+    u64 name;
+    i64 model, idle_cards, idle, lost;
+};
+
+static inline codes chosen(codes mask, codes yes, codes no)
+{
+    return (yes & mask) | (no & ~mask);
+}
+
+static inline cores wide(codes mask)
+{
+    return __builtin_convertvector((masks)mask, cores);
+}
+
+/* Place a pod on the first whole cards of its sequence, if there are enough. */
+static void take_whole(struct filling *node, const struct several *pod)
+{
+    const u16 whole = WHOLE << SLOT_BITS;
+    i32 at = pod->sequence, there = 0, left = pod->cards;
+    for (i32 c = 0; c < node->live; c++)
+        there += node->cards[c][at] >= whole;
+    if (there < pod->cards || node->cpu[at] < pod->cpu)
+        return;
+    for (i32 c = 0; left > 0; c++)
+        if (node->cards[c][at] >= whole) {
+            node->cards[c][at] -= whole;
+            left--;
+        }
+    node->cpu[at] -= pod->cpu;
+}
+
+/* Of a pair of pods, place the one that leaves less of its card, on the tightest card with room. */
+static inline void take_one(struct filling *node, const cores *cpu, const codes *share,
+                            const codes *on_cards)
+{
+    const codes none = {0};
+    codes tight[2] = {~none, ~none}, runs[2], left[2];
+    /* What each card would have left. Without room the difference wraps round to NO_ROOM or more. */
+    for (i32 c = 0; c < node->live; c++) {
+        tight[0] = __builtin_elementwise_min(tight[0], node->cards[c] - share[0]);
+        tight[1] = __builtin_elementwise_min(tight[1], node->cards[c] - share[1]);
+    }
+    for (i32 pod = 0; pod < 2; pod++) {
+        runs[pod] = (codes)(tight[pod] < NO_ROOM);
+        runs[pod] &= __builtin_convertvector(node->cpu >= cpu[pod], codes);
+        left[pod] = chosen(runs[pod], (tight[pod] >> SLOT_BITS) & on_cards[pod], none + NO_ROOM);
+    }
+    /* Of a tie the first pod runs. Whoever does not run takes nothing. */
+    codes second = (codes)(left[1] < left[0]);
+    codes taken = chosen(second, share[1], share[0] & runs[0]);
+    codes code = chosen(second, tight[1] + share[1], tight[0] + share[0]);
+    for (i32 c = 0; c < node->live; c++)
+        node->cards[c] -= (codes)(node->cards[c] == code) & taken;
+    node->cpu -= (cpu[1] & wide(second)) | (cpu[0] & wide(runs[0] & ~second));
+}
+
+static i32 has_room(const struct filling *node, u16 share)
+{
+    codes any = {0};
+    for (i32 c = 0; c < node->live; c++)
+        any |= (codes)(node->cards[c] >= share);
+    return __builtin_reduce_or(any) != 0;
+}
+
+/* What stays idle of a node's cards, the mean of all sequences. *levels* descend. */
+static double filled(const struct model *model, i64 steps, const i16 *levels, i32 live, i64 cpu)
+{
+    struct filling node;
+    node.live = live;
+    for (i32 c = 0; c < live; c++)
+        node.cards[c] = (codes){0} + (u16)(levels[c] << SLOT_BITS | c);
+    node.cpu = (cores){0} + (i32)cpu;
+    const struct several *pod = model->several, *end = pod + model->several_count;
+    for (i64 step = 0; step < steps; step++) {
+        /* Now and then: whether any pod that is left has room on any card. */
+        if (step % 4 == 0 && !has_room(&node, model->least[step]))
+            break;
+        for (; pod < end && pod->step == step; pod++)
+            take_whole(&node, pod);
+        take_one(&node, model->cpu + 2 * step, model->share + 2 * step, model->on_cards + 2 * step);
+    }
+    i32 sum = 0;
+    for (i32 c = 0; c < live; c++)
+        for (i32 s = 0; s < SEQUENCES; s++)
+            sum += node.cards[c][s] >> SLOT_BITS;
+    return (double)sum / SEQUENCES;
+}
+
+/* What is idle and of no use to the next pod, a random one of the mix. */
+static double unusable(const struct policy *policy, i64 model, const i16 *levels, i32 live, i64 cpu)
+{
+    const u8 *accepts = policy->accepts + model * policy->class_count;
+    i64 at = 0;
+    double found = 0;
+    i64 idle = 0;
+    for (i32 c = 0; c < live; c++)
+        idle += levels[c];
+    for (i64 k = 0; k < policy->kind_count; k++) {
+        const struct kind *kind = &policy->kinds[k];
+        i64 enough = 0, room = 0;
+        for (; enough < live && levels[enough] >= kind->share; enough++)
+            room += levels[enough];
+        if (enough < kind->cards)
+            room = 0;
+        for (i64 end = at + kind->classes; at < end; at++) {
+            i64 used = accepts[at] && policy->class_cpu[at] <= cpu ? room : 0;
+            found += policy->frequency[at] * (double)(idle - used);
+        }
+    }
+    return found;
+}
+
+static float evaluated(const struct policy *policy, const struct state *state, i64 cpu)
+{
+    const struct model *model = &policy->models[state->model];
+    i16 levels[CARDS];
+    i32 live = 0;
+    for (i32 c = 0; c < CARDS; c++) {
+        i16 level = state->levels[c];
+        if (level <= model->lost)
+            continue;
+        i32 at = live++;
+        for (; at > 0 && levels[at - 1] < level; at--)
+            levels[at] = levels[at - 1];
+        levels[at] = level;
+    }
+    double found = 0;
+    if (policy->fill != 0)
+        found += policy->fill * filled(model, policy->steps, levels, live, cpu);
+    if (policy->fragment != 0)
+        found += policy->fragment * unusable(policy, state->model, levels, live, cpu);
+    return (float)found;
+}
+
+/* The finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). */
+static inline u64 mixed(u64 x)
+{
+    x ^= x >> 30;
+    x *= 0xBF58476D1CE4E5B9ull;
+    x ^= x >> 27;
+    x *= 0x94D049BB133111EBull;
+    return x ^ x >> 31;
+}
+
+/* The name of a state is the sum of those of its cards: their order does not count. */
+static inline u64 card_name(const struct policy *policy, const struct state *state, i64 level)
+{
+    return level <= policy->models[state->model].lost ? 0 : mixed((u64)level * 0x9E3779B97F4A7C15ull);
+}
+
+/* The value of a state with whole cores of CPU, remembered; NaN if it may not be evaluated. */
+static double value(struct policy *policy, const struct state *state, i64 step, i64 *allowance)
+{
+    u64 name = mixed(state->name + (u64)(state->model * (MOST_CORES + 2) + step + 1) *
+                                       0xD1B54A32D192ED03ull) | 1;
+    i64 set = (i64)(name >> (64 - policy->set_bits)) * WAYS;
+    for (i64 way = set; way < set + WAYS; way++)
+        if (policy->names[way] == name)
+            return policy->values[way];
+    if (*allowance <= 0)
+        return __builtin_nan("");
+    --*allowance;
+    i64 way = set + policy->evaluated++ % WAYS;
+    policy->names[way] = name;
+    policy->values[way] = evaluated(policy, state, step * CPU_STEP);
+    return policy->values[way];
+}
+
+/* What a state costs: what is wasted, less what its idle cards are worth. */
+static double cost_of(struct policy *policy, const struct state *state, i64 *allowance)
+{
+    i64 cpu = state->cpu < 0 ? 0 : state->cpu, step = cpu / CPU_STEP, part = cpu % CPU_STEP;
+    if (step >= MOST_CORES)
+        step = MOST_CORES, part = 0;
+    double found = value(policy, state, step, allowance);
+    if (part) {
+        double more = value(policy, state, step + 1, allowance);
+        found += (more - found) * (double)part / CPU_STEP;
+    }
+    i64 low = 0, high = policy->cpu_step_count; /* how many steps the CPU has reached */
+    while (low < high) {
+        i64 middle = (low + high) / 2;
+        if (policy->cpu_steps[middle] <= state->cpu)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    i64 cell = (state->model * (policy->cpu_step_count + 1) + low) * (CARDS + 1);
+    found += (policy->fill + policy->fragment) * (double)state->lost;
+    return found - policy->worth[cell + state->idle_cards];
+}
+
+static void set_level(const struct policy *policy, struct state *state, i32 card, i64 level)
+{
+    i64 before = state->levels[card], lost = policy->models[state->model].lost;
+    state->levels[card] = (i16)level;
+    state->idle_cards += (level == WHOLE) - (before == WHOLE);
+    state->idle += level - before;
+    state->lost += (level <= lost ? level : 0) - (before <= lost ? before : 0);
+    state->name += card_name(policy, state, level) - card_name(policy, state, before);
+}
+
+static i64 share_of(const struct request *request, i64 size_mib)
+{
+    i64 share = request->mib * WHOLE / (size_mib > 0 ? size_mib : 1);
+    return share < 1 ? 1 : share > WHOLE ? WHOLE : share;
+}
+
+/* Write the least cost of a pod on one node, and the cards for it: infinite if it does not fit, NaN
+ * if that is not known. A pod of one card has an option for each distinct card with room, any other
+ * the tightest ones. Cards come in ascending order, so of equal options the tightest counts. */
+static void rank(struct policy *policy, const struct nodes *nodes, struct request *request, i64 row,
+                 u32 closed, double *cost, u32 *taken)
+{
+    const i16 *levels = nodes->levels + row * CARDS;
+    const i32 *sizes = nodes->size_mib + row * CARDS;
+    struct state now = {.cpu = nodes->cpu[row], .model = nodes->model[row]};
+    i32 order[CARDS], fitting = 0;
+    for (i32 c = 0; c < CARDS; c++) {
+        if (levels[c] > 0)
+            set_level(policy, &now, c, levels[c]);
+        if (levels[c] <= 0 || closed >> c & 1 || levels[c] < share_of(request, sizes[c]))
+            continue;
+        i32 at = fitting++;
+        for (; at > 0 && levels[order[at - 1]] > levels[c]; at--)
+            order[at] = order[at - 1];
+        order[at] = c;
+    }
+    *cost = __builtin_inf();
+    *taken = 0;
+    if (fitting < request->cards || now.cpu < request->cpu)
+        return;
+    i64 *allowance = &request->allowance;
+    double before = cost_of(policy, &now, allowance), price = policy->prices[now.model];
+    i32 options = request->cards == 1 ? fitting : 1, unknown = before != before;
+    for (i32 option = 0; option < options && !unknown; option++) {
+        i32 last = order[option];
+        if (option > 0 && levels[last] == levels[order[option - 1]] &&
+            sizes[last] == sizes[order[option - 1]])
+            continue;
+        struct state after = now;
+        u32 cards = 0;
+        after.cpu -= request->cpu;
+        for (i32 at = option; at < option + request->cards; at++) {
+            i32 card = order[at];
+            set_level(policy, &after, card, levels[card] - share_of(request, sizes[card]));
+            cards |= 1u << card;
+        }
+        double found = cost_of(policy, &after, allowance) - before;
+        found += policy->idle * (double)now.idle + price * (double)(now.idle - after.idle);
+        unknown = found != found;
+        if (unknown)
+            break;
+        /* Thousandths, so that equal costs are equal whatever they were summed up from. */
+        found = (double)(i64)(found * 1000 + (found < 0 ? -0.5 : 0.5)) / 1000;
+        if (found < *cost)
+            *cost = found, *taken = cards;
+    }
+    if (unknown)
+        *cost = __builtin_nan("");
+}
+
+/* Bring the costs of a request up to date on its rows; return how many are not known or are of
+ * earlier prices, because nothing more may be evaluated. */
+__attribute__((visibility("default")))
+i64 fracgpu_rank(struct policy *policy, const struct nodes *nodes, struct request *request)
+{
+    i64 left = 0;
+    for (i64 entry = 0; entry < request->count; entry++) {
+        i64 row = request->rows[entry], at = request->closed ? entry : row;
+        i64 known = !request->closed && request->changed_at[at] == nodes->changed[row];
+        if (known && request->priced_at[at] == request->priced)
+            continue;
+        double cost = __builtin_nan("");
+        u32 taken = 0;
+        i32 has_model = nodes->model[row] >= 0 && nodes->model[row] < policy->model_count;
+        if (has_model)
+            rank(policy, nodes, request, row, request->closed ? request->closed[entry] : 0, &cost,
+                 &taken);
+        i32 unknown = has_model && cost != cost;
+        left += unknown;
+        if (unknown && known)
+            continue; /* prices move slowly: an earlier one is better than none */
+        request->cost[at] = cost;
+        request->taken[at] = taken;
+        if (!request->closed) {
+            request->changed_at[at] = unknown ? -1 : nodes->changed[row];
+            request->priced_at[at] = unknown ? -1 : request->priced;
+        }
+    }
+    return left;
+}
+
+__attribute__((visibility("default"))) u32 fracgpu_sources(void)
+{
+    return FRACGPU_SOURCES;
+}

@@ -1,0 +1,88 @@
+"""The door to ``least_waste.c``, as the build of the package has compiled it; loaded with ctypes.
+
+The library needs no other, so one file fits every Linux on the same kind of processor. Where there
+is none, or it cannot be loaded, `Library.problem` says why.
+"""
+
+import ctypes
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final, Protocol
+from zlib import crc32
+
+_POINTER, _NUMBER, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+_FOLDER: Final = Path(__file__).parent
+# What the library must have been compiled from: setup.py puts the same checksum into it.
+_SOURCES: Final = ("least_waste.c", "library.py")
+
+
+def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
+    return [(name, kind) for name in names.split()]
+
+
+class Model(ctypes.Structure):
+    """A struct of least_waste.c, like those that follow."""
+
+    _fields_: ClassVar = [
+        *_fields(_POINTER, "cpu share on_cards least several"),
+        *_fields(_NUMBER, "several_count lost"),
+    ]
+
+
+class Policy(ctypes.Structure):
+    _fields_: ClassVar = [
+        *_fields(_POINTER, "models kinds frequency class_cpu accepts cpu_steps worth prices"),
+        *_fields(_POINTER, "names values"),
+        *_fields(_NUMBER, "model_count steps kind_count class_count cpu_step_count set_bits"),
+        *_fields(_NUMBER, "evaluated"),
+        *_fields(_REAL, "fill fragment idle"),
+    ]
+
+
+class Nodes(ctypes.Structure):
+    _fields_: ClassVar = _fields(_POINTER, "changed cpu model size_mib levels")
+
+
+class Request(ctypes.Structure):
+    _fields_: ClassVar = [
+        *_fields(_NUMBER, "mib cards cpu"),
+        *_fields(_POINTER, "rows"),
+        *_fields(_NUMBER, "count priced allowance"),
+        *_fields(_POINTER, "closed cost taken changed_at priced_at"),
+    ]
+
+
+class Rank(Protocol):
+    """Brings the costs of a request up to date; returns how many rows are not known."""
+
+    def __call__(self, policy: Any, nodes: Any, request: Any, /) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The compiled code, or why there is none; one of the two is None."""
+
+    rank: Rank | None
+    problem: str | None
+
+
+def load(path: Path) -> Library:
+    """Load the library at *path*."""
+    try:
+        found = ctypes.CDLL(str(path))
+        rank, sources = found.fracgpu_rank, found.fracgpu_sources
+        wanted = crc32(b"".join((_FOLDER / name).read_bytes() for name in _SOURCES))
+    except (OSError, AttributeError) as error:  # the latter from a library of another version
+        return Library(None, str(error))
+    sources.restype = ctypes.c_uint
+    if sources() != wanted:  # its structs may be others, which ends the process
+        return Library(
+            None, f"{path} was compiled from other sources; make setup compiles it again"
+        )
+    rank.restype = _NUMBER
+    return Library(rank, None)
+
+
+# As an extension module would be, it is loaded when this module is imported.
+LIBRARY: Final = load(_FOLDER / f"least_waste-{platform.machine()}.so")
