@@ -6,6 +6,7 @@ one wheel holds for all of them.
 """
 
 import os
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -18,8 +19,6 @@ from setuptools.command.build_py import build_py
 
 FOLDER: Final = Path("fracgpu/placement/policies/least_waste")
 SOURCE: Final = FOLDER / "least_waste.c"
-# library.py computes the same checksum when it loads a library, and loads no other.
-CHECKED: Final = (SOURCE, FOLDER / "library.py")
 # By `platform.machine()`: Zig's name of the target, and the processor to compile for at least.
 # NumPy asks the same of an x86 processor.
 TARGETS: Final = {
@@ -36,8 +35,10 @@ _OPTIONS: Final = (
 def compile_policy(folder: Path) -> None:
     """Write ``least_waste-MACHINE.so`` to *folder* for each kind of processor."""
     compiler = (sys.executable, "-m", "ziglang", "cc")
-    checksum = zlib.crc32(b"".join(path.read_bytes() for path in CHECKED))
-    options = (*_OPTIONS, f"-DFRACGPU_SOURCES={checksum}u")
+    # library.py loads no library that was compiled for other structs than its own.
+    layout = runpy.run_path(str(FOLDER / "library.py"))["layout"]()
+    source = zlib.crc32(SOURCE.read_bytes())
+    options = (*_OPTIONS, f"-DFRACGPU_LAYOUT={layout}u", f"-DFRACGPU_SOURCE={source}u")
     with tempfile.TemporaryDirectory(prefix="fracgpu-build-") as cache:
         caches = {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
         for machine, (target, processor) in TARGETS.items():

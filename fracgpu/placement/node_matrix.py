@@ -1,8 +1,8 @@
 """All cards of all nodes as arrays: a question about every node is a few array operations.
 
 `NodeMatrix` has absolute amounts (MiB, per cent of a card's compute, slots) and answers which nodes
-fit. It has one row for each node, reuses the rows of removed nodes, and numbers its changes, so that
-derived data follows row by row.
+fit. It has one row for each node, reuses the rows of removed nodes, and numbers its changes, so
+that derived data follows row by row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,6 +36,7 @@ SHARES, NOT_SHARED, UNSCHEDULABLE, EMPTY, UNKNOWN, UNREADABLE = 0, 1, 2, 3, 4, 8
 _FIRST_ROWS: Final = 64
 
 WHOLE_CARD_MILLI: Final = 1000
+
 
 class NodeMatrix:
     """The ledger's cards as arrays over rows (nodes) and columns (cards in index order).

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from benchmarks.referee import Policy
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
-from fracgpu.placement.policies.least_waste.demand import Demand
 from fracgpu.placement.outcome import Placement
+from fracgpu.placement.policies.least_waste.demand import Demand
 from fracgpu.placement.policies.least_waste.mix import WorkloadMix
 from fracgpu.request.need import Strategy
 from fracgpu.state.node_info import read_node

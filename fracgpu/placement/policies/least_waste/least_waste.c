@@ -392,7 +392,13 @@ i64 fracgpu_rank(struct policy *policy, const struct nodes *nodes, struct reques
     return left;
 }
 
-__attribute__((visibility("default"))) u32 fracgpu_sources(void)
+/* Of the structs as library.py has them, and of this file; setup.py computes both checksums. */
+__attribute__((visibility("default"))) u32 fracgpu_layout(void)
 {
-    return FRACGPU_SOURCES;
+    return FRACGPU_LAYOUT;
+}
+
+__attribute__((visibility("default"))) u32 fracgpu_source(void)
+{
+    return FRACGPU_SOURCE;
 }

@@ -7,14 +7,10 @@ is none, or it cannot be loaded, `Library.problem` says why.
 import ctypes
 import platform
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol
 from zlib import crc32
 
 _POINTER, _NUMBER, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
-_FOLDER: Final = Path(__file__).parent
-# What the library must have been compiled from: setup.py puts the same checksum into it.
-_SOURCES: Final = ("least_waste.c", "library.py")
 
 
 def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
@@ -31,6 +27,8 @@ class Model(ctypes.Structure):
 
 
 class Policy(ctypes.Structure):
+    """The mix, and what was evaluated."""
+
     _fields_: ClassVar = [
         *_fields(_POINTER, "models kinds frequency class_cpu accepts cpu_steps worth prices"),
         *_fields(_POINTER, "names values"),
@@ -41,10 +39,14 @@ class Policy(ctypes.Structure):
 
 
 class Nodes(ctypes.Structure):
+    """The arrays of `PolicyNodes`."""
+
     _fields_: ClassVar = _fields(_POINTER, "changed cpu model size_mib levels")
 
 
 class Request(ctypes.Structure):
+    """What is asked, and the arrays to be brought up to date."""
+
     _fields_: ClassVar = [
         *_fields(_NUMBER, "mib cards cpu"),
         *_fields(_POINTER, "rows"),
@@ -67,22 +69,26 @@ class Library:
     problem: str | None
 
 
-def load(path: Path) -> Library:
+def layout() -> int:
+    """Return a checksum of the structs; the build of the package puts it into the library."""
+    structs = Model, Policy, Nodes, Request
+    fields = [(name, kind.__name__) for struct in structs for name, kind in struct._fields_]
+    return crc32(repr(fields).encode())
+
+
+def load(path: str) -> Library:
     """Load the library at *path*."""
     try:
-        found = ctypes.CDLL(str(path))
-        rank, sources = found.fracgpu_rank, found.fracgpu_sources
-        wanted = crc32(b"".join((_FOLDER / name).read_bytes() for name in _SOURCES))
+        found = ctypes.CDLL(path)
+        rank, its_layout = found.fracgpu_rank, found.fracgpu_layout
     except (OSError, AttributeError) as error:  # the latter from a library of another version
         return Library(None, str(error))
-    sources.restype = ctypes.c_uint
-    if sources() != wanted:  # its structs may be others, which ends the process
-        return Library(
-            None, f"{path} was compiled from other sources; make setup compiles it again"
-        )
+    its_layout.restype = ctypes.c_uint
+    if its_layout() != layout():  # it would read other memory, which ends the process
+        return Library(None, f"{path} was compiled for other structs; make setup compiles it again")
     rank.restype = _NUMBER
     return Library(rank, None)
 
 
 # As an extension module would be, it is loaded when this module is imported.
-LIBRARY: Final = load(_FOLDER / f"least_waste-{platform.machine()}.so")
+LIBRARY: Final = load(f"{__file__.rpartition('/')[0]}/least_waste-{platform.machine()}.so")

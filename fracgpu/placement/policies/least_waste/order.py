@@ -294,7 +294,9 @@ class LeastWasteOrder:
     def _allowed(self, globs: frozenset[str], models: tuple[str, ...]) -> frozenset[str] | None:
         """Return those of *models* that globs allow, or None for all of them."""
         allowed = self._matrix.allowed(sorted(globs)).tolist()
-        found = frozenset(model for model, is_allowed in zip(models, allowed, strict=False) if is_allowed)
+        found = frozenset(
+            model for model, is_allowed in zip(models, allowed, strict=False) if is_allowed
+        )
         return None if len(found) == len(models) else found
 
     def score(

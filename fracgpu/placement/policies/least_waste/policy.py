@@ -329,6 +329,4 @@ class LeastWaste:
             changed_at=costs.changed_at.ctypes.data,
             priced_at=costs.priced_at.ctypes.data,
         )
-        return self._rank(
-            ctypes.byref(self._policy), ctypes.byref(table), ctypes.byref(request)
-        )
+        return self._rank(ctypes.byref(self._policy), ctypes.byref(table), ctypes.byref(request))

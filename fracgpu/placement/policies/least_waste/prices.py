@@ -10,8 +10,8 @@ Two prices follow from the workload's mix and from what is idle:
   seven, which pods of eight can no longer use.
 - **Parts of a card of some model**, for pods that accept few models: each set of models that pods
   name has a price, the demand confined to the set over the set's part of what is idle, squared and
-  at most 1. A large set cannot run out while most of it is never needed by those who name it, so its
-  price is also multiplied by a power of the demand over its part of *all* cards.
+  at most 1. Of a large set most is never needed by those who name it, so its price is also
+  multiplied by a power of the demand over its part of *all* cards.
 
 A mix says nothing of pods that have not come yet, and a fleet that has run nothing but shares would
 have no whole node left for the first pod of eight cards. So classes that the mix lacks count as if

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from math import inf
 from statistics import fmean
 
-from fracgpu.placement.policies.least_waste.draws import NO_ROOM, SEQUENCES, SLOT_BITS, draw, steps_of
+from fracgpu.placement.policies.least_waste.draws import (
+    NO_ROOM,
+    SEQUENCES,
+    SLOT_BITS,
+    draw,
+    steps_of,
+)
 from fracgpu.placement.policies.least_waste.mix import PodClass
 from fracgpu.placement.policies.least_waste.nodes import PolicyNodes
 from fracgpu.placement.policies.least_waste.prices import Prices
