@@ -362,12 +362,15 @@ static void rank(struct policy *policy, const struct nodes *nodes, struct reques
 }
 
 /* Bring the costs of a request up to date on its rows; return how many are not known or are of
- * earlier prices, because nothing more may be evaluated. */
+ * earlier prices, because nothing more may be evaluated. Where something may be, the rows that come
+ * after the last evaluation are not looked at. */
 __attribute__((visibility("default")))
 i64 fracgpu_rank(struct policy *policy, const struct nodes *nodes, struct request *request)
 {
-    i64 left = 0;
+    i64 left = 0, evaluates = request->allowance > 0;
     for (i64 entry = 0; entry < request->count; entry++) {
+        if (evaluates && request->allowance <= 0)
+            return left + request->count - entry;
         i64 row = request->rows[entry], at = request->closed ? entry : row;
         i64 known = !request->closed && request->changed_at[at] == nodes->changed[row];
         if (known && request->priced_at[at] == request->priced)

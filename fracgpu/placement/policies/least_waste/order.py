@@ -37,7 +37,7 @@ _MIN_FIT_SCORE: Final = 0.1
 # What the best of the nodes gets of which the cost is not known: less than any that is known.
 _MOST_UNKNOWN_SCORE: Final = 0.09
 # How long a request may evaluate: a count by that time, so that no answer depends on the load.
-_REQUEST_MS: Final = 5
+_REQUEST_MS: Final = 3
 # Evaluated before a newly learnt mix is used, 3 s or less: on most clusters that is everything.
 _EVALUATED_AHEAD: Final = 50_000
 _KINDS_AHEAD, _WARMED_AT_ONCE = 64, 128

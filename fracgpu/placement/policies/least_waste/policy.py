@@ -216,11 +216,10 @@ class LeastWaste:
         self._keep_up()
         found = self._costs_of(kind)
         if self._run(kind, rows, found, allowance=0) and allowance > 0:
-            if first is not None:
-                those = rows[np.argsort(-first, kind="stable")]
-                allowance = self._run_within(kind, those, found, allowance)
-            else:
-                allowance = self._run_within(kind, rows, found, allowance)
+            those = rows if first is None else rows[np.argsort(-first, kind="stable")]
+            before = self.evaluated
+            self._run(kind, those, found, allowance=allowance)
+            allowance -= self.evaluated - before
         cost = found.cost[rows]
         if closed:
             at = np.flatnonzero(np.isin(rows, list(closed)))
@@ -285,12 +284,6 @@ class LeastWaste:
         if self._nodes.now - self._priced_at >= _REPRICED_EVERY:
             self._priced_at = self._nodes.now
             self._prices.refresh(self._nodes)
-
-    def _run_within(self, kind: Kind, rows: IntArray, costs: _Costs, allowance: int) -> int:
-        """Evaluate as much as is allowed; return what is left of that."""
-        before = self.evaluated
-        self._run(kind, rows, costs, allowance=allowance)
-        return allowance - (self.evaluated - before)
 
     def _run(
         self,

@@ -168,7 +168,8 @@ class Prices:
 
 def _pressure(confined: NDArray[np.float64], part: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the demand confined to each set over its part of something, at most 1."""
-    return np.minimum(confined / np.maximum(part, confined + 1e-12), 1.0)
+    ratio = np.divide(confined, part, out=np.ones_like(part), where=part > confined)
+    return np.where(confined > 0, ratio, 0.0)
 
 
 def _not_observed(classes: Sequence[PodClass]) -> Iterator[PodClass]:

@@ -278,10 +278,10 @@ def test_rows_beyond_the_table_are_refused() -> None:
 
 
 def test_equal_mixes_give_equal_answers_and_another_one_others() -> None:
-    nodes = many_nodes(8)
+    nodes = some_nodes((1000, 1000), cores=16)
     one, same, other = (
-        a_policy(nodes, classes).costs(kind(HALF), nodes.rows).tolist()
-        for classes in (mix(), mix(), folded([HALF, ODD]))
+        a_policy(nodes, classes).costs(kind(PROCESSOR), nodes.rows).tolist()
+        for classes in (mix(), mix(), folded([ODD]))
     )
 
     assert one == same != other
