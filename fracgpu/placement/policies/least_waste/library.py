@@ -72,7 +72,7 @@ class Library:
 def layout() -> int:
     """Return a checksum of the structs; the build of the package puts it into the library."""
     structs = Model, Policy, Nodes, Request
-    fields = [(name, kind.__name__) for struct in structs for name, kind in struct._fields_]
+    fields = [(field[0], field[1].__name__) for struct in structs for field in struct._fields_]
     return crc32(repr(fields).encode())
 
 

@@ -4,7 +4,7 @@ The rows are those of the `NodeMatrix`. That has absolute amounts; this has thou
 and what pods leave of a node's CPU.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,11 +96,13 @@ class PolicyNodes:
     def _make_room(self, rows: int) -> None:
         before = len(self.model)
         if rows > before:
-            kept = self.model, self.cpu_milli, self.cards, self.changed, self.levels, self.size_mib
+            old = self._arrays()
             self._allocate(rows)
-            grown = self.model, self.cpu_milli, self.cards, self.changed, self.levels, self.size_mib
-            for array, old in zip(grown, kept, strict=True):
-                array[:before] = old
+            for array, known in zip(self._arrays(), old, strict=True):
+                array[:before] = known
+
+    def _arrays(self) -> tuple[NDArray[Any], ...]:
+        return self.model, self.cpu_milli, self.cards, self.changed, self.levels, self.size_mib
 
     def usual_size_mib(self) -> int:
         """Return the size that most cards have; 1 where there is none."""

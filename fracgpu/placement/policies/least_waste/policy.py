@@ -253,7 +253,9 @@ class LeastWaste:
         """Evaluate, in steps of about a millisecond, what was asked for and is not known."""
         for kind in self.kinds:
             costs = self._costs.get(kind)
-            rows = costs.behind(self._nodes.changed) if costs is not None else ()
+            if costs is None:  # it was dropped meanwhile
+                continue
+            rows = costs.behind(self._nodes.changed)
             for start in range(0, len(rows), _ROWS_AT_ONCE):
                 yield from self.warming(kind, rows[start : start + _ROWS_AT_ONCE])
 

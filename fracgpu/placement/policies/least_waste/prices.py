@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI
+from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI, IntArray
 from fracgpu.placement.policies.least_waste.demand import Demand
 from fracgpu.placement.policies.least_waste.mix import PodClass
 from fracgpu.placement.policies.least_waste.nodes import MAX_CARDS, PolicyNodes
@@ -118,21 +118,21 @@ class Prices:
         rows = np.flatnonzero((nodes.model >= 0) & (nodes.model < self._count))
         model, levels = nodes.model[rows], nodes.levels[rows]
         cards = np.bincount(model, nodes.cards[rows], self._count)
-        idle = np.bincount(model, levels.sum(1, dtype=np.int64), self._count) / WHOLE_CARD_MILLI
-        idle_cards = (levels == WHOLE_CARD_MILLI).sum(1)
+        idle = np.bincount(model, levels.sum(1, dtype=float), self._count) / WHOLE_CARD_MILLI
+        idle_cards: IntArray = (levels == WHOLE_CARD_MILLI).sum(1)
         self._price_idle_cards(
             model,
             np.searchsorted(self.cpu_steps, nodes.cpu_milli[rows], "right"),
             idle_cards,
             float(idle.sum() / max(cards.sum(), 1.0)),
         )
-        self._price_models(cards, idle)
+        self._price_models(cards.astype(float), idle)
 
     def _price_idle_cards(
         self,
-        model: NDArray[np.int64],
-        steps: NDArray[np.int64],
-        idle_cards: NDArray[np.int64],
+        model: IntArray,
+        steps: IntArray,
+        idle_cards: IntArray,
         idle_part: float,
     ) -> None:
         # The same axes as worth: idle cards on nodes of each kind.

@@ -85,10 +85,8 @@ def test_every_cost_and_card_is_the_oracles(
 
     for row, (levels, cpu, model) in enumerate(found):
         open_ = [at for at in range(len(levels)) if not masks.get(row, 0) >> at & 1]
-        room = sorted(
-            (at for at in open_ if levels[at] and levels[at] >= demand.share_milli),
-            key=lambda at, levels=levels: levels[at],
-        )
+        fitting = [at for at in open_ if levels[at] and levels[at] >= demand.share_milli]
+        room = sorted(fitting, key=levels.__getitem__)
         choices = [[at] for at in room] if demand.cards == 1 else [room[: demand.cards]]
         costs = [
             oracle.rise(model, levels, cpu, cards, pod)
