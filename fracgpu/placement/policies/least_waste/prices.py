@@ -9,9 +9,9 @@ Two prices follow from the workload's mix and from what is idle:
   the class can use. A pod that takes one of eight idle cards of a node also pays for the other
   seven, which pods of eight can no longer use.
 - **Parts of a card of some model**, for pods that accept few models: each set of models that pods
-  name has a price, the demand confined to the set over the set's part of what is idle, squared and
-  at most 1. Of a large set most is never needed by those who name it, so its price is also
-  multiplied by a power of the demand over its part of *all* cards.
+  name has a price, the product of the demand confined to the set over its part of what is *idle*
+  (how soon it runs out as things are now) and of that demand over its part of *all* cards (whether
+  it can run out at all), each at most 1 and to a power of its own.
 
 A mix says nothing of pods that have not come yet, and a fleet that has run nothing but shares would
 have no whole node left for the first pod of eight cards. So classes that the mix lacks count as if
@@ -44,9 +44,9 @@ _NAMED_PART: Final = 0.01
 _NAMES_ENOUGH: Final = 0.15
 # Sets are compared in pairs, so beyond this many the ones with the least demand set no price.
 _MAX_SETS: Final = 256
-# A set with this part of all cards is large.
-_LARGE_PART: Final = 0.1
-_LARGE_EXPONENT: Final = 4
+# More of the first keeps models for those who name them, and costs allocation once the cluster is
+# full: decision 70 has the figures.
+_NOW_EXPONENT, _EVER_EXPONENT = 1.5, 1.9
 
 
 class Prices:
@@ -159,10 +159,9 @@ class Prices:
             named[-self._count :] = self._prior * (part >= _NAMED_PART)
         confined = self._inside @ named
         now = _pressure(confined, self._sets @ idle / max(float(idle.sum()), 1.0))
-        of_all = self._sets @ part
-        ever = np.where(of_all < _LARGE_PART, 1.0, _pressure(confined, of_all))
+        ever = _pressure(confined, self._sets @ part)
         # A model in several sets has the highest price that any of them sets.
-        price = now**2 * ever**_LARGE_EXPONENT
+        price = now**_NOW_EXPONENT * ever**_EVER_EXPONENT
         self.by_model[:] = (self._sets * price[:, None]).max(0, initial=0.0)
 
 

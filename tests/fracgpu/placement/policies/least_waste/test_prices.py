@@ -110,7 +110,7 @@ def test_where_pods_name_no_model_each_is_kept_a_little_for_those_that_will() ->
     prior = 0.025 / 0.5
 
     assert prices == pytest.approx(
-        [(prior / 0.82) ** 2 * prior**4 / 0.82**4, *[(prior / 0.09) ** 2] * 2]
+        [(prior / 0.82) ** (1.5 + 1.9), *[(prior / 0.09) ** (1.5 + 1.9)] * 2]
     )
 
 
@@ -124,7 +124,7 @@ def test_a_model_that_some_name_has_a_price_and_the_prior_goes_as_more_name_any(
     # 20 % of the demand can only go on 9 % of the cards; 40 % of what is idle is on those.
     prices = by_model([a_class(0.8), a_class(0.2, "rare")], 9, 8, 3)
 
-    assert prices == pytest.approx([0, (0.2 / 0.4) ** 2, 0])
+    assert prices == pytest.approx([0, (0.2 / 0.4) ** 1.5, 0])
 
 
 def test_the_price_rises_as_the_model_is_used_up_and_never_beyond_the_card_itself() -> None:
@@ -133,6 +133,13 @@ def test_the_price_rises_as_the_model_is_used_up_and_never_beyond_the_card_itsel
 
     assert each == sorted(each)
     assert each[-1] == 1
+
+
+def test_of_a_model_that_cannot_run_out_little_is_made_even_when_few_are_idle() -> None:
+    # 15 % of the demand can only go on 82 % of the cards, or on a third of what is idle.
+    prices = by_model([a_class(0.85), a_class(0.15, "common")], 9, 9, 9)
+
+    assert prices == pytest.approx([(0.15 * 3) ** 1.5 * (0.15 / 0.82) ** 1.9, 0, 0])
 
 
 def test_what_only_names_a_subset_counts_towards_the_larger_set() -> None:
