@@ -10,7 +10,6 @@ import runpy
 import subprocess
 import sys
 import tempfile
-import zlib
 from pathlib import Path
 from typing import Final
 
@@ -37,8 +36,7 @@ def compile_policy(folder: Path) -> None:
     compiler = (sys.executable, "-m", "ziglang", "cc")
     # library.py loads no library that was compiled for other structs than its own.
     layout = runpy.run_path(str(FOLDER / "library.py"))["layout"]()
-    source = zlib.crc32(SOURCE.read_bytes())
-    options = (*_OPTIONS, f"-DFRACGPU_LAYOUT={layout}u", f"-DFRACGPU_SOURCE={source}u")
+    options = (*_OPTIONS, f"-DFRACGPU_LAYOUT={layout}u")
     with tempfile.TemporaryDirectory(prefix="fracgpu-build-") as cache:
         caches = {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
         for machine, (target, processor) in TARGETS.items():

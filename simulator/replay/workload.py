@@ -17,7 +17,7 @@ from fracgpu.cards.card_class import model_allowed, model_key
 from fracgpu.errors import counted
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
 from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI
-from fracgpu.placement.policies.least_waste.demand import Demand
+from fracgpu.placement.policies.least_waste.mix import Demand
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.units import Mib

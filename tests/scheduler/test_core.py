@@ -8,7 +8,7 @@ import pytest
 
 from fracgpu.names import ASSIGNMENT
 from fracgpu.placement.outcome import Placement
-from fracgpu.placement.policies.least_waste.demand import Demand
+from fracgpu.placement.policies.least_waste.mix import Demand
 from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import MovePhase
 from fracgpu.state.node_info import read_node

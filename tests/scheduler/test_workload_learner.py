@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 from fracgpu.cards.card import CardUuid, Health
 from fracgpu.k8s.resources import HostResources
 from fracgpu.names import ASSIGNMENT, MODEL
-from fracgpu.placement.policies.least_waste.demand import Demand
 from fracgpu.placement.policies.least_waste.library import Library
+from fracgpu.placement.policies.least_waste.mix import Demand
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
 from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod import decode_bound_pod

@@ -15,7 +15,7 @@ from numpy.random import Philox  # NumPy imports it late, and that takes 15 ms
 from numpy.typing import NDArray
 
 from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI
-from fracgpu.placement.policies.least_waste.mix import PodClass
+from fracgpu.placement.policies.least_waste.mix import Demand, PodClass
 
 SEQUENCES: Final = 32
 SLOT_BITS: Final = 5
@@ -65,17 +65,10 @@ def steps_of(classes: Sequence[PodClass]) -> int:
 def draw(classes: Sequence[PodClass], model: str, steps: int) -> Draws:
     """Draw the pods for the nodes of one card model."""
     accepted = sorted((one for one in classes if one.demand.accepts(model)), key=_size)
+    if not accepted:  # then a pod that takes nothing
+        accepted = [PodClass(demand=Demand(), frequency_ratio=1.0)]
     demands = [one.demand for one in accepted]
     shape = steps, 2, SEQUENCES
-    if not accepted:
-        nothing = np.zeros((steps, SEQUENCES), np.int32)
-        return Draws(
-            cpu=np.zeros(shape, np.int32),
-            share=np.full(shape, NO_ROOM, np.uint16),
-            several=nothing,
-            several_cpu=nothing,
-            lost_milli=0,
-        )
     size = steps * 2 * SEQUENCES
     ends = np.cumsum([one.frequency_ratio for one in accepted])
     drawn = np.searchsorted(ends / ends[-1], (np.arange(size) + 0.5) / size)

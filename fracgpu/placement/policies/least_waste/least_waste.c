@@ -30,39 +30,31 @@ typedef u16 codes __attribute__((vector_size(2 * SEQUENCES)));
 typedef i16 masks __attribute__((vector_size(2 * SEQUENCES)));
 typedef i32 cores __attribute__((vector_size(4 * SEQUENCES), aligned(2 * SEQUENCES)));
 
-/* A pod on several cards in one sequence. */
-struct several {
-    i32 step, sequence, cards, cpu;
-};
-
-/* A card model. The first three are [step, pod of the pair]. */
+/* A card model, and the pods that fill copies of its nodes. */
 struct model {
-    const cores *cpu;
-    const codes *share;            /* as a code; 0: only CPU; NO_ROOM: on several cards */
-    const codes *on_cards;         /* all bits if the pod takes a card, none if only CPU */
-    const u16 *least;              /* [step] the smallest share of this step and all later ones */
-    const struct several *several; /* by step */
-    i64 several_count;
-    i64 lost; /* the largest remainder of a card that counts as lost */
+    const cores *cpu;         /* [step, pod of the pair] */
+    const codes *share;       /* likewise, as codes; 0: only CPU; NO_ROOM: on several cards */
+    const cores *several;     /* [step] how many cards the pod of the pair takes that has several */
+    const cores *several_cpu; /* [step] */
+    i64 lost;                 /* the largest remainder of a card that counts as lost */
 };
 
-/* Classes of pods that request the same of cards; they follow each other, by kind. */
-struct kind {
-    i64 share, cards, classes;
+/* A class of pods with cards. */
+struct class {
+    double frequency;
+    i64 share, cards, cpu;
 };
 
 struct policy {
     const struct model *models;
-    const struct kind *kinds;
-    const double *frequency; /* [class] */
-    const i64 *class_cpu;    /* [class] */
+    const struct class *classes;
     const u8 *accepts;       /* [model, class] */
     const i64 *cpu_steps;    /* ascending */
     const double *worth;     /* [model, steps of CPU reached, idle cards] */
     const double *prices;    /* [model] of a thousandth of a card */
     u64 *names;              /* [set, way] the memory of what was evaluated; 0 is no name */
     float *values;
-    i64 model_count, steps, kind_count, class_count, cpu_step_count, set_bits;
+    i64 model_count, steps, class_count, cpu_step_count, set_bits;
     i64 evaluated;
     double fill, fragment, idle;
 };
@@ -113,26 +105,25 @@ static inline cores wide(codes mask)
     return __builtin_convertvector((masks)mask, cores);
 }
 
-/* Place a pod on the first whole cards of its sequence, if there are enough. */
-static void take_whole(struct filling *node, const struct several *pod)
+/* Place a pod on the first whole cards of one sequence, if there are enough. */
+static void take_whole(struct filling *node, i32 at, i32 cards, i32 cpu)
 {
     const u16 whole = WHOLE << SLOT_BITS;
-    i32 at = pod->sequence, there = 0, left = pod->cards;
+    i32 there = 0;
     for (i32 c = 0; c < node->live; c++)
         there += node->cards[c][at] >= whole;
-    if (there < pod->cards || node->cpu[at] < pod->cpu)
+    if (there < cards || node->cpu[at] < cpu)
         return;
-    for (i32 c = 0; left > 0; c++)
+    for (i32 c = 0; cards > 0; c++)
         if (node->cards[c][at] >= whole) {
             node->cards[c][at] -= whole;
-            left--;
+            cards--;
         }
-    node->cpu[at] -= pod->cpu;
+    node->cpu[at] -= cpu;
 }
 
 /* Of a pair of pods, place the one that leaves less of its card, on the tightest card with room. */
-static inline void take_one(struct filling *node, const cores *cpu, const codes *share,
-                            const codes *on_cards)
+static inline void take_one(struct filling *node, const cores *cpu, const codes *share)
 {
     const codes none = {0};
     codes tight[2] = {~none, ~none}, runs[2], left[2];
@@ -144,7 +135,8 @@ static inline void take_one(struct filling *node, const cores *cpu, const codes 
     for (i32 pod = 0; pod < 2; pod++) {
         runs[pod] = (codes)(tight[pod] < NO_ROOM);
         runs[pod] &= __builtin_convertvector(node->cpu >= cpu[pod], codes);
-        left[pod] = chosen(runs[pod], (tight[pod] >> SLOT_BITS) & on_cards[pod], none + NO_ROOM);
+        codes on_card = (codes)(share[pod] != 0); /* else it takes only CPU, and leaves nothing */
+        left[pod] = chosen(runs[pod], (tight[pod] >> SLOT_BITS) & on_card, none + NO_ROOM);
     }
     /* Of a tie the first pod runs. Whoever does not run takes nothing. */
     codes second = (codes)(left[1] < left[0]);
@@ -155,14 +147,6 @@ static inline void take_one(struct filling *node, const cores *cpu, const codes 
     node->cpu -= (cpu[1] & wide(second)) | (cpu[0] & wide(runs[0] & ~second));
 }
 
-static i32 has_room(const struct filling *node, u16 share)
-{
-    codes any = {0};
-    for (i32 c = 0; c < node->live; c++)
-        any |= (codes)(node->cards[c] >= share);
-    return __builtin_reduce_or(any) != 0;
-}
-
 /* What stays idle of a node's cards, the mean of all sequences. *levels* descend. */
 static double filled(const struct model *model, i64 steps, const i16 *levels, i32 live, i64 cpu)
 {
@@ -171,14 +155,12 @@ static double filled(const struct model *model, i64 steps, const i16 *levels, i3
     for (i32 c = 0; c < live; c++)
         node.cards[c] = (codes){0} + (u16)(levels[c] << SLOT_BITS | c);
     node.cpu = (cores){0} + (i32)cpu;
-    const struct several *pod = model->several, *end = pod + model->several_count;
     for (i64 step = 0; step < steps; step++) {
-        /* Now and then: whether any pod that is left has room on any card. */
-        if (step % 4 == 0 && !has_room(&node, model->least[step]))
-            break;
-        for (; pod < end && pod->step == step; pod++)
-            take_whole(&node, pod);
-        take_one(&node, model->cpu + 2 * step, model->share + 2 * step, model->on_cards + 2 * step);
+        if (__builtin_reduce_or(model->several[step]))
+            for (i32 s = 0; s < SEQUENCES; s++)
+                if (model->several[step][s])
+                    take_whole(&node, s, model->several[step][s], model->several_cpu[step][s]);
+        take_one(&node, model->cpu + 2 * step, model->share + 2 * step);
     }
     i32 sum = 0;
     for (i32 c = 0; c < live; c++)
@@ -191,22 +173,17 @@ static double filled(const struct model *model, i64 steps, const i16 *levels, i3
 static double unusable(const struct policy *policy, i64 model, const i16 *levels, i32 live, i64 cpu)
 {
     const u8 *accepts = policy->accepts + model * policy->class_count;
-    i64 at = 0;
     double found = 0;
     i64 idle = 0;
     for (i32 c = 0; c < live; c++)
         idle += levels[c];
-    for (i64 k = 0; k < policy->kind_count; k++) {
-        const struct kind *kind = &policy->kinds[k];
+    for (i64 at = 0; at < policy->class_count; at++) {
+        const struct class *class = &policy->classes[at];
         i64 enough = 0, room = 0;
-        for (; enough < live && levels[enough] >= kind->share; enough++)
-            room += levels[enough];
-        if (enough < kind->cards)
-            room = 0;
-        for (i64 end = at + kind->classes; at < end; at++) {
-            i64 used = accepts[at] && policy->class_cpu[at] <= cpu ? room : 0;
-            found += policy->frequency[at] * (double)(idle - used);
-        }
+        if (accepts[at] && class->cpu <= cpu)
+            for (; enough < live && levels[enough] >= class->share; enough++)
+                room += levels[enough];
+        found += class->frequency * (double)(idle - (enough < class->cards ? 0 : room));
     }
     return found;
 }
@@ -278,15 +255,10 @@ static double cost_of(struct policy *policy, const struct state *state, i64 *all
         double more = value(policy, state, step + 1, allowance);
         found += (more - found) * (double)part / CPU_STEP;
     }
-    i64 low = 0, high = policy->cpu_step_count; /* how many steps the CPU has reached */
-    while (low < high) {
-        i64 middle = (low + high) / 2;
-        if (policy->cpu_steps[middle] <= state->cpu)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    i64 cell = (state->model * (policy->cpu_step_count + 1) + low) * (CARDS + 1);
+    i64 reached = 0; /* how many steps of CPU */
+    while (reached < policy->cpu_step_count && policy->cpu_steps[reached] <= state->cpu)
+        reached++;
+    i64 cell = (state->model * (policy->cpu_step_count + 1) + reached) * (CARDS + 1);
     found += (policy->fill + policy->fragment) * (double)state->lost;
     return found - policy->worth[cell + state->idle_cards];
 }
@@ -395,13 +367,8 @@ i64 fracgpu_rank(struct policy *policy, const struct nodes *nodes, struct reques
     return left;
 }
 
-/* Of the structs as library.py has them, and of this file; setup.py computes both checksums. */
+/* A checksum of the structs as library.py has them, which setup.py computes. */
 __attribute__((visibility("default"))) u32 fracgpu_layout(void)
 {
     return FRACGPU_LAYOUT;
-}
-
-__attribute__((visibility("default"))) u32 fracgpu_source(void)
-{
-    return FRACGPU_SOURCE;
 }

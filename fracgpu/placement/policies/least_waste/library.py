@@ -6,8 +6,9 @@ is none, or it cannot be loaded, `Library.problem` says why.
 
 import ctypes
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 from zlib import crc32
 
 _POINTER, _NUMBER, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
@@ -21,8 +22,8 @@ class Model(ctypes.Structure):
     """A struct of least_waste.c, like those that follow."""
 
     _fields_: ClassVar = [
-        *_fields(_POINTER, "cpu share on_cards least several"),
-        *_fields(_NUMBER, "several_count lost"),
+        *_fields(_POINTER, "cpu share several several_cpu"),
+        *_fields(_NUMBER, "lost"),
     ]
 
 
@@ -30,10 +31,8 @@ class Policy(ctypes.Structure):
     """The mix, and what was evaluated."""
 
     _fields_: ClassVar = [
-        *_fields(_POINTER, "models kinds frequency class_cpu accepts cpu_steps worth prices"),
-        *_fields(_POINTER, "names values"),
-        *_fields(_NUMBER, "model_count steps kind_count class_count cpu_step_count set_bits"),
-        *_fields(_NUMBER, "evaluated"),
+        *_fields(_POINTER, "models classes accepts cpu_steps worth prices names values"),
+        *_fields(_NUMBER, "model_count steps class_count cpu_step_count set_bits evaluated"),
         *_fields(_REAL, "fill fragment idle"),
     ]
 
@@ -55,17 +54,17 @@ class Request(ctypes.Structure):
     ]
 
 
-class Rank(Protocol):
-    """Brings the costs of a request up to date; returns how many rows are not known."""
-
-    def __call__(self, policy: Any, nodes: Any, request: Any, /) -> int: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Library:
-    """The compiled code, or why there is none; one of the two is None."""
+    """The compiled code, or why there is none; one of the two is None.
 
-    rank: Rank | None
+    Attributes:
+        rank: brings a `Request` up to date, given `Policy`, `Nodes` and that by reference; returns
+            how many rows are not known.
+        problem: for people.
+    """
+
+    rank: Callable[..., int] | None
     problem: str | None
 
 

@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.resources import HostResources, pod_requests
 from fracgpu.placement.node_matrix import USABLE, WHOLE_CARD_MILLI, IntArray, NodeMatrix
-from fracgpu.placement.policies.least_waste.demand import Demand
 from fracgpu.placement.policies.least_waste.library import LIBRARY, Library
-from fracgpu.placement.policies.least_waste.mix import PodClass, WorkloadMix, drift_ratio
+from fracgpu.placement.policies.least_waste.mix import Demand, PodClass, WorkloadMix, drift_ratio
 from fracgpu.placement.policies.least_waste.nodes import MAX_CARDS, PolicyNodes
 from fracgpu.placement.policies.least_waste.policy import Kind, LeastWaste
 from fracgpu.placement.policies.least_waste.turnover import Turnover
@@ -40,7 +39,7 @@ _MOST_UNKNOWN_SCORE: Final = 0.09
 _REQUEST_MS: Final = 3
 # Evaluated before a newly learnt mix is used, 3 s or less: on most clusters that is everything.
 _EVALUATED_AHEAD: Final = 50_000
-_KINDS_AHEAD, _WARMED_AT_ONCE = 64, 128
+_KINDS_AHEAD: Final = 64
 _DRIFT_RATIO: Final = 0.05
 _PODS_AT_ONCE: Final = 500
 _CLASSES_AT_ONCE: Final = 64
@@ -83,7 +82,7 @@ class LeastWasteOrder:
         # The models of a Demand in this mix are globs, as the pod wrote them. They are resolved
         # each time the mix is learnt, since a cluster may get new models.
         self._mix, self._folded = WorkloadMix(), False
-        self._waiting: dict[str, None] = {}
+        self._waiting: dict[str, bool] = {}
         self._nodes = PolicyNodes(matrix, bound_pods)
         self._policy: LeastWaste | None = None
         self.problem = library.problem
@@ -121,7 +120,7 @@ class LeastWasteOrder:
             return
         demand = self._demand_of_bound(pod)
         if demand is not None:
-            if not self._was_waiting(pod.uid):
+            if not self._waiting.pop(pod.uid, False):
                 self._mix.observe(demand)
             self.turnover.started(demand.gpu_milli)
 
@@ -142,7 +141,7 @@ class LeastWasteOrder:
             return
         if len(self._waiting) >= _MOST_WAITING:
             del self._waiting[next(iter(self._waiting))]
-        self._waiting[uid] = None
+        self._waiting[uid] = True
         (container,) = need.containers
         demand = Demand(
             cpu_milli=min(pod_requests(pod.record.containers).cpu_milli, _MOST),
@@ -151,13 +150,6 @@ class LeastWasteOrder:
             models=frozenset(need.models) or None,
         )
         self._mix.observe(demand)
-
-    def _was_waiting(self, uid: str) -> bool:
-        """Report whether a pod was refused; from now on it is not waiting."""
-        if uid not in self._waiting:
-            return False
-        del self._waiting[uid]
-        return True
 
     def expect(self, demands: Iterable[Demand]) -> None:
         """Count the pods of a workload that is known in advance."""
@@ -218,31 +210,26 @@ class LeastWasteOrder:
         )
         yield from policy.building()
         if ahead:
-            kinds = () if before is None else before.kinds[:_KINDS_AHEAD]
-            yield from self._warming(policy, kinds)
+            yield from self._warming(policy)
         self._policy = policy
         self.times_learnt += 1
 
-    def _warming(self, policy: LeastWaste, kinds: Iterable[Kind]) -> Iterator[None]:
-        """Evaluate, up to a limit, what pods cost that came lately or are frequent in the mix."""
+    def _warming(self, policy: LeastWaste) -> Iterator[None]:
+        """Evaluate, up to a limit, what the most frequent pods of the mix cost."""
         size_mib = self._nodes.usual_size_mib()
-        frequent = (
-            Kind(
+        rows = np.flatnonzero(self._nodes.model >= 0)
+        for one in policy.classes[:_KINDS_AHEAD]:
+            kind = Kind(
                 # Rounded up, so that it is the same part of a card when it is rounded down.
                 mib=-(-one.demand.share_milli * size_mib // WHOLE_CARD_MILLI),
                 cards=one.demand.cards,
                 cpu_milli=one.demand.cpu_milli,
             )
-            for one in policy.classes[:_KINDS_AHEAD]
-        )
-        for kind in dict.fromkeys((*reversed(tuple(frequent)), *reversed(tuple(kinds)))):
-            rows = np.flatnonzero(self._nodes.model >= 0)
-            for start in range(0, len(rows), _WARMED_AT_ONCE):
-                for _ in policy.warming(kind, rows[start : start + _WARMED_AT_ONCE]):
-                    yield
-                    self._nodes.keep_up(_NODES_AT_ONCE)
-                    if policy.evaluated > _EVALUATED_AHEAD:
-                        return
+            for _ in policy.warming(kind, rows):
+                yield
+                self._nodes.keep_up(_NODES_AT_ONCE)
+                if policy.evaluated > _EVALUATED_AHEAD:
+                    return
 
     def catching_up(self) -> Iterator[None]:
         """Evaluate, in steps of some milliseconds, what requests found unknown or nodes changed.
@@ -267,7 +254,7 @@ class LeastWasteOrder:
         self._folded = True
         for at, pod in enumerate(self._bound_pods.pods()):
             demand = self._demand_of_bound(pod)
-            if demand is not None and not self._was_waiting(pod.uid):
+            if demand is not None and not self._waiting.pop(pod.uid, False):
                 self._mix.include(demand)
             if at % _PODS_AT_ONCE == _PODS_AT_ONCE - 1:
                 yield

