@@ -40,7 +40,7 @@ _SET_BITS, _WAYS = 17, 8
 _MOST_CELLS: Final = 500_000
 _FEWEST_KINDS, _MOST_KINDS = 32, 256
 # How many pairs of pods are placed, and classes compared with a node, in a millisecond.
-_PAIRS_PER_MS, _CLASSES_PER_MS = 8_000, 100_000
+_PAIRS_PER_MS, _CLASSES_PER_MS = 5_000, 100_000
 # Vectors of least_waste.c lie in memory at multiples of this many bytes.
 _ALIGNED: Final = 64
 _ANY_NUMBER: Final = 2**62
