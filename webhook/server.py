@@ -305,7 +305,9 @@ class AdmissionHandler:
             return _excluded(review) if excluded and not forged else beyond
         pod, old = read_pods(review)
         if old is not None:
-            return admit_update(old, pod, user=review.user, config=config)
+            known = self._context.classes() is not None
+            select = self._context.select if known else None
+            return admit_update(old, pod, user=review.user, config=config, select=select)
         if excluded:
             return refuse_written_keys(pod) or _excluded(review)
         context = DecisionContext(

@@ -12,6 +12,8 @@ import pytest
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.units import Mib
+from kube.errors import KubeError
+from kube.kinds import PODS
 from simulator.envtest.ports import free_ports
 from tests.certs.tls_harness import a_ca
 from tests.support.gpu import a_sharing_node
@@ -174,9 +176,11 @@ async def test_a_pod_that_selects_no_card_is_refused_and_so_is_its_workload(
         in said
     )
 
-    gone = affinity({"matchFields": [within("metadata.name", "gone")]})
+    gone = affinity({"matchExpressions": [within("kubernetes.io/hostname", "gone")]})
     said = await cluster.kubectl.refused("create", "-f-", stdin=named("p", gone, memory="1Gi"))
-    assert f"the required node affinity is 'metadata.name=gone'; {nowhere('no node')}" in said
+    assert (
+        f"the required node affinity is 'kubernetes.io/hostname=gone'; {nowhere('no node')}" in said
+    )
 
     for kind in ("Deployment", "DaemonSet"):
         said = await cluster.kubectl.refused("create", "-f-", stdin=a_workload(kind, "w", **cpu))
@@ -238,9 +242,43 @@ async def test_kubectl_warns_of_a_daemon_set_for_nodes_without_cards(cluster: Cl
     assert answer.ok
     assert "a DaemonSet makes a pod for each node that it selects, also for cpu-" in answer.error
     assert 'add the nodeSelector fracgpu.io/share: "true"' in answer.error
-    # Its pods without cards are refused, and the controller goes on to the others.
+    # The controller makes all its pods; those for nodes without cards wait.
+    client = cluster.scheduler.client
+
+    async def all_are_made() -> bool:
+        return len((await client.list(PODS)).items) == 12
+
+    await until(all_are_made, what="the DaemonSet has a pod for each node", limit_s=60)
+
+    async def two() -> bool:
+        return len(await cluster.scheduler.bound()) == 2
+
+    await until(two, what="those on nodes with cards run", limit_s=60)
     found = await cluster.until_bound("each")
-    assert {node for node, _ in found.values()} <= {"a100", "t4"}
+    assert sorted(found.values()) == [("a100", 20_000), ("t4", 8_000)]
+
+
+async def test_a_gated_pod_that_gets_selectors_later_is_refused_where_no_card_of_its_class_is(
+    cluster: Cluster,
+) -> None:
+    gate = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
+    await cluster.apply("queued", gate, fraction="0.5")
+    client = cluster.scheduler.client
+
+    async def ungate(model: str) -> None:
+        selector = {"nvidia.com/gpu.product": model}
+        await client.patch(
+            PODS,
+            "queued",
+            {"spec": {"schedulingGates": None, "nodeSelector": selector}},
+            namespace="default",
+        )
+
+    with pytest.raises(KubeError, match=r"card of 16000 MiB, by which the pod's limits were set"):
+        await ungate(A100[0])
+    await ungate(T4[0])
+
+    assert (await cluster.until_bound("queued"))["queued"] == ("t4", 8_000)
 
 
 async def test_explain_names_a_claim_that_is_to_be_bound_before_a_node_is_chosen(

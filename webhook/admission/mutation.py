@@ -8,7 +8,7 @@ import msgspec
 from fracgpu import names
 from fracgpu.cards.card_class import CardClass, SelectedNodes
 from fracgpu.errors import RequestError, shorten
-from fracgpu.k8s.node_affinity import ANY_NODE
+from fracgpu.k8s.node_affinity import ANY_NODE, NAME_FIELD, NodeExpression, NodeRules
 from fracgpu.request.dialects import (
     PodForDialects,
     Translation,
@@ -228,7 +228,25 @@ def _grant(
     try:
         return grant(translation.request, classes, rule=rule, selected=selected)
     except RequestError as error:
-        raise in_authors_words(error, translation.authors, own=pod.annotations) from error
+        if selected is None or not _is_for_one_node(selected.rules):
+            raise in_authors_words(error, translation.authors, own=pod.annotations) from error
+        # A DaemonSet's controller ends each round of creating pods at the first one that is refused
+        # (kubernetes, pkg/controller/daemon, syncNodes). So this one waits, as a pod does that asks
+        # for a resource which its node lacks, and the others run.
+        elsewhere = _grant(pod, translation, context, None, sealed=None)
+        return msgspec.structs.replace(elsewhere, waits_for=str(error))
+
+
+def _is_for_one_node(rules: NodeRules) -> bool:
+    """Report whether a pod is for a certain node, by its name alone, as those of a DaemonSet are.
+
+    Source: kubernetes, pkg/controller/daemon/util, ReplaceDaemonSetPodNodeNameNodeAffinity.
+    """
+    match rules.terms:
+        case ((NodeExpression(key=key, operator="In", values=(_,), by_field=True),),):
+            return key == NAME_FIELD
+        case _:
+            return False
 
 
 def _granted_before(

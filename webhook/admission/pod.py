@@ -120,8 +120,14 @@ class Pod(msgspec.Struct, frozen=True):
         return (*spec.init_containers, *spec.containers)
 
 
+class _StoredSpec(msgspec.Struct, rename="camel"):
+    node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
+
+
 class _StoredPod(msgspec.Struct):
     metadata: PodMeta = NO_META
+    spec: _StoredSpec = msgspec.field(default_factory=_StoredSpec)
 
 
 _pod_decoder: Final = msgspec.json.Decoder(Pod)
@@ -138,13 +144,15 @@ def read_pod(body: bytes | msgspec.Raw, *, what: str = "the pod") -> Pod:
 
 
 def read_stored_pod(body: bytes | msgspec.Raw, *, what: str) -> Pod:
-    """Decode the metadata of a stored pod, which an update may not change; the spec stays empty.
+    """Decode the metadata and the node selectors of a stored pod; it has no containers.
 
     Raises:
         MalformedReviewError: the body is no pod; the message begins with *what*.
     """
     stored = decode(_stored_pod_decoder, body, what=what)
-    return Pod(spec=PodSpec(containers=[]), metadata=stored.metadata)
+    spec = stored.spec
+    selecting = PodSpec(containers=[], node_selector=spec.node_selector, affinity=spec.affinity)
+    return Pod(spec=selecting, metadata=stored.metadata)
 
 
 def decode(decoder: "msgspec.json.Decoder[_T]", body: bytes | msgspec.Raw, *, what: str) -> _T:

@@ -97,17 +97,13 @@ def _judge_template(
     if result is NOT_READ_YET:
         return Allowed(dialect=OURS)
     if isinstance(result, Granted | Patched):
-        more = _refused_later(pod, context) if on_each_node else ()
+        more = _waiting_later(pod, context) if on_each_node else ()
         return Allowed(warnings=(*result.warnings, *more), dialect=result.dialect)
     return result
 
 
-def _refused_later(pod: Pod, context: DecisionContext) -> tuple[str, ...]:
-    """Return a warning if a DaemonSet makes pods for nodes without cards, where they are refused.
-
-    Its controller ends each round of creating pods at the first one that is refused, and waits
-    longer each time. Source: kubernetes, pkg/controller/daemon, syncNodes.
-    """
+def _waiting_later(pod: Pod, context: DecisionContext) -> tuple[str, ...]:
+    """Return a warning if a DaemonSet makes pods for nodes without cards, where they only wait."""
     if context.select is None:
         return ()
     selected = context.select(own_node_rules(pod.spec, ()))
@@ -115,8 +111,8 @@ def _refused_later(pod: Pod, context: DecisionContext) -> tuple[str, ...]:
         return ()
     return (
         f"a DaemonSet makes a pod for each node that it selects, also for {selected.names_without} "
-        "without a shared, healthy card: these pods are refused, and delay the others; add the "
-        f'nodeSelector {names.SHARE_LABEL}: "true"',
+        "without a shared, healthy card: these pods wait until it has one; add the nodeSelector "
+        f'{names.SHARE_LABEL}: "true"',
     )
 
 

@@ -30,6 +30,7 @@ def test_the_plan_names_every_object_and_says_what_becomes_of_running_pods() -> 
             FoundObject(kind=ROLE_BINDINGS, name="reader", namespace="kube-system"),
         ],
         namespaces=["fracgpu-system"],
+        shared={"apps": ["Deployment web"]},
         pods=[f"ml/p{n}" for n in range(22)],
     )
 
@@ -40,6 +41,7 @@ def test_the_plan_names_every_object_and_says_what_becomes_of_running_pods() -> 
         "ClusterRole fracgpu-webhook",
         "RoleBinding kube-system/reader",
         "Namespace fracgpu-system, with everything in it",
+        "Namespace apps stays, because not everything in it is FracGPU's: Deployment web",
     ]
     assert pods.startswith("22 pods with cards: each keeps them until it ends")
     assert pods.endswith("ml/p19 and 2 more")
@@ -109,6 +111,7 @@ def test_programs_read_the_plan_and_what_is_left_as_json() -> None:
             {"kind": "RoleBinding", "namespace": "kube-system", "name": "reader"},
         ],
         "namespaces": ["fracgpu-system"],
+        "sharedNamespaces": {},
         "pods": ["ml/p0"],
         "moved": ["ml/p1"],
     }

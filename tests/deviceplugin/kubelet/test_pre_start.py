@@ -1,6 +1,7 @@
 """One container start from its slot ids to a CDI spec, or to an error that names the cause."""
 
 import asyncio
+import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -329,11 +330,19 @@ async def test_a_leftover_spec_of_these_ids_is_overwritten(tmp_path: Path) -> No
     assert "GPU-wrong" not in text
 
 
+def age(folder: Path, clock: VirtualClock, *, by_s: float) -> None:
+    """Let the files in *folder* be written this long ago."""
+    then_s = clock.now().timestamp() - by_s
+    for file in folder.iterdir():
+        os.utime(file, (then_s, then_s))
+
+
 async def test_specs_that_nobody_holds_are_removed_and_held_ones_kept(tmp_path: Path) -> None:
     rig = await a_rig(tmp_path)
     rig.kubelet.answer = (a_holder(), a_holder("other", ids="s2"))
     for ids in ("s2", "s3"):
         rig.folder.write(CdiSpec(name=device_name({ids})))
+    age(tmp_path, rig.clock, by_s=121)
 
     await rig.pre_start.prepare(S1)
 
@@ -349,16 +358,30 @@ async def test_a_spec_just_written_is_kept_while_the_runtime_may_still_want_it(
 
     await rig.pre_start.clean()
     soon = rig.folder.names()
-    await rig.clock.advance(121)
+    age(tmp_path, rig.clock, by_s=121)
     await rig.pre_start.clean()
 
     assert soon == {device_name(S1)}
     assert rig.folder.names() == frozenset()
 
 
+async def test_nor_does_the_next_agent_remove_what_the_last_one_has_just_written(
+    tmp_path: Path,
+) -> None:
+    last, following = await a_rig(tmp_path), await a_rig(tmp_path)
+    await last.pre_start.prepare(S1)
+    following.kubelet.answer = ()  # as for an init container, which kubelet does not list
+    age(tmp_path, following.clock, by_s=119)
+
+    await following.pre_start.clean()
+
+    assert following.folder.names() == {device_name(S1)}
+
+
 async def test_cleaning_without_a_kubelet_leaves_everything(tmp_path: Path) -> None:
     rig = await a_rig(tmp_path)
     rig.folder.write(CdiSpec(name="old"))
+    age(tmp_path, rig.clock, by_s=121)
     rig.kubelet.answer = PodResourcesError("gone")
 
     await rig.pre_start.clean()
@@ -384,6 +407,7 @@ async def test_a_start_that_asked_kubelet_earlier_does_not_take_away_what_anothe
         start = group.create_task(rig.pre_start.prepare(S1))
         await until_true(lambda: name in slow.names(), what="the spec is written")
         rig.kubelet.answer = ()  # what kubelet answered before it allocated these ids
+        age(tmp_path, rig.clock, by_s=121)  # of a clock that was set forward meanwhile
         await rig.pre_start.clean()
         kept = slow.names()
         slow.may_return.set()

@@ -48,7 +48,8 @@ def test_a_labelled_node_without_an_agent_is_found() -> None:
     finding = found_by("agents", healthy(pods=(elsewhere,)))
 
     assert f"node {NODE} has the label fracgpu.io/share=true and no agent" in finding.seen
-    assert finding.cure == "kubectl -n fracgpu-system describe daemonset fracgpu-deviceplugin"
+    label = "app.kubernetes.io/name=fracgpu-deviceplugin"
+    assert finding.cure == f"kubectl -n fracgpu-system describe daemonset -l {label}"
 
 
 def test_an_agent_that_is_not_ready_is_found() -> None:

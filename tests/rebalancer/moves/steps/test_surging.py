@@ -365,16 +365,31 @@ async def test_a_target_node_that_takes_no_pods_any_more_rolls_the_surge_back(
         assert cluster.rig.record().detail == why
 
 
-async def test_a_target_node_that_is_not_ready_rolls_the_surge_back(
-    kube: KubeClient, clock: VirtualClock
+@pytest.mark.parametrize(
+    ("condition", "why"),
+    [
+        ({"type": "Ready", "status": "Unknown"}, "node n2 is not Ready"),
+        (
+            {
+                "type": names.SHARING_CONDITION,
+                "status": "False",
+                "reason": names.AGENT_NOT_REGISTERED,
+            },
+            "kubelet on node n2 does not know the node agent",
+        ),
+    ],
+)
+async def test_a_target_node_on_which_no_pod_starts_rolls_the_surge_back(
+    kube: KubeClient, clock: VirtualClock, condition: Any, why: str
 ) -> None:
     async with a_surge_cluster(kube, clock=clock) as cluster:
         await cluster.surge()
-        conditions = [{"type": "Ready", "status": "Unknown"}]
-        status = {"status": {"conditions": conditions}}
+        status = {"status": {"conditions": [condition]}}
         await kube.patch(NODES, "n2", status, subresource="status")
 
         await rolled_back(cluster, Ending.TARGET_LOST)
+
+        assert cluster.rig.record().detail == why
 
 
 async def test_a_service_that_selects_by_the_hash_forbids_the_surge(
