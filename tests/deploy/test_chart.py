@@ -720,7 +720,10 @@ def test_more_conditions_on_what_reaches_the_webhook_are_added_to_ours() -> None
                     {"key": "gpu", "operator": "Exists"},
                 ],
             }
-            assert other["objectSelector"] == {"matchLabels": {"gpu": "yes"}}
+            assert other["objectSelector"] == {
+                **one.get("objectSelector", {}),
+                "matchLabels": {"gpu": "yes"},
+            }
 
 
 def test_nodes_are_cleaned_when_the_release_goes_and_at_no_other_time() -> None:

@@ -15,7 +15,7 @@ from fracgpu import names
 from fracgpu.state.pod_info import PodInfo
 from tests.deviceplugin.builders import NODE, FakeCards, a_card, a_pod, a_tracker
 from tests.deviceplugin.kubelet.test_registration import Rig, a_rig, a_stream
-from tests.deviceplugin.node.test_node_status import FakeNode
+from tests.deviceplugin.node.test_capacity import FakeNode
 from tests.fakes.clock import NOON
 from tests.support.waiting import until_true
 

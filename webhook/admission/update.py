@@ -11,9 +11,14 @@ from fracgpu.request.dialects import NAMES
 from fracgpu.request.grant_note import GrantData, GrantNote, read_grant_note
 from fracgpu.request.language import parse_request
 from webhook.admission.bounds import check_bounds
-from webhook.admission.patch import Edit, write_patch
-from webhook.admission.pod import Pod, places, specs
-from webhook.admission.pod_edits import node_edits, own_node_rules, removal_edits
+from webhook.admission.pod_edits import (
+    Edit,
+    node_edits,
+    own_node_rules,
+    removal_edits,
+    write_patch,
+)
+from webhook.admission.review import Pod, places, specs
 from webhook.admission.verdict import OURS, AdmissionResult, Allowed, Denied, Patched
 from webhook.admission_config import AdmissionConfig
 

@@ -16,10 +16,8 @@ from cli.commands.uninstall import (
 from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.removal import FoundObject, Left, RemovalPlan
 from fracgpu.cards.node_marks import NodeMarks
-from kube.client import KubeClient
 from kube.kinds import CLUSTER_ROLES, NAMESPACES, ROLE_BINDINGS
-from simulator.apiserver.server import ApiServer
-from tests.cli.live_cluster import call
+from tests.cli.live_cluster import Cli
 
 
 def test_the_plan_names_every_object_and_says_what_becomes_of_running_pods() -> None:
@@ -135,10 +133,8 @@ def test_names_are_those_of_kubectl() -> None:
     ]
 
 
-async def test_nothing_is_changed_and_the_plan_is_printed_as_json(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await kube.create(
+async def test_nothing_is_changed_and_the_plan_is_printed_as_json(cli: Cli) -> None:
+    await cli.kube.create(
         NAMESPACES,
         {
             "metadata": {
@@ -148,9 +144,9 @@ async def test_nothing_is_changed_and_the_plan_is_printed_as_json(
         },
     )
 
-    assert await call(main, api, tmp_path, "-o", "json") == DONE
+    assert await cli.call(main, "-o", "json") == DONE
 
-    answer = json.loads(capsys.readouterr().out)
+    answer = json.loads(cli.read().out)
     assert answer["found"]["namespaces"] == ["fracgpu-system"]
     assert answer["left"] is None
-    assert await kube.get(NAMESPACES, "fracgpu-system")
+    assert await cli.kube.get(NAMESPACES, "fracgpu-system")

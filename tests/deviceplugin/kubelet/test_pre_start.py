@@ -3,7 +3,7 @@
 import asyncio
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -137,7 +137,7 @@ async def a_rig(
     known: Mapping[PodKey, PodInfo] | None = None,
     listed: bool = True,
     slow: "SlowFolder | None" = None,
-    store: SpecStore | None = None,
+    stores: Sequence[SpecStore] = (),
     turns: Turns | None = None,
 ) -> Rig:
     both = a_card("GPU-a"), a_card("GPU-b", index=1)
@@ -156,7 +156,7 @@ async def a_rig(
         lookup=PodLookup(api, lambda: memory, timeout_s=1.0),
         containers=runtime,
         builder=ContainerSpecBuilder(NvidiaCdiSpecs([])),
-        locations=OneLocation(store or cdi),
+        locations=OneLocation(*(stores or [cdi])),
         clock=clock,
         metrics=DevicePluginMetrics(registry),
         on_prepared=prepared.append,
@@ -416,9 +416,9 @@ async def test_a_start_that_asked_kubelet_earlier_does_not_take_away_what_anothe
     assert kept == {name}
 
 
-async def a_rig_with_one_slot_for_two(folder: Path, *, store: SpecStore | None = None) -> Rig:
+async def a_rig_with_one_slot_for_two(folder: Path, *, stores: Sequence[SpecStore] = ()) -> Rig:
     """Kubelet lists two live pods with the same id: ``one`` on GPU-a and ``two`` on GPU-b."""
-    rig = await a_rig(folder, known={}, store=store)
+    rig = await a_rig(folder, known={}, stores=stores)
     rig.kubelet.answer = (a_holder("one"), a_holder("two"))
     for name in ("one", "two"):
         learn(rig, name)
@@ -526,7 +526,7 @@ async def test_the_next_holder_waits_for_a_write_that_is_under_way(
     tmp_path: Path, end: str
 ) -> None:
     slow = HoldsBack(tmp_path)
-    rig = await a_rig_with_one_slot_for_two(tmp_path, store=slow)
+    rig = await a_rig_with_one_slot_for_two(tmp_path, stores=[slow])
     rig.kubelet.answer = (a_holder("one"),)
 
     async with asyncio.TaskGroup() as group:
@@ -621,15 +621,35 @@ async def test_ids_given_to_a_third_pod_meanwhile_let_nobody_go(tmp_path: Path) 
     assert specs(tmp_path) == []
 
 
+@pytest.mark.parametrize("with_cdi", [False, True])
 async def test_two_pods_never_share_a_folder_that_a_running_container_sees(
-    tmp_path: Path,
+    tmp_path: Path, *, with_cdi: bool
 ) -> None:
     folder = LinkFolder(tmp_path / "links", dev_root=tmp_path)
-    rig = await a_rig_with_one_slot_for_two(tmp_path, store=folder)
+    cdi = CdiFolder(tmp_path / "cdi")
+    rig = await a_rig_with_one_slot_for_two(
+        tmp_path, stores=[cdi, folder] if with_cdi else [folder]
+    )
     rig.runtime.running = {("uid-one", "train")}
 
     assert "delete one of them" in await outcome(rig)
-    assert folder.names() == frozenset()
+    assert cdi.names() == folder.names() == frozenset()
+
+
+async def test_a_pod_that_is_alone_explains_all_earlier_allocations(tmp_path: Path) -> None:
+    rig = await a_rig(tmp_path, known={})
+    rig.kubelet.answer = (a_holder("one"),)
+    learn(rig, "one")
+    for _ in range(2):  # kubelet was restarted before it noted the first
+        rig.pre_start.allocated(S1)
+    first = await outcome(rig)
+    other = pod_json("two", inits=[a_container("prepare", mib=1000)], containers=[{"name": "a"}])
+    rig.api.pods["two"] = other
+    assert rig.known is not None
+    rig.known.update(views(two=other))
+
+    async with asyncio.timeout(10):  # it would wait for the other's init container
+        assert [first, await outcome(rig)] == ["GPU-a", "GPU-a"]
 
 
 async def test_a_pod_whose_container_never_starts_again_is_not_waited_for(tmp_path: Path) -> None:
@@ -706,7 +726,7 @@ async def test_an_unlisted_init_container_with_the_same_id_never_gets_the_listed
 
 async def test_a_start_behind_one_whose_disk_hangs_is_refused_after_a_while(tmp_path: Path) -> None:
     slow = HoldsBack(tmp_path)
-    rig = await a_rig(tmp_path, store=slow, turns=Turns(limit_s=0.01))
+    rig = await a_rig(tmp_path, stores=[slow], turns=Turns(limit_s=0.01))
     async with asyncio.TaskGroup() as group:
         first = group.create_task(outcome(rig))
         await until_true(slow.begun.is_set, what="the first write")

@@ -19,8 +19,7 @@ from fracgpu.units import Mib
 from tests.webhook.builders import RULES, Json, a_pod, parsed, stored
 from webhook.admission.context import DecisionContext
 from webhook.admission.mutation import admit_create
-from webhook.admission.pod import read_stored_pod
-from webhook.admission.review import read_review
+from webhook.admission.review import read_review, read_stored_pod
 from webhook.admission.update import admit_update
 from webhook.admission.verdict import AdmissionResult, Allowed, Denied, Patched
 from webhook.admission.workload import admit_workload
@@ -89,10 +88,11 @@ def class_of(result: AdmissionResult) -> int | None:
     """Return the shareable MiB of the class that a pod was granted a share of."""
     assert isinstance(result, Patched), result
     (note,) = [
-        edit.value[names.GRANTED]
+        edit.value[names.GRANTED] if isinstance(edit.value, dict) else edit.value
         for edit in result.edits
-        if isinstance(edit.value, dict) and names.GRANTED in edit.value
-    ] + [edit.value for edit in result.edits if edit.path.endswith("granted")]
+        if edit.path.startswith("/metadata/annotations")
+    ]
+    assert isinstance(note, str)
     read = read_grant_note(note)
     assert read is not None
     return read.data.class_mib

@@ -22,7 +22,9 @@ from tests.support.moving import (
     HASH,
     NAMESPACE,
     OWNER,
+    SurgeCluster,
     a_card,
+    a_surge_cluster,
     add_budget,
     end_pod,
     events,
@@ -30,7 +32,6 @@ from tests.support.moving import (
 )
 from tests.support.rebalancing import COOL_CARD, HOT_CARD, a_disruption_state, a_reading
 from tests.support.records import a_record
-from tests.support.surging import SurgeCluster, a_surge_cluster
 from tests.support.waiting import until
 
 ACTIVE = RebalancerPolicy(mode=Mode.ACTIVE, startup_grace_s=0)
