@@ -36,7 +36,7 @@ help: ## list the targets
 setup: $(READY) ## build .venv from pinned versions; find or install Prometheus
 	@bash tools/setup_prometheus.sh
 
-COMPILED = $(wildcard fracgpu/placement/policies/least_waste/fill/*.[ch])
+COMPILED = $(addprefix fracgpu/placement/policies/least_waste/,least_waste.c library.py)
 
 $(READY): requirements.lock pyproject.toml setup.py $(COMPILED) tools/setup_venv.sh
 	@PYTHON=$(PYTHON) VENV=$(VENV) bash tools/setup_venv.sh
@@ -148,5 +148,5 @@ images: setup ## list the images that a cluster pulls (options: IMAGES="--kubern
 
 clean: ## remove what the other targets made
 	find . -name __pycache__ -not -path "./.venv*" -prune -exec rm -rf {} +
-	rm -f fracgpu/placement/policies/least_waste/fill/fill-*.so
+	rm -f fracgpu/placement/policies/least_waste/least_waste-*.so
 	rm -rf .venv .venv-3.* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

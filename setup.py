@@ -1,26 +1,23 @@
-"""Compiles parts of least-waste when the package is built; all else stands in pyproject.toml.
+"""Compiles least-waste when the package is built; all else stands in pyproject.toml.
 
 The compiler is Zig's, a wheel: it needs nothing of the machine, and compiles for each kind of
-processor on any other. Results are plain files of the package (``fill-x86_64.so``), so that one
-wheel holds for all of them.
+processor on any other. Results are plain files of the package (``least_waste-x86_64.so``), so that
+one wheel holds for all of them.
 """
 
 import os
+import runpy
 import subprocess
 import sys
 import tempfile
-import zlib
 from pathlib import Path
 from typing import Final
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-FOLDER: Final = Path("fracgpu/placement/policies/least_waste/fill")
-SOURCES: Final = tuple(
-    str(FOLDER / f"{name}.c")
-    for name in ("evaluate", "fill", "fit", "options", "scarcity", "states")
-)
+FOLDER: Final = Path("fracgpu/placement/policies/least_waste")
+SOURCE: Final = FOLDER / "least_waste.c"
 # By `platform.machine()`: Zig's name of the target, and the processor to compile for at least.
 # NumPy asks the same of an x86 processor.
 TARGETS: Final = {
@@ -29,21 +26,21 @@ TARGETS: Final = {
 }
 _OPTIONS: Final = (
     *("-O3", "-g0", "-s", "-shared", "-fPIC", "-ffreestanding", "-nostdlib"),
-    "-ffp-contract=off",  # NumPy rounds after each operation
+    "-ffp-contract=off",  # the same answers on each kind of processor
     *("-fvisibility=hidden", "-fno-sanitize=all", "-Wall", "-Wextra", "-Werror"),
 )
 
 
-def compile_fill(folder: Path) -> None:
-    """Write ``fill-MACHINE.so`` to *folder* for each kind of processor."""
+def compile_policy(folder: Path) -> None:
+    """Write ``least_waste-MACHINE.so`` to *folder* for each kind of processor."""
     compiler = (sys.executable, "-m", "ziglang", "cc")
-    # compiled_fill.py has it too, and loads nothing else.
-    checksum = zlib.crc32(b"".join(each.read_bytes() for each in sorted(FOLDER.glob("*.[ch]"))))
-    options = (*_OPTIONS, f"-DFRACGPU_SOURCES={checksum}u")
-    with tempfile.TemporaryDirectory(prefix="fracgpu-fill-") as cache:
+    # library.py loads no library that was compiled for other structs than its own.
+    layout = runpy.run_path(str(FOLDER / "library.py"))["layout"]()
+    options = (*_OPTIONS, f"-DFRACGPU_LAYOUT={layout}u")
+    with tempfile.TemporaryDirectory(prefix="fracgpu-build-") as cache:
         caches = {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
         for machine, (target, processor) in TARGETS.items():
-            files = ("-o", str(folder / f"fill-{machine}.so"), *SOURCES)
+            files = ("-o", str(folder / f"least_waste-{machine}.so"), str(SOURCE))
             subprocess.run(  # noqa: S603 - every word stands in this file
                 [*compiler, "-target", target, f"-mcpu={processor}", *options, *files],
                 check=True,
@@ -51,12 +48,12 @@ def compile_fill(folder: Path) -> None:
             )
 
 
-class BuildWithFill(build_py):
-    """Copies the modules and compiles the fill beside them; in place for ``pip install -e``."""
+class BuildWithPolicy(build_py):
+    """Copies the modules and compiles beside them; in place for ``pip install -e``."""
 
     def run(self) -> None:
         super().run()
-        compile_fill(FOLDER if self.editable_mode else Path(self.build_lib) / FOLDER)
+        compile_policy(FOLDER if self.editable_mode else Path(self.build_lib) / FOLDER)
 
 
-setup(cmdclass={"build_py": BuildWithFill})
+setup(cmdclass={"build_py": BuildWithPolicy})

@@ -34,6 +34,14 @@ class Policy:
         node = self.harness.best_node(info, np.flatnonzero(fits_in_sum(pod, cluster)))
         return None if node is None else (node, self.harness.cards_on(info, node))
 
+    def bound(self, pod: Pod, node: int, cards: Sequence[int]) -> None:
+        """Learn from a pod that was bound; the referee's other worlds tell of these."""
+        self.harness.bound(pod, node, cards)
+
+    def refused(self, pod: Pod) -> None:
+        """Learn from a pod that found no place."""
+        self.harness.refused(pod)
+
 
 class DefaultCpu(Policy):
     """Pods without cards go where most CPU is left, as kube-scheduler does by default."""

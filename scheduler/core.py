@@ -62,6 +62,7 @@ class SchedulerCore:
             nominations=self.nominations,
             on_new=self.least_waste.observe,
             on_gone=self.least_waste.forget,
+            on_refused=self.least_waste.refused,
             on_unreadable=on_unreadable,
         )
         self.fit_index = FitIndex(self.matrix)

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from component.metrics import ConfigMetrics
 from fracgpu import names
-from fracgpu.placement.policies.least_waste.fill.compiled_fill import CompiledFill
+from fracgpu.placement.policies.least_waste.library import LIBRARY
 from fracgpu.state.reservation_index import ReservationState
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -126,10 +126,10 @@ class SchedulerMetrics:
         )
         compiled = Gauge(
             "fracgpu_scheduler_fill_compiled",
-            "1 if least-waste fills nodes with compiled code; 0 makes that 15 times slower.",
+            "1 if the library of least-waste is loaded; 0: its pods are placed by pack.",
             registry=registry,
         )
-        compiled.set(CompiledFill.problem is None)
+        compiled.set(LIBRARY.problem is None)
         self._skew = Gauge(
             "fracgpu_scheduler_kube_scheduler_skew",
             "Minor versions by which the kube-scheduler in this pod is newer than the API server; "

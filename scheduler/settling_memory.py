@@ -21,7 +21,9 @@ def settling_memory(
 
     async def settle() -> None:
         await freeze_until(lambda: all(one.synced for one in lists), clock)
-        learnt = partial(freeze_until, lambda: core.least_waste.learnt, clock)
+        order = core.least_waste
+        # Where nothing can be learnt there is nothing to wait for.
+        learnt = partial(freeze_until, lambda: order.learnt or order.problem is not None, clock)
         await leader_gate.once_listed(learnt)()
         await asyncio.Event().wait()
 

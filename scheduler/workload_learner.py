@@ -6,7 +6,6 @@ from typing import Final, Protocol
 
 import structlog
 
-from fracgpu.placement.policies.least_waste.fill.compiled_fill import CompiledFill
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
 from process.clock import Clock
 from scheduler.request_activity import RequestActivity
@@ -48,8 +47,8 @@ class WorkloadLearner:
 
         In between, evaluate what requests left unknown or what *changes* made so.
         """
-        if CompiledFill.problem is not None:
-            log.warning("fill_not_compiled", problem=CompiledFill.problem)
+        if self._order.problem is not None:
+            log.warning("fill_not_compiled", problem=self._order.problem, placed_by="pack")
         while True:
             await self.once()
             due_s = clock.monotonic() + every_s

@@ -7,7 +7,7 @@ from cli.cluster import workload_of
 from cli.prometheus_access import ProxiedPrometheus, rebalancers_url, service_of
 from fracgpu import names
 from fracgpu.doctor.facts import PrometheusFact, Unread
-from fracgpu.doctor.measurements import SERIES
+from fracgpu.doctor.measurements import NOT_COMPILED, SERIES
 from kube.client import KubeClient
 from kube.errors import Forbidden
 from rebalancer.usage.measured import Querier
@@ -17,9 +17,9 @@ _NAME: Final = "__name__"
 
 
 def query() -> str:
-    """Return the query that counts every series of SERIES, by its name."""
+    """Return the query that counts every series of SERIES and NOT_COMPILED, by its name."""
     spellings = "|".join(spelling for series in SERIES for spelling in series.spellings)
-    return f'count by ({_NAME}) ({{{_NAME}=~"{spellings}"}})'
+    return f'count by ({_NAME}) ({{{_NAME}=~"{spellings}"}} or {NOT_COMPILED} == 0)'
 
 
 async def ask_directly(url: str, prometheus: Querier) -> PrometheusFact:

@@ -10,6 +10,7 @@ from fracgpu.doctor.facts import Facts, Unread, known, named
 from fracgpu.doctor.finding import Check, Finding, Severity, error, warning
 from fracgpu.doctor.installation import AGENT, workload_of
 from fracgpu.doctor.ranking import ALL_AGENTS, INSTALLED, SHARING_NODES, workload
+from fracgpu.errors import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,9 @@ SERIES: Final = (
     ),
 )
 
+NOT_COMPILED: Final = "fracgpu_scheduler_fill_compiled"
+"""Counted where it is 0: the extenders that cannot load the library of least-waste."""
+
 
 def _prometheus(facts: Facts) -> Iterator[Finding]:
     answer = known(facts.prometheus)
@@ -90,6 +94,12 @@ def _prometheus(facts: Facts) -> Iterator[Finding]:
                 cure=series.cure,
                 needs=(SHARING_NODES, ALL_AGENTS, workload(AGENT), INSTALLED),
             )
+    if without := answer.series.get(NOT_COMPILED):
+        yield warning(
+            f"{counted(without, 'scheduler extender')} without the compiled code of least-waste, "
+            "so pods of that strategy are placed as by pack",
+            cure="docs/runbooks.md#fracgpuschedulernotcompiled",
+        )
 
 
 def _configuration(facts: Facts) -> Iterator[Finding]:

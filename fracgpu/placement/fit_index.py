@@ -18,13 +18,6 @@ from numpy.typing import NDArray
 from fracgpu.placement.node_matrix import ABSENT, SHARES, UNKNOWN, USABLE, IntArray, NodeMatrix
 from fracgpu.placement.outcome import FitReason, NoPlacement, Placement
 from fracgpu.placement.placement import SCORING, allocation_on_one_card, is_linked, place
-from fracgpu.placement.policies import pack
-from fracgpu.placement.policies.least_waste.fill.compiled_fill import CompiledFill
-from fracgpu.placement.policies.least_waste.fill.compiled_fit import (
-    CompiledFit,
-    Judgement,
-    is_supported,
-)
 from fracgpu.placement.policies.scoring import Scoring
 from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
 from fracgpu.units import Mib, share_of
@@ -129,15 +122,12 @@ class FitResult:
         avoided: [row] the need fits only with a card that is taken where no other fits.
     """
 
-    def __init__(self, need: PodNeed, strategy: Strategy, compiled: CompiledFit | None) -> None:
+    def __init__(self, need: PodNeed, strategy: Strategy) -> None:
         self._need = need
-        self._compiled = compiled
         self._strategy = strategy
         self._scoring: Scoring = SCORING[need.strategy or strategy]
         self._linked = is_linked(need, strategy=strategy)
         self._seen = -1
-        self._judgement: Judgement | None = None
-        self._models = 0  # of which *_judgement* knows
         self.verdict = np.zeros(0, np.int64)
         self.score = np.zeros(0, np.float64)
         self.avoided = np.zeros(0, np.bool_)
@@ -151,34 +141,10 @@ class FitResult:
             self.verdict = np.concatenate((self.verdict, np.zeros(missing, np.int64)))
             self.score = np.concatenate((self.score, np.zeros(missing)))
             self.avoided = np.concatenate((self.avoided, np.zeros(missing, np.bool_)))
-        if self._compiled is not None and self._is_simple(matrix):
-            self._compiled.judge(self._judgement_now(matrix), self._seen)
-        else:
-            rows = matrix.changed_since(self._seen)
-            self.avoided[rows] = False
-            self.verdict[rows], self.score[rows] = self._evaluate(matrix, rows)
+        rows = matrix.changed_since(self._seen)
+        self.avoided[rows] = False
+        self.verdict[rows], self.score[rows] = self._evaluate(matrix, rows)
         self._seen = matrix.now
-
-    def _judgement_now(self, matrix: NodeMatrix) -> Judgement:
-        """Return what compiled code takes; it changes with the arrays, and with a new model."""
-        known, models = self._judgement, len(matrix.models)
-        if known is None or known.verdict is not self.verdict or self._models != models:
-            allowed, self._models = matrix.allowed(self._need.models), models
-            container = self._need.containers[0]
-            known = self._judgement = Judgement(
-                container, allowed, self.verdict, self.score, self.avoided
-            )
-        return known
-
-    def _is_simple(self, matrix: NodeMatrix) -> bool:
-        """Report whether a single container takes the tightest cards, wherever they are linked."""
-        containers = self._need.containers
-        return (
-            len(containers) == 1
-            and self._scoring is pack
-            and (containers[0].cards == 1 or not self._linked)
-            and is_supported(containers[0], matrix)
-        )
 
     def _evaluate(self, matrix: NodeMatrix, rows: IntArray) -> tuple[IntArray, NDArray[np.float64]]:
         node_state = matrix.node_state[rows].astype(np.int64)
@@ -260,15 +226,10 @@ class FitIndex:
 
     Args:
         matrix: the cards.
-        compiled: whether compiled code judges pods with a single container; the answers are the
-            same.
     """
 
-    def __init__(
-        self, matrix: NodeMatrix, *, compiled: bool = CompiledFill.problem is None
-    ) -> None:
+    def __init__(self, matrix: NodeMatrix) -> None:
         self.matrix = matrix
-        self._compiled = CompiledFit(matrix) if compiled else None
         self._results: OrderedDict[tuple[PodNeed, Strategy], FitResult] = OrderedDict()
         self._decoded: dict[int, tuple[Obstacle, bool]] = {}
 
@@ -278,7 +239,7 @@ class FitIndex:
         key = (need, strategy)
         result = self._results.get(key)
         if result is None:
-            result = self._results[key] = FitResult(need, strategy, self._compiled)
+            result = self._results[key] = FitResult(need, strategy)
             while len(self._results) > self._most_results:
                 self._results.popitem(last=False)
         else:

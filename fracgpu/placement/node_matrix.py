@@ -1,13 +1,11 @@
 """All cards of all nodes as arrays: a question about every node is a few array operations.
 
 `NodeMatrix` has absolute amounts (MiB, per cent of a card's compute, slots) and answers which nodes
-fit. `free_resource_table` has what `least_waste` compares: thousandths of a card (``_milli``), CPU
-in thousandths of a core and host memory in MiB. Both have one row for each node, reuse the rows of
-removed nodes, and number their changes, so that derived data follows row by row.
+fit. It has one row for each node, reuses the rows of removed nodes, and numbers its changes, so
+that derived data follows row by row.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import repeat
 from operator import itemgetter
@@ -24,9 +22,6 @@ from fracgpu.state.snapshot import CardInfo, NodeInfo
 
 IntArray = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-Columns = frozenset[int]
-Levels = NDArray[np.int16]
-"""Free thousandths of each card, [node, card]; 16 bits keep the arrays small."""
 
 UNSEEN: Final = 0
 """The row that stands for every unknown node; its state is always UNKNOWN."""
@@ -41,9 +36,6 @@ SHARES, NOT_SHARED, UNSCHEDULABLE, EMPTY, UNKNOWN, UNREADABLE = 0, 1, 2, 3, 4, 8
 _FIRST_ROWS: Final = 64
 
 WHOLE_CARD_MILLI: Final = 1000
-
-MAX_CARDS: Final = 32
-"""Most cards of one node that `least_waste` knows."""
 
 
 class NodeMatrix:
@@ -248,65 +240,3 @@ def _node_state(node_info: NodeInfo) -> int:
     if node_info.node.problem:
         return UNREADABLE
     return SHARES if node_info.cards else EMPTY
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FreeResources:
-    """What one node has free.
-
-    Attributes:
-        model: the model of its cards; least-waste knows one model for each node.
-        cpu_milli: allocatable less requested thousandths of a core; negative if overcommitted.
-        memory_mib: allocatable less requested host memory in MiB.
-        card_milli: what is free of each card in thousandths of that card, rounded down; 0 for a
-            card that takes nothing (unhealthy, cordoned, full).
-    """
-
-    model: str
-    cpu_milli: int
-    memory_mib: int
-    card_milli: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.card_milli) > MAX_CARDS:
-            raise ValueError(f"a node has {len(self.card_milli)} cards; want {MAX_CARDS} at most")
-        cards = self.card_milli
-        if cards and not 0 <= min(cards) <= max(cards) <= WHOLE_CARD_MILLI:
-            raise ValueError(f"card_milli is {self.card_milli}; want 0 to {WHOLE_CARD_MILLI} each")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
-    """What one pod requests of a node, in the units that decide what is left for others.
-
-    Attributes:
-        cpu_milli: CPU request in thousandths of a core.
-        memory_mib: host memory request in MiB.
-        cards: number of distinct cards; 0 for a pod that needs none.
-        share_milli: thousandths of each of these cards; 0 where *cards* is 0.
-        models: card models accepted; None accepts every model.
-    """
-
-    cpu_milli: int = 0
-    memory_mib: int = 0
-    cards: int = 0
-    share_milli: int = 0
-    models: frozenset[str] | None = None
-
-    def __post_init__(self) -> None:
-        if self.cpu_milli < 0 or self.memory_mib < 0 or self.cards < 0:
-            raise ValueError(f"{self} has a negative amount; want 0 or more")
-        least = 1 if self.cards else 0
-        most = WHOLE_CARD_MILLI if self.cards else 0
-        if not least <= self.share_milli <= most:
-            raise ValueError(
-                f"share_milli is {self.share_milli} with {self.cards} cards; want {least} to {most}"
-            )
-
-    @property
-    def gpu_milli(self) -> int:
-        """Thousandths of a card over all its cards."""
-        return self.cards * self.share_milli
-
-    def accepts(self, model: str) -> bool:
-        return not self.cards or self.models is None or model in self.models

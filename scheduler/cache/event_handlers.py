@@ -51,6 +51,7 @@ class ClusterEventHandlers:
         nominations: of the pending pods.
         on_new: called with each pod that is seen bound for the first time.
         on_gone: called with each pod that was bound and is no more.
+        on_refused: called with each change of a pod for which kube-scheduler has found no node.
         on_unreadable: called with an annotation and the number of pods or nodes on which it is
             unreadable, each time that number changes.
     """
@@ -64,6 +65,7 @@ class ClusterEventHandlers:
         nominations: Nominations,
         on_new: Callable[[BoundPod], None] = lambda _: None,
         on_gone: Callable[[BoundPod], None] = lambda _: None,
+        on_refused: Callable[[PodInfo], None] = lambda _: None,
         on_unreadable: Callable[[str, int], None] = lambda *_: None,
     ) -> None:
         self._ledger = ledger
@@ -72,6 +74,7 @@ class ClusterEventHandlers:
         self._nominations = nominations
         self._on_new = on_new
         self._on_gone = on_gone
+        self._on_refused = on_refused
         self._on_unreadable = on_unreadable
         self._unreadable: dict[str, dict[str, str]] = {}
 
@@ -94,6 +97,8 @@ class ClusterEventHandlers:
         else:
             self._ledger.set_pod(pod.record)
             self._nominations.see(pod)
+            if pod.unschedulable_since is not None:
+                self._on_refused(pod)
         self._changes.notify(change.uid)
 
     def node_changed(self, change: Change[NodeCards]) -> None:

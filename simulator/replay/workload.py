@@ -16,7 +16,8 @@ from fracgpu.cards.card import Card, CardUuid, NodeCards
 from fracgpu.cards.card_class import model_allowed, model_key
 from fracgpu.errors import counted
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
-from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI, Demand
+from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI
+from fracgpu.placement.policies.least_waste.mix import Demand
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.units import Mib
@@ -197,7 +198,6 @@ def _pod(entry: tuple[str, Mapping[str, str]]) -> ReplayPod:
         need = PodNeed(containers=(container,), models=models)
     demand = Demand(
         cpu_milli=host.cpu_milli,
-        memory_mib=host.memory_mib,
         cards=cards,
         share_milli=milli,
         models=frozenset(model_key(model) for model in models) or None,
@@ -226,7 +226,6 @@ def _of_pod(pod: PodInfo, need: PodNeed, host: HostResources, cards: Sequence[Ca
     }
     demand = Demand(
         cpu_milli=host.cpu_milli,
-        memory_mib=host.memory_mib,
         cards=most.cards,
         share_milli=min(max(math.ceil(share * WHOLE_CARD_MILLI), 1), WHOLE_CARD_MILLI),
         models=frozenset(models) if need.models else None,

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from benchmarks.referee import Policy
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
-from fracgpu.placement.node_matrix import Demand
 from fracgpu.placement.outcome import Placement
-from fracgpu.placement.policies.least_waste.workload_mix import WorkloadMix
+from fracgpu.placement.policies.least_waste.mix import Demand, WorkloadMix
 from fracgpu.request.need import Strategy
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import decode_pod_info
@@ -152,10 +151,12 @@ def test_what_is_learnt_is_what_the_pods_asked_models_included(history: list[Pod
     told = Told()
     told.learn(history)
 
-    asked = WorkloadMix.fold(
-        Demand(cpu_milli=pod.cpu, cards=pod.cards, share_milli=pod.milli, models=pod.models)
-        for pod in history
-    )
+    asked = WorkloadMix()
+    for pod in history:
+        demand = Demand(
+            cpu_milli=pod.cpu, cards=pod.cards, share_milli=pod.milli, models=pod.models
+        )
+        asked.include(demand)
 
     learnt = {
         learnt_class.demand: learnt_class.frequency_ratio

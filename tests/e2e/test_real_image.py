@@ -31,8 +31,8 @@ _SITE: Final = "usr/local/lib/python3.11/dist-packages"
 # Loads what the roles load only when they are busy.
 _IMPORTS: Final = (
     "import ssl, grpc, numpy, cryptography.x509, pynvml, prometheus_api_client, cel, os;"
-    "from fracgpu.placement.policies.least_waste.fill.compiled_fill import CompiledFill;"
-    "assert CompiledFill.problem is None, CompiledFill.problem;"
+    "from fracgpu.placement.policies.least_waste.library import LIBRARY;"
+    "assert LIBRARY.problem is None, LIBRARY.problem;"
     "print(os.getuid(), os.access('/', os.W_OK), len(ssl.create_default_context().get_ca_certs()))"
 )
 

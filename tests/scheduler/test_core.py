@@ -4,8 +4,11 @@ import json
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from fracgpu.names import ASSIGNMENT
 from fracgpu.placement.outcome import Placement
+from fracgpu.placement.policies.least_waste.mix import Demand
 from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import MovePhase
 from fracgpu.state.node_info import read_node
@@ -138,3 +141,46 @@ def test_the_cluster_turns_over_once_pods_that_were_bound_are_deleted_as_fast_as
         told(number, ChangeType.DELETED)
         told(number, ChangeType.DELETED)  # a deletion told twice counts once
     assert core.least_waste.outdated
+
+
+def test_a_pod_for_which_no_node_is_found_is_learnt_once_and_not_again_when_it_is_bound() -> None:
+    core = a_core("a", strategy=Strategy.LEAST_WASTE)
+
+    def told(*, refused: bool = False, node: str = "") -> None:
+        body = a_gpu_pod("p", mib=24_000, cards=2)
+        body["metadata"]["uid"] = "uid-p"
+        if refused:
+            condition = {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "lastTransitionTime": "2026-07-01T12:00:00Z",
+            }
+            body["status"] = {"conditions": [condition]}
+        if node:
+            slices = [{"card": card.uuid, "mib": 24_000} for card in some_cards("a")[:2]]
+            body["metadata"]["annotations"][ASSIGNMENT] = json.dumps({"train": slices})
+            body["spec"]["nodeName"] = node
+        core.handlers.pod_changed(
+            Change(
+                type=ChangeType.MODIFIED,
+                key=ObjectKey("default", "p"),
+                uid="uid-p",
+                resource_version="1",
+                object=decode_any_pod(json.dumps(body).encode()),
+            )
+        )
+
+    def weights() -> dict[int, float]:
+        core.least_waste.learn_now()
+        return {one.demand.cards: one.frequency_ratio for one in core.least_waste.classes}
+
+    core.least_waste.learn_now()
+    core.least_waste.expect([Demand(cards=1, share_milli=500)])
+    told()
+    assert weights() == {1: 1.0}
+    for _ in range(3):  # each change of a pod that waits is told
+        told(refused=True)
+    assert weights() == pytest.approx({1: 0.5, 2: 0.5}, rel=1e-3)
+    told(node="a")
+    assert weights() == pytest.approx({1: 0.5, 2: 0.5}, rel=1e-3)

@@ -3,7 +3,7 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
-from fracgpu.placement.policies.least_waste.fill.compiled_fill import CompiledFill
+from fracgpu.placement.policies.least_waste.library import LIBRARY
 from fracgpu.state.reservation_index import ReservationState
 from scheduler.metrics import (
     BindOutcome,
@@ -87,11 +87,11 @@ def test_only_the_leader_counts_waiting_pods(*, leads: bool, pods: int, longest_
     assert value("waiting_pods", "no_cards") == value("longest_wait_seconds", "no_cards") == 0
 
 
-def test_it_tells_whether_compiled_code_fills_nodes() -> None:
+def test_it_tells_whether_the_library_of_least_waste_is_loaded() -> None:
     registry = CollectorRegistry()
     SchedulerMetrics(registry)
 
-    assert CompiledFill.problem is None
+    assert LIBRARY.problem is None
     assert registry.get_sample_value("fracgpu_scheduler_fill_compiled") == 1
 
 

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from fracgpu.cards.card import CardUuid, Health
 from fracgpu.k8s.resources import HostResources
 from fracgpu.names import ASSIGNMENT, MODEL
-from fracgpu.placement.node_matrix import Demand
+from fracgpu.placement.policies.least_waste.library import Library
+from fracgpu.placement.policies.least_waste.mix import Demand
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
 from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod import decode_bound_pod
@@ -403,11 +405,11 @@ async def learning(wasting: Wasting, changes: ChangeSignal) -> AsyncIterator[Non
         task.cancel()
 
 
-async def test_what_a_request_left_unknown_is_evaluated_without_any_change_of_the_cluster() -> None:
+async def test_nodes_that_a_request_asked_about_are_evaluated_anew_once_they_change() -> None:
     wasting = Wasting()
     wasting.order.learn_now(ahead=False)
     async with learning(wasting, ChangeSignal()):
-        wasting.quality(pending(mib=7_000), "a")
+        wasting.quality(pending(mib=7_000), "a", "b", "c", "d")
         states = wasting.order.states
         bound(wasting.cluster, "other", node="d", card=1, mib=5_000)
 
@@ -485,3 +487,34 @@ async def test_a_request_that_takes_long_stops_no_step_for_longer_than_the_rest(
         await WorkloadLearner(order, activity, rest_s=0.001).catch_up()
 
     assert order.taken == 3
+
+
+async def test_without_the_library_the_log_says_so_and_pods_are_placed_by_pack() -> None:
+    wasting = Wasting()
+    wasting.order = LeastWasteOrder(
+        wasting.matrix,
+        wasting.cluster.bound_pods,
+        now=wasting.cluster.clock.now,
+        library=Library(None, "no such file"),
+    )
+    wasting.extender = Extender(
+        wasting.cluster.fits,
+        strategy=lambda: Strategy.LEAST_WASTE,
+        clock=wasting.cluster.clock,
+        orders={Strategy.LEAST_WASTE: wasting.order},
+    )
+    with capture_logs() as logs:
+        async with learning(wasting, ChangeSignal()):
+            pass
+
+    found = [entry for entry in logs if entry["event"] == "fill_not_compiled"]
+    assert [(entry["problem"], entry["log_level"]) for entry in found] == [
+        ("no such file", "warning")
+    ]
+    packed = Extender(
+        wasting.cluster.fits, strategy=lambda: Strategy.PACK, clock=wasting.cluster.clock
+    )
+    pod = pending(mib=12_000)
+    asked = ExtenderArgs(pod=pod, node_names=("a", "b", "c", "d"))
+    assert wasting.extender.prioritize(asked).tolist() == packed.prioritize(asked).tolist()
+    assert wasting.scores(pod)["b"] == 10

@@ -9,7 +9,7 @@ from fracgpu import names
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.doctor.facts import Facts, PrometheusFact
 from fracgpu.doctor.finding import Severity, Verdict
-from fracgpu.doctor.measurements import SERIES, Series
+from fracgpu.doctor.measurements import NOT_COMPILED, SERIES, Series
 from rebalancer.usage import promql
 from tests.support.examined import (
     NODE,
@@ -321,6 +321,16 @@ def test_another_spelling_of_a_series_will_do() -> None:
     assert not result_of(
         "prometheus", healthy(prometheus=PrometheusFact(url="u", series=ratios))
     ).findings
+
+
+def test_an_extender_that_places_by_pack_for_want_of_its_library_is_found() -> None:
+    answer = PrometheusFact(url="u", series={**ALL, NOT_COMPILED: 2})
+
+    finding = found_by("prometheus", healthy(prometheus=answer))
+
+    assert finding.severity is Severity.WARNING
+    assert "2 scheduler extenders without the compiled code of least-waste" in finding.seen
+    assert "pack" in finding.seen
 
 
 def test_the_series_without_which_nothing_is_moved_are_those_that_the_rebalancer_asks_for() -> None:

@@ -142,16 +142,14 @@ def assert_agrees(index: FitIndex, ledger: Ledger, need: PodNeed, strategy: Stra
 NAMES = ("n1", "n2", "n3")
 
 
-@pytest.mark.parametrize("compiled", [True, False])
 @settings(max_examples=at_least(100))
 @given(data=st.data(), strategy=st.sampled_from(Strategy))
 def test_the_sweep_equals_the_search_whatever_happens_in_between(
-    compiled: bool,
     data: st.DataObject,
     strategy: Strategy,
 ) -> None:
     ledger = Ledger()
-    index = FitIndex(NodeMatrix(ledger), compiled=compiled)
+    index = FitIndex(NodeMatrix(ledger))
     asked = data.draw(st.lists(needs(), min_size=1, max_size=2))
     for step in range(data.draw(st.integers(1, 3))):
         node = data.draw(nodes(data.draw(st.sampled_from(NAMES))))

@@ -49,10 +49,11 @@ def test_our_wheel_is_installed_with_the_command_that_starts_it(tmp_path: Path) 
 
     assert (tmp_path / SITE / "cli/main.py").read_text() == (ROOT / "cli/main.py").read_text()
     assert list((tmp_path / SITE).glob("fracgpu-*.dist-info/METADATA"))
-    fill = tmp_path / SITE / "fracgpu/placement/policies/least_waste/fill"
-    assert {path.name for path in fill.glob("*.so")} == {"fill-x86_64.so", "fill-aarch64.so"}
+    policy = tmp_path / SITE / "fracgpu/placement/policies/least_waste"
+    libraries = {"least_waste-x86_64.so", "least_waste-aarch64.so"}
+    assert {path.name for path in policy.glob("*.so")} == libraries
     # They need no library, so that they load on any Linux, whatever its C library.
-    assert [needed_by(path) for path in fill.glob("*.so")] == [[], []]
+    assert [needed_by(path) for path in policy.glob("*.so")] == [[], []]
     script = tmp_path / "usr/local/bin/fracgpu"
     assert script.read_text().startswith("#!/usr/bin/python3.11\n")
     assert script.stat().st_mode & 0o111

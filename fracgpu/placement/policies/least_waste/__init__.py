@@ -1,5 +1,5 @@
 """The strategy least-waste: place a pod where the cluster is expected to waste least.
 
-`workload_mix` learns which pods are likely, `fill` what will stay idle; `policy` ranks.
+`mix` learns which pods are likely, `policy` ranks nodes for them, `order` keeps both up to date.
 Start with `policy.py`.
 """

@@ -1,7 +1,7 @@
 """The strategy ``least-waste`` in a cluster: the policy, kept up to date and learning the mix.
 
-The caches of `fracgpu.placement.policies.least_waste.policy` are filled between requests. Until
-that is done for the first time, cards' own scores decide (the tightest card).
+What the policy remembers is filled between requests. Until that is done for the first time, and
+where its library cannot be loaded, cards' own scores decide (the tightest card, as ``pack``).
 
 `scheduler.workload_learner` runs the learning in the background while requests are answered. The
 extender, ``fracgpu explain``, replays and benchmarks all use this one class, so that what is
@@ -11,7 +11,6 @@ measured and explained is what runs.
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
-from math import isfinite
 from types import MappingProxyType
 from typing import Final
 
@@ -20,37 +19,33 @@ import numpy.ma  # np.unique imports it late, and that takes 10 ms
 from numpy.typing import NDArray
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.k8s.resources import HostResources
-from fracgpu.placement.node_matrix import (
-    MAX_CARDS,
-    WHOLE_CARD_MILLI,
-    Columns,
-    Demand,
-    IntArray,
-    NodeMatrix,
-)
-from fracgpu.placement.policies.least_waste.card_states import Allowance
-from fracgpu.placement.policies.least_waste.policy import LeastWaste
-from fracgpu.placement.policies.least_waste.synced_policy import SyncedPolicy
+from fracgpu.k8s.resources import HostResources, pod_requests
+from fracgpu.placement.node_matrix import USABLE, WHOLE_CARD_MILLI, IntArray, NodeMatrix
+from fracgpu.placement.policies.least_waste.library import LIBRARY, Library
+from fracgpu.placement.policies.least_waste.mix import Demand, PodClass, WorkloadMix, drift_ratio
+from fracgpu.placement.policies.least_waste.nodes import MAX_CARDS, PolicyNodes
+from fracgpu.placement.policies.least_waste.policy import Kind, LeastWaste
 from fracgpu.placement.policies.least_waste.turnover import Turnover
-from fracgpu.placement.policies.least_waste.workload_mix import PodClass, WorkloadMix, drift_ratio
 from fracgpu.request.need import PodNeed
 from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.bound_pod_index import BoundPodIndex
+from fracgpu.state.pod_info import PodInfo
 
 # Nodes that fit score at least this much, so that nodes unknown to the policy, with 0, come last.
 _MIN_FIT_SCORE: Final = 0.1
 # What the best of the nodes gets of which the cost is not known: less than any that is known.
 _MOST_UNKNOWN_SCORE: Final = 0.09
 # How long a request may evaluate: a count by that time, so that no answer depends on the load.
-_REQUEST_MS: Final = 5
+_REQUEST_MS: Final = 3
 # Evaluated before a newly learnt mix is used, 3 s or less: on most clusters that is everything.
 _EVALUATED_AHEAD: Final = 50_000
+_KINDS_AHEAD: Final = 64
 _DRIFT_RATIO: Final = 0.05
 _PODS_AT_ONCE: Final = 500
 _CLASSES_AT_ONCE: Final = 64
 _NODES_AT_ONCE: Final = 32
-_MAX_GLOBS: Final = 256
+# Pods that were refused and are not bound yet; of more than these the oldest are counted again.
+_MOST_WAITING: Final = 10_000
 _MOST: Final = 2**40  # more than any node has, and within 64 bits with all that is added to it
 
 _NONE_CLOSED: Final[Mapping[CardUuid, str]] = MappingProxyType({})
@@ -64,8 +59,10 @@ class LeastWasteOrder:
         bound_pods: the bound pods, with the CPU and memory that they request.
         now: the current time, which decides which cordons and assumptions are still valid.
         request_ms: about how long a request may evaluate what is not known.
+        library: the compiled code; without it nothing is learnt.
 
     Attributes:
+        problem: why nothing can be learnt; None if it can.
         times_learnt: how often a mix was learnt.
         turnover: what pods take and give back; it decides what the scores count.
     """
@@ -77,51 +74,55 @@ class LeastWasteOrder:
         *,
         now: Callable[[], datetime],
         request_ms: int = _REQUEST_MS,
+        library: Library = LIBRARY,
     ) -> None:
-        self._matrix, self._request_ms = matrix, request_ms
+        self._matrix, self._request_ms, self._library = matrix, request_ms, library
         self._bound_pods = bound_pods
         self._now = now
         # The models of a Demand in this mix are globs, as the pod wrote them. They are resolved
         # each time the mix is learnt, since a cluster may get new models.
         self._mix, self._folded = WorkloadMix(), False
-        self._synced: SyncedPolicy | None = None
+        self._waiting: dict[str, bool] = {}
+        self._nodes = PolicyNodes(matrix, bound_pods)
+        self._policy: LeastWaste | None = None
+        self.problem = library.problem
         self.times_learnt = 0
         self.turnover = Turnover()
-        self._accepted: dict[frozenset[str], frozenset[str] | None] = {}
-        self._models_known = 0
 
     @property
     def learnt(self) -> bool:
         """Whether it has learnt a mix, so that it scores nodes."""
-        return self._synced is not None
+        return self._policy is not None
 
     @property
     def classes(self) -> tuple[PodClass, ...]:
         """The mix that scores are based on; empty before one is learnt."""
-        return () if self._synced is None else self._synced.policy.classes
+        return () if self._policy is None else self._policy.classes
 
     @property
     def states(self) -> int:
         """How many states of nodes have been evaluated; 0 before a mix is learnt."""
-        return 0 if self._synced is None else self._synced.policy.evaluated
+        return 0 if self._policy is None else self._policy.evaluated
 
     @property
     def evaluated_per_request(self) -> int:
         """How many states a request may evaluate; 0 before a mix is learnt."""
-        return 0 if self._synced is None else self._synced.policy.evaluated_in(self._request_ms)
+        return 0 if self._policy is None else self._policy.evaluated_in(self._request_ms)
 
     @property
     def outdated(self) -> bool:
         """Whether the cluster turns over and scores do not count that yet, or fills up again."""
-        return self._synced is not None and self._synced.policy.weights != self.turnover.weights
+        return self._policy is not None and self._policy.weights != self.turnover.weights
 
     def observe(self, pod: BoundPod) -> None:
-        """Count a newly bound pod towards the mix, and as started."""
-        if self._folded:
-            demand = self._demand_of_bound(pod)
-            if demand is not None:
+        """Count a newly bound pod as started and, if it was not refused before, in the mix."""
+        if not self._folded:
+            return
+        demand = self._demand_of_bound(pod)
+        if demand is not None:
+            if not self._waiting.pop(pod.uid, False):
                 self._mix.observe(demand)
-                self.turnover.started(demand.gpu_milli)
+            self.turnover.started(demand.gpu_milli)
 
     def forget(self, pod: BoundPod) -> None:
         """Count a pod that was bound and is gone as ended."""
@@ -129,6 +130,26 @@ class LeastWasteOrder:
             demand = self._demand_of_bound(pod)
             if demand is not None:
                 self.turnover.ended(demand.gpu_milli)
+
+    def refused(self, pod: PodInfo) -> None:
+        """Count a pod in the mix that found no node, once.
+
+        Were only pods counted that are bound, cards for pods that starve would get cheaper.
+        """
+        uid, need = pod.record.uid, pod.need
+        if uid in self._waiting or need is None or len(need.containers) != 1:
+            return
+        if len(self._waiting) >= _MOST_WAITING:
+            del self._waiting[next(iter(self._waiting))]
+        self._waiting[uid] = True
+        (container,) = need.containers
+        demand = Demand(
+            cpu_milli=min(pod_requests(pod.record.containers).cpu_milli, _MOST),
+            cards=container.cards,
+            share_milli=_milli(container.mib, self._nodes.usual_size_mib()),
+            models=frozenset(need.models) or None,
+        )
+        self._mix.observe(demand)
 
     def expect(self, demands: Iterable[Demand]) -> None:
         """Count the pods of a workload that is known in advance."""
@@ -166,33 +187,49 @@ class LeastWasteOrder:
         """Learn the mix in steps of some milliseconds, if it has drifted from the last one.
 
         Likewise if the cluster fills up no more, or turns over no more.
-        With *ahead* the policy's caches are filled up to a limit; `catching_up` fills the rest.
+        With *ahead* states are evaluated up to a limit; `catching_up` evaluates the rest.
         """
+        if self._library.rank is None:
+            return
         yield from self._refreshed()
         if not self._folded:
             yield from self._fold()
-        classes = yield from self._resolved()
+        models = tuple(self._matrix.models)
+        classes = yield from self._resolved(models)
+        before = self._policy
         if (
-            self._synced is not None
+            before is not None
             and not self.outdated
-            and len(self._synced.policy.models) == len(self._matrix.models)
-            and drift_ratio(self._synced.policy.classes, classes) < _DRIFT_RATIO
+            and before.models == models
+            and drift_ratio(before.classes, classes) < _DRIFT_RATIO
         ):
             return
         yield
-        policy = LeastWaste((), self._matrix.models, self.turnover.weights)
-        yield from policy.learning(classes)
-        synced = SyncedPolicy(policy, self._matrix, self._bound_pods)
-        while not synced.keep_up(_NODES_AT_ONCE):
-            yield
-        demands = [pod_class.demand for pod_class in classes]
-        for evaluated in policy.warming(demands) if ahead else ():
-            yield
-            synced.keep_up()
-            if evaluated > _EVALUATED_AHEAD:
-                break
-        self._synced = synced
+        policy = LeastWaste(
+            classes, models, self._nodes, weights=self.turnover.weights, rank=self._library.rank
+        )
+        yield from policy.building()
+        if ahead:
+            yield from self._warming(policy)
+        self._policy = policy
         self.times_learnt += 1
+
+    def _warming(self, policy: LeastWaste) -> Iterator[None]:
+        """Evaluate, up to a limit, what the most frequent pods of the mix cost."""
+        size_mib = self._nodes.usual_size_mib()
+        rows = np.flatnonzero(self._nodes.model >= 0)
+        for one in policy.classes[:_KINDS_AHEAD]:
+            kind = Kind(
+                # Rounded up, so that it is the same part of a card when it is rounded down.
+                mib=-(-one.demand.share_milli * size_mib // WHOLE_CARD_MILLI),
+                cards=one.demand.cards,
+                cpu_milli=one.demand.cpu_milli,
+            )
+            for _ in policy.warming(kind, rows):
+                yield
+                self._nodes.keep_up(_NODES_AT_ONCE)
+                if policy.evaluated > _EVALUATED_AHEAD:
+                    return
 
     def catching_up(self) -> Iterator[None]:
         """Evaluate, in steps of some milliseconds, what requests found unknown or nodes changed.
@@ -200,20 +237,16 @@ class LeastWasteOrder:
         It ends when all is known of the pods that were scored lately.
         """
         yield from self._refreshed()
-        synced = self._synced
-        if synced is None:
-            return
-        while not synced.keep_up(_NODES_AT_ONCE):
-            yield
-        for _ in synced.policy.warming(()):
+        policy = self._policy
+        for _ in () if policy is None else policy.catching_up():
             yield
             yield from self._refreshed()
-            while not synced.keep_up(_NODES_AT_ONCE):
-                yield
 
     def _refreshed(self) -> Iterator[None]:
-        """Copy what changed into the matrix, a few nodes in each step."""
+        """Take over what changed, a few nodes in each step."""
         while not self._matrix.refresh(now=self._now(), most=_NODES_AT_ONCE):
+            yield
+        while not self._nodes.keep_up(_NODES_AT_ONCE):
             yield
 
     def _fold(self) -> Iterator[None]:
@@ -221,18 +254,21 @@ class LeastWasteOrder:
         self._folded = True
         for at, pod in enumerate(self._bound_pods.pods()):
             demand = self._demand_of_bound(pod)
-            if demand is not None:
+            if demand is not None and not self._waiting.pop(pod.uid, False):
                 self._mix.include(demand)
             if at % _PODS_AT_ONCE == _PODS_AT_ONCE - 1:
                 yield
 
-    def _resolved(self) -> Generator[None, None, tuple[PodClass, ...]]:
+    def _resolved(self, models: tuple[str, ...]) -> Generator[None, None, tuple[PodClass, ...]]:
         """Return the mix with globs replaced by the models of the cluster that they allow."""
+        accepted: dict[frozenset[str], frozenset[str] | None] = {}
         found: dict[Demand, float] = {}
         for at, pod_class in enumerate(self._mix.classes()):
             demand = pod_class.demand
             if demand.models is not None:
-                demand = replace(demand, models=self._models(demand.models))
+                if demand.models not in accepted:
+                    accepted[demand.models] = self._allowed(demand.models, models)
+                demand = replace(demand, models=accepted[demand.models])
             found[demand] = found.get(demand, 0.0) + pod_class.frequency_ratio
             if at % _CLASSES_AT_ONCE == _CLASSES_AT_ONCE - 1:
                 yield
@@ -242,19 +278,13 @@ class LeastWasteOrder:
             for demand, frequency_ratio in found.items()
         )
 
-    def _models(self, globs: frozenset[str]) -> frozenset[str] | None:
-        """Return the models of the cluster that globs allow, or None for all of them."""
-        models = self._matrix.models
-        if len(models) != self._models_known or len(self._accepted) >= _MAX_GLOBS:
-            self._models_known = len(models)
-            self._accepted.clear()
-        if globs not in self._accepted:
-            allowed = self._matrix.allowed(sorted(globs)).tolist()
-            found = frozenset(
-                model for model, is_allowed in zip(models, allowed, strict=False) if is_allowed
-            )
-            self._accepted[globs] = None if len(found) == len(models) else found
-        return self._accepted[globs]
+    def _allowed(self, globs: frozenset[str], models: tuple[str, ...]) -> frozenset[str] | None:
+        """Return those of *models* that globs allow, or None for all of them."""
+        allowed = self._matrix.allowed(sorted(globs)).tolist()
+        found = frozenset(
+            model for model, is_allowed in zip(models, allowed, strict=False) if is_allowed
+        )
+        return None if len(found) == len(models) else found
 
     def score(
         self,
@@ -274,22 +304,24 @@ class LeastWasteOrder:
         Args:
             need: what the pod requests of cards; None for a pod that takes only CPU and memory.
             host: what it requests of the node besides cards.
-            rows: the nodes, as rows of the matrix.
+            rows: the nodes, as rows of the matrix, each at most once.
             by_cards: [node] the score by the card that the pod would get, 0..1.
             closed: cards that the pod does not get, each with its node.
         """
-        synced = self._synced
-        if synced is None or (need is not None and len(need.containers) != 1):
+        policy = self._policy
+        if policy is None or (need is not None and len(need.containers) != 1):
             return None
-        synced.keep_up()
-        cost = self._costs(synced, need, host, rows, synced.columns_of(closed))
+        self._nodes.keep_up()
+        cost = policy.costs(
+            _kind(need, host),
+            rows,
+            allowance=self.evaluated_per_request,
+            first=by_cards,
+            closed=self._bits_of(closed),
+        )
         if need is None:  # nodes that the policy does not know have no card to waste
-            cost[np.isinf(cost) | (synced.row[rows] < 0)] = 0.0
-        scores = _scores_of(cost)
-        if scores is not None:
-            return scores
-        known = np.isfinite(cost)
-        unknown = np.isnan(cost)
+            cost[np.isinf(cost) | (self._nodes.model[rows] < 0)] = 0.0
+        known, unknown = np.isfinite(cost), np.isnan(cost)
         if not known.any() and unknown.any():
             return None
         scores = np.zeros(len(rows))
@@ -298,27 +330,17 @@ class LeastWasteOrder:
         scores[known] = _scores_of(cost[known])
         return scores
 
-    def _costs(
-        self,
-        synced: SyncedPolicy,
-        need: PodNeed | None,
-        host: HostResources,
-        rows: IntArray,
-        columns: Mapping[int, Columns],
-    ) -> NDArray[np.float64]:
-        """Return the cost on each of *rows*, as `SyncedPolicy.costs` has it."""
-        allowance = Allowance(self.evaluated_per_request)
-        # A need in MiB is another demand, in thousandths, for each size of card.
-        sizes = synced.size_mib[rows] if need is not None else np.zeros(1, np.int64)
-        if len(sizes) and (sizes == sizes[0]).all():
-            demand = self._demand(need, host, int(sizes[0]))
-            return synced.costs(demand, int(sizes[0]), columns, allowance)[rows]
-        cost = np.full(len(rows), np.nan)
-        for size in np.unique(sizes).tolist():
-            at = np.flatnonzero(sizes == size)
-            demand = self._demand(need, host, size)
-            cost[at] = synced.costs(demand, size, columns, allowance)[rows[at]]
-        return cost
+    def _bits_of(self, closed: Mapping[CardUuid, str]) -> dict[int, int]:
+        """Return cards that would be usable otherwise as bits, by row."""
+        found: dict[int, int] = {}
+        for card, node in closed.items():
+            row = self._matrix.rows.get(node)
+            uuids = () if row is None else self._matrix.uuids(row)[:MAX_CARDS]
+            if row is not None and card in uuids:
+                column = uuids.index(card)
+                if self._matrix.state[row, column] == USABLE:
+                    found[row] = found.get(row, 0) | 1 << column
+        return found
 
     def prefer(
         self,
@@ -332,23 +354,25 @@ class LeastWasteOrder:
 
         The caller checks that the pod fits: thousandths are rounded, and other binds under way.
         """
-        synced = self._synced
-        if synced is None or len(need.containers) != 1:
+        policy = self._policy
+        if policy is None or len(need.containers) != 1:
             return None
         self._matrix.refresh(now=self._now())  # binds may follow each other without a filter
-        synced.keep_up()
+        self._nodes.keep_up()
         row = self._matrix.rows.get(node)
-        node_info = None if row is None else self._matrix.infos[row]
-        at = -1 if row is None else int(synced.row[row])
-        if row is None or node_info is None or at < 0:
+        if row is None:
             return None
-        demand = self._demand(need, host, int(synced.size_mib[row]))
-        columns = synced.columns_of(closed)
-        cards = synced.cards_on(demand, at, columns, Allowance(self.evaluated_per_request))
-        if cards is None:
+        bits = policy.taken(
+            _kind(need, host),
+            row,
+            closed=self._bits_of(closed).get(row, 0),
+            allowance=self.evaluated_per_request,
+        )
+        if bits is None:
             return None
-        uuids = tuple(node_info.cards)
-        return frozenset(uuids[card] for card in cards)
+        return frozenset(
+            uuid for column, uuid in enumerate(self._matrix.uuids(row)) if bits >> column & 1
+        )
 
     def card_costs(
         self, need: PodNeed, host: HostResources, rows: IntArray, columns: IntArray
@@ -357,39 +381,31 @@ class LeastWasteOrder:
 
         The cards are given by matrix row and column. None for no preference, as in `prefer`.
         """
-        synced = self._synced
-        if synced is None or len(need.containers) != 1 or need.containers[0].cards != 1:
+        policy = self._policy
+        if policy is None or len(need.containers) != 1 or need.containers[0].cards != 1:
             return None
-        synced.keep_up()
-        found, own, sizes = np.full(len(rows), np.nan), synced.row[rows], synced.size_mib[rows]
-        sizes[(own < 0) | (columns >= MAX_CARDS)] = 0
-        for size in np.unique(sizes[sizes > 0]).tolist():
-            at = np.flatnonzero(sizes == size)
-            demand = self._demand(need, host, size)
-            found[at] = synced.policy.card_costs(demand, own[at], columns[at])
+        self._nodes.keep_up()
+        found = np.full(len(rows), np.nan)
+        at = np.flatnonzero(columns < MAX_CARDS)
+        others = ~(np.uint32(1) << columns[at].astype(np.uint32))
+        cost, _ = policy.costs_without(_kind(need, host), rows[at], others, allowance=_MOST)
+        found[at] = np.where(np.isinf(cost), np.nan, cost)
         return found
 
-    def _demand(self, need: PodNeed | None, host: HostResources, size_mib: int) -> Demand:
-        cpu_milli, memory_mib = min(host.cpu_milli, _MOST), min(host.memory_mib, _MOST)
-        if need is None:
-            return Demand(cpu_milli=cpu_milli, memory_mib=memory_mib)
-        (container,) = need.containers
-        return Demand(
-            cpu_milli=cpu_milli,
-            memory_mib=memory_mib,
-            cards=container.cards,
-            share_milli=_milli(container.mib, size_mib),
-            models=self._models(frozenset(need.models)) if need.models else None,
-        )
+
+def _kind(need: PodNeed | None, host: HostResources) -> Kind:
+    cpu_milli = min(host.cpu_milli, _MOST)
+    if need is None:
+        return Kind(cpu_milli=cpu_milli)
+    (container,) = need.containers
+    return Kind(mib=min(container.mib, _MOST), cards=container.cards, cpu_milli=cpu_milli)
 
 
-def _scores_of(cost: NDArray[np.float64]) -> NDArray[np.float64] | None:
-    """Return the scores of nodes, the cheapest 1.0; None if some cost is not known, or infinite."""
+def _scores_of(cost: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the scores of nodes of which the costs are known, the cheapest 1.0."""
     if not len(cost):
         return cost
-    least, most = float(np.minimum.reduce(cost)), float(np.maximum.reduce(cost))
-    if not isfinite(least + most):  # NaN is the least, and the most
-        return None
+    least, most = float(cost.min()), float(cost.max())
     if most <= least:
         return np.ones(len(cost))
     return 1.0 - (cost - least) / (most - least) * (1.0 - _MIN_FIT_SCORE)

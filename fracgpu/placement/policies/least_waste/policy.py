@@ -1,350 +1,298 @@
 """The policy ``least-waste``: place a pod where the expected waste of the cluster rises least.
 
-The cost of a node's state is what is wasted of its cards (`node_waste`: what is expected to stay
-idle once the node is full, and what the next pod cannot use), less what its idle cards are worth to
-pods that are short of such cards (`scarcity`). How much each counts depends on whether pods leave
-(`turnover`). A pod goes where that cost, with the price of the card model (`model_prices`), rises
-least: among nodes and, for one card, among the cards of a node.
+The cost of a node's state is what is wasted of its cards, less what its idle cards are worth to
+pods that are short of such cards (`prices`). A pod goes where that cost, with the price of the card
+model, rises least: among nodes and, for one card, among the cards of a node. What is wasted is
+
+- what is expected to stay idle once the node is full: a copy of the node is filled with each of 32
+  sequences of pods drawn from the mix (`draws`). Each step offers two pods, and the one that leaves
+  less of its card runs, on the tightest card with room; the other runs elsewhere. That one number
+  covers stranded CPU, shares that do not add up to a card and remainders of cards;
+- what is idle and of no use to the next pod of the mix: the fragmentation measure of Weng et al.,
+  "Beware of Fragmentation" (USENIX ATC 2023).
+
+How much each counts depends on whether pods leave (`turnover`). ``least_waste.c`` computes both for
+states at whole cores, interpolates between these, and remembers what it has evaluated.
 """
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+import ctypes
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.placement.free_resource_table import FreeResourceTable
-from fracgpu.placement.node_matrix import Columns, Demand, FreeResources, IntArray
-from fracgpu.placement.policies.least_waste.card_states import Allowance, CardStates
-from fracgpu.placement.policies.least_waste.fill.compiled_fill import CompiledFill
-from fracgpu.placement.policies.least_waste.fill.fill_sequences import FillSequences, drawing
-from fracgpu.placement.policies.least_waste.fragments import Fragments
-from fracgpu.placement.policies.least_waste.node_costs import NodeCosts
-from fracgpu.placement.policies.least_waste.node_waste import NodeWaste
-from fracgpu.placement.policies.least_waste.options import NONE_CLOSED, PlacementOptions
-from fracgpu.placement.policies.least_waste.ranking import Ranking
-from fracgpu.placement.policies.least_waste.turnover import FILLING, Weights
-from fracgpu.placement.policies.least_waste.unknown_options import UnknownOptions, evaluate
-from fracgpu.placement.policies.least_waste.workload_mix import PodClass
+from fracgpu.placement.node_matrix import IntArray
+from fracgpu.placement.policies.least_waste.draws import Draws, draw, steps_of
+from fracgpu.placement.policies.least_waste.library import Model, Nodes, Policy, Request
+from fracgpu.placement.policies.least_waste.mix import PodClass
+from fracgpu.placement.policies.least_waste.nodes import MAX_CARDS, PolicyNodes
+from fracgpu.placement.policies.least_waste.prices import Prices
+from fracgpu.placement.policies.least_waste.turnover import Weights
 
-_WARMED_AT_ONCE: Final = 128  # nodes at which a step of warming looks, and what it evaluates
-_STEP_MS: Final = 1
-# How many kinds of pods, or how many rows of nodes, a step can look at if it evaluates nothing.
-_LOOKS, _ROWS_LOOKED_AT = 16, 4_096
-# A state at two amounts of CPU; that of the node as it is now is shared by its options.
-_EVALUATIONS_PER_OPTION: Final = 2
-# The options of the least recently ranked kinds of pods are dropped: beyond 36 MB, at 6 bytes for
-# each card of each node, but not below as many kinds as are common together.
-_MAX_CELLS: Final = 6_000_000
-_FEWEST_KINDS, _MOST_KINDS = 16, 512
+# Prices move slowly: they are computed again after this many changes of nodes.
+_REPRICED_EVERY: Final = 64
+# The memory of what was evaluated: 2**20 states, 12 MiB.
+_SET_BITS, _WAYS = 17, 8
+# The costs of the kinds of pods asked for least recently are dropped: beyond 13 MB, at 28 bytes for
+# each node, but not below as many kinds as are common together.
+_MOST_CELLS: Final = 500_000
+_FEWEST_KINDS, _MOST_KINDS = 32, 256
+# How many pairs of pods are placed, and classes compared with a node, in a millisecond.
+_PAIRS_PER_MS, _CLASSES_PER_MS = 5_000, 100_000
+# Vectors of least_waste.c lie in memory at multiples of this many bytes.
+_ALIGNED: Final = 64
+_ANY_NUMBER: Final = 2**62
+_NEVER_ASKED: Final = -2  # least_waste.c has -1 for what is not known
+# struct class of least_waste.c
+_CLASS: Final = np.dtype(
+    [("frequency", float), ("share", np.int64), ("cards", np.int64), ("cpu", np.int64)]
+)
+_NO_CLOSED: Final[Mapping[int, int]] = {}
 
 
-@dataclass(slots=True)
-class _Step:
-    """What one step of warming evaluates.
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """What pods request that cost the same on each node."""
 
-    Attributes:
-        left: how many evaluations there is time for.
-        unknown: what to evaluate.
-        seen: kinds of pods of which all is known after it, up to the number of a change of nodes,
-            with the most cards of a node.
-    """
+    mib: int = 0
+    cards: int = 0
+    cpu_milli: int = 0
 
-    left: int
-    unknown: list[UnknownOptions] = field(default_factory=list)
-    seen: list[tuple[PlacementOptions, int, int]] = field(default_factory=list)
+
+class _Costs:
+    """What pods of one kind would cost, [row]; `Request` of library.py has its addresses."""
+
+    def __init__(self, rows: int) -> None:
+        self.cost = np.full(rows, np.nan)
+        self.taken = np.zeros(rows, np.uint32)
+        self.changed_at = np.full(rows, _NEVER_ASKED, np.int64)
+        self.priced_at = np.full(rows, _NEVER_ASKED, np.int64)
+
+    def behind(self, changed: IntArray) -> IntArray:
+        """Return the rows that were asked for and are not known, or have changed since."""
+        asked = self.changed_at != _NEVER_ASKED
+        return np.flatnonzero(asked & (self.changed_at != changed[: len(asked)]))
 
 
 class LeastWaste:
-    """Ranks nodes for pods.
+    """Ranks nodes for pods; its mix does not change.
 
-    Pure and deterministic: it does no I/O, and the same calls in the same order give the same
-    answers. Prices lag behind the nodes by a few changes; all other caches change no answer.
+    The same calls in the same order give the same answers, whatever the load. Prices lag behind the
+    nodes by a few changes; other than that, what is remembered changes no answer.
 
     Args:
-        classes: the workload's mix, from `WorkloadMix.classes`.
-        models: card models of the cluster; `put` adds others.
+        classes: the workload's mix.
+        models: the card models; *nodes* refers to them by index.
+        nodes: the nodes, which may change between calls.
         weights: what counts how much.
-        compiled: whether compiled code finds options, states and costs; the answers are the same.
+        rank: the compiled code.
 
     Attributes:
-        weights: as given.
+        classes, models, weights: as given.
     """
 
     def __init__(
         self,
-        classes: Sequence[PodClass] = (),
-        models: Sequence[str] = (),
-        weights: Weights = FILLING,
+        classes: Sequence[PodClass],
+        models: Sequence[str],
+        nodes: PolicyNodes,
         *,
-        compiled: bool = CompiledFill.problem is None,
+        weights: Weights,
+        rank: Callable[..., int],
     ) -> None:
-        self.weights = weights
-        self._compiled = compiled
-        self._nodes = FreeResourceTable(models)
-        self._rows: dict[str, int] = {}
-        self.learn(classes)
+        self.classes, self.models, self.weights = tuple(classes), tuple(models), weights
+        self._nodes, self._rank = nodes, rank
+        self._kept: list[NDArray[Any]] = []  # what pointers point to
+        self._costs: dict[Kind, _Costs] = {}
+        self._steps = steps_of(self.classes)
+        self._models = (Model * max(1, len(self.models)))()
 
-    @property
-    def classes(self) -> tuple[PodClass, ...]:
-        """The mix that the ranking is based on."""
-        return self._classes
+    def building(self) -> Iterator[None]:
+        """Set it up, in steps of a few milliseconds."""
+        for at, model in enumerate(self.models):
+            self._models[at] = self._model(draw(self.classes, model, self._steps))
+            yield
+        self._prices = Prices(self.classes, self.models, self.weights)
+        self._priced_at = -_REPRICED_EVERY
+        yield
+        with_cards = [one for one in self.classes if one.demand.cards]
+        classes = np.zeros(len(with_cards), _CLASS)
+        classes["frequency"] = [one.frequency_ratio for one in with_cards]
+        classes["share"] = [one.demand.share_milli for one in with_cards]
+        classes["cards"] = [one.demand.cards for one in with_cards]
+        classes["cpu"] = [one.demand.cpu_milli for one in with_cards]
+        accepts = [[one.demand.accepts(model) for one in with_cards] for model in self.models]
+        self._policy = Policy(
+            models=ctypes.addressof(self._models),
+            classes=self._keep(classes),
+            accepts=self._keep(np.array(accepts, np.uint8)),
+            cpu_steps=self._keep(self._prices.cpu_steps),
+            worth=self._prices.worth.ctypes.data,
+            prices=self._prices.by_model.ctypes.data,
+            names=self._zeros(np.dtype(np.uint64).itemsize * _WAYS << _SET_BITS),
+            values=self._zeros(np.dtype(np.float32).itemsize * _WAYS << _SET_BITS),
+            model_count=len(self.models),
+            steps=self._steps,
+            class_count=len(with_cards),
+            cpu_step_count=len(self._prices.cpu_steps),
+            set_bits=_SET_BITS,
+            fill=self.weights.fill,
+            fragment=self.weights.fragment,
+            idle=self.weights.idle,
+        )
 
-    @property
-    def models(self) -> tuple[str, ...]:
-        """The card models that it knows."""
-        return self._nodes.models
+    def _model(self, drawn: Draws) -> Model:
+        arrays = drawn.cpu, drawn.share, drawn.several, drawn.several_cpu
+        return Model(*(self._keep(array) for array in arrays), drawn.lost_milli)
 
-    @property
-    def rows(self) -> Mapping[str, int]:
-        """The row of each node, by name."""
-        return self._rows
+    def _keep(self, array: NDArray[Any]) -> int:
+        """Return the address of a copy of *array* that lives as long as this object."""
+        found = self._zeros(array.nbytes)
+        ctypes.memmove(found, array.tobytes(), array.nbytes)
+        return found
+
+    def _zeros(self, size: int) -> int:
+        """Return the address of so many bytes that live as long as this object."""
+        room = np.zeros(size + _ALIGNED, np.uint8)
+        self._kept.append(room)
+        start: int = room.ctypes.data
+        return start + -start % _ALIGNED
 
     @property
     def evaluated(self) -> int:
-        """How many states have been evaluated since the mix was last set; for metrics."""
-        return self._states.evaluated
+        """How many states have been evaluated."""
+        return int(self._policy.evaluated)
 
     def evaluated_in(self, time_ms: int) -> int:
         """Return how many evaluations take about that time: a count, whatever the load."""
-        return self._waste.evaluated_in(time_ms)
+        classes = len(self.classes) if self.weights.fragment else 0
+        each_ms = max(self._steps, 1) / _PAIRS_PER_MS + classes / _CLASSES_PER_MS
+        return max(1, int(time_ms / each_ms))
 
-    def learn(self, classes: Sequence[PodClass]) -> None:
-        """Set another mix. This empties all caches, and the next rankings fill them again.
-
-        A server that must not stall builds another policy in steps: `learning`, then `warming`.
-        """
-        for _ in self.learning(classes):
-            pass
-
-    def learning(self, classes: Sequence[PodClass]) -> Iterator[None]:
-        """Set another mix in steps of a few milliseconds; it counts from the last one on.
-
-        No card model may be added between two steps, as `put` may do.
-        """
-        nodes, weights = self._nodes, self.weights
-        sequences = FillSequences((yield from drawing(classes, nodes.models)))
-        # Its tables may be large, and only these weights read them.
-        fragments = Fragments(classes if weights.fragment else (), nodes.models)
-        yield
-        waste = NodeWaste(sequences, fragments, weights)
-        made_for = len(nodes.model)
-        states = CardStates(
-            waste, models=len(nodes.models), nodes=made_for, compiled=self._compiled
-        )
-        yield
-        costs = NodeCosts(classes, nodes, states, weights)
-        self._classes: tuple[PodClass, ...] = tuple(classes)
-        self._waste, self._states, self._costs = waste, states, costs
-        self._made_for = made_for
-        self._options: dict[tuple[int, int, int], PlacementOptions] = {}
-
-    def put(self, name: str, free: FreeResources) -> None:
-        """Set what a node has free."""
-        if free.model not in self._nodes.models:
-            self._nodes.add_model(free.model)
-            self.learn(self._classes)
-        row = self._rows.get(name)
-        if row is None:
-            row = self._rows[name] = self._nodes.add()
-        self._nodes.put(row, free)
-
-    def drop(self, name: str) -> None:
-        """Remove a node; an unknown one changes nothing."""
-        row = self._rows.pop(name, None)
-        if row is not None:
-            self._nodes.drop(row)
-
-    def reprice(self) -> None:
-        """Compute the prices again at the next ranking, rather than a few changes later."""
-        self._costs.reprice()
-
-    def rank(
+    def costs(
         self,
-        demand: Demand,
+        kind: Kind,
+        rows: IntArray,
         *,
-        among: IntArray | None = None,
-        closed: Mapping[int, Columns] = NONE_CLOSED,
-        allowance: Allowance | None = None,
-    ) -> Ranking:
-        """Return the cost of a pod on each node on which it fits.
+        allowance: int = _ANY_NUMBER,
+        first: NDArray[np.float64] | None = None,
+        closed: Mapping[int, int] = _NO_CLOSED,
+    ) -> NDArray[np.float64]:
+        """Return what a pod would cost on each of *rows*: thousandths of a card.
+
+        NaN where that is not known, and infinity where the pod does not fit.
 
         Args:
-            demand: what the pod requests.
-            among: rows to rank, ascending, without repeats; None ranks every node.
-            closed: cards that this pod does not get, by row.
-            allowance: how many states may be evaluated; None for as many as it takes.
+            kind: what the pod requests.
+            rows: each at most once.
+            allowance: how many states may be evaluated.
+            first: [row] those with the most are evaluated first, if not all are.
+            closed: bits of the cards that this pod does not get, by row.
         """
         self._keep_up()
-        nodes = self._nodes
-        # A pod that does not get some cards has options that no other pod has.
-        options = PlacementOptions(demand) if closed else self._options_of(demand)
-        if among is not None and not closed:
-            found = self._costs.candidates(demand, options, among)
-            if found.ranking is not None:
-                return found.ranking
-            rows = found.rows
-        else:
-            rows = nodes.candidate_rows(demand, among)
-            options.update(nodes, self._states, rows, closed)
-        complete = self._evaluate(options, rows, allowance or Allowance(), closed)
-        return self._costs.ranking(demand, options, rows, complete=complete)
-
-    def position(self, ranking: Ranking, row: int) -> int | None:
-        """Return where a node is in a ranking without closed cards, if it holds there still."""
-        self._keep_up()
-        changed = int(self._nodes.changed[row])
-        return ranking.position_of(row, changed=changed, priced=self._costs.priced)
-
-    def card_costs(self, demand: Demand, rows: IntArray, columns: IntArray) -> NDArray[np.float64]:
-        """Return the cost of a pod on one card for each of some cards, as `rank` has it.
-
-        Args:
-            demand: what the pod requests; one card.
-            rows: the node of each card.
-            columns: its place among the cards of the node.
-
-        Returns:
-            [card] thousandths of a card; NaN where the pod does not fit.
-        """
-        self._keep_up()
-        nodes = self._nodes
-        options = self._options_of(demand)
-        candidates = np.intersect1d(rows, nodes.candidate_rows(demand))
-        options.update(nodes, self._states, candidates)
-        self._evaluate(options, candidates, Allowance())
-        cost = np.full(len(rows), np.nan)
-        # Cards of a node with one free level lead to one state: look for the option of that level.
-        first = options.card[rows]
-        levels = nodes.levels[rows[:, np.newaxis], first]
-        same = levels == nodes.levels[rows, columns][:, np.newaxis]
-        same &= options.idle_cards[rows] >= 0
-        fits = same.any(1) & np.isin(rows, candidates)
-        cost[fits] = self._costs.rise(demand, options, rows[fits], same[fits].argmax(1))
+        found = self._costs_of(kind)
+        if self._run(kind, rows, found, allowance=0) and allowance > 0:
+            those = rows if first is None else rows[np.argsort(-first, kind="stable")]
+            before = self.evaluated
+            self._run(kind, those, found, allowance=allowance)
+            allowance -= self.evaluated - before
+        cost = found.cost[rows]
+        if closed:
+            at = np.flatnonzero(np.isin(rows, list(closed)))
+            masks = np.array([closed[row] for row in rows[at].tolist()], np.uint32)
+            cost[at] = self.costs_without(kind, rows[at], masks, allowance=allowance)[0]
         return cost
 
-    def _evaluate(
-        self,
-        options: PlacementOptions,
-        rows: IntArray,
-        allowance: Allowance,
-        closed: Mapping[int, Columns] = NONE_CLOSED,
-    ) -> bool:
-        """Evaluate what is not known of some options and their nodes; return whether all is."""
-        nodes, states, costs = self._nodes, self._states, self._costs
-        row, option = options.unknown(nodes, states, rows, costs.standing)
-        wanted = len(row)
-        if not wanted or allowance.spent:
-            return not wanted
-        most = allowance.most(wanted)
-        unknown = [UnknownOptions(options, row[:most], option[:most])]
-        known = evaluate(unknown, nodes, states, costs, allowance, closed)
-        return known and most == wanted
+    def costs_without(
+        self, kind: Kind, rows: IntArray, closed: NDArray[np.uint32], *, allowance: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.uint32]]:
+        """Return the cost on each of *rows* without some of its cards, and the cards to take.
 
-    def cards(
-        self,
-        ranking: Ranking,
-        position: int,
-        demand: Demand,
-        closed: Mapping[int, Columns] = NONE_CLOSED,
-    ) -> tuple[int, ...]:
-        """Return the cards to take on the node at *position* of a ranking, with its *closed*."""
-        if demand.cards == 0:
-            return ()
-        if demand.cards == 1:
-            return (int(ranking.card[position]),)
-        row = int(ranking.rows[position])
-        return self._nodes.cards(row, demand, closed.get(row, frozenset()))
-
-    def warming(self, demands: Sequence[Demand]) -> Iterator[int]:
-        """Evaluate what rankings need, of these *demands* and of those ranked lately, in steps.
-
-        A step takes some milliseconds. Nodes may change between two steps, and `rank` may be
-        called.
-
-        Yields:
-            After each step, how many states have been evaluated.
+        Both cards are bits: the *closed* ones, and those to take.
         """
-        for demand in reversed(demands[: self._most_kinds]):
-            self._options_of(demand)
-        while not (yield from self._warmed_once()):
-            pass
-
-    def _warmed_once(self) -> Generator[int, None, bool]:
-        """Go once over all kinds of pods and the nodes that changed; return whether all was known.
-
-        Each step evaluates what is unknown of as many kinds as it has time for.
-        """
-        nodes, all_known = self._nodes, True
-        step = _Step(self.evaluated_in(_STEP_MS))
-        for key in reversed(tuple(self._options)):  # rankings meanwhile change the order
-            options = self._options.get(key)
-            if options is None or options.complete_at == nodes.now:  # the former if it was dropped
-                continue
-            moment, width = nodes.now, nodes.width
-            rows = options.asked_of(nodes.model, nodes.changed_since(options.complete_at))
-            for start in range(0, len(rows), _WARMED_AT_ONCE):
-                part, more = rows[start : start + _WARMED_AT_ONCE], True
-                while more:
-                    more = self._look(step, options, part)
-                    if step.left <= 0:
-                        all_known &= self._end(step)
-                        yield self.evaluated
-            step.seen.append((options, moment, width))
-        if step.unknown:
-            all_known &= self._end(step)
-            yield self.evaluated
-        else:
-            self._end(step)
-        return all_known
-
-    def _look(self, step: _Step, options: PlacementOptions, rows: IntArray) -> bool:
-        """Add what is unknown of some rows to a step; report whether there is more."""
         self._keep_up()
-        nodes, states = self._nodes, self._states
-        options.update(nodes, states, rows)
-        row, option = options.unknown(nodes, states, rows, self._costs.standing)
-        budget = self.evaluated_in(_STEP_MS)
-        step.left -= budget // _LOOKS + budget * len(rows) // _ROWS_LOOKED_AT
-        # However little is left, a look that finds something was not in vain.
-        most = max(1, max(step.left, budget // 2) // _EVALUATIONS_PER_OPTION)
-        if len(row):
-            step.unknown.append(UnknownOptions(options, row[:most], option[:most]))
-            step.left -= _EVALUATIONS_PER_OPTION * len(row)
-        return len(row) > most
+        found = _Costs(len(rows))
+        self._run(kind, rows, found, allowance=allowance, closed=closed)
+        return found.cost, found.taken
 
-    def _end(self, step: _Step) -> bool:
-        """Evaluate what a step has found; report whether that is known now, and begin another."""
-        allowance = self.evaluated_in(_STEP_MS)
-        known = not step.unknown or evaluate(
-            step.unknown, self._nodes, self._states, self._costs, Allowance(allowance)
-        )
-        for options, moment, width in step.seen if known else ():
-            if self._nodes.width == width:  # else the options of every row have been forgotten
-                options.complete_at = moment
-        step.left = allowance
-        step.unknown.clear()
-        step.seen.clear()
-        return known
+    def taken(self, kind: Kind, row: int, *, closed: int, allowance: int) -> int | None:
+        """Return the bits of the cards that a pod should take of one node; None if unknown."""
+        masks = np.array([closed], np.uint32)
+        cost, taken = self.costs_without(kind, np.array([row]), masks, allowance=allowance)
+        return int(taken[0]) if np.isfinite(cost[0]) else None
+
+    def catching_up(self) -> Iterator[None]:
+        """Evaluate, in steps of about a millisecond, what was asked for and is not known."""
+        for kind in tuple(reversed(self._costs)):
+            costs = self._costs.get(kind)
+            if costs is None:  # it was dropped meanwhile
+                continue
+            yield from self.warming(kind, costs.behind(self._nodes.changed))
+
+    def warming(self, kind: Kind, rows: IntArray) -> Iterator[None]:
+        """Evaluate one kind of pods on some rows, in steps of about a millisecond."""
+        left = len(rows)
+        while left:
+            self._keep_up()
+            # Looked up each time: it may have been dropped, or made longer.
+            left = self._run(kind, rows, self._costs_of(kind), allowance=self.evaluated_in(1))
+            yield
+
+    def _costs_of(self, kind: Kind) -> _Costs:
+        rows = len(self._nodes.model)
+        before = self._costs.pop(kind, None)
+        found = before or _Costs(rows)
+        if before is not None and len(before.cost) < rows:
+            found = _Costs(rows)
+            for name, array in vars(before).items():
+                vars(found)[name][: len(array)] = array
+        self._costs[kind] = found  # a dict keeps insertion order: the latest last
+        most = min(max(_MOST_CELLS // rows, _FEWEST_KINDS), _MOST_KINDS)
+        while len(self._costs) > most:
+            del self._costs[next(iter(self._costs))]
+        return found
 
     def _keep_up(self) -> None:
-        rows = len(self._nodes.model)
-        if rows > self._made_for:  # what is known of nodes and options stays
-            self._made_for = rows
-            self._states.make_room(nodes=rows)
-        self._costs.keep_up()
+        if self._nodes.now - self._priced_at >= _REPRICED_EVERY:
+            self._priced_at = self._nodes.now
+            self._prices.refresh(self._nodes)
 
-    def _options_of(self, demand: Demand) -> PlacementOptions:
-        key = (demand.cards, demand.share_milli, demand.cpu_milli)
-        options = self._options.pop(key, None) or PlacementOptions(demand)
-        self._options[key] = options  # a dict keeps insertion order: most recent last
-        while len(self._options) > self._most_kinds:
-            del self._options[next(iter(self._options))]
-        return options
-
-    @property
-    def _most_kinds(self) -> int:
-        """How many kinds of pods have options: what fits in a bounded number of cells."""
-        cells = max(1, len(self._nodes.model) * self._nodes.width)
-        return min(max(_MAX_CELLS // cells, _FEWEST_KINDS), _MOST_KINDS)
+    def _run(
+        self,
+        kind: Kind,
+        rows: IntArray,
+        costs: _Costs,
+        *,
+        allowance: int,
+        closed: NDArray[np.uint32] | None = None,
+    ) -> int:
+        """Call compiled code; return on how many rows the cost is not known."""
+        nodes, rows = self._nodes, np.ascontiguousarray(rows, np.int64)
+        if not len(rows):
+            return 0
+        # The library trusts these.
+        assert 0 <= rows.min() <= rows.max() < len(nodes.model)
+        assert len(costs.cost) == len(rows if closed is not None else nodes.model)
+        table = Nodes(
+            changed=nodes.changed.ctypes.data,
+            cpu=nodes.cpu_milli.ctypes.data,
+            model=nodes.model.ctypes.data,
+            size_mib=nodes.size_mib.ctypes.data,
+            levels=nodes.levels.ctypes.data,
+        )
+        request = Request(
+            mib=kind.mib,
+            cards=min(kind.cards, MAX_CARDS + 1),
+            cpu=kind.cpu_milli,
+            rows=rows.ctypes.data,
+            count=len(rows),
+            priced=self._priced_at,
+            allowance=allowance,
+            closed=None if closed is None else closed.ctypes.data,
+            cost=costs.cost.ctypes.data,
+            taken=costs.taken.ctypes.data,
+            changed_at=costs.changed_at.ctypes.data,
+            priced_at=costs.priced_at.ctypes.data,
+        )
+        return self._rank(ctypes.byref(self._policy), ctypes.byref(table), ctypes.byref(request))

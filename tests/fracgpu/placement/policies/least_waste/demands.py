@@ -1,21 +1,21 @@
-"""Small workloads and nodes for the tests of policies."""
+"""Small workloads and nodes for the tests of the policy."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fracgpu.placement.node_matrix import Demand, FreeResources
-from fracgpu.placement.policies.least_waste.fill.compiled_options import NodeArrays
-from fracgpu.placement.policies.least_waste.fill.fill_sequences import (
-    Fill,
-    FillSequences,
-    drawing,
-    fastest_fill,
-)
-from fracgpu.placement.policies.least_waste.fill.pod_sequences import PodSequences
-from fracgpu.placement.policies.least_waste.workload_mix import PodClass, WorkloadMix
+from fracgpu.placement.node_matrix import NodeMatrix
+from fracgpu.placement.policies.least_waste.library import LIBRARY
+from fracgpu.placement.policies.least_waste.mix import Demand, PodClass, WorkloadMix
+from fracgpu.placement.policies.least_waste.nodes import PolicyNodes
+from fracgpu.placement.policies.least_waste.policy import Kind, LeastWaste
+from fracgpu.placement.policies.least_waste.turnover import FILLING, Weights
+from fracgpu.state.bound_pod_index import BoundPodIndex
+from fracgpu.state.ledger import Ledger
 
 MODELS = ("A100", "T4")
+SIZE_MIB = 1000  # of every card, so that MiB are thousandths of a card
 
 HALF = Demand(cpu_milli=4000, cards=1, share_milli=500)
 ODD = Demand(cpu_milli=2000, cards=1, share_milli=810)
@@ -28,55 +28,80 @@ PROCESSOR = Demand(cpu_milli=12_000)
 EVERY = (HALF, ODD, WHOLE, PICKY, PAIR, EIGHT, PROCESSOR)
 
 
+class SomeNodes(PolicyNodes):
+    """Nodes as the policy compares them, without a cluster behind them."""
+
+    def __init__(self) -> None:
+        super().__init__(NodeMatrix(Ledger()), BoundPodIndex())
+        self._next = 0
+
+    def put(self, row: int, *levels: int, model: int = 0, cpu_milli: int = 96_000) -> None:
+        """Set what a node has free; a row beyond the last one is a new node."""
+        self._make_room(row + 1)
+        self.model[row], self.cpu_milli[row], self.cards[row] = model, cpu_milli, len(levels)
+        self.levels[row] = 0
+        self.levels[row, : len(levels)] = levels
+        self.size_mib[row] = SIZE_MIB
+        self.now += 1
+        self.changed[row] = self.now
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        return np.flatnonzero(self.cards)
+
+
+def some_nodes(*levels: Sequence[int], model: int = 0, cores: int = 96) -> SomeNodes:
+    found = SomeNodes()
+    for row, of_node in enumerate(levels):
+        found.put(row, *of_node, model=model, cpu_milli=cores * 1000)
+    return found
+
+
 def mix() -> tuple[PodClass, ...]:
     counts = {HALF: 30, ODD: 10, WHOLE: 40, PICKY: 5, PAIR: 6, EIGHT: 4, PROCESSOR: 10}
-    return WorkloadMix.fold(
-        demand for demand, count in counts.items() for _ in range(count)
-    ).classes()
+    return folded(demand for demand, count in counts.items() for _ in range(count))
 
 
-def a_fill(
-    classes: Sequence[PodClass],
-    models: Sequence[str] = MODELS,
+def folded(demands: Iterable[Demand]) -> tuple[PodClass, ...]:
+    """Return the mix of pods of the same weight."""
+    mix = WorkloadMix()
+    for demand in demands:
+        mix.include(demand)
+    return mix.classes()
+
+
+def a_policy(
+    nodes: PolicyNodes,
+    classes: Sequence[PodClass] | None = None,
     *,
-    fill: Callable[[PodSequences], Fill] = fastest_fill,
-) -> FillSequences:
-    found: list[FillSequences] = []
-
-    def steps() -> Iterator[None]:
-        found.append(FillSequences((yield from drawing(classes, models)), fill=fill))
-
-    for _ in steps():
+    models: Sequence[str] = MODELS,
+    weights: Weights = FILLING,
+) -> LeastWaste:
+    assert LIBRARY.rank is not None, LIBRARY.problem
+    policy = LeastWaste(
+        mix() if classes is None else classes, models, nodes, weights=weights, rank=LIBRARY.rank
+    )
+    for _ in policy.building():
         pass
-    return found[0]
+    return policy
 
 
-def known_nodes(rows: int) -> NodeArrays:
-    """Return nodes as they are, of all of which it is known that nothing is wasted."""
-    return NodeArrays(
-        *(np.zeros(rows, np.uint64), np.zeros(rows, np.float32), np.zeros(rows, np.float32)),
-        idle_cards=np.zeros(rows, np.int64),
-        idle_milli=np.zeros(rows, np.int64),
-        cost=np.zeros(rows),
+def kind(demand: Demand) -> Kind:
+    return Kind(
+        mib=demand.share_milli * SIZE_MIB // 1000, cards=demand.cards, cpu_milli=demand.cpu_milli
     )
 
 
-def node(*card_milli: int, model: str = "A100", cores: int = 96) -> FreeResources:
-    return FreeResources(
-        model=model, cpu_milli=cores * 1000, memory_mib=1_000_000, card_milli=card_milli
-    )
-
-
-def varied_mix(classes: int = 1_000) -> tuple[PodClass, ...]:
-    """Return a mix that is long to learn: shares that need many pivots, and many other classes."""
-    # So many sizes, of which many fit on a card in many ways.
-    shares = [Demand(cpu_milli=1000, cards=1, share_milli=50 + 11 * at) for at in range(24)]
-    others = [
-        Demand(cpu_milli=2000 + 7 * at, cards=1 + at % 8, share_milli=1000)
-        for at in range(classes - len(shares))
-    ]
-    return tuple(
-        PodClass(demand=demand, frequency_ratio=ratio / len(demands))
-        for demands, ratio in ((shares, 0.9), (others, 0.1))
-        for demand in demands
-    )
+def chosen(
+    policy: LeastWaste, nodes: SomeNodes, demand: Demand
+) -> tuple[int, tuple[int, ...]] | None:
+    """Return the best node and its cards; None if the pod fits on none."""
+    rows = nodes.rows
+    rows = rows[[demand.accepts(MODELS[model]) for model in nodes.model[rows]]]
+    cost = policy.costs(kind(demand), rows)
+    if not np.isfinite(cost).any():
+        return None
+    best = int(rows[cost.argmin()])
+    bits = policy.taken(kind(demand), best, closed=0, allowance=0)
+    assert bits is not None
+    return best, tuple(card for card in range(32) if bits >> card & 1)

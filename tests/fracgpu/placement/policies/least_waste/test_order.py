@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fracgpu import names
 from fracgpu.k8s.resources import HostResources
-from fracgpu.placement.node_matrix import Demand
+from fracgpu.placement.policies.least_waste.mix import Demand
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
 from fracgpu.request.need import PodNeed
 from fracgpu.state.bound_pod import BoundPod, decode_bound_pod

@@ -4,13 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fracgpu.placement.node_matrix import Demand
-from fracgpu.placement.policies.least_waste.workload_mix import WorkloadMix, drift_ratio
-from tests.fracgpu.placement.policies.least_waste.demands import HALF, PROCESSOR, WHOLE
+from fracgpu.placement.policies.least_waste.mix import Demand, WorkloadMix, drift_ratio
+from tests.fracgpu.placement.policies.least_waste.demands import HALF, PROCESSOR, WHOLE, folded
 
 
 def test_frequencies_are_shares_of_all_pods_most_frequent_first() -> None:
-    classes = WorkloadMix.fold([HALF, WHOLE, WHOLE, WHOLE]).classes()
+    classes = folded([HALF, WHOLE, WHOLE, WHOLE])
 
     assert [(pod_class.demand, pod_class.frequency_ratio) for pod_class in classes] == [
         (WHOLE, 0.75),
@@ -18,16 +17,10 @@ def test_frequencies_are_shares_of_all_pods_most_frequent_first() -> None:
     ]
 
 
-def test_host_memory_does_not_split_a_class() -> None:
-    greedy = Demand(cpu_milli=4000, memory_mib=70_000, cards=1, share_milli=500)
-
-    assert len(WorkloadMix.fold([HALF, greedy]).classes()) == 1
-
-
 def test_the_order_in_which_pods_are_folded_does_not_matter() -> None:
     pods = [HALF, WHOLE, PROCESSOR, HALF]
 
-    assert WorkloadMix.fold(pods).classes() == WorkloadMix.fold(reversed(pods)).classes()
+    assert folded(pods) == folded(reversed(pods))
 
 
 def test_a_pod_loses_half_its_weight_in_one_half_life() -> None:
@@ -71,8 +64,8 @@ def test_the_frequent_classes_survive_a_flood_of_rare_ones() -> None:
 
 
 def test_drift_is_nothing_for_the_same_and_all_for_disjoint_mixes() -> None:
-    halves, wholes = WorkloadMix.fold([HALF]).classes(), WorkloadMix.fold([WHOLE]).classes()
-    both = WorkloadMix.fold([HALF, WHOLE]).classes()
+    halves, wholes = folded([HALF]), folded([WHOLE])
+    both = folded([HALF, WHOLE])
 
     assert drift_ratio(halves, halves) == 0
     assert drift_ratio(halves, wholes) == 1
