@@ -329,8 +329,8 @@ def test_an_extender_that_places_by_pack_for_want_of_its_library_is_found() -> N
     finding = found_by("prometheus", healthy(prometheus=answer))
 
     assert finding.severity is Severity.WARNING
-    assert "2 scheduler extenders without the compiled code of least-waste" in finding.seen
-    assert "pack" in finding.seen
+    assert "2 scheduler extenders without the compiled code of least-waste" in finding.observed
+    assert "pack" in finding.observed
 
 
 def test_the_series_without_which_nothing_is_moved_are_those_that_the_rebalancer_asks_for() -> None:
