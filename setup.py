@@ -18,8 +18,7 @@ from setuptools.command.build_py import build_py
 
 FOLDER: Final = Path("fracgpu/placement/policies/least_waste/fill")
 SOURCES: Final = tuple(
-    str(FOLDER / f"{name}.c")
-    for name in ("evaluate", "fill", "fit", "options", "scarcity", "states")
+    str(FOLDER / f"{name}.c") for name in ("evaluate", "fill", "options", "scarcity", "states")
 )
 # By `platform.machine()`: Zig's name of the target, and the processor to compile for at least.
 # NumPy asks the same of an x86 processor.

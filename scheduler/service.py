@@ -41,7 +41,7 @@ from scheduler.core import SchedulerCore
 from scheduler.extender.bind import Binder
 from scheduler.extender.bind_groups import BindGroups
 from scheduler.extender.binding_cycles import BindingCycles
-from scheduler.extender.narrow_filter import NarrowFilter
+from scheduler.extender.filter import narrowed
 from scheduler.extender.preempt import Preemptor
 from scheduler.extender.server import ExtenderServer
 from scheduler.extender.stale_cache_retry import StaleCacheRetry
@@ -242,7 +242,7 @@ def _wire(  # noqa: PLR0915 - a statement for each part
             "wake": leader_gate.once_listed(
                 PodActivator(
                     ledger,
-                    core.fit_index,
+                    core.matrix,
                     pods=lambda: pods.items().values(),
                     find=pending_only(pods.get),
                     marker=marker,
@@ -280,7 +280,7 @@ def _wire(  # noqa: PLR0915 - a statement for each part
                 body_limit_mib=settings.body_limit_mib,
                 ssl_context=None if tls is None else tls.context,
                 on_filtered=page.answers.note,
-                narrow=NarrowFilter(core.extender).narrow if settings.narrow_filter else None,
+                narrow=narrowed if settings.narrow_filter else None,
                 activity=activity,
                 find=pending_only(pods.get),
             ),

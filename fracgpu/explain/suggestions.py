@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import compress
 from types import MappingProxyType
 from typing import Final
 
@@ -20,6 +21,7 @@ from fracgpu.explain.explanation import (
     try_cards,
 )
 from fracgpu.k8s.container import ContainerKind
+from fracgpu.placement.fit import CardRequest, cards_of, suits
 from fracgpu.placement.outcome import Placement
 from fracgpu.request.need import ContainerNeed, PodNeed, describe_need
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod
@@ -328,12 +330,12 @@ def _in_the_way(node_info: NodeInfo, need: PodNeed, state: ClusterState) -> froz
     """Return pods that would make room by ending, on the cards where that takes fewest pods."""
     most = max(need.containers, key=lambda part: (part.mib, part.cards))
     cores = max(part.cores for part in need.containers)
+    infos = tuple(node_info.cards.values())
+    asked = CardRequest.of(replace(most, cores=cores))
+    # A card that is kept for a pod is looked at: the hold is one of the reasons, and lapses.
+    opened = [structs.replace(info, kept_for="") for info in infos]
     costs = []
-    for info in node_info.cards.values():
-        if info.card.health is not Health.HEALTHY or info.cordoned:
-            continue
-        if not model_allowed(info.card.model, globs=need.models) or not _right_size(info, most):
-            continue
+    for info in compress(infos, suits(cards_of(opened), need, asked)[0].tolist()):
         uids = _cheapest(info, state, mib=most.mib, cores=cores)
         costs.append((len(uids), info.held_mib, info.card.index, uids))
     costs.sort(key=lambda cost: cost[:3])
@@ -388,10 +390,3 @@ def opened_nodes(explanation: Explanation) -> Iterator[Suggestion]:
                 node=node.node, cards=tuple(card.index for card in node.cards if card.chosen)
             ),
         )
-
-
-def _right_size(card_info: CardInfo, need: ContainerNeed) -> bool:
-    return (
-        need.share is None
-        or share_of(need.share, capacity_mib=card_info.card.capacity_mib) == need.mib
-    )

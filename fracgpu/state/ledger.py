@@ -84,8 +84,6 @@ class Ledger:
     def observe(self, pod: PodAllocation) -> None:
         """Record what a pod holds now: nothing if it is not bound, not ours, or has ended."""
         before = self._observed.get(pod.pod_uid)
-        if before is None and self._confirm(pod):
-            return
         if pod.node:
             self.forget(pod.pod_uid)
         if before == pod or (before is None and not pod.holds_anything):
@@ -97,27 +95,6 @@ class Ledger:
             self._touch(pod.node)
             self._consume(pod.move, pod.pod_uid)
             self._touch_kept(pod.pod_uid)
-
-    def _confirm(self, pod: PodAllocation) -> bool:
-        """Record what is assumed just so as observed; report whether it is.
-
-        The node holds what it held before, so it is not folded again.
-        """
-        uid, assumption = pod.pod_uid, self._assumed.get(pod.pod_uid)
-        if assumption is None or assumption.allocation != pod or assumption.move:
-            return False
-        folded = self._folded.get(pod.node)
-        if folded is not None and folded.since >= assumption.until:  # it counts as lapsed there
-            return False
-        del self._assumed[uid]
-        discard(self._assumed_on, pod.node, uid)
-        self._observed[uid] = pod
-        self._on_node.setdefault(pod.node, set()).add(uid)
-        if folded is not None:
-            end = self._next_end_on(self._nodes[pod.node], now=folded.since)
-            self._keep(pod.node, msgspec.structs.replace(folded, until=end))
-        self._touch_kept(uid)
-        return True
 
     def remove_pod(self, uid: str) -> None:
         """Record that a pod is gone."""
@@ -150,20 +127,10 @@ class Ledger:
             self.forget(pod.uid)
             self._assumed[pod.uid] = assumption
             self._assumed_on.setdefault(node, set()).add(pod.uid)
-            folded = self._folded.get(node)
             self._touch(node)
-            if folded is not None and folded.since < until:
-                self._add(assumption, folded)
             self._consume(move, pod.uid, until=until)
             self._touch_kept(pod.uid)
         return assumption
-
-    def _add(self, assumption: Assumption, folded: _FoldedNode) -> None:
-        """Keep what a node was folded into with one assumption more: what a new fold would be."""
-        allocation, until = assumption.allocation, assumption.until
-        info = folded.info.with_allocations(allocation.by_card, pod_uid=allocation.pod_uid)
-        until = until if folded.until is None else min(until, folded.until)
-        self._keep(allocation.node, _FoldedNode(info, folded.since, until))
 
     def forget(self, uid: str) -> None:
         """Drop an assumption: its Binding failed, or an observation replaced it."""
@@ -236,17 +203,12 @@ class Ledger:
             end = self._ends.get(name)
             if end is not None and end <= now:  # take_changed has not reported it yet
                 self._dirty.add(name)
-            folded = self._fold(node, now=now)
-            self._keep(name, folded)
-        return folded.info
-
-    def _keep(self, name: str, folded: _FoldedNode) -> None:
-        self._folded[name] = folded
-        if folded.until is None:
+            folded = self._folded[name] = self._fold(node, now=now)
             self._ends.pop(name, None)
-            return
-        self._ends[name] = folded.until
-        self._next_end = min(folded.until, self._next_end or folded.until)
+            if folded.until is not None:
+                self._ends[name] = folded.until
+                self._next_end = min(folded.until, self._next_end or folded.until)
+        return folded.info
 
     def node_but(self, name: str, uid: str, *, now: datetime) -> NodeInfo | None:
         """Return one node without what is assumed for one pod, so that it does not block itself."""
@@ -279,11 +241,7 @@ class Ledger:
             reservations=self._reservations.on_node(name, now=now),
             kept=held_cards(holds, placed=placed, now=now),
         )
-        return _FoldedNode(info, now, self._next_end_on(node, now=now))
-
-    def _next_end_on(self, node: NodeCards, *, now: datetime) -> datetime | None:
-        """Return when a node differs from what it is at *now*, though no fact changes."""
-        name = node.node
+        # When the node differs from what it is now, though no fact changes.
         ends = [*(cordon.until for cordon in node.cordons), *node.heat_changes_at]
         ends += [self._assumed[uid].until for uid in self._assumed_on.get(name, ())]
         ends += self._reservations.changes_on(name)
@@ -291,7 +249,7 @@ class Ledger:
             placed = self._assumed.get(hold.pod_uid)
             if placed is not None:
                 ends.append(placed.until)
-        return min((end for end in ends if end > now), default=None)
+        return _FoldedNode(info, now, min((end for end in ends if end > now), default=None))
 
     def holds_against(self, uid: str, *, now: datetime) -> list[CardHold]:
         """Return what Moves keep now for other pods that wait; one for each of them and node."""

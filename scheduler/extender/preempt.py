@@ -18,6 +18,7 @@ from fracgpu.k8s.disruption_budget import (
     PodDisruptionBudget,
 )
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
+from fracgpu.placement.card_choice import denied_cards
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.preemption import (
     CandidateCount,
@@ -27,7 +28,6 @@ from fracgpu.placement.preemption import (
     choose_victims,
     fits_if_emptied,
 )
-from fracgpu.placement.reserved import denied_cards
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.bound_pod_index import BoundPodIndex

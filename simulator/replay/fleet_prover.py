@@ -9,6 +9,7 @@ import numpy as np
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.room.card_table import CardTable
 from fracgpu.disruption.room.search import MovablePod, PlannedMove
+from fracgpu.placement.fit import CardRequest
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import SCORING
 from fracgpu.placement.placement import place as place_on
@@ -113,15 +114,15 @@ class FleetProver:
         hosts = (cpu >= moved.host.cpu_milli) & (memory >= moved.host.memory_mib)
         closed = keep_off | {planned.card for planned in before}
         fitting = (
-            table.has_room(container)
-            & table.suits(need, container)
+            table.has_room(need, CardRequest.of(container))
             & hosts[self._places][table.node]
             & ~table.flags(closed)
         )
         numbers = np.flatnonzero(fitting)
         if not len(numbers):
             return None
-        left = (table.free_mib - container.mib) / np.maximum(table.capacity_mib, 1)
-        score = SCORING[fleet.strategy].score(left, table.heat)[numbers]
+        cards = table.cards
+        left = (cards.free_mib - container.mib) / np.maximum(cards.capacity_mib, 1)
+        score = SCORING[fleet.strategy].score(left, cards.heat)[numbers]
         best = int(numbers[int(np.argmax(score))])
         return table.nodes[int(table.node[best])], table.uuids[best]

@@ -13,7 +13,6 @@ from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.k8s.disruption_budget import PodDisruptionBudget
 from fracgpu.placement.card_choice import CardChooser
-from fracgpu.placement.fit_index import FitIndex
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod_index import BoundPodIndex
@@ -234,19 +233,19 @@ class Harness:
             groups=BindGroups(self.clock, pause_s=bind_pause_s),
         )
         self.budgets: list[PodDisruptionBudget] = []
-        self.fits = FitIndex(NodeMatrix(self.ledger))
+        self.matrix = NodeMatrix(self.ledger)
         self.preemptor = Preemptor(
             self.ledger,
             self.bound_pods,
-            self.fits.matrix,
+            self.matrix,
             budgets=lambda: self.budgets,
             strategy=lambda: self.strategy,
             clock=self.clock,
         )
-        self.extender = Extender(self.fits, strategy=lambda: self.strategy, clock=self.clock)
+        self.extender = Extender(self.matrix, strategy=lambda: self.strategy, clock=self.clock)
         self.waker = PodActivator(
             self.ledger,
-            self.fits,
+            self.matrix,
             pods=self.pods,
             find=pending_only(lambda namespace, name: self._copy.get((namespace, name))),
             marker=self.marker,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fracgpu import names
-from fracgpu.placement.fit_index import Obstacle, refusal
+from fracgpu.placement.fit import Obstacle, refusal
 from kube.informer import ChangeType
 from scheduler.metrics import Waiting, WaitReason
 from tests.fakes.clock import NOON

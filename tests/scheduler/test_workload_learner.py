@@ -50,7 +50,7 @@ class Wasting:
         self.cluster = Harness("a", "b", "c", "d", cards=2)
         bound(self.cluster, "half", node="b", card=1, mib=12_000)
         bound(self.cluster, "whole", node="c", card=0, mib=24_000)
-        self.matrix = self.cluster.fits.matrix
+        self.matrix = self.cluster.matrix
         self.order = LeastWasteOrder(
             self.matrix, self.cluster.bound_pods, now=self.cluster.clock.now
         )
@@ -282,7 +282,7 @@ class TwoModels:
             cards = tuple(replace(card, model="NVIDIA T4") for card in some_cards(name, count=2))
             self.cluster.add_node(name, cards)
         self.order = LeastWasteOrder(
-            self.cluster.fits.matrix, self.cluster.bound_pods, now=self.cluster.clock.now
+            self.cluster.matrix, self.cluster.bound_pods, now=self.cluster.clock.now
         )
 
     def runs(self, name: str, *, model: str, node: str, mib: int = 12_000) -> None:
@@ -368,7 +368,7 @@ def test_a_pod_that_requests_more_cpu_than_there_is_anywhere_ends_nothing(cpu: s
     two.order.learn_now()
     pod = pending(mib=12_000)
 
-    found = two.order.score(pod.need, HOST, two.cluster.fits.matrix.rows_of(["a", "b"]))
+    found = two.order.score(pod.need, HOST, two.cluster.matrix.rows_of(["a", "b"]))
 
     assert found is not None
 
@@ -385,7 +385,7 @@ def test_a_share_that_accepts_any_model_leaves_the_scarce_one_to_those_that_name
     two.runs("on-t4", model="*T4*", node="y", mib=12_000)
     two.order.learn_now()
     pod = pending(mib=12_000)
-    rows = two.cluster.fits.matrix.rows_of(["b", "y"])
+    rows = two.cluster.matrix.rows_of(["b", "y"])
 
     found = two.order.score(pod.need, HOST, rows)
 

@@ -21,7 +21,7 @@ from process.http2.connections import ALPN
 from process.telemetry import Readiness
 from process.tls import ServingTls, private_file
 from scheduler.extender.api import ProtocolError
-from scheduler.extender.narrow_filter import NarrowFilter
+from scheduler.extender.filter import narrowed
 from scheduler.extender.server import ExtenderServer
 from scheduler.extender.stale_cache_retry import StaleCacheRetry
 from scheduler.request_activity import RequestActivity
@@ -85,7 +85,7 @@ async def serving(
         host="127.0.0.1",
         port=0,
         body_limit_mib=1,
-        narrow=NarrowFilter(cluster.extender).narrow if narrow else None,
+        narrow=narrowed if narrow else None,
         ssl_context=tls,
         activity=activity,
     )

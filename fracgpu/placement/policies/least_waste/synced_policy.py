@@ -8,10 +8,9 @@ from numpy.typing import NDArray
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.resources import NO_HOST_RESOURCES
+from fracgpu.placement.fit import SHARES, USABLE
 from fracgpu.placement.node_matrix import (
     MAX_CARDS,
-    SHARES,
-    USABLE,
     WHOLE_CARD_MILLI,
     Columns,
     Demand,

@@ -28,10 +28,10 @@ _FUNCTIONS: Final = (
     *("fracgpu_waste", "fracgpu_known", "fracgpu_names", "fracgpu_options"),
     *("fracgpu_costs", "fracgpu_nodes", "fracgpu_node_costs", "fracgpu_rank"),
     *("fracgpu_unknown", "fracgpu_pairs", "fracgpu_missing", "fracgpu_answer", "fracgpu_know"),
-    *("fracgpu_scarcity", "fracgpu_fit"),
+    "fracgpu_scarcity",
 )
 # The checksum of the sources that this module was written for; setup.py puts it into the library.
-SOURCES: Final = 0x27CA3980
+SOURCES: Final = 0x5E255839
 _EVERY_BIT: Final = 0xFFFF
 # Vectors of fill.c lie in memory at multiples of this many bytes.
 _ALIGNED: Final = 64

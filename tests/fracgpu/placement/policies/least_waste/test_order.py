@@ -41,7 +41,7 @@ class Different:
                 name = f"{node}-{card}"
                 self.cluster.api.put(a_gpu_pod(name, mib=mib, annotations=notes, nodeName=node))
                 self.cluster.see(name)
-        self.matrix = self.cluster.fits.matrix
+        self.matrix = self.cluster.matrix
         self.order = LeastWasteOrder(
             self.matrix, self.cluster.bound_pods, now=self.cluster.clock.now, request_ms=1
         )

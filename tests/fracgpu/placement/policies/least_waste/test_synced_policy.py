@@ -24,7 +24,7 @@ SIZE_MIB = 24_000
 
 def synced() -> tuple[Harness, SyncedPolicy]:
     cluster = Harness(*NODES, cards=2)
-    matrix = cluster.fits.matrix
+    matrix = cluster.matrix
     matrix.refresh(now=cluster.clock.now())
     return cluster, SyncedPolicy(LeastWaste(mix(), matrix.models), matrix, cluster.bound_pods)
 
@@ -39,7 +39,7 @@ def test_many_nodes_are_passed_on_some_at_a_time() -> None:
 
 def test_a_node_has_a_cost_once_it_has_been_passed_on() -> None:
     cluster, policy = synced()
-    rows = cluster.fits.matrix.rows_of(NODES)
+    rows = cluster.matrix.rows_of(NODES)
     policy.keep_up(4)
 
     found = policy.costs(NO_CPU_HALF, SIZE_MIB, {}, Allowance())[rows]
@@ -52,7 +52,7 @@ def test_a_node_has_a_cost_once_it_has_been_passed_on() -> None:
 
 def test_where_the_pod_does_not_fit_the_cost_is_infinite() -> None:
     cluster, policy = synced()
-    rows = cluster.fits.matrix.rows_of(NODES[:2])
+    rows = cluster.matrix.rows_of(NODES[:2])
     policy.keep_up()
     closed = {int(policy.row[rows[0]]): frozenset({0, 1})}
 
@@ -90,21 +90,21 @@ def test_a_node_that_goes_and_one_that_takes_its_row_are_told_apart() -> None:
     cluster, policy = synced()
     policy.keep_up()
     cluster.ledger.remove_node("n3")
-    cluster.fits.matrix.refresh(now=cluster.clock.now())
+    cluster.matrix.refresh(now=cluster.clock.now())
     policy.keep_up()
     assert "n3" not in policy.policy.rows
 
     cluster.add_node("later", some_cards("later", count=2))
-    cluster.fits.matrix.refresh(now=cluster.clock.now())
+    cluster.matrix.refresh(now=cluster.clock.now())
     policy.keep_up()
-    row = cluster.fits.matrix.rows["later"]
+    row = cluster.matrix.rows["later"]
     assert policy.row[row] == policy.policy.rows["later"]
 
 
 def test_nodes_that_leave_and_come_back_in_each_others_rows_keep_one_row_each() -> None:
     cluster, policy = synced()
     policy.keep_up()
-    matrix = cluster.fits.matrix
+    matrix = cluster.matrix
     before = {name: matrix.rows[name] for name in ("n0", "n1")}
     for name in before:
         cluster.ledger.remove_node(name)
@@ -124,16 +124,16 @@ def test_nodes_that_leave_and_come_back_in_each_others_rows_keep_one_row_each() 
 def test_the_size_of_a_nodes_cards_is_not_that_of_a_node_that_was_in_its_row() -> None:
     cluster, policy = synced()
     cluster.add_node("large", some_cards("large", count=2, mib=4 * SIZE_MIB))
-    cluster.fits.matrix.refresh(now=cluster.clock.now())
+    cluster.matrix.refresh(now=cluster.clock.now())
     policy.keep_up()
-    row = cluster.fits.matrix.rows["large"]
+    row = cluster.matrix.rows["large"]
     cluster.ledger.remove_node("large")
-    cluster.fits.matrix.refresh(now=cluster.clock.now())
+    cluster.matrix.refresh(now=cluster.clock.now())
     cluster.add_node("small", some_cards("small", count=1, mib=SIZE_MIB))
-    cluster.fits.matrix.refresh(now=cluster.clock.now())
+    cluster.matrix.refresh(now=cluster.clock.now())
     policy.keep_up()
 
-    assert cluster.fits.matrix.rows["small"] == row
+    assert cluster.matrix.rows["small"] == row
     assert policy.size_mib[row] == SIZE_MIB
 
 
@@ -152,7 +152,7 @@ class Bound:
 
     def __init__(self) -> None:
         self.cluster = Harness(*NODES[:4], cards=2)
-        self.matrix = self.cluster.fits.matrix
+        self.matrix = self.cluster.matrix
         self.taken = 0
         self.now = self.cluster.clock.now()
         self.matrix.refresh(now=self.now)
@@ -219,7 +219,7 @@ def test_whatever_changes_after_filter_bind_gets_the_cards_that_ranking_anew_wou
 def test_cards_are_those_of_a_ranking_of_the_node_alone_known_before_or_not() -> None:
     cluster, policy = synced()
     policy.keep_up()
-    row = int(policy.row[cluster.fits.matrix.rows["n3"]])
+    row = int(policy.row[cluster.matrix.rows["n3"]])
     nobody: dict[int, Columns] = {}
 
     def cards() -> tuple[int, ...] | None:
