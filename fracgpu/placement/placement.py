@@ -130,20 +130,10 @@ def evaluate(matrix: NodeMatrix, need: PodNeed, rows: IntArray, *, strategy: Str
     reasons[lacking] = found[lacking]
     whole[lacking & (found == USABLE).any(1)] = FitReason.TOO_FEW_CARDS.code
     fits &= ~lacking
-    result = FitResult(
-        fits=fits,
-        whole=whole,
-        reasons=reasons,
-        score=np.zeros(len(rows)),
-        avoided=np.zeros(len(rows), np.bool_),
-    )
-    here = np.flatnonzero(fits)
-    if not len(here):
-        return result
-    chooser = _Chooser(need, strategy)
-    first = chooser.first_choice(cards.at(here))
-    result.score[here], result.avoided[here] = first.score, first.avoided
-    for row in here[~first.settled].tolist():
+    first = _Chooser(need, strategy).first_choice(cards)
+    score, avoided = np.where(fits, first.score, 0.0), fits & first.avoided
+    result = FitResult(fits=fits, whole=whole, reasons=reasons, score=score, avoided=avoided)
+    for row in np.flatnonzero(fits & ~first.settled).tolist():
         node_info = matrix.infos[int(rows[row])]
         assert node_info is not None, "a row in state SHARES has a node"
         result.put(row, place(node_info, need, strategy=strategy), tuple(node_info.cards))
@@ -294,7 +284,7 @@ class _Chooser:
         )
 
     def first_choice(self, cards: Cards) -> _Chosen:
-        """Return the best cards of each container, on rows where each fits by itself."""
+        """Return the best cards of each container; elsewhere than where each fits, any cards."""
         columns: dict[str, IntArray] = {}
         settled = np.full(len(cards.state), not self.linked)
         for container in self.largest_first:
@@ -310,9 +300,9 @@ class _Chooser:
 
     def chosen(self, cards: Cards, columns: _Columns) -> _Chosen:
         """Return a choice of cards with its score: the mean over its cards, by what is left."""
-        held, left = _held(cards, columns), cards.less(self._taken(cards, columns, "mib"), 0, 0)
-        score = np.where(held, self._scores(left), 0.0)
-        mean = score.sum(1) / np.maximum(held.sum(1), 1)
+        held, left_mib = _held(cards, columns), cards.free_mib - self._taken(cards, columns, "mib")
+        total = (self._scores(cards, left_mib) * held).sum(1)
+        mean = total / np.maximum(held.sum(1), 1)
         return _Chosen(
             columns=columns,
             settled=np.ones(len(cards.state), np.bool_),
@@ -332,7 +322,9 @@ class _Chooser:
         # An init container runs before the apps, so what they take does not count against it.
         asked = cards if container.kind is ContainerKind.INIT else left
         fits = unfit_reasons(asked, self.need, CardRequest.of(container)) == USABLE
-        score = self._scores(left.less(container.mib, 0, 0)) - 2.0 * cards.avoided
+        score = self._scores(cards, left.free_mib - container.mib)
+        if cards.avoided.any():
+            score = score - 2.0 * cards.avoided
         return fits, np.where(fits, score, -np.inf)
 
     def fit_together(self, cards: Cards, columns: _Columns) -> Flags:
@@ -342,10 +334,9 @@ class _Chooser:
         together: Flags = (fits | ~_held(cards, columns)).all(1)
         return together
 
-    def _scores(self, left: Cards) -> _Scores:
+    def _scores(self, cards: Cards, left_mib: IntArray) -> _Scores:
         """Return each card's score by what is left of it."""
-        ratio = left.free_mib / np.maximum(left.capacity_mib, 1)
-        return self.scoring.score(ratio, left.heat)
+        return self.scoring.score(left_mib / np.maximum(cards.capacity_mib, 1), cards.heat)
 
     def _taken(self, cards: Cards, columns: _Columns, amount: str) -> IntArray:
         """Return what containers take of each card at their peak: ``mib``, ``cores`` or slots."""

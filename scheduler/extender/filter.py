@@ -139,7 +139,7 @@ class Extender:
         if own and own in names:
             fits[names.index(own)] = True
         passed = tuple(compress(names, fits.tolist()))
-        best = partial(self._best, pod, pod.need, passed, found.only(fits))
+        best = partial(self._best, pod, pod.need, names, found)
         if len(passed) == len(names):
             return FilterResult(passed=passed, best=best)
         # Every node gets the same text: kube-scheduler sums up equal reasons and sorts different
@@ -239,19 +239,17 @@ class Extender:
     def _best(
         self, pod: PodInfo, need: PodNeed, names: Sequence[str], found: _Candidates
     ) -> str | None:
-        """Return the one of *names*, which passed, that kube-scheduler should take.
+        """Return the one of *names*, where the pod fits, that kube-scheduler should take.
 
         That is the best of those with the fewest taints ``PreferNoSchedule`` that the pod does not
         tolerate, as in kube-scheduler's plugin TaintToleration.
         """
         choice = self._choice(pod, need, names, found)
-        if choice is None or not self._soft_taints(pod, names[choice.best]):
-            return None if choice is None else names[choice.best]
-        taints = [self._soft_taints(pod, name) for name in names]
-        fewest = np.array(taints) == min(taints)
-        fewer = tuple(compress(names, fewest.tolist()))
-        choice = self._choice(pod, need, fewer, found.only(fewest))
-        return None if choice is None else fewer[choice.best]
+        if choice is not None and self._soft_taints(pod, names[choice.best]):
+            taints = np.array([self._soft_taints(pod, name) for name in names])
+            found.fit.fits[taints > taints[found.fit.fits].min()] = False
+            choice = self._choice(pod, need, names, found)
+        return None if choice is None else names[choice.best]
 
     def _soft_taints(self, pod: PodInfo, node: str) -> int:
         known = self._ledger.nodes.get(node)

@@ -25,7 +25,6 @@ from fracgpu.k8s.disruption_budget import BudgetedPod
 from fracgpu.k8s.resources import NO_HOST_RESOURCES
 from fracgpu.placement.card_choice import NO_CHOOSERS, CardsOnNode, cards_on_node
 from fracgpu.placement.fit import (
-    RULES,
     CardRequest,
     FitReason,
     Obstacle,
@@ -396,33 +395,31 @@ def asked(info: NodeInfo, need: PodNeed) -> list[int]:
     return codes
 
 
-def test_of_several_reasons_the_first_rule_counts() -> None:
+def test_of_several_reasons_the_first_counts() -> None:
     card = a_card("a", mib=80, model="T4")
     info = a_node_info(card, held={"a": CardAllocation(mib=Mib(80), cores=90, slots=32)})
     part = a_need(1, cores=20, share=Fraction(1))
-    texts = [
-        a_pod_need(part, models=("A30",)),
-        a_pod_need(part),
-        a_pod_need(a_need(1, cores=20)),
-        a_pod_need(a_need(0, cores=20)),
-        a_pod_need(a_need(0)),
-    ]
+    expected = {
+        FitReason.WRONG_MODEL: a_pod_need(part, models=("A30",)),
+        FitReason.WRONG_CLASS: a_pod_need(part),
+        FitReason.TOO_LITTLE_FREE: a_pod_need(a_need(1, cores=20)),
+        FitReason.TOO_FEW_CORES: a_pod_need(a_need(0, cores=20)),
+        FitReason.NO_FREE_SLOT: a_pod_need(a_need(0)),
+    }
 
-    assert [asked(info, need) for need in texts] == [[rule.reason.code] for rule in RULES]
+    for reason, need in expected.items():
+        assert asked(info, need) == [reason.code]
 
 
-@pytest.mark.parametrize(("shown", "state"), [({"kept_for": "other"}, FitReason.CORDONED)])
-def test_a_card_that_is_kept_for_another_pod_is_closed(
-    shown: Mapping[str, Any], state: FitReason
-) -> None:
+def test_a_card_that_is_kept_for_another_pod_is_closed() -> None:
     info = a_node_info(a_card("a"), a_card("b", index=1))
-    kept = structs.replace(info.cards[CardUuid("a")], **shown)
+    kept = structs.replace(info.cards[CardUuid("a")], kept_for="another")
     info = replace(info, cards={**info.cards, CardUuid("a"): kept})
 
-    assert asked(info, a_pod_need(a_need(1))) == [state.code, 0]
+    assert asked(info, a_pod_need(a_need(1))) == [FitReason.CORDONED.code, 0]
     found = place(info, a_pod_need(a_need(1, cards=2)), strategy=Strategy.PACK)
     assert isinstance(found, NoPlacement)
-    assert found.refusals == {CardUuid("a"): state}
+    assert found.refusals == {CardUuid("a"): FitReason.CORDONED}
 
 
 def test_every_reason_is_one_of_six_obstacles() -> None:

@@ -365,6 +365,33 @@ def test_an_avoided_card_is_taken_only_where_no_other_fits(strategy: Strategy, c
     assert found.avoided
 
 
+@pytest.mark.parametrize(("slots", "fits"), [(1, False), (2, True)])
+def test_each_container_takes_a_slot_of_its_card(slots: int, fits: bool) -> None:
+    need = a_pod_need(a_need(80, name="a"), a_need(80, name="b"))
+    node_info = a_node_info(replace(TWO_CARDS[0], slots=slots))
+
+    assert isinstance(answer(node_info, need), Placement) is fits
+
+
+def test_cards_of_another_size_are_not_given_up_with_one_that_leads_nowhere() -> None:
+    # As much is free on both, but only the larger one is of the class of the share.
+    larger, smaller = a_card("GPU-a", mib=800), a_card("GPU-b", mib=720, index=1)
+    node_info = a_node_info(larger, smaller, held={"GPU-a": an_allocation(80)})
+    need = a_pod_need(a_need(500, name="any"), a_need(400, name="half", share=Fraction(1, 2)))
+
+    found = answer(node_info, need, strategy=Strategy.SPREAD)
+
+    assert isinstance(found, Placement)
+    cards = {name: slices[0].card for name, slices in found.assignment.items()}
+    assert cards == {"any": "GPU-b", "half": "GPU-a"}
+    # The tightest card first, as by pack: then the smaller one leads nowhere.
+    need = a_pod_need(a_need(500, name="any"), a_need(360, name="half", share=Fraction(1, 2)))
+    found = answer(node_info, need)
+    assert isinstance(found, Placement)
+    cards = {name: slices[0].card for name, slices in found.assignment.items()}
+    assert cards == {"any": "GPU-a", "half": "GPU-b"}
+
+
 def test_containers_that_fit_side_by_side_only_with_an_avoided_card_get_it() -> None:
     need = a_pod_need(a_need(20_000, name="a"), a_need(20_000, name="b"))
     node_info = a_node_info(*TWO_CARDS, avoided=["GPU-a"])
