@@ -23,8 +23,7 @@ from benchmarks.fixtures.instant_nvml import InstantNvml
 from deviceplugin.cards.nvml.reader import NvmlReader
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
-from fracgpu.state.allocation import Slice
-from fracgpu.state.assignment import write_assignment
+from fracgpu.state.allocation import Slice, write_assignment
 from fracgpu.units import Mib
 from kube.access import connect_to
 from kube.client import KubeClient

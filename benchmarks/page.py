@@ -23,8 +23,7 @@ from fracgpu import names
 from fracgpu.cards.annotations import write_cards
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.request.need import Strategy
-from fracgpu.state.allocation import Slice
-from fracgpu.state.assignment import write_assignment
+from fracgpu.state.allocation import Slice, write_assignment
 from fracgpu.state.node_info import read_node
 from fracgpu.units import Mib
 from kube.informer import Change, ChangeType

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
-from fracgpu.placement.card_choice import CardChooser, CardsOnNode, cards_on_node
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import NoPlacement, Placement
+from fracgpu.placement.placement import CardChooser, CardsOnNode, cards_on_node
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
 from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod_index import BoundPodIndex

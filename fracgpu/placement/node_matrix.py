@@ -1,5 +1,14 @@
 """All cards of all nodes as arrays: a question about every node is a few array operations.
 
+A node's state is there four times, each made of the one before:
+
+1. as facts, decoded once: `NodeCards` (`fracgpu/cards/card.py`) and what each pod holds
+   (`PodAllocation` in `fracgpu/state/snapshot.py`); informers and ledger share these objects;
+2. as `NodeInfo`, their fold at one moment (`fracgpu/state/snapshot.py`), which the ledger keeps
+   until a fact changes; it is immutable, and snapshots and `NodeMatrix.infos` share it;
+3. as a row of `NodeMatrix`;
+4. as a row of `free_resource_table`, which `least_waste` ranks by.
+
 `NodeMatrix` has absolute amounts (MiB, per cent of a card's compute, slots) and answers which nodes
 fit. `free_resource_table` has what `least_waste` compares: thousandths of a card (``_milli``), CPU
 in thousandths of a core and host memory in MiB. Both have one row for each node, reuse the rows of

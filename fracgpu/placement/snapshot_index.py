@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.k8s.resources import pod_requests
 from fracgpu.placement.node_matrix import IntArray, NodeMatrix
 from fracgpu.placement.placement import SCORING, allocation_on_one_card, cards_for_pod
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
@@ -106,7 +105,7 @@ class SnapshotIndex:
         matrix = self.matrix(snapshot)
         strategy = need.strategy or strategy
         if strategy is Strategy.LEAST_WASTE:
-            host = pod_requests(pod.record.containers)
+            host = pod.host
             cost = self._least_waste.card_costs(need, host, rows, columns)
             # Of nothing but avoided cards the tightest is taken, as by `choose_cards`.
             if cost is not None and not np.isnan(cost).all():

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fracgpu.errors import UNREADABLE, WireError
 from fracgpu.placement.preemption import Victims
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
+from scheduler.cache.event_handlers import AnyPod
 
 _NONE_REFUSED: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -216,6 +217,16 @@ def read_args(
         return ExtenderArgs(pod=pod, node_names=tuple(wire.node_names or ()))
     nodes = _nodes_by_name(wire.nodes.items or ())
     return ExtenderArgs(pod=pod, node_names=tuple(nodes), nodes=nodes)
+
+
+def pending_only(find: Callable[[str, str], AnyPod | None]) -> Callable[[str, str], PodInfo | None]:
+    """Return *find*, restricted to pods that have no node yet."""
+
+    def found(namespace: str, name: str) -> PodInfo | None:
+        pod = find(namespace, name)
+        return pod if isinstance(pod, PodInfo) else None
+
+    return found
 
 
 def _known_pod(body: msgspec.Raw, find: Callable[[str, str], PodInfo | None]) -> PodInfo | None:

@@ -1,7 +1,8 @@
 """Filter and prioritize: both read the same cluster state, and change nothing."""
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import compress
 from types import MappingProxyType
@@ -13,20 +14,24 @@ from numpy.typing import NDArray
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.node_affinity import untolerated
-from fracgpu.k8s.resources import HostResources, pod_requests
-from fracgpu.placement.card_choice import (
-    cards_without_host,
-    denied_cards,
-    place_kept,
-    place_reserved,
-)
+from fracgpu.k8s.resources import HostResources
 from fracgpu.placement.fit import Flags, IntArray, refusal
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import Placement
-from fracgpu.placement.placement import MAX_SCORE, FitResult, evaluate, place
+from fracgpu.placement.placement import (
+    MAX_SCORE,
+    FitResult,
+    cards_without_host,
+    denied_cards,
+    evaluate,
+    place,
+    place_kept,
+    place_reserved,
+)
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
+from scheduler.cache.change_signal import ChangeSignal
 from scheduler.extender.api import ExtenderArgs, FilterResult
 
 # The best node gets all ten points and every other at most these, so that kube-scheduler breaks no
@@ -253,14 +258,15 @@ class Extender:
 
     def _soft_taints(self, pod: PodInfo, node: str) -> int:
         known = self._ledger.nodes.get(node)
-        return 0 if known is None else untolerated(known.soft_taints, pod.tolerations)
+        soft = () if known is None else known.soft_taints
+        return untolerated(soft, pod.tolerations) if soft else 0
 
     def _quality(self, pod: PodInfo, need: PodNeed, found: _Candidates) -> NDArray[np.float64]:
         """Return how good each of the candidates, which fit, is, 0..1."""
         order = self._orders.get(need.strategy or self._strategy())
         fit, quality = found.fit, None
         if order is not None and not fit.avoided.any():
-            host = pod_requests(pod.record.containers)
+            host = pod.host
             quality = order.score(need, host, found.rows, by_cards=fit.score, closed=found.denied)
         return fit.score if quality is None else quality
 
@@ -281,3 +287,90 @@ def narrowed(args: ExtenderArgs, result: FilterResult) -> FilterResult:
         return result
     best = result.best()
     return result if best is None else FilterResult(passed=(best,))
+
+
+_MOST_REMEMBERED: Final = 10_000  # refused pods; a forgotten one gets no wait once
+
+_REST_PER_WAIT: Final = 4.0  # kube-scheduler schedules pods one at a time, so waits must be rare
+
+
+class Filter(Protocol):
+    """What this module needs of :class:`scheduler.extender.filter.Extender`."""
+
+    def filter(self, args: ExtenderArgs) -> FilterResult: ...
+
+
+class StaleCacheRetry:
+    """Filters, and filters again once the cache has caught up if it may be stale.
+
+    Args:
+        inner: answers from the current cache.
+        changes: signals pod and node events.
+        clock: bounds the wait.
+        limit_s: the longest wait, in seconds; kube-scheduler schedules nothing meanwhile.
+    """
+
+    def __init__(
+        self, inner: Filter, changes: ChangeSignal, clock: Clock, *, limit_s: float
+    ) -> None:
+        self._inner = inner
+        self._changes = changes
+        self._clock = clock
+        self._limit_s = limit_s
+        self._refused_at: OrderedDict[str, int] = OrderedDict()
+        self._rest_until_s = -math.inf
+        changes.listen(self._ignore_own_status)
+
+    async def filter(self, args: ExtenderArgs) -> FilterResult:
+        """Return the answer of *inner*, after a wait if the cache may be stale."""
+        found = self.begin(args)
+        return found if isinstance(found, FilterResult) else await found
+
+    def begin(self, args: ExtenderArgs) -> FilterResult | Awaitable[FilterResult]:
+        """Return the answer of *inner*, or what to await for it if the cache may be stale."""
+        uid = args.pod.record.uid
+        result = self._inner.filter(args)
+        if not _may_change(result):
+            self._refused_at.pop(uid, None)
+            return result
+        if self._refused_at.get(uid) == self._changes.count:
+            return self._filter_later(args, result, as_of=self._changes.count)
+        self._remember(uid)
+        return result
+
+    async def _filter_later(
+        self, args: ExtenderArgs, result: FilterResult, *, as_of: int
+    ) -> FilterResult:
+        # The change that is waited for may have come between *result* and this task's first turn.
+        if self._changes.count != as_of:
+            result = self._inner.filter(args)
+        result = await self._wait_for_better(args, result)
+        self._remember(args.pod.record.uid)
+        return result
+
+    def _remember(self, uid: str) -> None:
+        self._refused_at[uid] = self._changes.count
+        self._refused_at.move_to_end(uid)
+        if len(self._refused_at) > _MOST_REMEMBERED:
+            self._refused_at.popitem(last=False)
+
+    async def _wait_for_better(self, args: ExtenderArgs, result: FilterResult) -> FilterResult:
+        began_s = now_s = self._clock.monotonic()
+        if now_s < self._rest_until_s:
+            return result
+        while _may_change(result) and now_s < began_s + self._limit_s:
+            if await self._changes.wait(self._clock, limit_s=began_s + self._limit_s - now_s):
+                result = self._inner.filter(args)
+            now_s = self._clock.monotonic()
+        self._rest_until_s = now_s + (now_s - began_s) * _REST_PER_WAIT
+        return result
+
+    def _ignore_own_status(self, pod_uid: str) -> None:
+        """Ignore the event of kube-scheduler writing our refusal into the pod's own status."""
+        if self._refused_at.get(pod_uid) == self._changes.count - 1:
+            self._refused_at[pod_uid] += 1
+
+
+def _may_change(result: FilterResult) -> bool:
+    """Report whether no node passed, and a change of pods could let one pass."""
+    return not result.passed and not result.error and bool(result.failed)

@@ -10,10 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from fracgpu.placement.card_choice import denied_cards, reservations_for
 from fracgpu.placement.fit import Obstacle
 from fracgpu.placement.node_matrix import NodeMatrix
-from fracgpu.placement.placement import evaluate
+from fracgpu.placement.placement import denied_cards, evaluate, reservations_for
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import PodRecord
 from fracgpu.state.bound_pod_index import BoundPodIndex

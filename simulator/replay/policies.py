@@ -7,9 +7,9 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from fracgpu.placement.card_choice import NO_CHOOSERS, Choosers, choose_cards
 from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI
 from fracgpu.placement.outcome import Placement
+from fracgpu.placement.placement import NO_CHOOSERS, Choosers, choose_cards
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
 from fracgpu.placement.policies.least_waste.turnover import Weights
 from fracgpu.request.need import Strategy

@@ -23,7 +23,7 @@ from scheduler.cache.change_signal import ChangeSignal
 from scheduler.cache.event_handlers import ClusterEventHandlers
 from scheduler.extender.api import ExtenderArgs
 from scheduler.extender.filter import Extender
-from scheduler.request_activity import RequestActivity
+from scheduler.metrics import RequestActivity
 from scheduler.workload_learner import WorkloadLearner
 from tests.scheduler.harness import Harness
 from tests.support.gpu import a_gpu_pod, some_cards

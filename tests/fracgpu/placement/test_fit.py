@@ -23,7 +23,6 @@ from fracgpu.explain.explanation import by_strategy, try_cards
 from fracgpu.k8s.container import ContainerKind
 from fracgpu.k8s.disruption_budget import BudgetedPod
 from fracgpu.k8s.resources import NO_HOST_RESOURCES
-from fracgpu.placement.card_choice import NO_CHOOSERS, CardsOnNode, cards_on_node
 from fracgpu.placement.fit import (
     CardRequest,
     FitReason,
@@ -35,7 +34,7 @@ from fracgpu.placement.fit import (
 )
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import NoPlacement, Placement
-from fracgpu.placement.placement import evaluate, place
+from fracgpu.placement.placement import NO_CHOOSERS, CardsOnNode, cards_on_node, evaluate, place
 from fracgpu.placement.preemption import (
     PotentialVictim,
     PreemptionTarget,

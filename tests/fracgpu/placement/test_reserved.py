@@ -13,7 +13,9 @@ from msgspec import structs
 from fracgpu.cards.card import CardUuid, Cordon, NodeCards
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
-from fracgpu.placement.card_choice import (
+from fracgpu.placement.node_matrix import NodeMatrix
+from fracgpu.placement.outcome import Placement
+from fracgpu.placement.placement import (
     NO_CHOOSERS,
     cards_without_host,
     choose_cards,
@@ -21,8 +23,6 @@ from fracgpu.placement.card_choice import (
     place_reserved,
     reservations_for,
 )
-from fracgpu.placement.node_matrix import NodeMatrix
-from fracgpu.placement.outcome import Placement
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import Assignment, PodRecord
 from fracgpu.state.ledger import Ledger

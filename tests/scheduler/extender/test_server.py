@@ -21,10 +21,9 @@ from process.http2.connections import ALPN
 from process.telemetry import Readiness
 from process.tls import ServingTls, private_file
 from scheduler.extender.api import ProtocolError
-from scheduler.extender.filter import narrowed
+from scheduler.extender.filter import StaleCacheRetry, narrowed
 from scheduler.extender.server import ExtenderServer
-from scheduler.extender.stale_cache_retry import StaleCacheRetry
-from scheduler.request_activity import RequestActivity
+from scheduler.metrics import RequestActivity
 from tests.component.test_leader_gate import AnElection
 from tests.scheduler.harness import Harness
 from tests.support.gpu import a_gpu_pod
