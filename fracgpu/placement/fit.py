@@ -130,7 +130,7 @@ class Cards(NamedTuple):
     def at(self, those: IntArray | Flags | tuple[IntArray, IntArray] | int) -> "Cards":
         """Return the cards of some rows, or those in some cells."""
         *arrays, models = self
-        return Cards(*(array[those] for array in arrays), models)  # type: ignore[arg-type]
+        return Cards._make([*(array[those] for array in arrays), models])
 
     def less(self, mib: IntArray | int, cores: IntArray | int, slots: IntArray | int) -> "Cards":
         """Return the cards with more taken of each; less, where an amount is negative."""
@@ -288,12 +288,14 @@ def cards_of(infos: Collection[CardInfo], models: dict[str, int] | None = None) 
         for info in infos
     ]
     state, avoided = [_card_state(info) for info in infos], [info.avoided for info in infos]
-    return Cards(
-        np.array([state], np.int8),
-        np.array([avoided], np.bool_),
-        np.array([[info.heat for info in infos]], np.float64),
-        *np.array(amounts, np.int64).reshape(1, -1, 6).transpose(2, 0, 1),
-        tuple(numbers),
+    return Cards._make(
+        [
+            np.array([state], np.int8),
+            np.array([avoided], np.bool_),
+            np.array([[info.heat for info in infos]], np.float64),
+            *np.array(amounts, np.int64).reshape(1, -1, 6).transpose(2, 0, 1),
+            tuple(numbers),
+        ]
     )
 
 

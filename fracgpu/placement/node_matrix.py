@@ -224,7 +224,7 @@ class NodeMatrix:
     def cards(self, rows: IntArray | slice) -> Cards:
         """Return the cards of some rows."""
         here = self.state[rows], self.avoided[rows], self.heat[rows]
-        return Cards(*here, *self._amounts[:, rows], self.models)
+        return Cards._make([*here, *self._amounts[:, rows], self.models])
 
     def uuids(self, row: int) -> tuple[CardUuid, ...]:
         """Return the cards of a row by column."""

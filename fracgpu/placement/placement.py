@@ -310,12 +310,10 @@ class _Chooser:
         held, left_mib = _held(cards, columns), cards.free_mib - self._taken(cards, columns, "mib")
         total = (self._scores(cards, left_mib) * held).sum(1)
         mean = total / np.maximum(held.sum(1), 1)
-        return _Chosen(
-            columns=columns,
-            settled=np.ones(len(cards.state), np.bool_),
-            score=np.clip(mean, 0.0, 1.0),
-            avoided=(held & cards.avoided).any(1),
-        )
+        avoided: Flags = (held & cards.avoided).any(1)
+        settled: Flags = np.ones(len(cards.state), np.bool_)
+        score: _Scores = np.clip(mean, 0.0, 1.0)
+        return _Chosen(columns=columns, settled=settled, score=score, avoided=avoided)
 
     def ranked(
         self, cards: Cards, container: ContainerNeed, before: _Columns
@@ -386,9 +384,10 @@ def _search(cards: Cards, node_info: NodeInfo, chooser: _Chooser) -> _Chosen | F
     """Return the cards for all containers on one node, or why there is no choice of them."""
     preferred = cards._replace(state=np.where(cards.avoided, np.int8(ABSENT), cards.state))
     by_column = [card_info.card for card_info in node_info.cards.values()]
+    spent = False
     for some in (preferred, cards) if cards.avoided.any() else (cards,):
         search = _Search(cards=some, chooser=chooser, by_column=by_column)
-        columns = search.run(chooser.largest_first, {})
+        columns, spent = search.run(chooser.largest_first, {}), search.tries_left <= 0
         if columns is not None:
             chosen = chooser.chosen(cards, columns)
             if chooser.linked:
@@ -396,7 +395,6 @@ def _search(cards: Cards, node_info: NodeInfo, chooser: _Chooser) -> _Chosen | F
                 closeness = topology.closeness([by_column[column] for column in held])
                 chosen.score = (chosen.score + closeness) / 2
             return chosen
-    spent = search.tries_left <= 0
     return FitReason.TOO_MANY_TRIES if spent else FitReason.CONTAINERS_CLASH
 
 

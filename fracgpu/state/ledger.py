@@ -433,10 +433,8 @@ class Ledger:
     def _fold(self, node: NodeCards, *, now: datetime) -> _FoldedNode:
         name = node.node
         pods = [self._observed[uid] for uid in sorted(self._on_node.get(name, ()))]
-        for uid in sorted(self._assumed_on.get(name, ())):
-            assumption = self._assumed[uid]
-            if assumption.until > now:
-                pods.append(assumption.allocation)
+        assumed = [self._assumed[uid] for uid in sorted(self._assumed_on.get(name, ()))]
+        pods += [one.allocation for one in assumed if one.until > now]
         holds = self._reservations.holds_on(name)
         placed = [hold.pod_uid for hold in holds if self._is_placed(hold.pod_uid, now=now)]
         heat = node.known_heat(now=now)
@@ -450,12 +448,12 @@ class Ledger:
         )
         # When the node differs from what it is now, though no fact changes.
         ends = [*(cordon.until for cordon in node.cordons), *node.heat_changes_at]
-        ends += [self._assumed[uid].until for uid in self._assumed_on.get(name, ())]
+        ends += [one.until for one in assumed]
         ends += self._reservations.changes_on(name)
         for hold in self._reservations.holds_on(name):
-            placed = self._assumed.get(hold.pod_uid)
-            if placed is not None:
-                ends.append(placed.until)
+            assumption = self._assumed.get(hold.pod_uid)
+            if assumption is not None:
+                ends.append(assumption.until)
         return _FoldedNode(info, now, min((end for end in ends if end > now), default=None))
 
     def holds_against(self, uid: str, *, now: datetime) -> list[CardHold]:

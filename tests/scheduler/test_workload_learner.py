@@ -56,7 +56,7 @@ class Wasting:
         )
         self.cluster.strategy = Strategy.LEAST_WASTE
         self.extender = Extender(
-            self.cluster.fits,
+            self.matrix,
             strategy=lambda: Strategy.LEAST_WASTE,
             clock=self.cluster.clock,
             orders={Strategy.LEAST_WASTE: self.order},

@@ -85,7 +85,7 @@ def names_of(cls: type) -> set[str]:
 
 @st.composite
 def needs(draw: st.DrawFn) -> PodNeed:
-    assert (POD.keys(), CONTAINER.keys()) == (names_of(PodNeed), names_of(ContainerNeed))
+    assert (set(POD), set(CONTAINER)) == (names_of(PodNeed), names_of(ContainerNeed))
     facts = draw(st.fixed_dictionaries(dict(POD)))
     # A pod lists its init containers first.
     parts = sorted(facts.pop("containers"), key=lambda part: part["kind"] is ContainerKind.APP)

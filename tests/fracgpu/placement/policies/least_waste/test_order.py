@@ -58,7 +58,8 @@ class Different:
 
     def with_room(self, mib: int) -> NDArray[np.int64]:
         rows = self.matrix.rows_of(self.nodes)
-        return rows[(self.matrix.free_mib[rows] >= mib).any(1)]
+        found: NDArray[np.int64] = rows[(self.matrix.free_mib[rows] >= mib).any(1)]
+        return found
 
 
 def need(mib: int) -> PodNeed:
