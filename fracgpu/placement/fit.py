@@ -143,7 +143,11 @@ class Cards(NamedTuple):
     def without(self, leaving: Sequence[Sequence[CardAllocation]]) -> "Cards":
         """Return cards in a line as if pods that hold this had left each of them."""
         amounts = [
-            (sum(it.mib for it in pods), sum(it.cores for it in pods), sum(it.slots for it in pods))
+            (
+                sum(one.mib for one in pods),
+                sum(one.cores for one in pods),
+                sum(one.slots for one in pods),
+            )
             for pods in leaving
         ]
         mib, cores, slots = -np.array(amounts, np.int64).reshape(-1, 3).T

@@ -310,7 +310,7 @@ class _Chooser:
         held, left_mib = _held(cards, columns), cards.free_mib - self._taken(cards, columns, "mib")
         total = (self._scores(cards, left_mib) * held).sum(1)
         mean = total / np.maximum(held.sum(1), 1)
-        avoided: Flags = (held & cards.avoided).any(1)
+        avoided: Flags = (held & cards.avoided).sum(1) > 0
         settled: Flags = np.ones(len(cards.state), np.bool_)
         score: _Scores = np.clip(mean, 0.0, 1.0)
         return _Chosen(columns=columns, settled=settled, score=score, avoided=avoided)

@@ -261,19 +261,16 @@ def _of_card(
 
     The result is empty if the slice fits without any victim.
     """
-    with_all, with_none = cards.has_room(uuid, (here, ()))
-    if not with_all:
-        return None
-    if with_none:
-        return ()
     unprotected = [pod for pod in here if not budgets.violations((pod.budgeted,))]
+    sets: list[Sequence[PotentialVictim]] = [()]
     for pool in (unprotected, here):
         highest = sorted({pod.priority for pod in pool})
-        some = [[pod for pod in pool if pod.priority <= priority] for priority in highest]
-        enough = np.flatnonzero(cards.has_room(uuid, some))
-        if len(enough):
-            return _fewest(cards, uuid, some[int(enough[0])], budgets)
-    return None
+        sets += [[pod for pod in pool if pod.priority <= priority] for priority in highest]
+    enough = np.flatnonzero(cards.has_room(uuid, sets))
+    if not len(enough):
+        return None
+    some = sets[int(enough[0])]
+    return _fewest(cards, uuid, some, budgets) if some else ()
 
 
 def _fewest(
