@@ -35,7 +35,7 @@ _EVERY: Final = 4  # of the nodes; the demand shrinks with them
 _LOAD_PERCENT: Final = 90
 
 
-# What docs/rebalancer.md advises where pods of many cards wait: the settings makeRoomMoves,
+# What docs/moves.md advises where pods of many cards wait: the settings makeRoomMoves,
 # makeRoomAfterS, maxInFlight and maxInFlightPerNode. Without it they have their defaults.
 _MANY_CARDS: Final = MakeRoomLimits(most_moves=8, after_s=60.0, in_flight=4, per_node=4)
 

@@ -8,12 +8,16 @@ from typing import Final
 from cli.completion import arguments_of
 from cli.flags import LISTS
 from cli.main import COMMANDS, EXIT_CODES
+from cli.rebalancing import add_prometheus_flags
 
 HEADING: Final = "## Reference\n"
 """The heading under which the page for people has the reference, to its end."""
 
-# The flags that `add_cluster_flags` gives to every command on a cluster are described once.
+# The flags of every command on a cluster, and of those that ask Prometheus, are described once.
 _COMMON: Final = ("--kubeconfig", "--context", "--request-timeout", "--output", "--json")
+_ASKING: Final = argparse.ArgumentParser(add_help=False)
+add_prometheus_flags(_ASKING)
+_PROMETHEUS: Final = _ASKING._actions  # noqa: SLF001 - argparse has no other list of them
 
 
 def reference() -> str:
@@ -36,6 +40,10 @@ def _lines() -> Iterator[str]:
     yield ""
     flags = {flag.option_strings[-1]: flag for flag in _flags(arguments_of("cards"))}
     yield from _table([flags[name] for name in _COMMON])
+    yield ""
+    yield "`plan`, `rebalance` and `doctor`, which ask Prometheus, have these:"
+    yield ""
+    yield from _table(_PROMETHEUS)
     yield ""
     formats = ", ".join(f"`{output.value}`" for output in LISTS)
     yield f"Commands that list something have the formats {formats}; the others say which."
@@ -74,7 +82,11 @@ def _flags(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def _is_common(action: argparse.Action) -> bool:
-    return action.option_strings[-1] in (*_COMMON, "--help")
+    return action.option_strings[-1] in (
+        *_COMMON,
+        *(flag.option_strings[-1] for flag in _PROMETHEUS),
+        "--help",
+    )
 
 
 def _table(actions: list[argparse.Action]) -> Iterator[str]:

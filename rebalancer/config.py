@@ -109,18 +109,32 @@ def reference() -> str:
         "| never | a time as in RFC 3339 |",
     ]
     lines += [
-        f"| `{camel(tunable.name)}` | {tunable.meaning} | {tunable.default:g} "
-        f"| {tunable.low:g} to {tunable.high:g} |"
+        f"| `{camel(tunable.name)}` | {tunable.meaning} | {_with_unit(tunable)} "
+        f"| {tunable.low:g}\u2013{tunable.high:g} |"
         for tunable in tunables()
     ]
-    lines += ["", f"| `aggressiveness` | {' | '.join(str(level) for level in LEVELS)} |"]
-    lines.append("|---|" + "---|" * len(LEVELS))
+    lines += [
+        "",
+        "## Aggressiveness",
+        "",
+        "The values that differ from those of level 3, above:",
+        "",
+    ]
+    del levels[DEFAULT_LEVEL]
+    lines.append(f"| `aggressiveness` | {' | '.join(str(level) for level in levels)} |")
+    lines.append("|---|" + "---|" * len(levels))
     for tunable in tunables():
         values = [getattr(policy, tunable.name) for policy in levels.values()]
         if len(set(values)) > 1:
             cells = " | ".join(f"{value:g}" for value in values)
             lines.append(f"| `{camel(tunable.name)}` | {cells} |")
     return "\n".join(lines) + "\n"
+
+
+def _with_unit(tunable: Tunable) -> str:
+    """Return the default with the unit in which the name ends."""
+    unit = {"s": " s", "mib": " MiB"}.get(tunable.name.rpartition("_")[2], "")
+    return f"{tunable.default:g}{unit}"
 
 
 def _mode(value: object) -> Mode:

@@ -3,7 +3,7 @@
 A Binding is sent only once the Lease names its pod. Whoever acquires the Lease replaces the version
 that it has read, so it has read all that its predecessor could record, and a record that comes
 later is refused, as is the Binding that would have followed.
-See docs/decisions/0068-bindings-under-way-are-on-the-lease.md.
+See docs/decisions/0010-bindings-are-fenced-by-lease-term.md.
 """
 
 import json

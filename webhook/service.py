@@ -34,7 +34,7 @@ _COMPONENT: Final = "fracgpu-webhook"
 
 def build(settings: WebhookSettings) -> Service:
     """Build the webhook; nothing is opened before it runs."""
-    # Memory taken by large requests must be returned: docs/webhook.md has the figures.
+    # Memory taken by large requests must be returned: docs/figures.md has what it took.
     give_back_large_blocks()
     read_tls_in_small_pieces()
     registry = new_registry()

@@ -4,7 +4,7 @@ Each role is a process with the command line of ``deploy/``, as are a real kube-
 kube-apiserver. One node has a simulated kubelet and the node agent; the others are only objects.
 Every second a number of pods is created, admitted, placed and deleted again; all roles are scraped
 every 15 s, and the rebalancer runs its cycles as installed. Requests and limits in ``deploy/`` come
-from these figures: docs/install.md has them.
+from these figures: docs/figures.md has them.
 
 Without KUBEBUILDER_ASSETS it only says that it needs them.
 """

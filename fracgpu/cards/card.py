@@ -15,7 +15,7 @@ CardUuid = NewType("CardUuid", str)
 
 # The shareable MiB of a card are floored to a multiple of this, so that equal fractions add up:
 # two halves, five fifths or sixteen sixteenths, each rounded up to whole MiB, always fit one card.
-# 80 = lcm(16, 20); see docs/decisions/0002-mib-integers.md.
+# 80 = lcm(16, 20); see docs/decisions/0002-gpu-memory-is-counted-in-whole-mib.md.
 SHARE_GRANULE_MIB: Final = 80
 
 # How many containers may hold slices of one card at a time, unless the node agent reports another

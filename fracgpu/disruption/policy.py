@@ -52,7 +52,7 @@ def _tuned(default: float, meaning: str, *, low: float, high: float) -> Any:
 class RebalancerPolicy:
     """When a card is hot, what may move, and how much at once.
 
-    docs/rebalancer.md explains the defaults. Without configuration the rebalancer runs in dry-run
+    docs/rebalancer-settings.md lists them all. Without configuration the rebalancer runs in dry-run
     mode.
 
     Attributes:

@@ -27,8 +27,7 @@ class Series:
 
 
 _SCRAPE: Final = (
-    "let Prometheus scrape the node agents, port 9400, with honor_labels: true "
-    "(docs/install.md#metrics)"
+    "let Prometheus scrape the node agents, port 9400, with honor_labels: true (docs/prometheus.md)"
 )
 
 SERIES: Final = (

@@ -156,7 +156,7 @@ def _unhealthy(node: Json) -> Iterator[Finding]:
             yield warning(
                 f"card {card.index} ({card.uuid}) of node {name_of(node)} is unhealthy: "
                 f"{card.health_reason}",
-                cure="docs/node.md lists XID errors and what follows; a card that is to be "
+                cure="docs/node-reference.md lists XID errors; a card that is to be "
                 f"replaced is taken out by the annotation {names.NODE_OUT_OF_SERVICE}",
             )
 

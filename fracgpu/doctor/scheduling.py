@@ -75,7 +75,7 @@ def _profiles_of(where: str, configuration: Json, cure: str) -> Iterator[Finding
                 f"{where}: profile {profile.get('schedulerName')} has percentageOfNodesToScore "
                 f"{percent if percent is not None else 'unset'}; want {_ALL}, or the best node of "
                 "a large cluster is not among those that the extender is asked about",
-                cure="set it to 100 (docs/decisions/0008-every-node-is-scored.md)",
+                cure="set it to 100 (docs/decisions/0008-kube-scheduler-scores-every-node.md)",
             )
 
 

@@ -1,7 +1,7 @@
 """Bindings of a burst are written together.
 
 Each one on its own wakes kube-apiserver, etcd and all who watch pods, and puts them to sleep again.
-That costs them more CPU time than the Binding itself: docs/decisions/0050.
+That costs them more CPU time than the Binding itself: docs/decisions/0039.
 """
 
 import asyncio

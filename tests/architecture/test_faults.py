@@ -5,11 +5,11 @@ from typing import Final
 
 from tests.support.named_tests import NAMED, missing_tests
 
-DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "rebalancer.md"
+DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "operations.md"
 
 
 def section() -> str:
-    return DOCUMENT.read_text().partition("## What it survives\n")[2].partition("\n## ")[0]
+    return DOCUMENT.read_text().partition("## During a move\n")[2].partition("\n## ")[0]
 
 
 def test_every_test_that_the_table_of_faults_names_exists() -> None:

@@ -26,6 +26,17 @@ def test_every_command_every_flag_and_every_exit_code_is_there() -> None:
     assert all(f"| {code} | {meaning} |" in text for code, meaning in EXIT_CODES.items())
 
 
+def test_the_commands_that_ask_prometheus_are_those_that_the_reference_names() -> None:
+    asking = [
+        name
+        for name in COMMANDS
+        if any("--prometheus-url" in line for line in arguments_of(name).format_help().split())
+    ]
+
+    named = ", ".join(f"`{name}`" for name in asking[:-1])
+    assert f"{named} and `{asking[-1]}`, which ask Prometheus" in reference()
+
+
 def test_what_stands_before_the_reference_is_kept(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"# Commands\n\ntext\n\n{HEADING}\nold\n", encoding="utf-8")

@@ -52,7 +52,7 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
 
     assert list(books) == sorted(rule["alert"] for rule in alerts())
     for alert, text in books.items():
-        paragraphs = ("**Means.**", "**See.**", "**Do.**")
+        paragraphs = ("**Meaning.**", "**Diagnosis.**", "**Mitigation.**")
         assert [word for word in paragraphs if word not in text] == [], alert
         # It names what the alert looks at, so that one finds the figure in the dashboards.
         (rule,) = [rule for rule in alerts() if rule["alert"] == alert]

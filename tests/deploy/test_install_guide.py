@@ -1,4 +1,4 @@
-"""docs/install.md: what a reader copies works."""
+"""docs/install.md, and the scrape job of docs/prometheus.md: what a reader copies works."""
 
 import re
 import shutil
@@ -91,7 +91,7 @@ def test_the_image_that_the_guide_builds_is_the_one_that_is_run() -> None:
 
 
 def test_promtool_accepts_the_scrape_job_of_the_guide_beside_our_rules(tmp_path: Path) -> None:
-    written = yaml.safe_load(documented_file(GUIDE, "prometheus.yml"))
+    written = yaml.safe_load(documented_file("docs/prometheus.md", "prometheus.yml"))
     # Debian's is built without discovery in Kubernetes.
     jobs = [with_targets_of(job, tmp_path / "targets.json") for job in scrape_jobs()]
     (tmp_path / "prometheus.yml").write_text(yaml.safe_dump({**written, "scrape_configs": jobs}))

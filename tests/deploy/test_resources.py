@@ -1,4 +1,4 @@
-"""Requests and limits in deploy/ against what was measured: the table in docs/install.md."""
+"""Requests and limits in deploy/ against what was measured: the table in docs/figures.md."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,8 @@ from fracgpu.k8s.quantity import parse
 from tests.support.examined import shipped
 from tests.support.helm import ROOT, rendered
 
-PAGE: Final = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+FIGURES: Final = (ROOT / "docs" / "figures.md").read_text(encoding="utf-8")
+GUIDE: Final = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
 ROW: Final = re.compile(
     r"^\| `([a-z-]+)` \| (\d+) \| (\d+m) \| (\d+m) \| (\d+Mi) \| (\d+m), (\d+Mi) \|$", re.MULTILINE
 )
@@ -40,7 +41,7 @@ def table() -> dict[tuple[str, int], Row]:
         (name, int(nodes)): Row(
             cpu_mean=mean, memory_peak=peak, cpu_request=cpu, memory_request=memory
         )
-        for name, nodes, mean, _, peak, cpu, memory in ROW.findall(PAGE)
+        for name, nodes, mean, _, peak, cpu, memory in ROW.findall(FIGURES)
     }
 
 
@@ -87,7 +88,7 @@ def test_a_limit_of_memory_leaves_a_margin_and_none_is_of_cpu(name: str) -> None
 
 
 def test_the_values_for_a_large_cluster_are_those_of_the_table() -> None:
-    values = yaml.safe_load(PAGE.partition("```yaml resources-1000")[2].partition("```")[0])
+    values = yaml.safe_load(GUIDE.partition("```yaml resources-1000")[2].partition("```")[0])
 
     found = dict(containers(rendered(values)))
 

@@ -37,9 +37,14 @@ A100S: Final = (
     ),
 )
 SHOWN: Final = shown()
-# Blocks without a name are read here, but for those of docs/install.md:
+# Blocks without a name are read here, but for those of docs/install.md and docs/prometheus.md:
 # tests/deploy/test_install_guide.py finds them by the file name in their first line.
-READ_HERE: Final = {("README.md", ""), ("docs/scheduler.md", ""), ("docs/install.md", "")}
+READ_HERE: Final = {
+    ("README.md", ""),
+    ("docs/scheduler.md", ""),
+    ("docs/install.md", ""),
+    ("docs/prometheus.md", ""),
+}
 
 
 def pod_of(example: Shown) -> Json:

@@ -30,7 +30,7 @@ from tests.e2e.test_real_uninstall import settled
 from tests.support.dashboards import ALL, Answers, queries
 from tests.support.documented import documented, documented_file, run
 from tests.support.helm import ROOT, helm, helm_or_skip
-from tests.support.monitoring import GUIDE, a_prometheus
+from tests.support.monitoring import a_prometheus
 from tests.support.real_cluster import NODE, RealCluster
 from tests.support.real_runtime import find_runtime, tag_image
 from tests.support.shipped import (
@@ -49,6 +49,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(2400)]
 
 Json = dict[str, Any]
 
+GUIDE: Final = "docs/install.md"
 # As in overlays/simulated-cards.
 ALL_MIB: Final = 2 * 40_960
 PUSHED: Final = "registry.example.com/team/fracgpu"

@@ -177,12 +177,14 @@ def test_the_reference_lists_every_key_with_default_and_range() -> None:
     table = reference()
 
     assert "| `mode` | how far the rebalancer may go | `dryRun` |" in table
-    assert "| `hotRatio` | busy share above which a sample is hot | 0.8 | 0.2 to 1 |" in table
+    assert "| `hotRatio` | busy share above which a sample is hot | 0.8 | 0.2\u20131 |" in table
+    assert "| `tickS` | pause between two cycles | 15 s | 1\u2013300 |" in table
+    assert " | 256 MiB | 0\u201365536 |" in table
     assert all(f"| `{camel(tunable.name)}` |" in table for tunable in tunables())
 
 
 def test_the_documentation_holds_the_reference_as_it_is() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "rebalancer.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "rebalancer-settings.md").read_text()
 
     assert page.endswith(reference()), "write rebalancer.config.reference() at the end of the page"
 

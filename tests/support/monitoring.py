@@ -1,4 +1,4 @@
-"""A real Prometheus of a real cluster, where ``deploy/`` expects it, with the job of our guide.
+"""A real Prometheus of a real cluster, where ``deploy/`` expects it, with the job of our page.
 
 Debian builds Prometheus without discovery in Kubernetes, so a task stands in for that alone: it
 writes the pods' ports to a file, with the labels that the real one gives them.
@@ -22,7 +22,7 @@ from tests.support.real_cluster import ADDRESS, RealCluster
 
 Json = dict[str, Any]
 
-GUIDE: Final = "docs/install.md"
+_PAGE: Final = "docs/prometheus.md"
 _NAMESPACE: Final = "monitoring"
 _SERVICE: Final = "prometheus-operated"
 _PORT: Final = 9090
@@ -59,16 +59,20 @@ async def a_prometheus(cluster: RealCluster) -> AsyncIterator[RealPrometheus]:
 
 
 def scrape_jobs() -> list[Json]:
-    """Return the scrape jobs of the guide."""
-    written = yaml.safe_load(documented_file(GUIDE, "prometheus.yml"))
+    """Return the scrape jobs of the page on Prometheus."""
+    written = yaml.safe_load(documented_file(_PAGE, "prometheus.yml"))
     assert [Path(file).name for file in written["rule_files"]] == [RULES.name]
     jobs: list[Json] = written["scrape_configs"]
     return jobs
 
 
 def with_targets_of(job: Json, file: Path) -> Json:
-    """Return *job* with the targets of *file* in place of those that Kubernetes would list."""
-    kept = {key: value for key, value in job.items() if key != "kubernetes_sd_configs"}
+    """Return *job* with the targets of *file* in place of those that Kubernetes would list.
+
+    Its interval is left out as well: a test has no time.
+    """
+    left_out = ("kubernetes_sd_configs", "scrape_interval")
+    kept = {key: value for key, value in job.items() if key not in left_out}
     return {**kept, "file_sd_configs": [{"files": [str(file)]}]}
 
 

@@ -161,7 +161,7 @@ HELD: Final = graph(
     "Decision: why no pod was moved",
     (f"{increase(rebalancer('decisions_total', outcome='held'), by='reason')} > 0", "{{reason}}"),
     kind=Kind.STACKED,
-    description="How often each rule held something back. docs/rebalancer.md has the rules.",
+    description="How often each rule held something back. docs/moves.md has the rules.",
 )
 ENDED: Final = graph(
     "Effect: moves that ended",
