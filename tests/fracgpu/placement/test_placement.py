@@ -373,23 +373,27 @@ def test_each_container_takes_a_slot_of_its_card(slots: int, fits: bool) -> None
     assert isinstance(answer(node_info, need), Placement) is fits
 
 
-def test_cards_of_another_size_are_not_given_up_with_one_that_leads_nowhere() -> None:
-    # As much is free on both, but only the larger one is of the class of the share.
+@pytest.mark.parametrize(
+    ("strategy", "half_mib", "half_on"),
+    # The card that the strategy prefers for the first container is the only one for the second.
+    [(Strategy.PACK, 400, "GPU-a"), (Strategy.SPREAD, 360, "GPU-b")],
+)
+def test_a_card_of_another_size_is_tried_where_as_much_is_free(
+    strategy: Strategy, half_mib: int, half_on: str
+) -> None:
     larger, smaller = a_card("GPU-a", mib=800), a_card("GPU-b", mib=720, index=1)
-    node_info = a_node_info(larger, smaller, held={"GPU-a": an_allocation(80)})
-    need = a_pod_need(a_need(500, name="any"), a_need(400, name="half", share=Fraction(1, 2)))
+    held = {"GPU-a": an_allocation(80), "GPU-b": an_allocation(0)}
+    half = a_need(half_mib, name="half", share=Fraction(1, 2))
 
-    found = answer(node_info, need, strategy=Strategy.SPREAD)
+    found = answer(
+        a_node_info(larger, smaller, held=held),
+        a_pod_need(a_need(500, name="any"), half),
+        strategy=strategy,
+    )
 
     assert isinstance(found, Placement)
-    cards = {name: slices[0].card for name, slices in found.assignment.items()}
-    assert cards == {"any": "GPU-b", "half": "GPU-a"}
-    # The tightest card first, as by pack: then the smaller one leads nowhere.
-    need = a_pod_need(a_need(500, name="any"), a_need(360, name="half", share=Fraction(1, 2)))
-    found = answer(node_info, need)
-    assert isinstance(found, Placement)
-    cards = {name: slices[0].card for name, slices in found.assignment.items()}
-    assert cards == {"any": "GPU-a", "half": "GPU-b"}
+    assert found.assignment["half"][0].card == half_on
+    assert found.assignment["any"][0].card != half_on
 
 
 def test_containers_that_fit_side_by_side_only_with_an_avoided_card_get_it() -> None:

@@ -354,7 +354,7 @@ def asking(cpu_milli: int, memory_mib: int = 0, uid: str = "p") -> PodInfo:
     return PodInfo(
         record=a_record(uid, containers=(container,)),
         need=a_pod_need(a_need(80)),
-        host=pod_requests([container]),
+        host=pod_requests((container,)),
     )
 
 
