@@ -20,10 +20,11 @@ REGISTRY ?=
 SKOPEO ?=
 LOCK ?=
 MODULE ?=
+FILE ?=
 RECORD ?=
 
-.PHONY: help setup demo test check lint types imports format hooks e2e card test-pythons bench bench-rebalancer fuzz soak mutants \
-	lock proto can-push dashboards manifests commands screenshots image push images clean
+.PHONY: help setup demo test near check lint types imports format hooks e2e card test-pythons bench bench-rebalancer fuzz soak mutants \
+	lock proto can-push dashboards manifests commands image push images clean
 
 ##@ Start here
 
@@ -50,6 +51,9 @@ test e2e: export PYTHONDONTWRITEBYTECODE =
 
 test: setup ## unit, property, contract and scenario tests
 	$(BIN)/pytest -n auto --dist worksteal -m "not e2e and not card" --ignore=tests/e2e --ignore=tests/card $(PYTEST)
+
+near: setup ## the tests nearest to a file, in seconds: FILE=fracgpu/request/grant.py
+	@$(BIN)/python tools/near.py $(FILE)
 
 ##@ Before a commit
 
@@ -119,7 +123,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 ARCHIVE = build/image/fracgpu-$(VERSION).oci.tar
 
 push: can-push image ## build the image and push it: REGISTRY=registry.example.com/team (options: SKOPEO="--dest-tls-verify=false")
-	@test -f $(ARCHIVE) || { echo "make push: $(ARCHIVE) is missing; podman and buildah leave no archive, push with them" >&2; exit 2; }
+	@test -f $(ARCHIVE) || { echo "make push: $(ARCHIVE) is missing" >&2; exit 2; }
 	skopeo copy --all $(SKOPEO) oci-archive:$(ARCHIVE) docker://$(REGISTRY)/fracgpu:$(VERSION)
 
 can-push:
@@ -138,9 +142,6 @@ manifests: setup ## render deploy/ from the Helm chart, charts/fracgpu, and writ
 
 commands: setup ## write the reference of all commands at the end of docs/commands.md
 	$(BIN)/python -m cli.reference
-
-screenshots: setup ## take the pictures of docs/page.md from a run of the demo (needs Chromium)
-	$(BIN)/python -m tools.page
 
 images: setup ## list the images that a cluster pulls (options: IMAGES="--kubernetes 1.33.5")
 	@$(BIN)/python -m tools.manifests.images $(IMAGES)

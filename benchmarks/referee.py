@@ -4,7 +4,7 @@ From the project root, with the referee's folder beside it:
 
     PYTHONPATH=../shared/referee:. .venv/bin/python -m openb_bench.referee benchmarks.referee:Policy
 
-It only converts. ``make bench BENCH=allocation`` runs it over all traces.
+It only converts.
 """
 
 from collections.abc import Iterable, Sequence

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.figure import Figure
-from benchmarks.fixtures.canned_api import a_node, a_pending_pod
+from benchmarks.fixtures.live_extender import SECRET, extender_process
+from benchmarks.fixtures.objects import a_node, a_pending_pod
 from benchmarks.resources.shipped_roles import cpu_s
 from fracgpu import names
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
@@ -33,10 +34,9 @@ from kube.access import connect_to
 from kube.client import KubeClient
 from kube.informer import Change, Informer
 from kube.kinds import NAMESPACES, NODES, PODS
-from simulator.demo.supervisor import why_not_ready
+from simulator.demo.client_certificate import client_context
 from simulator.envtest.control_plane import ASSETS_ENV, ControlPlane, find_assets
 from simulator.envtest.extender_certificates import issue_extender_certificates
-from simulator.envtest.ports import free_ports
 from simulator.envtest.scheduler_configuration import scheduler_configuration
 
 SLOW: Final = True  # some minutes with a real control plane
@@ -49,8 +49,6 @@ _FLAGS: Final = {"extender": ("--narrow-filter",), "extender_every_node": ()}
 _KINDS: Final = (_ALONE, *_FLAGS)
 _TURNS: Final = 3
 _LIMIT_S: Final = 300.0
-_POLL_S: Final = 0.2
-_SECRET: Final = "fracgpu-scheduler-tls"  # noqa: S105 - the name of a Secret, nothing secret
 # With kube-scheduler's default of 50 requests a second, only that limit would be measured.
 _QPS: Final = {"qps": 2000, "burst": 2000}
 
@@ -112,8 +110,10 @@ async def _run(assets: Path, flags: Sequence[str] | None) -> _Run:
         )
         await _prepare(client)
         kubeconfig = api.kubeconfig(workdir / "kubeconfig")
-        tls = await issue_extender_certificates(client, workdir, secret=_SECRET)
-        extender = await stack.enter_async_context(_extender(kubeconfig, workdir, flags or ()))
+        tls = await issue_extender_certificates(client, workdir, secret=SECRET)
+        extender = await stack.enter_async_context(
+            extender_process(workdir, kubeconfig, flags or (), trust=client_context(tls))
+        )
         written = scheduler_configuration(
             extender_url=f"https://127.0.0.1:{extender.port}", kubeconfig=kubeconfig, tls=tls
         )
@@ -124,7 +124,7 @@ async def _run(assets: Path, flags: Sequence[str] | None) -> _Run:
         config.write_text(json.dumps(written))
 
         def used_s() -> Mapping[str, float]:
-            pids = {**api.pids, "extender": extender.pid, "benchmark": os.getpid()}
+            pids = {**api.pids, "extender": extender.process.pid, "benchmark": os.getpid()}
             return {name: cpu_s(pid) for name, pid in pids.items()}
 
         watcher = await stack.enter_async_context(
@@ -206,35 +206,6 @@ async def _watching(
         await informer.wait_synced()
         yield watcher
         following.cancel()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Extender:
-    port: int
-    pid: int
-
-
-@asynccontextmanager
-async def _extender(
-    kubeconfig: Path, workdir: Path, flags: Sequence[str]
-) -> AsyncIterator[_Extender]:
-    port, telemetry = free_ports(2)
-    words = ["run", "scheduler", "--kubeconfig", str(kubeconfig), "--drain-wait-s", "0"]
-    words += ["--listen-port", str(port), "--telemetry-port", str(telemetry)]
-    words += ["--tls-secret", _SECRET, *flags]
-    with (workdir / "extender.log").open("wb") as out:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "cli", *words, stdout=out, stderr=out
-        )
-    try:
-        async with asyncio.timeout(_LIMIT_S):
-            address = f"127.0.0.1:{telemetry}"
-            while await why_not_ready(address) is not None:  # noqa: ASYNC110 - another process's state
-                await asyncio.sleep(_POLL_S)
-        yield _Extender(port=port, pid=process.pid)
-    finally:
-        process.terminate()
-        await process.wait()
 
 
 def _figure(name: str, values: Sequence[float], unit: str, note: str) -> Figure:

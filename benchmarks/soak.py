@@ -1,7 +1,7 @@
 """``python -m benchmarks.soak``: 50,000 pods come and go, and leaders change; what is left of it?
 
-Two replicas of the extender, each a process of its own, follow a stand-in for the API server
-(``benchmarks.fixtures.living_api``). Pods of mixed sizes are filtered and bound over mutual TLS,
+Two replicas of the extender, each a process of its own, follow the simulated API server, which runs
+in this one. Pods of mixed sizes are filtered and bound over mutual TLS,
 as by kube-scheduler, and deleted again; in the first tenth the leader is ended twice, so that the
 standby takes over. Who leads then leads to the end. A fifth of the pods is warm-up, and 90 s at
 least. It exits with 1 if the memory of that leader at the end is more than a tenth above what it
@@ -10,7 +10,6 @@ was after warm-up.
 
 import argparse
 import asyncio
-import base64
 import json
 import os
 import random
@@ -18,25 +17,27 @@ import ssl
 import sys
 import tempfile
 import time
-import urllib.request
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from aiohttp import web
-
 from benchmarks.figure import Figure
-from benchmarks.fixtures.canned_api import a_node, a_pending_pod, a_pod, node_name
 from benchmarks.fixtures.http_caller import Caller, request_bytes
-from benchmarks.fixtures.living_api import LivingApi
+from benchmarks.fixtures.live_extender import SECRET, LiveExtender, extender_process
+from benchmarks.fixtures.objects import a_node, a_pending_pod, a_pod, node_name
 from benchmarks.resources.shipped_roles import cpu_s
-from certs.authority import Pair, make_ca, make_client, make_serving
-from process.clock import SystemClock
-from simulator.envtest.ports import free_ports
+from fracgpu import names
+from fracgpu.doctor.scheduling import EXTENDER_LEASE
+from kube.access import connect_to
+from kube.client import KubeClient
+from kube.kinds import NAMESPACES, NODES, PODS
+from simulator.apiserver.apimachinery.storage import Key
+from simulator.apiserver.server import ApiServer
+from simulator.demo.client_certificate import client_context
+from simulator.envtest.extender_certificates import issue_extender_certificates
 
 _PODS: Final = 50_000
 _MINUTES: Final = 30.0
@@ -48,10 +49,7 @@ _WARM_UP: Final = 0.1
 _WARM_UP_S: Final = 90.0  # at least: the mix of pods is learnt once a minute
 _CHANGES: Final = (0.03, 0.06)
 _MOST_GROWTH: Final = 1.1
-_LEASE: Final = "fracgpu-scheduler-extender"
-_SECRET: Final = "fracgpu-scheduler-tls"  # noqa: S105 - the name of a Secret, nothing secret
-_PAUSE: Final = "fracgpu_scheduler_event_loop_longest_pause_seconds"
-_LIMIT_S: Final = 120.0
+_LEASE: Final = Key("leases.coordination.k8s.io", names.SYSTEM_NAMESPACE, EXTENDER_LEASE)
 _POLL_S: Final = 0.05
 _RETRIES: Final = 400
 
@@ -63,13 +61,13 @@ class Sample:
     Attributes:
         rss_mib: resident memory.
         pause_s: the longest time that its event loop stood still in the last minute or two, as it
-            says itself; None if it does not.
+            says itself.
         answer_s: the longest time that it took to answer a probe since the last sample.
         cpu_s: CPU time since it was started.
     """
 
     rss_mib: float
-    pause_s: float | None
+    pause_s: float
     answer_s: float
     cpu_s: float
 
@@ -77,46 +75,52 @@ class Sample:
 @dataclass(slots=True)
 class _Replica:
     name: str
-    port: int
-    telemetry: int
-    process: asyncio.subprocess.Process | None = None
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    live: LiveExtender | None = None
 
 
 @dataclass(slots=True)
 class _Rig:
-    api: LivingApi
+    api: ApiServer
+    kube: KubeClient
+    kubeconfig: Path
     replicas: Sequence[_Replica]
     trust: ssl.SSLContext
-    flags: Sequence[str]
     logs: Path
     answers_s: list[float] = field(default_factory=list)
 
-    def leader(self) -> _Replica:
-        holder = self.api.holder(_LEASE)
-        return next((one for one in self.replicas if one.name == holder), self.replicas[0])
+    def leader(self) -> LiveExtender:
+        """Return the replica that leads; the first that runs while none does.
+
+        Raises:
+            RuntimeError: it does not run.
+        """
+        lease = self.api.store.get(_LEASE)
+        holder = lease.object["spec"].get("holderIdentity", "") if lease else ""
+        running = {one.name: one.live for one in self.replicas if one.live is not None}
+        found = running.get(holder) or next(iter(running.values()))
+        if found.process.returncode is not None:
+            raise RuntimeError(f"a replica ended by itself; see {self.logs}")
+        return found
 
     async def start(self, replica: _Replica) -> None:
-        words = ["run", "scheduler", *self.flags, "--identity", replica.name]
-        words += ["--listen-port", str(replica.port), "--telemetry-port", str(replica.telemetry)]
-        with (self.logs / f"{replica.name}.log").open("ab") as out:
-            replica.process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "cli", *words, stdout=out, stderr=out
-            )
+        folder = self.logs / replica.name
+        folder.mkdir(exist_ok=True)
+        flags = ("--identity", replica.name, "--narrow-filter")
+        replica.live = await replica.stack.enter_async_context(
+            extender_process(folder, self.kubeconfig, flags, trust=self.trust)
+        )
 
     async def end(self, replica: _Replica) -> None:
-        process, replica.process = replica.process, None
-        if process is not None and process.returncode is None:
-            process.terminate()
-            await process.wait()
+        replica.live = None
+        await replica.stack.aclose()
 
     async def sample(self) -> Sample:
         leader = self.leader()
-        if leader.process is None or leader.process.returncode is not None:
-            raise RuntimeError(f"{leader.name} leads and does not run; see {self.logs}")
         answers, self.answers_s = self.answers_s, []
         return Sample(
-            rss_mib=_rss_mib(leader.process.pid),
-            pause_s=await asyncio.to_thread(_pause_s, leader.telemetry),
+            rss_mib=leader.rss_mib,
+            pause_s=await leader.longest_pause_s(),
             answer_s=max(answers, default=0.0),
             cpu_s=cpu_s(leader.process.pid),
         )
@@ -126,7 +130,7 @@ class _Rig:
         while True:
             began = time.perf_counter()
             with suppress(OSError):  # between two leaders
-                await asyncio.to_thread(_get, self.leader().telemetry, "livez")
+                await asyncio.to_thread(self.leader().get, "livez")
                 self.answers_s.append(time.perf_counter() - began)
             await asyncio.sleep(_POLL_S)
 
@@ -147,8 +151,7 @@ def soak(*, pods: int, minutes: float, warm_up_s: float = _WARM_UP_S) -> Iterato
     for when, sample in (("after_warm_up", first), ("at_end", last)):
         yield _figure(f"rss_{when}", sample.rss_mib, "MiB", note)
         yield _figure(f"longest_answer_{when}", 1000 * sample.answer_s, "ms", note)
-        if sample.pause_s is not None:
-            yield _figure(f"longest_pause_{when}", 1000 * sample.pause_s, "ms", note)
+        yield _figure(f"longest_pause_{when}", 1000 * sample.pause_s, "ms", note)
     yield _figure("rate", bound / took_s, "1/s", note)
     yield _figure("rss_growth", last.rss_mib / first.rss_mib, "ratio", note)
 
@@ -191,7 +194,7 @@ async def _soak(pods: int, limit_s: float, warm_up_s: float) -> tuple[Sample, Sa
             first, last = await _run(rig, pods, limit_s, warm_up_s)
         finally:
             probing.cancel()
-        return first, last, rig.api.bound, time.monotonic() - began
+        return first, last, pods, time.monotonic() - began
 
 
 async def _run(rig: _Rig, pods: int, limit_s: float, warm_up_s: float) -> tuple[Sample, Sample]:
@@ -207,12 +210,14 @@ async def _run(rig: _Rig, pods: int, limit_s: float, warm_up_s: float) -> tuple[
             await asyncio.sleep(max(0.0, began + number * limit_s / pods - time.monotonic()))
             if number in changes:
                 leader = rig.leader()
-                await rig.end(leader)
-                await rig.start(leader)
+                replica = next(one for one in rig.replicas if one.live is leader)
+                await rig.end(replica)
+                await rig.start(replica)
             pod = a_pending_pod(number, mib=chosen.choice(_SIZES_MIB))
-            living.append(await placer.place(rig.api.create(pod)))
+            living.append(await placer.place(await _create(rig.kube, pod)))
             if len(living) > _LIVING:
-                rig.api.delete(living.popleft())
+                gone = living.popleft()["metadata"]
+                await rig.kube.delete(PODS, gone["name"], namespace=gone["namespace"], grace_s=0)
             warm = number >= pods * _WARM_UP and time.monotonic() - began >= warm_up_s
             if warm and not started:
                 await rig.sample()  # what came before is not part of the longest answer
@@ -254,7 +259,9 @@ class _Placer:
                 await self._close()
                 problem = str(error) or type(error).__name__
             if not problem:
-                stored = self._rig.api.pod(meta["namespace"], meta["name"])
+                stored = await self._rig.kube.get_object(
+                    PODS, meta["name"], namespace=meta["namespace"]
+                )
                 if not stored["spec"].get("nodeName"):
                     raise RuntimeError(f"{meta['name']} is said to be bound, and is not")
                 return stored
@@ -294,94 +301,37 @@ class _Placer:
             await caller.close()
 
 
+async def _create(kube: KubeClient, pod: dict[str, Any]) -> dict[str, Any]:
+    return await kube.create(PODS, pod, namespace=pod["metadata"]["namespace"])
+
+
 @asynccontextmanager
 async def _rig(folder: Path) -> AsyncIterator[_Rig]:
-    """Run the stand-in and two replicas until the block ends; one of them leads when it begins."""
-    now, life = SystemClock().now(), timedelta(hours=12)
-    ca = make_ca(name="soak CA", now=now, life=life)
-    serving = make_serving(ca, names=("localhost", "127.0.0.1"), now=now, life=life)
-    client = make_client(ca, name="fracgpu-scheduler", now=now, life=life)
-    api = LivingApi([a_node(number) for number in range(_NODES)], _secret(serving, ca))
-    for node in range(_NODES):
-        for number in range(_STAYING):
-            api.create(a_pod(node, number))
-    api_port, *ports = free_ports(5)
-    kubeconfig = folder / "kubeconfig"
-    kubeconfig.write_text(json.dumps(_kubeconfig(api_port)))
-    trust = ssl.create_default_context(cadata=ca.cert_pem.decode())
-    pem = folder / "client.pem"
-    pem.touch(mode=0o600)
-    pem.write_bytes(client.cert_pem + client.key_pem)
-    trust.load_cert_chain(pem)
-    rig = _Rig(
-        api=api,
-        replicas=[
-            _Replica(name=f"soak-{at}", port=ports[2 * at], telemetry=ports[2 * at + 1])
-            for at in range(2)
-        ],
-        trust=trust,
-        flags=(
-            *("--kubeconfig", str(kubeconfig), "--tls-secret", _SECRET),
-            *("--telemetry-host", "127.0.0.1", "--drain-wait-s", "0", "--narrow-filter"),
-        ),
-        logs=folder,
-    )
+    """Run the API server and two replicas until the block ends; one leads when it begins."""
     async with AsyncExitStack() as stack:
-        runner = web.AppRunner(api.app, access_log=None, shutdown_timeout=1.0)
-        await runner.setup()
-        stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, "127.0.0.1", api_port).start()
+        api = await stack.enter_async_context(ApiServer.start())
+        kube = await stack.enter_async_context(connect_to(api.url))
+        staying = [a_pod(node, number) for node in range(_NODES) for number in range(_STAYING)]
+        for name in sorted({pod["metadata"]["namespace"] for pod in staying}):
+            await kube.create(NAMESPACES, {"metadata": {"name": name}})
+        await kube.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
+        for number in range(_NODES):
+            await kube.create(NODES, a_node(number))
+        for pod in staying:
+            await _create(kube, pod)
+        tls = await issue_extender_certificates(kube, folder, secret=SECRET)
+        rig = _Rig(
+            api=api,
+            kube=kube,
+            kubeconfig=api.kubeconfig(folder / "kubeconfig"),
+            replicas=[_Replica(name=f"soak-{number}") for number in range(2)],
+            trust=client_context(tls),
+            logs=folder,
+        )
         for replica in rig.replicas:
             stack.push_async_callback(rig.end, replica)
             await rig.start(replica)
-            async with asyncio.timeout(_LIMIT_S):
-                while not await asyncio.to_thread(_is_ready, replica.telemetry):  # noqa: ASYNC110 - another process's state
-                    await asyncio.sleep(_POLL_S)
         yield rig
-
-
-def _secret(leaf: Pair, ca: Pair) -> dict[str, Any]:
-    parts = {"tls.crt": leaf.cert_pem, "tls.key": leaf.key_pem, "ca.crt": ca.cert_pem}
-    meta = {"name": _SECRET, "namespace": "fracgpu-system", "uid": "s", "resourceVersion": "1"}
-    data = {key: base64.b64encode(pem).decode() for key, pem in parts.items()}
-    return {"metadata": meta, "data": data}
-
-
-def _kubeconfig(port: int) -> dict[str, Any]:
-    named = {"name": "soak"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "soak",
-        "clusters": [{**named, "cluster": {"server": f"http://127.0.0.1:{port}"}}],
-        "contexts": [{**named, "context": {"cluster": "soak", "user": "soak"}}],
-        "users": [{**named, "user": {}}],
-    }
-
-
-def _rss_mib(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmRSS:")).split()[1]) / 1024
-
-
-def _pause_s(telemetry: int) -> float | None:
-    lines = _get(telemetry, "metrics").splitlines()
-    return next((float(line.split()[1]) for line in lines if line.startswith(f"{_PAUSE} ")), None)
-
-
-def _is_ready(telemetry: int) -> bool:
-    try:
-        _get(telemetry, "readyz")
-    except OSError:
-        return False
-    return True
-
-
-def _get(telemetry: int, path: str) -> str:
-    # A plain http URL on loopback, made by this program.
-    with urllib.request.urlopen(f"http://127.0.0.1:{telemetry}/{path}", timeout=10) as answer:
-        found: str = answer.read().decode()
-        return found
 
 
 def _figure(name: str, value: float, unit: str, note: str) -> Figure:

@@ -84,7 +84,8 @@ class CertStore:
         return True
 
     async def _create(self, name: str, encoded: Mapping[str, str]) -> bool:
-        metadata = {"name": name, "namespace": self._namespace}
+        labels = {"app.kubernetes.io/part-of": "fracgpu"}  # goes when FracGPU is uninstalled
+        metadata = {"name": name, "namespace": self._namespace, "labels": labels}
         body = {"metadata": metadata, "type": _TLS_TYPE, "data": encoded}
         try:
             await self._client.create(SECRETS, body, namespace=self._namespace)

@@ -6,8 +6,9 @@ import sys
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
+from certs.settings import CertsSettings
 from cli.main import DONE, FAILED
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.explain.explanation import shortages
@@ -35,7 +36,9 @@ from kube.errors import (
     Unauthorized,
     Unavailable,
 )
-from kube.kinds import MOVES, NODES, PODS
+from kube.kinds import DEPLOYMENTS, MOVES, NODES, PODS
+from kube.objects import decode_object
+from process.settings import SettingsError, load
 
 _NO_MOVES: Final = "may not list moves.fracgpu.io, so reservations of moves are not shown"
 
@@ -285,6 +288,35 @@ def permission_of(error: KubeError) -> tuple[str, str, str]:
     resource, name, *sub = [*parts, ""] if len(parts) == 1 else parts
     verb = _VERBS.get(error.verb, "get" if name else "list")
     return verb, "/".join([resource, *sub]), scope
+
+
+async def workload_of(client: KubeClient, role: str, *, namespace: str) -> dict[str, Any]:
+    """Return the Deployment of a role, which the chart may have called otherwise.
+
+    Raises:
+        KubeError: it cannot be read, or there is none.
+    """
+    label = f"app.kubernetes.io/name={role}"
+    found = (await client.list(DEPLOYMENTS, namespace=namespace, label_selector=label)).items
+    if found:
+        return decode_object(found[0])
+    return await client.get_object(DEPLOYMENTS, role, namespace=namespace)
+
+
+async def certs_settings(client: KubeClient, *, namespace: str, **given: Any) -> CertsSettings:
+    """Return the settings of the role certs, as far as its Deployment says them; *given* ones win.
+
+    Raises:
+        KubeError: the API server does not answer.
+    """
+    try:
+        body = await workload_of(client, "fracgpu-certs", namespace=namespace)
+        container = body["spec"]["template"]["spec"]["containers"][0]
+        # After `run certs`.
+        found = load(CertsSettings, container["args"][2:], {}, program="certs")
+    except (NotFound, Forbidden, SettingsError, LookupError):
+        found = CertsSettings()
+    return replace(found, namespace=namespace, **given)
 
 
 async def is_installed(client: KubeClient) -> bool:

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
+from cli.cluster import workload_of
 from cli.rebalancing import ReadingFailed, open_prometheus
 from fracgpu import names
 from kube.client import KubeClient
 from kube.errors import KubeError, NotFound
-from kube.kinds import DEPLOYMENTS, SECRETS
+from kube.kinds import SECRETS
 from kube.objects import decode_object
 from rebalancer.usage.answers import Sample, Series, samples_in, series_in
 from rebalancer.usage.prometheus import QueryError, QueryFailed
@@ -199,9 +200,7 @@ async def _found_url(client: KubeClient, *, namespace: str) -> str:
     where = f"Deployment {namespace}/{names.REBALANCER}"
     hint = f"name one with {_FLAG}"
     try:
-        url = rebalancers_url(
-            await client.get_object(DEPLOYMENTS, names.REBALANCER, namespace=namespace)
-        )
+        url = rebalancers_url(await workload_of(client, names.REBALANCER, namespace=namespace))
     except NotFound:
         raise ReadingFailed(f"no {_FLAG}, and there is no {where} to ask; {hint}") from None
     except KubeError as error:

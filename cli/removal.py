@@ -1,9 +1,11 @@
 """Uninstallation: find every object of FracGPU in a cluster and remove it in a safe order.
 
 Nodes come first, because their agents clean up best; then what can refuse other writes (webhooks
-that fail closed, policies), so that it does not block the deletion of the rest; RBAC objects last,
-because roles that are shutting down still need their permissions. Pods that are being moved go back
-to their owners once the rebalancer is gone, which would move them on.
+that fail closed, policies), so that it does not block the deletion of the rest; then what runs, and
+RBAC objects last, because roles that are shutting down still need their permissions. Pods that are
+being moved go back to their owners once the rebalancer is gone, which would move them on.
+
+A namespace goes with everything in it only if nothing but FracGPU lives there.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,16 +25,25 @@ from kube.kinds import (
     CLUSTER_ROLES,
     CONFIGMAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
+    DAEMONSETS,
+    DEPLOYMENTS,
     FLOW_SCHEMAS,
+    JOBS,
+    LEASES,
     MUTATING_WEBHOOKS,
     NAMESPACES,
+    NETWORK_POLICIES,
     NODES,
+    PDBS,
+    PERSISTENT_VOLUME_CLAIMS,
     PODS,
+    RESOURCE_QUOTAS,
     ROLE_BINDINGS,
     ROLES,
     SECRETS,
     SERVICE_ACCOUNTS,
     SERVICES,
+    STATEFULSETS,
     VALIDATING_POLICIES,
     VALIDATING_POLICY_BINDINGS,
     VALIDATING_WEBHOOKS,
@@ -41,6 +52,7 @@ from kube.kinds import (
 from kube.objects import decode_object, identity
 from process.clock import Clock
 
+_OURS: Final = {"app.kubernetes.io/part-of": "fracgpu"}
 OURS: Final = "app.kubernetes.io/part-of=fracgpu"
 """The label of every object in ``deploy/``."""
 
@@ -52,6 +64,9 @@ HOST_FILES: Final = (
 )
 """Files that an agent may have left on its host if it could not clean up."""
 
+_MADE_BY_US: Final = "fracgpu-"
+"""The prefix of the names of what our roles make themselves; older ones gave it no label."""
+
 _AGENT: Final = "app.kubernetes.io/name=fracgpu-deviceplugin"
 _ADMISSION: Final = (
     MUTATING_WEBHOOKS,
@@ -59,10 +74,47 @@ _ADMISSION: Final = (
     VALIDATING_POLICY_BINDINGS,
     VALIDATING_POLICIES,
 )
+_PROMETHEUS: Final = "monitoring.coreos.com/v1"
+_CERT_MANAGER: Final = "cert-manager.io/v1"
+_RUNNING: Final = (
+    DEPLOYMENTS,
+    DAEMONSETS,
+    JOBS,
+    PDBS,
+    NETWORK_POLICIES,
+    RESOURCE_QUOTAS,
+    Kind(_PROMETHEUS, "podmonitors", "PodMonitor", namespaced=True),
+    Kind(_PROMETHEUS, "prometheusrules", "PrometheusRule", namespaced=True),
+    Kind(_CERT_MANAGER, "certificates", "Certificate", namespaced=True),
+    Kind(_CERT_MANAGER, "issuers", "Issuer", namespaced=True),
+)
 _RIGHTS: Final = (ROLE_BINDINGS, ROLES, CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES)
 _ELSEWHERE: Final = (CONFIGMAPS, SECRETS, SERVICES, SERVICE_ACCOUNTS)
 # With the definition go the Moves.
-_KINDS: Final = (*_ADMISSION, *_ELSEWHERE, *_RIGHTS, FLOW_SCHEMAS, CUSTOM_RESOURCE_DEFINITIONS)
+_KINDS: Final = (
+    *_ADMISSION,
+    *_RUNNING,
+    *_ELSEWHERE,
+    *_RIGHTS,
+    FLOW_SCHEMAS,
+    CUSTOM_RESOURCE_DEFINITIONS,
+)
+# What would be missed if its namespace were deleted.
+_LIVES: Final = (
+    PODS,
+    DEPLOYMENTS,
+    STATEFULSETS,
+    DAEMONSETS,
+    JOBS,
+    Kind("batch/v1", "cronjobs", "CronJob", namespaced=True),
+    PERSISTENT_VOLUME_CLAIMS,
+    SERVICES,
+    CONFIGMAPS,
+    SECRETS,
+)
+# The control plane makes these in every namespace, and Helm notes its releases.
+_EVERYWHERE: Final = ("kube-root-ca.crt", "openshift-service-ca.crt")
+_NOTED: Final = ("kubernetes.io/service-account-token", "helm.sh/release.v1")
 _SLOTS: Final = f"capacity {names.GPU_SLOT}"
 _PAUSE_S: Final = 1.0
 
@@ -73,7 +125,7 @@ class StillSharesError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundObject:
-    """An object of FracGPU outside its own namespaces."""
+    """An object of FracGPU outside the namespaces that are removed."""
 
     kind: Kind
     name: str
@@ -93,6 +145,8 @@ class RemovalPlan:
         nodes: labels, annotations and resources to remove, by node.
         counted: further nodes, of which only kubelet's own count of slots is left.
         objects: in the order of their removal.
+        namespaces: those that are removed with everything in them.
+        shared: what else lives in the other namespaces of ours, by namespace.
         pods: those that still hold cards, as ``namespace/name``; they are not touched.
         moved: those that carry the marks of a move, as ``namespace/name``.
     """
@@ -101,6 +155,7 @@ class RemovalPlan:
     counted: Sequence[str] = ()
     objects: Sequence[FoundObject] = ()
     namespaces: Sequence[str] = ()
+    shared: Mapping[str, Sequence[str]] = field(default_factory=dict)
     pods: Sequence[str] = ()
     moved: Sequence[str] = ()
 
@@ -153,12 +208,19 @@ async def make_plan(
     bodies = [decode_object(raw) for raw in (await client.list(NODES)).items]
     if nodes_only:
         return RemovalPlan(nodes=_marked(bodies)["nodes"], pods=await _holders(client))
-    namespaces = await _namespaces(client)
+    ours = await _namespaces(client)
+    shared = {name: others for name in ours if (others := await _others(client, name))}
+    namespaces = [name for name in ours if name not in shared]
     objects = [found for kind in _KINDS for found in await _labelled(client, kind)]
+    for name in shared:
+        objects += [
+            found for kind in (LEASES, SECRETS) for found in await _made(client, kind, name)
+        ]
     return RemovalPlan(
         **_marked(bodies),
-        objects=[found for found in objects if found.namespace not in namespaces],
+        objects=[found for found in dict.fromkeys(objects) if found.namespace not in namespaces],
         namespaces=namespaces,
+        shared=shared,
         pods=await _holders(client),
         moved=[pod.record.key for pod in await find_moved(client)],
     )
@@ -178,6 +240,45 @@ async def _namespaces(client: KubeClient) -> list[str]:
     everyone = [identity(raw).name for raw in (await client.list(NAMESPACES)).items]
     found = {meta.name for meta in await _labelled(client, NAMESPACES)}
     return sorted(found | ({names.SYSTEM_NAMESPACE} & set(everyone)))
+
+
+async def _others(client: KubeClient, namespace: str) -> list[str]:
+    """Return what lives in a namespace and is not ours."""
+    return [
+        f"{kind.kind} {body['metadata']['name']}"
+        for kind in _LIVES
+        for body in await _bodies(client, kind, namespace)
+        if not _OURS.items() <= (body["metadata"].get("labels") or {}).items()
+        and not (kind in (CONFIGMAPS, SECRETS) and _is_incidental(body))
+    ]
+
+
+def _is_incidental(body: Mapping[str, Any]) -> bool:
+    """Report whether a ConfigMap or Secret is of our roles, or belongs to something else."""
+    meta = body["metadata"]
+    return (
+        meta["name"].startswith(_MADE_BY_US)
+        or meta["name"] in _EVERYWHERE
+        or bool(meta.get("ownerReferences"))
+        or body.get("type") in _NOTED
+    )
+
+
+async def _made(client: KubeClient, kind: Kind, namespace: str) -> list[FoundObject]:
+    """Return what our roles have made in a namespace: Leases, and Secrets with certificates."""
+    return [
+        FoundObject(kind=kind, name=body["metadata"]["name"], namespace=namespace)
+        for body in await _bodies(client, kind, namespace)
+        if body["metadata"]["name"].startswith(_MADE_BY_US)
+        and body.get("type") in (None, "kubernetes.io/tls")
+    ]
+
+
+async def _bodies(client: KubeClient, kind: Kind, namespace: str) -> list[Mapping[str, Any]]:
+    try:
+        return [decode_object(raw) for raw in (await client.list(kind, namespace=namespace)).items]
+    except NotFound:  # the cluster serves no such kind
+        return []
 
 
 class _Marked(TypedDict):
@@ -241,13 +342,15 @@ class Removal:
             KubeError: the API server refused; running it again is safe.
         """
         without_agent = (await self.clean_nodes(plan)).without_agent
-        await self._delete(found for found in plan.objects if found.kind in _ADMISSION)
+        for kinds in (_ADMISSION, _RUNNING):
+            await self._delete(found for found in plan.objects if found.kind in kinds)
         await self._delete(
             FoundObject(kind=NAMESPACES, name=namespace) for namespace in plan.namespaces
         )
         waiting = await self._wait_gone(plan.namespaces)
         moved = await self._give_back_moved()
-        await self._delete(found for found in plan.objects if found.kind not in _ADMISSION)
+        gone = (*_ADMISSION, *_RUNNING)
+        await self._delete(found for found in plan.objects if found.kind not in gone)
         left = await self._wait_clean(plan.on_nodes)
         return Left(nodes=left, namespaces=waiting, without_agent=without_agent, moved=moved)
 
@@ -322,14 +425,14 @@ class Removal:
             self._on_progress(f"deleted {found.kind.kind} {found.key}")
 
     async def _wait_gone(self, namespaces: Sequence[str]) -> list[str]:
-        waiting = list(namespaces)
-        while waiting:
+        """Wait until the namespaces and our pods are gone; return the namespaces that are not."""
+        while True:
             there = set(await _namespaces(self._client))
-            waiting = [name for name in waiting if name in there]
-            if not waiting or not self._in_time():
+            waiting = [name for name in namespaces if name in there]
+            running = await _labelled(self._client, PODS)
+            if not (waiting or running) or not self._in_time():
                 return waiting
             await self._clock.sleep(_PAUSE_S)
-        return []
 
     async def _give_back_moved(self) -> list[str]:
         """Give pods that are being moved back to their owners; return those that could not be."""

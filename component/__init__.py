@@ -1,5 +1,6 @@
-"""Parts that several roles share: watchers of one object, and the leader gate.
+"""The code shared by the roles' processes, as k8s.io/component-base is for Kubernetes' components.
 
-Above kube, process and fracgpu, below the roles, which say by what prefix their metrics go.
-Start with `config_watcher.py`.
+Watchers of one object that keep its last good value (a key of the ConfigMap, a certificate), the
+gate that only a leader passes, and the metrics that every role has. Above kube, process and
+fracgpu, below the roles, which say by what prefix their metrics go. Start with `config_watcher.py`.
 """

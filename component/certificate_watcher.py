@@ -32,7 +32,7 @@ class CertificateWatcher:
         namespace: of the Secret.
         secret: its name.
         service_name: DNS name by which the API server calls; empty skips the comparison of names,
-            and None the whole check whether the API server would accept the certificate.
+            and None the entire check whether the API server would accept the certificate.
         on_taken: called with the Secret's data when another certificate is served.
     """
 

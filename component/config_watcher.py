@@ -84,11 +84,11 @@ class ConfigWatcher(Generic[T]):
 
     @property
     def synced(self) -> bool:
-        """Whether the ConfigMap, or its absence, has been seen."""
+        """Whether the ConfigMap, or its absence, has been observed."""
         return self._informer.synced
 
     async def wait_synced(self) -> None:
-        """Wait until the ConfigMap, or its absence, has been seen."""
+        """Wait until the ConfigMap, or its absence, has been observed."""
         await self._informer.wait_synced()
 
     def list_again(self) -> None:
@@ -154,15 +154,15 @@ class _StrictLoader(yaml.SafeLoader):
         node: yaml.MappingNode,
         deep: bool = False,  # noqa: FBT001, FBT002 - the library's signature
     ) -> dict[Hashable, Any]:
-        seen: set[Hashable] = set()
+        keys: set[Hashable] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
-            if isinstance(key, Hashable) and key in seen:
+            if isinstance(key, Hashable) and key in keys:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key!r} appears twice", key_node.start_mark
                 )
             if isinstance(key, Hashable):
-                seen.add(key)
+                keys.add(key)
         return super().construct_mapping(node, deep=deep)
 
 

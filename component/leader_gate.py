@@ -37,7 +37,7 @@ class ListWatcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Followed:
-    """An informer, and whether it was told to list again since this replica leads."""
+    """An informer, and whether it has to list again since this replica leads."""
 
     list: ListWatcher
     ours: asyncio.Event = field(default_factory=asyncio.Event)

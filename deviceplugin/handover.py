@@ -95,15 +95,17 @@ class Handover:
         await self._server.start()
 
     async def stop(self, limit_s: float) -> None:
-        """Warn the scheduler, wait up to *limit_s* seconds for pods on their way, then stop."""
+        """Warn the scheduler, wait for pods on their way, then stop; *limit_s* is for all of it."""
+        now_s = asyncio.get_running_loop().time
+        end_s = now_s() + limit_s
         try:
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout_at(end_s):
                 await self._leave()
         except TimeoutError:
             pods = sorted(pod.record.key for pod in self._not_admitted())
             log.warning("left_before_pods_were_admitted", pods=pods)
         finally:
-            await self._server.stop(limit_s)
+            await self._server.stop(max(0.0, end_s - now_s()))
 
     def release(self) -> None:
         """Release the lock, so that the next agent acts; nothing of this one may still run."""

@@ -31,14 +31,6 @@ class PatchType(Enum):
     STRATEGIC = "application/strategic-merge-patch+json"
 
 
-class Propagation(Enum):
-    """What a delete does with the objects that the deleted one owns."""
-
-    BACKGROUND = "Background"
-    FOREGROUND = "Foreground"
-    ORPHAN = "Orphan"
-
-
 class Transport(Protocol):
     """What the client needs of :class:`kube.transport.ApiTransport`."""
 
@@ -257,7 +249,6 @@ class KubeClient:
         namespace: str | None = None,
         uid: str | None = None,
         grace_s: int | None = None,
-        propagation: Propagation | None = None,
     ) -> None:
         """Delete an object; a pod remains until its kubelet has stopped it.
 
@@ -267,7 +258,6 @@ class KubeClient:
             namespace: of the object.
             uid: refuse (Conflict) when the name now belongs to another object.
             grace_s: seconds that a pod gets to stop; 0 removes it at once.
-            propagation: what happens to the objects that it owns.
 
         Raises:
             NotFound: there is none.
@@ -278,8 +268,6 @@ class KubeClient:
             options["preconditions"] = {"uid": uid}
         if grace_s is not None:
             options["gracePeriodSeconds"] = grace_s
-        if propagation is not None:
-            options["propagationPolicy"] = propagation.value
         await self._write("DELETE", kind.path(namespace=namespace, name=name), options)
 
     async def bind(self, binding: Mapping[str, Any], *, namespace: str, name: str) -> None:

@@ -91,6 +91,9 @@ STATEFULSETS: Final = Kind("apps/v1", "statefulsets", "StatefulSet", namespaced=
 DAEMONSETS: Final = Kind("apps/v1", "daemonsets", "DaemonSet", namespaced=True)
 JOBS: Final = Kind("batch/v1", "jobs", "Job", namespaced=True)
 RUNTIME_CLASSES: Final = Kind("node.k8s.io/v1", "runtimeclasses", "RuntimeClass", namespaced=False)
+NETWORK_POLICIES: Final = Kind(
+    "networking.k8s.io/v1", "networkpolicies", "NetworkPolicy", namespaced=True
+)
 PDBS: Final = Kind("policy/v1", "poddisruptionbudgets", "PodDisruptionBudget", namespaced=True)
 MUTATING_WEBHOOKS: Final = Kind(
     "admissionregistration.k8s.io/v1",

@@ -1,7 +1,7 @@
 """Leader election by a Lease; a leader that cannot renew it in time stops leading.
 
 The rules are those of client-go's leader election: a candidate trusts no clock but its own, so it
-waits a whole lease duration from the moment it *saw* the last renewal, and a leader gives up
+waits a whole lease duration from the moment it *observed* the last renewal, and a leader gives up
 (``renew_deadline_s``) well before others may take over (``lease_duration_s``).
 """
 
@@ -76,7 +76,7 @@ class LeaseDurations:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Observed:
     """The newest Lease of another holder, when it was observed, and its duration."""
 
     resource_version: str
@@ -118,7 +118,7 @@ class LeaderElector:
         self._notes = notes
         self._acquired = asyncio.Event()
         self._lease: dict[str, Any] = {}
-        self._seen = _Seen("", -math.inf, 0.0)
+        self._observed = _Observed("", -math.inf, 0.0)
         self._renewed_at_s = -math.inf
         self._renewed_at: datetime | None = None
         self._writing = asyncio.Lock()
@@ -151,7 +151,7 @@ class LeaderElector:
     @property
     def another_leads(self) -> bool:
         """Whether another candidate's lease is unexpired, so that it cannot be acquired."""
-        return self._clock.monotonic() - self._seen.at_s <= self._seen.lasts_s
+        return self._clock.monotonic() - self._observed.at_s <= self._observed.lasts_s
 
     async def wait_leading(self) -> None:
         """Wait until this candidate has acquired the lease for the first time."""
@@ -250,10 +250,10 @@ class LeaderElector:
         if spec.get("holderIdentity") in {None, "", self.identity}:
             return True
         version = found["metadata"]["resourceVersion"]
-        if version != self._seen.resource_version:
+        if version != self._observed.resource_version:
             # The holder's own duration counts: it may be longer than ours.
             lasts_s = float(spec.get("leaseDurationSeconds") or self.times.duration_s)
-            self._seen = _Seen(version, self._clock.monotonic(), lasts_s)
+            self._observed = _Observed(version, self._clock.monotonic(), lasts_s)
             return False
         return not self.another_leads
 

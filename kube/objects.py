@@ -98,7 +98,7 @@ class VersionInfo(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectList:
-    """A whole list, all its pages, as of one resourceVersion."""
+    """An entire list, all its pages, as of one resourceVersion."""
 
     resource_version: str
     items: list[msgspec.Raw]

@@ -233,9 +233,9 @@ async def split_lines(chunks: AsyncIterator[bytes], *, path: str) -> AsyncGenera
         if not newline:
             continue
         first = bytes(pending)
-        *whole, last = rest.split(b"\n")
+        *lines, last = rest.split(b"\n")
         pending = bytearray(last)
-        for line in (first, *whole):
+        for line in (first, *lines):
             if line.strip():
                 yield line
 

@@ -105,11 +105,6 @@ class Connections:
         else:
             held.closes_at = None
 
-    def is_idle(self, descriptor: int) -> bool:
-        """Report whether a connection has no request; False for one of another socket."""
-        held = self._open.get(descriptor)
-        return held is not None and (held.stage is Stage.IDLE or held.stage is Stage.NEW)
-
     def welcome(self, connection: socket.socket) -> bool:
         """Count an accepted connection; return False if there is no room for it."""
         self._forget_closed()

@@ -25,8 +25,7 @@ def configure(
     shared: list[structlog.typing.Processor] = [
         structlog.processors.add_log_level,
         _name_empty_errors,
-        # A line that waited for others before it was written has its own time.
-        structlog.processors.MaybeTimeStamper(fmt="iso", utc=True),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     last = _last_processors(as_json=as_json, colors=out.isatty())
     structlog.configure(

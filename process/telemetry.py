@@ -3,20 +3,17 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NoReturn, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
-from aiohttp import HttpVersion11, web
+from aiohttp import web
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
 from process.connections import BACKLOG, Connections
 from process.sockets import bound_socket
-
-Answering = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-"""Answers one request."""
 
 Registry = CollectorRegistry
 """Where a role's metrics live; a role names this type without importing the metrics library."""
@@ -28,8 +25,8 @@ _PLAIN_TEXT: Final = ""  # what is served to a client that accepts anything
 _OPEN_METRICS_END: Final = b"# EOF\n"
 # For a server that any client can reach: at most 64 KiB of a body are buffered until they are read,
 # data after a response is awaited for 1 s, bodies are not decompressed, and the handler of a client
-# that disconnected is cancelled. How long a connection may idle is for `Connections` to say, which
-# knows of requests that aiohttp never sees (`process.whole_requests`): hence a year.
+# that disconnected is cancelled. How long a connection may idle is for `Connections` to say alone:
+# aiohttp's own limit is a year.
 _BOUNDS: Final[Mapping[str, Any]] = {
     "read_bufsize": 64 * 1024,
     "lingering_time": 1.0,
@@ -134,7 +131,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer to a request, whatever carries it.
+    """The answer to a request, whatever carries it.
 
     With *last* the connection takes no further request, and closes.
     """
@@ -185,33 +182,10 @@ class Telemetry:
 
     def _readyz(self) -> Answer:
         state = self._readiness()
-        told = [*state.checks.items(), *state.remarks.items()]
-        lines = [f"{name}: {reason or 'ok'}" for name, reason in told]
+        shown = [*state.checks.items(), *state.remarks.items()]
+        lines = [f"{name}: {reason or 'ok'}" for name, reason in shown]
         lines.append("ready" if state.ready else "not ready")
         return Answer(200 if state.ready else 503, ("\n".join(lines) + "\n").encode())
-
-
-def telemetry_routes(
-    *,
-    registry: Registry,
-    readiness: Callable[[], Readiness],
-    prepared: Sequence[Prepared] = (),
-    liveness: Callable[[], str | None] = lambda: None,
-) -> Mapping[str, Answering]:
-    """Return what answers GET requests of :class:`Telemetry`, by path."""
-    telemetry = Telemetry(registry, readiness, prepared=prepared, liveness=liveness)
-
-    async def handle(request: web.BaseRequest) -> web.Response:
-        told = telemetry.answer(request.path, accept=request.headers.get("Accept", ""))
-        if told is None:
-            raise web.HTTPNotFound
-        headers = {"Content-Type": told.content_type}
-        response = web.Response(body=told.body, status=told.status, headers=headers)
-        if request.path == _METRICS:
-            response.enable_compression()
-        return response
-
-    return dict.fromkeys((_METRICS, _LIVEZ, _READYZ), handle)
 
 
 def add_telemetry_routes(
@@ -222,68 +196,25 @@ def add_telemetry_routes(
     prepared: Sequence[Prepared] = (),
     liveness: Callable[[], str | None] = lambda: None,
 ) -> None:
-    """Add what :func:`telemetry_routes` returns to a role's application."""
-    routes = telemetry_routes(
-        registry=registry, readiness=readiness, prepared=prepared, liveness=liveness
-    )
-    for path, answering in routes.items():
-        app.router.add_get(path, answering)
+    """Have a role's application answer the GET requests of :class:`Telemetry`."""
+    telemetry = Telemetry(registry, readiness, prepared=prepared, liveness=liveness)
 
+    async def handle(request: web.Request) -> web.Response:
+        answer = telemetry.answer(request.path, accept=request.headers.get("Accept", ""))
+        if answer is None:
+            raise web.HTTPNotFound
+        headers = {"Content-Type": answer.content_type}
+        response = web.Response(body=answer.body, status=answer.status, headers=headers)
+        if request.path == _METRICS:
+            response.enable_compression()
+        return response
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FixedRoutes:
-    """A few fixed paths, instead of an aiohttp application.
-
-    An application resolves each path anew and calls middlewares and hooks, which takes a tenth of
-    all that a short request takes. Other paths and methods are answered as an application does.
-
-    Attributes:
-        routes: what answers each method, by path.
-        around: is given each request and what answers it, as a middleware is.
-        client_max_size: the longest body in bytes that is read.
-    """
-
-    routes: Mapping[str, Mapping[str, Answering]]
-    around: Callable[[web.BaseRequest, Answering], Awaitable[web.StreamResponse]]
-    client_max_size: int
-
-    def runner(self, bounds: Mapping[str, Any]) -> web.BaseRunner:
-        """Return what runs a server of these paths in the running event loop."""
-        new_request = partial(
-            web.BaseRequest,
-            loop=asyncio.get_running_loop(),
-            client_max_size=self.client_max_size,
-        )
-        server = web.Server(self._serve, request_factory=new_request, access_log=None, **bounds)
-        return web.ServerRunner(server, handle_signals=False)
-
-    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        if "Expect" in request.headers:
-            await _continue(request)
-        methods = self.routes.get(request.path)
-        found = None if methods is None else methods.get(request.method)
-        return await self.around(request, found or partial(_refuse, methods))
-
-
-async def _continue(request: web.BaseRequest) -> None:
-    """Send 100 Continue to a client that waits for it before it sends a body (RFC 9110, 10.1.1)."""
-    expected = request.headers["Expect"]
-    if request.version < HttpVersion11:
-        return
-    if expected.lower() != "100-continue":
-        raise web.HTTPExpectationFailed(text=f"Unknown Expect: {expected}")
-    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    request.writer.output_size = 0
-
-
-async def _refuse(methods: Mapping[str, Answering] | None, request: web.BaseRequest) -> NoReturn:
-    if methods is None:
-        raise web.HTTPNotFound
-    raise web.HTTPMethodNotAllowed(request.method, sorted(methods))
+    for path in (_METRICS, _LIVEZ, _READYZ):
+        app.router.add_get(path, handle)
 
 
 class OtherProtocol(Protocol):
-    """A second protocol on the same address: ``Http2Connections`` or ``WholeRequests``."""
+    """A second protocol on the same address: ``process.http2.Http2Connections``."""
 
     def or_else(self, http1: Callable[[], asyncio.BaseProtocol]) -> asyncio.BaseProtocol: ...
 
@@ -291,7 +222,7 @@ class OtherProtocol(Protocol):
 
 
 class HttpServer:
-    """An aiohttp application, or fixed routes, on one address; stops without dropping a request.
+    """An aiohttp application on one address; stops without dropping a request.
 
     A ``process.lifecycle.Server``; a role's own aiohttp server may hold one of these. *connections*
     limits how many are open at once; the application sets the stage of each. *other* has each
@@ -300,7 +231,7 @@ class HttpServer:
 
     def __init__(
         self,
-        app: web.Application | FixedRoutes,
+        app: web.Application,
         *,
         host: str,
         port: int,
@@ -315,7 +246,7 @@ class HttpServer:
         self._host = host
         self._port = port
         self._ssl = ssl_context
-        self._runner: web.BaseRunner | None = None
+        self._runner: web.AppRunner | None = None
 
     @property
     def port(self) -> int:
@@ -329,11 +260,7 @@ class HttpServer:
     async def start(self) -> None:
         """Listen; raise OSError if the address is taken."""
         bounds = {} if self._connections is None else _BOUNDS
-        runner = (
-            self._app.runner(bounds)
-            if isinstance(self._app, FixedRoutes)
-            else web.AppRunner(self._app, access_log=None, handle_signals=False, **bounds)
-        )
+        runner = web.AppRunner(self._app, access_log=None, handle_signals=False, **bounds)
         await runner.setup()
         self._runner = runner
         listening = (

@@ -9,8 +9,8 @@ watch may show it later.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, Final
 
 import structlog
 
@@ -61,6 +61,7 @@ class Fence:
         self._on_bound = on_bound
         self._limit_s = limit_s
         self._left: int | None = None
+        self._up = asyncio.Event()
 
     def why_not(self) -> str | None:
         """Return the reason not to place any pod yet, or None."""
@@ -72,6 +73,17 @@ class Fence:
         """Mark the pods, then wait until cancelled."""
         await self.mark_pending()
         await asyncio.Event().wait()
+
+    def once_up(
+        self, loop: Callable[[], Awaitable[None]]
+    ) -> Callable[[], Coroutine[Any, Any, None]]:
+        """Return *loop*, which begins when the pods are marked."""
+
+        async def run() -> None:
+            await self._up.wait()
+            await loop()
+
+        return run
 
     async def mark_pending(self) -> None:
         """Mark the pending pods that the record concerns, or give up after the limit."""
@@ -97,6 +109,7 @@ class Fence:
                 await self._clock.sleep(_RETRY_S)
         self._record.settle(left=[pod.record.uid for pod in left])
         self._left = 0
+        self._up.set()
         log.info("fence_up", marked=total - len(left))
 
     async def _mark_all(self, pods: list[PodInfo], *, until_s: float) -> list[PodInfo]:

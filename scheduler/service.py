@@ -130,7 +130,7 @@ def _wire(  # noqa: PLR0915 - a statement for each part
     moves = Informer(
         client, MOVES, decode=read_claims, on_change=core.handlers.move_changed, optional=True
     )
-    record = BindingRecord(lambda: ledger.assumed)
+    record = BindingRecord(lambda: assumptions.under_way())  # noqa: PLW0108 - they are made below
     election = LeaderElector(
         client,
         clock,
@@ -170,7 +170,8 @@ def _wire(  # noqa: PLR0915 - a statement for each part
         limit_s=settings.bind_timeout_s,
         on_mark=metrics.marked,
     )
-    cycles = BindingCycles(core.nominations, core.changes, clock)
+    find = pending_only(pods.get)
+    cycles = BindingCycles(core.nominations, core.changes, clock, find=find)
     assumptions = Assumptions(
         client,
         ledger,
@@ -193,11 +194,21 @@ def _wire(  # noqa: PLR0915 - a statement for each part
         limit_s=settings.fence_timeout_s,
     )
     leader_gate.also(fence.why_not)
+    activator = PodActivator(
+        ledger,
+        core.matrix,
+        pods=lambda: pods.items().values(),
+        find=find,
+        marker=marker,
+        strategy=lambda: config.value,
+        leads=lambda: leader_gate.leads,
+        clock=clock,
+    )
     binder = Binder(
         client,
         ledger=ledger,
         assumptions=assumptions,
-        find=pending_only(pods.get),
+        find=find,
         strategy=lambda: config.value,
         leads=lambda: leader_gate.leads,
         term=lambda: election.term,
@@ -238,18 +249,7 @@ def _wire(  # noqa: PLR0915 - a statement for each part
             "assumptions": assumptions.expire,
             "fence": leader_gate.once_listed(fence.run),
             "audit": leader_gate.once_listed(comparer.run),
-            "wake": leader_gate.once_listed(
-                PodActivator(
-                    ledger,
-                    core.matrix,
-                    pods=lambda: pods.items().values(),
-                    find=pending_only(pods.get),
-                    marker=marker,
-                    strategy=lambda: config.value,
-                    leads=lambda: leader_gate.leads,
-                    clock=clock,
-                ).run
-            ),
+            "wake": leader_gate.once_listed(fence.once_up(activator.run)),
             "learn the mix": leader_gate.once_listed(learn),
             "settle memory": settling_memory(leader_gate, core, clock, lists=(nodes, pods)),
         },
@@ -281,7 +281,7 @@ def _wire(  # noqa: PLR0915 - a statement for each part
                 on_filtered=page.answers.note,
                 narrow=narrowed if settings.narrow_filter else None,
                 activity=activity,
-                find=pending_only(pods.get),
+                find=find,
             ),
             *page.servers(leader_gate),
         ),

@@ -14,7 +14,7 @@ from fracgpu import names
 from fracgpu.cards.card_class import model_key
 from fracgpu.errors import WireError
 from fracgpu.request.dialects import DialectSettings, read_dialect_settings
-from fracgpu.request.dialects.enablement import DIALECT_OPTIONS, DIALECTS, dialect_schemas
+from fracgpu.request.dialects.registry import DIALECT_OPTIONS_KEY, DIALECTS_KEY, dialect_schemas
 from fracgpu.request.grant import ClassRule
 from fracgpu.spelling import unknown_keys
 from fracgpu.units import MAX_MIB, Mib
@@ -82,7 +82,7 @@ def parse_admission(text: str, *, base: AdmissionConfig) -> AdmissionConfig:
         ValueError: the message lists every mistake: unknown keys, wrong types, invalid values.
     """
     found = strict_mapping(text)
-    mistakes = unknown_keys(found, (*_READERS, DIALECTS, DIALECT_OPTIONS))
+    mistakes = unknown_keys(found, (*_READERS, DIALECTS_KEY, DIALECT_OPTIONS_KEY))
     config = base
     try:
         config = replace(base, dialects=read_dialect_settings(found))

@@ -88,8 +88,7 @@ class CardClassIndex:
     def classes(self) -> tuple[CardClass, ...] | None:
         """Return the card classes, largest free share first; None until they are counted.
 
-        Changes of nodes are counted as they come, changes of pods within a second. As long as
-        nothing changes in them, the same tuple is returned.
+        Changes of nodes are counted as they come, changes of pods within a second.
         """
         return self._classes
 
@@ -119,9 +118,7 @@ class CardClassIndex:
                 await asyncio.sleep(0)
             self._count_node(name)
         if changed or self._classes is None:
-            classes = self._counts.classes()
-            if classes != self._classes:
-                self._classes = classes
+            self._classes = self._counts.classes()
 
     def _count_node(self, name: str) -> None:
         node_info = self._ledger.node(name, now=self._clock.now())

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from component.config_keys import refuse_unknown_keys
 from component.config_watcher import ConfigWatcher
@@ -18,6 +18,9 @@ class AdmissionConfigWatcher:
     """The configuration in the ConfigMap's key ``admission``, on top of the command line's.
 
     Keys of the ConfigMap that no role reads are reported here, on behalf of all roles.
+
+    Attributes:
+        config: its value is the last valid configuration.
 
     Args:
         client: reads the ConfigMap.
@@ -39,7 +42,7 @@ class AdmissionConfigWatcher:
         on_change: Callable[[], None],
     ) -> None:
         self._refused = RefusedConfigReporter(events, name=names.CONFIG_MAP, namespace=namespace)
-        self._config: ConfigWatcher[AdmissionConfig] = ConfigWatcher(
+        self.config: Final[ConfigWatcher[AdmissionConfig]] = ConfigWatcher(
             client,
             name=names.CONFIG_MAP,
             namespace=namespace,
@@ -65,16 +68,11 @@ class AdmissionConfigWatcher:
     def tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
         """The loops that keep the configuration current and report refused edits."""
         return {
-            "follow_config": self._config.run,
+            "follow_config": self.config.run,
             "follow_config_keys": self._keys.run,
             "tell_refused_config": self._refused.run,
         }
 
-    @property
-    def current(self) -> AdmissionConfig:
-        """The last valid configuration."""
-        return self._config.value
-
     def problem(self) -> str | None:
         """Return why the configuration is not known yet, or None; invalid edits do not count."""
-        return None if self._config.synced else "the ConfigMap has not been read yet"
+        return None if self.config.synced else "the ConfigMap has not been read yet"

@@ -37,7 +37,6 @@ class WebhookMetrics:
             ["outcome", "dialect"],
             registry=registry,
         )
-        self._children: dict[tuple[Decision, str], Counter] = {}
         self._seconds = Histogram(
             "fracgpu_webhook_review_duration_seconds",
             "Time from the complete request body to the answer.",
@@ -59,11 +58,7 @@ class WebhookMetrics:
             self._decisions.labels(decision.value, NO_DIALECT)
 
     def decided(self, decision: Decision, *, duration_s: float, dialect: str = NO_DIALECT) -> None:
-        child = self._children.get((decision, dialect))
-        if child is None:
-            child = self._decisions.labels(decision.value, dialect)
-            self._children[decision, dialect] = child
-        child.inc()
+        self._decisions.labels(decision.value, dialect).inc()
         self._seconds.observe(duration_s)
 
     def watch_connections(self, count: Callable[[], float]) -> None:

@@ -42,7 +42,7 @@ class NamespaceLabels:
         return None if self._informer.synced else "the API server has not listed namespaces yet"
 
     def of(self, namespace: str) -> Mapping[str, str] | None:
-        """Return a namespace's labels; None for one that has not been seen yet."""
+        """Return a namespace's labels; None for one that has not been observed yet."""
         return self._informer.get("", namespace)
 
     async def fetch(self, namespace: str) -> Mapping[str, str] | None:

@@ -8,12 +8,15 @@ verifies for as long as a seal made with it is valid.
 
 import hashlib
 import hmac
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import zip_longest
 from typing import Final
 
-from fracgpu.request.grant_note import CLOCK_SKEW, SEAL_LIFETIME
+from fracgpu.request.grant_note import CLOCK_SKEW, SEAL_LIFETIME, Seal
+from process.clock import Clock
+from process.tls import PRIVATE_KEY_KEY
 
 # Replicas watch the Secret, so they see a change within seconds.
 SPREADS: Final = timedelta(seconds=20)
@@ -30,8 +33,22 @@ class _Known:
 class SealKeys:
     """The keys of one webhook, in the order in which it learnt them."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._known: tuple[_Known, ...] = ()
+
+    def follow(self, secret: Mapping[str, bytes]) -> None:
+        """Learn the key derived from the certificate that is served from now on."""
+        self.learn(seal_key(secret[PRIVATE_KEY_KEY]), now=self._clock.now())
+
+    def seal(self, namespace: str) -> Seal:
+        """Return the seal for grants made now in a namespace.
+
+        A replica that is asked serves a certificate, so there is a key.
+        """
+        now = self._clock.now()
+        key, *also = self.at(now)
+        return Seal(key=key, also=tuple(also), scope=namespace, now=now)
 
     def learn(self, key: bytes, *, now: datetime) -> None:
         """Add a key that replicas share from *now* on; the same key again changes nothing."""
@@ -41,8 +58,6 @@ class SealKeys:
 
     def at(self, now: datetime) -> tuple[bytes, ...]:
         """Return the key that seals, then the others that verify; empty before the first."""
-        if len(self._known) == 1:
-            return (self._known[0].key,)  # asked for every review, and rarely renewed
         current = [
             known
             for known, after in zip_longest(self._known, self._known[1:])

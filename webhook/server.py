@@ -9,29 +9,28 @@ from typing import Final
 
 import structlog
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from fracgpu import names
 from fracgpu.cards.card_class import CardClass, SelectedNodes
-from fracgpu.errors import quoted
+from fracgpu.errors import quoted, shorten
 from fracgpu.k8s.node_affinity import NodeRules
 from fracgpu.request.grant_note import Seal
 from process.clock import Clock
 from process.connections import Connections, Stage
-from process.telemetry import (
-    Answering,
-    FixedRoutes,
-    HttpServer,
-    Readiness,
-    Registry,
-    telemetry_routes,
-)
+from process.telemetry import HttpServer, Readiness, Registry, add_telemetry_routes
 from process.tls import ServingTls
-from process.whole_requests import Whole, WholeRequests
-from webhook.admission.bounds import check_size, is_of_usual_size
+from webhook.admission.bounds import check_size
 from webhook.admission.context import DecisionContext
 from webhook.admission.mutation import admit_create, refuse_written_keys
-from webhook.admission.pod import MalformedReviewError
-from webhook.admission.review import Review, read_pods, read_review, write_allowed, write_refused
+from webhook.admission.review import (
+    MalformedReviewError,
+    Review,
+    read_pods,
+    read_review,
+    write_allowed,
+    write_refused,
+)
 from webhook.admission.update import admit_update
 from webhook.admission.verdict import (
     NO_DIALECT,
@@ -44,8 +43,6 @@ from webhook.admission.verdict import (
 from webhook.admission.workload import admit_workload
 from webhook.admission_config import AdmissionConfig
 from webhook.metrics import Decision, WebhookMetrics
-from webhook.recent_decisions import RecentDecisions
-from webhook.review_log import ReviewLog
 from webhook.settings import WebhookSettings
 
 log = structlog.get_logger()
@@ -57,6 +54,7 @@ _BYTES_PER_MIB: Final = 1024 * 1024
 # 3 MiB took 1.2 GB, and the Deployment's limit is 512 MiB.
 _LARGE_BYTES: Final = 128 * 1024
 _LARGE_AT_ONCE: Final = 4
+_MOST_NAME: Final = 253  # of an object, RFC 1123 subdomain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +104,7 @@ class RequestGate:
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
 
     async def answer(
-        self, request: web.BaseRequest, answer: Callable[[bytes], Awaitable[web.Response]]
+        self, request: web.Request, answer: Callable[[bytes], Awaitable[web.Response]]
     ) -> web.Response:
         """Return *answer* to the request's body; a large one counts against the limit until then.
 
@@ -129,7 +127,7 @@ class RequestGate:
             return await answer(body)
 
     async def _read_in_time(
-        self, request: web.BaseRequest, held: AsyncExitStack | None = None
+        self, request: web.Request, held: AsyncExitStack | None = None
     ) -> bytes:
         try:
             async with asyncio.timeout(self._body_timeout_s):
@@ -140,37 +138,36 @@ class RequestGate:
             text = f"the body did not arrive within {self._body_timeout_s:g} s\n"
             raise web.HTTPRequestTimeout(text=text) from None
 
-    async def stages(self, request: web.BaseRequest, answering: Answering) -> web.StreamResponse:
+    @web.middleware
+    async def stages(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Track the stage of each connection, and refuse unknown clients."""
         transport = request.transport
         enter = None if transport is None else self._enter_of(transport)
         if enter is not None:
             enter(Stage.JUDGING if _has_arrived(request) else Stage.READING)
         try:
-            if self._client_names and (transport is None or not self.accepts(transport)):
+            if self._client_names and (
+                transport is None or _client_name(transport) not in self._client_names
+            ):
                 raise web.HTTPForbidden(
                     text="the client certificate has no common name that is let in\n"
                 )
-            return await answering(request)
+            return await handler(request)
         finally:
             # Of a client that is gone, another connection may have the descriptor by now.
             if enter is not None and request.transport is transport:
                 enter(Stage.IDLE)
 
-    def accepts(self, transport: asyncio.Transport) -> bool:
-        """Report whether the client of a connection may ask."""
-        return not self._client_names or _client_name(transport) in self._client_names
-
     def _enter_of(self, transport: asyncio.Transport) -> Callable[[Stage], None]:
         descriptor: int = transport.get_extra_info("socket").fileno()
         return partial(self.connections.enter, descriptor, abort=transport.abort)
 
-    def _enter(self, request: web.BaseRequest, stage: Stage) -> None:
+    def _enter(self, request: web.Request, stage: Stage) -> None:
         if request.transport is not None:
             self._enter_of(request.transport)(stage)
 
 
-def _has_arrived(request: web.BaseRequest) -> bool:
+def _has_arrived(request: web.Request) -> bool:
     """Report whether there is nothing to wait for: nearly every body comes with its head."""
     length = request.content_length
     return length is not None and length <= _LARGE_BYTES and request.content.is_eof()
@@ -200,55 +197,16 @@ class AdmissionHandler:
         self._context = context
         self._metrics = metrics
         self._clock = clock
-        self._lines = ReviewLog(clock)
-        self._decisions = RecentDecisions()
-        self._judges: Mapping[str, _Judge] = {
-            MUTATE: self._judge_pod,
-            VALIDATE: self._judge_workload,
-        }
-        self.whole_requests: Final = WholeRequests(
-            self.answer_at_once, connections=gate.connections, clock=clock
-        )
 
-    def flush_log(self) -> None:
-        """Write the lines of the log that still wait."""
-        self._lines.flush()
-
-    async def mutate(self, request: web.BaseRequest) -> web.Response:
+    async def mutate(self, request: web.Request) -> web.Response:
         """Answer a pod's review: 200, or 400 if the body is no review, or 413 if it is too long."""
         return await self._handle(request, self._judge_pod)
 
-    async def validate(self, request: web.BaseRequest) -> web.Response:
+    async def validate(self, request: web.Request) -> web.Response:
         """Answer a workload's review like :meth:`mutate`, but never with a patch."""
         return await self._handle(request, self._judge_workload)
 
-    def answer_at_once(self, transport: asyncio.Transport, path: str, body: bytes) -> Whole | None:
-        """Return what :meth:`mutate` and :meth:`validate` answer to a review of the usual size.
-
-        None leaves the request to them: the client may not ask, the body is no review, or the API
-        server must be asked first.
-        """
-        judge = self._judges.get(path)
-        if judge is None or len(body) > _LARGE_BYTES or not self._gate.accepts(transport):
-            return None
-        began_s = self._clock.monotonic()
-        try:
-            review = read_review(body)
-            labels = self._context.namespace_labels(review.namespace)
-            if labels is None:
-                return None
-            result = judge(review, labels)
-        except MalformedReviewError:
-            return None
-        decision, answer = _answered(review, result)
-        took_s = self._clock.monotonic() - began_s
-        return Whole(answer, partial(self._note, review, result, decision, took_s))
-
-    async def _handle(
-        self,
-        request: web.BaseRequest,
-        judge: Callable[[Review, Mapping[str, str]], AdmissionResult],
-    ) -> web.Response:
+    async def _handle(self, request: web.Request, judge: _Judge) -> web.Response:
         try:
             return await self._gate.answer(request, partial(self._answer, judge))
         except web.HTTPRequestEntityTooLarge as error:
@@ -274,9 +232,11 @@ class AdmissionHandler:
             self._metrics.decided(Decision.MALFORMED, duration_s=self._clock.monotonic() - began_s)
             log.warning("review_malformed", reason=str(error), body_bytes=len(body))
             return web.Response(status=400, text=f"{error}\n")
-        decision, answer = _answered(review, result)
-        self._note(review, result, decision, self._clock.monotonic() - began_s)
-        return web.Response(body=answer, content_type="application/json")
+        decision, response = _response_of(review, result)
+        took_s = self._clock.monotonic() - began_s
+        self._metrics.decided(decision, duration_s=took_s, dialect=result.dialect)
+        _log_decision(review, result, took_s=took_s)
+        return web.Response(body=response, content_type="application/json")
 
     def _of_no_namespace(self, review: Review, began_s: float) -> web.Response:
         """Refuse a review of an object in a namespace that does not exist.
@@ -290,12 +250,6 @@ class AdmissionHandler:
         answer = write_refused(review.uid, message=message, code=NOT_FOUND, reason="NotFound")
         return web.Response(body=answer, content_type="application/json")
 
-    def _note(
-        self, review: Review, result: AdmissionResult, decision: Decision, took_s: float
-    ) -> None:
-        self._metrics.decided(decision, duration_s=took_s, dialect=result.dialect)
-        self._lines.add(review, result, took_s=took_s)
-
     def _judge_pod(self, review: Review, labels: Mapping[str, str]) -> AdmissionResult:
         config = self._context.config()
         excluded = review.old is None and review.namespace in config.excluded_namespaces
@@ -305,7 +259,9 @@ class AdmissionHandler:
             return _excluded(review) if excluded and not forged else beyond
         pod, old = read_pods(review)
         if old is not None:
-            return admit_update(old, pod, user=review.user, config=config)
+            known = self._context.classes() is not None
+            select = self._context.select if known else None
+            return admit_update(old, pod, user=review.user, config=config, select=select)
         if excluded:
             return refuse_written_keys(pod) or _excluded(review)
         context = DecisionContext(
@@ -315,8 +271,7 @@ class AdmissionHandler:
             namespace_labels=labels,
             seal=self._context.seal(review.namespace),
         )
-        usual = is_of_usual_size(review.object)
-        return admit_create(pod, context, decide=self._decisions.decide if usual else None)
+        return admit_create(pod, context)
 
     def _judge_workload(self, review: Review, labels: Mapping[str, str]) -> AdmissionResult:
         config = self._context.config()
@@ -340,20 +295,48 @@ def _excluded(review: Review) -> Allowed:
     )
 
 
-def _answered(review: Review, result: AdmissionResult) -> tuple[Decision, bytes]:
+def _response_of(review: Review, result: AdmissionResult) -> tuple[Decision, bytes]:
     match result:
         case Patched():
-            answer = write_allowed(review.uid, patch=result.patch, warnings=result.warnings)
-            return Decision.GRANTED, answer
+            response = write_allowed(review.uid, patch=result.patch, warnings=result.warnings)
+            return Decision.GRANTED, response
         case Allowed():
-            answer = write_allowed(review.uid, warnings=result.warnings)
+            response = write_allowed(review.uid, warnings=result.warnings)
             passed = result.dialect == NO_DIALECT
-            return Decision.UNTOUCHED if passed else Decision.UNCHANGED, answer
+            return Decision.UNTOUCHED if passed else Decision.UNCHANGED, response
         case Denied():
-            answer = write_refused(
+            response = write_refused(
                 review.uid, message=result.message, code=result.code, reason=result.reason
             )
-            return Decision.REFUSED, answer
+            return Decision.REFUSED, response
+
+
+def _log_decision(review: Review, result: AdmissionResult, *, took_s: float) -> None:
+    """Log who requested what, and the decision with its reason."""
+    event, details = _event_of(review, result)
+    log.info(
+        event,
+        uid=shorten(review.uid),
+        operation=review.operation.value,
+        kind=shorten(review.kind),
+        namespace=shorten(review.namespace),
+        name=shorten(review.name, limit=_MOST_NAME),
+        user=shorten(review.user, limit=_MOST_NAME),
+        dry_run=review.dry_run,
+        took_us=round(took_s * 1e6),
+        **details,
+    )
+
+
+def _event_of(review: Review, result: AdmissionResult) -> tuple[str, Mapping[str, str]]:
+    match result:
+        case Patched():
+            return "pod_granted", {"granted": result.granted}
+        case Allowed():
+            return "review_passed", {}
+        case Denied():
+            event = "pod_refused" if review.kind == "Pod" else "workload_refused"
+            return event, {"reason": result.message}
 
 
 class WebhookServer(HttpServer):
@@ -369,29 +352,16 @@ class WebhookServer(HttpServer):
         readiness: Callable[[], Readiness],
         gate: RequestGate,
     ) -> None:
-        probes = telemetry_routes(registry=registry, readiness=readiness)
-        routes = FixedRoutes(
-            routes={
-                MUTATE: {"POST": handler.mutate},
-                VALIDATE: {"POST": handler.validate},
-                **{path: {"GET": answer, "HEAD": answer} for path, answer in probes.items()},
-            },
-            around=gate.stages,
-            client_max_size=settings.body_limit_mib * _BYTES_PER_MIB,
+        app = web.Application(
+            middlewares=[gate.stages], client_max_size=settings.body_limit_mib * _BYTES_PER_MIB
         )
+        app.router.add_post(MUTATE, handler.mutate)
+        app.router.add_post(VALIDATE, handler.validate)
+        add_telemetry_routes(app, registry=registry, readiness=readiness)
         super().__init__(
-            routes,
+            app,
             host=settings.listen_host,
             port=settings.listen_port,
             ssl_context=tls.context,
             connections=gate.connections,
-            other=handler.whole_requests,
         )
-        self._handler = handler
-
-    async def stop(self, limit_s: float) -> None:
-        """Stop like any :class:`HttpServer`; no line of the log is lost."""
-        try:
-            await super().stop(limit_s)
-        finally:
-            self._handler.flush_log()

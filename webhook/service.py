@@ -3,29 +3,28 @@
 import asyncio
 import gc
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import datetime
 from functools import partial
+from operator import attrgetter
 from typing import Final
 
 from component.certificate_watcher import CertificateWatcher
 from component.metrics import CertificateMetrics
-from fracgpu.request.grant_note import Seal
 from kube.access import connect
 from kube.events import EventRecorder
-from process.clock import Clock, SystemClock
+from process.clock import SystemClock
 from process.connections import ConnectionLimits, Connections
 from process.lifecycle import Running, Service
 from process.memory import freeze_until, give_back_large_blocks, read_tls_in_small_pieces
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
-from process.tls import PRIVATE_KEY_KEY, ServingTls
+from process.tls import ServingTls
 from webhook.admission_config import AdmissionConfig
 from webhook.card_classes import CardClassIndex
 from webhook.config_watcher import AdmissionConfigWatcher
 from webhook.metrics import WebhookMetrics
 from webhook.namespaces import NamespaceLabels
-from webhook.seal_keys import SealKeys, seal_key
+from webhook.seal_keys import SealKeys
 from webhook.server import AdmissionContext, AdmissionHandler, RequestGate, WebhookServer
 from webhook.settings import WebhookSettings
 
@@ -59,7 +58,7 @@ def build(settings: WebhookSettings) -> Service:
             )
             metrics.watch_connections(lambda: connections.count)
             card_classes = CardClassIndex(
-                client, clock, label_reserved_mib=lambda: rules.current.label_reserved_mib
+                client, clock, label_reserved_mib=lambda: rules.config.value.label_reserved_mib
             )
             rules = AdmissionConfigWatcher(
                 client,
@@ -69,7 +68,7 @@ def build(settings: WebhookSettings) -> Service:
                 base=base,
                 on_change=card_classes.refresh,
             )
-            seal_keys = SealKeys()
+            seal_keys = SealKeys(clock)
             certificate = CertificateWatcher(
                 client,
                 tls,
@@ -77,7 +76,7 @@ def build(settings: WebhookSettings) -> Service:
                 namespace=settings.namespace,
                 secret=settings.tls_secret,
                 service_name=settings.service and f"{settings.service}.{settings.namespace}.svc",
-                on_taken=partial(_learn, seal_keys, clock),
+                on_taken=seal_keys.follow,
             )
             namespaces = NamespaceLabels(client, clock)
             ready_gate.add("inventory", card_classes.problem)
@@ -88,10 +87,10 @@ def build(settings: WebhookSettings) -> Service:
             context = AdmissionContext(
                 classes=card_classes.classes,
                 select=card_classes.select,
-                config=lambda: rules.current,
+                config=partial(attrgetter("value"), rules.config),
                 namespace_labels=namespaces.of,
                 ask_labels=namespaces.fetch,
-                seal=lambda namespace: _seal(seal_keys, namespace, now=clock.now()),
+                seal=seal_keys.seal,
             )
             server = WebhookServer(
                 settings,
@@ -124,14 +123,3 @@ def build(settings: WebhookSettings) -> Service:
         drain_wait_s=settings.drain_wait_s,
         drain_timeout_s=settings.drain_timeout_s,
     )
-
-
-def _seal(seal_keys: SealKeys, namespace: str, *, now: datetime) -> Seal:
-    # A replica that is asked serves a certificate, so there is a key.
-    key, *also = seal_keys.at(now)
-    return Seal(key=key, also=tuple(also), scope=namespace, now=now)
-
-
-def _learn(seal_keys: SealKeys, clock: Clock, secret: Mapping[str, bytes]) -> None:
-    """Learn the seal key derived from the certificate that is served from now on."""
-    seal_keys.learn(seal_key(secret[PRIVATE_KEY_KEY]), now=clock.now())

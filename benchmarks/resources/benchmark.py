@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.figure import Figure
-from benchmarks.fixtures.canned_api import CARDS
+from benchmarks.figure import Figure, percentile
+from benchmarks.fixtures.objects import CARDS
 from benchmarks.resources.rig import POD_LABEL, ResourcesRig, open_resources_rig
 from benchmarks.resources.shipped_roles import cpu_s, peak_mib
 from fracgpu import names
@@ -86,7 +86,7 @@ async def measured(
                 assets, Path(folder), nodes=nodes, pods_per_node=PODS_PER_NODE
             ) as rig,
             _loaded(rig.kube) as load,
-            _scraped(rig.telemetry),
+            _scraped(rig.telemetry) as scrapes_s,
         ):
             await asyncio.sleep(warm_up_s)
             before = (load.created, load.placed)
@@ -102,7 +102,12 @@ async def measured(
         f"{rig.agent_pods} pods on the agent's node; {os.cpu_count()} cores, "
         f"load average {os.getloadavg()[0]:.0f}"
     )
-    return [figure for name in peaks for figure in _of(name, nodes, peaks[name], uses[name], note)]
+    found = [figure for name in peaks for figure in _of(name, nodes, peaks[name], uses[name], note)]
+    for share in (50, 95):
+        took_ms = 1000 * percentile(scrapes_s["deviceplugin"], share)
+        name = f"resources.deviceplugin_{nodes}_nodes_scrape_p{share}"
+        found.append(Figure(name=name, value=round(took_ms, 1), unit="ms", note=note))
+    return found
 
 
 def _of(role: str, nodes: int, peak: float, use: _Use, note: str) -> Iterator[Figure]:
@@ -185,16 +190,18 @@ def _pod(name: str) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _scraped(telemetry: Mapping[str, int]) -> AsyncIterator[None]:
-    """Scrape every role as Prometheus would while the block runs."""
-    urls = [f"http://127.0.0.1:{port}/metrics" for port in telemetry.values()]
-    async with running(*(_scrape(url) for url in urls)):
-        yield
+async def _scraped(telemetry: Mapping[str, int]) -> AsyncIterator[Mapping[str, list[float]]]:
+    """Scrape every role as Prometheus would while the block runs; yield how long each took."""
+    took_s: dict[str, list[float]] = {role: [] for role in telemetry}
+    async with running(*(_scrape(port, took_s[role]) for role, port in telemetry.items())):
+        yield took_s
 
 
-async def _scrape(url: str) -> None:
+async def _scrape(port: int, took_s: list[float]) -> None:
     while True:
-        await asyncio.to_thread(_get, url)
+        began_s = time.perf_counter()
+        await asyncio.to_thread(_get, f"http://127.0.0.1:{port}/metrics")
+        took_s.append(time.perf_counter() - began_s)
         await asyncio.sleep(_SCRAPE_S)
 
 

@@ -1,4 +1,4 @@
-"""A Prometheus that answers the rebalancer's queries for a cluster of ``canned_api``.
+"""A Prometheus that answers the rebalancer's queries for a cluster of ``objects``.
 
 ``python -m benchmarks.resources.canned_prometheus PORT NODES PODS_PER_NODE``
 
@@ -14,7 +14,8 @@ from typing import Any, Final
 import numpy as np
 from aiohttp import web
 
-from benchmarks.fixtures.canned_api import (
+from benchmarks.fixtures.judged_prometheus import Floats, JudgedPrometheus, Remembered
+from benchmarks.fixtures.objects import (
     CARD_MIB,
     CARDS,
     POD_MIB,
@@ -22,7 +23,6 @@ from benchmarks.fixtures.canned_api import (
     card_uuid,
     node_name,
 )
-from benchmarks.fixtures.judged_prometheus import Floats, JudgedPrometheus, Remembered
 from fracgpu.disruption.policy import RebalancerPolicy
 from process.clock import SystemClock
 from rebalancer.usage import promql

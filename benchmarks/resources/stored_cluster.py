@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from benchmarks.fixtures.canned_api import CARD_MIB, CARDS, a_node, a_pod
+from benchmarks.fixtures.objects import CARD_MIB, CARDS, a_node, a_pod
 from fracgpu import names
 
 _AT_ONCE: Final = 100  # puts of one transaction; etcd takes 128 by default (--max-txn-ops)

@@ -9,13 +9,12 @@ from typing import Any, Final
 from certs.rotate_request import RotationRefused, rotate
 from certs.settings import CertsSettings
 from certs.status import CertificateStatus, Report, collect_report
-from cli.cluster import with_cluster
+from cli.cluster import certs_settings, with_cluster
 from cli.flags import LISTS, Output, Parser, add_cluster_flags, add_system_namespace_flag, encode
 from cli.main import CALLED_WRONG, DONE, FAILED
 from kube.client import KubeClient
 from process.clock import SystemClock
 
-_DEFAULTS: Final = CertsSettings()
 _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 _NAMES_SHOWN: Final = 1
 
@@ -24,15 +23,20 @@ def main(argv: Sequence[str]) -> int:
     """Run the subcommand; return 0: valid or done, 1: not so, 2: wrong arguments."""
     try:
         options = arguments().parse_args(argv)
-        settings = _settings(options)
+        given = _given(options)
     except SystemExit as end:  # argparse has printed its help or what is wrong
         return DONE if not end.code else CALLED_WRONG
     except ValueError as error:
         return _complain(CALLED_WRONG, str(error))
     work = _status if options.verb == "status" else _rotate
-    return with_cluster(
-        "certs", options, lambda client: work(client, settings, options), interrupted=FAILED
-    )
+
+    async def run(client: KubeClient) -> int:
+        namespace = options.system_namespace
+        return await work(
+            client, await certs_settings(client, namespace=namespace, **given), options
+        )
+
+    return with_cluster("certs", options, run, interrupted=FAILED)
 
 
 async def _status(client: KubeClient, settings: CertsSettings, options: argparse.Namespace) -> int:
@@ -173,18 +177,19 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _settings(options: argparse.Namespace) -> CertsSettings:
-    return CertsSettings(
-        kubeconfig=options.kubeconfig,
-        namespace=options.system_namespace,
-        services=_words(options.services),
-        clients=_words(options.clients),
-        webhook_configurations=_words(options.webhook_configurations),
-    )
+def _given(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what the flags say instead of the role's own settings.
 
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word for word in text.split(",") if word)
+    Raises:
+        ValueError: they are no names.
+    """
+    given: dict[str, Any] = {
+        field: tuple(word for word in text.split(",") if word)
+        for field in ("services", "clients", "webhook_configurations")
+        if (text := getattr(options, field)) is not None
+    }
+    CertsSettings(**given)
+    return given
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -192,16 +197,12 @@ def arguments() -> argparse.ArgumentParser:
     common = Parser(add_help=False)
     add_cluster_flags(common, formats=LISTS)
     add_system_namespace_flag(common, "--namespace", "-n")
-    for flag, words, what in (
-        ("--services", _DEFAULTS.services, "Services with a serving certificate"),
-        ("--clients", _DEFAULTS.clients, "callers with a client certificate"),
-        (
-            "--webhook-configurations",
-            _DEFAULTS.webhook_configurations,
-            "webhook configurations that trust the authority",
-        ),
+    for flag, what in (
+        ("--services", "Services with a serving certificate"),
+        ("--clients", "callers with a client certificate"),
+        ("--webhook-configurations", "webhook configurations that trust the authority"),
     ):
-        common.add_argument(flag, default=",".join(words), help=f"{what}, separated by commas")
+        common.add_argument(flag, help=f"{what}, separated by commas (default: as the role certs)")
     parser = Parser(
         prog="fracgpu certs", description="The certificates of FracGPU: their state, or new ones."
     )

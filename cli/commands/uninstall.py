@@ -13,7 +13,7 @@ from fracgpu.errors import counted
 from kube.client import KubeClient
 from process.clock import SystemClock
 
-_MOST_PODS_NAMED: Final = 20
+_MOST_NAMED: Final = 20
 # kubelet keeps the slots of a device plugin that has gone for five minutes.
 _WAIT_S: Final = 420.0
 
@@ -91,6 +91,7 @@ def plan_json(plan: RemovalPlan) -> dict[str, Any]:
             for found in plan.objects
         ],
         "namespaces": list(plan.namespaces),
+        "sharedNamespaces": {name: list(others) for name, others in plan.shared.items()},
         "pods": list(plan.pods),
         "moved": list(plan.moved),
     }
@@ -111,6 +112,10 @@ def plan_lines(plan: RemovalPlan) -> list[str]:
     lines = [f"node {node}: {', '.join(words)}" for node, words in plan.on_nodes.items()]
     lines += [f"{found.kind.kind} {found.key}" for found in plan.objects]
     lines += [f"Namespace {name}, with everything in it" for name in plan.namespaces]
+    lines += [
+        f"Namespace {name} stays, because not everything in it is FracGPU's: {_named(others)}"
+        for name, others in plan.shared.items()
+    ]
     if plan.moved:
         lines.append(
             f"{counted(len(plan.moved), 'pod')} marked by a move, each of which goes back to its "
@@ -125,9 +130,9 @@ def plan_lines(plan: RemovalPlan) -> list[str]:
     return lines
 
 
-def _named(pods: Sequence[str]) -> str:
-    more = len(pods) - _MOST_PODS_NAMED
-    return ", ".join(pods[:_MOST_PODS_NAMED]) + (f" and {more} more" if more > 0 else "")
+def _named(objects: Sequence[str]) -> str:
+    more = len(objects) - _MOST_NAMED
+    return ", ".join(objects[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def left_lines(left: Left) -> list[str]:

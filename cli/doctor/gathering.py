@@ -7,8 +7,8 @@ from typing import Any, Final, TypeVar
 
 import yaml
 
-from certs.settings import CertsSettings
 from certs.status import Report, TrustState, collect_report
+from cli.cluster import certs_settings
 from cli.doctor.webhook_probe import ask_webhook
 from component import config_keys, placement_config
 from component.config_keys import refuse_unknown_keys
@@ -206,7 +206,7 @@ class Gatherer:
         return tuple(found)
 
     async def _certificates(self, now: datetime) -> CertificatesFact:
-        settings = CertsSettings(namespace=self._namespace)
+        settings = await certs_settings(self._client, namespace=self._namespace)
         return _certificates_of(await collect_report(self._client, settings, now=now))
 
     async def _admission(self) -> object:

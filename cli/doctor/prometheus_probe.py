@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from typing import Final
 
+from cli.cluster import workload_of
 from cli.prometheus_access import ProxiedPrometheus, rebalancers_url, service_of
 from fracgpu import names
 from fracgpu.doctor.facts import PrometheusFact, Unread
 from fracgpu.doctor.measurements import SERIES
 from kube.client import KubeClient
 from kube.errors import Forbidden
-from kube.kinds import DEPLOYMENTS
 from rebalancer.usage.answers import Sample
 from rebalancer.usage.measured import Querier
 from rebalancer.usage.prometheus import QueryFailed
@@ -40,9 +40,7 @@ async def ask_through_proxy(client: KubeClient, *, namespace: str) -> Prometheus
     Raises:
         KubeError: the Deployment of the rebalancer cannot be read.
     """
-    url = rebalancers_url(
-        await client.get_object(DEPLOYMENTS, names.REBALANCER, namespace=namespace)
-    )
+    url = rebalancers_url(await workload_of(client, names.REBALANCER, namespace=namespace))
     service = service_of(url)
     if service is None:
         return Unread(

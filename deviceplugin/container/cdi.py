@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -180,6 +181,10 @@ class CdiFolder:
             if name.startswith(_FILE_PREFIX)
         )
 
+    def written_s(self, name: str) -> float:
+        """Return when a device's spec was written, as of :func:`modified_s`."""
+        return modified_s(self._folder.glob(f"{_FILE_PREFIX}{name}.*"))
+
     def environments(self) -> Mapping[str, Mapping[str, str]]:
         """Return the environment in each spec of ours, by device name; empty for an invalid spec.
 
@@ -228,6 +233,14 @@ class CdiFolder:
         for mark in self._folder.glob(f"{_FILE_PREFIX}{name}.{'[0-9a-f]' * _NAME_CHARS}"):
             if mark != keep:
                 mark.unlink(missing_ok=True)
+
+
+def modified_s(paths: Iterable[Path]) -> float:
+    """Return when the last of *paths* was modified, in seconds since 1970; inf if not known."""
+    try:
+        return max((path.stat().st_mtime for path in paths), default=math.inf)
+    except OSError:
+        return math.inf
 
 
 def _node(node: DeviceNode) -> dict[str, str]:

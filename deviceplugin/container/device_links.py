@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from deviceplugin.cards.interface import DeviceNode
-from deviceplugin.container.cdi import CdiError, CdiSpec
+from deviceplugin.container.cdi import CdiError, CdiSpec, modified_s
 
 ENV_DIR: Final = "/run/fracgpu"
 _DEV_ROOT: Final = Path("/dev")
@@ -94,6 +94,10 @@ class LinkFolder:
         except OSError as error:
             raise CdiError(f"cannot read {self._root}: {error.strerror or error}") from error
         return frozenset(name for name in found if not name.startswith("."))
+
+    def written_s(self, name: str) -> float:
+        """Return when a device's folder was written, as of :func:`modified_s`."""
+        return modified_s([self._root / name])
 
     def remove(self, name: str) -> None:
         """Remove one device's folder; a running container keeps its files."""

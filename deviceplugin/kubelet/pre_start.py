@@ -127,7 +127,7 @@ class PreStartHandler:
         self._metrics = metrics
         self._on_prepared = on_prepared
         self._history = SlotHistory()
-        self._written_at_s: dict[str, float] = {}
+        self._writing: set[str] = set()  # devices
         # The starts that wait until it is clear whose they are, and what others of the same ids are
         # rejected with meanwhile.
         self._in_doubt: dict[frozenset[str], str] = {}
@@ -297,10 +297,10 @@ class PreStartHandler:
         except SpecBuildError as error:
             raise self._reject("no_outfit", str(error)) from error
         try:
-            self._remove_stale(seen.holders, keep=name)
-            # Set before the write as well: a concurrent start, whose list from kubelet may lack
-            # this container, must not remove the spec as stale.
-            self._written_at_s[name] = self._clock.monotonic()
+            # A concurrent start, whose list from kubelet may lack this container, must not remove
+            # the spec as stale while it is written.
+            self._writing.add(name)
+            self._remove_stale(seen.holders)
             for folder in stores:
                 await _written(folder, spec)
             # The next holder's start waits for this one, and writes its own spec then.
@@ -310,6 +310,8 @@ class PreStartHandler:
                 raise self._reject("handed_on", _REALLOCATED)
         except CdiError as error:
             raise self._reject("cdi_folder", str(error)) from error
+        finally:
+            self._writing.discard(name)
         uid = result.pod.record.uid
         live = {pod.record.uid for pod in seen.pods.values() if pod.record.live}
         self._history.took(
@@ -317,7 +319,6 @@ class PreStartHandler:
         )
         self._history.has_started(slot_ids, pod_uid=uid, container=result.container, live=live)
         self._history.verified(slot_ids, pod_uid="" if result.shared else uid)
-        self._written_at_s[name] = self._clock.monotonic()
         return result
 
     async def _stores(self, name: str, *, shared: bool) -> Sequence[SpecStore]:
@@ -337,15 +338,15 @@ class PreStartHandler:
             # A leftover does no harm: PreStart overwrites it before every use.
             log.warning("stale_specs_kept", reason=str(error))
 
-    def _remove_stale(self, holders: Iterable[SlotHolder], *, keep: str = "") -> None:
-        now_s = self._clock.monotonic()
-        fresh = {name for name, at_s in self._written_at_s.items() if now_s - at_s < _UNLISTED_S}
+    def _remove_stale(self, holders: Iterable[SlotHolder]) -> None:
+        # By the files' own time: the last agent may have written one just before it ended.
+        old_s = self._clock.now().timestamp() - _UNLISTED_S
         held = {device_name(holder.slot_ids) for holder in holders}
         for folder in self._locations.folders:
-            for name in sorted(folder.names() - held - fresh - {keep}):
-                folder.remove(name)
-                self._written_at_s.pop(name, None)
-                log.info("stale_spec_removed", device=name)
+            for name in sorted(folder.names() - held - self._writing):
+                if folder.written_s(name) < old_s:
+                    folder.remove(name)
+                    log.info("stale_spec_removed", device=name)
 
     def _reject(self, outcome: str, text: str) -> PreStartError:
         self._metrics.started(outcome)

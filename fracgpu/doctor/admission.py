@@ -5,9 +5,9 @@ from datetime import timedelta
 from typing import Final
 
 from fracgpu.doctor.cures import install_again
-from fracgpu.doctor.facts import Facts, Json, known, name_of, named
+from fracgpu.doctor.facts import Facts, Json, Unread, known, labels_of, name_of, named
 from fracgpu.doctor.finding import Check, Finding, error, warning
-from fracgpu.doctor.installation import CERTS, WEBHOOK, outside
+from fracgpu.doctor.installation import CERTS, WEBHOOK, outside, workload_of
 from fracgpu.doctor.ranking import (
     CERTIFICATES,
     INSTALLED,
@@ -50,7 +50,13 @@ BINDINGS: Final[Mapping[str, str]] = {
 _MAY_SELECT: Final = ("fracgpu-device", "fracgpu-foreign-assignments")
 _MUTATING: Final = ("pods.fracgpu.io", "dialects.pods.fracgpu.io")
 _EXPIRES_SOON: Final = timedelta(days=7)  # renewed with ten days left at least, as shipped
-_LOGS: Final = "kubectl -n {} logs deployment/fracgpu-certs"
+
+
+def _logs(facts: Facts) -> str:
+    there = () if isinstance(facts.deployments, Unread) else facts.deployments
+    body = workload_of(there, CERTS)
+    name = CERTS if body is None else name_of(body)
+    return f"kubectl -n {facts.system_namespace} logs deployment/{name}"
 
 
 def _registered(facts: Facts) -> Iterator[Finding]:
@@ -92,7 +98,7 @@ def _trusted(facts: Facts) -> Iterator[Finding]:
     for row in known(facts.certificates).mistrust:
         yield error(
             f"webhook {row.webhook}: {row.problem}, so the API server cannot call it",
-            cure=f"the role certs writes the CA bundle; {_LOGS.format(facts.system_namespace)} "
+            cure=f"the role certs writes the CA bundle; {_logs(facts)} "
             f"says why it does not; then fracgpu certs status",
             breaks=[WEBHOOK_TRUST],
             needs=[workload(CERTS), CERTIFICATES, INSTALLED],
@@ -104,7 +110,7 @@ def _certificates(facts: Facts) -> Iterator[Finding]:
         if row.problem:
             yield error(
                 f"Secret {row.secret}: {row.problem}",
-                cure=f"fracgpu certs rotate; {_LOGS.format(facts.system_namespace)} says why the "
+                cure=f"fracgpu certs rotate; {_logs(facts)} says why the "
                 "role certs did not do it by itself",
                 breaks=[CERTIFICATES],
                 needs=[workload(CERTS), INSTALLED],
@@ -114,8 +120,7 @@ def _certificates(facts: Facts) -> Iterator[Finding]:
             yield warning(
                 f"Secret {row.secret}: its certificate expires in {_days(left)}, and should have "
                 "been renewed",
-                cure=f"fracgpu certs rotate; {_LOGS.format(facts.system_namespace)} says why it "
-                "was not renewed",
+                cure=f"fracgpu certs rotate; {_logs(facts)} says why it was not renewed",
                 needs=[workload(CERTS)],
             )
 
@@ -126,17 +131,23 @@ def _days(left: timedelta) -> str:
 
 def _endpoints(facts: Facts) -> Iterator[Finding]:
     outside(facts)
+    configuration = named(known(facts.mutating_webhooks), WEBHOOK) or {}
+    services = {
+        (each.get("clientConfig") or {}).get("service", {}).get("name")
+        for each in configuration.get("webhooks") or ()
+    }
+    service = next(filter(None, services), WEBHOOK)
     ready = [
         endpoint
         for body in known(facts.slices)
-        if body["metadata"].get("labels", {}).get("kubernetes.io/service-name") == WEBHOOK
+        if labels_of(body).get("kubernetes.io/service-name") == service
         for endpoint in body.get("endpoints") or ()
         if (endpoint.get("conditions") or {}).get("ready", True)
     ]
     if not ready:
         namespace = facts.system_namespace
         yield error(
-            f"Service {namespace}/{WEBHOOK} has no ready endpoint: every pod that requests a share "
+            f"Service {namespace}/{service} has no ready endpoint: every pod that requests a share "
             "is refused",
             cure=f"kubectl -n {namespace} describe pods -l app.kubernetes.io/name={WEBHOOK}",
             breaks=[WEBHOOK_ENDPOINTS],

@@ -1,22 +1,31 @@
-"""The names of our workloads, and whether they run in this cluster."""
+"""The names of our roles, and whether their workloads run in this cluster."""
 
 from collections.abc import Mapping
 from typing import Final
 
 from fracgpu import names
-from fracgpu.doctor.facts import Facts, Json, NotKnownError, Unread, known, name_of, named
+from fracgpu.doctor.facts import (
+    Facts,
+    Json,
+    NotKnownError,
+    Objects,
+    Unread,
+    known,
+    labels_of,
+    name_of,
+    named,
+)
 
 WEBHOOK: Final = "fracgpu-webhook"
-"""Name of the webhook's configurations, Service and Deployment."""
+"""Name of the webhook's configurations, and of its role."""
 SCHEDULER: Final = "fracgpu-scheduler"
 CERTS: Final = "fracgpu-certs"
 AGENT: Final = "fracgpu-deviceplugin"
-"""Name of the agent's DaemonSet, and of its pods by the label app.kubernetes.io/name."""
 
 DEPLOYMENTS: Final = (WEBHOOK, SCHEDULER, names.REBALANCER, CERTS)
 
 APP_LABEL: Final = "app.kubernetes.io/name"
-"""The label of our pods that names their workload."""
+"""The label of workloads and pods that names the role; the chart may call a workload otherwise."""
 
 
 def outside(facts: Facts) -> None:
@@ -35,8 +44,18 @@ def outside(facts: Facts) -> None:
 
 
 def workloads_of(facts: Facts) -> Mapping[str, Json]:
-    """Return our Deployments and DaemonSet by name; none of the latter where they are unread."""
+    """Return our Deployments and DaemonSet by role; none of the latter where they are unread."""
     there = [*known(facts.deployments)]
     if not isinstance(facts.daemon_sets, Unread):
         there += facts.daemon_sets
-    return {name_of(body): body for body in there if name_of(body) in (*DEPLOYMENTS, AGENT)}
+    return {role_of(body): body for body in there if role_of(body) in (*DEPLOYMENTS, AGENT)}
+
+
+def role_of(body: Json) -> str:
+    """Return the role whose workload this is."""
+    return labels_of(body).get(APP_LABEL) or name_of(body)
+
+
+def workload_of(objects: Objects, role: str) -> Json | None:
+    """Return the workload of a role, or None."""
+    return next((body for body in objects if role_of(body) == role), None)

@@ -8,7 +8,7 @@ from fracgpu import names
 from fracgpu.doctor.cures import change, install_again
 from fracgpu.doctor.facts import Facts, Unread, known, named
 from fracgpu.doctor.finding import Check, Finding, Severity, error, warning
-from fracgpu.doctor.installation import AGENT
+from fracgpu.doctor.installation import AGENT, workload_of
 from fracgpu.doctor.ranking import ALL_AGENTS, INSTALLED, SHARING_NODES, workload
 
 
@@ -74,7 +74,7 @@ def _prometheus(facts: Facts) -> Iterator[Finding]:
             "usage to go by, and moves nothing",
             cure="set its address: "
             + change(
-                named(deployments, names.REBALANCER) or {},
+                workload_of(deployments, names.REBALANCER) or {},
                 "--set prometheus.url=URL",
                 otherwise="FRACGPU_REBALANCER_PROMETHEUS_URL of Deployment fracgpu-rebalancer (the "
                 "chart's prometheus.url)",

@@ -20,12 +20,11 @@ from fracgpu.doctor.facts import (
     known,
     labels_of,
     name_of,
-    named,
     requests_memory,
     template_of,
 )
 from fracgpu.doctor.finding import Check, Finding, error, warning
-from fracgpu.doctor.installation import AGENT, APP_LABEL, outside
+from fracgpu.doctor.installation import AGENT, APP_LABEL, outside, role_of, workload_of
 from fracgpu.doctor.ranking import (
     ALL_AGENTS,
     INSTALLED,
@@ -81,7 +80,7 @@ def _agent_missing(facts: Facts, node: Json, pods: Sequence[Json]) -> Finding | 
     if not here:
         return error(
             f"node {name} has the label {names.SHARE_LABEL}=true and no agent",
-            cure=f"{kubectl} describe daemonset {AGENT}",
+            cure=f"{kubectl} describe daemonset -l {APP_LABEL}={AGENT}",
             breaks=[agent_on(name)],
             needs=[_taint_of(name), workload(AGENT), runtime_class_of(AGENT), INSTALLED],
         )
@@ -103,7 +102,7 @@ def _taint_of(node: str) -> str:
 def _logs(facts: Facts, node: str) -> str:
     """Return the command that shows the log of a node's agent."""
     kubectl = f"kubectl -n {facts.system_namespace}"
-    pod = f"-l app.kubernetes.io/name={AGENT} --field-selector spec.nodeName={node}"
+    pod = f"-l {APP_LABEL}={AGENT} --field-selector spec.nodeName={node}"
     return f"{kubectl} logs $({kubectl} get pods -o name {pod})"
 
 
@@ -242,7 +241,7 @@ def _words(taint: Taint) -> str:
 
 
 def _tolerated(facts: Facts) -> Iterator[Finding]:
-    agent = named(known(facts.daemon_sets), AGENT)
+    agent = workload_of(known(facts.daemon_sets), AGENT)
     rules = _rules(template_of(agent).get("spec", {})) if agent is not None else None
     waiting = [pod for pod in known(facts.waiting) if requests_memory(pod)]
     for node in _sharing(facts):
@@ -269,7 +268,7 @@ def _tolerate(agent: Json, taint: Taint) -> str:
     return change(
         agent,
         f"--set-json 'deviceplugin.tolerations={json.dumps(wanted)}'",
-        otherwise=f"add the toleration to DaemonSet {AGENT} in your kustomization.yaml",
+        otherwise=f"add the toleration to DaemonSet {name_of(agent)} in your kustomization.yaml",
     )
 
 
@@ -336,7 +335,7 @@ def _runtime_classes(facts: Facts) -> Iterator[Finding]:
         for body in workloads:
             wanted = template_of(body).get("spec", {}).get("runtimeClassName")
             if wanted and wanted not in there:
-                role = name_of(body).removeprefix("fracgpu-")
+                role = role_of(body).removeprefix("fracgpu-")
                 unset = change(
                     body,
                     f"--set {role}.runtimeClassName=",

@@ -22,6 +22,8 @@ from fracgpu.doctor.installation import (
     SCHEDULER,
     WEBHOOK,
     outside,
+    role_of,
+    workload_of,
     workloads_of,
 )
 from fracgpu.doctor.ranking import (
@@ -141,12 +143,12 @@ def _replicas(facts: Facts) -> Iterator[Finding]:
     outside(facts)
     deployments = known(facts.deployments)
     for name in DEPLOYMENTS:
-        body = named(deployments, name)
+        body = workload_of(deployments, name)
         if body is not None:
             yield from _available(facts, body)
         elif name != CERTS:  # cert-manager may make the certificates
             yield _missing("Deployment", name, facts)
-    if named(known(facts.daemon_sets), AGENT) is None:
+    if workload_of(known(facts.daemon_sets), AGENT) is None:
         yield _missing("DaemonSet", AGENT, facts)
 
 
@@ -160,12 +162,12 @@ def _missing(kind: str, name: str, facts: Facts) -> Finding:
 
 
 def _available(facts: Facts, body: Json) -> Iterator[Finding]:
-    name, namespace = name_of(body), facts.system_namespace
+    name, app, namespace = name_of(body), role_of(body), facts.system_namespace
     wanted = body.get("spec", {}).get("replicas", 1)
     there = body.get("status", {}).get("availableReplicas") or 0
     if wanted == 0:
-        role = name.removeprefix("fracgpu-")
-        flags = [f"--set {role}.replicas=2"] if name != CERTS else []
+        role = app.removeprefix("fracgpu-")
+        flags = [f"--set {role}.replicas=2"] if app != CERTS else []
         yield error(
             f"Deployment {name} is scaled to 0 replicas",
             cure=change(
@@ -173,25 +175,25 @@ def _available(facts: Facts, body: Json) -> Iterator[Finding]:
                 *flags,
                 otherwise=f"kubectl -n {namespace} scale deployment {name} --replicas=2",
             ),
-            breaks=[workload(name)],
+            breaks=[workload(app)],
         )
     elif there < wanted:
         why = _not_created(body)
         found = error if there == 0 else warning
         yield found(
             f"Deployment {name} has {there} of {counted(wanted, 'replica')} available{why}",
-            cure=f"kubectl -n {namespace} describe pods -l {APP_LABEL}={name}",
-            breaks=[workload(name)] if there == 0 else (),
+            cure=f"kubectl -n {namespace} describe pods -l {APP_LABEL}={app}",
+            breaks=[workload(app)] if there == 0 else (),
             # The scheduler's pods wait for their client certificate.
             needs=[
-                pods_of(name),
+                pods_of(app),
                 *(
                     pod(name_of(each))
                     for each in known(facts.pods)
-                    if labels_of(each).get(APP_LABEL) == name
+                    if labels_of(each).get(APP_LABEL) == app
                 ),
-                runtime_class_of(name),
-                *([CERTIFICATES, workload(CERTS)] if name == SCHEDULER else ()),
+                runtime_class_of(app),
+                *([CERTIFICATES, workload(CERTS)] if app == SCHEDULER else ()),
             ],
         )
 

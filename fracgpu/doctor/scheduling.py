@@ -6,7 +6,16 @@ from typing import Final
 
 from fracgpu import names
 from fracgpu.doctor.cures import install_again
-from fracgpu.doctor.facts import Facts, Json, NotKnownError, known, named, requests_memory, time_of
+from fracgpu.doctor.facts import (
+    Facts,
+    Json,
+    NotKnownError,
+    known,
+    name_of,
+    named,
+    requests_memory,
+    time_of,
+)
 from fracgpu.doctor.finding import Check, Finding, error, warning
 from fracgpu.doctor.installation import SCHEDULER, outside
 from fracgpu.doctor.ranking import EXTENDER_LEADER, INSTALLED, PROFILE, workload
@@ -14,6 +23,7 @@ from fracgpu.errors import counted
 
 EXTENDER_LEASE: Final = "fracgpu-scheduler-extender"
 LEADER_SLICE: Final = "fracgpu-scheduler-leader"
+_LEADERS: Final = "-scheduler-leader"  # whatever the chart's names begin with
 
 _ALL: Final = 100
 # What the clocks of replicas, of the API server and of the caller may differ.
@@ -108,13 +118,14 @@ def _leads(facts: Facts) -> Iterator[Finding]:
     yield from _lease_problem(facts, EXTENDER_LEASE, SCHEDULER, "no pod gets a card")
     outside(facts)
     holder = _holder(facts, EXTENDER_LEASE)
-    slice_ = named(known(facts.slices), LEADER_SLICE)
+    slice_ = next((one for one in known(facts.slices) if name_of(one).endswith(_LEADERS)), None)
+    name = LEADER_SLICE if slice_ is None else name_of(slice_)
     cure = f"kubectl -n {facts.system_namespace} logs -l app.kubernetes.io/name=fracgpu-scheduler"
     addresses = _addresses(slice_) if slice_ is not None else []
     if not addresses:
         what = "is missing" if slice_ is None else "has no endpoint"
         yield error(
-            f"EndpointSlice {LEADER_SLICE} {what}: kube-scheduler cannot reach the extender",
+            f"EndpointSlice {name} {what}: kube-scheduler cannot reach the extender",
             cure=cure,
             needs=[EXTENDER_LEADER, workload(SCHEDULER), INSTALLED],
         )
@@ -125,10 +136,10 @@ def _leads(facts: Facts) -> Iterator[Finding]:
     address = pod.get("status", {}).get("podIP")
     if address and address not in addresses:
         yield error(
-            f"EndpointSlice {LEADER_SLICE} has {', '.join(addresses)}, but the leader {holder} has "
+            f"EndpointSlice {name} has {', '.join(addresses)}, but the leader {holder} has "
             f"{address}: kube-scheduler asks another address",
             cure=f"{cure} (leader_not_announced); kubectl -n {facts.system_namespace} delete "
-            f"endpointslice {LEADER_SLICE}: the leader writes it anew",
+            f"endpointslice {name}: the leader writes it anew",
         )
 
 

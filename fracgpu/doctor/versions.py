@@ -20,6 +20,7 @@ from fracgpu.doctor.facts import (
     time_of,
 )
 from fracgpu.doctor.finding import Check, Finding, error, warning
+from fracgpu.doctor.installation import SCHEDULER, workload_of
 from fracgpu.doctor.ranking import INSTALLED
 from fracgpu.k8s.release import (
     Release,
@@ -70,7 +71,7 @@ def _kubernetes(facts: Facts) -> Iterator[Finding]:
 
 def _kube_scheduler(facts: Facts) -> Iterator[Finding]:
     server = release_of(known(facts.server_version))
-    deployment = named(known(facts.deployments), "fracgpu-scheduler")
+    deployment = workload_of(known(facts.deployments), SCHEDULER)
     template = template_of(deployment) if deployment is not None else {}
     ours = kube_scheduler_of(template) if template.get("spec") else None
     if server is None or ours is None:

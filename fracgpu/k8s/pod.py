@@ -2,7 +2,7 @@
 
 Two decoders stand beside this one, for a reason: that of bound pods, which skips most of this and
 of which a scheduler needs 100,000 (`fracgpu.state.bound_pod`), and that of admission, which is
-strict and keeps the order of fields (`webhook.admission.pod`).
+strict and keeps the order of fields (`webhook.admission.review`).
 """
 
 from collections.abc import Mapping, Sequence

@@ -7,11 +7,9 @@ wrote the data; it is valid for as long as one request can last.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -76,25 +74,6 @@ class GrantNote(msgspec.Struct, frozen=True, kw_only=True):
         return (mine.class_mib, mine.containers) == (theirs.class_mib, theirs.containers)
 
 
-class NoteDraft(msgspec.Struct, frozen=True, gc=False):
-    """The annotation before it is dated and sealed, to be used again and again.
-
-    Attributes:
-        words: for people.
-        data: the data in JSON, up to where the time comes.
-    """
-
-    words: str
-    data: str
-
-
-def draft_of(granted: GrantNote) -> NoteDraft:
-    """Return the draft of a note."""
-    # The time and the seal are the last fields, and are left out while they are empty.
-    undated = msgspec.json.encode(msgspec.structs.replace(granted.data, at="", seal=""))
-    return NoteDraft(granted.words, undated[:-1].decode())
-
-
 class Seal(msgspec.Struct, frozen=True, kw_only=True):
     """Seals what the webhook writes, and verifies seals.
 
@@ -110,12 +89,13 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
     scope: str = ""
     now: datetime = datetime(1970, 1, 1, tzinfo=UTC)
 
-    def write(self, draft: NoteDraft) -> str:
+    def write(self, granted: GrantNote) -> str:
         """Return the text of the annotation, dated and sealed."""
         at = self.now.astimezone(UTC).isoformat(timespec="seconds")[: -len("+00:00")] + "Z"
-        unsealed = f'{draft.data},"at":"{at}"'
-        seal = self._over(draft.words, f"{unsealed}}}".encode(), self.key)
-        return f'{draft.words}\n{unsealed},"seal":"{seal}"}}'
+        dated = msgspec.structs.replace(granted.data, at=at, seal="")
+        seal = self._over(granted.words, msgspec.json.encode(dated), self.key)
+        sealed = msgspec.json.encode(msgspec.structs.replace(dated, seal=seal))
+        return f"{granted.words}\n{sealed.decode()}"
 
     def holds(self, granted: GrantNote) -> bool:
         """Report whether the webhook wrote it, for this namespace and within its lifetime."""
@@ -134,15 +114,7 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
 
     def _over(self, words: str, unsealed: bytes, key: bytes) -> str:
         parts = (self.scope.encode(), words.encode(), unsealed)
-        digest = _keyed(key).copy()
-        digest.update(b"\0".join(parts))
-        return digest.hexdigest()[:_SEAL_CHARS]
-
-
-@lru_cache(maxsize=16)
-def _keyed(key: bytes) -> hmac.HMAC:
-    """Return an HMAC without data, to be copied: setting one up takes most of a seal's time."""
-    return hmac.new(key, digestmod=hashlib.sha256)
+        return hmac.digest(key, b"\0".join(parts), "sha256").hex()[:_SEAL_CHARS]
 
 
 NO_SEAL: Final = Seal()

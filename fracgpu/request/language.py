@@ -1,6 +1,6 @@
-"""The request language: a strict parser of our annotations and limits."""
+"""The request language: a strict parser of our annotations, and of our resources in limits."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from fractions import Fraction
 from typing import Final, TypeVar
@@ -8,11 +8,16 @@ from typing import Final, TypeVar
 from fracgpu import names
 from fracgpu.cards.card import FULL_CORES
 from fracgpu.cards.card_class import model_key
-from fracgpu.errors import RequestError, listed, shorten
+from fracgpu.errors import PodField, RequestError, listed, shorten
 from fracgpu.globs import MAX_GLOB_CHARS, is_glob
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
-from fracgpu.request import resource_limits
-from fracgpu.request.bounds import MAX_GLOBS, MAX_GLOBS_CHARS, refuse_beyond
+from fracgpu.request.bounds import (
+    MAX_CONTAINERS,
+    MAX_GLOBS,
+    MAX_GLOBS_CHARS,
+    MAX_NAME_CHARS,
+    MAX_VALUE_CHARS,
+)
 from fracgpu.request.need import (
     Choice,
     Isolation,
@@ -22,17 +27,10 @@ from fracgpu.request.need import (
     Strategy,
     Topology,
 )
-from fracgpu.request.resource_limits import (
-    any_of_ours,
-    limit_of,
-    parse_resource_limits,
-    split_over_cards,
-)
 from fracgpu.spelling import did_you_mean, nearest, room_for_list
-from fracgpu.units import Mib, parse_count, parse_memory_mib, parse_share
+from fracgpu.units import Mib, parse_count, parse_memory_mib, parse_mib, parse_share
 
-MAX_CARDS: Final = resource_limits.MAX_CARDS
-
+MAX_CARDS: Final = 64
 
 _PAIRS: Final = "one item, or pairs 'container=item, container=item'"
 
@@ -112,6 +110,34 @@ def parse_request(
         rebalance=rebalance,
         topology=topology,
     )
+
+
+def refuse_beyond(annotations: Mapping[str, str], containers: Sequence[ContainerSpec]) -> None:
+    """Reject a pod beyond the bounds; the work does not depend on the length of its values.
+
+    Raises:
+        RequestError: too many containers, or too long a container name or annotation of ours.
+    """
+    if len(containers) > MAX_CONTAINERS:
+        raise RequestError(
+            field="the pod",
+            found=f"{len(containers)} containers",
+            wanted=f"at most {MAX_CONTAINERS} containers in a pod that asks for a share of a card",
+        )
+    for spec in containers:
+        if len(spec.name) > MAX_NAME_CHARS:
+            raise RequestError(
+                field="the name of a container",
+                found=spec.name,
+                wanted=f"at most {MAX_NAME_CHARS} characters",
+            )
+    for key in names.REQUEST_KEYS:
+        if key in annotations and len(annotations[key]) > MAX_VALUE_CHARS:
+            raise RequestError(
+                field=key,
+                found=annotations[key],
+                wanted=f"at most {MAX_VALUE_CHARS} characters",
+            )
 
 
 def _ours(annotations: Mapping[str, str], containers: Sequence[ContainerSpec]) -> bool:
@@ -280,3 +306,87 @@ def _choice(annotations: Mapping[str, str], key: str, offered: type[_E]) -> _E |
         hint = did_you_mean(text, known)
     wanted = f"one of {', '.join(known)}" if len(known) > 1 else f"'{known[0]}'"
     raise RequestError(field=key, found=text, wanted=wanted, hint=hint)
+
+
+def any_of_ours(keys: Iterable[str]) -> bool:
+    """Report whether any of *keys* has our prefix."""
+    for key in keys:  # noqa: SIM110 - each pod is asked this often, and a generator takes longer
+        if key.startswith(names.PREFIX):
+            return True
+    return False
+
+
+def parse_resource_limits(spec: ContainerSpec) -> tuple[Mib | None, int | None]:
+    """Return MiB and slots from a container's limits; requests may only repeat them."""
+    if not any_of_ours(spec.limits) and not any_of_ours(spec.requests):
+        return None, None  # nearly every container
+    _refuse_other_resources(spec)
+    mib = slots = None
+    if names.GPU_MEM in spec.limits:
+        field = limit_of(names.GPU_MEM, spec.name)
+        mib = parse_mib(spec.limits[names.GPU_MEM], field=field)
+    if names.GPU_SLOT in spec.limits:
+        slots = parse_count(
+            spec.limits[names.GPU_SLOT],
+            field=limit_of(names.GPU_SLOT, spec.name),
+            low=1,
+            high=MAX_CARDS,
+            wanted=f"what the webhook writes; set {names.GPU_MEM} instead",
+        )
+    for key in (names.GPU_MEM, names.GPU_SLOT):
+        if key in spec.requests and spec.requests[key] != spec.limits.get(key):
+            _refuse_other_request(key, spec, limit=mib if key == names.GPU_MEM else slots)
+    return mib, slots
+
+
+def limit_of(key: str, container: str) -> PodField:
+    """Return the place of a limit as errors write it."""
+    return PodField(key, container=container, amounts="limits")
+
+
+def _refuse_other_resources(spec: ContainerSpec) -> None:
+    for place, amounts in (("limits", spec.limits), ("requests", spec.requests)):
+        for key in sorted(amounts):
+            if key.startswith(names.PREFIX) and key not in (names.GPU_MEM, names.GPU_SLOT):
+                raise RequestError(
+                    field=PodField(key, container=spec.name, amounts=place),
+                    found=amounts[key],
+                    wanted=f"{names.GPU_MEM} in whole MiB",
+                    hint=f"use the annotation {names.CARDS} for several cards",
+                )
+
+
+def _refuse_other_request(key: str, spec: ContainerSpec, *, limit: int | None) -> None:
+    """Raise for a request that differs from its limit; ``8000`` and ``8k`` are one amount."""
+    field = PodField(key, container=spec.name, amounts="requests")
+    if limit is None:
+        raise RequestError(
+            field=field,
+            found=spec.requests[key],
+            wanted="the same amount in limits",
+            hint=f"set {names.GPU_MEM} in limits alone",
+        )
+    if parse_mib(spec.requests[key], field=field) != limit:
+        raise RequestError(
+            field=field,
+            found=spec.requests[key],
+            wanted=f"what its limits say, {limit}",
+            hint="leave the request out; Kubernetes copies the limit",
+        )
+
+
+def split_over_cards(total_mib: Mib, cards: int, container: str) -> Mib:
+    """Return a container's MiB per card: its total, split evenly over its cards.
+
+    Raises:
+        RequestError: the total is not a multiple of *cards*.
+    """
+    if total_mib % cards:
+        below = total_mib - total_mib % cards
+        raise RequestError(
+            field=limit_of(names.GPU_MEM, container),
+            found=str(total_mib),
+            wanted=f"a number of MiB that divides evenly over its {cards} cards",
+            hint=f"'{max(below, cards)}' would do",
+        )
+    return Mib(total_mib // cards)

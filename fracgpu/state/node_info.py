@@ -42,7 +42,7 @@ def read_offered_node(body: bytes) -> NodeCards:
         WireError: *body* is not a node.
     """
     node = decode_node(body)
-    return replace(node_cards_of(node), schedulable=_is_ready(node))
+    return replace(node_cards_of(node), schedulable=not why_no_pod_starts(node))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ def node_cards_of(node: Node) -> NodeCards:
         cards=read(names.NODE_CARDS, read_cards, ()),
         cordons=read(names.NODE_CORDONS, read_cordons, ()),
         shared=labels.get(names.SHARE_LABEL) == "true",
-        schedulable=not node.spec.unschedulable and _is_ready(node),
+        schedulable=not node.spec.unschedulable and not why_no_pod_starts(node),
         unschedulable=node.spec.unschedulable,
         soft_taints=taints_of(node, effects=SOFT_EFFECTS),
         labels=labels,
@@ -103,14 +103,18 @@ def node_cards_of(node: Node) -> NodeCards:
     )
 
 
-def _is_ready(node: Node) -> bool:
-    """Report whether a pod that comes would start, cordoned or not.
+def why_no_pod_starts(node: Node) -> str:
+    """Return why a pod that comes would not start there, cordoned or not; empty if it would.
 
     It would fail where the agent says that kubelet does not know it.
     """
-    return node.ready and not any(
+    if not node.ready:
+        return f"node {node.metadata.name} is not Ready"
+    if any(
         condition.type == names.SHARING_CONDITION
         and condition.status == "False"
         and condition.reason == names.AGENT_NOT_REGISTERED
         for condition in node.status.conditions or ()
-    )
+    ):
+        return f"kubelet on node {node.metadata.name} does not know the node agent"
+    return ""

@@ -267,12 +267,12 @@ class Http2Connection(asyncio.Protocol):
             return
         size = len(event.data)
         if len(reading.body) + size > bodies.largest:
-            told = f"want at most {bodies.largest} bytes\n"
-            self._cut(stream, Answer(_TOO_LARGE, told.encode()))
+            reason = f"want at most {bodies.largest} bytes\n"
+            self._cut(stream, Answer(_TOO_LARGE, reason.encode()))
         elif bodies.held + size > bodies.most:
             # This one is not too large, and may be sent again when others are answered.
-            told = f"{bodies.held} bytes of other requests are held\n"
-            self._cut(stream, Answer(_BUSY, told.encode()))
+            reason = f"{bodies.held} bytes of other requests are held\n"
+            self._cut(stream, Answer(_BUSY, reason.encode()))
         else:
             reading.body += event.data
             bodies.held += size

@@ -8,7 +8,10 @@ from process.telemetry import Answer
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A whole request; *path* is without its query, *accept* is the header of that name."""
+    """A request with its entire body.
+
+    *path* is without its query, *accept* is the header of that name.
+    """
 
     method: str
     path: str

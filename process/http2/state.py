@@ -13,8 +13,6 @@ from h2.connection import (
 )
 from h2.settings import SettingCodes, Settings
 
-from process.http2.header_blocks import RememberingDecoder, RememberingEncoder
-
 STREAMS: Final = 256
 """Requests at once on a connection, those included that the caller has given up."""
 
@@ -68,7 +66,6 @@ def new_state() -> H2Connection:
             SettingCodes.INITIAL_WINDOW_SIZE: _STREAM_WINDOW_BYTES,
         },
     )
-    state.encoder, state.decoder = RememberingEncoder(), RememberingDecoder()
     state.decoder.max_header_list_size = _HEADERS_BYTES  # the settings only announce it
     state.initiate_connection()
     state.increment_flow_control_window(_CONNECTION_WINDOW_BYTES - _DEFAULT_WINDOW_BYTES)

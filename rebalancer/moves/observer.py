@@ -15,6 +15,7 @@ from fracgpu.k8s.node import decode_node
 from fracgpu.k8s.pod import Pod, decode_pod
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.move_object import MovePhase
+from fracgpu.state.node_info import why_no_pod_starts
 from fracgpu.state.pod_info import PodInfo, decode_pod_info, pod_info_of
 from kube.client import KubeClient
 from kube.errors import KubeDecodeError, NotFound
@@ -117,7 +118,7 @@ class Observer:
             return f"node {node} was deleted"
         if found.spec.unschedulable:
             return f"node {node} is cordoned"
-        return "" if found.ready else f"node {node} is not Ready"
+        return why_no_pod_starts(found)
 
 
 def victim_of(pod: PodInfo | None, *, uid: str) -> VictimFacts:

@@ -7,7 +7,7 @@ API server does not answer, the assumption stays: unknown is not free.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final, Protocol
@@ -127,6 +127,10 @@ class Assumptions:
         """
         if record.live and record.node and record.assignment is not None:
             self.count(record, node=record.node, assignment=record.assignment, move=record.move)
+
+    def under_way(self) -> Iterable[str]:
+        """Return the pods of which a Binding may be under way; of one merely nominated none is."""
+        return (uid for uid, one in self._ledger.assumed.items() if not one.nominated)
 
     def forget(self, uid: str) -> None:
         """Drop an assumption that has proved wrong."""

@@ -159,6 +159,8 @@ class Binder:
             if not isinstance(outcome, _Conflicted):
                 return outcome
             found = await self._read(args)
+            # Not before: while the pod is read, its cards are nobody else's.
+            self._assumptions.forget(args.uid)
             if isinstance(found, BindRefusal):
                 return found
             pod = found
@@ -273,7 +275,6 @@ class Binder:
             self._assumptions.forget(args.uid)
             return BindRefusal(reason="this replica no longer leads")
         except Conflict:
-            self._assumptions.forget(args.uid)
             return _Conflicted()
         except NotFound:
             self._assumptions.forget(args.uid)

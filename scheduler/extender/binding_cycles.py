@@ -4,13 +4,14 @@ kube-scheduler filters one pod after the other, but binds each beside that. A po
 to be made first is nominated to its node meanwhile, and both a Binding and a nomination take some
 milliseconds to arrive here. Until then its cards would be free for the next pod; and one that was
 made a volume on a node cannot go to another any more. So where either of two pods has claims, the
-second waits until the first is bound, nominated, or has been written a failure into its status.
+second waits until the first is bound, nominated, gone, or has got a failure written into its
+status. Other events of the first say nothing of that, such as one that is late.
 """
 
 import asyncio
 import math
-from collections.abc import Awaitable
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
 
 from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock, wait_at_most
@@ -22,6 +23,11 @@ from scheduler.extender.api import FilterResult
 _LIMIT_S: Final = 0.5
 
 
+class _Open(NamedTuple):
+    pod: PodInfo  # as it was filtered
+    until_s: float
+
+
 class BindingCycles:
     """The pods that filter has passed and of which nothing has been heard since.
 
@@ -29,14 +35,32 @@ class BindingCycles:
         nominations: counted before a pod is filtered.
         changes: signals pod events.
         clock: bounds the wait.
+        find: returns the informer's copy of a pending pod by namespace and name, or None.
     """
 
-    def __init__(self, nominations: Nominations, changes: ChangeSignal, clock: Clock) -> None:
+    def __init__(
+        self,
+        nominations: Nominations,
+        changes: ChangeSignal,
+        clock: Clock,
+        *,
+        find: Callable[[str, str], PodInfo | None],
+    ) -> None:
         self._nominations = nominations
         self._clock = clock
-        self._open: dict[str, tuple[float, bool]] = {}  # UID: until when, and has it claims
+        self._find = find
+        self._open: dict[str, _Open] = {}
         self._next = asyncio.Event()
-        changes.listen(self.settle)
+        changes.listen(self._hear)
+
+    def _hear(self, uid: str) -> None:
+        known = self._open.get(uid)
+        if known is None:
+            return
+        record = known.pod.record
+        pod = self._find(record.namespace, record.name)
+        if pod is None or pod.record.uid != uid or _state(pod) != _state(known.pod):
+            self.settle(uid)
 
     def settle(self, uid: str) -> None:
         """Take note that a pod was bound, nominated, refused or deleted."""
@@ -63,17 +87,32 @@ class BindingCycles:
         self._nominations.filtered(pod, fits=bool(result.passed))
         if result.passed:
             until_s = self._clock.monotonic() + _LIMIT_S
-            self._open[pod.record.uid] = (until_s, pod.has_claims)
+            self._open[pod.record.uid] = _Open(pod, until_s)
 
     def _left_s(self, pod: PodInfo) -> float:
         """Return for how long filter should wait at most; 0 or less if not at all."""
         if not self._open or pod.need is None:
             return 0.0
         now_s, uid = self._clock.monotonic(), pod.record.uid
-        ends = (
-            (until_s, one) for one, (until_s, has) in self._open.items() if has or pod.has_claims
+        last_s = max(
+            (
+                known.until_s
+                for one, known in self._open.items()
+                if one != uid and (known.pod.has_claims or pod.has_claims)
+            ),
+            default=-math.inf,
         )
-        last_s = max((until_s for until_s, one in ends if one != uid), default=-math.inf)
-        for old in [one for one, (until_s, _) in self._open.items() if until_s <= now_s]:
+        for old in [one for one, known in self._open.items() if known.until_s <= now_s]:
             del self._open[old]
         return last_s - now_s
+
+
+def _state(pod: PodInfo) -> tuple[object, ...]:
+    """Return what changes when a pod is nominated or deleted, or finds no node."""
+    return (
+        pod.nominated_node,
+        pod.unschedulable_since,
+        pod.unschedulable_why,
+        pod.record.terminating,
+        pod.record.live,
+    )

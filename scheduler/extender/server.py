@@ -148,6 +148,7 @@ class ExtenderServer(HttpServer):
     async def _bind(self, body: bytes) -> bytes:
         args = api.read_binding_args(body)
         error = self._leader_gate.why_not() or await self._binder.bind(args)
+        self._cycles.settle(args.uid)  # also where it was refused
         return api.write_binding_result(error)
 
     def _counted(self, path: str) -> AbstractContextManager[None]:

@@ -70,7 +70,7 @@ class ApiServer:
             tls: serve HTTPS with this context; plain HTTP without.
             ca_pem: the CA that the kubeconfig has clients trust, with *tls*.
             resolve_service: (namespace, name, port) to the ``https://host:port`` of a Service
-                that webhook configurations name; without it only those with a URL are accepted.
+                that webhook configurations name; without it only those with a URL are reached.
         """
         rng = random.Random(seed)  # noqa: S311 - names and uids, nothing secret
         store = store or Store()

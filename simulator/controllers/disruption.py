@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from fracgpu.k8s.selectors import label_selector
-from kube.kinds import DEPLOYMENTS, PDBS, PODS, REPLICASETS, STATEFULSETS
+from kube.kinds import DEPLOYMENTS, PDBS, PODS, REPLICASETS
 from kube.objects import ObjectKey
 from simulator.controllers.controller import SharedInformers, WorkQueue, controller_of, key_of
 from simulator.controllers.pods import is_ready, is_terminating
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from kube.kinds import Kind
 
 _DISRUPTED_FOR: Final = timedelta(minutes=2)  # then an eviction that deleted no pod is dropped
-_SCALED: Final[dict[str, Kind]] = {
-    kind.kind: kind for kind in (REPLICASETS, STATEFULSETS, DEPLOYMENTS)
-}
+_SCALED: Final[dict[str, Kind]] = {kind.kind: kind for kind in (REPLICASETS, DEPLOYMENTS)}
 
 
 class DisruptionController:
@@ -36,7 +34,7 @@ class DisruptionController:
         self._cluster = cluster
         cluster.listen(PDBS, lambda found: self.queue.add(key_of(found)))
         cluster.listen(PODS, self._pod_changed)
-        for kind in (REPLICASETS, DEPLOYMENTS, STATEFULSETS):
+        for kind in (REPLICASETS, DEPLOYMENTS):
             cluster.listen(kind, self._pod_changed)
 
     def _pod_changed(self, changed: Json) -> None:

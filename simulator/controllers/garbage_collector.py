@@ -11,7 +11,6 @@ from typing import Final
 import structlog
 
 from kube import kinds
-from kube.client import Propagation
 from kube.errors import NotFound
 from kube.kinds import NAMESPACES, Kind
 from kube.objects import ObjectKey
@@ -26,11 +25,10 @@ _CONTENT: Final = (
     *_OWNED, kinds.CONFIGMAPS, kinds.SECRETS, kinds.SERVICES, kinds.SERVICE_ACCOUNTS,
     kinds.LEASES, kinds.EVENTS,
 )  # fmt: skip
-_FINALIZERS: Final = ("orphan", "foregroundDeletion")
 
 
 class GarbageCollector:
-    """One queue of objects of one kind that have owners, or wait for their dependents."""
+    """One queue of objects of one kind that have owners."""
 
     def __init__(self, cluster: SharedInformers, kind: Kind) -> None:
         self.name = f"garbage-{kind.plural}"
@@ -45,10 +43,6 @@ class GarbageCollector:
         for dependent in self._cluster.known(self._kind, owner["metadata"].get("namespace", "")):
             if _refers_to(dependent, owner["metadata"]["uid"]):
                 self.queue.add(key_of(dependent))
-        # An owner that waits for its dependents is reconciled when one of them is deleted.
-        for reference in owner["metadata"].get("ownerReferences") or []:
-            if reference["kind"] == self._kind.kind:
-                self.queue.add(ObjectKey(owner["metadata"]["namespace"], reference["name"]))
 
     async def reconcile(self, key: ObjectKey) -> None:
         known = self._cluster.informers[self._kind].get(key.namespace, key.name)
@@ -58,10 +52,7 @@ class GarbageCollector:
         if found is None:
             return
         meta = found["metadata"]
-        if "deletionTimestamp" in meta:
-            await self._finalize(found)
-            return
-        if not await self._is_orphan(found):
+        if "deletionTimestamp" in meta or not await self._is_orphan(found):
             return
         try:
             await self._cluster.client.delete(
@@ -69,7 +60,6 @@ class GarbageCollector:
                 key.name,
                 namespace=key.namespace,
                 uid=meta["uid"],
-                propagation=Propagation.BACKGROUND,
             )
         except NotFound:
             return
@@ -78,8 +68,6 @@ class GarbageCollector:
     def _needs_a_look(self, known: Json) -> bool:
         """Report from the informers alone whether the API server must be asked."""
         meta = known["metadata"]
-        if "deletionTimestamp" in meta:
-            return any(finalizer in _FINALIZERS for finalizer in meta.get("finalizers") or [])
         owners = meta.get("ownerReferences") or []
         return bool(owners) and not any(
             self._is_known(meta["namespace"], reference) for reference in owners
@@ -106,41 +94,6 @@ class GarbageCollector:
             return False  # of a kind that we do not watch
         owner = await self._cluster.fetch(kind, ObjectKey(namespace, reference["name"]))
         return owner is None or owner["metadata"]["uid"] != reference["uid"]
-
-    async def _finalize(self, owner: Json) -> None:
-        """Orphan or delete the dependents of a terminating object, then remove its finalizer."""
-        meta = owner["metadata"]
-        waiting = [
-            finalizer for finalizer in meta.get("finalizers") or [] if finalizer in _FINALIZERS
-        ]
-        if not waiting:
-            return
-        left = 0
-        for kind in _OWNED:
-            for dependent in await self._cluster.listed(kind, meta["namespace"]):
-                if _refers_to(dependent, meta["uid"]):
-                    left += waiting[0] == "foregroundDeletion"
-                    await self._part(kind, dependent, meta["uid"], how=waiting[0])
-        if not left:
-            kept = [finalizer for finalizer in meta["finalizers"] if finalizer not in _FINALIZERS]
-            patch: Json = {"metadata": {"uid": meta["uid"], "finalizers": kept}}
-            await self._cluster.client.patch(
-                self._kind, meta["name"], patch, namespace=meta["namespace"]
-            )
-
-    async def _part(self, kind: Kind, dependent: Json, owner_uid: str, *, how: str) -> None:
-        meta = dependent["metadata"]
-        name, namespace = meta["name"], meta["namespace"]
-        if how == "orphan":
-            kept = [
-                reference for reference in meta["ownerReferences"] if reference["uid"] != owner_uid
-            ]
-            patch: Json = {"metadata": {"uid": meta["uid"], "ownerReferences": kept}}
-            await self._cluster.client.patch(kind, name, patch, namespace=namespace)
-        elif "deletionTimestamp" not in meta:
-            await self._cluster.client.delete(
-                kind, name, namespace=namespace, uid=meta["uid"], propagation=Propagation.FOREGROUND
-            )
 
 
 class NamespaceController:

@@ -9,9 +9,7 @@ from simulator.controllers.controller import Controller, SharedInformers, run_co
 from simulator.controllers.deployment import DeploymentController
 from simulator.controllers.disruption import DisruptionController
 from simulator.controllers.garbage_collector import NamespaceController, collectors
-from simulator.controllers.job import JobController
 from simulator.controllers.replicaset import ReplicaSetController
-from simulator.controllers.statefulset import StatefulSetController
 
 if TYPE_CHECKING:
     from kube.client import KubeClient
@@ -24,8 +22,6 @@ async def run_controllers(client: KubeClient, clock: Clock) -> None:
     controllers: list[Controller] = [
         DeploymentController(cluster),
         ReplicaSetController(cluster),
-        StatefulSetController(cluster),
-        JobController(cluster),
         DisruptionController(cluster),
         NamespaceController(cluster),
         *collectors(cluster),

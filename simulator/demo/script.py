@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kube.errors import Forbidden, Invalid, KubeError
-from kube.kinds import DEPLOYMENTS, PDBS, PODS, STATEFULSETS, Kind
+from kube.kinds import DEPLOYMENTS, PDBS, PODS, Kind
 from process.clock import Clock
 from simulator.demo.promises import DemoFacts, PodFact, Promise, RefusalFact, judge
 from simulator.demo.rig import Rig
@@ -22,7 +22,6 @@ from simulator.demo.workload import (
 _KINDS: Final[Mapping[str, Kind]] = {
     "pods": PODS,
     "deployments": DEPLOYMENTS,
-    "statefulsets": STATEFULSETS,
 }
 _POLL_S: Final = 0.5
 _MOST_STARTS: Final = 6

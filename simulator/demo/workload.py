@@ -42,7 +42,7 @@ class BadRequest:
 
 
 def steady_workloads() -> tuple[DemoWorkload, ...]:
-    """Return everything that fits and stays cool: each form of request, each kind of owner."""
+    """Return everything that fits and stays cool: each form of request."""
     return (
         _deployment(
             "chat",
@@ -56,22 +56,17 @@ def steady_workloads() -> tuple[DemoWorkload, ...]:
             {names.MEMORY: "8Gi", names.MODEL: "*A100*", BUSY_KEY: "0.04"},
             "4 pods with 8 GiB each",
         ),
-        DemoWorkload(
-            plural="statefulsets",
-            body=_owner(
-                "StatefulSet",
-                "train",
-                2,
-                {
-                    names.FRACTION: "25%",
-                    names.CARDS: "2",
-                    names.MODEL: "*A100*",
-                    names.REBALANCE: "never",
-                    BUSY_KEY: "0.1",
-                },
-            ),
-            pods=2,
-            story="2 pods with a quarter of each of two cards",
+        _deployment(
+            "train",
+            2,
+            {
+                names.FRACTION: "25%",
+                names.CARDS: "2",
+                names.MODEL: "*A100*",
+                names.REBALANCE: "never",
+                BUSY_KEY: "0.1",
+            },
+            "2 pods with a quarter of each of two cards",
         ),
         DemoWorkload(
             plural="pods",
@@ -155,13 +150,6 @@ def bad_requests() -> tuple[BadRequest, ...]:
 def _deployment(
     name: str, replicas: int, annotations: Mapping[str, str], story: str
 ) -> DemoWorkload:
-    body = _owner("Deployment", name, replicas, annotations)
-    return DemoWorkload(plural="deployments", body=body, pods=replicas, story=story)
-
-
-def _owner(
-    kind: str, name: str, replicas: int, annotations: Mapping[str, str]
-) -> Mapping[str, Any]:
     labels = {"app": name}
     template = _pod("", annotations)
     spec: dict[str, Any] = {
@@ -172,14 +160,13 @@ def _owner(
             "spec": template["spec"],
         },
     }
-    if kind == "StatefulSet":
-        spec["serviceName"] = name
-    return {
+    body = {
         "apiVersion": "apps/v1",
-        "kind": kind,
+        "kind": "Deployment",
         "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": spec,
     }
+    return DemoWorkload(plural="deployments", body=body, pods=replicas, story=story)
 
 
 def _pod(

@@ -1,4 +1,4 @@
-"""A replay in which pods leave: who waits, and what a few moves that make room are worth.
+"""A replay in which pods leave: who waits, and how much is allocated meanwhile.
 
 Pods arrive as a Poisson stream and leave after their lifetimes. Whoever fits nowhere waits, and is
 tried again, the oldest first, on each node that a pod leaves. The fleet starts with a stationary
@@ -13,49 +13,21 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.disruption.room.search import MOST_MOVES
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place as place_on
 from fracgpu.request.need import Strategy
 from fracgpu.state.allocation import Assignment
 from simulator.replay.fleet import FleetState
-from simulator.replay.fleet_prover import Running
 from simulator.replay.policies import POLICIES, CpuPods, ReplayPolicy
-from simulator.replay.room_maker import RoomMaker
 from simulator.replay.workload import ReplayPod, ReplayWorkload, WorkloadError, node_order
 
 _LONGEST_S = 6 * 3600.0  # longer lives are cut, so that the window holds many lives
 _WARM_LIVES, _WINDOW_LIVES = 2.0, 3.0  # in mean lifetimes
-_TICK_S = 60.0  # how often the rebalancer looks
 LATE_S = 600.0  # who waits longer is late
 
 LARGEST = "8 cards"
 POD_KINDS = ("share", "1 card", "several cards", LARGEST, "no card")
 """What `kind_of` returns."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MakeRoomLimits:
-    """How much may be moved; the same limits as in the rebalancer's policy.
-
-    Attributes:
-        moves_per_hour: begun in any hour; 0 for none at all.
-        after_s: how long a pod must have waited.
-        move_s: how long one move takes, from its plan until the pod has left the source.
-        in_flight: moves at once.
-        per_node: moves at once off one node.
-        hold_s: how long the cards are kept for the pod, from the plan on.
-        keeps_host: CPU and memory of the node are kept for the pod as well as its cards.
-    """
-
-    moves_per_hour: int = 0
-    after_s: float = 300.0
-    most_moves: int = MOST_MOVES
-    move_s: float = 120.0
-    in_flight: int = 1
-    per_node: int = 1
-    hold_s: float = 1800.0
-    keeps_host: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,19 +48,11 @@ class DeparturesResult:
     Attributes:
         arrived: pods of each class that came in the window.
         late: those that had to wait longer than `LATE_S`, or wait still.
-        moves: moves that were begun in the window.
-        plans: plans that were begun in the window.
-        helped: pods that started on the cards freed for them, in the window.
-        hours: how long the window was.
     """
 
     policy: str
     arrived: Counter[str] = field(default_factory=Counter)
     late: Counter[str] = field(default_factory=Counter)
-    moves: int
-    plans: int
-    helped: int
-    hours: float
     allocated_percent: float
 
 
@@ -140,12 +104,7 @@ def arrivals(workload: ReplayWorkload, *, load_ratio: float, seed: int) -> Arriv
 
 
 def replay_departures(
-    workload: ReplayWorkload,
-    policy: str,
-    *,
-    seed: int,
-    load_ratio: float,
-    limits: MakeRoomLimits | None = None,
+    workload: ReplayWorkload, policy: str, *, seed: int, load_ratio: float
 ) -> DeparturesResult:
     """Replay a workload once; the same arguments always give the same outcome.
 
@@ -153,7 +112,7 @@ def replay_departures(
         WorkloadError: no pod has a lifetime.
     """
     stream = arrivals(workload, load_ratio=load_ratio, seed=seed)
-    return _Replay(workload, policy, stream, limits or MakeRoomLimits(), seed=seed).run()
+    return _Replay(workload, policy, stream, seed=seed).run()
 
 
 def _lives(pods: Sequence[ReplayPod], rng: np.random.Generator) -> NDArray[np.float64]:
@@ -178,26 +137,17 @@ def _lives(pods: Sequence[ReplayPod], rng: np.random.Generator) -> NDArray[np.fl
 
 
 class _Replay:
-    """One run: arrivals, departures, and the rebalancer's ticks, in the order of time."""
+    """One run: arrivals and departures, in the order of time."""
 
     def __init__(
-        self,
-        workload: ReplayWorkload,
-        policy: str,
-        stream: Arrivals,
-        limits: MakeRoomLimits,
-        *,
-        seed: int,
+        self, workload: ReplayWorkload, policy: str, stream: Arrivals, *, seed: int
     ) -> None:
         self._name = policy
         self._capacity_mib = workload.capacity_mib
         self._stream = stream
         self._state = FleetState(node_order(workload, seed=seed))
         self._policy: ReplayPolicy = POLICIES[policy](self._state, workload, CpuPods.KUBE_SCHEDULER)
-        names = {strategy.value for strategy in Strategy}
-        strategy = Strategy(policy) if policy in names else Strategy.PACK
-        self._room = RoomMaker(self._state, limits, strategy=strategy)
-        self._running: dict[int, Running] = {}
+        self._running: dict[int, tuple[int, str]] = {}  # place and uid
         self._waiting: list[int] = []
         self._started_s: dict[int, float] = {}
         self._ends: list[tuple[float, int]] = []
@@ -210,33 +160,26 @@ class _Replay:
             inside = min(moment_s, stream.closes_s) - max(now_s, stream.opens_s)
             self._area += max(inside, 0.0) * state.used_mib
             now_s = moment_s
-            self._finish_moves(now_s)
-            if number is None:
-                self._make_room(now_s)
-            elif number in self._running:
+            if number in self._running:
                 self._leaves(number, now_s)
             else:
                 self._arrives(number, now_s)
         return self._result(capacity)
 
-    def _events(self) -> Iterator[tuple[float, int | None]]:
-        """Yield arrivals, departures (who runs, leaves) and ticks (None)."""
-        arrival, tick_s, stop_s = 0, _TICK_S, self._stream.closes_s + LATE_S
+    def _events(self) -> Iterator[tuple[float, int]]:
+        """Yield arrivals and departures: who runs, leaves."""
+        arrival, stop_s = 0, self._stream.closes_s + LATE_S
         at_s = self._stream.at_s
         while True:
             end_s = self._ends[0][0] if self._ends else np.inf
             next_s = at_s[arrival] if arrival < len(at_s) else np.inf
-            moment_s = min(end_s, next_s, tick_s)
-            if moment_s >= stop_s:
+            if min(end_s, next_s) >= stop_s:
                 return
-            if moment_s == end_s:
+            if end_s <= next_s:
                 yield heapq.heappop(self._ends)
-            elif moment_s == next_s:
+            else:
                 arrival += 1
                 yield next_s, arrival - 1
-            else:
-                tick_s += _TICK_S
-                yield moment_s, None
 
     def _arrives(self, number: int, now_s: float) -> None:
         if not self._try(number, now_s):
@@ -250,20 +193,17 @@ class _Replay:
         return True
 
     def _start(self, number: int, place: int, assignment: Assignment, now_s: float) -> None:
-        pod = self._stream.pods[number]
-        uid = self._state.take(pod, place, assignment)
+        uid = self._state.take(self._stream.pods[number], place, assignment)
         self._policy.update()
-        cards = tuple(part.card for parts in assignment.values() for part in parts)
-        self._running[number] = Running(pod=pod, place=place, cards=cards, uid=uid)
-        self._room.started(number, self._running[number])
+        self._running[number] = place, uid
         self._started_s[number] = now_s
         heapq.heappush(self._ends, (now_s + self._stream.life_s[number], number))
 
     def _leaves(self, number: int, now_s: float) -> None:
-        running = self._running.pop(number)
-        for place in self._room.left(number, running):
-            self._policy.update()
-            self._retry(place, now_s)
+        place, uid = self._running.pop(number)
+        self._state.release(self._stream.pods[number], place, uid)
+        self._policy.update()
+        self._retry(place, now_s)
 
     def _retry(self, place: int, now_s: float) -> None:
         """Try the waiting pods on the one node that has more room than before."""
@@ -274,7 +214,6 @@ class _Replay:
                 continue
             if self._fits(pod, place) and self._try(number, now_s):
                 self._waiting.remove(number)
-                self._room.no_more_waiting(number)
             else:
                 hopeless.add(pod.demand)
 
@@ -289,24 +228,6 @@ class _Replay:
         answer = place_on(state.node_info(place), pod.need, strategy=Strategy.PACK)
         return isinstance(answer, Placement)
 
-    def _make_room(self, now_s: float) -> None:
-        waiting = [
-            (number, self._stream.pods[number])
-            for number in self._waiting
-            if now_s - self._stream.at_s[number] >= self._room.limits.after_s
-        ]
-        self._room.plan(waiting, now_s)
-
-    def _finish_moves(self, now_s: float) -> None:
-        ready, roomier = self._room.finish(now_s)
-        for number, place, assignment in ready:
-            if number in self._waiting:
-                self._waiting.remove(number)
-                self._start(number, place, assignment, now_s)
-        for place in roomier:
-            self._policy.update()
-            self._retry(place, now_s)
-
     def _result(self, capacity: int) -> DeparturesResult:
         stream = self._stream
         window_s = stream.closes_s - stream.opens_s
@@ -319,16 +240,9 @@ class _Replay:
             arrived[kind] += 1
             started_s = self._started_s.get(number, np.inf)
             late[kind] += bool(started_s - stream.at_s[number] > LATE_S)
-        begun = [at for at in self._room.begun_s if stream.opens_s <= at < stream.closes_s]
-        plans = [at for at in self._room.planned_s if stream.opens_s <= at < stream.closes_s]
-        helped = [at for at in self._room.helped_s if stream.opens_s <= at < stream.closes_s]
         return DeparturesResult(
             policy=self._name,
             arrived=arrived,
             late=late,
-            moves=len(begun),
-            plans=len(plans),
-            helped=len(helped),
-            hours=window_s / 3600,
             allocated_percent=100 * self._area / window_s / capacity,
         )

@@ -1,14 +1,13 @@
 """The fleet as it fills: the product's own ledger and node matrix, with CPU and host memory."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.cards.card import CardUuid, Cordon, NodeCards
+from fracgpu.cards.card import NodeCards
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.k8s.resources import NO_HOST_RESOURCES
 from fracgpu.placement.node_matrix import IntArray, NodeMatrix
@@ -120,12 +119,6 @@ class FleetState:
         self.bound_pods.remove(uid)
         if held is not None:
             self._use(place, -sum(card_slice.mib for card_slice in held.by_card.values()))
-
-    def close(self, place: int, cards: frozenset[CardUuid]) -> None:
-        """Keep new slices off these cards of a node, and off no other of it."""
-        node = self._nodes[place]
-        cordons = tuple(Cordon(card=card, until=_NEVER, reason="kept") for card in sorted(cards))
-        self._ledger.set_node(replace(node, cordons=cordons))
 
     def _use(self, place: int, mib: int) -> None:
         self.used_mib += mib

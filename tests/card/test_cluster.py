@@ -15,9 +15,15 @@ from fracgpu.state.allocation import read_assignment
 from kube.kinds import PODS
 from tests.support.kubectl import DEPLOY
 from tests.support.physical_card import LIBRARIES, write_driver_spec_or_skip
-from tests.support.real_cluster import NODE, RealCluster
+from tests.support.real_cluster import (
+    AGENT,
+    NODE,
+    ROLES,
+    SYSTEM,
+    RealCluster,
+    a_cluster_with_our_images,
+)
 from tests.support.real_runtime import IMAGE
-from tests.support.shipped import AGENT, ROLES, SYSTEM, a_cluster_with_our_images
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.card, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1200)]

@@ -24,8 +24,7 @@ from fracgpu.cards.card import Card
 from process.settings import load
 from simulator.envtest.ports import free_ports
 from tests.support.physical_card import LIBRARIES, write_driver_spec_or_skip
-from tests.support.real_node import RealNode, a_real_node
-from tests.support.real_pods import a_container, a_real_pod, state_of
+from tests.support.real_node import RealNode, a_container, a_real_node, a_real_pod, state_of
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.card, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -2,8 +2,12 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
+from _pytest.capture import CaptureResult
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
@@ -61,3 +65,20 @@ async def call(
     """Run a command while the API server runs in this process; return its exit code."""
     kubeconfig = api.kubeconfig(folder / "kubeconfig")
     return await asyncio.to_thread(command, [*words, "--kubeconfig", str(kubeconfig)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cli:
+    """A terminal beside the live cluster: runs commands, and reads what they print."""
+
+    api: ApiServer
+    kube: KubeClient
+    folder: Path
+    capsys: pytest.CaptureFixture[str]
+
+    async def call(self, command: Callable[[Sequence[str]], int], *words: str) -> int:
+        return await call(command, self.api, self.folder, *words)
+
+    def read(self) -> CaptureResult[str]:
+        """Return what was printed since the last time."""
+        return self.capsys.readouterr()

@@ -7,11 +7,13 @@ import pytest
 
 from cli.cluster import (
     ObservedCluster,
+    certs_settings,
     cluster_state_of,
     is_installed,
     permission_of,
     snapshot_of,
     trouble,
+    workload_of,
 )
 from fracgpu import names
 from fracgpu.explain.subject import read_subject
@@ -20,7 +22,9 @@ from fracgpu.request.need import Strategy
 from fracgpu.state.node_info import observe_node
 from kube.client import KubeClient
 from kube.errors import AccessError, KubeError, Unavailable, error_from_status
+from kube.kinds import DEPLOYMENTS, NAMESPACES
 from simulator.demo.definitions import install_definitions
+from tests.support.examined import shipped
 from tests.support.explaining import NOON
 from tests.support.gpu import a_gpu_pod, a_sharing_node
 
@@ -132,3 +136,21 @@ async def test_whether_it_is_installed_is_asked_of_the_api_server(kube: KubeClie
     await install_definitions(kube)
 
     assert await is_installed(kube)
+
+
+async def test_the_certificates_are_those_that_the_role_was_told_to_make(kube: KubeClient) -> None:
+    await kube.create(NAMESPACES, {"metadata": {"name": "gpu"}})
+    without = await certs_settings(kube, namespace="gpu")
+    (body,) = (b for b in shipped("Deployment") if b["metadata"]["name"] == "fracgpu-certs")
+    body["metadata"] |= {"name": "gpu-certs", "namespace": "gpu"}
+    (container,) = body["spec"]["template"]["spec"]["containers"]
+    container["args"] = ["run", "certs", "--services=gpu-webhook", "--clients=gpu-scheduler"]
+    await kube.create(DEPLOYMENTS, body)
+
+    found = await certs_settings(kube, namespace="gpu", clients=("other",))
+
+    assert without.services == ("fracgpu-webhook", "fracgpu-scheduler")
+    assert (found.namespace, found.services) == ("gpu", ("gpu-webhook",))
+    assert found.clients == ("other",)
+    found_by_label = await workload_of(kube, "fracgpu-certs", namespace="gpu")
+    assert found_by_label["metadata"]["name"] == "gpu-certs"

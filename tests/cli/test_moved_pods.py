@@ -15,8 +15,7 @@ from process.clock import SystemClock
 from rebalancer.moves.steps.facts import DELETION_COST, LOWEST_COST
 from simulator.apiserver.server import ApiServer
 from tests.fakes.clock import VirtualClock
-from tests.support.moving import HASH, NAMESPACE, OWNER, schedule
-from tests.support.surging import SurgeCluster, a_surge_cluster
+from tests.support.moving import HASH, NAMESPACE, OWNER, SurgeCluster, a_surge_cluster, schedule
 from tests.support.waiting import until
 
 HASH_LABEL = "pod-template-hash"

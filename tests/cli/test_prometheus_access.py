@@ -100,8 +100,10 @@ async def test_a_service_is_asked_through_the_api_server(tmp_path: Path) -> None
         target = prometheus.url
 
         async def handler(request: web.Request) -> web.Response:
-            if request.path.endswith("/deployments/fracgpu-rebalancer"):
-                return web.json_response(a_rebalancer(SERVICE))
+            if request.path.endswith("/deployments"):
+                label = "app.kubernetes.io/name=fracgpu-rebalancer"
+                assert request.query["labelSelector"] == label
+                return web.json_response({"metadata": {}, "items": [a_rebalancer(SERVICE)]})
             assert request.path.startswith(f"{PROXY}/")
             url = target + request.path_qs.removeprefix(PROXY)
             async with aiohttp.ClientSession() as session, session.get(url) as answer:

@@ -11,7 +11,10 @@ from kube.client import KubeClient
 from kube.errors import NotFound
 from kube.kinds import (
     CLUSTER_ROLES,
+    CONFIGMAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
+    DEPLOYMENTS,
+    LEASES,
     MOVES,
     NAMESPACES,
     NODES,
@@ -148,6 +151,42 @@ async def test_the_namespace_that_helm_created_without_our_label_is_removed(
 
     assert list(plan.namespaces) == [names.SYSTEM_NAMESPACE]
     assert said == [f"deleted Namespace {names.SYSTEM_NAMESPACE}"]
+
+
+@pytest.mark.parametrize("labels", [{}, {LABEL: VALUE}], ids=["helm", "namespace.create"])
+async def test_a_namespace_in_which_others_live_stays_and_only_what_is_ours_goes(
+    kube: KubeClient, labels: dict[str, str]
+) -> None:
+    system = names.SYSTEM_NAMESPACE
+    await kube.create(NAMESPACES, {"metadata": {"name": system, "labels": labels}})
+    for name in ("kube-root-ca.crt", "fracgpu-audit"):  # no reason to stay
+        await kube.create(CONFIGMAPS, {"metadata": {"name": name, "namespace": system}})
+    assert list((await make_plan(kube)).namespaces) == [system]
+
+    pod = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
+    owner = {"apiVersion": "x/v1", "kind": "Db", "name": "db", "uid": "1", "controller": True}
+    meta = {"name": "somebodys", "namespace": system, "ownerReferences": [owner]}
+    await kube.create(PODS, {"metadata": meta, **pod})
+    ours = {"namespace": system, "labels": {LABEL: VALUE}}
+    web = {
+        "selector": {"matchLabels": {"a": "b"}},
+        "template": {"metadata": {"labels": {"a": "b"}}, **pod},
+    }
+    await kube.create(DEPLOYMENTS, {"metadata": {"name": "x-webhook", **ours}, "spec": web})
+    await kube.create(LEASES, {"metadata": {"name": "fracgpu-scheduler", "namespace": system}})
+
+    plan = await make_plan(kube)
+    left, said = await removed(kube)
+
+    assert list(plan.namespaces) == []
+    assert dict(plan.shared) == {system: ["Pod somebodys"]}
+    assert said == [
+        f"deleted Deployment {system}/x-webhook",
+        f"deleted Lease {system}/fracgpu-scheduler",
+    ]
+    assert not left.unfinished
+    assert (await kube.get_object(PODS, "somebodys", namespace=system))["metadata"]["name"]
+    assert not await make_plan(kube)
 
 
 async def test_a_node_that_goes_meanwhile_stops_nothing(cluster: KubeClient) -> None:

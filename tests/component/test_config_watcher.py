@@ -74,7 +74,7 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-class Seen:
+class Calls:
     """What the watcher reported to its owner."""
 
     def __init__(self) -> None:
@@ -88,9 +88,9 @@ class Seen:
 
 @asynccontextmanager
 async def following(
-    api: OneConfigMap, seen: Seen | None = None
+    api: OneConfigMap, calls: Calls | None = None
 ) -> AsyncIterator[ConfigWatcher[int]]:
-    told = seen or Seen()
+    calls = calls or Calls()
     watcher = ConfigWatcher(
         KubeClient(api),
         name="settings",
@@ -98,9 +98,9 @@ async def following(
         key="limit",
         parse=_whole,
         default=7,
-        on_change=told.values.append,
-        on_refused=told.refusals.append,
-        metrics=ConfigMetrics("scheduler", told.registry),
+        on_change=calls.values.append,
+        on_refused=calls.refusals.append,
+        metrics=ConfigMetrics("scheduler", calls.registry),
     )
     async with asyncio.TaskGroup() as group:
         task = group.create_task(watcher.run(), name="follow")
@@ -119,7 +119,7 @@ async def eventually(holds: Callable[[], bool]) -> None:
 
 
 async def test_the_names_of_all_keys_can_be_followed_instead() -> None:
-    told: list[str] = []
+    calls: list[str] = []
     api = OneConfigMap({"limit": "9"})
     watcher: ConfigWatcher[list[str]] = ConfigWatcher(
         KubeClient(api),
@@ -128,7 +128,7 @@ async def test_the_names_of_all_keys_can_be_followed_instead() -> None:
         key=None,
         parse=lambda names: names.splitlines(),
         default=[],
-        on_change=lambda names: told.append(",".join(names)),
+        on_change=lambda names: calls.append(",".join(names)),
     )
     async with asyncio.TaskGroup() as group:
         task = group.create_task(watcher.run(), name="follow")
@@ -139,7 +139,7 @@ async def test_the_names_of_all_keys_can_be_followed_instead() -> None:
         api.delete()
         await eventually(lambda: watcher.value == [])
         task.cancel()
-    assert told == ["limit", "burst,limit", ""]
+    assert calls == ["limit", "burst,limit", ""]
 
 
 async def test_without_a_config_map_the_default_holds() -> None:
@@ -159,22 +159,22 @@ async def test_what_is_written_already_holds_once_synced() -> None:
 
 
 async def test_an_edit_is_followed_and_told() -> None:
-    api, seen = OneConfigMap({"limit": "9"}), Seen()
-    async with following(api, seen) as watcher:
+    api, calls = OneConfigMap({"limit": "9"}), Calls()
+    async with following(api, calls) as watcher:
         api.edit({"limit": "10"})
         await eventually(lambda: watcher.value == 10)
-    assert seen.values == [9, 10]
+    assert calls.values == [9, 10]
 
 
 async def test_a_bad_edit_keeps_the_last_good_value_and_says_so() -> None:
-    api, seen = OneConfigMap({"limit": "9"}), Seen()
-    async with following(api, seen) as watcher:
+    api, calls = OneConfigMap({"limit": "9"}), Calls()
+    async with following(api, calls) as watcher:
         api.edit({"limit": "many"})
         await eventually(lambda: watcher.problem != "")
         assert watcher.value == 9
-        assert (seen.shown("config_valid"), seen.shown("config_refused_total")) == (0, 1)
-    assert seen.refusals == ["'many' is no whole number"]
-    assert seen.values == [9]
+        assert (calls.shown("config_valid"), calls.shown("config_refused_total")) == (0, 1)
+    assert calls.refusals == ["'many' is no whole number"]
+    assert calls.values == [9]
 
 
 async def test_a_good_edit_ends_the_problem() -> None:
@@ -187,12 +187,12 @@ async def test_a_good_edit_ends_the_problem() -> None:
 
 
 async def test_an_edit_of_another_key_changes_nothing() -> None:
-    api, seen = OneConfigMap({"limit": "many"}), Seen()
-    async with following(api, seen) as watcher:
+    api, calls = OneConfigMap({"limit": "many"}), Calls()
+    async with following(api, calls) as watcher:
         api.edit({"limit": "many", "other": "x"})
         api.edit({"limit": "3", "other": "x"})
         await eventually(lambda: watcher.value == 3)
-    assert len(seen.refusals) == 1
+    assert len(calls.refusals) == 1
 
 
 async def test_a_deleted_key_or_config_map_means_the_default_again() -> None:

@@ -22,7 +22,7 @@ async def test_each_reason_becomes_a_warning_on_the_config_map(kube: KubeClient)
         telling = group.create_task(refused.run())
         refused.note("colour is not a key here")
 
-        async def told() -> list[tuple[str, ...]]:
+        async def notes() -> list[tuple[str, ...]]:
             found = [
                 decode_object(body) for body in (await kube.list(EVENTS, namespace=SPACE)).items
             ]
@@ -33,11 +33,11 @@ async def test_each_reason_becomes_a_warning_on_the_config_map(kube: KubeClient)
             )
 
         async def both() -> bool:
-            return len(await told()) > 1
+            return len(await notes()) > 1
 
-        await until(both, what="both are told")
+        await until(both, what="both are notes")
         telling.cancel()
-    assert await told() == [
+    assert await notes() == [
         ("fracgpu-config", "Warning", "ConfigRefused", note)
         for note in (
             "colour is not a key here",

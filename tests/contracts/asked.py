@@ -14,8 +14,6 @@ CONFIGS = f"{NS}/configmaps"
 PDBS = "/apis/policy/v1/namespaces/NS/poddisruptionbudgets"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/NS/leases"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/NS/deployments"
-JOBS = "/apis/batch/v1/namespaces/NS/jobs"
-HOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 
 
 @dataclass(frozen=True)
@@ -50,28 +48,6 @@ def labelled(labels: Json, selector: Json) -> Json:
     template = {"metadata": {"labels": labels}, "spec": a_pod()["spec"]}
     spec = {"replicas": 0, "selector": {"matchLabels": selector}, "template": template}
     return {"metadata": {"name": "d"}, "spec": spec}
-
-
-def a_job(**spec: Any) -> Json:
-    return {"metadata": {"name": "j"}, "spec": {"template": a_pod(**spec)}}
-
-
-def a_hook(**parts: Any) -> Json:
-    rule = {
-        "apiGroups": ["example.org"],
-        "apiVersions": ["v1"],
-        "operations": ["CREATE"],
-        "resources": ["things"],
-    }
-    hook = {
-        "name": "a.example.org",
-        "clientConfig": {"url": "https://127.0.0.1:1/x"},
-        "rules": [rule],
-        "admissionReviewVersions": ["v1"],
-        "sideEffects": "None",
-        **parts,
-    }
-    return {"metadata": {"name": "side-by-side"}, "webhooks": [hook]}
 
 
 def bound(name: str, node: str = "n1", **meta: Any) -> Json:
@@ -113,7 +89,6 @@ WRITES_AND_READS = [
     Ask("PUT", f"{LEASES}/l", {"metadata": {"name": "l"}, "spec": {}}),
     Ask("PUT", f"{LEASES}/new", {"metadata": {"name": "new"}, "spec": {}}),
     Ask("POST", f"{NS}/secrets", {"metadata": {"name": "s"}, "stringData": {"a": "b"}}),
-    Ask("PATCH", f"{NS}/secrets/s", {"type": "x"}, MERGE),
     Ask("DELETE", "/api/v1/namespaces/default"),
 ]
 ROUTES = [
@@ -158,45 +133,12 @@ VALIDATION = [
     Ask("POST", PODS, a_pod("Bad_Name")),
     Ask("POST", PODS, a_pod("a" * 254), words=False),
     Ask("POST", "/api/v1/namespaces", {"metadata": {"name": "a.b"}}, words=False),
-    Ask(
-        "POST",
-        PDBS,
-        {"metadata": {"name": "b"}, "spec": {"minAvailable": 1, "maxUnavailable": 1}},
-        words=False,
-    ),
     Ask("POST", PODS, a_pod("q", meta={"annotations": {"a": 0.5}})),
     Ask("POST", PODS, a_pod("q", meta={"annotations": {"bad key": "x"}})),
     Ask("POST", PODS, a_pod("q", meta={"labels": {"a": "bad value"}})),
     Ask("POST", DEPLOYMENTS, labelled({"app": "a"}, {"app": "b"})),
     Ask("POST", DEPLOYMENTS, labelled({"app": "a"}, {})),
     Ask("POST", DEPLOYMENTS, labelled({"app": "a"}, {"app": "a"})),
-    Ask("GET", f"{DEPLOYMENTS}/d/scale"),
-    Ask("PATCH", f"{DEPLOYMENTS}/d/scale", {"spec": {"replicas": -1}}, MERGE),
-    Ask("PATCH", f"{DEPLOYMENTS}/d/scale", {"spec": {"replicas": 2}}, MERGE),
-    Ask("PUT", f"{DEPLOYMENTS}/d/scale", {"metadata": {"name": "d"}, "spec": {"replicas": 4}}),
-    Ask("PATCH", f"{DEPLOYMENTS}/d", {"spec": {"selector": {"matchLabels": {"x": "y"}}}}, MERGE),
-    Ask("POST", JOBS, a_job()),
-    Ask(
-        "POST",
-        JOBS,
-        {"metadata": {"name": "j"}, "spec": {"template": a_pod(restartPolicy="Never")}},
-    ),
-    Ask("POST", HOOKS, a_hook(name="short")),
-    Ask("POST", HOOKS, a_hook(sideEffects="Some")),
-    Ask("POST", HOOKS, a_hook(timeoutSeconds=60)),
-    Ask("POST", HOOKS, a_hook(clientConfig={})),
-    Ask("POST", HOOKS, a_hook(clientConfig={"url": "http://x/"})),
-    Ask("POST", HOOKS, a_hook(admissionReviewVersions=["v2"])),
-    Ask("POST", HOOKS, a_hook(failurePolicy="Maybe")),
-    Ask(
-        "POST",
-        HOOKS,
-        a_hook(matchConditions=[{"name": "x", "expression": "object.metadata.name == "}]),
-        words=False,
-    ),
-    Ask("POST", HOOKS, a_hook(matchConditions=[{"name": "x", "expression": "f(1)"}]), words=False),
-    Ask("POST", HOOKS, a_hook()),
-    Ask("DELETE", f"{HOOKS}/side-by-side"),
 ]
 PATCHES = [
     Ask("POST", PODS, a_pod("p")),
@@ -294,15 +236,9 @@ REGISTRY = [
     Ask("DELETE", f"{SECRETS}/guarded", {"preconditions": {"resourceVersion": "1"}}, words=False),
     Ask("DELETE", f"{SECRETS}/guarded", {"preconditions": {"uid": "other"}}, words=False),
     Ask("DELETE", f"{SECRETS}/guarded"),
-    Ask("POST", CONFIGS, {"metadata": {"name": "orphaning"}}),
-    Ask("DELETE", f"{CONFIGS}/orphaning", {"propagationPolicy": "Orphan"}),
-    Ask("GET", f"{CONFIGS}/orphaning"),
-    Ask("PATCH", f"{CONFIGS}/orphaning", {"metadata": {"finalizers": None}}, MERGE),
     Ask("POST", DEPLOYMENTS, labelled({"app": "a"}, {"app": "a"})),
     Ask("PATCH", f"{DEPLOYMENTS}/d", {"metadata": {"labels": {"x": "y"}}}, MERGE),
     Ask("PATCH", f"{DEPLOYMENTS}/d", {"spec": {"replicas": 3}}, MERGE),
-    Ask("PATCH", f"{DEPLOYMENTS}/d/scale", {"spec": {"replicas": "many"}}, MERGE, words=False),
-    Ask("PATCH", f"{DEPLOYMENTS}/d/scale", {"spec": {"replicas": 0}}, MERGE),
     Ask("POST", PODS, a_pod("graceful", nodeName="n1", terminationGracePeriodSeconds=20)),
     Ask("DELETE", f"{PODS}/graceful"),
     Ask("DELETE", f"{PODS}/graceful", {"gracePeriodSeconds": 60}),
@@ -362,8 +298,6 @@ SUBRESOURCES = [
     *(*AGAIN, in_phase("Running", "False"), counted(disruptionsAllowed=0), EVICTED),
     *(*AGAIN, in_phase("Running", "False")),
     *(counted(disruptionsAllowed=0, currentHealthy=0), EVICTED),
-    counted(disruptionsAllowed=-1),
-    counted(disruptionsAllowed=-1, currentHealthy=-2, desiredHealthy=-3, expectedPods=-4),
     Ask("GET", f"{PDBS}/b"),
     Ask("PATCH", f"{PDBS}/b", {"spec": {"unhealthyPodEvictionPolicy": "AlwaysAllow"}}, MERGE),
     *(counted(disruptionsAllowed=0, currentHealthy=0, observedGeneration=2), EVICTED),

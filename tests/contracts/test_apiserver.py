@@ -1,127 +1,26 @@
-"""What the API server promises about objects: names, versions, patches, selectors, refusals."""
+"""What the API server promises about objects, pods, lists and watches."""
 
-import base64
+import asyncio
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 
 from kube.client import KubeClient, PatchType
-from kube.errors import AlreadyExists, Conflict, Invalid, KubeError, NotFound
+from kube.errors import Conflict, Gone, Invalid, NotFound, TooManyRequests
+from kube.informer import Change, Informer
 from kube.kinds import (
     CONFIGMAPS,
-    DEPLOYMENTS,
     ENDPOINT_SLICES,
     EVENTS,
     LEASES,
-    NAMESPACES,
-    NODES,
+    PDBS,
     PODS,
-    SECRETS,
-    Kind,
 )
-from tests.support.objects import a_config, a_node, a_pod, running
-
-
-async def test_a_created_object_gets_an_identity_a_version_and_a_birthday(
-    client: KubeClient, namespace: str
-) -> None:
-    created = await client.create(CONFIGMAPS, a_config("a", colour="red"), namespace=namespace)
-
-    metadata = created["metadata"]
-    assert metadata["namespace"] == namespace
-    assert len(metadata["uid"]) == 36
-    assert int(metadata["resourceVersion"]) > 0
-    assert metadata["creationTimestamp"].endswith("Z")
-    assert created == await client.get_object(CONFIGMAPS, "a", namespace=namespace)
-
-
-async def test_a_missing_object_is_not_found_by_name(client: KubeClient, namespace: str) -> None:
-    with pytest.raises(NotFound) as caught:
-        await client.get_object(PODS, "nobody", namespace=namespace)
-
-    assert (caught.value.status, caught.value.reason) == (404, "NotFound")
-    assert caught.value.message == 'pods "nobody" not found'
-
-
-async def test_a_kind_the_server_does_not_know_is_not_found(client: KubeClient) -> None:
-    with pytest.raises(NotFound):
-        await client.list(Kind("nobody.example/v1", "nothings", "Nothing", namespaced=False))
-
-
-async def test_a_taken_name_already_exists(client: KubeClient, namespace: str) -> None:
-    await client.create(CONFIGMAPS, a_config("a"), namespace=namespace)
-
-    with pytest.raises(AlreadyExists) as caught:
-        await client.create(CONFIGMAPS, a_config("a"), namespace=namespace)
-
-    assert caught.value.message == 'configmaps "a" already exists'
-
-
-async def test_a_generated_name_keeps_its_stem_and_is_new_each_time(
-    client: KubeClient, namespace: str
-) -> None:
-    pods = [
-        await client.create(PODS, a_pod(generate_name="train-"), namespace=namespace)
-        for _ in range(3)
-    ]
-
-    found = {pod["metadata"]["name"] for pod in pods}
-    assert len(found) == 3
-    assert all(name.startswith("train-") and len(name) == len("train-") + 5 for name in found)
-
-
-async def test_nothing_can_be_created_in_a_namespace_that_does_not_exist(
-    client: KubeClient,
-) -> None:
-    with pytest.raises(NotFound):
-        await client.create(CONFIGMAPS, a_config("a"), namespace="no-such-namespace")
-
-
-async def test_a_namespace_carries_its_name_as_a_label(client: KubeClient, namespace: str) -> None:
-    found = await client.get_object(NAMESPACES, namespace)
-
-    assert found["metadata"]["labels"]["kubernetes.io/metadata.name"] == namespace
-
-
-async def test_a_dry_run_answers_but_stores_nothing(client: KubeClient, namespace: str) -> None:
-    answer = await client.create(CONFIGMAPS, a_config("a"), namespace=namespace, dry_run=True)
-
-    assert answer["metadata"]["name"] == "a"
-    with pytest.raises(NotFound):
-        await client.get(CONFIGMAPS, "a", namespace=namespace)
-
-
-async def test_an_impossible_name_is_invalid_and_the_field_is_named(
-    client: KubeClient, namespace: str
-) -> None:
-    with pytest.raises(Invalid) as caught:
-        await client.create(CONFIGMAPS, a_config("No_Such_Name"), namespace=namespace)
-
-    assert caught.value.status == 422
-    assert [cause.field for cause in caught.value.causes] == ["metadata.name"]
-
-
-async def test_a_pod_without_containers_is_invalid(client: KubeClient, namespace: str) -> None:
-    empty = a_pod("a") | {"spec": {"containers": []}}
-
-    with pytest.raises(Invalid) as caught:
-        await client.create(PODS, empty, namespace=namespace)
-
-    assert "spec.containers" in {cause.field for cause in caught.value.causes}
-
-
-async def test_a_replace_with_a_stale_version_conflicts(client: KubeClient, namespace: str) -> None:
-    first = await client.create(CONFIGMAPS, a_config("a", x="1"), namespace=namespace)
-    second = await client.replace(CONFIGMAPS, first | {"data": {"x": "2"}})
-    assert second["metadata"]["resourceVersion"] != first["metadata"]["resourceVersion"]
-
-    with pytest.raises(Conflict) as caught:
-        await client.replace(CONFIGMAPS, first | {"data": {"x": "3"}})
-
-    assert not isinstance(caught.value, AlreadyExists)
-    assert (caught.value.status, caught.value.reason) == (409, "Conflict")
-    found = await client.get_object(CONFIGMAPS, "a", namespace=namespace)
-    assert found["data"] == {"x": "2"}
+from kube.objects import ObjectKey, ObjectList, decode_object, identity
+from kube.watch import EventType, Selection, WatchEvent, WatchLimits, watch
+from tests.support.objects import Json, a_budget, a_config, a_pod, running
+from tests.support.waiting import until_true
 
 
 async def test_a_replace_that_changes_nothing_keeps_the_version(
@@ -144,33 +43,6 @@ async def test_a_replace_of_a_missing_object_is_not_found(
         await client.replace(CONFIGMAPS, created)
 
 
-async def test_a_merge_patch_sets_keys_and_null_removes_them(
-    client: KubeClient, namespace: str
-) -> None:
-    await client.create(CONFIGMAPS, a_config("a", old="1", kept="2"), namespace=namespace)
-
-    patch = {"data": {"old": None, "new": "3"}}
-    await client.patch(CONFIGMAPS, "a", patch, namespace=namespace)
-
-    found = await client.get_object(CONFIGMAPS, "a", namespace=namespace)
-    assert found["data"] == {"kept": "2", "new": "3"}
-
-
-async def test_a_merge_patch_with_a_stale_version_conflicts(
-    client: KubeClient, namespace: str
-) -> None:
-    first = await client.create(CONFIGMAPS, a_config("a", x="1"), namespace=namespace)
-    await client.patch(CONFIGMAPS, "a", {"data": {"x": "2"}}, namespace=namespace)
-
-    version = first["metadata"]["resourceVersion"]
-    stale = {"metadata": {"resourceVersion": version}, "data": {"x": "3"}}
-    with pytest.raises(Conflict):
-        await client.patch(CONFIGMAPS, "a", stale, namespace=namespace)
-
-    found = await client.get_object(CONFIGMAPS, "a", namespace=namespace)
-    assert found["data"] == {"x": "2"}
-
-
 async def test_a_json_patch_adds_replaces_and_removes(client: KubeClient, namespace: str) -> None:
     await client.create(CONFIGMAPS, a_config("a", old="1", kept="2"), namespace=namespace)
 
@@ -184,171 +56,6 @@ async def test_a_json_patch_adds_replaces_and_removes(client: KubeClient, namesp
 
     found = await client.get_object(CONFIGMAPS, "a", namespace=namespace)
     assert found["data"] == {"kept": "4", "new": "3"}
-
-
-async def test_a_json_patch_reads_escaped_slashes(client: KubeClient, namespace: str) -> None:
-    await client.create(CONFIGMAPS, a_config("a", labels={"x": "1"}), namespace=namespace)
-
-    patch = [{"op": "add", "path": "/metadata/labels/example.com~1y", "value": "2"}]
-    await client.patch(CONFIGMAPS, "a", patch, namespace=namespace, how=PatchType.JSON)
-
-    found = await client.get_object(CONFIGMAPS, "a", namespace=namespace)
-    assert found["metadata"]["labels"] == {"x": "1", "example.com/y": "2"}
-
-
-@pytest.mark.parametrize(
-    "step",
-    [
-        {"op": "test", "path": "/data/x", "value": "other"},
-        {"op": "remove", "path": "/data/missing"},
-    ],
-    ids=["test", "remove"],
-)
-async def test_a_json_patch_that_does_not_fit_changes_nothing(
-    client: KubeClient, namespace: str, step: dict[str, Any]
-) -> None:
-    await client.create(CONFIGMAPS, a_config("a", x="1"), namespace=namespace)
-
-    patch = [{"op": "add", "path": "/data/y", "value": "2"}, step]
-    with pytest.raises(Invalid):
-        await client.patch(CONFIGMAPS, "a", patch, namespace=namespace, how=PatchType.JSON)
-
-    found = await client.get_object(CONFIGMAPS, "a", namespace=namespace)
-    assert found["data"] == {"x": "1"}
-
-
-async def test_a_strategic_patch_merges_conditions_by_type(
-    client: KubeClient, namespace: str
-) -> None:
-    await client.create(PODS, a_pod("a"), namespace=namespace)
-    await client.patch(PODS, "a", running(), namespace=namespace, subresource="status")
-
-    more = {"status": {"conditions": [{"type": "Initialized", "status": "True"}]}}
-    changed = await client.patch(
-        PODS, "a", more, namespace=namespace, subresource="status", how=PatchType.STRATEGIC
-    )
-
-    assert {one["type"] for one in changed["status"]["conditions"]} == {"Ready", "Initialized"}
-
-
-async def test_a_merge_patch_replaces_a_whole_list(client: KubeClient, namespace: str) -> None:
-    await client.create(PODS, a_pod("a"), namespace=namespace)
-    await client.patch(PODS, "a", running(), namespace=namespace, subresource="status")
-
-    other = {"status": {"conditions": [{"type": "Initialized", "status": "True"}]}}
-    changed = await client.patch(PODS, "a", other, namespace=namespace, subresource="status")
-
-    assert {one["type"] for one in changed["status"]["conditions"]} == {"Initialized"}
-
-
-async def test_the_status_changes_only_through_its_subresource(
-    client: KubeClient, namespace: str
-) -> None:
-    await client.create(PODS, a_pod("a"), namespace=namespace)
-
-    both = {"metadata": {"labels": {"x": "1"}}, "status": {"phase": "Running"}}
-    by_the_front = await client.patch(PODS, "a", both, namespace=namespace)
-    assert by_the_front["status"]["phase"] == "Pending"
-    assert by_the_front["metadata"]["labels"] == {"x": "1"}
-
-    by_its_own = await client.patch(
-        PODS, "a", {"status": {"phase": "Running"}}, namespace=namespace, subresource="status"
-    )
-    assert by_its_own["status"]["phase"] == "Running"
-
-
-async def test_a_nodes_capacity_is_patched_as_status(client: KubeClient, namespace: str) -> None:
-    name = f"node-of-{namespace}"
-    await client.create(NODES, a_node(name))
-
-    patch = {"status": {"capacity": {"example.com/mib": "655360", "cpu": "4"}}}
-    await client.patch(NODES, name, patch, subresource="status", how=PatchType.STRATEGIC)
-    more = {"status": {"capacity": {"example.com/slots": "8"}}}
-    await client.patch(NODES, name, more, subresource="status", how=PatchType.STRATEGIC)
-
-    found = await client.get_object(NODES, name)
-    assert found["status"]["capacity"] == {
-        "cpu": "4",
-        "example.com/mib": "655360",
-        "example.com/slots": "8",
-    }
-
-
-async def test_what_a_pod_asked_for_cannot_be_changed(client: KubeClient, namespace: str) -> None:
-    await client.create(PODS, a_pod("a"), namespace=namespace)
-
-    with pytest.raises(Invalid) as caught:
-        await client.patch(PODS, "a", {"spec": {"nodeName": "n1"}}, namespace=namespace)
-
-    assert caught.value.status == 422
-
-
-async def test_owners_are_kept_as_they_were_given(client: KubeClient, namespace: str) -> None:
-    owner = await client.create(CONFIGMAPS, a_config("owner"), namespace=namespace)
-    reference = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "name": "owner",
-        "uid": owner["metadata"]["uid"],
-        "controller": True,
-    }
-
-    owned = await client.create(PODS, a_pod("a", ownerReferences=[reference]), namespace=namespace)
-
-    assert owned["metadata"]["ownerReferences"] == [reference]
-
-
-async def test_the_generation_counts_changes_of_the_spec_alone(
-    client: KubeClient, namespace: str
-) -> None:
-    template = {"metadata": {"labels": {"app": "a"}}, "spec": a_pod("x")["spec"]}
-    template["spec"] = {"containers": template["spec"]["containers"]}
-    spec = {"replicas": 1, "selector": {"matchLabels": {"app": "a"}}, "template": template}
-    body = {"metadata": {"name": "a"}, "spec": spec}
-    created = await client.create(DEPLOYMENTS, body, namespace=namespace)
-    assert created["metadata"]["generation"] == 1
-
-    labelled = {"metadata": {"labels": {"x": "1"}}}
-    changed = await client.patch(DEPLOYMENTS, "a", labelled, namespace=namespace)
-    assert changed["metadata"]["generation"] == 1
-
-    changed = await client.patch(DEPLOYMENTS, "a", {"spec": {"replicas": 2}}, namespace=namespace)
-    assert changed["metadata"]["generation"] == 2
-
-
-async def test_a_delete_of_somebody_else_conflicts(client: KubeClient, namespace: str) -> None:
-    await client.create(PODS, a_pod("a"), namespace=namespace)
-
-    with pytest.raises(Conflict):
-        await client.delete(PODS, "a", namespace=namespace, uid="another")
-
-    await client.get(PODS, "a", namespace=namespace)
-
-
-async def test_a_finalizer_keeps_an_object_until_it_is_taken_off(
-    client: KubeClient, namespace: str
-) -> None:
-    config = a_config("a")
-    config["metadata"]["finalizers"] = ["example.com/wait"]
-    await client.create(CONFIGMAPS, config, namespace=namespace)
-
-    await client.delete(CONFIGMAPS, "a", namespace=namespace)
-    found = await client.get_object(CONFIGMAPS, "a", namespace=namespace)
-    assert "deletionTimestamp" in found["metadata"]
-
-    await client.patch(CONFIGMAPS, "a", {"metadata": {"finalizers": None}}, namespace=namespace)
-    with pytest.raises(NotFound):
-        await client.get(CONFIGMAPS, "a", namespace=namespace)
-
-
-async def test_a_secret_stores_plain_strings_as_base64(client: KubeClient, namespace: str) -> None:
-    secret = {"metadata": {"name": "a"}, "stringData": {"key": "wörd"}}
-
-    created = await client.create(SECRETS, secret, namespace=namespace)
-
-    assert created["type"] == "Opaque"
-    assert base64.b64decode(created["data"]["key"]).decode() == "wörd"
-    assert "stringData" not in created
 
 
 async def test_a_lease_keeps_microseconds(client: KubeClient, namespace: str) -> None:
@@ -376,15 +83,6 @@ async def test_an_event_must_be_about_something_in_its_own_namespace(
         await client.create(EVENTS, event, namespace="default")
 
 
-async def test_a_refusal_is_a_status_object(client: KubeClient, namespace: str) -> None:
-    with pytest.raises(KubeError) as caught:
-        await client.patch(CONFIGMAPS, "a", {"data": {"x": "1"}}, namespace=namespace)
-
-    assert isinstance(caught.value, NotFound)
-    assert caught.value.verb == "PATCH"
-    assert caught.value.path == CONFIGMAPS.path(namespace=namespace, name="a")
-
-
 async def test_an_endpoint_slice_keeps_what_was_written_and_takes_nothing_over_a_newer_version(
     client: KubeClient, namespace: str
 ) -> None:
@@ -403,3 +101,391 @@ async def test_an_endpoint_slice_keeps_what_was_written_and_takes_nothing_over_a
     assert not emptied["endpoints"]  # the real one writes null
     with pytest.raises(Conflict):
         await client.replace(ENDPOINT_SLICES, first)
+
+
+TO_N1: Json = {"target": {"apiVersion": "v1", "kind": "Node", "name": "n1"}}
+
+
+def to_n1(pod: Json, **metadata: Any) -> Json:
+    """Return a Binding of exactly this version of *pod* to the node n1."""
+    seen = {key: pod["metadata"][key] for key in ("uid", "resourceVersion")}
+    return {"metadata": seen | metadata, **TO_N1}
+
+
+async def budget_status(
+    client: KubeClient, namespace: str, *, allowed: int, healthy: int = 1, desired: int = 1
+) -> None:
+    """Write the budget's status as the disruption controller would."""
+    found = await client.get_object(PDBS, "budget", namespace=namespace)
+    status = {
+        "observedGeneration": found["metadata"]["generation"],
+        "disruptionsAllowed": allowed,
+        "currentHealthy": healthy,
+        "desiredHealthy": desired,
+        "expectedPods": healthy,
+    }
+    await client.patch(
+        PDBS, "budget", {"status": status}, namespace=namespace, subresource="status"
+    )
+
+
+async def a_running_pod(client: KubeClient, namespace: str, name: str) -> Json:
+    """Create a pod with the label app=a that is bound, running and ready."""
+    await client.create(PODS, a_pod(name, labels={"app": "a"}), namespace=namespace)
+    await client.bind(TO_N1, namespace=namespace, name=name)
+    return await client.patch(PODS, name, running(), namespace=namespace, subresource="status")
+
+
+async def test_a_binding_writes_the_node_and_merges_its_annotations(
+    client: KubeClient, namespace: str
+) -> None:
+    pod = await client.create(PODS, a_pod("a", annotations={"old": "1"}), namespace=namespace)
+
+    binding = to_n1(pod, annotations={"new": "2"})
+    await client.bind(binding, namespace=namespace, name="a")
+
+    bound = await client.get_object(PODS, "a", namespace=namespace)
+    assert bound["spec"]["nodeName"] == "n1"
+    assert bound["metadata"]["annotations"] == {"old": "1", "new": "2"}
+    scheduled = [one for one in bound["status"]["conditions"] if one["type"] == "PodScheduled"]
+    assert [one["status"] for one in scheduled] == ["True"]
+
+
+async def test_a_bindings_labels_come_to_the_pod_too(client: KubeClient, namespace: str) -> None:
+    """Since Kubernetes 1.35 (PodTopologyLabelsAdmission)."""
+    pod = await client.create(PODS, a_pod("a", labels={"old": "1"}), namespace=namespace)
+
+    await client.bind(to_n1(pod, labels={"new": "2"}), namespace=namespace, name="a")
+
+    bound = await client.get_object(PODS, "a", namespace=namespace)
+    assert bound["metadata"]["labels"] == {"old": "1", "new": "2"}
+
+
+async def test_an_annotation_written_through_the_status_makes_an_older_binding_conflict(
+    client: KubeClient, namespace: str
+) -> None:
+    pod = await client.create(PODS, a_pod("a", annotations={"old": "1"}), namespace=namespace)
+
+    def mark(uid: str) -> Json:
+        return {"metadata": {"uid": uid, "annotations": {"mark": "x"}}}
+
+    with pytest.raises(Invalid, match=r"metadata\.uid"):
+        await client.patch(PODS, "a", mark("another"), namespace=namespace, subresource="status")
+    marked = await client.patch(
+        PODS, "a", mark(pod["metadata"]["uid"]), namespace=namespace, subresource="status"
+    )
+
+    assert marked["metadata"]["annotations"] == {"old": "1", "mark": "x"}
+    assert marked["metadata"]["resourceVersion"] != pod["metadata"]["resourceVersion"]
+    with pytest.raises(Conflict):
+        await client.bind(to_n1(pod), namespace=namespace, name="a")
+    await client.bind(to_n1(marked), namespace=namespace, name="a")
+
+
+async def test_a_pod_that_is_on_its_way_out_cannot_be_bound(
+    client: KubeClient, namespace: str
+) -> None:
+    await client.create(PODS, a_pod("a", finalizers=["example.com/wait"]), namespace=namespace)
+    await client.delete(PODS, "a", namespace=namespace)
+
+    with pytest.raises(Conflict):
+        await client.bind(TO_N1, namespace=namespace, name="a")
+
+
+async def test_a_budget_is_asked_before_the_uid_is_compared(
+    client: KubeClient, namespace: str
+) -> None:
+    await a_running_pod(client, namespace, "a")
+    await client.create(PDBS, a_budget("budget", app="a", min_available=1), namespace=namespace)
+
+    await budget_status(client, namespace, allowed=0)
+    with pytest.raises(TooManyRequests) as caught:
+        await client.evict(namespace=namespace, name="a", uid="another")
+    assert caught.value.by_disruption_budget
+
+    await budget_status(client, namespace, allowed=1, healthy=2)
+    with pytest.raises(Conflict):
+        await client.evict(namespace=namespace, name="a", uid="another", dry_run=True)
+    with pytest.raises(Conflict):
+        await client.evict(namespace=namespace, name="a", uid="another")
+    status = (await client.get_object(PDBS, "budget", namespace=namespace))["status"]
+    assert status["disruptionsAllowed"] == 0
+
+
+async def test_an_eviction_of_a_pod_that_has_changed_since_conflicts_and_costs_the_budget(
+    client: KubeClient, namespace: str
+) -> None:
+    pod = await a_running_pod(client, namespace, "a")
+    uid, version = pod["metadata"]["uid"], pod["metadata"]["resourceVersion"]
+    await client.create(PDBS, a_budget("budget", app="a", min_available=1), namespace=namespace)
+    await budget_status(client, namespace, allowed=1, healthy=2)
+    note = {"metadata": {"annotations": {"changed": "since"}}}
+    await client.patch(PODS, "a", note, namespace=namespace)
+
+    with pytest.raises(Conflict) as caught:
+        await client.evict(namespace=namespace, name="a", uid=uid, version=version)
+
+    assert f"the ResourceVersion in the precondition ({version})" in caught.value.message
+    found = await client.get_object(PODS, "a", namespace=namespace)
+    assert "deletionTimestamp" not in found["metadata"]
+    assert "DisruptionTarget" not in {one["type"] for one in found["status"]["conditions"]}
+    status = (await client.get_object(PDBS, "budget", namespace=namespace))["status"]
+    assert status["disruptionsAllowed"] == 0
+
+
+async def test_an_eviction_of_a_pod_as_it_is_ends_it_and_says_so(
+    client: KubeClient, namespace: str
+) -> None:
+    pod = await a_running_pod(client, namespace, "a")
+    uid, version = pod["metadata"]["uid"], pod["metadata"]["resourceVersion"]
+
+    await client.evict(namespace=namespace, name="a", uid=uid, version=version)
+
+    found = await client.get_object(PODS, "a", namespace=namespace)
+    assert "deletionTimestamp" in found["metadata"]
+    assert "DisruptionTarget" in {one["type"] for one in found["status"]["conditions"]}
+
+
+def names(listed: ObjectList) -> set[str]:
+    return {identity(item).name for item in listed.items}
+
+
+@pytest.mark.parametrize(
+    ("selector", "wanted"),
+    [
+        ("tier=web", {"a"}),
+        ("tier==web,env=prod", {"a"}),
+        ("tier!=web", {"b", "c"}),
+        ("tier in (web, db)", {"a", "b"}),
+        ("tier notin (web)", {"b", "c"}),
+        ("tier", {"a", "b"}),
+        ("!tier", {"c"}),
+        ("tier=nobody", set()),
+    ],
+)
+async def test_labels_select(
+    client: KubeClient, namespace: str, selector: str, wanted: set[str]
+) -> None:
+    labels = {"a": {"tier": "web", "env": "prod"}, "b": {"tier": "db"}, "c": {"env": "prod"}}
+    for name, its in labels.items():
+        await client.create(CONFIGMAPS, a_config(name, labels=its), namespace=namespace)
+
+    found = await client.list(CONFIGMAPS, namespace=namespace, label_selector=selector)
+
+    assert names(found) == wanted
+
+
+@pytest.mark.parametrize(
+    ("selector", "wanted"),
+    [
+        ("metadata.name=a", {"a"}),
+        ("spec.nodeName=n1", {"b"}),
+        ("spec.nodeName=", {"a", "c"}),
+        ("spec.nodeName!=n1", {"a", "c"}),
+        ("status.phase=Running", {"c"}),
+        ("status.phase!=Running,spec.nodeName!=n1", {"a"}),
+        ("spec.schedulerName=nobody", {"a", "b", "c"}),
+    ],
+)
+async def test_fields_of_a_pod_select(
+    client: KubeClient, namespace: str, selector: str, wanted: set[str]
+) -> None:
+    for name in "abc":
+        await client.create(PODS, a_pod(name), namespace=namespace)
+    await client.bind({"target": {"kind": "Node", "name": "n1"}}, namespace=namespace, name="b")
+    await client.patch(PODS, "c", running(), namespace=namespace, subresource="status")
+
+    found = await client.list(PODS, namespace=namespace, field_selector=selector)
+
+    assert names(found) == wanted
+
+
+async def test_a_list_is_as_new_as_its_newest_object(client: KubeClient, namespace: str) -> None:
+    created = await client.create(CONFIGMAPS, a_config("a"), namespace=namespace)
+
+    listed = await client.list(CONFIGMAPS, namespace=namespace)
+
+    assert int(listed.resource_version) >= int(created["metadata"]["resourceVersion"])
+
+
+async def test_a_list_spans_all_namespaces_or_one(client: KubeClient, namespace: str) -> None:
+    label = f"of={namespace}"
+    for where in (namespace, "default"):
+        config = a_config(f"of-{namespace}", labels={"of": namespace})
+        await client.create(CONFIGMAPS, config, namespace=where)
+
+    everywhere = await client.list(CONFIGMAPS, label_selector=label)
+    here = await client.list(CONFIGMAPS, namespace=namespace, label_selector=label)
+
+    assert {identity(item).namespace for item in everywhere.items} == {namespace, "default"}
+    assert {identity(item).namespace for item in here.items} == {namespace}
+
+
+async def test_a_list_comes_in_pages_of_one_version(client: KubeClient, namespace: str) -> None:
+    for name in "abc":
+        await client.create(PODS, a_pod(name), namespace=namespace)
+
+    path = PODS.path(namespace=namespace)
+    first = decode_object(await client.get_path(path, query={"limit": "2"}))
+    await client.create(PODS, a_pod("d"), namespace=namespace)
+    token = first["metadata"]["continue"]
+    second = decode_object(await client.get_path(path, query={"limit": "2", "continue": token}))
+
+    found = [item["metadata"]["name"] for item in first["items"] + second["items"]]
+    assert found == ["a", "b", "c"]
+    assert first["metadata"]["remainingItemCount"] == 1
+    assert not second["metadata"].get("continue")
+    assert first["metadata"]["resourceVersion"] == second["metadata"]["resourceVersion"]
+
+
+BRIEF = WatchLimits(server_s=10, inactivity_s=30.0)
+
+
+async def take(
+    client: KubeClient, selected: Selection, *, since: str, count: int
+) -> list[WatchEvent]:
+    """Return the first *count* events that are not bookmarks."""
+    found: list[WatchEvent] = []
+    events = watch(client, selected, resource_version=since, limits=BRIEF)
+    async with asyncio.timeout(20), aclosing(events) as stream:
+        async for event in stream:
+            if event.type is not EventType.BOOKMARK:
+                found.append(event)
+            if len(found) == count:
+                break
+    return found
+
+
+def told(events: list[WatchEvent]) -> list[tuple[str, str]]:
+    return [(one.type.value, one.metadata.name) for one in events if one.metadata is not None]
+
+
+async def version_now(client: KubeClient, namespace: str) -> str:
+    return (await client.list(CONFIGMAPS, namespace=namespace)).resource_version
+
+
+async def test_a_watch_tells_what_happened_since_the_list_in_order(
+    client: KubeClient, namespace: str
+) -> None:
+    since = await version_now(client, namespace)
+    await client.create(CONFIGMAPS, a_config("a", x="1"), namespace=namespace)
+    await client.patch(CONFIGMAPS, "a", {"data": {"x": "2"}}, namespace=namespace)
+    await client.create(CONFIGMAPS, a_config("b"), namespace=namespace)
+    await client.delete(CONFIGMAPS, "a", namespace=namespace)
+
+    selected = Selection(kind=CONFIGMAPS, namespace=namespace)
+    events = await take(client, selected, since=since, count=4)
+
+    assert told(events) == [("ADDED", "a"), ("MODIFIED", "a"), ("ADDED", "b"), ("DELETED", "a")]
+    versions = [int(event.resource_version) for event in events]
+    assert versions == sorted(set(versions))
+
+
+async def test_a_watch_tells_what_happens_while_it_is_open(
+    client: KubeClient, namespace: str
+) -> None:
+    since = await version_now(client, namespace)
+    selected = Selection(kind=CONFIGMAPS, namespace=namespace)
+
+    async with asyncio.TaskGroup() as group:
+        watching = group.create_task(take(client, selected, since=since, count=2))
+        await client.create(CONFIGMAPS, a_config("a"), namespace=namespace)
+        await client.delete(CONFIGMAPS, "a", namespace=namespace)
+
+    assert told(watching.result()) == [("ADDED", "a"), ("DELETED", "a")]
+
+
+async def test_a_watch_goes_on_from_the_last_event_seen(client: KubeClient, namespace: str) -> None:
+    since = await version_now(client, namespace)
+    for name in "abc":
+        await client.create(CONFIGMAPS, a_config(name), namespace=namespace)
+    selected = Selection(kind=CONFIGMAPS, namespace=namespace)
+    (first,) = await take(client, selected, since=since, count=1)
+
+    rest = await take(client, selected, since=first.resource_version, count=2)
+
+    assert told([first]) == [("ADDED", "a")]
+    assert told(rest) == [("ADDED", "b"), ("ADDED", "c")]
+
+
+async def test_an_object_enters_and_leaves_a_watch_by_its_labels(
+    client: KubeClient, namespace: str
+) -> None:
+    since = await version_now(client, namespace)
+    await client.create(CONFIGMAPS, a_config("a", labels={"x": "no"}), namespace=namespace)
+    for value in ("yes", "no"):
+        patch = {"metadata": {"labels": {"x": value}}}
+        await client.patch(CONFIGMAPS, "a", patch, namespace=namespace)
+
+    selected = Selection(kind=CONFIGMAPS, namespace=namespace, label_selector="x=yes")
+    events = await take(client, selected, since=since, count=2)
+
+    assert told(events) == [("ADDED", "a"), ("DELETED", "a")]
+
+
+async def test_a_pod_enters_the_watch_of_its_node_when_it_is_bound(
+    client: KubeClient, namespace: str
+) -> None:
+    since = await version_now(client, namespace)
+    await client.create(PODS, a_pod("a"), namespace=namespace)
+    await client.bind({"target": {"kind": "Node", "name": "n1"}}, namespace=namespace, name="a")
+
+    selected = Selection(kind=PODS, namespace=namespace, field_selector="spec.nodeName=n1")
+    events = await take(client, selected, since=since, count=1)
+
+    assert told(events) == [("ADDED", "a")]
+
+
+async def test_a_watch_ends_quietly_after_the_time_asked_for_and_bookmarks_before_that(
+    client: KubeClient, namespace: str
+) -> None:
+    since = await version_now(client, namespace)
+    selected = Selection(kind=CONFIGMAPS, namespace=namespace)
+    limits = WatchLimits(server_s=5, inactivity_s=30.0)
+    events: list[WatchEvent] = []
+
+    async def collect() -> None:
+        stream = watch(client, selected, resource_version=since, limits=limits)
+        async with asyncio.timeout(20), aclosing(stream) as arriving:
+            async for event in arriving:
+                events.append(event)  # noqa: PERF401 - the test looks at it meanwhile
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(collect())
+        await client.create(CONFIGMAPS, a_config("a"), namespace=namespace)
+        await until_true(lambda: bool(events), what="the first event")
+        elsewhere = a_config(f"not-in-{namespace}")
+        unseen = await client.create(CONFIGMAPS, elsewhere, namespace="default")
+
+    assert told(events) == [("ADDED", "a")]
+    assert events[-1].type is EventType.BOOKMARK
+    assert int(events[-1].resource_version) >= int(unseen["metadata"]["resourceVersion"])
+
+
+async def test_a_version_the_server_forgot_is_gone(client: KubeClient, namespace: str) -> None:
+    selected = Selection(kind=CONFIGMAPS, namespace=namespace)
+
+    with pytest.raises(Gone):
+        await take(client, selected, since="1", count=1)
+
+
+async def test_an_informer_follows_it_all(client: KubeClient, namespace: str) -> None:
+    await client.create(CONFIGMAPS, a_config("a", x="1"), namespace=namespace)
+    changes: list[Change[bytes]] = []
+    informer = Informer(
+        client, CONFIGMAPS, decode=bytes, namespace=namespace, on_change=changes.append
+    )
+
+    async with asyncio.TaskGroup() as group:
+        following = group.create_task(informer.run())
+        async with asyncio.timeout(10):
+            await informer.wait_synced()
+        await client.patch(CONFIGMAPS, "a", {"data": {"x": "2"}}, namespace=namespace)
+        await client.delete(CONFIGMAPS, "a", namespace=namespace)
+        await until_true(lambda: len(changes) == 3, what="three changes")
+        following.cancel()
+
+    assert [change.type.value for change in changes] == ["ADDED", "MODIFIED", "DELETED"]
+    assert {change.key for change in changes} == {ObjectKey(namespace, "a")}
+    assert len({change.uid for change in changes}) == 1
+    assert not informer.items()

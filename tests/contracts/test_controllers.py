@@ -16,7 +16,7 @@ from fracgpu.disruption.candidates.move_mode import HASH_LABEL, released_value
 from kube.access import connect
 from kube.client import KubeClient
 from kube.errors import TooManyRequests, Unavailable
-from kube.kinds import DEPLOYMENTS, NAMESPACES, PDBS, PODS, REPLICASETS, STATEFULSETS
+from kube.kinds import DEPLOYMENTS, NAMESPACES, PDBS, PODS, REPLICASETS
 from process.clock import SystemClock
 from rebalancer.moves.steps.facts import DELETION_COST, LOWEST_COST
 from simulator.apiserver.server import ApiServer
@@ -250,20 +250,6 @@ async def test_a_pending_pod_is_evicted_whatever_its_budget_says(harness: Harnes
         lambda pods: [pod["metadata"]["uid"] for pod in pods] != [pending["metadata"]["uid"]],
         what="the pending pod is gone",
     )
-
-
-async def test_an_evicted_pod_of_a_statefulset_comes_back_under_its_name(harness: Harness) -> None:
-    body = an_owner("db", replicas=1, serviceName="db")
-    await harness.kube.create(STATEFULSETS, body, namespace=harness.namespace)
-    (old,) = await harness.ready_all(1)
-
-    await evict(harness, old)
-
-    (new,) = await harness.wait_pods(
-        lambda pods: len(pods) == 1 and pods[0]["metadata"]["uid"] != old["metadata"]["uid"],
-        what="another pod",
-    )
-    assert new["metadata"]["name"] == old["metadata"]["name"] == "db-0"
 
 
 async def a_budget(harness: Harness, name: str, **spec: int) -> None:

@@ -1,6 +1,5 @@
 """What the API server promises about Moves, whose definition is that of deploy/."""
 
-import asyncio
 import json
 from typing import Any
 
@@ -8,12 +7,10 @@ import pytest
 
 from fracgpu.state.move_object import MovePhase, MoveStatus, decode_move
 from kube.client import KubeClient, PatchType
-from kube.errors import AlreadyExists, Conflict, Invalid, KubeError, NotFound
-from kube.kinds import CUSTOM_RESOURCE_DEFINITIONS, MOVES, Kind
+from kube.errors import Conflict, Invalid, KubeError
+from kube.kinds import MOVES
 from simulator.demo.definitions import install_definitions
-from simulator.demo.service_accounts import deployed
 from tests.support.moves import move_body, move_of, status_body
-from tests.support.waiting import until
 
 A_BENEFICIARY = {
     "namespace": "team-a",
@@ -54,15 +51,6 @@ async def test_the_items_of_a_list_of_moves_name_their_kind(client: KubeClient, 
     items = [json.loads(bytes(item)) for item in (await client.list(MOVES)).items]
 
     assert {(item["apiVersion"], item["kind"]) for item in items} == {(MOVES.group_version, "Move")}
-
-
-async def test_a_taken_name_already_exists(client: KubeClient, name: str) -> None:
-    await created(client, name)
-
-    with pytest.raises(AlreadyExists) as caught:
-        await created(client, name)
-
-    assert caught.value.message == f'moves.fracgpu.io "{name}" already exists'
 
 
 async def test_the_status_of_a_new_move_is_dropped(client: KubeClient, name: str) -> None:
@@ -261,73 +249,3 @@ async def test_every_phase_can_be_written(client: KubeClient, name: str) -> None
         written["status"]["phase"] = phase.value
         await client.patch(MOVES, name, written, subresource="status")
         assert decode_move(await client.get(MOVES, name)).status.phase is phase
-
-
-async def test_moves_are_watched_like_other_objects(client: KubeClient, name: str) -> None:
-    version = (await client.list(MOVES)).resource_version
-    seen: list[tuple[str, str]] = []
-
-    async def watch() -> None:
-        query = {"watch": "1", "resourceVersion": version, "fieldSelector": f"metadata.name={name}"}
-        async for line in client.transport.stream_lines(MOVES.path(), query=query, inactivity_s=30):
-            event = json.loads(line)
-            phase = (event["object"].get("status") or {}).get("phase", "")
-            seen.append((event["type"], phase))
-            if event["type"] == "DELETED":
-                return
-
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
-        group.create_task(watch())
-        await created(client, name)
-        await client.patch(MOVES, name, {"status": {"phase": "Reserved"}}, subresource="status")
-        await client.delete(MOVES, name)
-
-    assert seen == [("ADDED", ""), ("MODIFIED", "Reserved"), ("DELETED", "Reserved")]
-
-
-async def test_the_definition_can_be_discovered(client: KubeClient, name: str) -> None:
-    await created(client, name)
-
-    served = json.loads(await client.get_path("/apis/fracgpu.io/v1alpha1"))
-    group = json.loads(await client.get_path("/apis/fracgpu.io"))
-
-    assert [row["name"] for row in served["resources"]] == ["moves", "moves/status"]
-    assert group["preferredVersion"]["version"] == "v1alpha1"
-
-
-async def test_without_its_definition_a_resource_and_its_objects_are_gone(
-    client: KubeClient, namespace: str
-) -> None:
-    group = f"{namespace}.example"
-    kind = Kind(f"{group}/v1alpha1", "moves", "Move", namespaced=False)
-    definition = deployed(CUSTOM_RESOURCE_DEFINITIONS.kind)[0]
-    definition["spec"]["group"] = group
-    definition["metadata"]["name"] = f"moves.{group}"
-
-    async def is_served() -> bool:
-        try:
-            await client.list(kind)
-        except NotFound:
-            return False
-        return True
-
-    async def is_gone() -> bool:
-        return not await is_served()
-
-    assert await is_gone()
-    for _ in range(2):
-        await client.create(CUSTOM_RESOURCE_DEFINITIONS, definition)
-        await until(is_served, what="the resource is served", limit_s=30)
-        assert (await client.list(kind)).items == []
-        await client.create(kind, move_body(move_of("a")))
-        await client.delete(CUSTOM_RESOURCE_DEFINITIONS, f"moves.{group}")
-        await until(is_gone, what="the resource is gone", limit_s=30)
-
-        async def definition_is_gone() -> bool:
-            try:
-                await client.get(CUSTOM_RESOURCE_DEFINITIONS, f"moves.{group}")
-            except NotFound:
-                return True
-            return False
-
-        await until(definition_is_gone, what="the definition is gone", limit_s=30)

@@ -25,7 +25,6 @@ from tests.contracts.asked import (
     ASKS,
     CONFIGS,
     DEPLOYMENTS,
-    JOBS,
     LEASES,
     PDBS,
     PODS,
@@ -107,7 +106,7 @@ async def answers(server: Server, asks: list[Ask]) -> list[Json]:
         await server.answer(
             session, Ask("POST", "/api/v1/namespaces", {"metadata": {"name": "side-by-side"}})
         )
-        for path in (PODS, PDBS, CONFIGS, LEASES, DEPLOYMENTS, JOBS):
+        for path in (PODS, PDBS, CONFIGS, LEASES, DEPLOYMENTS):
             await server.answer(session, Ask("DELETE", path))
         found = []
         for ask in asks:

@@ -59,6 +59,11 @@ def said(new: Json, *, old: Json | None = None, resource: str = "pods") -> list[
         a_pod({"resources": {"limits": {"fracgpu.io/gpu-mem": "9"}}}, resourceClaims=[{}]),
         a_pod(runtimeClassName="nvidia"),
         a_pod({"resources": {"limits": {"nvidia.com/gpu": "0"}}}, runtimeClassName="nvidia"),
+        a_pod(
+            {"resources": {"limits": {"nvidia.com/any": "1"}}},
+            runtimeClassName="nvidia",
+            nodeName="n1",
+        ),
         a_pod(initContainers=[{"name": "i", "env": [{"name": ENV, "value": "all"}]}]),
     ],
 )

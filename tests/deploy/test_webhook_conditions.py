@@ -151,6 +151,18 @@ def test_a_request_on_the_jobs_of_a_cron_job_is_asked_about_too(part: str) -> No
     assert who(WORKLOADS, other) == []
 
 
+def test_a_pod_with_a_grant_is_not_even_compared_with_other_systems_keys() -> None:
+    """Its label has our prefix, so the conditions would leave it out as well."""
+    not_granted = {"matchExpressions": [{"key": names.GRANTED, "operator": "DoesNotExist"}]}
+
+    assert {name.split(".")[0]: entry.get("objectSelector") for name, entry in PODS.items()} == {
+        "pods": None,
+        "dialects": not_granted,
+        "hints": not_granted,
+    }
+    assert who(PODS, a_pod("aliyun.com/gpu-mem", labels=(names.GRANTED,))) == ["pods"]
+
+
 @pytest.mark.parametrize(
     "entry", [*PODS.values(), *WORKLOADS.values()], ids=lambda webhook: webhook["name"]
 )

@@ -180,10 +180,10 @@ def a_holder(pod: str = "train-0", container: str = "train", ids: str = "s1") ->
 
 
 class OneLocation:
-    """Writes every container's spec to one folder, as for a runtime that reads CDI specs."""
+    """Writes every container's spec to the same folders, by default the one of CDI specs."""
 
-    def __init__(self, store: SpecStore) -> None:
-        self.folders = (store,)
+    def __init__(self, *stores: SpecStore) -> None:
+        self.folders = stores
 
     async def stores(self, name: str) -> Sequence[SpecStore]:
         return self.folders

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from deviceplugin.handover import Handover
@@ -14,7 +15,7 @@ from fracgpu import names
 from fracgpu.state.pod_info import PodInfo
 from tests.deviceplugin.builders import NODE, FakeCards, a_card, a_pod, a_tracker
 from tests.deviceplugin.kubelet.test_registration import Rig, a_rig, a_stream
-from tests.deviceplugin.node.test_node_status import FakeNode
+from tests.deviceplugin.node.test_capacity import FakeNode
 from tests.fakes.clock import NOON
 from tests.support.waiting import until_true
 
@@ -105,13 +106,22 @@ async def test_a_leaving_agent_tells_the_scheduler_first_and_serves_until_pods_a
         assert there.node.state.capacity[names.GPU_MEM] == "8000"
 
 
-async def test_a_pod_that_kubelet_never_admits_does_not_keep_an_agent_for_ever() -> None:
+async def test_a_pod_that_kubelet_never_admits_keeps_an_agent_no_longer_than_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with parts() as there:
         there.pods.append(replace(a_pod("bound"), started_at=None))
+        stop, left_s = there.rig.server.stop, list[float]()
 
+        async def stop_noted(limit_s: float) -> None:
+            left_s.append(limit_s)
+            await stop(limit_s)
+
+        monkeypatch.setattr(there.rig.server, "stop", stop_noted)
         await there.handover.stop(0.1)
 
         assert not there.rig.server.intact
+        assert left_s == [0.0], "of the one limit for both"
 
 
 async def test_two_agents_never_act_at_once_and_the_next_follows_whatever_ended_the_first() -> None:

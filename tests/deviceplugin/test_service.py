@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,24 +10,15 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.exporter.consistency import Disagreement
 from fracgpu import names
 from fracgpu.cards.annotations import read_cards
 from fracgpu.cards.card import Health
 from fracgpu.k8s.quantity import whole_amount
-from fracgpu.placement.outcome import NoPlacement, Placement
-from fracgpu.placement.placement import place
-from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
-from fracgpu.state.ledger import Ledger
-from fracgpu.state.node_info import read_node
-from fracgpu.state.pod_info import decode_pod_info
-from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.kinds import EVENTS, NODES, PODS
 from kube.objects import decode_object
 from simulator.apiserver.server import ApiServer
-from simulator.kubelet.pod_worker import BUSY_KEY, DURATION_KEY
-from tests.fakes.clock import NOON
+from simulator.kubelet.pod_worker import DURATION_KEY
 from tests.support.gpu import a_gpu_pod
 from tests.support.node import Node, a_node
 from tests.support.waiting import until
@@ -96,36 +88,6 @@ async def test_an_assignment_beyond_the_card_is_refused_until_there_is_room(node
     await node.wait_phase(second, "Running")
 
     assert node.cards_of(second) == (node.uuid(0),)
-
-
-async def test_a_cards_own_limit_of_containers_is_kept_by_the_ledger_and_at_prestart(
-    api: ApiServer, kube: KubeClient, tmp_path: Path
-) -> None:
-    config = api.kubeconfig(tmp_path / "kubeconfig")
-    async with a_node(kube, config, slots_per_card=2) as node:
-        for number in range(2):
-            pod = await node.run_pod(f"pod-{number}", card=0, mib=80)
-            await node.wait_phase(pod, "Running")
-
-        # The node has six slots left; whoever binds without the ledger meets the limit here.
-        third = await node.run_pod("third", card=0, mib=80)
-        await node.wait_message(third, "together have 3 containers of 2")
-
-        ledger = Ledger()
-        ledger.set_node(read_node(await kube.get(NODES, node.name)))
-        for raw in (await kube.list(PODS)).items:
-            ledger.set_pod(decode_pod_info(raw).record)
-        node_info = ledger.node(node.name, now=NOON)
-        assert node_info is not None
-        need = PodNeed(containers=(ContainerNeed(name="train", mib=Mib(80)),))
-        answer = place(node_info, need, strategy=Strategy.PACK)
-        assert isinstance(answer, Placement)
-        assert answer.assignment["train"][0].card == node.uuid(1)
-        refused = place(
-            node_info, need, strategy=Strategy.PACK, exclude=frozenset(map(node.uuid, (1, 2, 3)))
-        )
-        assert isinstance(refused, NoPlacement)
-        assert refused.refusals[node.uuid(0)].value == "all its slots are taken"
 
 
 async def test_a_sick_card_takes_no_container_until_it_is_well(node: Node) -> None:
@@ -271,36 +233,6 @@ async def test_init_and_app_container_share_their_slots_and_their_card(node: Nod
     assert node.cards_of(pod, "train") == (node.uuid(1),)
 
 
-async def test_the_node_carries_labels_inventory_and_capacity(node: Node) -> None:
-    body = await node.client.get_object(NODES, node.name)
-
-    labels = body["metadata"]["labels"]
-    assert labels[names.CARD_MODEL_LABEL] == "NVIDIA-A30"
-    assert labels[f"{names.CARD_CLASS_LABEL_PREFIX}24000"] == "4"
-    assert len(read_cards(body["metadata"]["annotations"][names.NODE_CARDS])) == 4
-    assert body["status"]["allocatable"][names.GPU_COUNT] == "4"
-
-
-async def test_capacity_that_somebody_took_away_comes_back(node: Node) -> None:
-    gone = {"status": {"capacity": {names.GPU_MEM: None, names.GPU_COUNT: None}}}
-    await node.client.patch(NODES, node.name, gone, subresource="status")
-
-    await node.wait_counted()
-
-
-async def test_a_node_that_was_deleted_and_made_anew_is_written_again(node: Node) -> None:
-    await node.client.delete(NODES, node.name)
-
-    async def again() -> bool:
-        found = await node.client.list(NODES)
-        return bool(found.items)
-
-    await until(again, what="kubelet registers the node again")
-    await node.wait_counted()
-    body = await node.client.get_object(NODES, node.name)
-    assert names.NODE_CARDS in body["metadata"]["annotations"]
-
-
 async def test_people_find_the_cards_noted_on_the_pod(node: Node) -> None:
     pod = await node.run_pod("annotated", card=2)
     await node.wait_phase(pod, "Running")
@@ -323,36 +255,14 @@ async def test_specs_of_pods_that_are_gone_do_not_stay(node: Node) -> None:
         return not (await node.client.list(PODS)).items
 
     await until(gone, what="the pod is gone")
+    for file in node.folders.cdi.iterdir():  # as if it had run for an hour
+        os.utime(file, (0, file.stat().st_mtime - 3600))
     node.start_agent()
 
     async def clean() -> bool:
         return not list(node.folders.cdi.glob("*.json"))
 
     await until(clean, what="the leftover spec is removed")
-
-
-async def test_metrics_show_the_load_where_the_pod_runs(node: Node) -> None:
-    pod = await node.run_pod("busy", card=1, mib=4000, notes={BUSY_KEY: "0.8"})
-    await node.wait_phase(pod, "Running")
-    uid = pod["metadata"]["uid"]
-    wanted = (
-        f'fracgpu_pod_gpu_memory_used_mib{{UUID="{node.uuid(1)}",container="train",'
-        f'namespace="default",node="{node.name}",pod="busy",pod_uid="{uid}"}} 3600.0'
-    )
-
-    async def shown() -> bool:
-        _, text = await node.scrape()
-        return wanted in text
-
-    await until(shown, what="the pod's memory is exported")
-    _, text = await node.scrape()
-    util = {
-        line.partition('UUID="')[2].partition('"')[0]: float(line.rsplit(" ", 1)[1])
-        for line in text.splitlines()
-        if line.startswith("DCGM_FI_DEV_GPU_UTIL{") and 'pod=""' in line
-    }
-    assert util[node.uuid(0)] == 0
-    assert 75 <= util[node.uuid(1)] <= 85
 
 
 async def test_readiness_names_each_check(node: Node) -> None:
@@ -364,30 +274,6 @@ async def test_readiness_names_each_check(node: Node) -> None:
 
     for check in ("cards", "pods", "node", "kubelet"):
         assert f"{check}: ok" in text
-
-
-async def test_a_node_that_another_plugin_counts_is_left_alone_until_that_is_gone(
-    node: Node,
-) -> None:
-    async def others(amount: str) -> None:
-        capacity = {"status": {"capacity": {"nvidia.com/gpu": amount}}}
-        await node.client.patch(NODES, node.name, capacity, subresource="status")
-
-    async def says(status: str, mib: int) -> bool:
-        body = await node.client.get_object(NODES, node.name)
-        conditions = {condition["type"]: condition for condition in body["status"]["conditions"]}
-        amount = whole_amount(body["status"]["allocatable"].get(names.GPU_MEM, ""))
-        return conditions.get(names.SHARING_CONDITION, {}).get("status") == status and amount == mib
-
-    await until(lambda: says("True", 4 * 24_000), what="the node condition shows that it shares")
-    await others("4")
-    await until(lambda: says("False", 0), what="the node condition names the other plugin")
-    status, text = await node.scrape("/readyz")
-    assert status != 200
-    assert "nvidia.com/gpu (4)" in text
-
-    await others("0")
-    await until(lambda: says("True", 4 * 24_000), what="the node shares again")
 
 
 async def test_a_card_that_an_operator_takes_out_of_service_stops_taking_slices_and_comes_back(
@@ -413,38 +299,6 @@ async def test_a_card_that_an_operator_takes_out_of_service_stops_taking_slices_
     await annotate(None)
     await node.wait_phase(late, "Running")
     await until(lambda: memory(4 * 24_000), what="all memory is offered again")
-
-
-async def test_an_audit_finds_nothing_on_a_healthy_node_and_a_forged_spec_at_once(
-    node: Node,
-) -> None:
-    pod = await node.run_pod("one", card=2)
-    await node.wait_phase(pod, "Running")
-    kind = Disagreement.SPEC_DIFFERS.value
-
-    async def standing() -> dict[str, float]:
-        _, text = await node.scrape()
-        found = {}
-        for line in text.splitlines():
-            if line.startswith("fracgpu_deviceplugin_disagreements_now{"):
-                found[line.split('"')[1]] = float(line.rpartition(" ")[2])
-        return found
-
-    async def all_asked() -> bool:
-        return set(await standing()) == {kind.value for kind in Disagreement}
-
-    await until(all_asked, what="an audit was done")
-    assert set((await standing()).values()) == {0.0}
-
-    (spec,) = node.folders.cdi.glob("*.json")
-    spec.write_text(spec.read_text().replace(node.uuid(2), node.uuid(1)))
-
-    async def found() -> bool:
-        return (await standing())[kind] == 1
-
-    await until(found, what="the audit finds the forged spec")
-    _, text = await node.scrape()
-    assert f'fracgpu_deviceplugin_disagreements_total{{kind="{kind}"}} 1.0' in text
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import ClientError, ClientSession
 
 from fracgpu import names
-from fracgpu.cards.annotations import read_cards, read_foreign
+from fracgpu.cards.annotations import read_cards
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.k8s.quantity import whole_amount
 from fracgpu.units import Mib
@@ -21,7 +21,7 @@ from kube.client import KubeClient
 from kube.kinds import NODES, PODS
 from simulator.apiserver.server import ApiServer
 from tests.support.node import Node, a_node
-from tests.support.nvml import MIB, Values, a_card, build, write_values
+from tests.support.nvml import Values, a_card, write_values
 from tests.support.roles import Roles, running_roles
 from tests.support.waiting import until
 
@@ -211,63 +211,6 @@ async def test_a_driver_that_hangs_or_was_replaced_ends_the_process_and_the_next
 
         await until(new_driver, what="the process after it reports the new driver", limit_s=60)
         assert "the driver was replaced" in (tmp_path / f"{ROLE}.log").read_text()
-
-
-async def test_what_an_older_driver_keeps_for_itself_is_nobodys_foreign_memory(
-    api: ApiServer, kube: KubeClient, tmp_path: Path
-) -> None:
-    library = build(tmp_path / "old", without=frozenset({"nvmlDeviceGetMemoryInfo_v2"}))
-    idle = {"0.used": 0, "1.used": 0}
-    # It begins only once the memory that is offered is less by the driver's part.
-    async with an_agent(api, kube, tmp_path, library, idle, load_report_s=1.0) as agent:
-
-        async def foreign() -> dict[str, int] | None:
-            body = await kube.get_object(NODES, agent.node.name)
-            text = body["metadata"].get("annotations", {}).get(names.NODE_FOREIGN)
-            return (
-                None
-                if text is None
-                else {str(card): mib for card, mib in read_foreign(text).items()}
-            )
-
-        async def none() -> bool:
-            return await foreign() == {}
-
-        await until(none, what="the node says that no memory is foreign", limit_s=60)
-        agent.say(**{"0__used": 2000 * MIB})
-
-        async def grown() -> bool:
-            return await foreign() == {a_card(0)["0.uuid"]: 2048}
-
-        await until(grown, what="what other processes use is foreign", limit_s=60)
-        assert await agent.memory() == WHOLE_MIB
-
-
-async def test_an_agent_that_starts_while_a_card_cannot_be_read_frees_no_foreign_memory(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, nvml_library: Path
-) -> None:
-    first, second = a_card(0)["0.uuid"], a_card(1)["1.uuid"]
-    used = {"0.used": 4000 * MIB, "1.used": 0}
-    async with an_agent(api, kube, tmp_path, nvml_library, used, load_report_s=1.0) as agent:
-
-        async def foreign() -> set[object]:
-            body = await kube.get_object(NODES, agent.node.name)
-            return set(read_foreign(body["metadata"]["annotations"].get(names.NODE_FOREIGN, "")))
-
-        async def told() -> bool:
-            return await foreign() == {first}
-
-        await until(told, what="the node shows the foreign memory", limit_s=60)
-        # The card can be listed; reading it fails.
-        agent.say(**{"0__error__nvmlDeviceGetHandleByUUID": pynvml.NVML_ERROR_UNKNOWN})
-        agent.roles.supervisor.kill(ROLE)
-        agent.say(**{"1__used": 3000 * MIB})
-
-        async def told_by_the_next() -> bool:
-            return second in await foreign()
-
-        await until(told_by_the_next, what="the next agent says what is foreign", limit_s=60)
-        assert await foreign() == {first, second}
 
 
 async def test_a_container_gets_the_drivers_common_device_files_though_they_came_late(

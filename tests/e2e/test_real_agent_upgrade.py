@@ -15,16 +15,16 @@ import pytest
 from fracgpu import names
 from kube.kinds import PODS
 from tests.support.kubectl import DEPLOY
-from tests.support.real_cluster import RealCluster
-from tests.support.real_pods import state_of
-from tests.support.shipped import (
+from tests.support.real_cluster import (
     AGENT,
     SYSTEM,
+    RealCluster,
     a_cluster_with_our_images,
     a_long_half,
     install,
     wait_counted,
 )
+from tests.support.real_node import state_of
 from tests.support.waiting import until
 from tests.support.yaml_files import read_documents
 

@@ -18,7 +18,7 @@ from kube.kinds import MUTATING_WEBHOOKS, NAMESPACES, SECRETS
 from process.clock import SystemClock
 from process.lifecycle import run_until_stopped
 from tests.certs.tls_harness import a_ca
-from tests.certs.trust.test_ca_injector import Reordering
+from tests.certs.trust.test_rollout import Reordering
 from tests.certs.webhooks import BOTH, a_webhook, apply, bundles
 from tests.support.real_apiserver import real_api_server
 from tests.support.waiting import until

@@ -37,11 +37,11 @@ from tests.e2e.test_real_uninstall import (
 )
 from tests.support.documented import documented, run
 from tests.support.helm import CHART, ROOT, SYSTEM, helm_or_skip, rendered
-from tests.support.installed import certs_flags
 from tests.support.kubectl import Kubectl
 from tests.support.node import Node, a_node
 from tests.support.real_apiserver import real_api_server
 from tests.support.roles import running_roles
+from tests.support.scheduler_pods import certs_flags
 from tests.support.snapshot import differences, snapshot, wait_for_controllers
 from tests.support.waiting import until
 

@@ -20,11 +20,17 @@ from fracgpu import names
 from kube.kinds import DAEMONSETS, DEPLOYMENTS, PODS
 from simulator.envtest.ports import free_ports
 from tests.support.gpu import a_gpu_pod
-from tests.support.installed import Harness, apply, installed, settled
 from tests.support.kubectl import DEPLOY, Kubectl
-from tests.support.placing import TIMEOUT_S, users
 from tests.support.processes import Child
-from tests.support.scheduler_pods import SYSTEM
+from tests.support.scheduler_pods import (
+    SYSTEM,
+    TIMEOUT_S,
+    Harness,
+    apply,
+    installed,
+    settled,
+    users,
+)
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(500)]

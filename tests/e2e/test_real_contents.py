@@ -9,9 +9,8 @@ import yaml
 
 from fracgpu import names
 from tests.support.gpu import some_cards
-from tests.support.real_node import RealNode, a_real_node
-from tests.support.real_pods import MARK, Sight, a_container, a_real_pod
-from tests.support.stand_ins import MPS_CONTROL, a_program, ending_daemons
+from tests.support.nvml import MPS_CONTROL, a_program, ending_daemons
+from tests.support.real_node import MARK, RealNode, Sight, a_container, a_real_node, a_real_pod
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 

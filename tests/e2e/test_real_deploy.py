@@ -12,7 +12,6 @@ from simulator.demo.promises import judge
 from simulator.demo.rig import RigSettings, open_rig
 from simulator.demo.script import Progress, Script, play_within
 from simulator.envtest.control_plane import ASSETS_ENV, find_assets
-from tests.support.kubectl import DEPLOY, Kubectl
 from tests.support.permissions import (
     Permission,
     audit_flags,
@@ -21,29 +20,10 @@ from tests.support.permissions import (
     permissions,
     spare,
 )
-from tests.support.real_apiserver import real_api_server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 HERE: Final = Path(__file__).parent
-
-
-@pytest.mark.parametrize("folder", ["deploy", "overlays/nvidia-runtime-class"])
-async def test_a_real_api_server_accepts_everything_in_a_dry_run(
-    tmp_path: Path, folder: str
-) -> None:
-    async with real_api_server(tmp_path) as api:
-        kubectl = Kubectl.find(api.kubeconfig(tmp_path / "kubeconfig"))
-        # A dry run creates no namespace for the other objects.
-        await kubectl("create", "namespace", "fracgpu-system")
-        place = str(DEPLOY.parent / folder)
-        wanted = (await kubectl("kustomize", place)).count("\nkind:")
-
-        said = await kubectl("apply", "-k", place, "--dry-run=server")
-
-    # The first object's `kind:` may open the text.
-    assert len(said.splitlines()) in (wanted, wanted + 1)
-    assert all(line.endswith("(server dry run)") for line in said.splitlines())
 
 
 # What the loop does not use, and the test in which it is used.

@@ -50,12 +50,10 @@ from kube.kinds import (
     Kind,
 )
 from kube.objects import decode_object
-from process.clock import Clock, SystemClock
+from process.clock import SystemClock
 from process.lifecycle import run_until_stopped
 from simulator.demo.service_accounts import issue_token, write_kubeconfig
 from simulator.envtest.prometheus import RealPrometheus
-from tests.fakes.clock import VirtualClock
-from tests.support.api_gate import ApiGate
 from tests.support.backfill import write_blocks
 from tests.support.examined import LEADER, NODE, a_node, a_role_pod, a_slice, stamp
 from tests.support.gpu import a_gpu_pod, register
@@ -77,19 +75,15 @@ class Installation:
     """FracGPU on a real API server, and the accounts of an administrator and of a reader."""
 
     client: KubeClient
-    url: str
-    ca_file: Path
     admin: Path
     reader: Path
     capsys: pytest.CaptureFixture[str]
 
-    async def examined(
-        self, *flags: str, kubeconfig: Path | None = None, clock: Clock | None = None
-    ) -> dict[str, Json]:
+    async def examined(self, *flags: str, kubeconfig: Path | None = None) -> dict[str, Json]:
         """Run the command; return every check by its name."""
         self.capsys.readouterr()
         words = ["--kubeconfig", str(kubeconfig or self.admin), "-o", "json", *flags]
-        await asyncio.to_thread(main, words, clock=clock)
+        await asyncio.to_thread(main, words)
         captured = self.capsys.readouterr()
         assert captured.out, captured.err
         return {check["name"]: check for check in json.loads(captured.out)["checks"]}
@@ -218,8 +212,6 @@ async def installation(
             )
             yield Installation(
                 client=client,
-                url=api.url,
-                ca_file=api.ca_file,
                 admin=admin,
                 reader=reader,
                 capsys=capsys,
@@ -232,8 +224,6 @@ async def test_doctor_finds_each_fault_that_is_planted_on_a_real_api_server(
     async with installation(tmp_path, capsys) as there:
         await a_reader_finds_no_fault_and_is_told_what_it_may_not_see(there)
         await a_reader_is_told_which_permission_is_missing(there)
-        await a_wrong_clock_of_the_caller_is_named_itself_and_accuses_nobody_else(there)
-        await a_kubernetes_that_is_too_old_is_found(there, tmp_path)
         await faults_of_admission(there)
         await faults_of_scheduling(there)
         await faults_of_nodes(there)
@@ -263,42 +253,6 @@ async def a_reader_is_told_which_permission_is_missing(there: Installation) -> N
     assert "kubectl auth can-i list moves -A" in error
 
 
-async def a_wrong_clock_of_the_caller_is_named_itself_and_accuses_nobody_else(
-    there: Installation,
-) -> None:
-    for wrong_by, words in (
-        (timedelta(hours=2), "s ahead of the API server's"),
-        (timedelta(hours=-2), "s behind the API server's"),
-    ):
-        clock = VirtualClock(now() + wrong_by)
-
-        checks = await there.examined(kubeconfig=there.reader, clock=clock)
-
-        found = {name: check["findings"] for name, check in checks.items() if check["findings"]}
-        assert set(found) == {"clocks"}, found
-        (finding,) = found["clocks"]
-        assert "the clock of the machine that runs this command is 7" in finding["seen"], finding
-        assert words in finding["seen"]
-
-
-async def a_kubernetes_that_is_too_old_is_found(there: Installation, folder: Path) -> None:
-    token = json.loads(there.admin.read_text())["users"][0]["user"]["token"]
-    gate = ApiGate(there.url, ca_file=there.ca_file)
-    gate.answer_instead("/version", {"major": "1", "minor": "29", "gitVersion": "v1.29.14"})
-    async with gate.open():
-        through = write_kubeconfig(
-            folder / "old.kubeconfig", server=gate.url, token=token, ca_file=None
-        )
-
-        check = (await there.examined("--check", "kubernetes", kubeconfig=through))["kubernetes"]
-
-    seen = [(finding["severity"], finding["seen"]) for finding in check["findings"]]
-    assert ("error", "the API server is of Kubernetes 1.29; want 1.30 to 1.36") in [
-        (severity, text.partition(":")[0]) for severity, text in seen
-    ], check
-    assert any("upgrade the cluster to 1.30" in f["cure"] for f in check["findings"])
-
-
 async def faults_of_admission(there: Installation) -> None:
     client = there.client
     # No pod of the webhook runs here, so the API server cannot reach it.
@@ -306,7 +260,6 @@ async def faults_of_admission(there: Installation) -> None:
 
     await client.delete(ENDPOINT_SLICES, "fracgpu-webhook-x2c4f", namespace=SYSTEM)
     await there.finds("webhook-endpoints", "has no ready endpoint", "describe pods")
-    await pods_of_the_webhook_that_do_not_start_are_the_one_cause(there)
 
     stranger = make_ca(name="somebody else", now=now(), life=timedelta(days=1)).cert_pem
     wrong = base64.b64encode(stranger).decode()
@@ -351,46 +304,6 @@ async def faults_of_admission(there: Installation) -> None:
         "there is no MutatingWebhookConfiguration fracgpu-webhook",
         "there is no ValidatingWebhookConfiguration fracgpu-webhook",
     ]  # fmt: skip
-
-
-async def pods_of_the_webhook_that_do_not_start_are_the_one_cause(there: Installation) -> None:
-    client = there.client
-    pod = a_role_pod("webhook-1", "fracgpu-webhook", ready=False)
-    pod["spec"]["containers"][0]["name"] = "main"
-    pod["spec"]["tolerations"] = [{"operator": "Exists"}]
-    message = "back-off 5m0s restarting failed container"
-    pod["status"]["containerStatuses"] = [
-        {"name": "main", "image": "i", "imageID": "", "ready": False, "restartCount": 9,
-         "state": {"waiting": {"reason": "CrashLoopBackOff", "message": message}}}
-    ]  # fmt: skip
-    await status(client, PODS, pod)
-    await available(client, "fracgpu-webhook", 0)
-
-    checks = await there.examined()
-    shown = await asyncio.to_thread(
-        main, ["--kubeconfig", str(there.admin), "--check", "pods", "--check", "replicas"]
-    )
-
-    # The rebalancer's Prometheus does not exist here either, which is another matter.
-    found = {
-        name: [finding["followsFrom"] for finding in check["findings"]]
-        for name, check in checks.items()
-        if check["findings"] and name != "prometheus"
-    }
-    cause = {"check": "pods", "seen": checks["pods"]["findings"][0]["seen"]}
-    assert "pod webhook-1 does not start: CrashLoopBackOff" in cause["seen"]
-    assert found == {
-        "pods": [None],
-        "replicas": [cause],
-        "webhook-endpoints": [cause],
-        "webhook-answers": [cause],
-    }
-    assert shown == FAILED
-    out = there.capsys.readouterr().out
-    assert out.startswith("error (fix this first): pod webhook-1 does not start"), out
-    assert "  so: Deployment fracgpu-webhook has 0 of 2 replicas available" in out
-    await client.delete(PODS, "webhook-1", namespace=SYSTEM, grace_s=0)
-    await available(client, "fracgpu-webhook", 2)
 
 
 async def available(client: KubeClient, name: str, count: int) -> None:

@@ -31,16 +31,17 @@ from tests.support.dashboards import ALL, Answers, queries
 from tests.support.documented import documented, documented_file, run
 from tests.support.helm import ROOT, helm, helm_or_skip
 from tests.support.monitoring import a_prometheus
-from tests.support.real_cluster import NODE, RealCluster
-from tests.support.real_runtime import find_runtime, tag_image
-from tests.support.shipped import (
+from tests.support.real_cluster import (
     AGENT,
+    NODE,
     ROLES,
     SYSTEM,
+    RealCluster,
     a_cluster_with_our_images,
     a_long_half,
     wait_counted,
 )
+from tests.support.real_runtime import find_runtime, tag_image
 from tests.support.snapshot import differences, wait_for_controllers
 from tests.support.timed import Steps
 from tests.support.waiting import until

@@ -15,14 +15,17 @@ from tests.support.documented import documented, run
 from tests.support.helm import SYSTEM, helm_or_skip
 from tests.support.images import program_image
 from tests.support.real_cluster import (
+    AGENT,
     NODE,
+    ROLES,
     RealCluster,
+    a_cluster_with_our_images,
     a_real_cluster,
     cluster_runtime_or_skip,
+    image_of,
 )
 from tests.support.real_runtime import IMAGE, find_runtime, tag_image
 from tests.support.registry import Registry
-from tests.support.shipped import AGENT, ROLES, a_cluster_with_our_images, image_of
 from tests.tools.image.test_push import cloned, needs, ran, with_words
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]

@@ -10,8 +10,7 @@ from kube.errors import Forbidden
 from kube.kinds import NAMESPACES, NODES
 from tests.support.gpu import some_cards
 from tests.support.kubectl import DEPLOY, Kubectl
-from tests.support.real_node import NODE, RealNode, a_real_node
-from tests.support.real_pods import a_container, a_real_pod
+from tests.support.real_node import NODE, RealNode, a_container, a_real_node, a_real_pod
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]

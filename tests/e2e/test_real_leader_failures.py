@@ -24,13 +24,14 @@ from tests.support.api_gate import (
     restoring,
     unmarking,
 )
-from tests.support.moving_workloads import EVICT, a_workload
 from tests.support.real_moves import (
+    EVICT,
     MovingCluster,
+    Replica,
     a_moving_cluster,
+    a_workload,
     card_of,
 )
-from tests.support.rebalancer_replicas import Replica
 from tests.support.waiting import until_true
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(540)]

@@ -9,8 +9,7 @@ from fracgpu.cards.node_marks import marks_of
 from kube.kinds import EVENTS, NODES, PODS
 from kube.objects import decode_object
 from tests.support.gpu import some_cards
-from tests.support.real_node import NODE, RealNode, a_real_node
-from tests.support.real_pods import a_container, a_real_pod
+from tests.support.real_node import NODE, RealNode, a_container, a_real_node, a_real_pod
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]

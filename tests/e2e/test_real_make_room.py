@@ -11,8 +11,6 @@ import pytest
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.state.move_object import MoveObject, MovePhase
-from kube.kinds import EVENTS
-from kube.objects import decode_object
 from tests.support.fragmented import (
     APPS,
     CARD_MIB,
@@ -22,7 +20,6 @@ from tests.support.fragmented import (
     a_rebalancer,
     cards_of,
 )
-from tests.support.moving import NAMESPACE
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(540)]
@@ -113,63 +110,3 @@ async def test_make_room_lets_a_whole_card_pod_in_on_a_fragmented_cluster(
     for app in APPS:
         assert cluster.fewest_ready[app.name] >= app.min_available, app.name
     assert [pod.record.uid for pod in await cluster.pods("db")] == [db.record.uid]
-
-
-async def test_what_is_only_shown_moves_nobody_and_keeps_no_card(cluster: Fragmented) -> None:
-    before = {pod.record.uid for pod in await cluster.pods()}
-    await cluster.ask("one")
-    await until(lambda: cluster.refused("one"), what="it waits", limit_s=60)
-    await cluster.configure(mode="active", makeRoom="off")
-    async with a_rebalancer(cluster) as rebalancer:
-
-        async def cycles(mode: str, count: int = 3) -> bool:
-            """Report whether it looked so often, in a mode, with trusted readings."""
-            seen = [line for line in rebalancer.cycles() if line["mode"] == mode]
-            return sum(not line["blind"] for line in seen) >= count
-
-        await until(lambda: cycles("active"), what="it looks", limit_s=60)
-        assert await cluster.moves() == []
-        assert not [line for line in rebalancer.cycles() if line["moves"]]
-
-        await cluster.configure(mode="dryRun", makeRoom="off")  # shows what it would do
-        await until(lambda: shown(cluster), what="an Event says what would be moved", limit_s=60)
-        await until(lambda: cycles("dryRun"), what="it looks again", limit_s=60)
-        await none_ends_but_as(cluster, "dry_run")
-
-        await cluster.configure(mode="recommend", makeRoom="recommend")
-        await until(lambda: recommended(cluster), what="a Move shows it", limit_s=60)
-        await cluster.configure(mode="active", makeRoom="recommend")
-        await until(lambda: cycles("active", 8), what="it looks again", limit_s=60)
-        await none_ends_but_as(cluster, "dry_run", "Recommended")
-        # What is recommended keeps nothing: a pod of another shape takes what is free.
-        await cluster.ask("small", mib=CARD_MIB - 8_000)
-        await until(lambda: cluster.bound("small"), what="another pod is placed", limit_s=60)
-
-    assert not await cluster.bound("one")
-    assert before <= {pod.record.uid for pod in await cluster.pods()}
-
-
-async def shown(cluster: Fragmented) -> bool:
-    """Report whether an Event tells of a move that would make room."""
-    listed = await cluster.kube.list(EVENTS, namespace=NAMESPACE)
-    events = [decode_object(bytes(raw)) for raw in listed.items]
-    told = [event["message"] for event in events if event["reason"] == "MovePlanned"]
-    return any("would be moved" in note and "for which pod ml/one waits" in note for note in told)
-
-
-async def none_ends_but_as(cluster: Fragmented, *wanted: str) -> None:
-    """Assert it of all Moves, also of one that is only created and gets its status next."""
-
-    async def so() -> bool:
-        return await results(cluster) <= set(wanted)
-
-    await until(so, what=f"each Move ends as one of {wanted}", limit_s=60)
-
-
-async def results(cluster: Fragmented) -> set[str]:
-    """Return how the Moves have ended, or their phase if they have not."""
-    return {move.status.result or move.status.phase.value for move in await cluster.moves()}
-
-
-async def recommended(cluster: Fragmented) -> bool:
-    return "Recommended" in await results(cluster)

@@ -9,16 +9,17 @@ import pytest
 from fracgpu import names
 from fracgpu.state.allocation import read_assignment
 from tests.support.kubectl import DEPLOY
-from tests.support.real_cluster import NODE, RealCluster
-from tests.support.real_runtime import IMAGE
-from tests.support.shipped import (
+from tests.support.real_cluster import (
     AGENT,
+    NODE,
     ROLES,
     SIMULATED,
     SYSTEM,
+    RealCluster,
     a_cluster_with_our_images,
     wait_counted,
 )
+from tests.support.real_runtime import IMAGE
 from tests.support.waiting import until_true
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]

@@ -15,8 +15,7 @@ from kube.client import PatchType
 from kube.kinds import DEPLOYMENTS, JOBS, MOVES, PODS, STATEFULSETS
 from tests.support.api_gate import entering, evicting
 from tests.support.moving import NAMESPACE
-from tests.support.moving_workloads import EVICT, a_job, a_workload
-from tests.support.real_moves import MovingCluster, card_of
+from tests.support.real_moves import EVICT, MovingCluster, a_job, a_workload, card_of
 from tests.support.waiting import until
 
 pytestmark = [

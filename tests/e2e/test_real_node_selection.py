@@ -12,6 +12,8 @@ import pytest
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.units import Mib
+from kube.errors import KubeError
+from kube.kinds import PODS
 from simulator.envtest.ports import free_ports
 from tests.certs.tls_harness import a_ca
 from tests.support.gpu import a_sharing_node
@@ -28,7 +30,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 T4, A100 = ("Tesla-T4", 16_000), ("NVIDIA-A100-SXM4-40GB", 40_000)
-CARDS: Final = f"the cluster's cards are {T4[0]} (16000 MiB), {A100[0]} (40000 MiB)"
 
 
 def a_node(name: str, model: str, mib: int, *, count: int = 1) -> Json:
@@ -161,36 +162,6 @@ async def test_a_pod_that_selects_a_node_gets_a_share_of_a_card_of_that_node(
         assert found[name] == ("a100", 4000), name
 
 
-async def test_a_pod_that_selects_no_card_is_refused_and_so_is_its_workload(
-    cluster: Cluster,
-) -> None:
-    def nowhere(selects: str) -> str:
-        return f"want nodes with a shared, healthy card: it selects {selects}; {CARDS}"
-
-    cpu = {"nodeSelector": {"kubernetes.io/hostname": "cpu-0"}}
-    said = await cluster.kubectl.refused("create", "-f-", stdin=named("p", cpu, fraction="0.5"))
-    assert (
-        f"spec.nodeSelector is 'kubernetes.io/hostname=cpu-0'; {nowhere('cpu-0, without one')}"
-        in said
-    )
-
-    gone = affinity({"matchFields": [within("metadata.name", "gone")]})
-    said = await cluster.kubectl.refused("create", "-f-", stdin=named("p", gone, memory="1Gi"))
-    assert f"the required node affinity is 'metadata.name=gone'; {nowhere('no node')}" in said
-
-    for kind in ("Deployment", "DaemonSet"):
-        said = await cluster.kubectl.refused("create", "-f-", stdin=a_workload(kind, "w", **cpu))
-        assert "in spec.template: spec.nodeSelector is 'kubernetes.io/hostname=cpu-0'" in said
-
-    model = {"fraction": "0.5", "model": "*T4*"}
-    a100 = {"nodeSelector": {"kubernetes.io/hostname": "a100"}}
-    said = await cluster.kubectl.refused("create", "-f-", stdin=named("p", a100, **model))
-    assert (
-        f"fracgpu.io/model is '*T4*'; want globs that match a card model: {A100[0]}, among the "
-        "nodes that spec.nodeSelector 'kubernetes.io/hostname=a100' selects" in said
-    )
-
-
 async def test_each_pod_of_a_daemon_set_and_of_a_deployment_gets_a_share_of_its_own_nodes_cards(
     cluster: Cluster,
 ) -> None:
@@ -232,15 +203,27 @@ async def test_a_daemon_sets_pod_gets_its_card_on_a_cordoned_node_and_another_po
     assert any("unschedulable" in text for text in await cluster.scheduler.failures_of("waits"))
 
 
-async def test_kubectl_warns_of_a_daemon_set_for_nodes_without_cards(cluster: Cluster) -> None:
-    answer = await cluster.kubectl.ask("create", "-f-", stdin=a_workload("DaemonSet", "each"))
+async def test_a_gated_pod_that_gets_selectors_later_is_refused_where_no_card_of_its_class_is(
+    cluster: Cluster,
+) -> None:
+    gate = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
+    await cluster.apply("queued", gate, fraction="0.5")
+    client = cluster.scheduler.client
 
-    assert answer.ok
-    assert "a DaemonSet makes a pod for each node that it selects, also for cpu-" in answer.error
-    assert 'add the nodeSelector fracgpu.io/share: "true"' in answer.error
-    # Its pods without cards are refused, and the controller goes on to the others.
-    found = await cluster.until_bound("each")
-    assert {node for node, _ in found.values()} <= {"a100", "t4"}
+    async def ungate(model: str) -> None:
+        selector = {"nvidia.com/gpu.product": model}
+        await client.patch(
+            PODS,
+            "queued",
+            {"spec": {"schedulingGates": None, "nodeSelector": selector}},
+            namespace="default",
+        )
+
+    with pytest.raises(KubeError, match=r"card of 16000 MiB, by which the pod's limits were set"):
+        await ungate(A100[0])
+    await ungate(T4[0])
+
+    assert (await cluster.until_bound("queued"))["queued"] == ("t4", 8_000)
 
 
 async def test_explain_names_a_claim_that_is_to_be_bound_before_a_node_is_chosen(

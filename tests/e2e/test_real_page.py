@@ -15,10 +15,10 @@ from fracgpu.cards.card import CardUuid, Cordon
 from fracgpu.state.move_object import MovePhase
 from process.clock import SystemClock
 from simulator.envtest.ports import free_ports
+from tests.support.chromium import Tab, find_chromium, open_tab
 from tests.support.gpu import some_cards
 from tests.support.moves import move_of
 from tests.support.page import PageCluster, Served, serving
-from tools.page.chromium import Tab, find_chromium, open_tab
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

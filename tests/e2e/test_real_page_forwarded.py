@@ -12,9 +12,9 @@ import pytest
 
 from scheduler.page.server import LOOPBACK
 from tests.support.kubectl import DEPLOY, Kubectl
-from tests.support.real_cluster import RealCluster
-from tests.support.shipped import (
+from tests.support.real_cluster import (
     SYSTEM,
+    RealCluster,
     a_cluster_with_our_images,
     a_long_half,
     install,

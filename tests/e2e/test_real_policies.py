@@ -347,6 +347,10 @@ async def test_pods_that_ask_for_nothing_get_nothing(harness: Harness) -> None:
     nothing = {"name": "c", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "0"}}}
     pod = a_pod("x", containers=[nothing], runtimeClassName="nvidia")
     assert "runtime class of NVIDIA" in await refusal(admin.create(PODS, pod, namespace="closed"))
+    # kubelet takes no notice of resources that its node lacks.
+    asking = {"name": "c", "image": "x", "resources": {"limits": {"nvidia.com/any": "1"}}}
+    pod = a_pod("x", node="n1", containers=[asking], runtimeClassName="nvidia")
+    assert "names its node" in await refusal(admin.create(PODS, pod, namespace="closed"))
     for kind, data in ((CONFIGMAPS, "all"), (SECRETS, "YWxs")):
         body = {"metadata": {"name": "m"}, "data": {names.ENV_VISIBLE_DEVICES: data}}
         said = await refusal(admin.create(kind, body, namespace="closed"))

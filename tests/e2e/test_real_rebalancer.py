@@ -1,13 +1,11 @@
 """A move against a real kube-apiserver: its evictions, budgets, preconditions and locks."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fracgpu import names
-from fracgpu.cards.card import CordonEffect
 from fracgpu.disruption.move import Ending
 from fracgpu.state.move_object import MovePhase
 from kube.access import connect
@@ -68,26 +66,6 @@ async def test_a_whole_move_with_its_budget_and_its_record(real: KubeClient) -> 
         assert rig.record().ending is Ending.RELIEVED
         assert await cordons_of(real, "n1") == {HOT_CARD: "warm"}  # avoided: others are cooler
     assert await events(real) == ["HotCardDetected", "MovePlanned", "Evicted", "MoveCompleted"]
-
-
-async def test_a_card_is_avoided_then_closed_and_only_then_a_pod_is_disturbed(
-    real: KubeClient,
-) -> None:
-    await make_cluster(real)
-    async with a_rig(real) as rig:
-        hot = rig.usage.readings[HOT_CARD]
-        assert hot is not None
-        rig.usage.readings[HOT_CARD] = replace(hot, slow_hot_ratio=0.0)
-        await rig.tick()
-        rig.usage.readings[HOT_CARD] = hot
-
-        seen = await rig.tick_until_disturbed(real)
-
-    avoided, closed = CordonEffect.PREFER_NO_SCHEDULE, CordonEffect.NO_SCHEDULE
-    planned = seen.index((closed, [MovePhase.PLANNED]))
-    assert planned > 0
-    assert seen[:planned] == [(avoided, [])] * planned
-    assert seen[-1] == (closed, [MovePhase.SURGING])
 
 
 async def test_two_budgets_over_one_pod_are_told_from_a_failing_server(real: KubeClient) -> None:

@@ -33,10 +33,9 @@ from rebalancer.moves.evictor import EvictionOutcome
 from rebalancer.moves.owners import OWNER_KINDS, Owners
 from rebalancer.moves.steps.facts import OwnerFacts
 from simulator.demo.service_accounts import deployed, issue_token
-from tests.support.moving import NAMESPACE
+from tests.support.moving import NAMESPACE, SurgeCluster, a_surge_cluster
 from tests.support.permissions import audit_flags, calls, missing, permissions, spare
 from tests.support.real_apiserver import real_api_server
-from tests.support.surging import SurgeCluster, a_surge_cluster
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

@@ -13,8 +13,7 @@ from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from tests.support.gpu import some_cards
 from tests.support.node import short_folder
-from tests.support.real_node import RealNode, a_real_node
-from tests.support.real_pods import a_container, a_real_pod
+from tests.support.real_node import RealNode, a_container, a_real_node, a_real_pod
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]

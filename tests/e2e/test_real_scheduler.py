@@ -28,19 +28,6 @@ async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
         yield started
 
 
-async def test_twenty_pods_are_bound_to_exact_cards(harness: Harness) -> None:
-    wanted = {f"p{n}": ((11_000, 8_000, 3_000)[n % 3], 1 + (n % 5 == 4)) for n in range(20)}
-
-    for name, (mib, cards) in wanted.items():
-        await harness.client.create(PODS, a_gpu_pod(name, mib=mib, cards=cards))
-
-    async def all_bound() -> bool:
-        return len(await harness.bound()) == len(wanted)
-
-    await until(all_bound, what="20 pods bound", limit_s=60)
-    assert_cards_hold(await harness.bound(), wanted, card_mib=CARD_MIB)
-
-
 async def test_all_requests_of_kube_scheduler_share_one_connection(tmp_path: Path) -> None:
     nodes = [a_sharing_node(name, cards=some_cards(name, mib=CARD_MIB)) for name in NODES]
     async with real_scheduler(tmp_path, nodes, mutual_tls=True) as harness:

@@ -98,19 +98,6 @@ async def test_preemption_frees_one_card_and_not_a_sum_over_cards(
         await assert_no_drift(harness)
 
 
-async def test_kube_scheduler_and_the_extender_know_each_other_by_certificate(
-    tmp_path: Path,
-) -> None:
-    async with real_scheduler(tmp_path, some_nodes(2), mutual_tls=True) as harness:
-        wanted = {f"p{n}": (5_000, 1) for n in range(6)}
-        for name, (mib, _) in wanted.items():
-            await harness.client.create(PODS, a_gpu_pod(name, mib=mib))
-
-        await until_bound(harness, len(wanted), limit_s=60)
-
-        assert_cards_hold(await harness.bound(), wanted, card_mib=CARD_MIB)
-
-
 async def test_two_deployments_that_wait_bind_at_once_when_a_node_starts_to_share(
     tmp_path: Path,
 ) -> None:

@@ -15,9 +15,7 @@ from certs.store import CertStore
 from cli.commands.certs import main as fracgpu_certs
 from kube.client import KubeClient
 from kube.kinds import LEASES
-from tests.support.installed import installed, settled
-from tests.support.placing import TIMEOUT_S, users
-from tests.support.scheduler_pods import SYSTEM
+from tests.support.scheduler_pods import SYSTEM, TIMEOUT_S, installed, settled, users
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(420)]

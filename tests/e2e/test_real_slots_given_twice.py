@@ -11,8 +11,7 @@ import pytest
 from deviceplugin.kubelet.pod_resources import PodResourcesClient
 from fracgpu.cards.card import CardUuid
 from tests.support.gpu import some_cards
-from tests.support.real_node import RealNode, a_real_node
-from tests.support.real_pods import a_container, a_real_pod
+from tests.support.real_node import RealNode, a_container, a_real_node, a_real_pod
 from tests.support.waiting import until, until_true
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]

@@ -9,9 +9,8 @@ import pytest
 
 from fracgpu import names
 from kube.kinds import DEPLOYMENTS
-from tests.support.moving_workloads import a_workload
 from tests.support.processes import told_by
-from tests.support.real_moves import MovingCluster, a_moving_cluster
+from tests.support.real_moves import MovingCluster, a_moving_cluster, a_workload
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]

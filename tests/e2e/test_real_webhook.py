@@ -256,43 +256,6 @@ async def test_another_systems_pod_gets_a_hint_and_where_it_is_wanted_a_card(
         await until(refused, what="two dialects on one container are refused")
 
 
-async def test_kais_keys_by_container_name_are_read_as_it_ships_them(
-    harness: Harness, kubectl: Kubectl
-) -> None:
-    key = "nvidia.com/container.train"
-    shipped = a_pod()
-    shipped["metadata"]["annotations"] = {
-        f"{key}.gpu-memory.request": "4Gi",
-        f"{key}.gpu-memory.limit": "8Gi",
-        f"{key}.gpu-compute.mode": "sm-sharing",
-    }
-    words = ("create", "-f-")
-    async with in_force(harness, kubectl):
-        answer = await kubectl.ask(*words, stdin=named(shipped, "elsewhere"))
-        assert answer.ok
-        assert f"{key}.gpu-memory.request are not read here and give no share" in answer.error
-
-        await kubectl("label", "namespace", "default", f"{names.DIALECTS_LABEL}=kai")
-
-        async def read() -> bool:
-            answer = await kubectl.ask(*words, "--dry-run=server", stdin=named(shipped, "probe"))
-            return "FracGPU grants the request and no burst above it" in answer.error
-
-        await until(read, what="the label turns the dialect on")
-        answer = await kubectl.ask(*words, stdin=named(shipped, "shipped"))
-        assert answer.ok
-        assert (
-            f"annotation {key}.gpu-compute.mode is 'sm-sharing', which is ignored" in answer.error
-        )
-        pod = await harness.client.get_object(PODS, "shipped", namespace="default")
-        assert pod["spec"]["containers"][0]["resources"]["limits"][names.GPU_MEM] == "4096"
-
-        misspelt = a_pod()
-        misspelt["metadata"]["annotations"] = {f"{key}.gpu-memory.requests": "4Gi"}
-        said = await kubectl.refused(*words, stdin=named(misspelt, "misspelt"))
-        assert "did you mean 'gpu-memory.request'?" in said
-
-
 ZONE: Json = {"key": "zone", "operator": "In", "values": ["a"]}
 OWN_AFFINITY: Json = {
     "nodeAffinity": {
@@ -326,21 +289,6 @@ async def test_the_same_bare_pod_applied_twice_with_its_own_affinity_is_accepted
             assert after["spec"] == before["spec"], name
             assert after["metadata"]["labels"] == {"edited": "yes"}
             assert before["spec"]["schedulerName"] == names.SCHEDULER_NAME
-
-
-async def test_a_label_or_another_case_is_answered_by_name(
-    harness: Harness, kubectl: Kubectl
-) -> None:
-    labelled, shouted = named(a_pod(), "labelled"), named(a_pod(), "shouted")
-    labelled["metadata"]["labels"] = {"fracgpu.io/fraction": "0.5"}
-    shouted["metadata"]["annotations"] = {"FracGPU.io/Fraction": "0.5"}
-    words = ("create", "-f-")
-    async with in_force(harness, kubectl):
-        said = await kubectl.refused(*words, stdin=labelled)
-        assert "label fracgpu.io/fraction is '0.5'; want no such label" in said
-        said = await kubectl.refused(*words, stdin=shouted)
-        assert "annotation FracGPU.io/Fraction is '0.5'" in said
-        assert "did you mean fracgpu.io/fraction?" in said
 
 
 async def test_a_limit_range_default_that_collides_is_named_as_such(

@@ -1,7 +1,7 @@
 """NVML as ``pynvml`` offers it, over cards that a test describes; errors are pynvml's own."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,22 +19,12 @@ NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
 
 @dataclass(slots=True, kw_only=True)
 class FakeNvmlCard:
-    """One card; *failing* is function name → NVML error code."""
+    """One healthy card, on which nothing runs."""
 
     uuid: str
-    name: str = "NVIDIA A30"
     total_mib: int = 24576
     reserved_mib: int = 500
     used_mib: int = 100
-    gpu: int = 40
-    memory: int = 10
-    mig: int = 0
-    remap_failed: int = 0
-    # pid → bytes or None, as the compute process list has it
-    processes: dict[int, int | None] = field(default_factory=dict)
-    # (pid, time stamp in microseconds, SM percent)
-    samples: list[tuple[int, int, int]] = field(default_factory=list)
-    failing: dict[str, int] = field(default_factory=dict)
 
 
 class FakeNvml:
@@ -58,9 +48,6 @@ class FakeNvml:
             self.before_call(name)
             if name in self.failing:
                 raise nvml_error(self.failing[name])
-            card = args[0] if args and isinstance(args[0], FakeNvmlCard) else None
-            if card is not None and name in card.failing:
-                raise nvml_error(card.failing[name])
             return _ANSWERS[name](self, *args, **kwargs)
 
         function.__name__ = name
@@ -85,21 +72,6 @@ def _memory(_: FakeNvml, card: FakeNvmlCard, version: int | None = None) -> Any:
     return SimpleNamespace(total=total, used=used, free=total - used - kept, reserved=kept)
 
 
-def _processes(_: FakeNvml, card: FakeNvmlCard) -> list[Any]:
-    return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in card.processes.items()]
-
-
-def _utilization(_: FakeNvml, card: FakeNvmlCard, since_us: int) -> list[Any]:
-    new = [
-        SimpleNamespace(pid=pid, timeStamp=at, smUtil=percent)
-        for pid, at, percent in card.samples
-        if at > since_us
-    ]
-    if not new:
-        raise nvml_error(pynvml.NVML_ERROR_NOT_FOUND)
-    return new
-
-
 def _field(_: FakeNvml, card: FakeNvmlCard, fields: list[int]) -> list[Any]:
     value = SimpleNamespace(uiVal=51)
     return [SimpleNamespace(nvmlReturn=pynvml.NVML_SUCCESS, value=value) for _ in fields]
@@ -121,17 +93,15 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
     "nvmlDeviceGetHandleByIndex": _by_index,
     "nvmlDeviceGetHandleByUUID": _by_uuid,
     "nvmlDeviceGetUUID": lambda _, card: card.uuid,
-    "nvmlDeviceGetName": lambda _, card: card.name,
-    "nvmlDeviceGetMigMode": lambda _, card: [card.mig, card.mig],
+    "nvmlDeviceGetName": _fixed("NVIDIA A30"),
+    "nvmlDeviceGetMigMode": _fixed([0, 0]),
     "nvmlDeviceGetMemoryInfo": _memory,
-    "nvmlDeviceGetRemappedRows": lambda _, card: (1, 2, 0, card.remap_failed),
+    "nvmlDeviceGetRemappedRows": _fixed((1, 2, 0, 0)),
     "nvmlDeviceGetNumaNodeId": _fixed(0),
     "nvmlDeviceGetPciInfo": _fixed(SimpleNamespace(busId="00000000:17:00.0")),
     "nvmlDeviceGetMinorNumber": lambda nvml, card: nvml.cards.index(card),
     "nvmlDeviceGetTopologyCommonAncestor": _fixed(30),
-    "nvmlDeviceGetUtilizationRates": lambda _, card: SimpleNamespace(
-        gpu=card.gpu, memory=card.memory
-    ),
+    "nvmlDeviceGetUtilizationRates": _fixed(SimpleNamespace(gpu=40, memory=10)),
     "nvmlDeviceGetEncoderUtilization": _fixed([0, 1000]),
     "nvmlDeviceGetDecoderUtilization": _fixed([0, 1000]),
     "nvmlDeviceGetPowerUsage": _fixed(150_500),
@@ -140,10 +110,10 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
     "nvmlDeviceGetClockInfo": _fixed(1410),
     "nvmlDeviceGetPcieReplayCounter": _fixed(3),
     "nvmlDeviceGetFieldValues": _field,
-    "nvmlDeviceGetComputeRunningProcesses_v3": _processes,
+    "nvmlDeviceGetComputeRunningProcesses_v3": _fixed([]),
     "nvmlDeviceGetGraphicsRunningProcesses_v3": _fixed([]),
     "nvmlDeviceGetMPSComputeRunningProcesses_v3": _fixed([]),
-    "nvmlDeviceGetProcessUtilization": _utilization,
+    "nvmlDeviceGetProcessUtilization": _fixed([]),
     "nvmlDeviceGetArchitecture": _fixed(pynvml.NVML_DEVICE_ARCH_AMPERE),
     "nvmlDeviceGetBrand": _fixed(pynvml.NVML_BRAND_NVIDIA),
     "nvmlDeviceGetVirtualizationMode": _fixed(pynvml.NVML_GPU_VIRTUALIZATION_MODE_NONE),

@@ -140,8 +140,14 @@ def an_exec_plugin(folder: Path, *, life: timedelta, most: int = 99) -> dict[str
     return {"exec": {"apiVersion": version, "command": str(plugin), "interactiveMode": "Never"}}
 
 
-async def test_an_exec_plugins_token_is_kept_while_it_is_good(nowhere: Path) -> None:
-    user = an_exec_plugin(nowhere, life=timedelta(hours=1))
+@pytest.mark.parametrize(
+    ("hours", "runs"),
+    [pytest.param(1, (1, 1), id="is kept"), pytest.param(-1, (2, 3), id="has expired")],
+)
+async def test_an_exec_plugins_token_is_kept_while_it_is_good(
+    nowhere: Path, hours: int, runs: tuple[int, int]
+) -> None:
+    user = an_exec_plugin(nowhere, life=timedelta(hours=hours))
     async with a_server(answering(json_answer({}))) as server:
         path = a_kubeconfig(nowhere / "mine", server=server.url, user=user)
         async with connect(path) as client:
@@ -149,19 +155,7 @@ async def test_an_exec_plugins_token_is_kept_while_it_is_good(nowhere: Path) -> 
             await client.get_path("/version")
 
     tokens = [heard.headers["Authorization"] for heard in server.heard]
-    assert tokens == ["Bearer run-1", "Bearer run-1"]
-
-
-async def test_an_exec_plugin_runs_again_when_its_token_has_expired(nowhere: Path) -> None:
-    user = an_exec_plugin(nowhere, life=timedelta(hours=-1))
-    async with a_server(answering(json_answer({}))) as server:
-        path = a_kubeconfig(nowhere / "mine", server=server.url, user=user)
-        async with connect(path) as client:
-            await client.get_path("/version")
-            await client.get_path("/version")
-
-    tokens = [heard.headers["Authorization"] for heard in server.heard]
-    assert tokens == ["Bearer run-2", "Bearer run-3"]
+    assert tokens == [f"Bearer run-{run}" for run in runs]
 
 
 async def test_an_exec_plugin_that_fails_later_is_an_access_error(nowhere: Path) -> None:

@@ -5,11 +5,38 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kube.access import connect_to
-from kube.client import KubeClient, PatchType, Propagation
-from kube.errors import Gone, Invalid, KubeDecodeError, NotFound, TooManyRequests, Unavailable
-from kube.kinds import CONFIGMAPS, NODES, PODS
+from kube.client import KubeClient, PatchType
+from kube.errors import (
+    AccessError,
+    AlreadyExists,
+    Cause,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    KubeDecodeError,
+    KubeError,
+    NotFound,
+    TooManyRequests,
+    Unauthorized,
+    Unavailable,
+    error_from_status,
+)
+from kube.kinds import CONFIGMAPS, DEPLOYMENTS, LEASES, MOVES, NODES, PODS
+from kube.objects import (
+    ObjectKey,
+    RawList,
+    WatchFrame,
+    decode,
+    decode_object,
+    encode,
+    identity,
+    version_of,
+)
 from kube.retry import RetryPolicy
 from tests.support.scripted import (
     Handler,
@@ -195,9 +222,7 @@ async def test_a_patch_says_how_it_is_to_be_read(how: PatchType, patch: Any) -> 
 
 async def test_a_delete_carries_its_conditions() -> None:
     async with talking_to(answering(OK)) as (client, server):
-        await client.delete(
-            PODS, "a", namespace="ml", uid="u", grace_s=0, propagation=Propagation.FOREGROUND
-        )
+        await client.delete(PODS, "a", namespace="ml", uid="u", grace_s=0)
 
     (heard,) = server.heard
     assert json.loads(heard.body) == {
@@ -205,7 +230,6 @@ async def test_a_delete_carries_its_conditions() -> None:
         "kind": "DeleteOptions",
         "preconditions": {"uid": "u"},
         "gracePeriodSeconds": 0,
-        "propagationPolicy": "Foreground",
     }
 
 
@@ -248,3 +272,200 @@ async def test_a_write_that_is_refused_says_why() -> None:
     async with talking_to(answering(refusal)) as (client, _):
         with pytest.raises(Invalid, match="must not be negative"):
             await client.create(NODES, {"metadata": {"name": "a"}})
+
+
+def an_error(status: int, reason: str = "", message: str = "why", **more: object) -> KubeError:
+    return error_from_status(
+        verb="GET",
+        path="/api/v1/pods",
+        status=status,
+        reason=reason,
+        message=message,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "wanted"),
+    [
+        (400, "BadRequest", Invalid),
+        (401, "Unauthorized", Unauthorized),
+        (403, "Forbidden", Forbidden),
+        (404, "NotFound", NotFound),
+        (405, "MethodNotAllowed", KubeError),
+        (409, "Conflict", Conflict),
+        (409, "AlreadyExists", AlreadyExists),
+        (410, "Expired", Gone),
+        (410, "Gone", Gone),
+        (0, "Expired", Gone),
+        (422, "Invalid", Invalid),
+        (429, "TooManyRequests", TooManyRequests),
+        (500, "InternalError", Unavailable),
+        (503, "ServiceUnavailable", Unavailable),
+        (504, "Timeout", Unavailable),
+    ],
+)
+def test_each_status_has_its_error(status: int, reason: str, wanted: type[KubeError]) -> None:
+    assert type(an_error(status, reason)) is wanted
+
+
+def test_an_error_names_the_request_and_the_answer() -> None:
+    error = an_error(403, "Forbidden", "pods is forbidden")
+
+    assert str(error) == (
+        "kube-apiserver answered 403 Forbidden to GET /api/v1/pods: pods is forbidden"
+    )
+
+
+def test_silence_is_not_reported_as_an_answer() -> None:
+    error = Unavailable(verb="GET", path="/x", status=None, reason="Timeout", message="too late")
+
+    assert str(error) == "no answer from kube-apiserver to GET /x: too late"
+
+
+def test_a_long_message_is_cut() -> None:
+    error = an_error(422, "Invalid", "x" * 5000)
+
+    assert len(error.message) == 1000
+    assert error.message.endswith("…")
+
+
+def test_a_busy_server_and_a_disruption_budget_can_be_told_apart() -> None:
+    busy = an_error(429, retry_after_s=3.0)
+    budget = an_error(429, causes=[Cause(type="DisruptionBudget")])
+
+    assert isinstance(busy, TooManyRequests)
+    assert isinstance(budget, TooManyRequests)
+    assert (busy.by_disruption_budget, busy.retry_after_s) == (False, 3.0)
+    assert (budget.by_disruption_budget, budget.retry_after_s) == (True, None)
+
+
+def test_an_undecodable_answer_is_a_value_error_too() -> None:
+    assert issubclass(KubeDecodeError, ValueError)
+
+
+def test_an_access_error_is_its_message() -> None:
+    assert str(AccessError("no kubeconfig")) == "no kubeconfig"
+
+
+POLICY = RetryPolicy(first_pause_s=0.2, longest_pause_s=3.0)
+
+
+@given(st.integers(1, 10_000))
+def test_a_pause_lies_between_half_its_ceiling_and_its_ceiling(failures: int) -> None:
+    ceiling = min(3.0, 0.2 * 2 ** min(failures - 1, 30))
+
+    assert ceiling / 2 <= POLICY.pause_s(failures) <= ceiling
+
+
+def test_a_crowd_does_not_come_back_all_at_once() -> None:
+    assert len({POLICY.pause_s(5) for _ in range(50)}) > 1
+
+
+@pytest.mark.parametrize(
+    ("path", "wanted"),
+    [
+        (PODS.path(), "/api/v1/pods"),
+        (PODS.path(namespace="ml"), "/api/v1/namespaces/ml/pods"),
+        (
+            PODS.path(namespace="ml", name="a", subresource="binding"),
+            "/api/v1/namespaces/ml/pods/a/binding",
+        ),
+        (NODES.path(name="n1", subresource="status"), "/api/v1/nodes/n1/status"),
+        (DEPLOYMENTS.path(namespace="ml"), "/apis/apps/v1/namespaces/ml/deployments"),
+        (
+            LEASES.path(namespace="x", name="y"),
+            "/apis/coordination.k8s.io/v1/namespaces/x/leases/y",
+        ),
+    ],
+)
+def test_a_path_follows_the_layout_of_the_api(path: str, wanted: str) -> None:
+    assert path == wanted
+
+
+def test_a_name_cannot_climb_out_of_its_path() -> None:
+    assert NODES.path(name="../pods/a?x=1#y") == "/api/v1/nodes/..%2Fpods%2Fa%3Fx%3D1%23y"
+
+
+def test_a_namespaced_name_needs_its_namespace() -> None:
+    with pytest.raises(ValueError, match="Pod 'a' needs a namespace"):
+        PODS.path(name="a")
+
+
+def test_a_cluster_scoped_kind_has_no_namespace() -> None:
+    with pytest.raises(ValueError, match="Node has no namespace; got 'ml'"):
+        NODES.path(namespace="ml")
+
+
+def test_an_empty_name_is_not_the_collection() -> None:
+    with pytest.raises(ValueError, match="needs a name"):
+        NODES.path(name="")
+
+
+def test_a_collection_has_no_subresource() -> None:
+    with pytest.raises(ValueError, match="needs a name"):
+        NODES.path(subresource="status")
+
+
+def test_a_kind_is_named_as_kubectl_names_it() -> None:
+    assert [kind.qualified_name for kind in (PODS, DEPLOYMENTS, MOVES)] == [
+        "pod", "deployment.apps", "move.fracgpu.io"
+    ]  # fmt: skip
+
+
+def test_a_list_keeps_its_items_as_they_came() -> None:
+    body = b'{"metadata":{"resourceVersion":"7","continue":"abc"},"items":[{"a": 1},{"b":2}]}'
+
+    page = decode(body, RawList)
+
+    assert (page.metadata.resource_version, page.metadata.continue_) == ("7", "abc")
+    assert [bytes(item) for item in page.items or ()] == [b'{"a": 1}', b'{"b":2}']
+
+
+def test_an_empty_list_of_go_is_null() -> None:
+    assert not decode(b'{"metadata":{"resourceVersion":"7"},"items":null}', RawList).items
+
+
+def test_an_event_keeps_its_object_as_it_came() -> None:
+    event = decode(b'{"type":"ADDED","object":{"kind":"Pod"}}', WatchFrame)
+
+    assert (event.type, bytes(event.object)) == ("ADDED", b'{"kind":"Pod"}')
+
+
+def test_an_identity_is_read_from_among_everything_else() -> None:
+    body = encode(
+        {
+            "spec": {"x": [1]},
+            "metadata": {
+                "name": "a",
+                "namespace": "ml",
+                "uid": "u",
+                "resourceVersion": "9",
+                "labels": {"x": "y"},
+            },
+        }
+    )
+
+    found = identity(body)
+
+    assert found.key == ObjectKey("ml", "a")
+    assert (found.uid, found.resource_version) == ("u", "9")
+
+
+def test_a_key_reads_like_kubectl_writes_it() -> None:
+    assert [str(ObjectKey("ml", "a")), str(ObjectKey("", "n1"))] == ["ml/a", "n1"]
+
+
+def test_a_bookmark_has_a_version_but_no_name() -> None:
+    assert version_of(b'{"kind":"Pod","metadata":{"resourceVersion":"12"}}') == "12"
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"metadata":{}}', b'{"metadata":{"name":1}}'])
+def test_what_has_no_name_has_no_identity(body: bytes) -> None:
+    with pytest.raises(ValueError, match=r"JSON|Expected|Input|missing"):
+        identity(body)
+
+
+def test_an_object_is_a_json_object() -> None:
+    with pytest.raises(ValueError, match="Expected `object`"):
+        decode_object(b"[1]")

@@ -1,6 +1,7 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 from aiohttp import web
@@ -10,7 +11,7 @@ from kube.access import connect_to
 from kube.event_correlator import EventCorrelator
 from kube.events import EventLevel, EventRecorder, Regarding
 from kube.kinds import NODES, PODS
-from tests.fakes.clock import VirtualClock
+from tests.fakes.clock import NOON, VirtualClock
 from tests.support.scripted import (
     Handler,
     ScriptedServer,
@@ -136,3 +137,49 @@ async def test_too_many_events_about_one_object_are_dropped() -> None:
 
     assert len(server.heard) == 26
     assert recorder.dropped == 5
+
+
+def test_an_equal_event_is_counted_up_for_ten_minutes_after_the_last() -> None:
+    correlator = EventCorrelator()
+    assert correlator.same("hot", now=NOON) is None
+    correlator.written("hot", namespace="ml", name="a.1", now=NOON)
+
+    later = NOON + timedelta(minutes=10)
+    found = correlator.same("hot", now=later)
+    assert found is not None
+    assert (found.namespace, found.name, found.count) == ("ml", "a.1", 1)
+    correlator.counted("hot", now=later)
+    again = correlator.same("hot", now=later + timedelta(minutes=10))
+    assert again is not None
+    assert again.count == 2
+    assert correlator.same("hot", now=later + timedelta(minutes=11)) is None
+
+
+def test_an_event_that_is_gone_is_forgotten() -> None:
+    correlator = EventCorrelator()
+    correlator.written("hot", namespace="ml", name="a.1", now=NOON)
+
+    correlator.forget("hot")
+
+    assert correlator.same("hot", now=NOON) is None
+
+
+def test_of_one_object_25_events_are_admitted_and_then_one_in_five_minutes() -> None:
+    correlator = EventCorrelator()
+
+    assert [correlator.admits("pod", now=NOON) for _ in range(27)] == [True] * 25 + [False] * 2
+    assert correlator.admits("other", now=NOON)
+    assert not correlator.admits("pod", now=NOON + timedelta(seconds=299))
+    assert correlator.admits("pod", now=NOON + timedelta(seconds=301))
+    assert not correlator.admits("pod", now=NOON + timedelta(seconds=302))
+    assert not correlator.admits("pod", now=NOON - timedelta(hours=1))  # a clock set back
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    correlator = EventCorrelator()
+    for number in range(5000):
+        correlator.admits(number, now=NOON)
+        correlator.written(number, namespace="ml", name=str(number), now=NOON)
+
+    assert correlator.same(0, now=NOON) is None
+    assert correlator.same(5000 - 4096, now=NOON) is not None

@@ -2,21 +2,24 @@ import asyncio
 import json
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
+from aiohttp import web
 from structlog.testing import capture_logs
 
 from kube.access import connect_to
 from kube.client import KubeClient
-from kube.errors import Gone, KubeDecodeError
+from kube.errors import Gone, KubeDecodeError, KubeError, NotFound, Unavailable
 from kube.informer import Change, Informer
-from kube.kinds import CONFIGMAPS
+from kube.kinds import CONFIGMAPS, PODS
 from kube.objects import ObjectKey
 from kube.retry import RetryPolicy
-from kube.watch import WatchLimits
+from kube.watch import EventType, Selection, WatchEvent, WatchLimits, read_event, watch
 from tests.fakes.collection import Collection, HowGone, a_collection
+from tests.support.scripted import Handler, a_server, answering, status_answer
 from tests.support.waiting import until_true
 
 FAST = RetryPolicy(attempts=1, first_pause_s=0.005, longest_pause_s=0.02)
@@ -78,6 +81,12 @@ async def following(
             running.cancel()
 
 
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    async with following("a") as rig:
+        yield rig
+
+
 async def test_the_first_list_is_told_as_added() -> None:
     async with following("a", "b") as rig:
         assert rig.told == [("ADDED", "a", "old"), ("ADDED", "b", "old")]
@@ -112,54 +121,50 @@ async def test_a_run_that_lists_again_is_synced_anew_and_tells_only_what_differs
         assert told == [("ADDED", "b", "new"), ("DELETED", "a", "old")]
 
 
-async def test_every_change_is_told_once_and_is_already_in_the_copy() -> None:
-    async with following("a") as rig:
-        rig.collection.put("a", "new")
-        rig.collection.put("b", "first")
-        rig.collection.remove("a")
+async def test_every_change_is_told_once_and_is_already_in_the_copy(rig: Rig) -> None:
+    rig.collection.put("a", "new")
+    rig.collection.put("b", "first")
+    rig.collection.remove("a")
 
-        assert (await rig.tells(4))[1:] == [
-            ("MODIFIED", "a", "new"),
-            ("ADDED", "b", "first"),
-            ("DELETED", "a", "new"),
-        ]
-        assert dict(rig.informer.items()) == {ObjectKey("ml", "b"): "first"}
-
-
-async def test_a_change_carries_the_uid_and_version_of_its_object() -> None:
-    async with following("a") as rig:
-        rig.collection.put("a", "new")
-        await rig.tells(2)
-
-        assert [change.uid for change in rig.changes] == ["uid-1", "uid-1"]
-        assert rig.changes[-1].resource_version == rig.collection.version
+    assert (await rig.tells(4))[1:] == [
+        ("MODIFIED", "a", "new"),
+        ("ADDED", "b", "first"),
+        ("DELETED", "a", "new"),
+    ]
+    assert dict(rig.informer.items()) == {ObjectKey("ml", "b"): "first"}
 
 
-async def test_a_watch_that_ended_goes_on_where_it_was_without_a_list() -> None:
-    async with following("a") as rig:
-        rig.collection.put("a", "1")
-        await rig.tells(2)
-        seen = rig.collection.version
-        rig.collection.cut()
-        rig.collection.put("a", "2")
+async def test_a_change_carries_the_uid_and_version_of_its_object(rig: Rig) -> None:
+    rig.collection.put("a", "new")
+    await rig.tells(2)
 
-        assert await rig.tells(3) == [
-            ("ADDED", "a", "old"),
-            ("MODIFIED", "a", "1"),
-            ("MODIFIED", "a", "2"),
-        ]
-        assert rig.collection.lists == 1
-        assert rig.collection.watches[1] == seen
+    assert [change.uid for change in rig.changes] == ["uid-1", "uid-1"]
+    assert rig.changes[-1].resource_version == rig.collection.version
 
 
-async def test_a_bookmark_moves_the_place_to_go_on_from() -> None:
-    async with following("a") as rig:
-        rig.collection.bookmark()
-        rig.collection.cut()
-        await until_true(lambda: len(rig.collection.watches) == 2, what="a second watch")
+async def test_a_watch_that_ended_goes_on_where_it_was_without_a_list(rig: Rig) -> None:
+    rig.collection.put("a", "1")
+    await rig.tells(2)
+    seen = rig.collection.version
+    rig.collection.cut()
+    rig.collection.put("a", "2")
 
-        assert rig.collection.watches[1] == rig.collection.version
-        assert len(rig.changes) == 1
+    assert await rig.tells(3) == [
+        ("ADDED", "a", "old"),
+        ("MODIFIED", "a", "1"),
+        ("MODIFIED", "a", "2"),
+    ]
+    assert rig.collection.lists == 1
+    assert rig.collection.watches[1] == seen
+
+
+async def test_a_bookmark_moves_the_place_to_go_on_from(rig: Rig) -> None:
+    rig.collection.bookmark()
+    rig.collection.cut()
+    await until_true(lambda: len(rig.collection.watches) == 2, what="a second watch")
+
+    assert rig.collection.watches[1] == rig.collection.version
+    assert len(rig.changes) == 1
 
 
 @pytest.mark.parametrize("how", HowGone)
@@ -202,35 +207,33 @@ async def test_a_list_after_gone_that_shows_nothing_new_tells_nothing() -> None:
         assert len(rig.changes) == 2
 
 
-async def test_an_outage_keeps_what_was_known_and_is_waited_out() -> None:
-    async with following("a") as rig:
-        rig.collection.down = True
-        with capture_logs() as logs:
-            rig.collection.cut()
-            await until_true(
-                lambda: sum(one["event"] == "watch_failed" for one in logs) >= 3,
-                what="three failed attempts",
-            )
+async def test_an_outage_keeps_what_was_known_and_is_waited_out(rig: Rig) -> None:
+    rig.collection.down = True
+    with capture_logs() as logs:
+        rig.collection.cut()
+        await until_true(
+            lambda: sum(one["event"] == "watch_failed" for one in logs) >= 3,
+            what="three failed attempts",
+        )
 
-        assert rig.informer.synced
-        assert rig.informer.get("ml", "a") == "old"
+    assert rig.informer.synced
+    assert rig.informer.get("ml", "a") == "old"
 
-        rig.collection.put("a", "new")
-        rig.collection.down = False
-        assert await rig.tells(2) == [("ADDED", "a", "old"), ("MODIFIED", "a", "new")]
+    rig.collection.put("a", "new")
+    rig.collection.down = False
+    assert await rig.tells(2) == [("ADDED", "a", "old"), ("MODIFIED", "a", "new")]
 
 
-async def test_a_refusal_is_waited_out_too() -> None:
-    async with following("a") as rig:
-        rig.collection.forbidden = True
-        with capture_logs() as logs:
-            rig.collection.cut()
-            await until_true(lambda: len(logs) >= 2, what="two failed attempts")
-        rig.collection.put("a", "new")
-        rig.collection.forbidden = False
+async def test_a_refusal_is_waited_out_too(rig: Rig) -> None:
+    rig.collection.forbidden = True
+    with capture_logs() as logs:
+        rig.collection.cut()
+        await until_true(lambda: len(logs) >= 2, what="two failed attempts")
+    rig.collection.put("a", "new")
+    rig.collection.forbidden = False
 
-        assert (await rig.tells(2))[1] == ("MODIFIED", "a", "new")
-        assert "403 Forbidden" in logs[0]["error"]
+    assert (await rig.tells(2))[1] == ("MODIFIED", "a", "new")
+    assert "403 Forbidden" in logs[0]["error"]
 
 
 async def test_an_informer_that_starts_during_an_outage_syncs_after_it() -> None:
@@ -260,26 +263,26 @@ async def test_silence_on_the_line_makes_a_new_watch() -> None:
         assert len(rig.changes) == 1
 
 
-async def test_an_object_that_cannot_be_decoded_is_dropped_loudly_and_the_rest_goes_on() -> None:
-    async with following("a") as rig:
-        with capture_logs() as logs:
-            rig.collection.put("a", "bad")
-            rig.collection.put("b", "good")
-            await rig.tells(2)
-
-        assert rig.told == [("ADDED", "a", "old"), ("ADDED", "b", "good")]
-        assert rig.informer.get("ml", "a") == "old"
-        assert rig.informer.dropped == 1
-        (line,) = [one for one in logs if one["event"] == "object_dropped"]
-        assert (line["log_level"], line["object"], line["error"]) == ("error", "ml/a", "it is bad")
-
-
-async def test_the_next_good_version_of_a_dropped_object_is_told() -> None:
-    async with following("a") as rig:
+async def test_an_object_that_cannot_be_decoded_is_dropped_loudly_and_the_rest_goes_on(
+    rig: Rig,
+) -> None:
+    with capture_logs() as logs:
         rig.collection.put("a", "bad")
-        rig.collection.put("a", "good again")
+        rig.collection.put("b", "good")
+        await rig.tells(2)
 
-        assert (await rig.tells(2))[1] == ("MODIFIED", "a", "good again")
+    assert rig.told == [("ADDED", "a", "old"), ("ADDED", "b", "good")]
+    assert rig.informer.get("ml", "a") == "old"
+    assert rig.informer.dropped == 1
+    (line,) = [one for one in logs if one["event"] == "object_dropped"]
+    assert (line["log_level"], line["object"], line["error"]) == ("error", "ml/a", "it is bad")
+
+
+async def test_the_next_good_version_of_a_dropped_object_is_told(rig: Rig) -> None:
+    rig.collection.put("a", "bad")
+    rig.collection.put("a", "good again")
+
+    assert (await rig.tells(2))[1] == ("MODIFIED", "a", "good again")
 
 
 async def test_a_kube_decode_error_is_dropped_like_any_other() -> None:
@@ -302,34 +305,31 @@ async def test_an_object_that_was_never_good_goes_without_a_word() -> None:
         assert await rig.tells(1) == [("ADDED", "b", "good")]
 
 
-async def test_an_object_whose_last_words_are_garbled_is_still_deleted() -> None:
-    async with following("a") as rig:
-        rig.collection.put("a", "bad")
-        rig.collection.remove("a")
+async def test_an_object_whose_last_words_are_garbled_is_still_deleted(rig: Rig) -> None:
+    rig.collection.put("a", "bad")
+    rig.collection.remove("a")
 
-        assert (await rig.tells(2))[1] == ("DELETED", "a", "old")
-        assert not rig.informer.items()
-
-
-async def test_a_garbled_line_makes_a_new_list_and_nothing_is_told_twice() -> None:
-    async with following("a") as rig:
-        rig.collection.inject(b"this is no JSON\n")
-        await until_true(lambda: rig.collection.lists == 2, what="a second list")
-        await rig.watching()
-        rig.collection.put("a", "new")
-
-        assert await rig.tells(2) == [("ADDED", "a", "old"), ("MODIFIED", "a", "new")]
+    assert (await rig.tells(2))[1] == ("DELETED", "a", "old")
+    assert not rig.informer.items()
 
 
-async def test_an_event_that_comes_twice_is_told_once() -> None:
-    async with following("a") as rig:
-        metadata = {"name": "b", "namespace": "ml", "uid": "u", "resourceVersion": "500"}
-        line = json.dumps({"type": "ADDED", "object": {"metadata": metadata, "value": "x"}})
-        rig.collection.inject(line.encode() + b"\n")
-        rig.collection.inject(line.encode() + b"\n")
-        rig.collection.put("c", "last")
+async def test_a_garbled_line_makes_a_new_list_and_nothing_is_told_twice(rig: Rig) -> None:
+    rig.collection.inject(b"this is no JSON\n")
+    await until_true(lambda: rig.collection.lists == 2, what="a second list")
+    await rig.watching()
+    rig.collection.put("a", "new")
 
-        assert (await rig.tells(3))[1:] == [("ADDED", "b", "x"), ("ADDED", "c", "last")]
+    assert await rig.tells(2) == [("ADDED", "a", "old"), ("MODIFIED", "a", "new")]
+
+
+async def test_an_event_that_comes_twice_is_told_once(rig: Rig) -> None:
+    metadata = {"name": "b", "namespace": "ml", "uid": "u", "resourceVersion": "500"}
+    line = json.dumps({"type": "ADDED", "object": {"metadata": metadata, "value": "x"}})
+    rig.collection.inject(line.encode() + b"\n")
+    rig.collection.inject(line.encode() + b"\n")
+    rig.collection.put("c", "last")
+
+    assert (await rig.tells(3))[1:] == [("ADDED", "b", "x"), ("ADDED", "c", "last")]
 
 
 async def test_the_age_of_the_last_contact_restarts_with_every_event() -> None:
@@ -364,10 +364,9 @@ async def test_what_a_listener_raises_ends_the_informer() -> None:
                 await informer.run()
 
 
-async def test_the_copy_cannot_be_written_to() -> None:
-    async with following("a") as rig:
-        with pytest.raises(TypeError):
-            rig.informer.items()["x"] = "y"  # type: ignore[index]
+async def test_the_copy_cannot_be_written_to(rig: Rig) -> None:
+    with pytest.raises(TypeError):
+        rig.informer.items()["x"] = "y"  # type: ignore[index]
 
 
 @asynccontextmanager
@@ -508,3 +507,178 @@ async def test_a_page_that_expired_makes_a_new_list(late: bool) -> None:
         assert len(informer.items()) == 700
 
     assert transport.log.count("asked for the first page") == 2
+
+
+ALL_PODS = Selection(kind=PODS)
+
+
+def a_line(type_: str, **obj: Any) -> bytes:
+    return json.dumps({"type": type_, "object": obj}).encode() + b"\n"
+
+
+def a_pod_line(type_: str, name: str, version: int) -> bytes:
+    metadata = {"name": name, "namespace": "ml", "uid": "u", "resourceVersion": str(version)}
+    return a_line(type_, metadata=metadata)
+
+
+def streaming(*chunks: bytes) -> Handler:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for chunk in chunks:
+            await response.write(chunk)
+        return response
+
+    return handler
+
+
+async def collect(
+    handler: Handler, selected: Selection = ALL_PODS, limits: WatchLimits | None = None
+) -> list[WatchEvent]:
+    async with a_server(handler) as server, connect_to(server.url) as client:
+        limits = limits or WatchLimits()
+        events = watch(client, selected, resource_version="41", limits=limits)
+        async with asyncio.timeout(10), aclosing(events) as stream:
+            return [event async for event in stream]
+
+
+async def test_events_come_out_as_they_happened() -> None:
+    lines = [a_pod_line("ADDED", "a", 42), a_pod_line("MODIFIED", "a", 43)]
+    lines.append(a_pod_line("DELETED", "a", 44))
+
+    events = await collect(streaming(*lines))
+
+    assert [event.type for event in events] == [
+        EventType.ADDED,
+        EventType.MODIFIED,
+        EventType.DELETED,
+    ]
+    assert [event.resource_version for event in events] == ["42", "43", "44"]
+    assert {str(event.metadata.key) for event in events if event.metadata} == {"ml/a"}
+
+
+async def test_a_bookmark_only_moves_the_version_on() -> None:
+    line = a_line("BOOKMARK", kind="Pod", metadata={"resourceVersion": "99"})
+
+    (event,) = await collect(streaming(line))
+
+    assert (event.type, event.resource_version, event.metadata) == (EventType.BOOKMARK, "99", None)
+
+
+async def test_a_watch_asks_for_bookmarks_an_end_and_what_is_selected() -> None:
+    selected = Selection(
+        kind=PODS, namespace="ml", label_selector="x=y", field_selector="spec.nodeName=n1"
+    )
+    async with a_server(streaming()) as server, connect_to(server.url) as client:
+        limits = WatchLimits(server_s=33)
+        events = watch(client, selected, resource_version="41", limits=limits)
+        assert [event async for event in events] == []
+
+    (heard,) = server.heard
+    assert heard.path == "/api/v1/namespaces/ml/pods"
+    assert heard.query == {
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "resourceVersion": "41",
+        "timeoutSeconds": "33",
+        "labelSelector": "x=y",
+        "fieldSelector": "spec.nodeName=n1",
+    }
+
+
+async def test_a_line_the_server_did_not_finish_is_not_an_event() -> None:
+    whole, part = a_pod_line("ADDED", "a", 42), a_pod_line("ADDED", "b", 43)[:-10]
+
+    events = await collect(streaming(whole, part))
+
+    assert [event.resource_version for event in events] == ["42"]
+
+
+async def test_an_expired_version_is_gone_as_a_status() -> None:
+    with pytest.raises(Gone):
+        await collect(answering(status_answer(410, "Expired", "too old resource version")))
+
+
+async def test_an_expired_version_is_gone_as_an_event() -> None:
+    line = a_line("ERROR", kind="Status", code=410, reason="Expired", message="too old: 1 (9)")
+
+    with pytest.raises(Gone, match="too old: 1"):
+        await collect(streaming(line))
+
+
+async def test_any_other_error_event_is_the_error_it_names() -> None:
+    line = a_line("ERROR", kind="Status", code=500, reason="InternalError", message="etcd")
+
+    with pytest.raises(Unavailable, match="etcd"):
+        await collect(streaming(line))
+
+
+async def test_a_refused_watch_is_the_error_of_its_status() -> None:
+    with pytest.raises(NotFound):
+        await collect(answering(status_answer(404, "NotFound", "no such kind")))
+
+
+async def test_silence_ends_a_watch() -> None:
+    gate = asyncio.Event()
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(a_pod_line("ADDED", "a", 42))
+        await gate.wait()
+        return response
+
+    async with a_server(handler) as server, connect_to(server.url) as client:
+        limits = WatchLimits(inactivity_s=0.2)
+        events = watch(client, ALL_PODS, resource_version="41", limits=limits)
+        async with asyncio.timeout(10), aclosing(events) as stream:
+            assert (await anext(stream)).resource_version == "42"
+            with pytest.raises(Unavailable) as caught:
+                await anext(stream)
+        gate.set()
+
+    assert caught.value.reason == "Timeout"
+
+
+async def test_a_watch_that_is_left_closes_its_connection() -> None:
+    closed = asyncio.Event()
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        try:
+            for version in range(42, 100_000):
+                await response.write(a_pod_line("MODIFIED", "a", version))
+        except ConnectionError:
+            closed.set()
+        return response
+
+    async with a_server(handler) as server, connect_to(server.url) as client:
+        events = watch(client, ALL_PODS, resource_version="41", limits=WatchLimits())
+        async with aclosing(events) as stream:
+            await anext(stream)
+        async with asyncio.timeout(10):
+            await closed.wait()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"not json",
+        b"[]",
+        b'{"type":"ADDED"}',
+        b'{"type":"INVENTED","object":{"metadata":{"name":"a"}}}',
+        b'{"type":"ADDED","object":{"metadata":{}}}',
+        b'{"type":"BOOKMARK","object":{}}',
+        b'{"type":"ERROR","object":3}',
+        b'{"type":"ADDED","object":{"metadata":{"name":"a"}}',
+        b"\xff\xfe",
+    ],
+)
+def test_a_line_that_is_no_event_is_a_decode_error(line: bytes) -> None:
+    with pytest.raises(KubeDecodeError) as caught:
+        read_event(line, path="/api/v1/pods")
+
+    assert isinstance(caught.value, KubeError)
+    assert caught.value.path == "/api/v1/pods"

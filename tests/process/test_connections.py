@@ -190,15 +190,3 @@ async def test_callers_of_both_families_are_counted(address: str) -> None:
 
         assert connections.count == 1
         accepted.close()
-
-
-async def test_a_connection_is_idle_while_it_has_no_request() -> None:
-    async with listening(most=1) as port:
-        _, descriptor = await port.open()
-        found = [port.connections.is_idle(descriptor)]
-        for stage in (Stage.READING, Stage.JUDGING, Stage.IDLE):
-            port.connections.enter(descriptor, stage)
-            found.append(port.connections.is_idle(descriptor))
-
-        assert found == [True, False, False, True]
-        assert not port.connections.is_idle(descriptor + 1000)  # of nobody here

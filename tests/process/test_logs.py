@@ -54,15 +54,6 @@ def test_off_a_terminal_each_event_is_one_json_object() -> None:
     assert line == {"event": "pod_bound", "pod": "ml/a", "gpu_mem_mib": 4096, "level": "info"}
 
 
-def test_a_line_that_waited_keeps_its_own_time() -> None:
-    out = io.StringIO()
-    logs.configure(stream=out)
-
-    structlog.get_logger().info("pod_granted", timestamp="2026-11-22T12:00:00Z")
-
-    assert json.loads(out.getvalue())["timestamp"] == "2026-11-22T12:00:00Z"
-
-
 def test_on_a_terminal_an_event_is_a_line_for_people() -> None:
     out = Terminal()
     logs.configure(stream=out)

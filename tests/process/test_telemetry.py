@@ -1,6 +1,5 @@
 import asyncio
 import gzip
-import re
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +12,6 @@ from prometheus_client import Counter, Gauge
 
 from process.settings import ProcessSettings
 from process.telemetry import (
-    FixedRoutes,
     HttpServer,
     Prepared,
     Readiness,
@@ -291,68 +289,3 @@ def test_a_stranger_cannot_make_us_prepare_ever_more_forms() -> None:
     prepared.prepare(lambda: True)
 
     assert len(counted) <= 4
-
-
-async def said(request: web.BaseRequest) -> web.StreamResponse:
-    return web.Response(body=await request.read() or b"nothing", content_type="application/json")
-
-
-async def raw(url: str, *parts: bytes) -> bytes:
-    """Return the whole answer to a request in *parts*; the next is sent once something came."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
-    answer = b""
-    for part in parts[:-1]:
-        writer.write(part)
-        answer += await reader.readuntil(b"\r\n\r\n")
-    writer.write(parts[-1])
-    answer += await reader.read()
-    writer.close()
-    await writer.wait_closed()
-    return re.sub(rb"Date: [^\r]*", b"Date: ", answer)
-
-
-@pytest.mark.parametrize(
-    ("line", "more"),
-    [
-        ("POST /say HTTP/1.1", ("Content-Length: 2\r\n\r\nhi",)),
-        (
-            "POST /say?timeout=5s HTTP/1.1",
-            ("Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",),
-        ),
-        ("POST /say HTTP/1.0", ("Content-Length: 2\r\n\r\nhi",)),
-        ("POST /say HTTP/1.1", ("Expect: 100-Continue\r\nContent-Length: 2\r\n\r\n", "hi")),
-        ("POST /say HTTP/1.1", ("Expect: cake\r\nContent-Length: 2\r\n\r\nhi",)),
-        ("POST /say HTTP/1.0", ("Expect: cake\r\nContent-Length: 2\r\n\r\nhi",)),
-        ("POST /say HTTP/1.1", ("Content-Length: 9999\r\n\r\n" + "x" * 9999,)),
-        ("POST /%73ay HTTP/1.1", ("Content-Length: 2\r\n\r\nhi",)),
-        ("POST /say/ HTTP/1.1", ("Content-Length: 2\r\n\r\nhi",)),
-        ("POST //say HTTP/1.1", ("Content-Length: 2\r\n\r\nhi",)),
-        ("POST /say;x HTTP/1.1", ("Content-Length: 2\r\n\r\nhi",)),
-        ("POST http://other/say HTTP/1.1", ("Content-Length: 2\r\n\r\nhi",)),
-        ("GET /say HTTP/1.1", ("\r\n",)),
-        ("GET /heard HTTP/1.1", ("\r\n",)),
-        ("HEAD /heard HTTP/1.1", ("\r\n",)),
-        ("PUT /heard HTTP/1.1", ("Content-Length: 2\r\n\r\nhi",)),
-        ("OPTIONS * HTTP/1.1", ("\r\n",)),
-        ("GET /nothing HTTP/1.1", ("\r\n",)),
-    ],
-)
-async def test_fixed_routes_answer_as_an_application_does(line: str, more: tuple[str, ...]) -> None:
-    app = web.Application(client_max_size=4096)
-    app.router.add_post("/say", said)
-    app.router.add_get("/heard", said)
-    fixed = FixedRoutes(
-        routes={"/say": {"POST": said}, "/heard": {"GET": said, "HEAD": said}},
-        around=lambda request, answering: answering(request),
-        client_max_size=4096,
-    )
-    first = f"{line}\r\nHost: here\r\nConnection: close\r\n{more[0]}"
-    parts = [part.encode() for part in (first, *more[1:])]
-
-    answers = []
-    for served in (app, fixed):
-        async with serving(HttpServer(served, host="127.0.0.1", port=0)) as url:
-            answers.append(await raw(url, *parts))
-
-    assert answers[0].startswith(b"HTTP/1.")
-    assert answers[1] == answers[0]

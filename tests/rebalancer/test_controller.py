@@ -1,7 +1,7 @@
 """The controller with an embedded API server: what keeps it from moving, and what it reports."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -53,29 +53,34 @@ async def all_are_there(kube: KubeClient) -> bool:
     return not any("deletionTimestamp" in pod["metadata"] for pod in pods)
 
 
-async def test_without_prometheus_nothing_moves_and_readiness_says_why(kube: KubeClient) -> None:
+@pytest.fixture
+async def rig(kube: KubeClient) -> AsyncIterator[Rig]:
     await make_cluster(kube)
     async with a_rig(kube) as rig:
-        await rig.tick_until_planned()
-        rig.usage.trouble = "unreachable: connection refused"
-        with structlog.testing.capture_logs() as logs:
-            for _ in range(5):
-                await rig.tick()
-
-        assert [line["event"] for line in logs].count("moving_suspended") == 1
-        assert rig.figure("blind", reason="unreachable") == 1
-        assert rig.loop.trouble() == "blind, no pod is moved: unreachable: connection refused"
-        assert await all_are_there(kube)
-        assert rig.record().phase is MovePhase.PLANNED
-        rig.usage.trouble = ""
-        await rig.tick()
-        assert rig.loop.trouble() is None
+        yield rig
 
 
-async def test_a_replica_that_stands_by_is_ready(kube: KubeClient) -> None:
-    await make_cluster(kube)
-    async with a_rig(kube) as rig:
-        assert rig.loop.trouble() is None
+async def test_without_prometheus_nothing_moves_and_readiness_says_why(
+    rig: Rig, kube: KubeClient
+) -> None:
+    await rig.tick_until_planned()
+    rig.usage.trouble = "unreachable: connection refused"
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(5):
+            await rig.tick()
+
+    assert [line["event"] for line in logs].count("moving_suspended") == 1
+    assert rig.figure("blind", reason="unreachable") == 1
+    assert rig.loop.trouble() == "blind, no pod is moved: unreachable: connection refused"
+    assert await all_are_there(kube)
+    assert rig.record().phase is MovePhase.PLANNED
+    rig.usage.trouble = ""
+    await rig.tick()
+    assert rig.loop.trouble() is None
+
+
+async def test_a_replica_that_stands_by_is_ready(rig: Rig) -> None:
+    assert rig.loop.trouble() is None
 
 
 async def test_the_leader_is_not_ready_before_its_first_cycle(kube: KubeClient) -> None:
@@ -122,22 +127,20 @@ async def test_a_dry_run_asks_the_api_server_and_changes_nothing(kube: KubeClien
 
 
 async def test_a_cycle_folds_the_cluster_once_also_while_moves_are_under_way(
-    kube: KubeClient, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await make_cluster(kube)
-    async with a_rig(kube) as rig:
-        await rig.tick_until_planned()
-        snapshot, folded = rig.cache.snapshot, []
+    await rig.tick_until_planned()
+    snapshot, folded = rig.cache.snapshot, []
 
-        def folding(*, now: datetime) -> Snapshot:
-            folded.append(now)
-            return snapshot(now=now)
+    def folding(*, now: datetime) -> Snapshot:
+        folded.append(now)
+        return snapshot(now=now)
 
-        monkeypatch.setattr(rig.cache, "snapshot", folding)
-        await rig.tick()
+    monkeypatch.setattr(rig.cache, "snapshot", folding)
+    await rig.tick()
 
-        assert len(folded) == 1
-        assert rig.record().phase is not MovePhase.PLANNED
+    assert len(folded) == 1
+    assert rig.record().phase is not MovePhase.PLANNED
 
 
 async def test_switched_off_it_measures_and_does_nothing_else(kube: KubeClient) -> None:
@@ -182,16 +185,14 @@ async def test_without_the_definition_of_moves_nothing_is_moved(kube: KubeClient
         assert await all_are_there(kube)
 
 
-async def test_an_api_server_that_is_gone_is_waited_out(api: ApiServer, kube: KubeClient) -> None:
-    await make_cluster(kube)
-    async with a_rig(kube) as rig:
-        await rig.tick()
-        await api.stop()
+async def test_an_api_server_that_is_gone_is_waited_out(rig: Rig, api: ApiServer) -> None:
+    await rig.tick()
+    await api.stop()
 
-        await rig.loop.cycle()
+    await rig.loop.cycle()
 
-        assert str(rig.loop.trouble()).startswith("the API server does not answer")
-        assert rig.figure("api_errors_total") == 1
+    assert str(rig.loop.trouble()).startswith("the API server does not answer")
+    assert rig.figure("api_errors_total") == 1
 
 
 async def test_a_bad_edit_is_told_once_and_the_last_good_policy_goes_on(kube: KubeClient) -> None:
@@ -203,21 +204,19 @@ async def test_a_bad_edit_is_told_once_and_the_last_good_policy_goes_on(kube: Ku
     assert (await events(kube)).count("ConfigRefused") == 1
 
 
-async def test_a_second_hot_card_waits_for_the_first(kube: KubeClient) -> None:
+async def test_a_second_hot_card_waits_for_the_first(rig: Rig, kube: KubeClient) -> None:
     """Both cards are hot: one move at most, and no card is left to move to."""
-    await make_cluster(kube)
-    async with a_rig(kube) as rig:
-        rig.usage.readings[COOL_CARD] = a_reading(0.95, pods={"x": 0.5, "y": 0.45})
-        for _ in range(6):
-            await rig.tick()
+    rig.usage.readings[COOL_CARD] = a_reading(0.95, pods={"x": 0.5, "y": 0.45})
+    for _ in range(6):
+        await rig.tick()
 
-        assert rig.store.records == ()
-        assert rig.figure("cards", state="hot") == 2
-        # A quarter of two cards, and at least one, is closed; the other is only taken last.
-        closed, avoided = CordonEffect.NO_SCHEDULE, CordonEffect.PREFER_NO_SCHEDULE
-        effects = {**await effects_of(kube, "n1"), **await effects_of(kube, "n2")}
-        assert effects == {COOL_CARD: closed, HOT_CARD: avoided}
-        assert rig.figure("decisions_total", outcome="held", reason="no_target") > 0
+    assert rig.store.records == ()
+    assert rig.figure("cards", state="hot") == 2
+    # A quarter of two cards, and at least one, is closed; the other is only taken last.
+    closed, avoided = CordonEffect.NO_SCHEDULE, CordonEffect.PREFER_NO_SCHEDULE
+    effects = {**await effects_of(kube, "n1"), **await effects_of(kube, "n2")}
+    assert effects == {COOL_CARD: closed, HOT_CARD: avoided}
+    assert rig.figure("decisions_total", outcome="held", reason="no_target") > 0
 
 
 async def test_a_card_that_a_move_keeps_for_a_waiting_pod_is_no_target(kube: KubeClient) -> None:
@@ -331,16 +330,16 @@ async def test_a_node_that_goes_while_prometheus_answers_ends_nothing(kube: Kube
             self.asked += 1
             if self.asked == 2:
                 await kube.delete(NODES, "n1")
-                await until_true(lambda: "n1" not in rig.cache.nodes, what="the node is gone")
+                await until_true(lambda: "n1" not in at_work.cache.nodes, what="the node is gone")
             return measured
 
     usage = NodeGoes((await hot_usage(kube)).readings)
-    async with a_rig(kube, usage=usage) as rig:
+    async with a_rig(kube, usage=usage) as at_work:
         for _ in range(3):
-            await rig.tick()
+            await at_work.tick()
 
-        assert rig.figure("cards", state="hot") == 0
-        assert rig.store.records == ()
+        assert at_work.figure("cards", state="hot") == 0
+        assert at_work.store.records == ()
 
 
 async def test_paused_it_begins_nothing_within_a_cycle_and_finishes_what_is_under_way(
@@ -372,28 +371,26 @@ def breaker_is_open(rig: Rig, name: str) -> float | None:
 
 
 async def test_with_an_open_breaker_moves_are_only_shown_and_everything_says_why(
-    kube: KubeClient,
+    rig: Rig, kube: KubeClient
 ) -> None:
-    await make_cluster(kube)
-    async with a_rig(kube) as rig:
-        rig.usage.trouble = "unreachable: connection refused"
-        for _ in range(42):
-            await rig.tick()
-        assert breaker_is_open(rig, "blind") == 1
-        rig.usage.trouble = ""
-        with structlog.testing.capture_logs() as logs:
-            await rig.tick_until_planned()
-
-        assert rig.record().ending is Ending.DRY_RUN
-        assert str(rig.loop.trouble()).startswith(
-            "a circuit breaker is open, moves are only shown: blind: it was blind for more than"
-        )
-        assert "moving_suspended" in [line["event"] for line in logs]
-        assert (await events(kube)).count("BreakerOpened") == 1
-        await rig.clock.advance(600)
+    rig.usage.trouble = "unreachable: connection refused"
+    for _ in range(42):
         await rig.tick()
-        assert breaker_is_open(rig, "blind") == 0
-        assert rig.loop.trouble() is None
+    assert breaker_is_open(rig, "blind") == 1
+    rig.usage.trouble = ""
+    with structlog.testing.capture_logs() as logs:
+        await rig.tick_until_planned()
+
+    assert rig.record().ending is Ending.DRY_RUN
+    assert str(rig.loop.trouble()).startswith(
+        "a circuit breaker is open, moves are only shown: blind: it was blind for more than"
+    )
+    assert "moving_suspended" in [line["event"] for line in logs]
+    assert (await events(kube)).count("BreakerOpened") == 1
+    await rig.clock.advance(600)
+    await rig.tick()
+    assert breaker_is_open(rig, "blind") == 0
+    assert rig.loop.trouble() is None
 
 
 async def test_recommending_it_shows_a_move_once_as_an_object_and_changes_nothing(
@@ -413,24 +410,22 @@ async def test_recommending_it_shows_a_move_once_as_an_object_and_changes_nothin
 
 
 async def test_a_card_is_avoided_before_it_is_closed_and_closed_before_anything_moves(
-    kube: KubeClient,
+    rig: Rig, kube: KubeClient
 ) -> None:
-    await make_cluster(kube)
-    async with a_rig(kube) as rig:
-        hot = rig.usage.readings[HOT_CARD]
-        assert hot is not None
-        rig.usage.readings[HOT_CARD] = replace(hot, slow_hot_ratio=0.0)  # only the short window
-        await rig.tick()
-        assert await effects_of(kube, "n1") == {HOT_CARD: CordonEffect.PREFER_NO_SCHEDULE}
-        assert (rig.figure("avoided_cards"), rig.figure("cordoned_cards")) == (1, 0)
+    hot = rig.usage.readings[HOT_CARD]
+    assert hot is not None
+    rig.usage.readings[HOT_CARD] = replace(hot, slow_hot_ratio=0.0)  # only the short window
+    await rig.tick()
+    assert await effects_of(kube, "n1") == {HOT_CARD: CordonEffect.PREFER_NO_SCHEDULE}
+    assert (rig.figure("avoided_cards"), rig.figure("cordoned_cards")) == (1, 0)
 
-        rig.usage.readings[HOT_CARD] = hot
-        seen = await rig.tick_until_disturbed(kube)
+    rig.usage.readings[HOT_CARD] = hot
+    seen = await rig.tick_until_disturbed(kube)
 
-        avoided, closed = CordonEffect.PREFER_NO_SCHEDULE, CordonEffect.NO_SCHEDULE
-        assert seen[0] == (avoided, [])
-        first = next(at for at, (effect, _) in enumerate(seen) if effect is closed)
-        assert seen[:first] == [(avoided, [])] * first  # no Move, however early
-        assert seen[first] == (closed, [MovePhase.PLANNED])
-        assert {effect for effect, _ in seen[first:]} == {closed}
-        assert seen[-1][1] == [MovePhase.SURGING]
+    avoided, closed = CordonEffect.PREFER_NO_SCHEDULE, CordonEffect.NO_SCHEDULE
+    assert seen[0] == (avoided, [])
+    first = next(at for at, (effect, _) in enumerate(seen) if effect is closed)
+    assert seen[:first] == [(avoided, [])] * first  # no Move, however early
+    assert seen[first] == (closed, [MovePhase.PLANNED])
+    assert {effect for effect, _ in seen[first:]} == {closed}
+    assert seen[-1][1] == [MovePhase.SURGING]

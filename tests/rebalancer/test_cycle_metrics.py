@@ -1,8 +1,11 @@
 """Counting a cycle: gauges show the last one, counters add up, and nothing is logged twice."""
 
 import math
+import re
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
+from typing import Final
 
 import pytest
 import structlog
@@ -11,11 +14,11 @@ from prometheus_client import CollectorRegistry
 from fracgpu.cards.card import CardUuid, Cordon, CordonEffect, NodeCards
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardReading, CardUsage, Heat, HeatCause, ReadingQuality
-from fracgpu.disruption.move import HeldBack, HoldReason, Plan
+from fracgpu.disruption.move import Ending, HeldBack, HoldReason, Plan
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from rebalancer.cycle_metrics import CycleMetrics
-from rebalancer.hindsight import Hindsight
-from rebalancer.metrics import RebalancerMetrics
+from rebalancer.hindsight import Hindsight, SourceFate, TargetFate
+from rebalancer.metrics import RebalancerMetrics, move_labels
 from rebalancer.usage.measured import Measured
 from rebalancer.usage.prometheus import QueryError, QueryFailed
 from tests.fakes.clock import NOON, VirtualClock
@@ -322,3 +325,155 @@ def test_a_clock_set_back_ends_nothing_and_counts_nothing() -> None:
     counted.count(a_disruption_state(), later_s=15)
 
     assert counted.get("hot_card_seconds_total", node="n1", cause="several_pods") == 15
+
+
+DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+def test_every_label_set_exists_at_zero_before_anything_happens() -> None:
+    registry = CollectorRegistry()
+    RebalancerMetrics(registry)
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"fracgpu_rebalancer_{name}", labels)
+
+    assert all(
+        value("decisions_total", outcome="held", reason=reason.label) == 0 for reason in HoldReason
+    )
+    for mode in ("surge", "evict", "dryRun"):
+        for ending in Ending:
+            _, result, reason = move_labels(mode, ending)
+            assert value("moves_total", mode=mode, result=result, reason=reason) == 0
+    assert all(value("cards", state=heat.value) == 0 for heat in Heat)
+    assert all(value("card_trust", trust=quality.value) == 0 for quality in ReadingQuality)
+    assert value("evictions_total", code="allowed") == 0
+    for error in QueryError:
+        assert value("prometheus_query_errors_total", reason=error.value) == 0
+        assert value("blind", reason=error.value) == 0
+    assert value("blind", reason="cards_stale") == 0
+    assert value("dry_run_outcomes_total", source="hot", target="cool") == 0
+    assert value("reverts_total") == 0
+    assert value("lost_pods_total") == 0
+    assert value("leader") == 0
+
+
+def test_the_labels_of_a_cycle_that_is_blind_are_bounded_and_exclude_each_other() -> None:
+    registry = CollectorRegistry()
+    metrics = RebalancerMetrics(registry)
+    metrics.set_blind("slow")
+
+    metrics.set_blind("cards_stale")
+
+    def shown() -> dict[str, float]:
+        return {
+            sample.labels["reason"]: sample.value
+            for family in registry.collect()
+            for sample in family.samples
+            if sample.name == "fracgpu_rebalancer_blind"
+        }
+
+    assert [reason for reason, value in shown().items() if value] == ["cards_stale"]
+    assert len(shown()) == len(QueryError) + 3
+    metrics.set_blind("")
+    assert set(shown().values()) == {0}
+
+
+def test_only_one_policy_is_shown_at_a_time() -> None:
+    registry = CollectorRegistry()
+    metrics = RebalancerMetrics(registry)
+    metrics.set_config(policy_hash="old", mode=Mode.ACTIVE, at_s=1)
+
+    metrics.set_config(policy_hash="new", mode=Mode.OFF, at_s=2)
+
+    name = "fracgpu_rebalancer_config_info"
+    assert registry.get_sample_value(name, {"hash": "new", "mode": "off"}) == 1
+    assert registry.get_sample_value(name, {"hash": "old", "mode": "active"}) is None
+
+
+def test_every_name_begins_alike_and_every_figure_is_explained() -> None:
+    registry = CollectorRegistry()
+    RebalancerMetrics(registry)
+
+    for family in registry.collect():
+        assert family.name.startswith("fracgpu_rebalancer_")
+        assert family.documentation.endswith(".")
+
+
+def test_the_page_on_metrics_lists_each_with_its_type_and_labels() -> None:
+    registry = CollectorRegistry()
+    RebalancerMetrics(registry)
+    rows = DOCUMENT.read_text().partition("\n## The rebalancer\n")[2].splitlines()
+    listed = {}
+    for cells in (row.split(" | ") for row in rows if row.startswith("| `")):
+        for name in re.findall(r"`(\w+)`", cells[0]):
+            listed[name] = cells[1], sorted(re.findall(r"`(\w+)`", cells[2]))
+
+    there = {}
+    for family in registry.collect():
+        suffix = "_total" if family.type == "counter" else ""
+        name = family.name.removeprefix("fracgpu_rebalancer_") + suffix
+        labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+        there[name] = family.type, sorted(labels)
+    # Series of nodes, of hot cards and of the policy appear later.
+    there["card_cordon"] = "gauge", ["UUID", "effect", "node"]
+    there["card_heat"] = "gauge", ["UUID", "node", "state"]
+    there["hot_card_seconds_total"] = "counter", ["cause", "node"]
+    there["config_info"] = "gauge", ["hash", "mode"]
+    assert listed == there
+
+
+DUE = NOON + timedelta(seconds=ACTIVE.settle_s)
+
+
+def judged(state: DisruptionState) -> tuple[SourceFate, TargetFate]:
+    hindsight = Hindsight()
+    hindsight.remember(a_move(), planned_at=NOON)
+    (outcome,) = hindsight.outcomes(state, policy=ACTIVE, now=DUE)
+    assert outcome.move == a_move()
+    return outcome.source, outcome.target
+
+
+def test_a_dry_run_is_judged_once_and_not_before_its_time() -> None:
+    hindsight, state = Hindsight(), a_disruption_state()
+    hindsight.remember(a_move(), planned_at=NOON)
+
+    assert hindsight.outcomes(state, policy=ACTIVE, now=DUE - timedelta(seconds=1)) == []
+    assert len(hindsight.outcomes(state, policy=ACTIVE, now=DUE)) == 1
+    assert hindsight.outcomes(state, policy=ACTIVE, now=DUE) == []
+
+
+def test_a_source_still_hot_and_a_target_still_cool_make_it_right() -> None:
+    assert judged(a_disruption_state()) == (SourceFate.HOT, TargetFate.COOL)
+
+
+@pytest.mark.parametrize("heat", [Heat.COOL, Heat.SETTLING, Heat.WARMING])
+def test_a_source_that_cooled_by_itself_makes_it_wrong(heat: Heat) -> None:
+    state = a_disruption_state(heat={HOT_CARD: heat})
+
+    assert judged(state)[0] is SourceFate.COOLED
+
+
+def test_a_target_that_the_pod_would_have_made_hot_makes_it_wrong() -> None:
+    """The pod uses 45 % of its card, and hot begins at 80 %."""
+    just_cool = a_disruption_state(readings={COOL_CARD: a_reading(0.34)})
+    heated = a_disruption_state(readings={COOL_CARD: a_reading(0.36)})
+
+    assert judged(just_cool)[1] is TargetFate.COOL
+    assert judged(heated)[1] is TargetFate.HEATED
+
+
+def test_what_is_not_measured_then_is_not_judged() -> None:
+    state = a_disruption_state(readings={HOT_CARD: None, COOL_CARD: None})
+
+    assert judged(state) == (SourceFate.UNKNOWN, TargetFate.UNKNOWN)
+
+
+def test_at_most_a_thousand_are_remembered() -> None:
+    hindsight = Hindsight()
+    for number in range(1200):
+        hindsight.remember(a_move(name=f"pod-{number}"), planned_at=NOON)
+
+    found = hindsight.outcomes(a_disruption_state(), policy=ACTIVE, now=DUE)
+
+    assert [outcome.move.name for outcome in (found[0], found[-1])] == ["pod-200", "pod-1199"]
+    assert len(found) == 1000

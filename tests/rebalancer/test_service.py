@@ -120,6 +120,11 @@ async def _answers(role: Role) -> bool:
         return False
 
 
+async def is_ready(role: Role, told: str = "") -> bool:
+    status, text = await role.get("/readyz")
+    return status == 200 and told in text
+
+
 async def configure(kube: KubeClient, text: str) -> None:
     """Edit the ConfigMap as an administrator would."""
     meta = {"name": names.CONFIG_MAP, "namespace": names.SYSTEM_NAMESPACE}
@@ -179,10 +184,9 @@ async def test_it_follows_its_configuration_and_moves_a_pod_off_a_hot_card(
             lambda: role.shows('fracgpu_rebalancer_blind{reason="cards_partial"} 1.0'),
             what="it leads and is blind",
         )
-        status, text = await role.get("/readyz")
-        assert status == 200
-        assert "0 of 2 cards have trusted readings" in text
-        assert await role.shows("fracgpu_rebalancer_config_valid 1.0")
+        told = "0 of 2 cards have trusted readings"
+        await until(lambda: is_ready(role, told), what="it is ready, and says why it is blind")
+        await until(lambda: role.shows("fracgpu_rebalancer_config_valid 1.0"), what="defaults")
 
         await configure(kube, "hotRatio: 80")
         await until(lambda: role.shows("fracgpu_rebalancer_config_valid 0.0"), what="refused")
@@ -193,7 +197,7 @@ async def test_it_follows_its_configuration_and_moves_a_pod_off_a_hot_card(
         del load.pods[pods[gone]]
         load.cards |= {HOT_CARD: 47, COOL_CARD: 52}  # before the replacement is seen to run
         assert await cordons_of(kube, "n1") == {HOT_CARD: "hot"}
-        assert (await role.get("/readyz"))[0] == 200
+        await until(lambda: is_ready(role), what="it is still ready")
 
         await replace_pod(kube, gone)
         await until(

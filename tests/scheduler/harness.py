@@ -175,7 +175,7 @@ class Harness:
         self.strategy = Strategy.PACK
         self.leads = True
         self.term = "lease/1"
-        self.record = BindingRecord(lambda: self.ledger.assumed)
+        self.record = BindingRecord(lambda: self.assumptions.under_way())  # noqa: PLW0108
         self.recorded: list[frozenset[str]] = []  # at each write of the Lease
         self.record_raises: Exception | None = None
         self.registry = CollectorRegistry()
@@ -191,9 +191,10 @@ class Harness:
             nominations=self.nominations,
             on_unreadable=self.metrics.unreadable,
         )
-        self.cycles = BindingCycles(self.nominations, self.changes, self.clock)
         self._nodes: dict[str, Json] = {}
         self._copy: dict[tuple[str, str], AnyPod] = {}
+        find = pending_only(lambda namespace, name: self._copy.get((namespace, name)))
+        self.cycles = BindingCycles(self.nominations, self.changes, self.clock, find=find)
         for node in nodes or ("n",):
             self.add_node(node, some_cards(node, count=cards, mib=mib))
         self.marker = PodMarker(
@@ -216,7 +217,7 @@ class Harness:
             self.api,
             ledger=self.ledger,
             assumptions=self.assumptions,
-            find=pending_only(lambda namespace, name: self._copy.get((namespace, name))),
+            find=find,
             strategy=lambda: self.strategy,
             choosers=self.choosers,
             leads=lambda: self.leads,
@@ -242,7 +243,7 @@ class Harness:
             self.ledger,
             self.matrix,
             pods=self.pods,
-            find=pending_only(lambda namespace, name: self._copy.get((namespace, name))),
+            find=find,
             marker=self.marker,
             strategy=lambda: self.strategy,
             leads=lambda: self.leads,
@@ -252,7 +253,7 @@ class Harness:
     async def _write_record(self) -> None:
         if self.record_raises is not None:
             raise self.record_raises
-        self.recorded.append(frozenset(self.ledger.assumed))
+        self.recorded.append(frozenset(self.assumptions.under_way()))
 
     def pods(self) -> list[AnyPod]:
         """Return the pods as the informer has them."""

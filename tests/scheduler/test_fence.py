@@ -112,6 +112,24 @@ async def test_until_all_are_marked_nothing_is_answered() -> None:
     assert cluster.count("fracgpu_scheduler_pods_marked_total") == 1
 
 
+async def test_pods_are_woken_once_all_are_marked() -> None:
+    cluster = Harness()
+    cluster.create("one")
+    fence = a_fence(cluster)
+    woken: list[str | None] = []
+
+    async def wake() -> None:
+        woken.append(fence.why_not())
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(fence.once_up(wake)())
+        await asyncio.sleep(0)
+        assert woken == []
+        await fence.mark_pending()
+
+    assert woken == [None]
+
+
 async def test_a_pod_that_cannot_be_marked_holds_nobody_up_for_ever() -> None:
     cluster = Harness()
     cluster.create("one")

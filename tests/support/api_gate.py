@@ -127,7 +127,6 @@ class ApiGate:
         self._delay: Trigger | None = None
         self._delayed = b""
         self._refusals: tuple[Trigger, list[tuple[int, Mapping[str, Any]]]] = (creating, [])
-        self._instead: dict[str, Mapping[str, Any]] = {}
         self.sprung = asyncio.Event()
 
     @asynccontextmanager
@@ -156,10 +155,6 @@ class ApiGate:
     def refuse(self, trigger: Trigger, *answers: tuple[int, Mapping[str, Any]]) -> None:
         """Answer the next writes that *trigger* selects here: with status and body, in order."""
         self._refusals = trigger, list(answers)
-
-    def answer_instead(self, path: str, body: Mapping[str, Any]) -> None:
-        """Answer every GET of *path* here, with *body*."""
-        self._instead[path] = body
 
     def delay(self, trigger: Trigger) -> None:
         """Keep the next write that *trigger* selects back, until `arrive`; nobody answers it."""
@@ -205,9 +200,6 @@ class ApiGate:
                 head = await reader.readuntil(b"\r\n\r\n")
                 body = await reader.readexactly(_length(head))
                 verb, target, _ = head.split(b" ", 2)
-                if verb == b"GET" and target.decode() in self._instead:
-                    writer.write(_http(200, self._instead[target.decode()]))
-                    continue
                 if verb != b"GET":
                     write = Write(verb.decode(), target.decode(), body)
                     self.writes.append(write)

@@ -7,16 +7,20 @@ the permissions and under the policies of ``deploy/``.
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
 from fracgpu import names
 from fracgpu.cards.card import CordonEffect
 from fracgpu.disruption.move import ENDED
+from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.state.move_object import MoveObject, decode_move
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
@@ -39,14 +43,213 @@ from kube.kinds import (
 )
 from kube.objects import identity
 from kube.retry import RetryPolicy
+from process.clock import SystemClock
 from rebalancer.config import parse_policy
-from simulator.demo.service_accounts import install_rights, token_of
+from rebalancer.usage import promql
+from simulator.demo.service_accounts import install_rights, token_of, write_kubeconfig
+from simulator.envtest.control_plane import ControlPlane
+from simulator.envtest.ports import free_ports
+from tests.fakes.prometheus import answering, serving
+from tests.support.api_gate import ApiGate, Trigger
 from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
-from tests.support.measured_load import MeasuredLoad
 from tests.support.moving import NAMESPACE, SHORT_WINDOWS, end_pod, play_kubelets
+from tests.support.processes import Child
 from tests.support.real_scheduler import Harness, real_scheduler
-from tests.support.rebalancer_replicas import Replica, a_replica
 from tests.support.waiting import until, until_true
+
+POD_MIB: Final = 4000
+EVICT: Final = {names.REBALANCE: "evict"}
+
+
+def a_workload(
+    name: str, *, replicas: int = 1, annotations: Mapping[str, str] | None = None, **spec: Any
+) -> dict[str, Any]:
+    """Return a Deployment, ReplicaSet or StatefulSet whose pods are labelled with its name."""
+    template = a_gpu_pod("template", mib=POD_MIB, namespace=NAMESPACE, annotations=annotations)
+    metadata = {"labels": {"app": name}, "annotations": template["metadata"]["annotations"]}
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": metadata, "spec": template["spec"]},
+            **spec,
+        },
+    }
+
+
+def a_job(name: str) -> dict[str, Any]:
+    """Return a Job that may be moved: an eviction is no failure."""
+    template = a_workload(name, annotations=EVICT)["spec"]["template"]
+    template["spec"]["restartPolicy"] = "Never"
+    ignored = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+    spec = {"backoffLimit": 0, "podFailurePolicy": {"rules": [ignored]}, "template": template}
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """One rebalancer: its process, and the gate between it and the API server."""
+
+    name: str
+    process: Child
+    gate: ApiGate
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal now; the process is not waited for."""
+        self.process.send(number)
+
+    def kill_at(self, trigger: Trigger) -> None:
+        """Let the process die at the first write that *trigger* selects, once it has succeeded."""
+        self.gate.set_trap(trigger, lambda: self.send(signal.SIGKILL))
+
+    def hold_at(self, trigger: Trigger) -> asyncio.Event:
+        """Let the process wait for the answer to such a write until the returned event is set."""
+        go_on = asyncio.Event()
+        self.gate.set_trap(trigger, held=go_on)
+        return go_on
+
+    def pause_at(self, trigger: Trigger) -> None:
+        """Let the process stand still from such a write on, before it learns of its success."""
+        self.gate.set_trap(trigger, lambda: self.send(signal.SIGSTOP), deliver=True)
+
+
+@asynccontextmanager
+async def a_replica(
+    name: str, api: ControlPlane, token: str, *words: str, workdir: Path
+) -> AsyncIterator[Replica]:
+    """Start a rebalancer with the holder of *token*'s permissions; it is killed at the end."""
+    gate = ApiGate(api.url, ca_file=api.ca_file)
+    async with gate.open():
+        config = write_kubeconfig(
+            workdir / f"{name}.kubeconfig", server=gate.url, token=token, ca_file=None
+        )
+        (telemetry,) = free_ports(1)
+        process = Child(
+            [
+                *(sys.executable, "-m", "cli", "run", "rebalancer", f"--kubeconfig={config}"),
+                *(
+                    f"--telemetry-port={telemetry}",
+                    "--telemetry-host=127.0.0.1",
+                    "--drain-wait-s=0",
+                ),
+                *words,
+            ],
+            log=workdir / f"{name}.log",
+        )
+        await process.start()
+        try:
+            yield Replica(name=name, process=process, gate=gate)
+        finally:
+            await process.kill()
+
+
+_ENOUGH: Final = 1000.0  # samples in a window
+_FREE_MIB: Final = 20_000.0
+_IDLE: Final = 0.05
+
+_Rows = list[tuple[dict[str, str], float]]
+
+
+class MeasuredLoad:
+    """Answers the queries of a policy's windows; a load lasts as long as the test says it.
+
+    Attributes:
+        cards: every card's node.
+        pods: the card of every pod that is bound.
+        busy: the share of its card that a pod uses, 0..1; others use little.
+        blind: while it is set, no query is answered.
+    """
+
+    def __init__(self, policy: RebalancerPolicy, cards: Mapping[str, str]) -> None:
+        self.cards = cards
+        self.pods: dict[str, str] = {}
+        self.busy: dict[str, float] = {}
+        self.blind = False
+        self._hot_ratio = policy.hot_ratio
+        self._answers = self._table(policy)
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncIterator[str]:
+        """Serve on loopback; yield the base address."""
+        heads: list[str] = []
+
+        async def behave(writer: asyncio.StreamWriter) -> None:
+            target = heads[-1].split(" ")[1]
+            query = parse_qs(urlsplit(target).query)["query"][0]
+            if self.blind:
+                await answering("busy", status=503)(writer)
+                return
+            await answering({"status": "success", "data": self._data(query)})(writer)
+
+        async with serving(behave, heads) as (url, _):
+            yield url
+
+    def level(self, card: str) -> float:
+        """Return the busy share of a card, 0..1."""
+        here = [uid for uid, its in self.pods.items() if its == card]
+        return min(1.0, _IDLE + sum(self.busy.get(uid, 0.0) for uid in here))
+
+    def _data(self, query: str) -> dict[str, Any]:
+        now = SystemClock().now().timestamp()
+        if query == promql.SERVER_TIME:
+            return {"resultType": "scalar", "result": [now, f"{now:.3f}"]}
+        rows = self._answers[query]()
+        result = [{"metric": labels, "value": [now, str(value)]} for labels, value in rows]
+        return {"resultType": "vector", "result": result}
+
+    def _table(self, policy: RebalancerPolicy) -> Mapping[str, Callable[[], _Rows]]:
+        def constant(value: float) -> Callable[[], _Rows]:
+            return lambda: self._each(lambda _: value)
+
+        def percent() -> _Rows:
+            return self._each(lambda card: 100 * self.level(card))
+
+        def hot() -> _Rows:
+            return self._each(lambda card: float(self.level(card) > self._hot_ratio))
+
+        of_pods = self._each_pod
+        means = (
+            *(promql.level, promql.slow_level, promql.forecast_mean, promql.forecast_quantile),
+            promql.remembered,
+        )
+        absent = (
+            promql.COLLECT_AGE,
+            promql.REMAP_FAILED,
+            promql.power_changes(policy),
+            promql.lately_power_changes(policy),
+            promql.sm_active(policy),
+            promql.engine_active(policy),
+        )
+        return {
+            promql.AGE: constant(0.5),
+            promql.FREE_MIB: constant(_FREE_MIB),
+            promql.BUSY: percent,
+            promql.peak(policy): percent,
+            **{mean(policy): percent for mean in means},
+            promql.samples(policy): constant(_ENOUGH),
+            promql.history(policy): constant(_ENOUGH),
+            promql.fast_hot(policy): hot,
+            promql.slow_hot(policy): hot,
+            promql.busy_changes(policy): constant(3),
+            promql.lately_busy_changes(policy): constant(3),
+            promql.pod_mean(policy): of_pods,
+            promql.pod_high(policy): of_pods,
+            **dict.fromkeys(absent, list),
+        }
+
+    def _each(self, value: Callable[[str], float]) -> _Rows:
+        return [
+            ({"UUID": card, "job": "gpu", "instance": node}, value(card))
+            for card, node in self.cards.items()
+        ]
+
+    def _each_pod(self) -> _Rows:
+        return [
+            ({"UUID": card, "pod_uid": uid}, 100 * self.busy.get(uid, 0.0))
+            for uid, card in self.pods.items()
+        ]
+
 
 CARD_MIB: Final = 24_000
 COMPANION_MIB: Final = 14_000
@@ -195,15 +398,6 @@ class MovingCluster:
         opened = a_replica(name, self.harness.api, token, *words, workdir=self._workdir)
         self.replicas[name] = await self.clients.enter_async_context(opened)
         return self.replicas[name]
-
-    @contextmanager
-    def without_extender(self) -> Iterator[None]:
-        """Let the extender stand still until the block ends."""
-        self.harness.roles.kill("scheduler", signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            self.harness.roles.kill("scheduler", signal.SIGCONT)
 
     async def outage(self, seconds: float) -> None:
         """Stop kube-apiserver, and start it again after that time; etcd keeps its data."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.envtest.ports import free_ports
-from tests.support.cache import cache_dir, locked
+from tests.support.images import cache_dir, locked
 
 IMAGE: Final = "test.local/busybox:1"
 _APPLETS: Final = ("sh", "sleep", "cat", "ls", "env", "echo", "stat", "mv", "sort", "tr", "grep")

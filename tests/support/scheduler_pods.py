@@ -13,6 +13,7 @@ import os
 import re
 import ssl
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Mapping
@@ -25,17 +26,23 @@ import yaml
 
 from certs.store import CertStore
 from fracgpu import names
+from kube.access import connect_to
 from kube.client import KubeClient
 from kube.errors import Conflict, KubeError, NotFound
-from kube.kinds import CONFIGMAPS, ENDPOINT_SLICES, NODES, PODS
+from kube.kinds import CONFIGMAPS, DEPLOYMENTS, ENDPOINT_SLICES, NODES, PDBS, PODS, SERVICES
 from kube.objects import decode_object
 from process.clock import SystemClock
 from simulator.demo.service_accounts import token_of, write_kubeconfig
 from simulator.envtest.control_plane import ControlPlane
 from simulator.envtest.ports import free_ports
+from tests.support.gpu import a_gpu_pod, a_sharing_node, register, some_cards
+from tests.support.kubectl import DEPLOY, Kubectl
 from tests.support.processes import Child
+from tests.support.real_apiserver import WITHOUT_NODES, real_api_server
 from tests.support.real_scheduler import is_ready
+from tests.support.roles import running_roles
 from tests.support.tcp import a_connection, a_tcp_server
+from tests.support.waiting import until, until_true
 
 SYSTEM: Final = names.SYSTEM_NAMESPACE
 _NODE: Final = "control-plane-1"
@@ -407,6 +414,169 @@ async def scheduler_pods(
         ]
         try:
             yield SchedulerPods(kubelet=kubelet, proxy=proxy)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+# Services on loopback, so that kube-proxy's stand-in can listen where they are.
+_SERVICES: Final = {"service-cluster-ip-range": "127.77.0.0/24"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Harness:
+    """A cluster with FracGPU in it."""
+
+    api: ControlPlane
+    client: KubeClient
+    kubectl: Kubectl
+    kubeconfig: Path
+    pods: SchedulerPods
+
+
+async def install(api: ControlPlane, client: KubeClient, kubectl: Kubectl, folder: Path) -> None:
+    for number in range(2):
+        name = f"gpu-{number}"
+        await register(client, a_sharing_node(name, cards=some_cards(name, mib=80_000)))
+    await apply(kubectl, folder)
+    await api.start_controller_manager(WITHOUT_NODES)
+
+
+async def apply(kubectl: Kubectl, folder: Path) -> None:
+    """Apply a kustomization; a new API server may have no schemas for kubectl to check by yet."""
+    await kubectl("apply", "--server-side", "--validate=false", "-k", str(folder))
+    # The webhook's pods are not run here, so its configurations would fail every request.
+    for kind in ("mutating", "validating"):
+        await kubectl("delete", f"{kind}webhookconfiguration", "fracgpu-webhook")
+
+
+async def certs_flags(client: KubeClient) -> tuple[str, ...]:
+    """Return the installed flags with a shorter overlap: a single API server reads at once."""
+    deployment = await client.get_object(DEPLOYMENTS, "fracgpu-certs", namespace=SYSTEM)
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    return (*container["args"][2:], "--overlap-s=2")
+
+
+async def leader_address(client: KubeClient) -> tuple[str, int]:
+    """Return the address of the leader's Service."""
+    service = await client.get_object(SERVICES, "fracgpu-scheduler-leader", namespace=SYSTEM)
+    (port,) = service["spec"]["ports"]
+    return service["spec"]["clusterIP"], port["port"]
+
+
+@asynccontextmanager
+async def installed(folder: Path, *, manifests: Path = DEPLOY) -> AsyncIterator[Harness]:
+    """Install *manifests* and run the certificates role and the scheduler's pods."""
+    async with (
+        real_api_server(folder, flags=_SERVICES) as api,
+        connect_to(api.url, token=api.token, ca_file=api.ca_file) as client,
+    ):
+        kubeconfig = api.kubeconfig(folder / "admin.kubeconfig")
+        kubectl = Kubectl.find(kubeconfig)
+        await install(api, client, kubectl, manifests)
+        own = write_kubeconfig(
+            folder / "certs.kubeconfig",
+            server=api.url,
+            token=await token_of(client, "certs"),
+            ca_file=api.ca_file,
+        )
+        async with (
+            running_roles({"certs": await certs_flags(client)}, kubeconfig=own, log_dir=folder),
+            scheduler_pods(api, client, folder, listen=await leader_address(client)) as pods,
+        ):
+            harness = Harness(
+                api=api, client=client, kubectl=kubectl, kubeconfig=kubeconfig, pods=pods
+            )
+            await until(lambda: settled(harness), what="certificates and scheduler", limit_s=150)
+            yield harness
+
+
+async def settled(harness: Harness) -> bool:
+    """Report whether both replicas are of the newest template and ready, also in the budget."""
+    try:
+        budget = await harness.client.get_object(PDBS, "fracgpu-scheduler", namespace=SYSTEM)
+    except NotFound:
+        return False
+    status = budget.get("status", {})
+    if (status.get("currentHealthy"), status.get("expectedPods")) != (2, 2):
+        return False
+    said = await harness.kubectl.ask(
+        *("-n", SYSTEM, "rollout", "status", "deployment/fracgpu-scheduler", "--watch=false")
+    )
+    return said.ok and "successfully rolled out" in said.out
+
+
+PAUSE_S: Final = 0.5
+TIMEOUT_S: Final = 60.0  # the promise: no pod waits longer
+
+
+@dataclass
+class Users:
+    """Create pods, measure how long each waits for its card, and delete them."""
+
+    client: KubeClient
+    scheduler: str = names.SCHEDULER_NAME
+    waited_s: dict[str, float] = field(default_factory=dict)
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    _created_s: dict[str, float] = field(default_factory=dict)
+
+    async def create(self) -> None:
+        for number in range(10_000):
+            if self.stopped.is_set():
+                return
+            name = f"user-{number}"
+            await self.client.create(PODS, a_gpu_pod(name, mib=1_000, schedulerName=self.scheduler))
+            self._created_s[name] = time.monotonic()
+            await asyncio.sleep(PAUSE_S)
+
+    async def look(self) -> None:
+        while not (self.stopped.is_set() and not self._created_s):
+            listed = await self.client.list(PODS, namespace="default")
+            for body in map(decode_object, listed.items):
+                name = body["metadata"]["name"]
+                if not body["spec"].get("nodeName") or name not in self._created_s:
+                    continue
+                assert names.ASSIGNMENT in body["metadata"]["annotations"], name
+                self.waited_s[name] = time.monotonic() - self._created_s.pop(name)
+                await self.client.delete(PODS, name, namespace="default", grace_s=0)
+            await asyncio.sleep(0.1)
+
+    async def until_placed(self, more: int) -> None:
+        """Wait until *more* pods than now have been placed."""
+        wanted = len(self.waited_s) + more
+        await until_true(
+            lambda: len(self.waited_s) >= wanted, what=f"{more} more pods placed", limit_s=90
+        )
+
+    async def finish(self) -> None:
+        """Stop creating pods, and wait until none waits any more."""
+        self.stopped.set()
+        await until_true(
+            lambda: not self._created_s, what="every pod has its card", limit_s=2 * TIMEOUT_S
+        )
+
+    @property
+    def figures(self) -> str:
+        return f"{len(self.waited_s)} pods placed, the longest waited {self.longest_s:.1f} s"
+
+    @property
+    def longest_s(self) -> float:
+        return max(self.waited_s.values())
+
+
+@asynccontextmanager
+async def users(
+    client: KubeClient, *, scheduler: str = names.SCHEDULER_NAME
+) -> AsyncIterator[Users]:
+    """Run the users until the block ends."""
+    applicants = Users(client=client, scheduler=scheduler)
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(applicants.create(), name="create"),
+            group.create_task(applicants.look(), name="look"),
+        ]
+        try:
+            yield applicants
         finally:
             for task in tasks:
                 task.cancel()

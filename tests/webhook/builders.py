@@ -13,7 +13,7 @@ from fracgpu.units import Mib
 from simulator.apiserver.apimachinery.patches import json_patch
 from webhook.admission.context import DecisionContext
 from webhook.admission.mutation import admit_create
-from webhook.admission.pod import Pod, read_pod, read_stored_pod
+from webhook.admission.review import Pod, read_pod, read_stored_pod
 from webhook.admission.update import admit_update
 from webhook.admission.verdict import AdmissionResult, Patched
 from webhook.admission_config import AdmissionConfig

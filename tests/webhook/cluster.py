@@ -1,4 +1,4 @@
-"""The whole role with an API server that calls it as deploy/webhook.yaml says."""
+"""The settings role with an API server that calls it as deploy/webhook.yaml says."""
 
 import asyncio
 import base64
@@ -154,7 +154,7 @@ async def a_harness(
         settings: further settings of the webhook.
     """
     free_port, telemetry_port = free_ports(2)
-    whole = WebhookSettings(
+    configured = WebhookSettings(
         kubeconfig=str(kubeconfig),
         listen_host="127.0.0.1",
         listen_port=listen_port or free_port,
@@ -164,8 +164,8 @@ async def a_harness(
         **settings,
     )
     async with connect(kubeconfig) as client:
-        await client.create(NAMESPACES, {"metadata": {"name": whole.namespace}})
-        yield Harness(client=client, ca=a_ca(), settings=whole)
+        await client.create(NAMESPACES, {"metadata": {"name": configured.namespace}})
+        yield Harness(client=client, ca=a_ca(), settings=configured)
 
 
 @asynccontextmanager

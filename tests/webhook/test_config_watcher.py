@@ -50,17 +50,17 @@ def a_config_map(text: str) -> dict[str, Any]:
     }
 
 
-async def until_told(kube: KubeClient, *notes: str) -> None:
-    async def told() -> bool:
+async def until_noted(kube: KubeClient, *notes: str) -> None:
+    async def noted() -> bool:
         listing = await kube.list(EVENTS, namespace=SPACE)
         return [decode_object(raw)["message"] for raw in listing.items] == list(notes)
 
-    await until(told, what=f"events tell {notes}")
+    await until(noted, what=f"events tell {notes}")
 
 
 async def test_without_a_config_map_the_rules_of_the_command_line_hold(kube: KubeClient) -> None:
     async with followed(kube, CollectorRegistry()) as (rules, _):
-        assert rules.current == AdmissionConfig(scheduler_name="mine")
+        assert rules.config.value == AdmissionConfig(scheduler_name="mine")
 
 
 async def test_an_edit_counts_and_a_bad_one_keeps_the_last_good_rules_and_is_told(
@@ -69,24 +69,24 @@ async def test_an_edit_counts_and_a_bad_one_keeps_the_last_good_rules_and_is_tol
     registry = CollectorRegistry()
     async with followed(kube, registry) as (rules, changes):
         await kube.create(CONFIGMAPS, a_config_map("voidOthers: false"))
-        await until_true(lambda: not rules.current.void_others, what="the edit counts")
-        assert (rules.current.scheduler_name, changes) == ("mine", ["changed"])
+        await until_true(lambda: not rules.config.value.void_others, what="the edit counts")
+        assert (rules.config.value.scheduler_name, changes) == ("mine", ["changed"])
 
         bad = {"data": {"admission": "voidOther: true"}}
         await kube.patch(CONFIGMAPS, "fracgpu-config", bad, namespace=SPACE)
 
-        await until_told(
+        await until_noted(
             kube,
             "key admission is not in use, the last good one is: voidOther is not a key here; "
             "did you mean voidOthers?",
         )
-        assert rules.current.void_others is False
+        assert rules.config.value.void_others is False
         assert registry.get_sample_value("fracgpu_webhook_config_refused_total") == 1
         assert registry.get_sample_value("fracgpu_webhook_config_valid") == 0
 
         good = {"data": {"admission": ""}}
         await kube.patch(CONFIGMAPS, "fracgpu-config", good, namespace=SPACE)
-        await until_true(lambda: rules.current.void_others, what="the good edit counts")
+        await until_true(lambda: rules.config.value.void_others, what="the good edit counts")
         assert registry.get_sample_value("fracgpu_webhook_config_valid") == 1
 
 
@@ -99,12 +99,12 @@ async def test_a_misspelt_key_of_the_config_map_makes_an_event_and_a_metric(
         body["data"] |= {"placment": "strategy: pack", "node": "headroomMib: 512"}
         await kube.create(CONFIGMAPS, body)
 
-        await until_told(
+        await until_noted(
             kube,
             "node is not a key here; placment is not a key here; did you mean placement?; "
             "want only admission, placement, rebalancer",
         )
-        assert rules.current.void_others is False, "the keys that are right count"
+        assert rules.config.value.void_others is False, "the keys that are right count"
         assert registry.get_sample_value("fracgpu_webhook_config_refused_total") == 1
         assert registry.get_sample_value("fracgpu_webhook_config_valid") == 0
 
@@ -128,9 +128,9 @@ async def test_a_config_map_full_of_unknown_keys_is_told_in_one_event_that_names
         named = "; ".join(
             f"placement-{n:05} is not a key here; did you mean placement?" for n in range(5)
         )
-        await until_told(
+        await until_noted(
             kube,
             f"{named}; 19995 more keys are not known here either; "
             "want only admission, placement, rebalancer",
         )
-        assert rules.current.void_others is False, "the keys that are right count"
+        assert rules.config.value.void_others is False, "the keys that are right count"

@@ -13,9 +13,9 @@ from fracgpu.request.grant_note import (
     GrantData,
     GrantNote,
     Seal,
-    draft_of,
     read_grant_note,
 )
+from process.clock import SystemClock
 from webhook.seal_keys import SPREADS, SealKeys
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
@@ -29,14 +29,14 @@ def a_seal(keys: SealKeys, now: datetime) -> Seal:
 
 
 def keys_learnt(*times: tuple[bytes, datetime]) -> SealKeys:
-    keys = SealKeys()
+    keys = SealKeys(SystemClock())
     for key, now in times:
         keys.learn(key, now=now)
     return keys
 
 
 def test_the_first_key_seals_at_once_and_without_any_there_is_none() -> None:
-    assert SealKeys().at(NOON) == ()
+    assert SealKeys(SystemClock()).at(NOON) == ()
     assert keys_learnt((b"a", NOON)).at(NOON) == (b"a",)
 
 
@@ -85,7 +85,7 @@ def test_what_one_replica_seals_another_knows_however_often_and_late_they_learn_
     writes, reads = (replica(lag_s) for lag_s in lags_s)
     written = NOON + written_s * SECOND
 
-    found = read_grant_note(at(writes, written).write(draft_of(GRANTED)))
+    found = read_grant_note(at(writes, written).write(GRANTED))
 
     assert found is not None
     assert at(reads, written + after_s * SECOND).holds(found)
@@ -93,7 +93,7 @@ def test_what_one_replica_seals_another_knows_however_often_and_late_they_learn_
 
 def test_a_key_that_was_never_the_webhooks_opens_nothing() -> None:
     seal = a_seal(keys_learnt((b"a", NOON), (b"b", NOON)), NOON)
-    forged = read_grant_note(structs.replace(seal, key=b"guess").write(draft_of(GRANTED)))
+    forged = read_grant_note(structs.replace(seal, key=b"guess").write(GRANTED))
 
     assert forged is not None
     assert not seal.holds(forged)

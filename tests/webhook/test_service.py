@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fracgpu import names
-from fracgpu.request.grant_note import Seal, draft_of, read_grant_note, words_of
+from fracgpu.request.grant_note import Seal, read_grant_note, words_of
 from fracgpu.state.pod_info import decode_pod_info
 from kube.access import connect
 from kube.errors import Invalid, KubeError
@@ -94,7 +94,7 @@ async def test_a_grant_in_flight_keeps_what_it_says_when_the_certificate_is_rene
         # A seal with an unknown key is ignored.
         forged = dict(granted["metadata"]["annotations"])
         forged[names.GRANTED] = Seal(key=b"guess", scope="default", now=SystemClock().now()).write(
-            draft_of(said)
+            said
         )
         taken = await cluster.create(
             {"metadata": {"annotations": forged}, "spec": granted["spec"]}, name="forged"
@@ -194,8 +194,8 @@ async def asserts_dialects_understood(cluster: Harness) -> None:
     async def taken_over() -> bool:
         pod = a_pod(spoken)
         pod["metadata"] |= {"name": "spoken", "namespace": "default"}
-        seen = await cluster.client.create(PODS, pod, dry_run=True)
-        return "aliyun.com/gpu-mem" not in seen["spec"]["containers"][0]["resources"]["limits"]
+        observed = await cluster.client.create(PODS, pod, dry_run=True)
+        return "aliyun.com/gpu-mem" not in observed["spec"]["containers"][0]["resources"]["limits"]
 
     await until(taken_over, what="the label turns the dialect on")
     pod = await cluster.create(a_pod(spoken), name="spoken")

@@ -18,7 +18,7 @@ from benchmarks.fixtures.live_webhook import LiveWebhooks, live_webhooks
 from benchmarks.fixtures.reviews import a_review
 from certs.authority import make_client
 from process.connections import ConnectionLimits, Connections
-from process.telemetry import FixedRoutes, HttpServer
+from process.telemetry import HttpServer
 from tests.certs.tls_harness import HOUR, a_ca, now, trusting
 from tests.webhook.harness import Harness, a_webhook
 from webhook.server import RequestGate
@@ -106,17 +106,16 @@ async def test_who_comes_as_another_hangs_up_may_wait_no_longer_for_that(turns: 
     gate = RequestGate(connections)
     begun = asyncio.Event()
 
-    async def mutate(request: web.BaseRequest) -> web.Response:
+    async def mutate(request: web.Request) -> web.Response:
         begun.set()
         return await gate.answer(request, never_asked)
 
     async def never_asked(body: bytes) -> web.Response:
         raise AssertionError(f"{len(body)} bytes came of a body that was not sent")
 
-    routes = FixedRoutes(
-        routes={"/mutate": {"POST": mutate}}, around=gate.stages, client_max_size=1000
-    )
-    server = HttpServer(routes, host="127.0.0.1", port=0, connections=connections)
+    app = web.Application(middlewares=[gate.stages], client_max_size=1000)
+    app.router.add_post("/mutate", mutate)
+    server = HttpServer(app, host="127.0.0.1", port=0, connections=connections)
     await server.start()
     try:
         half = socket.create_connection(("127.0.0.1", server.port))
@@ -136,6 +135,23 @@ async def test_who_comes_as_another_hangs_up_may_wait_no_longer_for_that(turns: 
             writer.close()
     finally:
         await server.stop(0.1)
+
+
+async def test_only_the_limit_on_idle_connections_ends_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, ahead_s = asyncio.get_running_loop(), 0.0
+    clock = loop.time
+    monkeypatch.setattr(loop, "time", lambda: clock() + ahead_s)
+    async with (
+        a_webhook(limits=ConnectionLimits(most=5, idle_s=1e6)) as server,
+        Caller(int(server.url.rpartition(":")[2]), trusting(server.ca.cert_pem)) as caller,
+    ):
+        for _ in range(2):
+            async with asyncio.timeout(20):
+                assert (await caller.post(request_bytes("/mutate", BODY)))[0] == 200
+            ahead_s += 24 * 3600
+            await asyncio.sleep(0)  # timers that are due by now
 
 
 async def asked_as(server: Harness, client: str | None, ca_name: str = "ours") -> int | str:

@@ -56,19 +56,6 @@ PLATFORMS: Final = {
 }
 
 
-def platform_of(name: str) -> Platform:
-    """Return the platform *name*.
-
-    Raises:
-        UnknownPlatformError: there is none.
-    """
-    try:
-        return PLATFORMS[name]
-    except KeyError:
-        known = ", ".join(PLATFORMS)
-        raise UnknownPlatformError(f"platform is {name!r}; want one of {known}") from None
-
-
 def own_platform() -> Platform:
     """Return the platform of this machine.
 

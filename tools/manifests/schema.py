@@ -15,8 +15,13 @@ SCHEMA: Final = CHART / "values.schema.json"
 REQUEST_KEYS: Final = CHART / "templates" / "_request_keys.tpl"
 _COLUMNS: Final = 92  # at most, where the list is included
 
-# What a binding may do: https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/
-_ACTIONS: Final = ("Deny", "Warn", "Audit")
+# What a binding may do, and for people to notice it. It may not do both Deny and Warn:
+# https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/
+_ACTIONS: Final = (
+    ("Deny",),
+    ("Warn",),
+    *(("Deny", "Audit"), ("Audit", "Deny"), ("Warn", "Audit"), ("Audit", "Warn")),
+)
 
 
 def schema(source: Path = SCHEMA) -> str:
@@ -29,8 +34,8 @@ def schema(source: Path = SCHEMA) -> str:
             REBALANCER: rebalancer_schema(),
         }
     )
-    actions = {"type": "array", "items": {"enum": list(_ACTIONS)}, "minItems": 1}
-    found["properties"]["policies"] = _object({"devices": {**actions, "uniqueItems": True}})
+    actions = {"enum": [list(words) for words in _ACTIONS]}
+    found["properties"]["policies"] = _object({"devices": actions})
     return json.dumps(found, indent=2) + "\n"
 
 

@@ -14,15 +14,13 @@ from fracgpu.request.bounds import (
     MAX_NAME_CHARS,
     MAX_RESOURCES,
 )
-from webhook.admission.pod import Container, Pod
+from webhook.admission.review import Container, Pod
 from webhook.admission.verdict import AdmissionResult, Allowed, Denied
 
 # Decoding hostile JSON takes 60 ns a byte. The API server stores annotations of at most 256 KiB
 # (apimachinery, TotalAnnotationSizeLimitB); the rest of a pod is a few KiB.
 MAX_OBJECT_BYTES: Final = 384 * 1024
 MAX_TEMPLATES: Final = 64
-# Nearly every pod is smaller; what is remembered about pods is not computed for larger ones.
-_USUAL_OBJECT_BYTES: Final = 64 * 1024
 
 _MAX_ANNOTATION_CHARS: Final = 256 * 1024
 _MAX_RESOURCES: Final = 1000  # in all limits and requests of a pod together
@@ -39,11 +37,6 @@ def asks_in_json(body: bytes | msgspec.Raw) -> bool:
 def size_of(body: msgspec.Raw) -> int:
     """Return the length of some JSON in bytes."""
     return memoryview(body).nbytes
-
-
-def is_of_usual_size(body: msgspec.Raw) -> bool:
-    """Report whether an object is no larger than nearly all are."""
-    return size_of(body) <= _USUAL_OBJECT_BYTES
 
 
 def check_size(new: msgspec.Raw, old: msgspec.Raw | None, *, what: str) -> AdmissionResult | None:
@@ -78,7 +71,7 @@ def _unread(fault: str) -> str:
 
 def requests_cards(pod: Pod) -> bool:
     """Report whether a pod has a key of ours, in its place or misplaced."""
-    noted = (*pod.annotations, *(pod.metadata.labels or ()))
+    noted = (*pod.annotations, *pod.labels)
     return any(key.lower().startswith(names.PREFIX) for key in noted) or any(
         key.startswith(names.PREFIX)
         for container in pod.containers
@@ -131,7 +124,7 @@ def _fault_of_keys(keys: Iterable[str], what: str) -> str:
 
 
 def _fault_of_containers(pod: Pod) -> str:
-    seen: set[str] = set()
+    present: set[str] = set()
     resources = 0
     for container in pod.containers:
         if len(container.name) > MAX_NAME_CHARS:
@@ -139,11 +132,11 @@ def _fault_of_containers(pod: Pod) -> str:
                 f"the name of a container is '{shorten(container.name)}'; want at most "
                 f"{MAX_NAME_CHARS} characters"
             )
-        if container.name in seen:
+        if container.name in present:
             return (
                 f"the pod has two containers with the name '{container.name}'; want a name for each"
             )
-        seen.add(container.name)
+        present.add(container.name)
         held = _resources(container)
         if not held:
             continue

@@ -1,6 +1,6 @@
 """Decides on a new pod: the edits that write its grant, or the reason why it is denied."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -8,7 +8,7 @@ import msgspec
 from fracgpu import names
 from fracgpu.cards.card_class import CardClass, SelectedNodes
 from fracgpu.errors import RequestError, shorten
-from fracgpu.k8s.node_affinity import ANY_NODE
+from fracgpu.k8s.node_affinity import ANY_NODE, NAME_FIELD, NodeExpression, NodeRules
 from fracgpu.request.dialects import (
     PodForDialects,
     Translation,
@@ -20,7 +20,6 @@ from fracgpu.request.grant import Grant, grant
 from fracgpu.request.grant_note import (
     GrantNote,
     describe_grant,
-    draft_of,
     read_grant_note,
     with_changes,
 )
@@ -28,17 +27,17 @@ from fracgpu.request.need import PodRequest
 from webhook.admission.bounds import check_bounds, requests_cards
 from webhook.admission.context import DecisionContext
 from webhook.admission.limit_range import blame_limit_range
-from webhook.admission.misplaced_keys import refuse_misplaced
-from webhook.admission.patch import HOLE, Edit, escape, write_open_patch, write_patch
-from webhook.admission.pod import NO_META, Pod, specs
 from webhook.admission.pod_edits import (
+    Edit,
     container_edits,
+    escape,
     node_edits,
     own_node_rules,
     refuse_chosen_cards,
     requirements,
+    write_patch,
 )
-from webhook.admission.relevant import relevant_labels, relevant_parts
+from webhook.admission.review import NO_META, Pod, specs
 from webhook.admission.verdict import (
     OTHER,
     OURS,
@@ -46,9 +45,7 @@ from webhook.admission.verdict import (
     AdmissionResult,
     Allowed,
     Denied,
-    Granted,
     Patched,
-    Verdict,
 )
 from webhook.admission_config import AdmissionConfig
 
@@ -56,6 +53,9 @@ _DEFAULT_SCHEDULERS: Final = ("", "default-scheduler")
 
 _WRITTEN_LATER: Final = tuple(key for key in names.RESERVED_KEYS if key != names.GRANTED)
 _MOST_GRANTED: Final = 120  # characters of a grant that an error quotes
+# Of a pod with a grant: the entries of deploy/webhook.yaml that are not for such pods select on it,
+# so that the API server need not convert the pod for their match conditions.
+_LABELS: Final = {names.GRANTED: "true"}
 
 NOT_READ_YET: Final = Denied(
     message="the FracGPU webhook has not read the cluster's cards yet; try again in a few seconds",
@@ -64,13 +64,7 @@ NOT_READ_YET: Final = Denied(
 )
 
 
-Decide = Callable[[Pod, DecisionContext], Verdict]
-"""How a decision comes about: :func:`decide_create`, or a memory of what it returned."""
-
-
-def admit_create(
-    pod: Pod, context: DecisionContext, *, decide: Decide | None = None
-) -> AdmissionResult:
+def admit_create(pod: Pod, context: DecisionContext) -> AdmissionResult:
     """Return the decision on a pod that is about to be created, with its grant sealed.
 
     Idempotent: deciding on the patched pod, in the same request, changes nothing.
@@ -78,38 +72,13 @@ def admit_create(
     Args:
         pod: as sent by the API server.
         context: of this review.
-        decide: see :func:`judge_create`.
-    """
-    found = judge_create(pod, context, decide=decide)
-    return found.sealed(context.seal) if isinstance(found, Granted) else found
-
-
-def judge_create(pod: Pod, context: DecisionContext, *, decide: Decide | None = None) -> Verdict:
-    """Return what :func:`admit_create` returns, before a new grant is sealed.
-
-    *decide* is given what it may depend on and nothing else; by default :func:`decide_create`.
     """
     beyond = check_bounds(pod)
     if beyond is not None:
         return beyond
-    seen = DecisionContext(
-        classes=context.classes,
-        config=context.config,
-        select=context.select,
-        namespace_labels=relevant_labels(context.namespace_labels),
-        seal=context.seal,
-    )
-    return (decide or decide_create)(relevant_parts(pod), seen)
-
-
-def decide_create(pod: Pod, context: DecisionContext) -> Verdict:
-    """Return the decision on the relevant parts of a pod within all bounds.
-
-    It depends on the seal only for a pod that has a grant already.
-    """
     config = context.config
     try:
-        misplaced = refuse_misplaced(pod.annotations, pod.metadata.labels or {})
+        misplaced = refuse_misplaced(pod.annotations, pod.labels)
         _refuse_reserved_keys(pod)
         translation = _translate(pod, config, context.namespace_labels)
         said = _said(pod)
@@ -130,24 +99,34 @@ def decide_create(pod: Pod, context: DecisionContext) -> Verdict:
     except RequestError as error:
         reason = blame_limit_range(error, pod.annotations)
         return Denied(message=str(reason), dialect=OURS if requests_cards(pod) else OTHER)
-    return _decision(pod, translation, granted, config, misplaced, sealed=sealed)
+    return _decision(pod, translation, granted, context, misplaced, sealed=sealed)
 
 
 def _decision(
     pod: Pod,
     translation: Translation,
     granted: Grant,
-    config: AdmissionConfig,
+    context: DecisionContext,
     misplaced: tuple[str, ...],
     *,
     sealed: GrantNote | None,
-) -> Verdict:
+) -> AdmissionResult:
     """Return the decision that writes a grant; *sealed* is the one that the pod has already."""
+    config = context.config
     required = requirements(granted)
     to_scheduler = _scheduler_edits(pod, config, foreign=translation.foreign_scheduler)
-    kept = HOLE if sealed is None else pod.annotations[names.GRANTED]
+    if sealed is None:
+        note = with_changes(
+            _described(granted, translation),
+            requires=required,
+            schedulers=(pod.spec.scheduler_name, config.scheduler_name) if to_scheduler else (),
+            removed=translation.removals,
+        )
+        text = context.seal.write(note)
+    else:
+        note, text = sealed, pod.annotations[names.GRANTED]
     edits = (
-        *_annotation_edits(pod, {**translation.annotations, names.GRANTED: kept}),
+        *_metadata_edits(pod, {**translation.annotations, names.GRANTED: text}),
         *container_edits(pod, granted, translation.removals, void_others=config.void_others),
         *node_edits(pod.spec.affinity, required),
         *to_scheduler,
@@ -162,20 +141,9 @@ def _decision(
         *_warnings(pod, granted, config, translation.foreign_scheduler),
     )
     dialect = translation.dialect or OURS
-    if sealed is None:
-        changed = with_changes(
-            _described(granted, translation),
-            requires=required,
-            schedulers=(pod.spec.scheduler_name, config.scheduler_name) if to_scheduler else (),
-            removed=translation.removals,
-        )
-        patch = write_open_patch(edits)
-        return Granted(note=draft_of(changed), patch=patch, warnings=warnings, dialect=dialect)
     if not edits:
         return Allowed(warnings=warnings, dialect=dialect)
-    return Patched(
-        patch=write_patch(edits), granted=sealed.words, warnings=warnings, dialect=dialect
-    )
+    return Patched(patch=write_patch(edits), granted=note.words, warnings=warnings, dialect=dialect)
 
 
 def _described(granted: Grant, translation: Translation) -> GrantNote:
@@ -200,10 +168,11 @@ def _selected(pod: Pod, context: DecisionContext, said: GrantNote | None) -> Sel
 
     What an earlier review added is not the pod's own.
     """
-    rules = own_node_rules(pod.spec, () if said is None else said.data.requires)
-    if rules == ANY_NODE or context.select is None:
+    spec = pod.spec
+    if context.select is None or not (spec.node_selector or spec.required_nodes):
         return None
-    return context.select(rules)
+    rules = own_node_rules(spec, () if said is None else said.data.requires)
+    return None if rules == ANY_NODE else context.select(rules)
 
 
 def _grant(
@@ -228,7 +197,25 @@ def _grant(
     try:
         return grant(translation.request, classes, rule=rule, selected=selected)
     except RequestError as error:
-        raise in_authors_words(error, translation.authors, own=pod.annotations) from error
+        if selected is None or not _is_for_one_node(selected.rules):
+            raise in_authors_words(error, translation.authors, own=pod.annotations) from error
+        # A DaemonSet's controller ends each round of creating pods at the first one that is refused
+        # (kubernetes, pkg/controller/daemon, syncNodes). So this one waits, as a pod does that asks
+        # for a resource which its node lacks, and the others run.
+        elsewhere = _grant(pod, translation, context, None, sealed=None)
+        return msgspec.structs.replace(elsewhere, waits_for=str(error))
+
+
+def _is_for_one_node(rules: NodeRules) -> bool:
+    """Report whether a pod is for a certain node, by its name alone, as those of a DaemonSet are.
+
+    Source: kubernetes, pkg/controller/daemon/util, ReplaceDaemonSetPodNodeNameNodeAffinity.
+    """
+    match rules.terms:
+        case ((NodeExpression(key=key, operator="In", values=(_,), by_field=True),),):
+            return key == NAME_FIELD
+        case _:
+            return False
 
 
 def _granted_before(
@@ -255,7 +242,7 @@ def _translate(
     pieces = PodForDialects(
         containers=specs(pod),
         annotations=pod.annotations,
-        labels=pod.metadata.labels or {},
+        labels=pod.labels,
         namespace_labels=namespace_labels,
         scheduler_name=pod.spec.scheduler_name,
     )
@@ -321,16 +308,24 @@ def _refuse_windows(pod: Pod) -> None:
         )
 
 
-def _annotation_edits(pod: Pod, written: Mapping[str, str | msgspec.Raw]) -> list[Edit]:
+def _metadata_edits(pod: Pod, annotations: Mapping[str, str]) -> list[Edit]:
     if pod.metadata is NO_META:
-        return [Edit(path="/metadata", value={"annotations": written})]
-    if pod.metadata.annotations is None:
-        return [Edit(path="/metadata/annotations", value=dict(written))]
+        return [Edit(path="/metadata", value={"annotations": annotations, "labels": _LABELS})]
     return [
-        Edit(path=f"/metadata/annotations/{escape(key)}", value=text)
-        for key, text in written.items()
-        if pod.annotations.get(key) != text
+        *_edits_of("annotations", pod.metadata.annotations, annotations),
+        *_edits_of("labels", pod.metadata.labels, _LABELS),
     ]
+
+
+def _edits_of(
+    field: str, present: Mapping[str, str] | None, written: Mapping[str, str]
+) -> Iterator[Edit]:
+    if present is None:
+        yield Edit(path=f"/metadata/{field}", value=dict(written))
+        return
+    for key, text in written.items():
+        if present.get(key) != text:
+            yield Edit(path=f"/metadata/{field}/{escape(key)}", value=text)
 
 
 def _refuse_foreign_scheduler(foreign: str, config: AdmissionConfig) -> None:
@@ -376,3 +371,48 @@ def _warnings(pod: Pod, granted: Grant, config: AdmissionConfig, foreign: str) -
             "the pod waits until FracGPU's agent reports one"
         )
     return tuple(found)
+
+
+_MOST_SHOWN: Final = 80
+
+
+def refuse_misplaced(annotations: Mapping[str, str], labels: Mapping[str, str]) -> tuple[str, ...]:
+    """Return warnings about labels under our prefix, which have no effect.
+
+    Raises:
+        RequestError: a label would be a request as an annotation, or an annotation would be ours
+            in lower case. (The API server accepts capitals in an annotation's prefix.)
+    """
+    for key in sorted(annotations):
+        if key.startswith(names.PREFIX):
+            continue
+        small = key.lower()
+        if small.startswith(names.PREFIX):
+            raise RequestError(
+                field=f"annotation {key[:_MOST_SHOWN]}",
+                found=annotations[key],
+                wanted=f"{names.PREFIX} in small letters",
+                hint=f"did you mean {small}?" if small in names.POD_KEYS else "",
+            )
+    granted = _LABELS if names.GRANTED in annotations else {}
+    ours = sorted(
+        [key for key in labels if key.startswith(names.PREFIX) and labels[key] != granted.get(key)]
+    )
+    for key in ours:
+        small = key.lower()
+        if small in names.POD_KEYS:
+            raise RequestError(
+                field=f"label {key}",
+                found=labels[key],
+                wanted="no such label: a request is read from the pod's annotations",
+                hint=f'write the annotation {small}: "{labels[key]}"',
+            )
+    if not ours:
+        return ()
+    many = f" and {len(ours) - 1} more" if len(ours) > 1 else ""
+    return (f"label {ours[0][:_MOST_SHOWN]}{many} has no effect: FracGPU reads annotations",)
+
+
+def requests_among(keys: Iterable[str]) -> list[str]:
+    """Return those of *keys* that would be requests as annotations of a pod, in any case."""
+    return sorted(key for key in keys if key.lower() in names.REQUEST_KEYS)

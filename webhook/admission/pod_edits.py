@@ -8,6 +8,8 @@ Resources: the grant's amounts are written, and another system's resources are r
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
+import msgspec
+
 from fracgpu import names
 from fracgpu.errors import RequestError
 from fracgpu.k8s.affinity import NodeSelectorJson, NodeTermJson
@@ -15,8 +17,7 @@ from fracgpu.k8s.node_affinity import NodeExpression, NodeRules, node_terms, sel
 from fracgpu.request.grant import Grant
 from fracgpu.request.grant_note import AddedRequirement
 from fracgpu.request.need import ContainerNeed
-from webhook.admission.patch import Edit, escape
-from webhook.admission.pod import (
+from webhook.admission.review import (
     Affinity,
     Container,
     EnvVar,
@@ -25,6 +26,37 @@ from webhook.admission.pod import (
     Resources,
     places,
 )
+
+_encoder: Final = msgspec.json.Encoder()
+
+
+class Edit(msgspec.Struct, frozen=True, kw_only=True):
+    """One JSONPatch operation; ``add`` also replaces an existing member (RFC 6902 4.1).
+
+    Attributes:
+        path: a JSON pointer.
+        value: what msgspec encodes; ignored for ``remove``.
+    """
+
+    path: str
+    value: object = None
+    op: str = "add"
+
+
+def escape(key: str) -> str:
+    """Return *key* escaped for a JSON pointer (RFC 6901)."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def write_patch(edits: Sequence[Edit]) -> bytes:
+    """Return a JSONPatch in JSON."""
+    return _encoder.encode(edits)
+
+
+def read_patch(patch: bytes) -> tuple[Edit, ...]:
+    """Return the edits of a patch that this module wrote."""
+    return msgspec.json.decode(patch, type=tuple[Edit, ...])
+
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -51,7 +83,7 @@ def requirements(granted: Grant) -> tuple[AddedRequirement, ...]:
 def own_node_rules(spec: PodSpec, added: Collection[AddedRequirement]) -> NodeRules:
     """Return which nodes a pod selects, without the requirements that :func:`node_edits` added.
 
-    A term that has nothing else was added whole: then the pod had no required affinity, which
+    A term that has nothing else was added entirely: then the pod had no required affinity, which
     allows every node.
     """
     ours = {
@@ -61,8 +93,8 @@ def own_node_rules(spec: PodSpec, added: Collection[AddedRequirement]) -> NodeRu
     terms = None if required is None else node_terms(required)
     if terms is not None and ours:
         left = tuple(tuple(each for each in term if each not in ours) for term in terms)
-        whole = any(term and not kept for term, kept in zip(terms, left, strict=True))
-        terms = None if whole else left
+        all_added = any(term and not kept for term, kept in zip(terms, left, strict=True))
+        terms = None if all_added else left
     return NodeRules(selector=selector_expressions(spec.node_selector or {}), terms=terms)
 
 

@@ -1,17 +1,24 @@
 """Decides on an update of a stored pod; it restores what the webhook had changed in it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from fracgpu import names
+from fracgpu.cards.card_class import SelectedNodes
 from fracgpu.errors import RequestError
+from fracgpu.k8s.node_affinity import NodeRules
 from fracgpu.request.dialects import NAMES
-from fracgpu.request.grant_note import GrantNote, read_grant_note
+from fracgpu.request.grant_note import GrantData, GrantNote, read_grant_note
 from fracgpu.request.language import parse_request
 from webhook.admission.bounds import check_bounds
-from webhook.admission.patch import Edit, write_patch
-from webhook.admission.pod import Pod, places, specs
-from webhook.admission.pod_edits import node_edits, removal_edits
+from webhook.admission.pod_edits import (
+    Edit,
+    node_edits,
+    own_node_rules,
+    removal_edits,
+    write_patch,
+)
+from webhook.admission.review import Pod, places, specs
 from webhook.admission.verdict import OURS, AdmissionResult, Allowed, Denied, Patched
 from webhook.admission_config import AdmissionConfig
 
@@ -19,8 +26,18 @@ from webhook.admission_config import AdmissionConfig
 _FIXED_KEYS: Final = tuple(key for key in names.REQUEST_KEYS if key != names.REBALANCE)
 
 
-def admit_update(old: Pod, new: Pod, *, user: str, config: AdmissionConfig) -> AdmissionResult:
-    """Return the decision on an update of a stored pod, independent of the cluster's state.
+def admit_update(
+    old: Pod,
+    new: Pod,
+    *,
+    user: str,
+    config: AdmissionConfig,
+    select: Callable[[NodeRules], SelectedNodes] | None = None,
+) -> AdmissionResult:
+    """Return the decision on an update of a stored pod.
+
+    It depends on the cluster's state only where the pod, which is gated then, selects other nodes;
+    *select* returns those, and None stands for a cluster that is not known.
 
     The assignment is written by the Binding, a subresource, so no update may change it. Applying a
     manifest again reverts what the webhook changed at creation, which the API server would refuse
@@ -31,14 +48,20 @@ def admit_update(old: Pod, new: Pod, *, user: str, config: AdmissionConfig) -> A
         for key in _FIXED_KEYS:
             wanted = "no change: a pod's request cannot change after creation"
             _refuse_change(old, new, key, wanted=wanted, hint="create a new pod")
-        if _ours(old.annotations) != _ours(new.annotations):
-            beyond = check_bounds(new)
-            if beyond is not None:
-                return beyond
+        granted = read_grant_note(old.annotations.get(names.GRANTED, ""))
+        added = () if granted is None else granted.data.requires
+        rules = own_node_rules(new.spec, added)
+        asks_anew = _ours(old.annotations) != _ours(new.annotations)
+        moves = rules != own_node_rules(old.spec, added)
+        beyond = check_bounds(new) if asks_anew or moves else None
+        if beyond is not None:
+            return beyond
+        if asks_anew:
             parse_request(new.annotations, specs(new))
+        if moves and granted is not None and select is not None:
+            _refuse_unfit(select(rules), granted.data, wait=config.card_classes.wait)
     except RequestError as error:
         return Denied(message=str(error))
-    granted = read_grant_note(old.annotations.get(names.GRANTED, ""))
     edits = () if granted is None else _put_back(new, granted)
     if granted is None or not edits:
         return Allowed()
@@ -56,6 +79,32 @@ def _refuse_forgery(old: Pod, new: Pod, *, user: str, config: AdmissionConfig) -
     ):
         for key in () if may_write else keys:
             _refuse_change(old, new, key, wanted=f"no change: only {writer} writes it")
+
+
+def _refuse_unfit(selected: SelectedNodes, granted: GrantData, *, wait: bool) -> None:
+    """Raise if the nodes that a gated pod selects from now on have no card that fits its grant.
+
+    Such a pod would wait for ever: a queue may still add to its selectors, but nobody can change
+    its limits, which follow from the card class.
+    """
+    mib = granted.class_mib
+    if mib is None:
+        mib = max((container.mib for container in granted.containers.values()), default=0)
+        fits, size = (
+            any(each.capacity_mib >= mib for each in selected.classes),
+            f"{mib} MiB or more",
+        )
+    else:
+        fits, size = any(each.capacity_mib == mib for each in selected.classes), f"{mib} MiB"
+    if fits or (wait and not selected.classes):
+        return
+    raise RequestError(
+        field=selected.field,
+        found=selected.rules.words,
+        wanted=f"nodes with a shared, healthy card of {size}, by which the pod's limits were set "
+        "when it was created",
+        hint="create the pod with its selectors, so that they decide which card it gets a share of",
+    )
 
 
 def _put_back(new: Pod, granted: GrantNote) -> tuple[Edit, ...]:

@@ -1,11 +1,10 @@
-"""The results of admission: patched, allowed or denied; and a grant before it is sealed."""
+"""The results of admission: patched, allowed or denied."""
 
 from typing import Final
 
 import msgspec
 
-from fracgpu.request.grant_note import NoteDraft, Seal
-from webhook.admission.patch import Edit, OpenPatch, read_patch
+from webhook.admission.pod_edits import Edit, read_patch
 
 UNPROCESSABLE: Final = 422
 
@@ -34,24 +33,6 @@ class Patched(msgspec.Struct, frozen=True, kw_only=True):
         return read_patch(self.patch)
 
 
-class Granted(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod gets a grant; only the seal is missing, which has a time and holds in one namespace."""
-
-    note: NoteDraft
-    patch: OpenPatch
-    warnings: tuple[str, ...]
-    dialect: str
-
-    def sealed(self, seal: Seal) -> Patched:
-        """Return the decision with the grant sealed now."""
-        return Patched(
-            patch=self.patch.filled(seal.write(self.note)),
-            granted=self.note.words,
-            warnings=self.warnings,
-            dialect=self.dialect,
-        )
-
-
 class Allowed(msgspec.Struct, frozen=True, kw_only=True):
     """The object is allowed unchanged: it requests nothing, or already has its grant."""
 
@@ -69,6 +50,3 @@ class Denied(msgspec.Struct, frozen=True, kw_only=True):
 
 
 AdmissionResult = Patched | Allowed | Denied
-
-Verdict = Granted | AdmissionResult
-"""A decision before it is sealed; one without a new grant needs no seal."""

@@ -9,12 +9,10 @@ from fracgpu import names
 from fracgpu.errors import shorten
 from webhook.admission.bounds import MAX_TEMPLATES, asks_in_json, check_size
 from webhook.admission.context import DecisionContext
-from webhook.admission.misplaced_keys import requests_among
-from webhook.admission.mutation import NOT_READ_YET, judge_create
-from webhook.admission.pod import MalformedReviewError, Pod, decode, read_pod
+from webhook.admission.mutation import NOT_READ_YET, admit_create, requests_among
 from webhook.admission.pod_edits import own_node_rules
-from webhook.admission.review import Review, kind_of
-from webhook.admission.verdict import OURS, AdmissionResult, Allowed, Denied, Granted, Patched
+from webhook.admission.review import MalformedReviewError, Pod, Review, decode, kind_of, read_pod
+from webhook.admission.verdict import OURS, AdmissionResult, Allowed, Denied, Patched
 from webhook.admission_config import BUILT_IN_WORKLOADS, AdmissionConfig, WorkloadKind
 
 _fields_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -86,28 +84,24 @@ def _judge_template(
         pod = read_pod(template, what="the pod template")
     except MalformedReviewError as error:
         if not asks_in_json(template):
-            return Allowed()  # some controllers' templates lack what a whole pod has
+            return Allowed()  # some controllers' templates lack what a pod has
         return Denied(message=str(error))
     if names.GRANTED in pod.annotations:
         return Denied(
             message=f"{names.GRANTED} is {pod.annotations[names.GRANTED][:120]!r}; want no such "
             "annotation in a template: the webhook writes it on each pod; leave it out"
         )
-    result = judge_create(pod, context)
+    result = admit_create(pod, context)
     if result is NOT_READ_YET:
         return Allowed(dialect=OURS)
-    if isinstance(result, Granted | Patched):
-        more = _refused_later(pod, context) if on_each_node else ()
+    if isinstance(result, Patched):
+        more = _waiting_later(pod, context) if on_each_node else ()
         return Allowed(warnings=(*result.warnings, *more), dialect=result.dialect)
     return result
 
 
-def _refused_later(pod: Pod, context: DecisionContext) -> tuple[str, ...]:
-    """Return a warning if a DaemonSet makes pods for nodes without cards, where they are refused.
-
-    Its controller ends each round of creating pods at the first one that is refused, and waits
-    longer each time. Source: kubernetes, pkg/controller/daemon, syncNodes.
-    """
+def _waiting_later(pod: Pod, context: DecisionContext) -> tuple[str, ...]:
+    """Return a warning if a DaemonSet makes pods for nodes without cards, where they only wait."""
     if context.select is None:
         return ()
     selected = context.select(own_node_rules(pod.spec, ()))
@@ -115,8 +109,8 @@ def _refused_later(pod: Pod, context: DecisionContext) -> tuple[str, ...]:
         return ()
     return (
         f"a DaemonSet makes a pod for each node that it selects, also for {selected.names_without} "
-        "without a shared, healthy card: these pods are refused, and delay the others; add the "
-        f'nodeSelector {names.SHARE_LABEL}: "true"',
+        "without a shared, healthy card: these pods wait until it has one; add the nodeSelector "
+        f'{names.SHARE_LABEL}: "true"',
     )
 
 

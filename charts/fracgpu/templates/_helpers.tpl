@@ -170,6 +170,19 @@ dnsPolicy: ClusterFirstWithHostNet
 {{- end }}
 {{- end -}}
 
+{{/*
+How the pods of a Deployment are replaced: (list VALUES STEPS), STEPS being what rollingUpdate is by
+default. In the host's network there may be no node on which one more pod finds its ports free.
+*/}}
+{{- define "fracgpu.strategy" -}}
+{{- $values := index . 0 -}}
+{{- $steps := ternary (dict "maxSurge" 0 "maxUnavailable" 1) (index . 1) $values.hostNetwork -}}
+{{- $default := ternary (dict "type" "RollingUpdate" "rollingUpdate" $steps) dict (gt (len $steps) 0) -}}
+{{- with $values.updateStrategy | default $default }}
+strategy: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
 {{/* Replicas on different nodes, where there are several: COMPONENT. */}}
 {{- define "fracgpu.spread" -}}
 topologySpreadConstraints:

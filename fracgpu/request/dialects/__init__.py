@@ -6,22 +6,20 @@ Start with `dialect.py`, then `translate.py`.
 
 from fracgpu.request.dialects.authors import in_authors_words
 from fracgpu.request.dialects.dialect import MemoryUnit, Options, PodForDialects
-from fracgpu.request.dialects.enablement import (
+from fracgpu.request.dialects.registry import (
+    NAMES,
     DialectSettings,
     EnabledDialects,
     enabled_dialects,
     read_dialect_settings,
 )
-from fracgpu.request.dialects.registry import NAMES, READ_LABELS
 from fracgpu.request.dialects.translate import (
     Translation,
-    reads_key,
     translate_request,
 )
 
 __all__ = [
     "NAMES",
-    "READ_LABELS",
     "DialectSettings",
     "EnabledDialects",
     "MemoryUnit",
@@ -31,6 +29,5 @@ __all__ = [
     "enabled_dialects",
     "in_authors_words",
     "read_dialect_settings",
-    "reads_key",
     "translate_request",
 ]

@@ -23,7 +23,7 @@ def annotation_field(key: str) -> str:
     return f"annotation {shorten(key)}"
 
 
-def whole(text: str, *, field: str, wanted: str, low: int, high: int) -> int:
+def integer(text: str, *, field: str, wanted: str, low: int, high: int) -> int:
     """Parse a whole number with ``low ≤ n ≤ high``, also in the API server's canonical form.
 
     Raises:
@@ -42,7 +42,7 @@ def card_count(text: str, *, field: str) -> int:
         RequestError: *text* is not a number from 1 to the most cards of any node.
     """
     wanted = f"a whole number of cards from 1 to {MAX_CARDS}, e.g. '1'"
-    return whole(text, field=field, wanted=wanted, low=1, high=MAX_CARDS)
+    return integer(text, field=field, wanted=wanted, low=1, high=MAX_CARDS)
 
 
 def percent(text: str, *, field: str, low: int = 1, step: int = 1) -> int:
@@ -54,7 +54,7 @@ def percent(text: str, *, field: str, low: int = 1, step: int = 1) -> int:
     multiple = f", a multiple of {step}" if step > 1 else ""
     least = step if step > 1 else low
     wanted = f"percent of one card, a whole number from {least} to 100{multiple}"
-    amount = whole(text, field=field, wanted=wanted, low=low, high=FULL_CORES)
+    amount = integer(text, field=field, wanted=wanted, low=low, high=FULL_CORES)
     if amount % step:
         raise RequestError(field=field, found=text, wanted=wanted)
     return amount
@@ -72,7 +72,7 @@ def memory_units(text: str, *, field: str, unit_mib: int) -> Mib:
     of = "" if unit_mib == 1 else f" for {example * unit_mib} MiB"
     wanted = f"whole {unit} above 0 and at most {most}, e.g. '{example}'{of}"
     try:
-        return Mib(whole(text, field=field, wanted=wanted, low=1, high=most) * unit_mib)
+        return Mib(integer(text, field=field, wanted=wanted, low=1, high=most) * unit_mib)
     except RequestError as error:
         hint = _units_hint(text, unit_mib=unit_mib, unit=unit)
         raise RequestError(field=field, found=text, wanted=wanted, hint=hint) from error

@@ -13,7 +13,7 @@ from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.need import Strategy
 from fracgpu.units import Mib
 
-WHOLE: Final = Fraction(1)
+ONE_CARD: Final = Fraction(1)
 
 
 class MemoryUnit(Enum):

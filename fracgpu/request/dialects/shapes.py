@@ -9,14 +9,14 @@ from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.dialects.amounts import (
     card_count,
+    integer,
     limit_field,
     memory_units,
     percent,
     refuse_both,
     refuse_orphan,
-    whole,
 )
-from fracgpu.request.dialects.dialect import WHOLE, ForeignRequest
+from fracgpu.request.dialects.dialect import ONE_CARD, ForeignRequest
 from fracgpu.request.language import MAX_CARDS
 
 
@@ -47,7 +47,7 @@ class CoreAndMemory:
         if amount >= FULL_CORES:
             warnings = () if memory is None else (self._useless_memory(spec),)
             return ForeignRequest(
-                container=spec.name, cards=amount // FULL_CORES, share=WHOLE
+                container=spec.name, cards=amount // FULL_CORES, share=ONE_CARD
             ), warnings
         if mib is None:
             hint = f'write {names.FRACTION}: "{core}%" for a share of a card'
@@ -62,7 +62,7 @@ class CoreAndMemory:
             f"percent of one card from {self.step} to 99{multiple}, or 100 for each whole card "
             f"up to {MAX_CARDS * FULL_CORES}"
         )
-        amount = whole(text, field=field, wanted=wanted, low=1, high=MAX_CARDS * FULL_CORES)
+        amount = integer(text, field=field, wanted=wanted, low=1, high=MAX_CARDS * FULL_CORES)
         step = FULL_CORES if amount > FULL_CORES else self.step
         if amount % step:
             raise RequestError(field=field, found=text, wanted=wanted)
@@ -119,5 +119,5 @@ class CountMemoryCores:
 
     def _share(self, text: str | None, spec: ContainerSpec) -> Fraction:
         if text is None:
-            return WHOLE
+            return ONE_CARD
         return Fraction(percent(text, field=limit_field(self.memory_percent, spec)), FULL_CORES)

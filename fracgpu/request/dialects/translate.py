@@ -12,15 +12,13 @@ from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.request.dialects.amounts import annotation_field, limit_field
 from fracgpu.request.dialects.authors import Authors, in_authors_words
 from fracgpu.request.dialects.dialect import DialectReading, ForeignRequest, Options, PodForDialects
-from fracgpu.request.dialects.key_owners import is_zero_amount
 from fracgpu.request.dialects.native import ITEM_KEYS, annotations_of, items_of, pod_keys
 from fracgpu.request.dialects.registry import (
     SCHEDULERS,
-    is_foreign,
     is_of_family,
     limit_owners,
 )
-from fracgpu.request.dialects.resolve import Resolution, resolve
+from fracgpu.request.dialects.resolve import Resolution, is_zero_amount, resolve
 from fracgpu.request.language import parse_request
 from fracgpu.request.need import PodRequest, SliceRequest
 
@@ -34,16 +32,6 @@ _CDI_INJECTION: Final = re.compile(
     r"|nvidia\.com/container\.[a-z0-9-]+\.gpus\.devices",
     re.ASCII,
 )
-
-
-def reads_key(key: str) -> bool:
-    """Report whether *key* may matter here, as an annotation or the name of a resource."""
-    return bool(
-        is_foreign(key)
-        or is_of_family(key)
-        or _WHOLE_CARDS.fullmatch(key)
-        or _CDI_INJECTION.fullmatch(key)
-    )
 
 
 class Translation(msgspec.Struct, frozen=True, kw_only=True):

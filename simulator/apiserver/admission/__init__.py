@@ -1,5 +1,5 @@
 """Admission webhooks: which are called, with what, and what their answers mean.
 
-`matching` finds the webhooks of a request and judges their configurations, `match_conditions`
-evaluates CEL. Start with `webhooks.py`.
+`matching` finds the webhooks of a request, `match_conditions` evaluates CEL. Start with
+`webhooks.py`.
 """

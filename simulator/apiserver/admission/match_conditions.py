@@ -1,8 +1,8 @@
-"""CEL match conditions of webhooks, refused before they are stored where we cannot evaluate them.
+"""CEL match conditions of webhooks.
 
 The ``cel`` library knows the standard functions and macros; ``join`` and ``findAll`` are added.
 Other functions of Kubernetes' own (optional fields ``.?``, ``quantity()``, ``authorizer``) it does
-not know; an expression that needs those is refused with its reason, never skipped.
+not know: `fault` names them, and a condition that needs those fails, never skipped.
 """
 
 from __future__ import annotations

@@ -16,20 +16,19 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
-from simulator.apiserver.admission import match_conditions, matching
+from simulator.apiserver.admission import match_conditions
 from simulator.apiserver.admission.matching import MatchedWebhook, webhooks_for
 from simulator.apiserver.apimachinery import resources
-from simulator.apiserver.apimachinery.errors import ApiError, StatusCause, forbidden, internal
+from simulator.apiserver.apimachinery.errors import ApiError, forbidden, internal
 from simulator.apiserver.apimachinery.patches import BadPatchError, PatchError, json_patch
 from simulator.apiserver.apimachinery.request_info import Operation
 from simulator.objects import Json, decode, encode, thaw
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from simulator.apiserver.apimachinery.request_info import Attributes
-    from simulator.apiserver.apimachinery.resources import Resource
     from simulator.apiserver.apimachinery.storage import Store
 
 log = structlog.get_logger()
@@ -77,8 +76,8 @@ class WebhookAdmission:
         store: where the configurations are.
         caller: reaches webhooks.
         rng: for the uids of AdmissionReviews.
-        resolve_service: (namespace, name, port) to the base URL of a Service; without it
-            configurations that name a Service are refused.
+        resolve_service: (namespace, name, port) to the base URL of a Service; without it a
+            webhook that names a Service cannot be reached.
     """
 
     def __init__(
@@ -93,12 +92,6 @@ class WebhookAdmission:
         self._caller = caller
         self._rng = rng
         self._resolve_service = resolve_service
-
-    def check(self, resource: Resource, value: Json) -> Sequence[StatusCause]:
-        """Return the faults of *value* if it is a webhook configuration."""
-        if resource not in matching.CONFIGURATIONS:
-            return ()
-        return list(matching.faults(value, services_resolve=self._resolve_service is not None))
 
     async def mutate(self, attributes: Attributes) -> Json:
         """Return the object as changed by the mutating webhooks, called one after the other.

@@ -49,7 +49,7 @@ def parse_field_selector(text: str, resource: Resource) -> FieldSelector:
     Raises:
         ValueError: it cannot be read, or the resource cannot be selected by that field.
     """
-    allowed = _ALWAYS | _FIELDS.get(resource.storage, frozenset())
+    allowed = _ALWAYS | _FIELDS.get(resource.qualified, frozenset())
     terms = []
     for term in filter(None, (part.strip() for part in text.split(","))):
         match = re.fullmatch(r"(?P<path>[^=!]+?)(?P<op>==|=|!=)(?P<value>.*)", term)

@@ -52,7 +52,7 @@ class Target:
 
     @property
     def key(self) -> Key:
-        return Key(self.resource.storage, self.namespace, self.name)
+        return Key(self.resource.qualified, self.namespace, self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,9 @@ from typing import Any, Final
 class Resource:
     """One resource in its only version.
 
-    ``storage`` is the name under which objects are kept; two resources that name the same one
-    serve the same objects (Events). With ``generation`` a change of the spec increments
-    ``metadata.generation``; with ``resets_status`` a create drops the status that was sent.
-    ``schema`` and ``printer_columns`` are a custom resource's.
+    With ``generation`` a change of the spec increments ``metadata.generation``; with
+    ``resets_status`` a create drops the status that was sent. ``schema`` and ``printer_columns``
+    are a custom resource's.
     """
 
     group: str = ""
@@ -29,7 +28,6 @@ class Resource:
     generation: bool = False
     resets_status: bool = True
     unconditional_update: bool = True
-    storage: str
     schema: dict[str, Any] | None = field(default=None, compare=False)
     printer_columns: tuple[dict[str, Any], ...] = field(default=(), compare=False)
 
@@ -39,7 +37,7 @@ class Resource:
 
     @property
     def qualified(self) -> str:
-        """The name used in messages, such as ``deployments.apps``."""
+        """The name used in messages and in the store, such as ``deployments.apps``."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
@@ -57,7 +55,6 @@ def _resource(  # noqa: PLR0913 - a row of the table below
     generation: bool = False,
     resets_status: bool = True,
     unconditional_update: bool = True,
-    storage: str | None = None,
 ) -> Resource:
     return Resource(
         group=group,
@@ -69,7 +66,6 @@ def _resource(  # noqa: PLR0913 - a row of the table below
         generation=generation,
         resets_status=resets_status,
         unconditional_update=unconditional_update,
-        storage=storage or (f"{plural}.{group}" if group else plural),
     )
 
 
@@ -86,16 +82,15 @@ PODS: Final = _resource(
     "pods", "Pod", "po", subresources="status binding eviction", generation=True
 )
 EVENTS: Final = _resource("events", "Event", "ev")
-EVENTS_V1: Final = _resource("events", "Event", "ev", group="events.k8s.io", storage=EVENTS.storage)
 DEPLOYMENTS: Final = _resource(
-    "deployments", "Deployment", "deploy", group="apps", subresources="status scale",
+    "deployments", "Deployment", "deploy", group="apps", subresources="status",
     generation=True,
 )  # fmt: skip
 REPLICASETS: Final = _resource(
-    "replicasets", "ReplicaSet", "rs", group="apps", subresources="status scale", generation=True
+    "replicasets", "ReplicaSet", "rs", group="apps", subresources="status", generation=True
 )
 STATEFULSETS: Final = _resource(
-    "statefulsets", "StatefulSet", "sts", group="apps", subresources="status scale",
+    "statefulsets", "StatefulSet", "sts", group="apps", subresources="status",
     generation=True,
 )  # fmt: skip
 JOBS: Final = _resource("jobs", "Job", group="batch", subresources="status", generation=True)
@@ -120,7 +115,7 @@ CONFIGMAPS: Final = _resource("configmaps", "ConfigMap", "cm")
 SECRETS: Final = _resource("secrets", "Secret")
 
 ALL: Final = (
-    NAMESPACES, NODES, PODS, EVENTS, EVENTS_V1, DEPLOYMENTS, REPLICASETS, STATEFULSETS, JOBS,
+    NAMESPACES, NODES, PODS, EVENTS, DEPLOYMENTS, REPLICASETS, STATEFULSETS, JOBS,
     PDBS, MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS,
     DEFINITIONS,
     CONFIGMAPS,
@@ -142,8 +137,6 @@ ALL: Final = (
     _resource("clusterroles", "ClusterRole", group=_RBAC, namespaced=False),
     _resource("clusterrolebindings", "ClusterRoleBinding", group=_RBAC, namespaced=False),
 )  # fmt: skip
-
-SCALES: Final = _resource("", "Scale", group="autoscaling")  # only ever a subresource
 
 _BY_PATH: Final = {
     (resource.group, resource.version, resource.plural): resource for resource in ALL

@@ -1,10 +1,8 @@
-"""Request bodies: decoding, checks against the URL, and three kinds of patches."""
+"""Bodies: how objects are sent, what a request's must be, and three kinds of patches."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-
-import yaml
 
 from simulator.apiserver.apimachinery import patches
 from simulator.apiserver.apimachinery.errors import (
@@ -15,11 +13,12 @@ from simulator.apiserver.apimachinery.errors import (
     unprocessable_patch,
     unsupported_media_type,
 )
-from simulator.objects import Json, decode
+from simulator.objects import Json, decode, encode
 
 if TYPE_CHECKING:
     from simulator.apiserver.apimachinery.request_info import Target
     from simulator.apiserver.apimachinery.resources import Resource
+    from simulator.apiserver.apimachinery.storage import Stored
 
 
 def object_of(content_type: str, body: bytes) -> Json:
@@ -40,11 +39,6 @@ def object_of(content_type: str, body: bytes) -> Json:
 
 
 def _decoded(content_type: str, body: bytes) -> Any:
-    if "yaml" in content_type:
-        try:
-            return yaml.safe_load(body)
-        except yaml.YAMLError as error:
-            raise bad_request(f"yaml: {error}") from error
     if "json" not in content_type:
         raise unsupported_media_type(
             "the body of the request was in an unknown format - accepted media types include: "
@@ -147,3 +141,26 @@ def check_namespace(target: Target, body: Json) -> None:
         raise bad_request(
             "the namespace of the provided object does not match the namespace sent on the request"
         )
+
+
+def encoded(resource: Resource, stored: Stored) -> bytes:
+    """Return a stored object as JSON, with kind and apiVersion."""
+    return _opening(resource) + stored.encoded[1:]
+
+
+def encoded_item(resource: Resource, stored: Stored) -> bytes:
+    """Return a stored object as a list item in JSON: without kind and apiVersion.
+
+    Items of custom resources have both, on the real server as well.
+    """
+    return stored.encoded if resource.schema is None else encoded(resource, stored)
+
+
+def encoded_value(resource: Resource, value: Json) -> bytes:
+    """Return an object that is not (or not so) stored as JSON, with kind and apiVersion."""
+    return _opening(resource) + encode(value)[1:]
+
+
+def _opening(resource: Resource) -> bytes:
+    text = f'{{"kind":"{resource.kind}","apiVersion":"{resource.group_version}",'
+    return text.encode()

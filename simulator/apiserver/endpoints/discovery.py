@@ -12,11 +12,10 @@ if TYPE_CHECKING:
 
     from simulator.apiserver.apimachinery.resources import Resource
 
-_VERBS: Final = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+_VERBS: Final = ["create", "delete", "get", "list", "patch", "update", "watch"]
 _SUBRESOURCES: Final = {
     "binding": ("Binding", "v1", ["create"]),
     "eviction": ("Eviction", "policy/v1", ["create"]),
-    "scale": ("Scale", "autoscaling/v1", ["get", "patch", "update"]),
     "finalize": ("Namespace", "v1", ["update"]),
 }
 VERSION: Final[Json] = {"major": "1", "minor": "36", "gitVersion": "v1.36.0-simulated",

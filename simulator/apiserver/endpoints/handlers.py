@@ -18,16 +18,17 @@ from simulator.apiserver.apimachinery.errors import (
 )
 from simulator.apiserver.apimachinery.field_selectors import parse_field_selector
 from simulator.apiserver.apimachinery.request_info import Context, ListSelection, Target, User
-from simulator.apiserver.endpoints import applying, discovery, openapi, versioning
+from simulator.apiserver.endpoints import discovery, openapi
 from simulator.apiserver.endpoints.bodies import (
     apply_patch,
     check_kind,
     check_namespace,
     check_same_uid,
+    encoded,
+    encoded_value,
     object_of,
     patch_of,
 )
-from simulator.apiserver.endpoints.field_validation import check_fields
 from simulator.apiserver.endpoints.lists import Lister, ListOptions
 from simulator.apiserver.endpoints.tables import Tables, wants_table
 from simulator.apiserver.endpoints.watches import LONGEST_S, WatchOptions, watch
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from simulator.apiserver.registry.registry import Registry
 
 _YES: Final = frozenset({"true", "1"})
-_VALIDATION: Final = "fieldValidation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,6 @@ class Handlers:
     def __init__(self, registry: Registry, *, bookmark_every_s: float = 10.0) -> None:
         self.registry: Final = registry
         self.lister: Final = Lister(registry.store)
-        self.applier: Final = applying.Applier(registry)
         self._bookmark_every_s = bookmark_every_s
 
     async def handle(self, request: Request) -> Reply:
@@ -124,13 +123,8 @@ class Handlers:
                 body = object_of(request.content_type, request.body)
                 check_kind(target.resource, body)
                 check_namespace(target, body)
-                check_fields(target.resource, body, request.query.get(_VALIDATION, ""), context)
-                value = await self.registry.create(
-                    target, versioning.to_storage(target.resource, body), context
-                )
+                value = await self.registry.create(target, body, context)
                 return _shown(target.resource, value, context, code=HTTPStatus.CREATED)
-            case "DELETE" if target.namespace or not target.resource.namespaced:
-                return await self._delete_collection(target, request, context)
             case _:
                 raise method_not_supported()
 
@@ -142,13 +136,10 @@ class Handlers:
                 return self._watch(target, request)
             case "GET":
                 tables = self._tables(target, request)
-                found = versioning.encoded(target.resource, self.registry.get(target))
+                found = encoded(target.resource, self.registry.get(target))
                 return Reply(body=found if tables is None else tables.of_object(found))
             case "PUT":
                 return await self._put(target, request, context)
-            case "PATCH" if request.content_type == applying.MEDIA_TYPE and not target.subresource:
-                value, code = await self.applier.apply(target, request.body, request.query, context)
-                return _shown(target.resource, value, context, code=code)
             case "PATCH":
                 return await self._patch(target, request, context)
             case "DELETE" if not target.subresource:
@@ -160,26 +151,27 @@ class Handlers:
         body = object_of(request.content_type, request.body)
         check_kind(target.resource, body)
         check_namespace(target, body)
-        check_fields(target.resource, body, request.query.get(_VALIDATION, ""), context)
-        value = versioning.to_storage(target.resource, body)
         if target.resource.plural == "leases" and self.registry.store.get(target.key) is None:
             # Leases may be created by an update (leaseStrategy.AllowCreateOnUpdate).
             where = Target(resource=target.resource, namespace=target.namespace)
-            made = await self.registry.create(where, value, context)
+            made = await self.registry.create(where, body, context)
             return _shown(target.resource, made, context, code=HTTPStatus.CREATED)
-        stored = await self.registry.update(target, lambda _current: value, context)
+        stored = await self.registry.update(target, lambda _current: body, context)
         return _shown(target.resource, stored, context)
 
     async def _patch(self, target: Target, request: Request, context: Context) -> Reply:
         patch = patch_of(request.content_type, request.body, target.resource)
 
         def change(current: Json) -> Json:
-            shown = versioning.from_storage(target.resource, current)
+            shown = {
+                "kind": target.resource.kind,
+                "apiVersion": target.resource.group_version,
+                **current,
+            }
             patched = apply_patch(request.content_type, shown, patch)
             check_kind(target.resource, patched)
             check_same_uid(target, shown, patched)
-            check_fields(target.resource, patched, request.query.get(_VALIDATION, ""), context)
-            return versioning.to_storage(target.resource, patched)
+            return patched
 
         stored = await self.registry.update(target, change, context)
         return _shown(target.resource, stored, context)
@@ -199,19 +191,6 @@ class Handlers:
             return Reply(body=body, warnings=tuple(context.warnings))
         return _shown(target.resource, value, context)
 
-    async def _delete_collection(self, target: Target, request: Request, context: Context) -> Reply:
-        context = _delete_context(request, context)
-        selection = _selection(target, request)
-        for stored in self.registry.store.list(target.resource.storage, target.namespace or None):
-            if selection.matches(stored.object):
-                one = Target(
-                    resource=target.resource,
-                    namespace=stored.key.namespace,
-                    name=stored.key.name,
-                )
-                await self.registry.delete(one, context)
-        return Reply(body=encode(subresources.SUCCESS), warnings=tuple(context.warnings))
-
     async def _subresource(self, target: Target, request: Request, context: Context) -> Reply:
         registry = self.registry
         match target.subresource, request.method:
@@ -223,21 +202,6 @@ class Handlers:
                 answer = await subresources.evict(
                     registry, target, object_of(request.content_type, request.body), context
                 )
-            case "scale", "GET":
-                answer = subresources.read_scale(registry, target)
-            case "scale", "PUT":
-                wanted = object_of(request.content_type, request.body)
-                answer = await subresources.write_scale(
-                    registry, target, lambda _scale: wanted, context
-                )
-            case "scale", "PATCH":
-                patch = patch_of(request.content_type, request.body, target.resource)
-                answer = await subresources.write_scale(
-                    registry,
-                    target,
-                    lambda scale: apply_patch(request.content_type, scale, patch),
-                    context,
-                )
             case "finalize", "PUT":
                 value = subresources.finalize_namespace(
                     registry, target, object_of(request.content_type, request.body), context
@@ -245,8 +209,7 @@ class Handlers:
                 return _shown(target.resource, value, context)
             case _:
                 raise method_not_supported()
-        code = HTTPStatus.CREATED if request.method == "POST" else HTTPStatus.OK
-        return Reply(code=code, body=encode(answer), warnings=tuple(context.warnings))
+        return Reply(code=HTTPStatus.CREATED, body=encode(answer), warnings=tuple(context.warnings))
 
     def _watch(self, target: Target, request: Request) -> Reply:
         query = request.query
@@ -255,7 +218,6 @@ class Handlers:
             selection=_selection(target, request),
             after=_revision(version) if version not in {"", "0"} else None,
             bookmarks=query.get("allowWatchBookmarks") in _YES,
-            send_initial=query.get("sendInitialEvents") in _YES,
             timeout_s=min(float(_number(query, "timeoutSeconds") or LONGEST_S), LONGEST_S),
             bookmark_every_s=self._bookmark_every_s,
         )
@@ -319,7 +281,6 @@ def _list_options(target: Target, request: Request) -> ListOptions:
     return ListOptions(
         selection=_selection(target, request),
         at=_revision(query.get("resourceVersion") or "0"),
-        exact=query.get("resourceVersionMatch") == "Exact",
         limit=_number(query, "limit"),
         token=query.get("continue", ""),
     )
@@ -340,10 +301,9 @@ def _number(query: Mapping[str, str], name: str) -> int:
 
 def _delete_context(request: Request, context: Context) -> Context:
     options = dict(object_of(request.content_type, request.body)) if request.body.strip() else {}
-    for name in ("gracePeriodSeconds", "propagationPolicy"):
-        if name in request.query:
-            text = request.query[name]
-            options[name] = int(text) if text.lstrip("-").isdecimal() else text
+    if "gracePeriodSeconds" in request.query:
+        text = request.query["gracePeriodSeconds"]
+        options["gracePeriodSeconds"] = int(text) if text.lstrip("-").isdecimal() else text
     dry_run = context.dry_run or bool(options.get("dryRun"))
     return Context(user=context.user, dry_run=dry_run, options=options, warnings=context.warnings)
 
@@ -351,5 +311,5 @@ def _delete_context(request: Request, context: Context) -> Context:
 def _shown(
     resource: Resource, value: Json, context: Context, *, code: int = HTTPStatus.OK
 ) -> Reply:
-    body = versioning.encoded_value(resource, value)
+    body = encoded_value(resource, value)
     return Reply(code=code, body=body, warnings=tuple(context.warnings))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from simulator.apiserver.apimachinery.errors import bad_request, expired, too_large_version
 from simulator.apiserver.apimachinery.request_info import ListSelection
-from simulator.apiserver.endpoints import versioning
+from simulator.apiserver.endpoints.bodies import encoded_item
 from simulator.objects import decode, encode
 
 if TYPE_CHECKING:
@@ -21,11 +21,10 @@ _SNAPSHOTS: Final = 100  # paged lists that are kept until they are finished; ol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOptions:
-    """A list request. ``at`` is the requested resourceVersion, ``exact`` its match rule."""
+    """A list request. ``at`` is the requested resourceVersion."""
 
     selection: ListSelection = field(default_factory=ListSelection)
     at: int = 0
-    exact: bool = False
     limit: int = 0
     token: str = ""
 
@@ -42,7 +41,7 @@ class Lister:
         """Return a list object as JSON.
 
         Raises:
-            ApiError: 410 for an expired token or revision, 504 for a future revision.
+            ApiError: 410 for an expired token, 504 for a future revision.
         """
         if options.token:
             revision, found = self._resume(options.token)
@@ -56,7 +55,7 @@ class Lister:
             if not options.selection.is_narrowed:
                 meta["remainingItemCount"] = len(rest)
         opening = f'{{"kind":"{resource.kind}List","apiVersion":"{resource.group_version}",'
-        items = b",".join(versioning.encoded_item(resource, stored) for stored in shown)
+        items = b",".join(encoded_item(resource, stored) for stored in shown)
         return opening.encode() + b'"metadata":%s,"items":[%s]}' % (encode(meta), items)
 
     def forget(self) -> None:
@@ -67,9 +66,7 @@ class Lister:
         current = self._store.revision
         if options.at > current:
             raise too_large_version(asked=options.at, current=current)
-        if options.exact and options.at != current:
-            raise expired(f"The resourceVersion for the provided list is too old: {options.at}")
-        found = self._store.list(resource.storage, options.selection.namespace)
+        found = self._store.list(resource.qualified, options.selection.namespace)
         return current, [stored for stored in found if options.selection.matches(stored.object)]
 
     def _remember(self, revision: int, rest: list[Stored]) -> str:

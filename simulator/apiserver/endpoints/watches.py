@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from simulator.apiserver.apimachinery.errors import expired
 from simulator.apiserver.apimachinery.request_info import ListSelection
 from simulator.apiserver.apimachinery.storage import CompactedError
-from simulator.apiserver.endpoints import versioning
+from simulator.apiserver.endpoints.bodies import encoded, encoded_value
 from simulator.objects import Json, encode
 
 if TYPE_CHECKING:
@@ -22,21 +22,15 @@ if TYPE_CHECKING:
     from simulator.apiserver.apimachinery.storage import Store, Stored, StoreEvent, Subscription
 
 LONGEST_S: Final = 3600.0
-_INITIAL_END: Final = {"k8s.io/initial-events-end": "true"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchOptions:
-    """A watch request.
-
-    ``after`` None starts with a synthetic ADDED for every object, ``send_initial`` does so too
-    and marks their end with an annotated bookmark.
-    """
+    """A watch request; ``after`` None starts with a synthetic ADDED for every object."""
 
     selection: ListSelection = field(default_factory=ListSelection)
     after: int | None = None
     bookmarks: bool = False
-    send_initial: bool = False
     timeout_s: float = LONGEST_S
     bookmark_every_s: float = 10.0
 
@@ -45,25 +39,22 @@ async def watch(
     store: Store, resource: Resource, options: WatchOptions
 ) -> AsyncGenerator[bytes, None]:
     """Yield one line of JSON per event until the time is up or the server ends all watches."""
-    initial = options.after is None or options.send_initial
     # No await between the list and the subscription, so nothing is missed or sent twice.
-    present = _select(store, resource, options.selection) if initial else []
-    after = store.revision if initial or options.after is None else options.after
+    present = _select(store, resource, options.selection) if options.after is None else []
+    after = store.revision if options.after is None else options.after
     try:
-        subscription = store.subscribe(resource.storage, after=after)
+        subscription = store.subscribe(resource.qualified, after=after)
     except CompactedError as error:
         # As in the real server, the stream opens and its only event is the error.
         yield _line("ERROR", encode(expired(str(error)).body()))
         return
     try:
         for stored in present:
-            yield _line("ADDED", versioning.encoded(resource, stored))
-        if options.send_initial and options.bookmarks:
-            yield _bookmark(resource, after, annotations=_INITIAL_END)
+            yield _line("ADDED", encoded(resource, stored))
         async for line in _follow(store, resource, options, subscription):
             yield line
     finally:
-        store.unsubscribe(resource.storage, subscription)
+        store.unsubscribe(resource.qualified, subscription)
 
 
 async def _follow(
@@ -89,7 +80,7 @@ async def _follow(
 
 
 def _select(store: Store, resource: Resource, selection: ListSelection) -> list[Stored]:
-    found = store.list(resource.storage, selection.namespace)
+    found = store.list(resource.qualified, selection.namespace)
     return [stored for stored in found if selection.matches(stored.object)]
 
 
@@ -98,11 +89,11 @@ def _event(resource: Resource, selection: ListSelection, change: StoreEvent) -> 
     was = change.before is not None and selection.matches(change.before.object)
     now = change.type != "DELETED" and selection.matches(change.stored.object)
     if now:
-        return _line("MODIFIED" if was else "ADDED", versioning.encoded(resource, change.stored))
+        return _line("MODIFIED" if was else "ADDED", encoded(resource, change.stored))
     if not was or change.before is None:
         return None
     if change.type == "DELETED":
-        return _line("DELETED", versioning.encoded(resource, change.stored))
+        return _line("DELETED", encoded(resource, change.stored))
     # The real server sends the last version that matched, at the revision of this change.
     last: Json = {
         **change.before.object,
@@ -111,17 +102,13 @@ def _event(resource: Resource, selection: ListSelection, change: StoreEvent) -> 
             "resourceVersion": str(change.revision),
         },
     }
-    return _line("DELETED", versioning.encoded_value(resource, last))
+    return _line("DELETED", encoded_value(resource, last))
 
 
 def _line(kind: str, value: bytes) -> bytes:
     return b'{"type":"%s","object":%s}\n' % (kind.encode(), value)
 
 
-def _bookmark(
-    resource: Resource, revision: int, *, annotations: dict[str, str] | None = None
-) -> bytes:
+def _bookmark(resource: Resource, revision: int) -> bytes:
     meta: Json = {"resourceVersion": str(revision), "creationTimestamp": None}
-    if annotations:
-        meta["annotations"] = annotations
-    return _line("BOOKMARK", versioning.encoded_value(resource, {"metadata": meta}))
+    return _line("BOOKMARK", encoded_value(resource, {"metadata": meta}))

@@ -53,7 +53,7 @@ class ServedResources:
 
     def _custom(self) -> list[Resource]:
         found = []
-        for stored in self._store.list(DEFINITIONS.storage):
+        for stored in self._store.list(DEFINITIONS.qualified):
             revision, made = self._made.get(stored.key.name, (0, None))
             if made is None or revision != stored.revision:
                 made = defined_by(stored.object)
@@ -76,33 +76,14 @@ def defined_by(definition: Json) -> Resource:
         subresources=frozenset(version.get("subresources") or {}),
         generation=True,
         unconditional_update=False,
-        storage=f"{names['plural']}.{spec['group']}",
         schema=version["schema"]["openAPIV3Schema"],
         printer_columns=tuple(version.get("additionalPrinterColumns") or ()),
     )
 
 
 def definition_faults(definition: Json) -> list[StatusCause]:
-    """Return what is wrong with a definition, or more than this server can do."""
-    spec = definition.get("spec") or {}
-    names, versions = spec.get("names") or {}, spec.get("versions") or []
-    missing = [
-        StatusCause(field=f"spec.{field}", reason="FieldValueRequired", message="Required value")
-        for field, value in (
-            ("group", spec.get("group")),
-            ("scope", spec.get("scope")),
-            ("names.plural", names.get("plural")),
-            ("names.kind", names.get("kind")),
-            ("versions", versions),
-        )
-        if not value
-    ]
-    if missing:
-        return missing
-    name = f"{names['plural']}.{spec['group']}"
-    if definition["metadata"]["name"] != name:
-        words = f'must be spec.names.plural+"."+spec.group, {name}'
-        return [_invalid("metadata.name", words)]
+    """Return what a definition wants that this server cannot do."""
+    versions = definition["spec"]["versions"]
     if len(versions) > 1:
         return [_invalid("spec.versions", "this server serves one version of a custom resource")]
     schema = (versions[0].get("schema") or {}).get("openAPIV3Schema")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from simulator.apiserver.apimachinery.resources import Resource
 
 _TEMPLATED: Final = frozenset(
-    resource.storage
+    resource.qualified
     for resource in (
         resources.DEPLOYMENTS,
         resources.REPLICASETS,
@@ -36,16 +36,16 @@ _NODE_INFO: Final = (
     "kubeletVersion", "kubeProxyVersion", "operatingSystem", "architecture",
 )  # fmt: skip
 _FRESH_STATUS: Final[dict[str, Json]] = {
-    resources.PODS.storage: {"phase": "Pending"},
-    resources.REPLICASETS.storage: {"replicas": 0},
-    resources.STATEFULSETS.storage: {"replicas": 0, "availableReplicas": 0},
-    resources.PDBS.storage: {
+    resources.PODS.qualified: {"phase": "Pending"},
+    resources.REPLICASETS.qualified: {"replicas": 0},
+    resources.STATEFULSETS.qualified: {"replicas": 0, "availableReplicas": 0},
+    resources.PDBS.qualified: {
         "disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0,
     },
-    resources.NAMESPACES.storage: {"phase": "Active"},
+    resources.NAMESPACES.qualified: {"phase": "Active"},
 }  # fmt: skip
 _WEBHOOKS: Final = frozenset(
-    {resources.MUTATING_WEBHOOKS.storage, resources.VALIDATING_WEBHOOKS.storage}
+    {resources.MUTATING_WEBHOOKS.qualified, resources.VALIDATING_WEBHOOKS.qualified}
 )
 
 
@@ -58,18 +58,18 @@ def apply_defaults(resource: Resource, value: Json) -> None:
     _check_strings(resource, value)
     if resource.schema is not None:
         prune(resource.schema, value)
-    setter = _SETTERS.get(resource.storage)
+    setter = _SETTERS.get(resource.qualified)
     if setter is not None:
         setter(value)
-    if resource.storage in _TEMPLATED:
+    if resource.qualified in _TEMPLATED:
         template = _object(_object(value, "spec"), "template")
         _template_defaults(resource, template)
-    if resource.storage == resources.PODS.storage:
+    if resource.qualified == resources.PODS.qualified:
         _template_defaults(resource, value)
         _pod_defaults(value)
-    if resource.storage == resources.NODES.storage:
+    if resource.qualified == resources.NODES.qualified:
         _node_defaults(resource, value)
-    if resource.storage in _WEBHOOKS:
+    if resource.qualified in _WEBHOOKS:
         for webhook in value.get("webhooks") or []:
             _webhook_defaults(webhook)
 
@@ -79,18 +79,16 @@ def apply_creation(resource: Resource, value: Json) -> None:
     if resource.schema is not None and resource.has_status:
         value.pop("status", None)
     elif resource.has_status and resource.resets_status:
-        value["status"] = dict(_FRESH_STATUS.get(resource.storage, {}))
-    match resource.storage:
-        case resources.PODS.storage:
+        value["status"] = dict(_FRESH_STATUS.get(resource.qualified, {}))
+    match resource.qualified:
+        case resources.PODS.qualified:
             value["status"]["qosClass"] = qos_class(value["spec"])
             if value["spec"].get("schedulingGates"):
                 value["status"]["conditions"] = [_gated(metadata(value)["creationTimestamp"])]
-        case resources.NAMESPACES.storage:
+        case resources.NAMESPACES.qualified:
             meta = metadata(value)
             meta.setdefault("labels", {})["kubernetes.io/metadata.name"] = meta["name"]
             value.setdefault("spec", {}).setdefault("finalizers", ["kubernetes"])
-        case resources.JOBS.storage:
-            _job_selector(value)
         case _:
             pass
 
@@ -123,9 +121,9 @@ def qos_class(spec: Json) -> str:
 
 def pod_specs(resource: Resource, value: Json) -> Iterator[tuple[str, Json]]:
     """Yield each pod spec inside *value* with its path."""
-    if resource.storage == resources.PODS.storage:
+    if resource.qualified == resources.PODS.qualified:
         yield "spec", _object(value, "spec")
-    elif resource.storage in _TEMPLATED:
+    elif resource.qualified in _TEMPLATED:
         template = _object(_object(value, "spec"), "template")
         yield "spec.template.spec", _object(template, "spec")
 
@@ -278,43 +276,6 @@ def _labels_of_template(value: Json) -> None:
         metadata(value)["labels"] = dict(found)
 
 
-def _statefulset(value: Json) -> None:
-    spec = _object(value, "spec")
-    spec.setdefault("replicas", 1)
-    spec.setdefault("revisionHistoryLimit", 10)
-    spec.setdefault("podManagementPolicy", "OrderedReady")
-    spec.setdefault("updateStrategy", {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}})
-
-
-def _job(value: Json) -> None:
-    spec = _object(value, "spec")
-    if "completions" not in spec and "parallelism" not in spec:
-        spec["completions"] = 1
-    spec.setdefault("parallelism", 1)
-    spec.setdefault("backoffLimit", 6)
-    spec.setdefault("completionMode", "NonIndexed")
-    spec.setdefault("suspend", False)
-    spec.setdefault("manualSelector", False)
-    spec.setdefault("podReplacementPolicy", "TerminatingOrFailed")
-
-
-def _job_selector(value: Json) -> None:
-    if value["spec"].get("manualSelector"):
-        return
-    meta = metadata(value)
-    own = {"batch.kubernetes.io/controller-uid": meta["uid"]}
-    value["spec"]["selector"] = {"matchLabels": own}
-    template = metadata(value["spec"]["template"])
-    template["labels"] = {
-        **(template.get("labels") or {}),
-        **own,
-        "controller-uid": meta["uid"],
-        "batch.kubernetes.io/job-name": meta["name"],
-        "job-name": meta["name"],
-    }
-    _labels_of_template(value)
-
-
 def _configmap(value: Json) -> None:
     for text in (value.get("data") or {}).values():
         if not isinstance(text, str):
@@ -349,11 +310,9 @@ def _webhook_defaults(webhook: Json) -> None:
 
 
 _SETTERS: Final[dict[str, Callable[[Any], None]]] = {
-    resources.DEPLOYMENTS.storage: _deployment,
-    resources.REPLICASETS.storage: _replicaset,
-    resources.STATEFULSETS.storage: _statefulset,
-    resources.JOBS.storage: _job,
-    resources.CONFIGMAPS.storage: _configmap,
-    resources.EVENTS.storage: _event,
-    resources.SECRETS.storage: _secret,
+    resources.DEPLOYMENTS.qualified: _deployment,
+    resources.REPLICASETS.qualified: _replicaset,
+    resources.CONFIGMAPS.qualified: _configmap,
+    resources.EVENTS.qualified: _event,
+    resources.SECRETS.qualified: _secret,
 }

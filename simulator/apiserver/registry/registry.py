@@ -34,13 +34,12 @@ from simulator.apiserver.registry.strategy import (
 )
 from simulator.apiserver.registry.validation import (
     validate_create,
-    validate_status,
     validate_update,
 )
 from simulator.objects import Json, format_time, metadata, thaw
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from process.clock import Clock
     from simulator.apiserver.apimachinery.resources import Resource
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
 _SUFFIX: Final = "bcdfghjklmnpqrstvwxz2456789"  # k8s.io/apimachinery pkg/util/rand
 _ATTEMPTS: Final = 5  # how often the server repeats a patch after a conflict
 _IMMORTAL: Final = frozenset({"default", "kube-system", "kube-public"})
-_PROPAGATION: Final = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
 
 
 class Admission(Protocol):
@@ -69,10 +67,6 @@ class Admission(Protocol):
         Raises:
             ApiError: one refused, or could not be asked.
         """
-        ...
-
-    def check(self, resource: Resource, value: Json) -> Sequence[StatusCause]:
-        """Return the faults of *value* if it is a webhook configuration."""
         ...
 
 
@@ -124,7 +118,7 @@ class Registry:
         )
         value = await self._mutate(attributes)
         self._fill_in(resource, value)
-        faults = [*validate_create(resource, value), *self.admission.check(resource, value)]
+        faults = validate_create(resource, value)
         if faults:
             raise invalid(resource, metadata(value)["name"], faults)
         await self.admission.validate(_with(attributes, value))
@@ -203,16 +197,10 @@ class Registry:
         mutated = await self._mutate(attributes)
         if mutated is not value:
             value = self._prepared(target, mutated, current)
-        faults: list[StatusCause]
-        if target.subresource == "status" and resource.schema is None:
-            faults = validate_status(resource, value)
-        else:
-            faults = [
-                *validate_update(resource, value, current.object),
-                *self.admission.check(resource, value),
-            ]
-        if faults:
-            raise invalid(resource, target.name, faults)
+        if target.subresource != "status" or resource.schema is not None:
+            faults = validate_update(resource, value, current.object)
+            if faults:
+                raise invalid(resource, target.name, faults)
         await self.admission.validate(_with(attributes, value))
         return value
 
@@ -226,7 +214,7 @@ class Registry:
     async def delete(self, target: Target, context: Context) -> tuple[Json, bool]:
         """Delete the object; return its last state and whether it is already removed.
 
-        ``context.options`` are DeleteOptions: gracePeriodSeconds, preconditions, propagationPolicy.
+        ``context.options`` are DeleteOptions: gracePeriodSeconds, preconditions.
 
         Raises:
             ApiError: 404, 409 for a precondition, or an error of admission.
@@ -257,9 +245,6 @@ class Registry:
             raise forbidden(target.resource, target.name, "this namespace may not be deleted")
         value = thaw(current.object)
         meta = metadata(value)
-        finalizer = _PROPAGATION.get(context.options.get("propagationPolicy", ""))
-        if finalizer and finalizer not in meta.get("finalizers", []):
-            meta["finalizers"] = [*meta.get("finalizers", []), finalizer]
         wait_s = grace_s(target.resource, value, context.options)
         if "deletionTimestamp" in meta:
             # A second delete can only shorten the grace period.
@@ -278,9 +263,9 @@ class Registry:
 
     def _remove_all(self, resource: Resource) -> None:
         """Remove what a deleted definition defined, and end the watches of it."""
-        for stored in self.store.list(resource.storage):
+        for stored in self.store.list(resource.qualified):
             self.store.remove(stored.key, thaw(stored.object), expected=stored.revision)
-        self.store.end_subscriptions(resource.storage)
+        self.store.end_subscriptions(resource.qualified)
 
     def _mark_deleted(self, value: Json, wait_s: int) -> None:
         meta = metadata(value)

@@ -31,7 +31,7 @@ SERVER_OWNED: Final = (
 
 def resource_finalizers(resource: Resource, value: Json) -> list[str]:
     """Return the finalizers in the spec, which only namespaces have."""
-    if resource.storage != resources.NAMESPACES.storage:
+    if resource.qualified != resources.NAMESPACES.qualified:
         return []
     return list(value["spec"].get("finalizers") or [])
 
@@ -103,7 +103,7 @@ def keep_all_but_status(resource: Resource, value: Json, before: Json) -> None:
     kept["status"] = value.get("status", {})
     if resource.schema is not None and "status" not in value:
         del kept["status"]
-    if resource.storage in {resources.PODS.storage, resources.NODES.storage}:
+    if resource.qualified in {resources.PODS.qualified, resources.NODES.qualified}:
         kept["metadata"] = value["metadata"]
     value.clear()
     value.update(kept)
@@ -114,7 +114,7 @@ def grace_s(resource: Resource, value: Json, options: Json) -> int:
 
     A negative request is one second (BeforeDelete in rest/delete.go).
     """
-    if resource.storage != resources.PODS.storage:
+    if resource.qualified != resources.PODS.qualified:
         return 0
     if not value["spec"].get("nodeName") or has_ended(value["status"].get("phase")):
         return 0

@@ -1,4 +1,4 @@
-"""The subresources with logic of their own: binding, eviction, scale, finalize.
+"""The subresources with logic of their own: binding, eviction, finalize.
 
 Source: k8s.io/kubernetes pkg/registry/core/pod/storage/{storage,eviction}.go, policy and apps
 registries, 1.36; the messages are the same because clients parse them.
@@ -15,10 +15,8 @@ from fracgpu.k8s.selectors import label_selector
 from simulator.apiserver.apimachinery import resources
 from simulator.apiserver.apimachinery.errors import (
     ApiError,
-    StatusCause,
     bad_request,
     conflict,
-    invalid,
     plain_failure,
     too_many_requests,
     wrong_uid,
@@ -142,7 +140,7 @@ def _bypasses_budgets(pod: Json) -> bool:
 def _spend_budget(registry: Registry, target: Target, pod: Json, *, dry_run: bool) -> None:
     budgets = [
         stored
-        for stored in registry.store.list(resources.PDBS.storage, target.namespace)
+        for stored in registry.store.list(resources.PDBS.qualified, target.namespace)
         if (selector := label_selector((stored.object.get("spec") or {}).get("selector")))
         is not None
         and selector.matches(labels(pod))
@@ -215,55 +213,6 @@ def _check_budget(budget: Stored) -> None:
                 "currently"
             )
         raise too_many_requests(_BUDGET_SPENT, retry_after_s=0, cause=cause)
-
-
-def read_scale(registry: Registry, target: Target) -> Json:
-    """Return an object's Scale: its desired and current replicas."""
-    found = registry.get(target).object
-    meta = found["metadata"]
-    selector = (found["spec"].get("selector") or {}).get("matchLabels") or {}
-    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
-    return {
-        "kind": "Scale",
-        "apiVersion": "autoscaling/v1",
-        "metadata": {key: meta[key] for key in kept},
-        # Zero is omitted, as with every optional number in the real server.
-        "spec": {"replicas": replicas} if (replicas := found["spec"].get("replicas", 0)) else {},
-        "status": {
-            "replicas": (found.get("status") or {}).get("replicas", 0),
-            "selector": ",".join(f"{k}={v}" for k, v in sorted(selector.items())),
-        },
-    }
-
-
-async def write_scale(
-    registry: Registry, target: Target, change: Callable[[Json], Json], context: Context
-) -> Json:
-    """Change an object's desired replicas; *change* is called with its Scale.
-
-    Raises:
-        ApiError: 422 for a negative count, or an error of the update.
-    """
-    whole = Target(resource=target.resource, namespace=target.namespace, name=target.name)
-
-    def scale(value: Json) -> Json:
-        wanted = change(read_scale(registry, whole))
-        replicas = (wanted.get("spec") or {}).get("replicas", 0)
-        if not isinstance(replicas, int) or replicas < 0:
-            fault = StatusCause(
-                field="spec.replicas",
-                reason="FieldValueInvalid",
-                message=f"Invalid value: {replicas}: must be greater than or equal to 0",
-            )
-            raise invalid(resources.SCALES, target.name, [fault])
-        value["spec"]["replicas"] = replicas
-        version = metadata(wanted).get("resourceVersion")
-        if version:
-            metadata(value)["resourceVersion"] = version
-        return value
-
-    await registry.update(whole, scale, context, admit=False)
-    return read_scale(registry, whole)
 
 
 def finalize_namespace(registry: Registry, target: Target, body: Json, context: Context) -> Json:

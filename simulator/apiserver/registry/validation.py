@@ -6,7 +6,7 @@ Source: k8s.io/kubernetes pkg/apis/{core,apps,batch,policy}/validation; with its
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from fracgpu.k8s import quantity
 from fracgpu.k8s.selectors import label_selector
@@ -57,8 +57,6 @@ _POD_UPDATE: Final = (
     "to 1 if it was previously negative)"
 )
 
-_COUNTED: Final = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods")
-
 
 def validate_create(resource: Resource, value: Json) -> list[StatusCause]:
     """Return every fault of a new object; empty when it is valid."""
@@ -67,24 +65,11 @@ def validate_create(resource: Resource, value: Json) -> list[StatusCause]:
 
 def validate_update(resource: Resource, value: Json, before: Json) -> list[StatusCause]:
     """Return every fault of a changed object; *value* and *before* share name and uid."""
-    if resource.storage == resources.PODS.storage:
+    if resource.qualified == resources.PODS.qualified:
         return [*_metadata(resource, value), *_pod_update(value["spec"], before["spec"])]
     if resource.schema is not None:
         return [*_metadata(resource, value), *schemas.faults(resource.schema, value, before)]
-    return [*validate_create(resource, value), *_immutable(resource, value, before)]
-
-
-def validate_status(resource: Resource, value: Json) -> list[StatusCause]:
-    """Return every fault of a changed status: of a budget, that it counts less than none.
-
-    Source: ValidatePodDisruptionBudgetStatusUpdate in pkg/apis/policy/validation/validation.go.
-    """
-    status = value.get("status") or {}
-    return [
-        _bad(f"status.{field}", status[field], "must be greater than or equal to 0")
-        for field in (_COUNTED if resource.storage == resources.PDBS.storage else ())
-        if isinstance(status.get(field), int) and status[field] < 0
-    ]
+    return validate_create(resource, value)
 
 
 def is_extended(name: str) -> bool:
@@ -146,40 +131,25 @@ def _content(resource: Resource, value: Json) -> Iterator[StatusCause]:
         yield from schemas.faults(resource.schema, value)
     for path, spec in pod_specs(resource, value):
         yield from _pod_spec(path, spec)
-    match resource.storage:
+    match resource.qualified:
         case (
-            resources.DEPLOYMENTS.storage
-            | resources.REPLICASETS.storage
-            | resources.STATEFULSETS.storage
+            resources.DEPLOYMENTS.qualified
+            | resources.REPLICASETS.qualified
+            | resources.STATEFULSETS.qualified
         ):
             yield from _selects_its_template(value["spec"])
-        case resources.JOBS.storage:
-            yield from _job(value)
-        case resources.EVENTS.storage:
+        case resources.EVENTS.qualified:
             yield from _event(value)
-        case resources.PDBS.storage:
-            yield from _budget(value)
-        case resources.DEFINITIONS.storage:
+        case resources.DEFINITIONS.qualified:
             yield from definition_faults(value)
         case _:
             pass
-
-
-def _job(value: Json) -> Iterator[StatusCause]:
-    if value["spec"]["template"]["spec"]["restartPolicy"] not in {"OnFailure", "Never"}:
-        yield _required("spec.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"')
 
 
 def _event(value: Json) -> Iterator[StatusCause]:
     about = (value.get("involvedObject") or {}).get("namespace") or "default"
     if about != value["metadata"]["namespace"]:
         yield _bad("involvedObject.namespace", about, "does not match event.namespace")
-
-
-def _budget(value: Json) -> Iterator[StatusCause]:
-    spec = value.get("spec") or {}
-    if "minAvailable" in spec and "maxUnavailable" in spec:
-        yield _bad("spec", "", "minAvailable and maxUnavailable cannot be both set")
 
 
 def _selects_its_template(spec: Json) -> Iterator[StatusCause]:
@@ -272,24 +242,3 @@ def _take(new: Json, old: Json, member: str) -> None:
     new.pop(member, None)
     if member in old:
         new[member] = old[member]
-
-
-_IMMUTABLE: Final[dict[str, tuple[str, ...]]] = {
-    resources.DEPLOYMENTS.storage: ("spec.selector",),
-    resources.REPLICASETS.storage: ("spec.selector",),
-    resources.STATEFULSETS.storage: ("spec.selector", "spec.serviceName"),
-    resources.JOBS.storage: ("spec.selector", "spec.template", "spec.completionMode"),
-    resources.SECRETS.storage: ("type",),
-}
-
-
-def _immutable(resource: Resource, value: Json, before: Json) -> Iterator[StatusCause]:
-    for path in _IMMUTABLE.get(resource.storage, ()):
-        if _at(value, path) != _at(before, path):
-            yield _bad(path, _at(value, path), "field is immutable")
-
-
-def _at(value: Any, path: str) -> Any:
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value

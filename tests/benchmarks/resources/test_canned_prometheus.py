@@ -1,6 +1,6 @@
 """The stand-in answers all that the rebalancer asks, so that every card has a reading."""
 
-from benchmarks.fixtures.canned_api import CARDS, card_uuid
+from benchmarks.fixtures.objects import CARDS, card_uuid
 from benchmarks.resources.canned_prometheus import HOT_EVERY, canned
 from fracgpu.disruption.policy import RebalancerPolicy
 from rebalancer.usage import promql

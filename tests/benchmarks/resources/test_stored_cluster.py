@@ -2,7 +2,7 @@
 
 import json
 
-from benchmarks.fixtures.canned_api import CARDS
+from benchmarks.fixtures.objects import CARDS
 from benchmarks.resources.stored_cluster import namespaces, objects
 from fracgpu import names
 from fracgpu.state.pod_info import decode_pod_info

@@ -13,77 +13,64 @@ from cli.main import CALLED_WRONG, DONE, FAILED
 from kube.client import KubeClient
 from kube.kinds import PODS
 from process.clock import SystemClock
-from simulator.apiserver.server import ApiServer
-from tests.cli.live_cluster import NODE, a_pod, bind, call, furnish
+from tests.cli.live_cluster import NODE, Cli, a_pod, bind, furnish
 from tests.support.waiting import until_true
 
 
-async def test_every_card_is_listed_with_whose_slices_it_holds(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await furnish(kube)
-    await bind(kube, await a_pod(kube, "chat", mib=9_000), card=1, mib=9_000)
+async def test_every_card_is_listed_with_whose_slices_it_holds(cli: Cli) -> None:
+    await furnish(cli.kube)
+    await bind(cli.kube, await a_pod(cli.kube, "chat", mib=9_000), card=1, mib=9_000)
 
-    assert await call(main, api, tmp_path) == DONE
+    assert await cli.call(main) == DONE
 
-    head, first, second = capsys.readouterr().out.splitlines()
+    head, first, second = cli.read().out.splitlines()
     assert head.split()[:2] == ["NODE", "CARD"]
     assert first.split()[:2] == [NODE, "0"]
     assert second.split()[-1] == "default/chat=9000"
 
 
-async def test_json_is_for_programs(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await furnish(kube)
-    await bind(kube, await a_pod(kube, "chat", mib=9_000), card=1, mib=9_000)
+async def test_json_is_for_programs(cli: Cli) -> None:
+    await furnish(cli.kube)
+    await bind(cli.kube, await a_pod(cli.kube, "chat", mib=9_000), card=1, mib=9_000)
 
-    assert await call(main, api, tmp_path, "--json", "--node", NODE) == DONE
+    assert await cli.call(main, "--json", "--node", NODE) == DONE
 
-    answer = json.loads(capsys.readouterr().out)
+    answer = json.loads(cli.read().out)
     assert (answer["heldMib"], answer["capacityMib"]) == (9_000, 48_000)
     assert [card["heldMib"] for card in answer["nodes"][0]["cards"]] == [0, 9_000]
 
 
-async def test_yaml_and_names_are_for_programs_too(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await furnish(kube)
+async def test_yaml_and_names_are_for_programs_too(cli: Cli) -> None:
+    await furnish(cli.kube)
 
-    assert await call(main, api, tmp_path, "-o", "yaml") == DONE
-    assert yaml.safe_load(capsys.readouterr().out)["capacityMib"] == 48_000
+    assert await cli.call(main, "-o", "yaml") == DONE
+    assert yaml.safe_load(cli.read().out)["capacityMib"] == 48_000
 
-    assert await call(main, api, tmp_path, "-o", "name") == DONE
-    assert capsys.readouterr().out == "card/GPU-gpu-1-0\ncard/GPU-gpu-1-1\n"
+    assert await cli.call(main, "-o", "name") == DONE
+    assert cli.read().out == "card/GPU-gpu-1-0\ncard/GPU-gpu-1-1\n"
 
 
-async def test_only_the_pods_of_one_namespace_are_shown_but_all_that_is_held(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await furnish(kube)
-    await bind(kube, await a_pod(kube, "chat", mib=9_000), card=1, mib=9_000)
+async def test_only_the_pods_of_one_namespace_are_shown_but_all_that_is_held(cli: Cli) -> None:
+    await furnish(cli.kube)
+    await bind(cli.kube, await a_pod(cli.kube, "chat", mib=9_000), card=1, mib=9_000)
 
-    assert await call(main, api, tmp_path, "-n", "elsewhere") == DONE
+    assert await cli.call(main, "-n", "elsewhere") == DONE
 
-    row = capsys.readouterr().out.splitlines()[-1]
+    row = cli.read().out.splitlines()[-1]
     assert "9000/24000" in row
     assert "chat" not in row
 
 
-async def test_a_cluster_without_fracgpu_is_told_so(
-    api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert await call(main, api, tmp_path) == FAILED
+async def test_a_cluster_without_fracgpu_is_told_so(cli: Cli) -> None:
+    assert await cli.call(main) == FAILED
 
-    assert "FracGPU is not installed in this cluster" in capsys.readouterr().err
+    assert "FracGPU is not installed in this cluster" in cli.read().err
 
 
-async def test_a_cluster_without_cards_is_told_how_to_share_some(
-    api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert await call(main, api, tmp_path) == FAILED
+async def test_a_cluster_without_cards_is_told_how_to_share_some(cli: Cli) -> None:
+    assert await cli.call(main) == FAILED
 
-    assert "kubectl label node NAME fracgpu.io/share=true" in capsys.readouterr().out
+    assert "kubectl label node NAME fracgpu.io/share=true" in cli.read().out
 
 
 async def test_a_pod_that_ended_holds_nothing(kube: KubeClient) -> None:

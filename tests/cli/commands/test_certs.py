@@ -18,6 +18,7 @@ from process.clock import SystemClock
 from process.lifecycle import run_until_stopped
 from simulator.apiserver.server import ApiServer
 from tests.certs.webhooks import a_webhook, apply
+from tests.cli.live_cluster import Cli
 from tests.support.waiting import until
 
 NOON = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
@@ -164,15 +165,13 @@ async def test_rotate_reports_what_it_waits_for_and_ends_with_the_new_state(
     assert "2 trusted authorities" in told.out
 
 
-async def test_status_of_an_empty_cluster_is_one_and_names_what_is_missing(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    kubeconfig = ["--kubeconfig", str(api.kubeconfig(tmp_path / "kubeconfig"))]
+async def test_status_of_an_empty_cluster_is_one_and_names_what_is_missing(cli: Cli) -> None:
+    kubeconfig = ["--kubeconfig", str(cli.api.kubeconfig(cli.folder / "kubeconfig"))]
 
     assert await run("status", *kubeconfig) == 1
     assert await run("rotate", *kubeconfig) == 1
 
-    told = capsys.readouterr()
+    told = cli.read()
     assert "problem: Secret fracgpu-ca: there is none" in told.out
     assert "fracgpu: there is no certificate to replace" in told.err
 

@@ -11,11 +11,9 @@ from cli.commands.doctor import exit_code, main
 from cli.main import CALLED_WRONG, DONE, FAILED, UNKNOWN
 from fracgpu.doctor.checkup import CHECKS, examine
 from fracgpu.doctor.facts import Unread
-from kube.client import KubeClient
 from kube.kinds import NODES
-from simulator.apiserver.server import ApiServer
 from simulator.demo.definitions import install_definitions
-from tests.cli.live_cluster import call
+from tests.cli.live_cluster import Cli
 from tests.support.examined import a_node, healthy
 
 
@@ -25,15 +23,13 @@ def test_the_exit_code_says_found_unknown_or_neither() -> None:
     assert exit_code(examine(healthy(nodes=Unread("may not"), definitions=()))) == FAILED
 
 
-async def test_what_is_wrong_is_told_with_its_cure(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await install_definitions(kube)
-    await kube.create(NODES, a_node())
+async def test_what_is_wrong_is_told_with_its_cure(cli: Cli) -> None:
+    await install_definitions(cli.kube)
+    await cli.kube.create(NODES, a_node())
 
-    assert await call(main, api, tmp_path, "--no-probe") == FAILED
+    assert await cli.call(main, "--no-probe") == FAILED
 
-    captured = capsys.readouterr()
+    captured = cli.read()
     assert captured.out.startswith("error (fix this first): FracGPU is not installed")
     assert captured.out.splitlines()[1].startswith("  cure: docs/install.md")
     assert "  so: node gpu-1 has the label fracgpu.io/share=true and no agent" in captured.out
@@ -42,27 +38,23 @@ async def test_what_is_wrong_is_told_with_its_cure(
 
 
 @pytest.mark.parametrize("output", ["json", "yaml"])
-async def test_programs_get_every_check(
-    api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], output: str
-) -> None:
-    assert await call(main, api, tmp_path, "-o", output) == FAILED
+async def test_programs_get_every_check(cli: Cli, output: str) -> None:
+    assert await cli.call(main, "-o", output) == FAILED
 
-    captured = capsys.readouterr()
+    captured = cli.read()
     answer = json.loads(captured.out) if output == "json" else yaml.safe_load(captured.out)
     assert [check["name"] for check in answer["checks"]] == [check.name for check in CHECKS]
     assert "FracGPU is not installed in this cluster" in captured.err
 
 
-async def test_one_check_may_be_made_alone(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await install_definitions(kube)
+async def test_one_check_may_be_made_alone(cli: Cli) -> None:
+    await install_definitions(cli.kube)
 
-    assert await call(main, api, tmp_path, "--check", "nodes", "-o", "name") == FAILED
-    assert capsys.readouterr().out == "check/nodes\n"
+    assert await cli.call(main, "--check", "nodes", "-o", "name") == FAILED
+    assert cli.read().out == "check/nodes\n"
 
-    await kube.create(NODES, a_node())
-    assert await call(main, api, tmp_path, "--check", "nodes") == DONE
+    await cli.kube.create(NODES, a_node())
+    assert await cli.call(main, "--check", "nodes") == DONE
 
 
 async def test_an_api_server_that_does_not_answer_leaves_everything_unknown(

@@ -2,7 +2,6 @@
 
 import json
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,88 +9,76 @@ import pytest
 from cli.commands.explain import main
 from cli.main import CALLED_WRONG, DONE, FAILED
 from fracgpu import names
-from kube.client import KubeClient
 from kube.kinds import CONFIGMAPS, MOVES, NAMESPACES, NODES, PODS
 from process.clock import SystemClock
-from simulator.apiserver.server import ApiServer
 from simulator.demo.definitions import install_definitions
-from tests.cli.live_cluster import NODE, a_pod, bind, call, furnish
+from tests.cli.live_cluster import NODE, Cli, a_pod, bind, furnish
 from tests.support.moves import a_beneficiary, move_body, move_of
 from tests.support.objects import a_pod as a_plain_pod
 
 
-async def test_a_pod_that_does_not_fit_is_exit_code_one_with_what_would_help(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await furnish(kube)
+async def test_a_pod_that_does_not_fit_is_exit_code_one_with_what_would_help(cli: Cli) -> None:
+    await furnish(cli.kube)
     for card in (0, 1):
-        pod = await a_pod(kube, f"chat-{card}", mib=15_000)
-        await bind(kube, pod, card=card, mib=15_000)
-    await a_pod(kube, "waits", mib=12_000)
+        pod = await a_pod(cli.kube, f"chat-{card}", mib=15_000)
+        await bind(cli.kube, pod, card=card, mib=15_000)
+    await a_pod(cli.kube, "waits", mib=12_000)
 
-    assert await call(main, api, tmp_path, "pod", "default/waits") == FAILED
+    assert await cli.call(main, "pod", "default/waits") == FAILED
 
-    out = capsys.readouterr().out
+    out = cli.read().out
     assert out.startswith("default/waits does not fit on the only node\n")
     assert 'at most fracgpu.io/memory: "9000Mi" fits now: gpu-1, card 0' in out
     assert "once default/chat-0 (14.6 GiB) is gone" in out
 
 
-async def test_taking_the_advice_makes_it_fit(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await furnish(kube)
+async def test_taking_the_advice_makes_it_fit(cli: Cli) -> None:
+    await furnish(cli.kube)
     for card in (0, 1):
-        pod = await a_pod(kube, f"chat-{card}", mib=15_000)
-        await bind(kube, pod, card=card, mib=15_000)
-    await a_pod(kube, "waits", mib=12_000)
-    await call(main, api, tmp_path, "default/waits", "--json")
-    answer = json.loads(capsys.readouterr().out)
+        pod = await a_pod(cli.kube, f"chat-{card}", mib=15_000)
+        await bind(cli.kube, pod, card=card, mib=15_000)
+    await a_pod(cli.kube, "waits", mib=12_000)
+    await cli.call(main, "default/waits", "--json")
+    answer = json.loads(cli.read().out)
     (advice,) = [remedy for remedy in answer["remedies"] if remedy["kind"] == "a smaller share"]
 
     mib = int(advice["annotations"][names.MEMORY].removesuffix("Mi"))
-    await a_pod(kube, "advised", mib=mib)
+    await a_pod(cli.kube, "advised", mib=mib)
 
-    assert await call(main, api, tmp_path, "default/advised") == DONE
+    assert await cli.call(main, "default/advised") == DONE
 
 
-async def test_json_says_it_card_by_card(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await furnish(kube)
-    await a_pod(kube, "waits", mib=30_000)
+async def test_json_says_it_card_by_card(cli: Cli) -> None:
+    await furnish(cli.kube)
+    await a_pod(cli.kube, "waits", mib=30_000)
 
-    assert await call(main, api, tmp_path, "default/waits", "--json") == FAILED
+    assert await cli.call(main, "default/waits", "--json") == FAILED
 
-    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    answer: dict[str, Any] = json.loads(cli.read().out)
     assert (answer["fits"], answer["verdict"]) == (False, "does not fit")
     cards = answer["nodes"][0]["cards"]
     assert [card["freeMib"] for card in cards] == [24_000, 24_000]
     assert all("for 30000 MiB" in card["reason"] for card in cards)
 
 
-async def test_a_running_pod_is_exit_code_zero_and_names_its_card(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await furnish(kube)
-    await bind(kube, await a_pod(kube, "chat", mib=9_000), card=1, mib=9_000)
+async def test_a_running_pod_is_exit_code_zero_and_names_its_card(cli: Cli) -> None:
+    await furnish(cli.kube)
+    await bind(cli.kube, await a_pod(cli.kube, "chat", mib=9_000), card=1, mib=9_000)
 
-    assert await call(main, api, tmp_path, "chat") == DONE
+    assert await cli.call(main, "chat") == DONE
 
-    out = capsys.readouterr().out
+    out = cli.read().out
     assert out.startswith(f"default/chat runs on {NODE} since 2026-11-20 11:00:00 UTC\n")
     assert "card 1 NVIDIA A30: 9000 MiB" in out
 
 
-async def test_a_cordoned_node_and_a_full_cpu_are_told(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await furnish(kube)
-    await kube.patch(NODES, NODE, {"spec": {"unschedulable": True}})
-    pod = await a_pod(kube, "waits", mib=1_000)
-    assert await call(main, api, tmp_path, "default/waits") == FAILED
-    assert f"to open it: kubectl uncordon {NODE}" in capsys.readouterr().out
-    await kube.patch(NODES, NODE, {"spec": {"unschedulable": False}})
+async def test_a_cordoned_node_and_a_full_cpu_are_told(cli: Cli) -> None:
+    await furnish(cli.kube)
+    await cli.kube.patch(NODES, NODE, {"spec": {"unschedulable": True}})
+    pod = await a_pod(cli.kube, "waits", mib=1_000)
+    assert await cli.call(main, "default/waits") == FAILED
+    assert f"to open it: kubectl uncordon {NODE}" in cli.read().out
+    await cli.kube.patch(NODES, NODE, {"spec": {"unschedulable": False}})
 
     body = json.loads(json.dumps(pod))
     body["metadata"] = {
@@ -102,38 +89,34 @@ async def test_a_cordoned_node_and_a_full_cpu_are_told(
     resources = body["spec"]["containers"][0]["resources"]
     for part in ("limits", "requests"):
         resources[part] = {**resources[part], "cpu": "65"}
-    await kube.create(PODS, body)
+    await cli.kube.create(PODS, body)
 
-    assert await call(main, api, tmp_path, "default/hungry") == FAILED
-    assert "too little CPU: 64000m free, 65000m asked" in capsys.readouterr().out
+    assert await cli.call(main, "default/hungry") == FAILED
+    assert "too little CPU: 64000m free, 65000m asked" in cli.read().out
 
 
-async def test_gates_and_another_scheduler_are_told(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await furnish(kube)
+async def test_gates_and_another_scheduler_are_told(cli: Cli) -> None:
+    await furnish(cli.kube)
     gates = [{"name": "team/quota"}]
-    await a_pod(kube, "gated", mib=1_000, schedulingGates=gates, schedulerName="theirs")
+    await a_pod(cli.kube, "gated", mib=1_000, schedulingGates=gates, schedulerName="theirs")
 
-    assert await call(main, api, tmp_path, "default/gated") == FAILED
-    out = capsys.readouterr().out
+    assert await cli.call(main, "default/gated") == FAILED
+    out = cli.read().out
     assert "team/quota" in out
     assert "'theirs'; only fracgpu-scheduler asks" in out
 
     words = ("default/gated", "--scheduler-name", "theirs")
-    assert await call(main, api, tmp_path, *words) == FAILED
-    assert "'theirs'" not in capsys.readouterr().out
+    assert await cli.call(main, *words) == FAILED
+    assert "'theirs'" not in cli.read().out
 
 
-async def test_a_pod_that_is_not_there_or_asks_nothing_is_a_wrong_call(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await kube.create(PODS, a_plain_pod("plain"), namespace="default")
+async def test_a_pod_that_is_not_there_or_asks_nothing_is_a_wrong_call(cli: Cli) -> None:
+    await cli.kube.create(PODS, a_plain_pod("plain"), namespace="default")
 
-    assert await call(main, api, tmp_path, "other/plain") == CALLED_WRONG
-    assert "no pod other/plain; did you mean default/plain?" in capsys.readouterr().err
-    assert await call(main, api, tmp_path, "default/plain") == CALLED_WRONG
-    assert "requests no share of a card" in capsys.readouterr().err
+    assert await cli.call(main, "other/plain") == CALLED_WRONG
+    assert "no pod other/plain; did you mean default/plain?" in cli.read().err
+    assert await cli.call(main, "default/plain") == CALLED_WRONG
+    assert "requests no share of a card" in cli.read().err
 
 
 @pytest.mark.parametrize("argv", [[], ["pod"], ["pod", "a/b", "c/d"], ["a/b", "--what"]])
@@ -141,28 +124,28 @@ def test_anything_but_one_pod_is_a_wrong_call(argv: list[str]) -> None:
     assert main(argv) == CALLED_WRONG
 
 
-async def test_explain_asks_with_the_clusters_strategy_and_the_pods_own(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await furnish(kube)
-    await bind(kube, await a_pod(kube, "chat", mib=9_000), card=0, mib=9_000)
-    await kube.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
+async def test_explain_asks_with_the_clusters_strategy_and_the_pods_own(cli: Cli) -> None:
+    await furnish(cli.kube)
+    await bind(cli.kube, await a_pod(cli.kube, "chat", mib=9_000), card=0, mib=9_000)
+    await cli.kube.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
     config = {"name": names.CONFIG_MAP, "namespace": names.SYSTEM_NAMESPACE}
-    await kube.create(CONFIGMAPS, {"metadata": config, "data": {"placement": "strategy: spread"}})
-    await a_pod(kube, "waits", mib=1_000)
-    await a_pod(kube, "packed", mib=1_000, annotations={names.PLACEMENT: "pack"})
+    await cli.kube.create(
+        CONFIGMAPS, {"metadata": config, "data": {"placement": "strategy: spread"}}
+    )
+    await a_pod(cli.kube, "waits", mib=1_000)
+    await a_pod(cli.kube, "packed", mib=1_000, annotations={names.PLACEMENT: "pack"})
 
-    assert await call(main, api, tmp_path, "waits") == DONE
-    assert capsys.readouterr().out.startswith("default/waits fits now: gpu-1, card 1\n")
-    assert await call(main, api, tmp_path, "packed") == DONE
-    assert capsys.readouterr().out.startswith("default/packed fits now: gpu-1, card 0\n")
+    assert await cli.call(main, "waits") == DONE
+    assert cli.read().out.startswith("default/waits fits now: gpu-1, card 1\n")
+    assert await cli.call(main, "packed") == DONE
+    assert cli.read().out.startswith("default/packed fits now: gpu-1, card 0\n")
 
 
 async def test_a_card_that_a_move_holds_is_said_to_be_reserved_and_for_which_replacement(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cli: Cli,
 ) -> None:
-    await furnish(kube)
-    await install_definitions(kube)
+    await furnish(cli.kube)
+    await install_definitions(cli.kube)
     until = SystemClock().now() + timedelta(hours=1)
     for card in (0, 1):
         move = move_of(
@@ -176,25 +159,25 @@ async def test_a_card_that_a_move_holds_is_said_to_be_reserved_and_for_which_rep
         )
         body = move_body(move)
         body["spec"]["reservedUntil"] = until.isoformat()
-        await kube.create(MOVES, body)
-    await a_pod(kube, "other", mib=12_000)
-    await a_pod(kube, "replacement", mib=20_000, owner="owner-1")
-    await a_pod(kube, "sibling", mib=5_000, owner="owner-1")
+        await cli.kube.create(MOVES, body)
+    await a_pod(cli.kube, "other", mib=12_000)
+    await a_pod(cli.kube, "replacement", mib=20_000, owner="owner-1")
+    await a_pod(cli.kube, "sibling", mib=5_000, owner="owner-1")
 
-    assert await call(main, api, tmp_path, "default/other", "--json") == FAILED
-    (node,) = json.loads(capsys.readouterr().out)["nodes"]
+    assert await cli.call(main, "default/other", "--json") == FAILED
+    (node,) = json.loads(cli.read().out)["nodes"]
     assert [card["reason"] for card in node["cards"]] == [
         "too little free memory for 12000 MiB; 20000 MiB reserved for the replacement of "
         f"team-a/web-1 (move move-{card})"
         for card in (0, 1)
     ]
 
-    assert await call(main, api, tmp_path, "default/replacement", "--json") == DONE
-    (node,) = json.loads(capsys.readouterr().out)["nodes"]
+    assert await cli.call(main, "default/replacement", "--json") == DONE
+    (node,) = json.loads(cli.read().out)["nodes"]
     assert [card["chosen"] for card in node["cards"]] == [False, True]
 
-    assert await call(main, api, tmp_path, "default/sibling", "--json") == FAILED
-    (node,) = json.loads(capsys.readouterr().out)["nodes"]
+    assert await cli.call(main, "default/sibling", "--json") == FAILED
+    (node,) = json.loads(cli.read().out)["nodes"]
     assert [card["reason"] for card in node["cards"]] == [
         "cordoned by the rebalancer for pods of this controller, one of which was moved off it",
         "too little free memory for 5000 MiB; 20000 MiB reserved for the replacement of "
@@ -203,25 +186,28 @@ async def test_a_card_that_a_move_holds_is_said_to_be_reserved_and_for_which_rep
 
 
 async def test_a_pod_that_kube_scheduler_keeps_off_a_node_for_its_pods_is_told_why(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cli: Cli,
 ) -> None:
-    await furnish(kube)
-    first = await a_pod(kube, "first", mib=1_000, affinity=ALONE)
-    await bind(kube, first, card=0, mib=1_000)
-    await a_pod(kube, "second", mib=1_000, affinity=ALONE)
-    await a_pod(kube, "third", mib=1_000)
+    await furnish(cli.kube)
+    first = await a_pod(cli.kube, "first", mib=1_000, affinity=ALONE)
+    await bind(cli.kube, first, card=0, mib=1_000)
+    await a_pod(cli.kube, "second", mib=1_000, affinity=ALONE)
+    await a_pod(cli.kube, "third", mib=1_000)
 
     for name, refused in (
-        ("second", "pod anti-affinity; kube-scheduler refuses it: anti-affinity of another pod"),
+        (
+            "second",
+            "pod anti-affinity; kube-scheduler refuses it: anti-affinity of another pod",
+        ),
         ("third", "anti-affinity of another pod"),
     ):
-        assert await call(main, api, tmp_path, name) == FAILED
-        out = capsys.readouterr().out
+        assert await cli.call(main, name) == FAILED
+        out = cli.read().out
         assert f"{NODE}: kube-scheduler refuses it: {refused}; its cards fit" in out
         assert "not evaluated" not in out
 
-    await kube.delete(PODS, "first", namespace="default", grace_s=0)
-    assert await call(main, api, tmp_path, "second") == DONE
+    await cli.kube.delete(PODS, "first", namespace="default", grace_s=0)
+    assert await cli.call(main, "second") == DONE
 
 
 ALONE: dict[str, Any] = {
@@ -238,43 +224,41 @@ ALONE: dict[str, Any] = {
 
 
 async def test_a_pod_is_told_which_move_makes_room_for_it_and_others_for_whom_the_card_is_kept(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cli: Cli,
 ) -> None:
-    await furnish(kube)
-    await install_definitions(kube)
-    big = await a_pod(kube, "big", mib=20_000)
+    await furnish(cli.kube)
+    await install_definitions(cli.kube)
+    big = await a_pod(cli.kube, "big", mib=20_000)
     until = SystemClock().now() + timedelta(hours=1)
     kept = a_beneficiary(f"GPU-{NODE}-0", f"GPU-{NODE}-1", uid=big["metadata"]["uid"])
     move = move_of("move-1", source=(NODE, f"GPU-{NODE}-0"), beneficiary=kept)
     body = move_body(move)
     body["spec"]["beneficiary"]["heldUntil"] = until.isoformat()
-    await kube.create(MOVES, body)
-    await a_pod(kube, "other", mib=1_000)
+    await cli.kube.create(MOVES, body)
+    await a_pod(cli.kube, "other", mib=1_000)
 
-    assert await call(main, api, tmp_path, "other", "--json") == FAILED
-    (node,) = json.loads(capsys.readouterr().out)["nodes"]
+    assert await cli.call(main, "other", "--json") == FAILED
+    (node,) = json.loads(cli.read().out)["nodes"]
     reason = "kept for default/big, for which move move-1 makes room"
     assert [card["reason"] for card in node["cards"]] == [reason, reason]
 
-    assert await call(main, api, tmp_path, "big") == DONE
+    assert await cli.call(main, "big") == DONE
     said = (
         f"move move-1 makes room for it on {NODE}, where cards are kept for it until {until:%H:%M}"
     )
-    assert said in capsys.readouterr().out
+    assert said in cli.read().out
 
 
-async def test_a_warm_card_is_shown_with_the_end_of_that(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await furnish(kube)
+async def test_a_warm_card_is_shown_with_the_end_of_that(cli: Cli) -> None:
+    await furnish(cli.kube)
     until = SystemClock().now() + timedelta(minutes=5)
     entry = {"until": until.isoformat(), "reason": "warm", "effect": "PreferNoSchedule"}
     notes = {names.NODE_CORDONS: json.dumps({f"GPU-{NODE}-0": entry})}
-    await kube.patch(NODES, NODE, {"metadata": {"annotations": notes}})
-    await a_pod(kube, "waits", mib=1_000)
+    await cli.kube.patch(NODES, NODE, {"metadata": {"annotations": notes}})
+    await a_pod(cli.kube, "waits", mib=1_000)
 
-    assert await call(main, api, tmp_path, "waits") == DONE
+    assert await cli.call(main, "waits") == DONE
 
-    out = capsys.readouterr().out
+    out = cli.read().out
     assert "default/waits fits now: gpu-1, card 1\n" in out
     assert f"; warm, so others go first until {until:%H:%M:%S} UTC" in out

@@ -4,7 +4,6 @@ import asyncio
 import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -21,9 +20,8 @@ from fracgpu.state.move_object import (
 )
 from kube.client import KubeClient
 from kube.kinds import MOVES
-from simulator.apiserver.server import ApiServer
 from simulator.demo.definitions import install_definitions
-from tests.cli.live_cluster import call
+from tests.cli.live_cluster import Cli
 from tests.support.moves import move_body, move_of, status_body
 from tests.support.waiting import until_true
 
@@ -52,29 +50,25 @@ FINISHED = MoveStatus(
 )
 
 
-async def test_without_the_resource_it_says_what_to_install(
-    api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_without_the_resource_it_says_what_to_install(cli: Cli) -> None:
     for words in ([], ["--watch"], ["move-1"]):
-        assert await call(main, api, tmp_path, *words) == FAILED
+        assert await cli.call(main, *words) == FAILED
 
-        captured = capsys.readouterr()
+        captured = cli.read()
         assert captured.out == ""
         assert "install deploy/crds/moves.yaml" in captured.err
 
 
-async def test_moves_are_a_table_with_phase_result_and_reason(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await install_definitions(kube)
-    assert await call(main, api, tmp_path) == DONE
-    assert capsys.readouterr().out == "no moves so far\n"
-    await a_move(kube, "one", status=FINISHED)
-    await a_move(kube, "two")
+async def test_moves_are_a_table_with_phase_result_and_reason(cli: Cli) -> None:
+    await install_definitions(cli.kube)
+    assert await cli.call(main) == DONE
+    assert cli.read().out == "no moves so far\n"
+    await a_move(cli.kube, "one", status=FINISHED)
+    await a_move(cli.kube, "two")
 
-    assert await call(main, api, tmp_path) == DONE
+    assert await cli.call(main) == DONE
 
-    head, *rows = capsys.readouterr().out.splitlines()
+    head, *rows = cli.read().out.splitlines()
     assert head.split() == ["NAME", "POD", "FROM", "TO", "PHASE", "RESULT", "AGE", "REASON"]
     by_name = {row.split()[0]: row.split() for row in rows}
     assert by_name["one"][1:6] == [
@@ -84,40 +78,32 @@ async def test_moves_are_a_table_with_phase_result_and_reason(
     assert by_name["two"][-3:] == ["card", "busy", "91%"]
 
 
-async def test_one_move_is_shown_with_every_phase_by_its_name_or_its_pods(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await install_definitions(kube)
-    await a_move(kube, "one", status=FINISHED)
-    await a_move(kube, "two")
+async def test_one_move_is_shown_with_every_phase_by_its_name_or_its_pods(cli: Cli) -> None:
+    await install_definitions(cli.kube)
+    await a_move(cli.kube, "one", status=FINISHED)
+    await a_move(cli.kube, "two")
 
     for name in ("one", "pod-of-one"):
-        assert await call(main, api, tmp_path, name) == DONE
+        assert await cli.call(main, name) == DONE
 
-        out = capsys.readouterr().out
+        out = cli.read().out
         assert out.startswith("team-a/pod-of-one: Done, relieved\n")
         assert "web-9 on node-2 GPU-target" in out
         assert "gain 7.5 points" in out
         assert "2026-01-01 12:01:00  Surging  released" in out
         assert "two" not in out
-    assert await call(main, api, tmp_path, "three") == FAILED
-    assert "no move is named 'three'" in capsys.readouterr().err
+    assert await cli.call(main, "three") == FAILED
+    assert "no move is named 'three'" in cli.read().err
 
 
 @pytest.mark.parametrize("flag", [["--json"], ["-o", "json"]])
-async def test_json_is_what_the_api_server_has(
-    api: ApiServer,
-    kube: KubeClient,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    flag: list[str],
-) -> None:
-    await install_definitions(kube)
-    await a_move(kube, "one", status=FINISHED)
+async def test_json_is_what_the_api_server_has(cli: Cli, flag: list[str]) -> None:
+    await install_definitions(cli.kube)
+    await a_move(cli.kube, "one", status=FINISHED)
 
-    assert await call(main, api, tmp_path, *flag) == DONE
+    assert await cli.call(main, *flag) == DONE
 
-    (move,) = json.loads(capsys.readouterr().out)
+    (move,) = json.loads(cli.read().out)
     assert move["metadata"]["name"] == "one"
     assert move["spec"]["pod"]["name"] == "pod-of-one"
     assert [passed["phase"] for passed in move["status"]["transitions"]] == [

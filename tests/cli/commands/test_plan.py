@@ -17,10 +17,8 @@ from kube.client import KubeClient
 from kube.kinds import CONFIGMAPS, PODS
 from kube.objects import decode_object
 from process.clock import SystemClock
-from simulator.apiserver.server import ApiServer
-from simulator.demo.definitions import install_definitions
 from simulator.envtest.prometheus import RealPrometheus
-from tests.cli.live_cluster import call
+from tests.cli.live_cluster import Cli
 from tests.support.backfill import Past, steady, wavering, write_blocks
 from tests.support.moving import NAMESPACE, make_cluster
 from tests.support.rebalancing import COOL_CARD, HOT_CARD
@@ -67,17 +65,14 @@ async def configure(kube: KubeClient, **keys: str) -> None:
     await kube.create(CONFIGMAPS, body)
 
 
-async def test_every_pod_of_a_hot_card_has_its_move_or_the_rule_that_holds_it(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await make_cluster(kube)
-    await install_definitions(kube)
-    before = (await kube.list(PODS)).resource_version
-    async with a_past_hour(tmp_path / "prom", kube) as prometheus:
-        capsys.readouterr()
-        code = await call(main, api, tmp_path, "--prometheus-url", prometheus.url)
+async def test_every_pod_of_a_hot_card_has_its_move_or_the_rule_that_holds_it(cli: Cli) -> None:
+    await make_cluster(cli.kube)
+    before = (await cli.kube.list(PODS)).resource_version
+    async with a_past_hour(cli.folder / "prom", cli.kube) as prometheus:
+        cli.read()
+        code = await cli.call(main, "--prometheus-url", prometheus.url)
 
-    out = capsys.readouterr().out
+    out = cli.read().out
     assert code == DONE, out
     lines = out.splitlines()
     assert lines[0].startswith("mode dryRun (moves are only reported), aggressiveness 3; 100%")
@@ -87,19 +82,18 @@ async def test_every_pod_of_a_hot_card_has_its_move_or_the_rule_that_holds_it(
     assert {move.split()[1], stay.split()[1]} == {"ml/pod-a", "ml/pod-b"}
     assert "-> n2/0 (gain " in move
     assert "moving another pod off the card relieves more" in stay
-    assert (await kube.list(PODS)).resource_version == before  # nothing was written
+    assert (await cli.kube.list(PODS)).resource_version == before  # nothing was written
 
 
 async def test_a_cool_card_that_was_not_measured_for_long_enough_is_named_as_the_reason(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cli: Cli,
 ) -> None:
-    await make_cluster(kube)
-    await install_definitions(kube)
-    async with a_past_hour(tmp_path / "prom", kube, cool_since_s=1500) as prometheus:
-        capsys.readouterr()
-        code = await call(main, api, tmp_path, "--prometheus-url", prometheus.url)
+    await make_cluster(cli.kube)
+    async with a_past_hour(cli.folder / "prom", cli.kube, cool_since_s=1500) as prometheus:
+        cli.read()
+        code = await cli.call(main, "--prometheus-url", prometheus.url)
 
-    out = capsys.readouterr().out
+    out = cli.read().out
     assert code == DONE, out
     held = [line for line in out.splitlines() if line.startswith("  stay ")]
     assert len(held) == 2, out
@@ -112,17 +106,14 @@ async def test_a_cool_card_that_was_not_measured_for_long_enough_is_named_as_the
         ), line
 
 
-async def test_what_blocks_everything_is_named_and_what_would_happen_without_it(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await make_cluster(kube)
-    await install_definitions(kube)
-    await configure(kube, rebalancer="mode: active\npaused: true", placement="strategy: pack")
-    async with a_past_hour(tmp_path / "prom", kube) as prometheus:
-        capsys.readouterr()
-        code = await call(main, api, tmp_path, "--prometheus-url", prometheus.url, "-o", "json")
-        answer: Mapping[str, Any] = json.loads(capsys.readouterr().out)
-        text = await call(main, api, tmp_path, "--prometheus-url", prometheus.url)
+async def test_what_blocks_everything_is_named_and_what_would_happen_without_it(cli: Cli) -> None:
+    await make_cluster(cli.kube)
+    await configure(cli.kube, rebalancer="mode: active\npaused: true", placement="strategy: pack")
+    async with a_past_hour(cli.folder / "prom", cli.kube) as prometheus:
+        cli.read()
+        code = await cli.call(main, "--prometheus-url", prometheus.url, "-o", "json")
+        answer: Mapping[str, Any] = json.loads(cli.read().out)
+        text = await cli.call(main, "--prometheus-url", prometheus.url)
 
     assert (code, text) == (DONE, DONE)
     assert (answer["mode"], answer["trustedRatio"]) == ("active", 1.0)
@@ -131,72 +122,60 @@ async def test_what_blocks_everything_is_named_and_what_would_happen_without_it(
     (card,) = answer["hotCards"]
     assert (card["name"], card["blockedBy"], len(card["moves"])) == ("n1/0", "paused", 1)
     assert card["moves"][0]["to"] == "n2/0"
-    assert "not now: the rebalancer is paused; without that:" in capsys.readouterr().out
+    assert "not now: the rebalancer is paused; without that:" in cli.read().out
 
 
-async def test_a_candidate_file_is_used_instead_of_the_configmap(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await make_cluster(kube)
-    await install_definitions(kube)
-    await configure(kube, rebalancer="hotRatio: 0.97")
-    candidate = tmp_path / "candidate.yaml"
+async def test_a_candidate_file_is_used_instead_of_the_configmap(cli: Cli) -> None:
+    await make_cluster(cli.kube)
+    await configure(cli.kube, rebalancer="hotRatio: 0.97")
+    candidate = cli.folder / "candidate.yaml"
     candidate.write_text("minPodBusyRatio: 0.5")
-    async with a_past_hour(tmp_path / "prom", kube) as prometheus:
-        capsys.readouterr()
+    async with a_past_hour(cli.folder / "prom", cli.kube) as prometheus:
+        cli.read()
         words = ("--prometheus-url", prometheus.url)
-        assert await call(main, api, tmp_path, *words) == DONE
-        assert "no card is hot" in capsys.readouterr().out
-        assert await call(main, api, tmp_path, *words, "--config", str(candidate)) == DONE
-        out = capsys.readouterr().out
+        assert await cli.call(main, *words) == DONE
+        assert "no card is hot" in cli.read().out
+        assert await cli.call(main, *words, "--config", str(candidate)) == DONE
+        out = cli.read().out
         assert "stay ml/pod-a: it uses too little to matter" in out
         assert "move ml/pod-b" in out
         candidate.write_text("hotRatio: 80")
-        assert await call(main, api, tmp_path, *words, "--config", str(candidate)) == FAILED
-        assert "hotRatio is 80; want a number from 0.2 to 1" in capsys.readouterr().err
+        assert await cli.call(main, *words, "--config", str(candidate)) == FAILED
+        assert "hotRatio is 80; want a number from 0.2 to 1" in cli.read().err
 
 
-async def test_a_configmap_with_a_mistake_is_named_and_nothing_is_guessed(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await make_cluster(kube)
-    await install_definitions(kube)
-    await configure(kube, rebalancer="hotRatios: 1")
+async def test_a_configmap_with_a_mistake_is_named_and_nothing_is_guessed(cli: Cli) -> None:
+    await make_cluster(cli.kube)
+    await configure(cli.kube, rebalancer="hotRatios: 1")
 
-    assert await call(main, api, tmp_path, "--prometheus-url", "http://127.0.0.1:9") == FAILED
+    assert await cli.call(main, "--prometheus-url", "http://127.0.0.1:9") == FAILED
 
-    err = capsys.readouterr().err
+    err = cli.read().err
     assert "ConfigMap fracgpu-system/fracgpu-config: hotRatios is not a key here" in err
 
 
-async def test_without_an_answer_of_prometheus_it_says_so(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await make_cluster(kube)
-    await install_definitions(kube)
+async def test_without_an_answer_of_prometheus_it_says_so(cli: Cli) -> None:
+    await make_cluster(cli.kube)
 
-    assert await call(main, api, tmp_path, "--prometheus-url", "http://127.0.0.1:9") == FAILED
+    assert await cli.call(main, "--prometheus-url", "http://127.0.0.1:9") == FAILED
 
-    assert "fracgpu plan: unreachable: " in capsys.readouterr().err
+    assert "fracgpu plan: unreachable: " in cli.read().err
 
 
 async def test_without_the_resource_for_moves_past_ones_are_unknown_and_it_says_so(
-    api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cli: Cli,
 ) -> None:
-    assert await call(main, api, tmp_path, "--prometheus-url", "http://127.0.0.1:9") == FAILED
+    assert await cli.call(main, "--prometheus-url", "http://127.0.0.1:9") == FAILED
 
-    assert "moves.fracgpu.io is not installed" in capsys.readouterr().err
+    assert "moves.fracgpu.io is not installed" in cli.read().err
 
 
-async def test_without_an_address_of_prometheus_it_says_where_it_looked(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await make_cluster(kube)
-    await install_definitions(kube)
+async def test_without_an_address_of_prometheus_it_says_where_it_looked(cli: Cli) -> None:
+    await make_cluster(cli.kube)
 
-    assert await call(main, api, tmp_path) == FAILED
+    assert await cli.call(main) == FAILED
 
-    error = capsys.readouterr().err
+    error = cli.read().err
     assert "fracgpu plan: no --prometheus-url, and there is no Deployment fracgpu-system/" in error
 
 

@@ -10,12 +10,10 @@ import pytest
 from cli.commands.rebalance import main
 from cli.main import CALLED_WRONG, DONE, FAILED
 from fracgpu import names
-from kube.client import KubeClient
 from kube.kinds import CONFIGMAPS, NAMESPACES
 from process.clock import SystemClock
-from simulator.apiserver.server import ApiServer
 from simulator.envtest.prometheus import RealPrometheus
-from tests.cli.live_cluster import call
+from tests.cli.live_cluster import Cli
 from tests.support.backfill import write_blocks
 from tests.support.recorded import REPLICAS, recorded_series
 
@@ -36,21 +34,19 @@ async def recorded(folder: Path, *, left_out: str = "") -> AsyncIterator[str]:
         yield prometheus.url
 
 
-async def test_a_candidate_is_shown_beside_the_present_configuration(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await kube.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
+async def test_a_candidate_is_shown_beside_the_present_configuration(cli: Cli) -> None:
+    await cli.kube.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
     meta = {"name": names.CONFIG_MAP, "namespace": names.SYSTEM_NAMESPACE}
-    await kube.create(CONFIGMAPS, {"metadata": meta, "data": {"rebalancer": "hotRatio: 0.99"}})
-    candidate = tmp_path / "candidate.yaml"
+    await cli.kube.create(CONFIGMAPS, {"metadata": meta, "data": {"rebalancer": "hotRatio: 0.99"}})
+    candidate = cli.folder / "candidate.yaml"
     candidate.write_text("mode: active\naggressiveness: 4\n")
     words = ["replay", "--from", "3h", "--config", str(candidate)]
-    async with recorded(tmp_path / "prom") as url:
-        capsys.readouterr()
-        assert await call(main, api, tmp_path, *words, "--prometheus-url", url, "--moves") == DONE
-        text = capsys.readouterr()
-        assert await call(main, api, tmp_path, *words, "--prometheus-url", url, "--json") == DONE
-        answer = json.loads(capsys.readouterr().out)
+    async with recorded(cli.folder / "prom") as url:
+        cli.read()
+        assert await cli.call(main, *words, "--prometheus-url", url, "--moves") == DONE
+        text = cli.read()
+        assert await cli.call(main, *words, "--prometheus-url", url, "--json") == DONE
+        answer = json.loads(cli.read().out)
 
     head, *rows = text.out.splitlines()[1:]
     assert head.split() == ["nothing", "moved", "present", "candidate"]
@@ -66,27 +62,23 @@ async def test_a_candidate_is_shown_beside_the_present_configuration(
     assert answer["frames"] == pytest.approx(180, abs=2)
 
 
-async def test_what_was_not_recorded_is_named(
-    api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async with recorded(tmp_path / "prom", left_out="fracgpu_pod_gpu_memory_limit_mib") as url:
+async def test_what_was_not_recorded_is_named(cli: Cli) -> None:
+    async with recorded(cli.folder / "prom", left_out="fracgpu_pod_gpu_memory_limit_mib") as url:
         words = ["replay", "--prometheus-url", url]
-        assert await call(main, api, tmp_path, *words, "--from", "2h") == FAILED
-        assert "no series fracgpu_pod_gpu_memory_limit_mib from " in capsys.readouterr().err
+        assert await cli.call(main, *words, "--from", "2h") == FAILED
+        assert "no series fracgpu_pod_gpu_memory_limit_mib from " in cli.read().err
         long_ago = ["--from", "2020-01-01", "--to", "2020-01-02"]
-        assert await call(main, api, tmp_path, *words, *long_ago) == FAILED
-        assert "no series fracgpu_card_memory_shareable_mib from 2020" in capsys.readouterr().err
+        assert await cli.call(main, *words, *long_ago) == FAILED
+        assert "no series fracgpu_card_memory_shareable_mib from 2020" in cli.read().err
 
 
-async def test_a_prometheus_that_is_gone_and_a_bad_candidate_are_told(
-    api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_prometheus_that_is_gone_and_a_bad_candidate_are_told(cli: Cli) -> None:
     words = ["replay", "--from", "1h", "--prometheus-url", "http://127.0.0.1:9"]
-    assert await call(main, api, tmp_path, *words) == FAILED
-    assert "fracgpu rebalance replay: unreachable" in capsys.readouterr().err
-    (tmp_path / "bad.yaml").write_text("hotRatio: 80")
-    assert await call(main, api, tmp_path, *words, "--config", str(tmp_path / "bad.yaml")) == FAILED
-    assert "bad.yaml: hotRatio is 80; want a number" in capsys.readouterr().err
+    assert await cli.call(main, *words) == FAILED
+    assert "fracgpu rebalance replay: unreachable" in cli.read().err
+    (cli.folder / "bad.yaml").write_text("hotRatio: 80")
+    assert await cli.call(main, *words, "--config", str(cli.folder / "bad.yaml")) == FAILED
+    assert "bad.yaml: hotRatio is 80; want a number" in cli.read().err
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,7 @@ import pytest
 
 from cli.commands.simulate import main
 from cli.main import CALLED_WRONG, DONE, FAILED
-from kube.client import KubeClient
-from simulator.apiserver.server import ApiServer
-from tests.cli.live_cluster import a_pod, call, furnish
+from tests.cli.live_cluster import Cli, a_pod, furnish
 from tests.simulator.replay.trace import NODES, PODS
 
 
@@ -105,26 +103,22 @@ def test_the_curves_are_plotted_in_a_file(trace: Path) -> None:
     assert picture.read_text().startswith("<svg ")
 
 
-async def test_a_live_cluster_is_replayed_with_its_own_pods(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await furnish(kube)
+async def test_a_live_cluster_is_replayed_with_its_own_pods(cli: Cli) -> None:
+    await furnish(cli.kube)
     for number in range(3):
-        await a_pod(kube, f"p{number}", mib=9_000)
+        await a_pod(cli.kube, f"p{number}", mib=9_000)
 
-    assert await call(main, api, tmp_path, "--live", "--policy", "pack") == DONE
+    assert await cli.call(main, "--live", "--policy", "pack") == DONE
 
-    assert "1 node with 2 cards, a workload of 3 pods" in capsys.readouterr().out
+    assert "1 node with 2 cards, a workload of 3 pods" in cli.read().out
 
 
-async def test_a_live_cluster_without_pods_has_nothing_to_replay(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await furnish(kube)
+async def test_a_live_cluster_without_pods_has_nothing_to_replay(cli: Cli) -> None:
+    await furnish(cli.kube)
 
-    assert await call(main, api, tmp_path, "--live") == FAILED
+    assert await cli.call(main, "--live") == FAILED
 
-    assert "no pod requests a card" in capsys.readouterr().err
+    assert "no pod requests a card" in cli.read().err
 
 
 def test_a_pod_list_without_a_node_list_beside_it_is_told_to_name_one(

@@ -16,10 +16,8 @@ from cli.commands.uninstall import (
 from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.removal import FoundObject, Left, RemovalPlan
 from fracgpu.cards.node_marks import NodeMarks
-from kube.client import KubeClient
 from kube.kinds import CLUSTER_ROLES, NAMESPACES, ROLE_BINDINGS
-from simulator.apiserver.server import ApiServer
-from tests.cli.live_cluster import call
+from tests.cli.live_cluster import Cli
 
 
 def test_the_plan_names_every_object_and_says_what_becomes_of_running_pods() -> None:
@@ -30,6 +28,7 @@ def test_the_plan_names_every_object_and_says_what_becomes_of_running_pods() -> 
             FoundObject(kind=ROLE_BINDINGS, name="reader", namespace="kube-system"),
         ],
         namespaces=["fracgpu-system"],
+        shared={"apps": ["Deployment web"]},
         pods=[f"ml/p{n}" for n in range(22)],
     )
 
@@ -40,6 +39,7 @@ def test_the_plan_names_every_object_and_says_what_becomes_of_running_pods() -> 
         "ClusterRole fracgpu-webhook",
         "RoleBinding kube-system/reader",
         "Namespace fracgpu-system, with everything in it",
+        "Namespace apps stays, because not everything in it is FracGPU's: Deployment web",
     ]
     assert pods.startswith("22 pods with cards: each keeps them until it ends")
     assert pods.endswith("ml/p19 and 2 more")
@@ -109,6 +109,7 @@ def test_programs_read_the_plan_and_what_is_left_as_json() -> None:
             {"kind": "RoleBinding", "namespace": "kube-system", "name": "reader"},
         ],
         "namespaces": ["fracgpu-system"],
+        "sharedNamespaces": {},
         "pods": ["ml/p0"],
         "moved": ["ml/p1"],
     }
@@ -132,10 +133,8 @@ def test_names_are_those_of_kubectl() -> None:
     ]
 
 
-async def test_nothing_is_changed_and_the_plan_is_printed_as_json(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await kube.create(
+async def test_nothing_is_changed_and_the_plan_is_printed_as_json(cli: Cli) -> None:
+    await cli.kube.create(
         NAMESPACES,
         {
             "metadata": {
@@ -145,9 +144,9 @@ async def test_nothing_is_changed_and_the_plan_is_printed_as_json(
         },
     )
 
-    assert await call(main, api, tmp_path, "-o", "json") == DONE
+    assert await cli.call(main, "-o", "json") == DONE
 
-    answer = json.loads(capsys.readouterr().out)
+    answer = json.loads(cli.read().out)
     assert answer["found"]["namespaces"] == ["fracgpu-system"]
     assert answer["left"] is None
-    assert await kube.get(NAMESPACES, "fracgpu-system")
+    assert await cli.kube.get(NAMESPACES, "fracgpu-system")

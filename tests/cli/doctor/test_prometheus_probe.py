@@ -33,8 +33,8 @@ async def asked(
     *, url: str = URL, answer: Any = ANSWER, status: int = 200
 ) -> tuple[PrometheusFact | Unread, ScriptedServer]:
     async def handler(request: web.Request) -> web.Response:
-        if request.path.endswith("/deployments/fracgpu-rebalancer"):
-            return web.json_response(a_deployment(url))
+        if request.path.endswith("/deployments"):
+            return web.json_response({"metadata": {}, "items": [a_deployment(url)]})
         return web.json_response(answer, status=status)
 
     async with a_server(handler) as server, connect_to(server.url) as client:

@@ -14,7 +14,7 @@ from deviceplugin.container.mps import MpsDaemons
 from deviceplugin.container.spec_builder import MpsError
 from fracgpu.cards.card import CardUuid
 from process.clock import SystemClock
-from tests.support.stand_ins import MPS_CONTROL, a_program
+from tests.support.nvml import MPS_CONTROL, a_program
 from tests.support.waiting import until_true
 
 A, B = CardUuid("GPU-a"), CardUuid("GPU-b")

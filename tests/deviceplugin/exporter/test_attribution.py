@@ -1,11 +1,17 @@
 """From a pid to a pod: every cgroup layout that nodes are known to have."""
 
+import json
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from deviceplugin.exporter.attribution import Attribution, Owner, owner_in_cgroup
+from tests.support.cgroups import a_group, a_sleeper, hierarchy, join, program
+from tests.support.nvml import ROOT
 
 UID = "8f3c1d2e-0a1b-4c5d-8e9f-0123456789ab"
 SYSTEMD_UID = UID.replace("-", "_")
@@ -121,3 +127,165 @@ def test_the_machines_own_proc_can_be_read() -> None:
     pid = os.getpid()
 
     assert set(Attribution(Path("/proc")).owners([pid])) == {pid}
+
+
+PROC = Path("/proc")
+OTHER_UID = "11111111-2222-3333-4444-555555555555"
+
+CGROUPFS = f"kubepods/burstable/pod{UID}/{CID}"
+SYSTEMD = (
+    "kubepods.slice/kubepods-burstable.slice/"
+    f"kubepods-burstable-pod{SYSTEMD_UID}.slice/cri-containerd-{CID}.scope"
+)
+LAYOUTS = {
+    "cgroupfs": CGROUPFS,
+    "cgroupfs-guaranteed": f"kubepods/pod{UID}/{CID}",
+    "systemd": SYSTEMD,
+    "systemd-crio": f"kubepods.slice/kubepods-pod{SYSTEMD_UID}.slice/crio-{CID}.scope/container",
+    "nested": f"kubepods/pod{OTHER_UID}/{'d' * 64}/kubelet/{CGROUPFS}",
+    "inner-systemd": f"{SYSTEMD}/system.slice/cron.service",
+}
+
+both_versions = pytest.mark.parametrize("version", [1, 2])
+
+
+@both_versions
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_process_in_a_pods_group_is_the_pods(version: int, layout: str) -> None:
+    with a_group(hierarchy(version), LAYOUTS[layout]) as group, a_sleeper() as process:
+        attribution = Attribution(PROC)
+        before = attribution.owners([process.pid])
+        join(group, process.pid)
+
+        # Read too early, while a runtime starts it: that it had no owner is not cached.
+        assert before == {process.pid: None}
+        assert attribution.owners([process.pid]) == {process.pid: OWNER}
+
+
+@both_versions
+def test_a_child_of_a_container_is_the_containers(version: int) -> None:
+    with a_group(hierarchy(version), SYSTEMD) as group, a_sleeper(program("setsid"), "-w") as shell:
+        join(group, shell.pid)
+        with a_sleeper() as outside:
+            owners = Attribution(PROC).owners([shell.pid, outside.pid, os.getpid()])
+
+    assert owners == {shell.pid: OWNER, outside.pid: None, os.getpid(): None}
+
+
+@both_versions
+def test_from_a_cgroup_namespace_of_ones_own_others_are_seen_and_oneself_is_nobody(
+    version: int,
+) -> None:
+    unshare = program("unshare")
+    agent = f"kubepods.slice/kubepods-pod{OTHER_UID.replace('-', '_')}.slice/agent.scope"
+    script = (
+        "import json, os, sys; from pathlib import Path;"
+        "from deviceplugin.exporter.attribution import Attribution;"
+        "pids = [int(sys.argv[1]), os.getpid()];"
+        "owners = Attribution(Path('/proc')).owners(pids);"
+        "text = Path(f'/proc/{pids[0]}/cgroup').read_text();"
+        "print(json.dumps([[o and [o.pod_uid, o.container_id] for o in map(owners.get, pids)],"
+        " '/../' in text]))"
+    )
+    root = hierarchy(version)
+    with a_group(root, SYSTEMD) as group, a_group(root, agent) as own, a_sleeper() as process:
+        join(group, process.pid)
+        enter = f'echo $$ > "{own}/cgroup.procs" && exec "$@"'
+        answer = subprocess.run(  # noqa: S603 - our own words
+            ["/bin/sh", "-c", enter, "sh", unshare, "-C", sys.executable, "-c", script,
+             str(process.pid)],
+            capture_output=True, text=True, check=False, cwd=ROOT, env={**os.environ},
+        )  # fmt: skip
+        if "unshare" in answer.stderr:
+            pytest.skip(f"no cgroup namespaces here: {answer.stderr.strip()}")
+
+    assert answer.returncode == 0, answer.stderr
+    owners, from_below = json.loads(answer.stdout)
+    assert owners == [[UID, CID], None]
+    assert from_below
+
+
+@both_versions
+def test_a_process_in_a_pid_namespace_is_found_by_its_pid_on_the_host(version: int) -> None:
+    unshare = program("unshare")
+    with (
+        a_group(hierarchy(version), CGROUPFS) as group,
+        a_sleeper(unshare, "--pid", "--fork", "--kill-child") as parent,
+    ):
+        inner = _only_child(parent.pid)
+        join(group, inner)
+
+        assert Attribution(PROC).owners([inner, 1]) == {inner: OWNER, 1: None}
+
+
+@both_versions
+def test_a_dead_process_that_nobody_waited_for_stays_the_pods_once_it_was_seen(
+    version: int,
+) -> None:
+    with a_group(hierarchy(version), CGROUPFS) as group, a_sleeper() as process:
+        join(group, process.pid)
+        attribution = Attribution(PROC)
+        attribution.owners([process.pid])
+        process.kill()
+        _wait_state(process.pid, "Z")
+
+        assert attribution.owners([process.pid]) == {process.pid: OWNER}
+
+        process.wait()
+        assert attribution.owners([process.pid]) == {process.pid: None}
+
+
+def test_a_pid_that_the_kernel_gives_again_is_not_mistaken_for_the_one_before() -> None:
+    with a_group(hierarchy(2 if _has_v2() else 1), CGROUPFS) as group:
+        attribution = Attribution(PROC)
+        for _ in range(40):
+            with a_sleeper() as first:
+                join(group, first.pid)
+                assert attribution.owners([first.pid]) == {first.pid: OWNER}
+                _wait_tick(first.pid)
+            _next_pid(first.pid)
+            with a_sleeper() as second:
+                if second.pid == first.pid:
+                    assert attribution.owners([second.pid]) == {second.pid: None}
+                    return
+    pytest.skip("the kernel would not give the same pid again")
+
+
+def _has_v2() -> bool:
+    return "cgroup2" in Path("/proc/mounts").read_text()
+
+
+def _only_child(pid: int) -> int:
+    file = PROC / str(pid) / "task" / str(pid) / "children"
+    until_s = time.monotonic() + 5
+    while time.monotonic() < until_s:
+        children = file.read_text().split()
+        if children:
+            return int(children[0])
+        time.sleep(0.01)
+    pytest.skip("no child in a pid namespace: are they forbidden here?")
+
+
+def _wait_state(pid: int, state: str) -> None:
+    until_s = time.monotonic() + 5
+    while (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != state:
+        assert time.monotonic() < until_s, f"{pid} is not in state {state}"
+        time.sleep(0.01)
+
+
+def _next_pid(pid: int) -> None:
+    """Set the kernel's counter so that the next process gets *pid*."""
+    try:
+        Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1))
+    except OSError as error:
+        pytest.skip(f"cannot choose the next pid: {error}")
+
+
+def _wait_tick(pid: int) -> None:
+    """Wait until a process started now would have another start time than *pid* has."""
+    started = int((PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[19])
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    until_s = time.monotonic() + 5
+    while float((PROC / "uptime").read_text().split()[0]) * ticks_per_s < started + 2:
+        assert time.monotonic() < until_s
+        time.sleep(0.01)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -123,12 +123,20 @@ async def test_prometheus_knows_every_family_with_its_type_and_unit_and_answers_
         a_busy_node(api, kube, tmp_path, dialect) as node,
         scraped(node, tmp_path / "prometheus") as prometheus,
     ):
+        classic = dialect is not DcgmNaming.DCGM_4_9
+        questions = (*OURS, *(NVIDIA_12239 + OURS_CLASSIC if classic else ()))
+        answers: dict[str, list[dict[str, Any]]] = {}
+
+        async def all_are_answered() -> bool:
+            for query in questions:
+                answers[query] = answers.get(query) or await ask(prometheus, query)
+            return all(answers.values())
+
+        with suppress(AssertionError):  # which ones are not is said below
+            await until(all_are_answered, what="every panel has data", limit_s=30)
         metadata = (await prometheus.get("/api/v1/metadata"))["data"]
         families = await prometheus.get("/api/v1/label/__name__/values")
         series = {name for name in families["data"] if name.startswith("DCGM_")}
-        classic = dialect is not DcgmNaming.DCGM_4_9
-        questions = (*OURS, *(NVIDIA_12239 + OURS_CLASSIC if classic else ()))
-        answers = {query: await ask(prometheus, query) for query in questions}
         by_pod = await ask(prometheus, 'count by (pod) ({__name__=~"DCGM_FI_.*"})')
         host = "Hostname" if dialect is DcgmNaming.CLASSIC else "hostname"
         hosts = await ask(prometheus, f'count by ({host}, node) ({{__name__=~"DCGM_.*"}})')

@@ -1,8 +1,9 @@
 """One container start from its slot ids to a CDI spec, or to an error that names the cause."""
 
 import asyncio
+import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -136,7 +137,7 @@ async def a_rig(
     known: Mapping[PodKey, PodInfo] | None = None,
     listed: bool = True,
     slow: "SlowFolder | None" = None,
-    store: SpecStore | None = None,
+    stores: Sequence[SpecStore] = (),
     turns: Turns | None = None,
 ) -> Rig:
     both = a_card("GPU-a"), a_card("GPU-b", index=1)
@@ -155,7 +156,7 @@ async def a_rig(
         lookup=PodLookup(api, lambda: memory, timeout_s=1.0),
         containers=runtime,
         builder=ContainerSpecBuilder(NvidiaCdiSpecs([])),
-        locations=OneLocation(store or cdi),
+        locations=OneLocation(*(stores or [cdi])),
         clock=clock,
         metrics=DevicePluginMetrics(registry),
         on_prepared=prepared.append,
@@ -329,11 +330,19 @@ async def test_a_leftover_spec_of_these_ids_is_overwritten(tmp_path: Path) -> No
     assert "GPU-wrong" not in text
 
 
+def age(folder: Path, clock: VirtualClock, *, by_s: float) -> None:
+    """Let the files in *folder* be written this long ago."""
+    then_s = clock.now().timestamp() - by_s
+    for file in folder.iterdir():
+        os.utime(file, (then_s, then_s))
+
+
 async def test_specs_that_nobody_holds_are_removed_and_held_ones_kept(tmp_path: Path) -> None:
     rig = await a_rig(tmp_path)
     rig.kubelet.answer = (a_holder(), a_holder("other", ids="s2"))
     for ids in ("s2", "s3"):
         rig.folder.write(CdiSpec(name=device_name({ids})))
+    age(tmp_path, rig.clock, by_s=121)
 
     await rig.pre_start.prepare(S1)
 
@@ -349,16 +358,30 @@ async def test_a_spec_just_written_is_kept_while_the_runtime_may_still_want_it(
 
     await rig.pre_start.clean()
     soon = rig.folder.names()
-    await rig.clock.advance(121)
+    age(tmp_path, rig.clock, by_s=121)
     await rig.pre_start.clean()
 
     assert soon == {device_name(S1)}
     assert rig.folder.names() == frozenset()
 
 
+async def test_nor_does_the_next_agent_remove_what_the_last_one_has_just_written(
+    tmp_path: Path,
+) -> None:
+    last, following = await a_rig(tmp_path), await a_rig(tmp_path)
+    await last.pre_start.prepare(S1)
+    following.kubelet.answer = ()  # as for an init container, which kubelet does not list
+    age(tmp_path, following.clock, by_s=119)
+
+    await following.pre_start.clean()
+
+    assert following.folder.names() == {device_name(S1)}
+
+
 async def test_cleaning_without_a_kubelet_leaves_everything(tmp_path: Path) -> None:
     rig = await a_rig(tmp_path)
     rig.folder.write(CdiSpec(name="old"))
+    age(tmp_path, rig.clock, by_s=121)
     rig.kubelet.answer = PodResourcesError("gone")
 
     await rig.pre_start.clean()
@@ -384,6 +407,7 @@ async def test_a_start_that_asked_kubelet_earlier_does_not_take_away_what_anothe
         start = group.create_task(rig.pre_start.prepare(S1))
         await until_true(lambda: name in slow.names(), what="the spec is written")
         rig.kubelet.answer = ()  # what kubelet answered before it allocated these ids
+        age(tmp_path, rig.clock, by_s=121)  # of a clock that was set forward meanwhile
         await rig.pre_start.clean()
         kept = slow.names()
         slow.may_return.set()
@@ -392,9 +416,9 @@ async def test_a_start_that_asked_kubelet_earlier_does_not_take_away_what_anothe
     assert kept == {name}
 
 
-async def a_rig_with_one_slot_for_two(folder: Path, *, store: SpecStore | None = None) -> Rig:
+async def a_rig_with_one_slot_for_two(folder: Path, *, stores: Sequence[SpecStore] = ()) -> Rig:
     """Kubelet lists two live pods with the same id: ``one`` on GPU-a and ``two`` on GPU-b."""
-    rig = await a_rig(folder, known={}, store=store)
+    rig = await a_rig(folder, known={}, stores=stores)
     rig.kubelet.answer = (a_holder("one"), a_holder("two"))
     for name in ("one", "two"):
         learn(rig, name)
@@ -502,7 +526,7 @@ async def test_the_next_holder_waits_for_a_write_that_is_under_way(
     tmp_path: Path, end: str
 ) -> None:
     slow = HoldsBack(tmp_path)
-    rig = await a_rig_with_one_slot_for_two(tmp_path, store=slow)
+    rig = await a_rig_with_one_slot_for_two(tmp_path, stores=[slow])
     rig.kubelet.answer = (a_holder("one"),)
 
     async with asyncio.TaskGroup() as group:
@@ -597,15 +621,35 @@ async def test_ids_given_to_a_third_pod_meanwhile_let_nobody_go(tmp_path: Path) 
     assert specs(tmp_path) == []
 
 
+@pytest.mark.parametrize("with_cdi", [False, True])
 async def test_two_pods_never_share_a_folder_that_a_running_container_sees(
-    tmp_path: Path,
+    tmp_path: Path, *, with_cdi: bool
 ) -> None:
     folder = LinkFolder(tmp_path / "links", dev_root=tmp_path)
-    rig = await a_rig_with_one_slot_for_two(tmp_path, store=folder)
+    cdi = CdiFolder(tmp_path / "cdi")
+    rig = await a_rig_with_one_slot_for_two(
+        tmp_path, stores=[cdi, folder] if with_cdi else [folder]
+    )
     rig.runtime.running = {("uid-one", "train")}
 
     assert "delete one of them" in await outcome(rig)
-    assert folder.names() == frozenset()
+    assert cdi.names() == folder.names() == frozenset()
+
+
+async def test_a_pod_that_is_alone_explains_all_earlier_allocations(tmp_path: Path) -> None:
+    rig = await a_rig(tmp_path, known={})
+    rig.kubelet.answer = (a_holder("one"),)
+    learn(rig, "one")
+    for _ in range(2):  # kubelet was restarted before it noted the first
+        rig.pre_start.allocated(S1)
+    first = await outcome(rig)
+    other = pod_json("two", inits=[a_container("prepare", mib=1000)], containers=[{"name": "a"}])
+    rig.api.pods["two"] = other
+    assert rig.known is not None
+    rig.known.update(views(two=other))
+
+    async with asyncio.timeout(10):  # it would wait for the other's init container
+        assert [first, await outcome(rig)] == ["GPU-a", "GPU-a"]
 
 
 async def test_a_pod_whose_container_never_starts_again_is_not_waited_for(tmp_path: Path) -> None:
@@ -682,7 +726,7 @@ async def test_an_unlisted_init_container_with_the_same_id_never_gets_the_listed
 
 async def test_a_start_behind_one_whose_disk_hangs_is_refused_after_a_while(tmp_path: Path) -> None:
     slow = HoldsBack(tmp_path)
-    rig = await a_rig(tmp_path, store=slow, turns=Turns(limit_s=0.01))
+    rig = await a_rig(tmp_path, stores=[slow], turns=Turns(limit_s=0.01))
     async with asyncio.TaskGroup() as group:
         first = group.create_task(outcome(rig))
         await until_true(slow.begun.is_set, what="the first write")

@@ -115,129 +115,125 @@ async def a_stream(rig: Rig) -> AsyncIterator[None]:
     await until_true(lambda: rig.plugin.watchers == 0, what="the stream's end is noticed")
 
 
-async def test_registering_names_the_resource_the_socket_and_prestart() -> None:
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
     async with a_rig() as rig:
-        await rig.kubelet.start()
+        yield rig
 
+
+async def test_registering_names_the_resource_the_socket_and_prestart(rig: Rig) -> None:
+    await rig.kubelet.start()
+
+    await rig.registration.ensure_registered()
+
+    (request,) = rig.kubelet.requests
+    assert (request.version, request.endpoint) == ("v1beta1", rig.server.socket.name)
+    assert request.resource_name == "fracgpu.io/gpu-slot"
+    assert request.options.pre_start_required
+    problems = [rig.registration.problem]
+    async with a_stream(rig):
+        problems.append(rig.registration.problem)
+    assert problems == ["kubelet does not watch the slots yet", None]
+    assert rig.server.intact
+
+
+async def test_without_kubelets_socket_nothing_is_served_and_the_reason_is_told(rig: Rig) -> None:
+    await rig.registration.ensure_registered()
+
+    assert rig.registration.problem is not None
+    assert "kubelet.sock does not exist" in rig.registration.problem
+    assert not rig.server.intact
+
+
+async def test_a_node_without_cards_does_not_register(rig: Rig) -> None:
+    await rig.kubelet.start()
+    rig.blocked.append("no driver")
+
+    await rig.registration.ensure_registered()
+    blocked = (rig.count, rig.registration.problem)
+    rig.blocked.clear()
+    await rig.registration.ensure_registered()
+
+    assert blocked == (0, "no driver")
+    assert rig.count == 1
+
+
+async def test_kubelet_is_not_bothered_while_nothing_changes(rig: Rig) -> None:
+    await rig.kubelet.start()
+    for _ in range(3):
         await rig.registration.ensure_registered()
 
-        (request,) = rig.kubelet.requests
-        assert (request.version, request.endpoint) == ("v1beta1", rig.server.socket.name)
-        assert request.resource_name == "fracgpu.io/gpu-slot"
-        assert request.options.pre_start_required
-        problems = [rig.registration.problem]
-        async with a_stream(rig):
-            problems.append(rig.registration.problem)
-        assert problems == ["kubelet does not watch the slots yet", None]
-        assert rig.server.intact
+    assert rig.count == 1
 
 
-async def test_without_kubelets_socket_nothing_is_served_and_the_reason_is_told() -> None:
-    async with a_rig() as rig:
-        await rig.registration.ensure_registered()
+async def test_a_restarted_kubelet_gets_a_fresh_socket_and_a_new_registration(rig: Rig) -> None:
+    await rig.kubelet.start()
+    await rig.registration.ensure_registered()
+    await rig.kubelet.stop()
+    await rig.registration.ensure_registered()
+    while_down = rig.registration.problem
+    await rig.kubelet.start()  # which removes our socket as well
 
-        assert rig.registration.problem is not None
-        assert "kubelet.sock does not exist" in rig.registration.problem
-        assert not rig.server.intact
+    await rig.registration.ensure_registered()
 
-
-async def test_a_node_without_cards_does_not_register() -> None:
-    async with a_rig() as rig:
-        await rig.kubelet.start()
-        rig.blocked.append("no driver")
-
-        await rig.registration.ensure_registered()
-        blocked = (rig.count, rig.registration.problem)
-        rig.blocked.clear()
-        await rig.registration.ensure_registered()
-
-        assert blocked == (0, "no driver")
-        assert rig.count == 1
+    assert while_down is not None
+    assert rig.count == 2
+    assert rig.server.intact
 
 
-async def test_kubelet_is_not_bothered_while_nothing_changes() -> None:
-    async with a_rig() as rig:
-        await rig.kubelet.start()
+async def test_a_socket_that_somebody_removed_is_put_back(rig: Rig) -> None:
+    await rig.kubelet.start()
+    await rig.registration.ensure_registered()
+    rig.server.socket.unlink()
+
+    await rig.registration.ensure_registered()
+
+    assert rig.count == 2
+    assert rig.server.intact
+
+
+async def test_a_kubelet_that_no_longer_listens_is_told_again(rig: Rig) -> None:
+    await rig.kubelet.start()
+    await rig.registration.ensure_registered()
+    await rig.clock.advance(10.0)
+    await rig.registration.ensure_registered()
+    patient = rig.count
+    await rig.clock.advance(0.1)
+
+    await rig.registration.ensure_registered()
+
+    assert (patient, rig.count) == (1, 2)
+
+
+async def test_a_kubelet_that_listens_is_left_alone(rig: Rig) -> None:
+    await rig.kubelet.start()
+    await rig.registration.ensure_registered()
+    async with a_stream(rig):
         for _ in range(3):
+            await rig.clock.advance(30)
             await rig.registration.ensure_registered()
 
         assert rig.count == 1
 
 
-async def test_a_restarted_kubelet_gets_a_fresh_socket_and_a_new_registration() -> None:
-    async with a_rig() as rig:
-        await rig.kubelet.start()
-        await rig.registration.ensure_registered()
-        await rig.kubelet.stop()
-        await rig.registration.ensure_registered()
-        while_down = rig.registration.problem
-        await rig.kubelet.start()  # which removes our socket as well
-
+async def test_a_kubelet_that_ends_its_stream_is_told_again_without_a_wait(rig: Rig) -> None:
+    await rig.kubelet.start()
+    await rig.registration.ensure_registered()
+    async with a_stream(rig):
         await rig.registration.ensure_registered()
 
-        assert while_down is not None
-        assert rig.count == 2
-        assert rig.server.intact
+    await rig.registration.ensure_registered()
+
+    assert rig.count == 2
 
 
-async def test_a_socket_that_somebody_removed_is_put_back() -> None:
-    async with a_rig() as rig:
-        await rig.kubelet.start()
-        await rig.registration.ensure_registered()
-        rig.server.socket.unlink()
+async def test_an_agent_that_leaves_registers_no_more_and_says_why(rig: Rig) -> None:
+    await rig.kubelet.start()
+    rig.registration.end("it is stopping")
 
-        await rig.registration.ensure_registered()
+    await rig.registration.ensure_registered()
 
-        assert rig.count == 2
-        assert rig.server.intact
-
-
-async def test_a_kubelet_that_no_longer_listens_is_told_again() -> None:
-    async with a_rig() as rig:
-        await rig.kubelet.start()
-        await rig.registration.ensure_registered()
-        await rig.clock.advance(10.0)
-        await rig.registration.ensure_registered()
-        patient = rig.count
-        await rig.clock.advance(0.1)
-
-        await rig.registration.ensure_registered()
-
-        assert (patient, rig.count) == (1, 2)
-
-
-async def test_a_kubelet_that_listens_is_left_alone() -> None:
-    async with a_rig() as rig:
-        await rig.kubelet.start()
-        await rig.registration.ensure_registered()
-        async with a_stream(rig):
-            for _ in range(3):
-                await rig.clock.advance(30)
-                await rig.registration.ensure_registered()
-
-            assert rig.count == 1
-
-
-async def test_a_kubelet_that_ends_its_stream_is_told_again_without_a_wait() -> None:
-    async with a_rig() as rig:
-        await rig.kubelet.start()
-        await rig.registration.ensure_registered()
-        async with a_stream(rig):
-            await rig.registration.ensure_registered()
-
-        await rig.registration.ensure_registered()
-
-        assert rig.count == 2
-
-
-async def test_an_agent_that_leaves_registers_no_more_and_says_why() -> None:
-    async with a_rig() as rig:
-        await rig.kubelet.start()
-        rig.registration.end("it is stopping")
-
-        await rig.registration.ensure_registered()
-
-        assert (rig.count, rig.registration.problem) == (0, "it is stopping")
+    assert (rig.count, rig.registration.problem) == (0, "it is stopping")
 
 
 def test_each_life_has_a_socket_of_its_own_and_removes_those_of_the_dead(tmp_path: Path) -> None:
@@ -252,25 +248,24 @@ def test_each_life_has_a_socket_of_its_own_and_removes_those_of_the_dead(tmp_pat
     assert set(tmp_path.iterdir()) == {second, *others}
 
 
-async def test_a_refusal_is_told_counted_and_tried_again() -> None:
-    async with a_rig() as rig:
-        await rig.kubelet.start()
-        rig.kubelet.refusing = True
-        await rig.registration.ensure_registered()
-        refused = rig.registration.problem
-        rig.kubelet.refusing = False
+async def test_a_refusal_is_told_counted_and_tried_again(rig: Rig) -> None:
+    await rig.kubelet.start()
+    rig.kubelet.refusing = True
+    await rig.registration.ensure_registered()
+    refused = rig.registration.problem
+    rig.kubelet.refusing = False
 
-        await rig.registration.ensure_registered()
+    await rig.registration.ensure_registered()
 
-        assert refused == "kubelet answered INVALID_ARGUMENT: not today"
-        assert rig.registration.problem == "kubelet does not watch the slots yet"
-        counted = [
-            rig.registry.get_sample_value(
-                "fracgpu_deviceplugin_registrations_total", {"outcome": outcome}
-            )
-            for outcome in ("failed", "registered")
-        ]
-        assert counted == [1, 1]
+    assert refused == "kubelet answered INVALID_ARGUMENT: not today"
+    assert rig.registration.problem == "kubelet does not watch the slots yet"
+    counted = [
+        rig.registry.get_sample_value(
+            "fracgpu_deviceplugin_registrations_total", {"outcome": outcome}
+        )
+        for outcome in ("failed", "registered")
+    ]
+    assert counted == [1, 1]
 
 
 @pytest.mark.parametrize("rounds", [3])

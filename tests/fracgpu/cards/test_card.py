@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,10 @@ from fracgpu.cards.card_class import (
     model_allowed,
     model_key,
 )
-from fracgpu.units import Mib, share_of
+from fracgpu.cards.node_labels import cards_from_labels
+from fracgpu.cards.node_marks import marks_of, shares
+from fracgpu.cards.other_plugins import offered_by_others
+from fracgpu.units import MAX_MIB, Mib, share_of
 
 NOON = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
 A30, H100 = "NVIDIA A30", "NVIDIA H100 80GB HBM3"
@@ -310,3 +314,177 @@ def test_heat_is_known_for_fifteen_minutes_by_clocks_that_differ_by_five(
     assert (begins <= now < ends) is known
     assert NodeCards(node="n", heat=heat).known_heat(now=now) == {}
     assert NodeCards(node="n", load_time=now).heat_changes_at == ()
+
+
+OURS = {
+    "fracgpu.io/card-model": "NVIDIA-A30",
+    "fracgpu.io/card-class-24000": "2",
+    "fracgpu.io/card-class-81920": "1",
+}
+NVIDIA = {
+    "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB-SHARED",
+    "nvidia.com/gpu.memory": "81920",
+    "nvidia.com/gpu.count": "2",
+}
+AMD = {
+    "beta.amd.com/gpu.vram": "64G",
+    "beta.amd.com/gpu.vram.64G": "4",
+    "beta.amd.com/gpu.product-name.Instinct_MI210": "4",
+}
+
+
+def found(labels: dict[str, str], *, reserved_mib: int = 0) -> list[tuple[str, int]]:
+    cards = cards_from_labels("n", labels, reserved_mib=Mib(reserved_mib))
+    return [(card.model, card.capacity_mib) for card in cards]
+
+
+@pytest.mark.parametrize(
+    ("labels", "wanted"),
+    [
+        ({}, []),
+        (OURS, [("NVIDIA-A30", 24_000)] * 2 + [("NVIDIA-A30", 81_920)]),
+        (NVIDIA, [("NVIDIA-A100-SXM4-80GB", 81_920)] * 2),
+        (AMD, [("Instinct_MI210", 65_520)] * 4),
+        ({**AMD, **NVIDIA}, [("NVIDIA-A100-SXM4-80GB", 81_920)] * 2),
+        ({**NVIDIA, **OURS}, [("NVIDIA-A30", 24_000)] * 2 + [("NVIDIA-A30", 81_920)]),
+        (
+            {"beta.amd.com/gpu.vram.16G": "1", "beta.amd.com/gpu.vram.32G": "2"},
+            [("unknown", 16_320), ("unknown", 32_720), ("unknown", 32_720)],
+        ),
+        ({"amd.com/gpu.vram": "16G", "amd.com/gpu.product-name": "MI50"}, [("MI50", 16_320)]),
+        ({"nvidia.com/gpu.memory": "80000"}, []),
+        ({"nvidia.com/gpu.memory": "80000", "nvidia.com/gpu.count": "0"}, []),
+        ({"nvidia.com/gpu.memory": "8e4", "nvidia.com/gpu.count": "1"}, []),
+        ({"nvidia.com/gpu.memory": "99999999", "nvidia.com/gpu.count": "1"}, []),
+        ({"beta.amd.com/gpu.vram": "lots"}, []),
+        ({"beta.amd.com/gpu.vram": "99999T"}, []),
+        ({"fracgpu.io/card-class-x": "1", "fracgpu.io/card-class-80": "many"}, []),
+    ],
+)
+def test_cards_are_supposed_from_labels_ours_before_nvidias_before_amds(
+    labels: dict[str, str], wanted: list[tuple[str, int]]
+) -> None:
+    assert found(labels) == wanted
+
+
+def test_what_is_reserved_comes_off_totals_and_not_off_what_our_labels_share() -> None:
+    assert found(NVIDIA, reserved_mib=600) == [("NVIDIA-A100-SXM4-80GB", 81_280)] * 2
+    assert found(OURS, reserved_mib=600)[0] == ("NVIDIA-A30", 24_000)
+
+
+def test_supposed_cards_are_told_apart_by_node_and_number() -> None:
+    uuids = [card.uuid for card in cards_from_labels("n", NVIDIA)]
+
+    assert uuids == ["label:n:0", "label:n:1"]
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*OURS, *NVIDIA, *AMD, "beta.amd.com/gpu.vram.", "amd.com/gpu.vram.1T"]),
+        st.text() | st.integers().map(str),
+    )
+)
+def test_whatever_labels_say_is_read_as_sane_cards_or_as_none(labels: dict[str, str]) -> None:
+    for card in cards_from_labels("n", labels):
+        assert 0 <= card.capacity_mib <= MAX_MIB
+
+
+NODE: dict[str, Any] = {
+    "metadata": {
+        "name": "n1",
+        "labels": {
+            "fracgpu.io/share": "true",
+            "fracgpu.io/card-model": "A10",
+            "fracgpu.io/card-class-24000": "2",
+            "fracgpu.io/driver": "570",
+            "zone": "a",
+        },
+        "annotations": {
+            "fracgpu.io/cards": "[]",
+            "fracgpu.io/cordons": "{}",
+            "fracgpu.io/heat": "{}",
+            "fracgpu.io/out-of-service": "GPU-1",
+            "other": "x",
+        },
+    },
+    "status": {
+        "capacity": {"cpu": "8", "fracgpu.io/gpu-mem": "80k", "fracgpu.io/gpu-slot": "64"},
+        "allocatable": {"cpu": "8", "fracgpu.io/gpu-mem": "80k", "fracgpu.io/gpu-slot": "64"},
+        "conditions": [{"type": "Ready"}, {"type": "FracGPUSharing"}],
+    },
+}
+
+
+def test_only_what_we_wrote_is_found() -> None:
+    marks = marks_of(NODE)
+
+    assert marks.labels == (
+        "fracgpu.io/card-class-24000",
+        "fracgpu.io/card-model",
+        "fracgpu.io/driver",
+    )
+    assert marks.annotations == ("fracgpu.io/cards", "fracgpu.io/cordons", "fracgpu.io/heat")
+    assert marks.resources == ("fracgpu.io/gpu-mem",)
+    assert marks.condition
+    assert len(marks.words) == 8
+
+
+def test_what_an_administrator_wrote_goes_only_when_the_whole_system_goes() -> None:
+    marks = marks_of(NODE, include_admin_keys=True)
+
+    assert "fracgpu.io/share" in marks.labels
+    assert "fracgpu.io/out-of-service" in marks.annotations
+
+
+def test_kubelets_count_of_slots_is_removed_once_it_is_zero() -> None:
+    left = {"status": {"capacity": {"fracgpu.io/gpu-slot": "0"}}}
+
+    assert marks_of(left).resources == ("fracgpu.io/gpu-slot",)
+
+
+def test_the_patches_remove_each_mark_and_nothing_else() -> None:
+    marks = marks_of(NODE)
+
+    assert marks.metadata_patch() == {
+        "metadata": {
+            "labels": dict.fromkeys(marks.labels),
+            "annotations": dict.fromkeys(marks.annotations),
+        }
+    }
+    gone = {"fracgpu.io/gpu-mem": None}
+    assert marks.status_patch() == {"status": {"capacity": gone, "allocatable": gone}}
+    assert marks.condition_patch() == {
+        "status": {"conditions": [{"type": "FracGPUSharing", "$patch": "delete"}]}
+    }
+
+
+def test_a_node_of_somebody_else_carries_nothing_of_ours() -> None:
+    marks = marks_of({"metadata": {"name": "n", "labels": {"zone": "a"}}, "status": {}})
+
+    assert not marks
+    assert marks.words == ()
+    assert marks.metadata_patch() == marks.status_patch() == marks.condition_patch() == {}
+
+
+def test_a_node_shares_only_where_the_label_says_true() -> None:
+    assert shares({"fracgpu.io/share": "true"})
+    assert not shares({"fracgpu.io/share": "false"})
+    assert not shares({})
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "offered"),
+    [
+        ({"cpu": "64", "fracgpu.io/gpu-mem": "80k"}, {}),
+        (
+            {"nvidia.com/gpu": "4", "aliyun.com/gpu-mem": "96"},
+            {"nvidia.com/gpu": 4, "aliyun.com/gpu-mem": 96},
+        ),
+        ({"nvidia.com/mig-1g.10gb": "7"}, {"nvidia.com/mig-1g.10gb": 7}),
+        ({"nvidia.com/gpu": "0"}, {}),
+    ],
+)
+def test_a_plugin_that_is_there_offers_more_than_nothing(
+    allocatable: dict[str, str], offered: dict[str, int]
+) -> None:
+    assert offered_by_others(allocatable) == offered

@@ -127,13 +127,6 @@ def test_a_card_that_a_replacement_is_on_its_way_to_is_no_target() -> None:
     assert len(plan(a_disruption_state(past=[there]), policy).moves) == 1
 
 
-def test_the_load_of_a_replacement_under_way_counts_on_its_target() -> None:
-    policy = replace(ACTIVE, max_in_flight=2, max_in_flight_per_node=2, card_cooldown_s=1)
-    coming = a_past_move(under_way=True, target=COOL_CARD, target_node="n2", busy_ratio=0.2)
-
-    assert plan(a_disruption_state(past=[coming]), policy).moves == ()
-
-
 def test_a_pod_is_not_moved_back_to_a_card_its_owner_left() -> None:
     policy = replace(ACTIVE, owner_cooldown_s=60, max_per_owner_per_hour=2)
     left = a_past_move(minutes_ago=59, owner_uid="owner-1", source=COOL_CARD)
@@ -374,17 +367,6 @@ def test_during_a_change_freeze_nothing_is_begun_and_the_plan_says_until_when() 
     assert [(held.subject, held.reason, held.detail) for held in found.held] == [
         ("cluster", HoldReason.CHANGE_FREEZE, "until 2026-01-05 13:00 UTC")
     ]
-
-
-def test_a_pod_that_another_one_beats_is_in_the_plan_with_its_score() -> None:
-    readings: dict[str, Any] = {HOT_CARD: a_reading(0.95, pods={"pod-a": 0.35, "pod-b": 0.5})}
-    found = plan(a_disruption_state(readings=readings))
-
-    assert [move.name for move in found.moves] == ["pod-a"]
-    (held,) = found.held
-    assert (held.subject, held.card, held.reason) == ("ml/pod-b", HOT_CARD, HoldReason.OUTSCORED)
-    assert held.gain_points is not None
-    assert 0 < held.gain_points <= found.moves[0].gain_points
 
 
 # -- properties ------------------------------------------------------------------------------------

@@ -247,7 +247,7 @@ def test_a_card_is_a_target_exactly_if_the_placement_would_put_the_pod_there(
 
 
 def test_two_thousand_pods_on_a_thousand_nodes_are_answered_by_a_handful_of_evaluations() -> None:
-    """How long that takes depends on the machine; `benchmarks.rebalancer_plan` measures it."""
+    """How long that takes depends on the machine."""
     names = [f"n{number:04}" for number in range(1000)]
     nodes = [a_node(name, *(f"GPU-{name}-{index}" for index in range(8))) for name in names]
     pods = [

@@ -1,13 +1,14 @@
 """All checks together: nothing is found where nothing is wrong, and unknown is never healthy."""
 
-from dataclasses import fields
+import copy
+from dataclasses import fields, replace
 
 import pytest
 
 from fracgpu.doctor.checkup import CHECKS, examine
 from fracgpu.doctor.facts import Facts, Unread
 from fracgpu.doctor.finding import Verdict
-from tests.support.examined import healthy
+from tests.support.examined import Json, a_slice, healthy
 
 READ = [
     field.name
@@ -20,6 +21,36 @@ def test_a_healthy_installation_has_no_finding() -> None:
     verdicts = {result.check.name: result.verdict for result in examine(healthy())}
 
     assert verdicts == {check.name: Verdict.FINE for check in CHECKS}
+
+
+def test_objects_whose_names_the_chart_was_told_are_found_by_their_labels() -> None:
+    named = healthy()
+    called = replace(
+        named,
+        deployments=_renamed(named.deployments),
+        daemon_sets=_renamed(named.daemon_sets),
+        slices=(
+            a_slice("gpu-webhook-x2c4f", "10.1.0.3", service="gpu-webhook"),
+            a_slice("gpu-scheduler-leader", "10.1.0.7"),
+        ),
+        mutating_webhooks=_renamed(named.mutating_webhooks, but_own=True),
+    )
+
+    found = [finding.seen for result in examine(called) for finding in result.findings]
+
+    assert found == []
+
+
+def _renamed(bodies: object, *, but_own: bool = False) -> tuple[Json, ...]:
+    """Return objects that refer to others as with fullnameOverride=gpu, and are called so."""
+    assert isinstance(bodies, tuple)
+    renamed = copy.deepcopy(bodies)
+    for body in renamed:
+        if not but_own:
+            body["metadata"]["name"] = body["metadata"]["name"].replace("fracgpu-", "gpu-")
+        for webhook in body.get("webhooks", ()):
+            webhook["clientConfig"]["service"]["name"] = "gpu-webhook"
+    return renamed
 
 
 def test_checks_have_names_of_their_own() -> None:

@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 
 from fracgpu import names
-from fracgpu.doctor.facts import Facts
+from fracgpu.disruption.policy import RebalancerPolicy
+from fracgpu.doctor.facts import Facts, PrometheusFact
 from fracgpu.doctor.finding import Severity, Verdict
+from fracgpu.doctor.measurements import SERIES, Series
+from rebalancer.usage import promql
 from tests.support.examined import (
     NODE,
     NOON,
@@ -48,7 +51,8 @@ def test_a_labelled_node_without_an_agent_is_found() -> None:
     finding = found_by("agents", healthy(pods=(elsewhere,)))
 
     assert f"node {NODE} has the label fracgpu.io/share=true and no agent" in finding.seen
-    assert finding.cure == "kubectl -n fracgpu-system describe daemonset fracgpu-deviceplugin"
+    label = "app.kubernetes.io/name=fracgpu-deviceplugin"
+    assert finding.cure == f"kubectl -n fracgpu-system describe daemonset -l {label}"
 
 
 def test_an_agent_that_is_not_ready_is_found() -> None:
@@ -254,3 +258,91 @@ def test_a_node_that_never_reported_load_has_none_that_is_stale() -> None:
     later = healthy(nodes=(node,), now=NOON + timedelta(days=1))
 
     assert result_of("load", later).verdict is Verdict.FINE
+
+
+def a_job(*, annotations: dict[str, str], limits: dict[str, str]) -> dict[str, Any]:
+    return {
+        "kind": "Job",
+        "metadata": {
+            "name": "train",
+            "namespace": "ml",
+            "labels": {"kueue.x-k8s.io/queue-name": "gpus"},
+        },
+        "spec": {
+            "template": {
+                "metadata": {"annotations": annotations},
+                "spec": {"containers": [{"name": "c", "resources": {"limits": limits}}]},
+            }
+        },
+    }
+
+
+def test_a_template_whose_resource_appears_only_at_admission_is_found() -> None:
+    job = a_job(annotations={"fracgpu.io/fraction": "0.5"}, limits={"cpu": "1"})
+
+    finding = found_by("kueue", healthy(queued=(job,)))
+
+    assert "Job ml/train asks by fracgpu.io/fraction" in finding.seen
+    assert "limit fracgpu.io/gpu-mem: MIB into the template" in finding.cure
+
+
+def test_a_template_with_the_limit_or_without_a_request_is_fine() -> None:
+    limit = a_job(annotations={}, limits={"fracgpu.io/gpu-mem": "4096"})
+    plain = a_job(annotations={}, limits={"cpu": "1"})
+
+    assert result_of("kueue", healthy(queued=(limit, plain))).verdict is Verdict.FINE
+
+
+ALL = {series.spellings[0]: 4 for series in SERIES}
+
+
+def test_a_prometheus_that_does_not_answer_is_found() -> None:
+    answer = PrometheusFact(url="http://prom:9090", error="connection refused")
+
+    finding = found_by("prometheus", healthy(prometheus=answer))
+
+    assert "Prometheus at http://prom:9090 does not answer: connection refused" in finding.seen
+    assert "FRACGPU_REBALANCER_PROMETHEUS_URL" in finding.cure
+
+
+@pytest.mark.parametrize("series", SERIES, ids=lambda series: series.spellings[0])
+def test_each_series_that_is_absent_is_named(series: Series) -> None:
+    left = {name: count for name, count in ALL.items() if name != series.spellings[0]}
+
+    finding = found_by("prometheus", healthy(prometheus=PrometheusFact(url="u", series=left)))
+
+    assert f"has no series {' or '.join(series.spellings)}" in finding.seen
+    assert "honor_labels" in finding.cure
+
+
+def test_another_spelling_of_a_series_will_do() -> None:
+    ratios = {series.spellings[-1]: 1 for series in SERIES}
+
+    assert not result_of(
+        "prometheus", healthy(prometheus=PrometheusFact(url="u", series=ratios))
+    ).findings
+
+
+def test_the_series_without_which_nothing_is_moved_are_those_that_the_rebalancer_asks_for() -> None:
+    asked = " ".join(
+        (promql.BUSY, promql.FREE_MIB, promql.COLLECT_AGE, promql.pod_mean(RebalancerPolicy()))
+    )
+
+    for series in SERIES:
+        if series.severity is Severity.ERROR or "pod" in series.spellings[0]:
+            assert all(spelling in asked for spelling in series.spellings)
+
+
+def test_a_mistake_in_the_configuration_is_found() -> None:
+    mistakes = {"rebalancer": "hotRatio is 9; want a number from 0.5 to 1"}
+
+    finding = found_by("configuration", healthy(config_mistakes=mistakes))
+
+    assert "ConfigMap fracgpu-system/fracgpu-config, key rebalancer: hotRatio is 9" in finding.seen
+    assert finding.cure == "kubectl -n fracgpu-system edit configmap fracgpu-config"
+
+
+def test_a_missing_configuration_is_found() -> None:
+    assert "every role uses its defaults" in (
+        found_by("configuration", healthy(config_mistakes=None)).seen
+    )

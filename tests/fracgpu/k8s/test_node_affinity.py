@@ -1,14 +1,21 @@
 """Which nodes a pod may be scheduled to: selectors, required affinity and taints."""
 
+from __future__ import annotations
+
 import json
 from typing import Any
 
 import pytest
 
+from fracgpu.k8s.affinity import read_affinity
 from fracgpu.k8s.node import decode_node
 from fracgpu.k8s.node_affinity import Taint, taints_of
 from fracgpu.k8s.pod import decode_pod
 from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
+from fracgpu.k8s.scheduling.preferences import has_preferences
+from fracgpu.k8s.selectors import label_selector, parse_label_selector
+from simulator.apiserver.apimachinery.field_selectors import parse_field_selector
+from simulator.apiserver.apimachinery.resources import NODES, PODS
 
 A100 = {"zone": "a", "gpu": "A100", "count": "8"}
 
@@ -131,3 +138,151 @@ def test_preferences_refuse_no_node() -> None:
     wish = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
 
     assert rules_of(affinity=wish).allows({"zone": "a"}, ())
+
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def test_preferences_and_constraints_read_an_affinity_that_was_decoded_once() -> None:
+    affinity = {
+        "nodeAffinity": {
+            REQUIRED: {
+                "nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}]
+            },
+            PREFERRED: [{"weight": 1, "preference": {"matchFields": []}}],
+        },
+        "podAntiAffinity": {REQUIRED: [{"topologyKey": "decoded-once"}]},
+    }
+    pod = decode_pod(json.dumps({"spec": {"affinity": affinity}}).encode())
+    decoded = read_affinity.cache_info().misses
+
+    constraints = scheduling_constraints_of(pod)
+
+    assert has_preferences(pod.spec)
+    assert constraints.node.terms is not None
+    assert [term.topology_key for term in constraints.anti_affinity] == ["decoded-once"]
+    assert read_affinity.cache_info().misses == decoded + 1
+
+
+@pytest.mark.parametrize("body", [b"", b"null", b"{}"])
+def test_no_affinity_has_no_terms(body: bytes) -> None:
+    found = read_affinity(body)
+
+    assert (found.node_affinity, found.pod_affinity, found.pod_anti_affinity) == (None, None, None)
+    assert not found.prefers
+
+
+LABELS = {"app": "web", "tier": "gold", "size": "7"}
+
+
+@pytest.mark.parametrize(
+    ("text", "matches"),
+    [
+        ("", True),
+        ("app=web", True),
+        ("app==web", True),
+        ("app = web", True),
+        ("app!=web", False),
+        ("gone!=web", True),
+        ("app in (web, db)", True),
+        ("app in (db)", False),
+        ("app notin (db)", True),
+        ("gone notin (db)", True),
+        ("app", True),
+        ("!app", False),
+        ("!gone", True),
+        ("size>5", True),
+        ("size<5", False),
+        ("app>5", False),
+        ("gone>5", False),
+        ("app=web,tier=gold", True),
+        ("app in (web,db),tier!=gold", False),
+        ("gone=", False),
+    ],
+)
+def test_label_selectors(text: str, matches: bool) -> None:
+    assert parse_label_selector(text).matches(LABELS) is matches
+
+
+@pytest.mark.parametrize(
+    "text", ["a b c", "=x", "a in", "a in (b", "a=b=c", ",", "a=b,", "a=b,,c=d", "a(b"]
+)
+def test_a_label_selector_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="unable to parse requirement"):
+        parse_label_selector(text)
+
+
+@pytest.mark.parametrize(
+    ("spec", "matches"),
+    [
+        ({}, True),
+        ({"matchLabels": {"app": "web"}}, True),
+        ({"matchLabels": {"app": "db"}}, False),
+        ({"matchExpressions": [{"key": "app", "operator": "In", "values": ["web"]}]}, True),
+        ({"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["web"]}]}, False),
+        ({"matchExpressions": [{"key": "gone", "operator": "DoesNotExist"}]}, True),
+        ({"matchExpressions": [{"key": "app", "operator": "Exists"}]}, True),
+        (
+            {
+                "matchLabels": {"app": "web"},
+                "matchExpressions": [{"key": "tier", "operator": "In", "values": ["tin"]}],
+            },
+            False,
+        ),
+    ],
+)
+def test_label_selector_objects(spec: dict[str, object], matches: bool) -> None:
+    selector = label_selector(spec)
+    assert selector is not None
+    assert selector.matches(LABELS) is matches
+
+
+def test_no_label_selector_is_not_an_empty_one() -> None:
+    assert label_selector(None) is None
+
+
+def test_an_unknown_operator_is_refused() -> None:
+    with pytest.raises(ValueError, match="not a valid label selector operator"):
+        label_selector({"matchExpressions": [{"key": "a", "operator": "Near"}]})
+
+
+POD = {
+    "metadata": {"name": "a", "namespace": "ml"},
+    "spec": {"nodeName": "n1"},
+    "status": {"phase": "Running"},
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "matches"),
+    [
+        ("", True),
+        ("spec.nodeName=n1", True),
+        ("spec.nodeName==n1", True),
+        ("spec.nodeName!=n1", False),
+        ("spec.nodeName=", False),
+        ("spec.schedulerName=", True),
+        ("metadata.name=a,metadata.namespace=ml", True),
+        ("status.phase=Running,metadata.name!=a", False),
+        ("spec.hostNetwork=false", True),
+    ],
+)
+def test_field_selectors(text: str, matches: bool) -> None:
+    assert parse_field_selector(text, PODS).matches(POD) is matches
+
+
+def test_an_unset_boolean_field_is_false() -> None:
+    selector = parse_field_selector("spec.unschedulable=false", NODES)
+
+    assert selector.matches({"metadata": {"name": "n1"}, "spec": {}})
+    assert not selector.matches({"metadata": {"name": "n1"}, "spec": {"unschedulable": True}})
+
+
+def test_only_some_fields_select() -> None:
+    with pytest.raises(ValueError, match=r"field label not supported: spec.containers"):
+        parse_field_selector("spec.containers=x", PODS)
+    with pytest.raises(ValueError, match=r"field label not supported: spec.nodeName"):
+        parse_field_selector("spec.nodeName=x", NODES)
+    with pytest.raises(ValueError, match="invalid field selector"):
+        parse_field_selector("metadata.name", PODS)

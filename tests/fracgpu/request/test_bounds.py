@@ -8,8 +8,8 @@ from fracgpu import names
 from fracgpu.errors import RequestError
 from fracgpu.globs import MAX_GLOB_CHARS
 from fracgpu.k8s.container import ContainerSpec
-from fracgpu.request.bounds import MAX_CONTAINERS, MAX_GLOBS, MAX_VALUE_CHARS, refuse_beyond
-from fracgpu.request.language import parse_request
+from fracgpu.request.bounds import MAX_CONTAINERS, MAX_GLOBS, MAX_VALUE_CHARS
+from fracgpu.request.language import parse_request, refuse_beyond
 from fracgpu.state.pod_info import decode_pod_info
 from tests.support.work import counted_lines
 

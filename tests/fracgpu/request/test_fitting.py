@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fracgpu.cards.card_class import CardClass
 from fracgpu.k8s.container import ContainerKind, pod_resource_sum
-from fracgpu.request.fitting import Fitting
+from fracgpu.request.grant import Fitting
 from fracgpu.request.need import PodRequest, SliceRequest
 from fracgpu.units import Mib, share_of
 from tests.support.work import calls_of

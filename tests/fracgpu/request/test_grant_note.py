@@ -13,7 +13,6 @@ from fracgpu.request.grant_note import (
     GrantedAmounts,
     Seal,
     describe_grant,
-    draft_of,
     read_grant_note,
     with_changes,
     words_of,
@@ -46,7 +45,7 @@ def test_a_grant_carries_data_beside_the_prose() -> None:
         removed=removed,
     )
 
-    words, data = SEAL.write(draft_of(changed)).split("\n")
+    words, data = SEAL.write(changed).split("\n")
 
     assert words == (
         "train: 40960 MiB on 1 card (0.5 of a card that shares 81920 MiB), 30% of the compute; "
@@ -66,7 +65,7 @@ def test_a_grant_carries_data_beside_the_prose() -> None:
 
 
 def test_what_was_written_is_read_again_and_known_by_its_seal() -> None:
-    text = SEAL.write(draft_of(GRANTED))
+    text = SEAL.write(GRANTED)
     found = read_grant_note(text)
 
     assert found is not None
@@ -86,14 +85,14 @@ def test_what_was_written_is_read_again_and_known_by_its_seal() -> None:
     ids=["another key", "another namespace", "too late", "before its time"],
 )
 def test_a_seal_holds_for_its_key_its_namespace_and_one_request(other: Seal) -> None:
-    found = read_grant_note(SEAL.write(draft_of(GRANTED)))
+    found = read_grant_note(SEAL.write(GRANTED))
 
     assert found is not None
     assert not other.holds(found)
 
 
 def test_no_part_of_a_sealed_grant_can_be_changed() -> None:
-    found = read_grant_note(SEAL.write(draft_of(GRANTED)))
+    found = read_grant_note(SEAL.write(GRANTED))
     assert found is not None
     data = found.data
     amounts = {"train": GrantedAmounts(cards=1, mib=81920)}

@@ -155,6 +155,11 @@ REFUSED: dict[str, tuple[Sequence[ContainerSpec], dict[str, str], str]] = {
         {"fraction": "0.5", "memory": "1Gi"},
         "fracgpu.io/fraction is '0.5'; want either fraction or memory for container 'a', not both",
     ),
+    "fraction and memory of one container whose limit is written": (
+        [a_spec("a", gpu_mem="1024")],
+        {"fraction": "0.5", "memory": "1Gi"},
+        "fracgpu.io/fraction is '0.5'; want either fraction or memory for container 'a', not both",
+    ),
     "a container that is not there": (
         [A, B],
         {"fraction": "aa=0.5"},

@@ -3,7 +3,7 @@ import pytest
 from fracgpu import names
 from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerSpec
-from fracgpu.request.resource_limits import limit_of, parse_resource_limits, split_over_cards
+from fracgpu.request.language import limit_of, parse_resource_limits, split_over_cards
 from fracgpu.units import Mib
 
 MEM, SLOT = names.GPU_MEM, names.GPU_SLOT

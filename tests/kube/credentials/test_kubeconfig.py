@@ -1,8 +1,12 @@
 """What of a kubeconfig reaches the connection; the library reads it."""
 
+import asyncio
 import base64
 import json
 import ssl
+import subprocess
+import sys
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +14,7 @@ from typing import Any
 import pytest
 
 from certs.authority import make_ca
+from kube.credentials.in_cluster import in_cluster_server
 from kube.credentials.kubeconfig import namespace_of_kubeconfig, server_of_kubeconfig
 from kube.errors import AccessError
 from kube.transport import ApiServer
@@ -91,3 +96,121 @@ def test_the_namespace_is_that_of_the_context(tmp_path: Path) -> None:
     paths = written(tmp_path / "kubeconfig")
 
     assert namespace_of_kubeconfig(paths, context=None) == "ml"
+
+
+VARIABLES = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+
+
+@pytest.fixture(scope="module")
+def ca_text() -> bytes:
+    return make_ca(name="test", now=NOON, life=timedelta(days=1)).cert_pem
+
+
+@pytest.fixture
+def folder(tmp_path: Path, ca_text: bytes) -> Path:
+    """The files of a service account."""
+    (tmp_path / "ca.crt").write_bytes(ca_text)
+    (tmp_path / "token").write_text("first\n")
+    return tmp_path
+
+
+def server_in(
+    folder: Path, *, variables: Mapping[str, str] = VARIABLES, now_s: list[float] | None = None
+) -> ApiServer:
+    times = [0.0] if now_s is None else now_s
+    return in_cluster_server(
+        user_agent="test", environment=variables, folder=folder, monotonic=lambda: times[0]
+    )
+
+
+def presented(server: ApiServer) -> str:
+    async def asked() -> str:
+        return await server.authorization()
+
+    return asyncio.run(asked())
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [("10.96.0.1", "https://10.96.0.1:443"), ("fd00::1", "https://[fd00::1]:443")],
+)
+def test_the_address_is_that_of_the_variables(folder: Path, host: str, url: str) -> None:
+    server = server_in(folder, variables={**VARIABLES, "KUBERNETES_SERVICE_HOST": host})
+
+    assert server.url == url
+    assert presented(server) == "Bearer first"
+
+
+def test_a_token_is_presented_for_a_minute_and_then_read_again(folder: Path) -> None:
+    now_s = [1000.0]
+    server = server_in(folder, now_s=now_s)
+    (folder / "token").write_text("second")
+
+    now_s[0] += 59
+    assert presented(server) == "Bearer first"
+    now_s[0] += 1
+    assert presented(server) == "Bearer second"
+
+
+@pytest.mark.parametrize("text", [None, "", " \n", "nö"])
+def test_a_token_that_cannot_be_read_again_is_presented_as_it_was(
+    folder: Path, text: str | None
+) -> None:
+    now_s = [0.0]
+    server = server_in(folder, now_s=now_s)
+    if text is None:
+        (folder / "token").unlink()
+    else:
+        (folder / "token").write_text(text)
+
+    now_s[0] += 61
+    assert presented(server) == "Bearer first"
+    (folder / "token").write_text("third")
+    assert presented(server) == "Bearer third"
+
+
+def test_only_the_clusters_own_authority_is_trusted(folder: Path, ca_text: bytes) -> None:
+    tls = server_in(folder).tls
+
+    assert tls is not None
+    assert len(tls.get_ca_certs()) == 1
+    assert tls.check_hostname
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+@pytest.mark.parametrize("value", [None, ""])
+def test_a_variable_that_is_missing_is_named(folder: Path, name: str, value: str | None) -> None:
+    variables = {key: text for key, text in VARIABLES.items() if key != name}
+    if value is not None:
+        variables[name] = value
+
+    with pytest.raises(AccessError, match=f"in-cluster service account: .*{name} is ''"):
+        server_in(folder, variables=variables)
+
+
+@pytest.mark.parametrize("name", ["token", "ca.crt"])
+@pytest.mark.parametrize("text", [None, ""])
+def test_a_file_that_is_missing_or_empty_is_an_access_error(
+    folder: Path, name: str, text: str | None
+) -> None:
+    file = folder / name
+    file.unlink()
+    if text is not None:
+        file.write_text(text)
+
+    with pytest.raises(AccessError, match="cannot use the in-cluster service account"):
+        server_in(folder)
+
+
+def test_a_role_in_a_pod_loads_nothing_of_the_client_library() -> None:
+    program = (
+        "import sys, webhook.service, scheduler.service, rebalancer.service, certs.service\n"
+        "import deviceplugin.service\n"
+        "print([name for name in sys.modules if name.startswith('kubernetes_asyncio')])"
+    )
+
+    loaded = subprocess.run(  # noqa: S603 - our own interpreter and program
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=110
+    )
+
+    assert loaded.stdout == "[]\n"

@@ -10,9 +10,8 @@ from fracgpu.state.move_object import MovePhase
 from kube.client import KubeClient, Transport
 from kube.kinds import MOVES
 from tests.fakes.clock import VirtualClock
-from tests.support.moving import Rig, a_rig, schedule
+from tests.support.moving import Rig, SurgeCluster, a_rig, a_surge_cluster, schedule
 from tests.support.rebalancing import COOL_CARD
-from tests.support.surging import SurgeCluster, a_surge_cluster
 from tests.support.waiting import until
 
 MOST_WRITES = 12  # of Moves and pods, in a surge that succeeds

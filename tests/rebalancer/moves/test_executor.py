@@ -1,6 +1,6 @@
 """A move by eviction, from plan to verification against an API server, also across crashes."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -82,6 +82,14 @@ async def replace_pod(rig: Rig, *, ready: bool = True) -> None:
     )
 
 
+@pytest.fixture
+async def rig(kube: KubeClient, clock: VirtualClock) -> AsyncIterator[Rig]:
+    """A rebalancer of a cluster whose pods are evicted."""
+    await make_cluster(kube, annotations=EVICT)
+    async with a_rig(kube, clock=clock) as rig:
+        yield rig
+
+
 async def test_a_move_runs_from_plan_to_proof(kube: KubeClient, clock: VirtualClock) -> None:
     await make_cluster(kube, annotations=EVICT)
     await add_budget(kube, allowed=1)
@@ -123,25 +131,21 @@ async def test_a_move_runs_from_plan_to_proof(kube: KubeClient, clock: VirtualCl
     assert await events(kube) == ["HotCardDetected", "MovePlanned", "Evicted", "MoveCompleted"]
 
 
-async def test_no_eviction_before_the_cordon_is_visible(
-    kube: KubeClient, clock: VirtualClock
-) -> None:
-    await make_cluster(kube, annotations=EVICT)
-    async with a_rig(kube, clock=clock) as rig:
-        await rig.tick_until_planned()
-        await kube.patch(
-            NODES,
-            "n1",
-            {"metadata": {"annotations": {"fracgpu.io/cordons": None}}},
-        )
+async def test_no_eviction_before_the_cordon_is_visible(rig: Rig, kube: KubeClient) -> None:
+    await rig.tick_until_planned()
+    await kube.patch(
+        NODES,
+        "n1",
+        {"metadata": {"annotations": {"fracgpu.io/cordons": None}}},
+    )
 
-        await rig.tick()
+    await rig.tick()
 
-        assert rig.record().phase is MovePhase.PLANNED
-        assert rig.record().detail == "the cordon of its card"
-        assert not await terminating(kube)
-        await rig.tick()  # the cordon was written again in the previous cycle
-        assert rig.record().phase is MovePhase.EVICTED
+    assert rig.record().phase is MovePhase.PLANNED
+    assert rig.record().detail == "the cordon of its card"
+    assert not await terminating(kube)
+    await rig.tick()  # the cordon was written again in the previous cycle
+    assert rig.record().phase is MovePhase.EVICTED
 
 
 async def test_a_budget_that_allows_nothing_ends_the_plan_undisturbed(
@@ -163,78 +167,62 @@ async def test_a_budget_that_allows_nothing_ends_the_plan_undisturbed(
 
 
 async def test_two_budgets_over_one_pod_end_the_plan_undisturbed(
-    kube: KubeClient, clock: VirtualClock
+    rig: Rig, kube: KubeClient
 ) -> None:
-    await make_cluster(kube, annotations=EVICT)
-    async with a_rig(kube, clock=clock) as rig:
-        await rig.tick_until_planned()
-        await add_budget(kube, allowed=1)
-        await add_budget(kube, allowed=1, name="another")
-        await rig.tick()
+    await rig.tick_until_planned()
+    await add_budget(kube, allowed=1)
+    await add_budget(kube, allowed=1, name="another")
+    await rig.tick()
 
-        assert rig.record().ending is Ending.OUTDATED
-        assert HoldReason.SEVERAL_BUDGETS.value in rig.record().detail
-        assert not await terminating(kube)
+    assert rig.record().ending is Ending.OUTDATED
+    assert HoldReason.SEVERAL_BUDGETS.value in rig.record().detail
+    assert not await terminating(kube)
 
 
-async def test_a_plan_that_is_not_right_any_more_is_dropped(
-    kube: KubeClient, clock: VirtualClock
-) -> None:
-    await make_cluster(kube, annotations=EVICT)
-    async with a_rig(kube, clock=clock) as rig:
-        await rig.tick_until_planned()
-        rig.usage.readings[HOT_CARD] = a_reading(0.3)
+async def test_a_plan_that_is_not_right_any_more_is_dropped(rig: Rig, kube: KubeClient) -> None:
+    await rig.tick_until_planned()
+    rig.usage.readings[HOT_CARD] = a_reading(0.3)
 
-        await rig.tick()
+    await rig.tick()
 
-        assert rig.record().ending is Ending.OUTDATED
-        assert "the card cooled down" in rig.record().detail
-        assert not await terminating(kube)
+    assert rig.record().ending is Ending.OUTDATED
+    assert "the card cooled down" in rig.record().detail
+    assert not await terminating(kube)
 
 
-async def test_a_plan_waits_while_the_cycle_is_blind(kube: KubeClient, clock: VirtualClock) -> None:
-    await make_cluster(kube, annotations=EVICT)
-    async with a_rig(kube, clock=clock) as rig:
-        await rig.tick_until_planned()
-        rig.usage.trouble = "unreachable: refused"
-        await rig.tick()
-        assert rig.record().phase is MovePhase.PLANNED
-        assert not await terminating(kube)
+async def test_a_plan_waits_while_the_cycle_is_blind(rig: Rig, kube: KubeClient) -> None:
+    await rig.tick_until_planned()
+    rig.usage.trouble = "unreachable: refused"
+    await rig.tick()
+    assert rig.record().phase is MovePhase.PLANNED
+    assert not await terminating(kube)
 
-        rig.usage.trouble = ""
-        await rig.tick()
+    rig.usage.trouble = ""
+    await rig.tick()
 
-        assert rig.record().phase is MovePhase.EVICTED
+    assert rig.record().phase is MovePhase.EVICTED
 
 
 @pytest.mark.parametrize("mode", [Mode.OFF, Mode.DRY_RUN])
-async def test_switching_off_stops_a_plan(
-    kube: KubeClient, clock: VirtualClock, mode: Mode
-) -> None:
-    await make_cluster(kube, annotations=EVICT)
-    async with a_rig(kube, clock=clock) as rig:
-        await rig.tick_until_planned()
-        rig.config.value = replace(rig.config.value, mode=mode)
+async def test_switching_off_stops_a_plan(rig: Rig, kube: KubeClient, mode: Mode) -> None:
+    await rig.tick_until_planned()
+    rig.config.value = replace(rig.config.value, mode=mode)
 
-        await rig.tick()
+    await rig.tick()
 
-        assert rig.record().ending is Ending.PAUSED
-        assert not await terminating(kube)
+    assert rig.record().ending is Ending.PAUSED
+    assert not await terminating(kube)
 
 
-async def test_switching_off_does_not_forget_a_pod_that_is_evicted(
-    kube: KubeClient, clock: VirtualClock
-) -> None:
-    await make_cluster(kube, annotations=EVICT)
-    async with a_rig(kube, clock=clock) as rig:
-        await rig.tick_until_planned()
-        await rig.tick()
-        rig.config.value = replace(rig.config.value, mode=Mode.OFF)
-        await replace_pod(rig)
+async def test_switching_off_does_not_forget_a_pod_that_is_evicted(rig: Rig) -> None:
+    await rig.tick_until_planned()
+    await rig.tick()
+    rig.config.value = replace(rig.config.value, mode=Mode.OFF)
+    await replace_pod(rig)
 
-        await rig.tick()
+    await rig.tick()
 
-        assert rig.record().phase is MovePhase.VERIFYING
+    assert rig.record().phase is MovePhase.VERIFYING
 
 
 async def test_a_pod_without_a_replacement_is_counted_as_lost(
@@ -287,51 +275,41 @@ async def test_a_move_that_changed_nothing_is_useless(
     assert "MoveIneffective" in await events(kube)
 
 
-async def test_a_move_whose_source_is_not_measured_afterwards_is_unverified(
-    kube: KubeClient, clock: VirtualClock
-) -> None:
-    await make_cluster(kube, annotations=EVICT)
-    async with a_rig(kube, clock=clock) as rig:
-        await rig.tick_until_planned()
-        await rig.tick()
-        await replace_pod(rig)
-        await rig.tick()
-        rig.usage.readings[HOT_CARD] = None
-        await rig.tick(seconds=601)
+async def test_a_move_whose_source_is_not_measured_afterwards_is_unverified(rig: Rig) -> None:
+    await rig.tick_until_planned()
+    await rig.tick()
+    await replace_pod(rig)
+    await rig.tick()
+    rig.usage.readings[HOT_CARD] = None
+    await rig.tick(seconds=601)
 
-        assert rig.record().ending is Ending.UNVERIFIED
+    assert rig.record().ending is Ending.UNVERIFIED
 
 
-async def test_a_replacement_elsewhere_is_accepted_and_counted(
-    kube: KubeClient, clock: VirtualClock
-) -> None:
-    await make_cluster(kube, annotations=EVICT)
-    async with a_rig(kube, clock=clock) as rig:
-        await rig.tick_until_planned()
-        await rig.tick()
-        await end_pod(kube, "pod-a")
-        await add_pod(kube, "pod-c", card=HOT_CARD, node="n1")
-        await rig.tick()
+async def test_a_replacement_elsewhere_is_accepted_and_counted(rig: Rig, kube: KubeClient) -> None:
+    await rig.tick_until_planned()
+    await rig.tick()
+    await end_pod(kube, "pod-a")
+    await add_pod(kube, "pod-c", card=HOT_CARD, node="n1")
+    await rig.tick()
 
-        assert rig.record().phase is MovePhase.VERIFYING
-        assert rig.figure("misplaced_total") == 1
-        assert rig.figure("ping_pongs_total") == 1
+    assert rig.record().phase is MovePhase.VERIFYING
+    assert rig.figure("misplaced_total") == 1
+    assert rig.figure("ping_pongs_total") == 1
 
 
 async def test_a_stateful_pod_that_came_back_under_its_name_is_the_replacement(
-    kube: KubeClient, clock: VirtualClock
+    rig: Rig, kube: KubeClient
 ) -> None:
-    await make_cluster(kube, annotations=EVICT)
-    async with a_rig(kube, clock=clock) as rig:
-        await rig.tick_until_planned()
-        await rig.tick()
-        await end_pod(kube, "pod-a")
-        await add_pod(kube, "pod-a", card=COOL_CARD, node="n2")
-        await rig.tick()
+    await rig.tick_until_planned()
+    await rig.tick()
+    await end_pod(kube, "pod-a")
+    await add_pod(kube, "pod-a", card=COOL_CARD, node="n2")
+    await rig.tick()
 
-        assert rig.record().phase is MovePhase.VERIFYING
-        assert rig.record().replacement == "ml/pod-a"
-        assert rig.figure("evictions_total", code="allowed") == 1
+    assert rig.record().phase is MovePhase.VERIFYING
+    assert rig.record().replacement == "ml/pod-a"
+    assert rig.figure("evictions_total", code="allowed") == 1
 
 
 # -- crashes ---------------------------------------------------------------------------------------
@@ -441,18 +419,16 @@ async def test_a_pod_that_cannot_be_changed_keeps_its_target_as_long_again_as_it
 
 
 async def test_switching_off_stops_an_eviction_that_has_not_happened(
-    kube: KubeClient, clock: VirtualClock
+    rig: Rig, kube: KubeClient, clock: VirtualClock
 ) -> None:
-    await make_cluster(kube, annotations=EVICT)
-    async with a_rig(kube, clock=clock) as rig:
-        planned = await rig.tick_until_planned()
-        await rig.store.put(begin(planned, clock))
-        rig.config.value = replace(rig.config.value, mode=Mode.OFF)
+    planned = await rig.tick_until_planned()
+    await rig.store.put(begin(planned, clock))
+    rig.config.value = replace(rig.config.value, mode=Mode.OFF)
 
-        await rig.tick()
+    await rig.tick()
 
-        assert rig.record().ending is Ending.PAUSED
-        assert not await terminating(kube)
+    assert rig.record().ending is Ending.PAUSED
+    assert not await terminating(kube)
 
 
 async def test_a_crash_between_evicted_and_recorded_evicts_nobody_else(
@@ -493,39 +469,33 @@ async def test_budgets_survive_a_crash(kube: KubeClient, clock: VirtualClock) ->
 
 
 async def test_an_eviction_blocked_half_way_is_tried_again_later_and_given_up_in_the_end(
-    kube: KubeClient, clock: VirtualClock
+    rig: Rig, kube: KubeClient, clock: VirtualClock
 ) -> None:
-    await make_cluster(kube, annotations=EVICT)
-    async with a_rig(kube, clock=clock) as rig:
-        planned = await rig.tick_until_planned()
-        await add_budget(kube, allowed=0)
-        await rig.store.put(begin(planned, clock))
+    planned = await rig.tick_until_planned()
+    await add_budget(kube, allowed=0)
+    await rig.store.put(begin(planned, clock))
 
+    await rig.tick()
+    assert rig.record().phase is MovePhase.EVICTING
+    assert rig.record().attempts == 1
+    retry_at = rig.record().retry_at
+    assert retry_at is not None
+    assert retry_at - rig.clock.now() >= timedelta(seconds=5)
+    asked = rig.figure("evictions_total", code="blocked")
+    await rig.tick(seconds=1)
+    assert rig.figure("evictions_total", code="blocked") == asked  # it waits
+    await rig.tick(seconds=601)
+
+    assert rig.record().ending is Ending.BLOCKED
+    assert not await terminating(kube)
+    assert [record for record in rig.store.records if record.past().under_way] == []
+
+
+async def test_whoever_is_not_the_leader_any_more_evicts_nobody(rig: Rig, kube: KubeClient) -> None:
+    await rig.tick_until_planned()
+    rig.may_write = False
+
+    with pytest.raises(PermissionError):
         await rig.tick()
-        assert rig.record().phase is MovePhase.EVICTING
-        assert rig.record().attempts == 1
-        retry_at = rig.record().retry_at
-        assert retry_at is not None
-        assert retry_at - rig.clock.now() >= timedelta(seconds=5)
-        asked = rig.figure("evictions_total", code="blocked")
-        await rig.tick(seconds=1)
-        assert rig.figure("evictions_total", code="blocked") == asked  # it waits
-        await rig.tick(seconds=601)
 
-        assert rig.record().ending is Ending.BLOCKED
-        assert not await terminating(kube)
-        assert [record for record in rig.store.records if record.past().under_way] == []
-
-
-async def test_whoever_is_not_the_leader_any_more_evicts_nobody(
-    kube: KubeClient, clock: VirtualClock
-) -> None:
-    await make_cluster(kube, annotations=EVICT)
-    async with a_rig(kube, clock=clock) as rig:
-        await rig.tick_until_planned()
-        rig.may_write = False
-
-        with pytest.raises(PermissionError):
-            await rig.tick()
-
-        assert not await terminating(kube)
+    assert not await terminating(kube)

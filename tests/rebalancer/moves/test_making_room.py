@@ -20,9 +20,16 @@ from rebalancer.moves.steps.facts import MoveFacts, OwnerFacts, VictimFacts
 from rebalancer.moves.steps.preparing import planned
 from rebalancer.moves.steps.step import Action, Do, Enter, StepContext, Wait
 from tests.fakes.clock import NOON
-from tests.support.making_room import a_cluster, a_waiting_pod
 from tests.support.moves import a_beneficiary
-from tests.support.rebalancing import ACTIVE, COOL_CARD, a_disruption_state, a_move, a_reading
+from tests.support.rebalancing import (
+    ACTIVE,
+    COOL_CARD,
+    a_cluster,
+    a_disruption_state,
+    a_move,
+    a_reading,
+    a_waiting_pod,
+)
 from tests.support.records import a_record
 
 KEPT = a_beneficiary("GPU-hot", uid="big", held_until=NOON + timedelta(minutes=30))

@@ -4,7 +4,7 @@ import pytest
 
 from scheduler.cache.nominations import NOMINATION_LIMIT
 from scheduler.extender.api import FilterResult
-from tests.scheduler.harness import Harness
+from tests.scheduler.harness import Harness, silence
 from tests.support.gpu import some_cards
 
 
@@ -57,6 +57,24 @@ async def test_its_binding_takes_the_card_that_was_held() -> None:
     cluster.see("p")
     assert cluster.held() == 20_000
     assert not cluster.ledger.assumed
+
+
+async def test_a_nominated_pod_is_on_the_lease_only_once_its_binding_is_about_to_be_sent() -> None:
+    cluster = cluster_of_one_card()
+    cluster.create("p", mib=20_000)
+    assert fits(cluster, "p")
+    nominate(cluster)
+    cluster.nominations.count()
+    uid = cluster.args("p").uid
+
+    before = list(cluster.assumptions.under_way())
+    cluster.api.bind_raises = silence()
+    assert "did not say" in await cluster.bind()
+
+    assert uid in cluster.ledger.assumed
+    assert before == []
+    assert cluster.recorded == [{uid}]
+    assert list(cluster.assumptions.under_way()) == [uid]
 
 
 @pytest.mark.parametrize("what", ["cleared", "deleted"])

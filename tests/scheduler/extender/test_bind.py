@@ -185,6 +185,29 @@ async def test_the_pods_status_written_in_between_is_answered_by_reading_again()
     assert cluster.held() == 1000
 
 
+async def test_while_a_changed_pod_is_read_again_its_cards_are_nobody_elses() -> None:
+    cluster = Harness()
+    cluster.create(mib=1000)
+    cluster.api.touch("p")
+    held: list[int] = []
+    cluster.api.after_get = lambda: held.append(cluster.held())
+
+    assert await cluster.bind() == ""
+
+    assert held == [1000]
+
+
+async def test_a_changed_pod_that_cannot_be_read_holds_nothing() -> None:
+    cluster = Harness()
+    cluster.create(mib=1000)
+    cluster.api.touch("p")
+    cluster.api.get_raises = silence()
+
+    assert "cannot read pod" in await cluster.bind()
+
+    assert cluster.ledger.assumed == {}
+
+
 async def test_a_pod_that_keeps_changing_is_given_up() -> None:
     cluster = Harness()
     cluster.create()

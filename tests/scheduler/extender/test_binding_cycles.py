@@ -10,6 +10,17 @@ from tests.scheduler.harness import Harness
 
 CLAIM = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
 FITS = FilterResult(passed=("n",))
+UNSCHEDULABLE = {
+    "conditions": [
+        {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "0/1 nodes are available",
+            "lastTransitionTime": "2026-01-05T12:00:00Z",
+        }
+    ]
+}
 
 
 def passed(cluster: Harness, name: str) -> None:
@@ -52,7 +63,7 @@ def test_a_pod_does_not_wait_for_itself() -> None:
     assert waits(cluster, "p") is None
 
 
-@pytest.mark.parametrize("what", ["bound", "nominated", "deleted"])
+@pytest.mark.parametrize("what", ["bound", "nominated", "unschedulable", "deleted"])
 async def test_the_next_pod_waits_until_something_is_heard_of_the_one_before(what: str) -> None:
     cluster = two_pods(volumes=CLAIM)
     passed(cluster, "p")
@@ -66,11 +77,32 @@ async def test_the_next_pod_waits_until_something_is_heard_of_the_one_before(wha
             cluster.delete("p")
         else:
             pod = cluster.copy_of()
-            pod["status"] = {"nominatedNodeName": "n"}
+            pod["status"] = {"nominatedNodeName": "n"} if what == "nominated" else UNSCHEDULABLE
             cluster.api.put(pod)
             cluster.see("p")
 
-    assert bool(cluster.extender.filter(cluster.asking("q")).passed) is (what == "deleted")
+    free = bool(cluster.extender.filter(cluster.asking("q")).passed)
+    assert free is (what in ("unschedulable", "deleted"))
+
+
+@pytest.mark.parametrize("before", [{}, UNSCHEDULABLE])
+async def test_an_event_that_says_nothing_of_where_a_pod_goes_lets_nobody_pass(
+    before: dict[str, object],
+) -> None:
+    cluster = two_pods(volumes=CLAIM)
+    pod = cluster.copy_of()
+    pod["status"] = before
+    cluster.api.put(pod)
+    passed(cluster, "p")
+
+    cluster.see("p")  # the informer's own copy was late
+    cluster.api.touch("p")
+    cluster.see("p")
+
+    waiting = waits(cluster, "q")
+    assert waiting is not None
+    cluster.delete("p")
+    await waiting
 
 
 async def test_a_pod_with_a_claim_waits_for_the_bindings_before_it() -> None:

@@ -20,7 +20,7 @@ from fracgpu.names import ASSIGNMENT
 from process.http2.connections import ALPN
 from process.telemetry import Readiness
 from process.tls import ServingTls, private_file
-from scheduler.extender.api import ProtocolError
+from scheduler.extender.api import FilterResult, ProtocolError
 from scheduler.extender.filter import StaleCacheRetry, narrowed
 from scheduler.extender.server import ExtenderServer
 from scheduler.metrics import RequestActivity
@@ -226,6 +226,22 @@ async def test_a_recorded_bind_request_writes_the_binding() -> None:
 
         (binding,) = served.cluster.api.bindings
     assert binding["target"]["name"] == args["Node"]
+
+
+async def test_a_pod_whose_binding_was_refused_is_not_waited_for() -> None:
+    async with serving() as served:
+        cluster = served.cluster
+        claim = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+        first, second = cluster.create("p", volumes=claim), cluster.create("q")
+        cluster.cycles.filtered(first, FilterResult(passed=("gpu-1",)))
+        waiting = cluster.cycles.begin(second)
+        assert waiting is not None
+
+        names = {"PodName": "p", "PodNamespace": "default", "PodUID": first.record.uid}
+        args = json.dumps(names | {"Node": "nowhere"}).encode()
+        assert (await served.ask("bind", args))["Error"]
+
+        await waiting
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])

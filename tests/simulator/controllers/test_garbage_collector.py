@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from kube.client import Propagation
 from kube.errors import KubeError, NotFound
-from kube.kinds import CONFIGMAPS, DEPLOYMENTS, JOBS, NAMESPACES, PODS, REPLICASETS
+from kube.kinds import CONFIGMAPS, DEPLOYMENTS, NAMESPACES, PODS, REPLICASETS
 from tests.simulator.controllers.harness import Harness, a_template, an_owner
 from tests.support.objects import a_config
 from tests.support.waiting import until
@@ -26,7 +25,12 @@ async def test_a_pod_of_an_owner_that_never_was_is_deleted(harness: Harness) -> 
         "metadata": {
             "name": "stray",
             "ownerReferences": [
-                {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "no-such-uid"}
+                {
+                    "apiVersion": "apps/v1",
+                    "kind": "ReplicaSet",
+                    "name": "r",
+                    "uid": "no-such-uid",
+                }
             ],
         },
         "spec": a_template("x")["spec"],
@@ -50,55 +54,15 @@ async def test_a_pod_of_a_stranger_is_left_alone(harness: Harness) -> None:
     await harness.kube.create(PODS, owned, namespace=harness.namespace)
     owned["metadata"] = {
         "name": "ours",
-        "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u"}],
+        "ownerReferences": [
+            {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u"}
+        ],
     }
     await harness.kube.create(PODS, owned, namespace=harness.namespace)
 
     await harness.wait_count(1)
 
     assert await harness.names() == {"theirs"}
-
-
-async def test_orphaned_pods_stay(harness: Harness) -> None:
-    await harness.kube.create(REPLICASETS, an_owner("a", replicas=2), namespace=harness.namespace)
-    await harness.wait_count(2)
-
-    await harness.kube.delete(
-        REPLICASETS, "a", namespace=harness.namespace, propagation=Propagation.ORPHAN
-    )
-
-    async def gone() -> bool:
-        return await harness.get(REPLICASETS, "a") is None
-
-    await until(gone, what="the end of the ReplicaSet")
-    pods = await harness.pods()
-    assert [pod["metadata"].get("ownerReferences") for pod in pods] == [None, None]
-
-
-async def test_in_the_foreground_the_owner_goes_last(harness: Harness) -> None:
-    job = {
-        "metadata": {"name": "j"},
-        "spec": {"template": a_template("job", restartPolicy="Never")},
-    }
-    await harness.kube.create(JOBS, job, namespace=harness.namespace)
-    (pod,) = await harness.wait_count(1)
-    name = pod["metadata"]["name"]
-    await harness.kube.bind({"target": {"name": "n1"}}, namespace=harness.namespace, name=name)
-
-    await harness.kube.delete(
-        JOBS, "j", namespace=harness.namespace, propagation=Propagation.FOREGROUND
-    )
-
-    await harness.wait_object(
-        PODS, name, lambda pod: "deletionTimestamp" in pod["metadata"], what="an ending pod"
-    )
-    assert await harness.get(JOBS, "j") is not None
-    await harness.kube.delete(PODS, name, namespace=harness.namespace, grace_s=0)
-
-    async def gone() -> bool:
-        return await harness.get(JOBS, "j") is None
-
-    await until(gone, what="the end of the job")
 
 
 async def test_a_namespace_is_emptied_before_it_goes(harness: Harness) -> None:

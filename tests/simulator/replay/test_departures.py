@@ -1,4 +1,4 @@
-"""Who waits when pods come and go, and what room-making moves change about it."""
+"""Who waits when pods come and go."""
 
 from collections import Counter
 from dataclasses import replace
@@ -9,7 +9,6 @@ from simulator.replay.departures import (
     LARGEST,
     POD_KINDS,
     DeparturesResult,
-    MakeRoomLimits,
     arrivals,
     kind_of,
     late_ratio,
@@ -29,7 +28,6 @@ other,1000,1000,1,1000,,0,3000,0
 eight,8000,8000,8,1000,,0,2000,0
 unknown,1000,1000,1,500,,0,,
 """
-ROOMY = MakeRoomLimits(moves_per_hour=60, in_flight=3)
 
 
 def a_workload() -> ReplayWorkload:
@@ -39,8 +37,8 @@ def a_workload() -> ReplayWorkload:
     return replace(workload, pods=(*(small * 12), eight))
 
 
-def run(limits: MakeRoomLimits | None = None, seed: int = 1) -> DeparturesResult:
-    return replay_departures(a_workload(), "pack", seed=seed, load_ratio=0.85, limits=limits)
+def run() -> DeparturesResult:
+    return replay_departures(a_workload(), "pack", seed=1, load_ratio=0.85)
 
 
 def test_a_pod_without_a_lifetime_draws_one_from_its_class() -> None:
@@ -64,10 +62,6 @@ def test_the_late_pods_of_several_replays_are_counted_together() -> None:
             policy="pack",
             arrived=Counter({"share": arrived}),
             late=Counter({"share": late}),
-            moves=0,
-            plans=0,
-            helped=0,
-            hours=1.0,
             allocated_percent=90.0,
         )
         for arrived, late in ((30, 3), (10, 1))
@@ -102,24 +96,8 @@ def test_the_classes_are_by_cards() -> None:
     }
 
 
-def test_without_moves_nothing_is_moved_and_the_same_seed_gives_the_same() -> None:
+def test_the_same_seed_gives_the_same() -> None:
     first = run()
-    assert (first.moves, first.plans, first.helped) == (0, 0, 0)
     assert run() == first
     assert 70 < first.allocated_percent <= 100
     assert first.arrived[LARGEST] > 0
-
-
-def test_few_moves_let_pods_of_eight_cards_in_earlier() -> None:
-    without = [run(seed=seed) for seed in (1, 2, 3)]
-    moved = [run(ROOMY, seed=seed) for seed in (1, 2, 3)]
-
-    assert [it.arrived for it in moved] == [it.arrived for it in without]
-    assert sum(it.late[LARGEST] for it in moved) < sum(it.late[LARGEST] for it in without)
-    assert all(it.helped <= it.plans <= it.moves <= 60 * it.hours + 60 for it in moved)
-    assert sum(it.helped for it in moved) > 0
-
-
-def test_no_more_is_moved_in_an_hour_than_the_limit_allows() -> None:
-    found = run(MakeRoomLimits(moves_per_hour=2))
-    assert 0 < found.moves <= 2 * (found.hours + 1)

@@ -1,4 +1,4 @@
-"""``make image``: which builder is taken, and the time that the image has."""
+"""``make image``: what it needs, and the time that the image has."""
 
 import shutil
 import subprocess
@@ -7,39 +7,21 @@ from pathlib import Path
 import pytest
 
 from tools.image.__main__ import (
-    NoBuilderError,
-    chosen_builder,
-    dockerfile_command,
     main,
     source_epoch,
 )
 from tools.image.commands import CommandError
-from tools.manifests.images import images
 
 ROOT = Path(__file__).parents[3]
 
 
-def test_debians_packages_are_taken_where_they_can_be_and_a_daemon_where_not() -> None:
-    assert chosen_builder("auto", lambda _name: True) == "debian"
-    assert chosen_builder("auto", lambda name: name in ("docker", "podman")) == "docker"
-    assert chosen_builder("auto", lambda name: name == "buildah") == "buildah"
-    assert chosen_builder("podman", lambda _name: True) == "podman"
+def test_a_machine_without_mmdebstrap_is_told_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
 
-
-@pytest.mark.parametrize("wanted", ["auto", "docker"])
-def test_a_machine_that_can_build_nothing_is_told_what_to_install(wanted: str) -> None:
-    with pytest.raises(NoBuilderError, match="apt-get install mmdebstrap"):
-        chosen_builder(wanted, lambda _name: False)
-
-
-@pytest.mark.parametrize("builder", ["docker", "podman", "buildah"])
-def test_a_daemon_builds_the_dockerfile_for_every_platform(builder: str) -> None:
-    command = dockerfile_command(builder, ["amd64", "arm64"], images()[0], Path("out"))
-
-    assert command[0] == builder
-    assert "--platform=linux/amd64,linux/arm64" in command
-    assert command[-1] == "."
-    assert any(images()[0] in word for word in command)
+    assert main(["--platform", "amd64"]) == 1
+    assert "apt-get install mmdebstrap" in capsys.readouterr().err
 
 
 def test_the_image_is_as_old_as_its_sources(tmp_path: Path) -> None:

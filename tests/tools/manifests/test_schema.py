@@ -89,12 +89,23 @@ def test_what_a_role_refuses_is_refused_and_named(key: str, values: Json) -> Non
     assert next(iter(values)) in done.error
 
 
-@pytest.mark.parametrize("word", ["dney", "deny", ["Dney"], ["Warn", "Warn"], []], ids=str)
-def test_what_no_binding_of_a_policy_may_do_is_refused(word: object) -> None:
+@pytest.mark.parametrize(
+    "word",
+    ["dney", "deny", ["Dney"], ["Warn", "Warn"], [], ["Deny", "Warn"], ["Audit"]],
+    ids=str,
+)
+def test_what_no_binding_of_a_policy_may_do_or_nobody_would_notice_is_refused(
+    word: object,
+) -> None:
     done = template({"policies": {"devices": word}})
 
     assert not done.ok
     assert "/policies/devices" in done.error
+
+
+@pytest.mark.parametrize("actions", [["Deny"], ["Audit", "Warn"]], ids=str)
+def test_a_policy_may_deny_or_warn_and_write_to_the_audit_log_too(actions: list[str]) -> None:
+    assert template({"policies": {"devices": actions}}).ok
 
 
 def test_a_policy_that_is_gone_is_refused_and_named() -> None:

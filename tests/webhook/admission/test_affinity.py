@@ -7,8 +7,8 @@ from fracgpu.request.grant_note import AddedRequirement
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.units import Mib
 from tests.webhook.builders import H100S
-from webhook.admission.pod import Affinity, NodeAffinity
 from webhook.admission.pod_edits import node_edits, requirements
+from webhook.admission.review import Affinity, NodeAffinity
 
 SHARED = AddedRequirement(key="fracgpu.io/share", operator="In", values=("true",))
 REQUIRED = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution"

@@ -27,8 +27,13 @@ from tests.webhook.builders import (
 from webhook.admission.bounds import MAX_OBJECT_BYTES, MAX_TEMPLATES, check_bounds, check_size
 from webhook.admission.context import DecisionContext
 from webhook.admission.mutation import admit_create
-from webhook.admission.pod import MalformedReviewError
-from webhook.admission.review import read_pods, read_review, write_allowed, write_refused
+from webhook.admission.review import (
+    MalformedReviewError,
+    read_pods,
+    read_review,
+    write_allowed,
+    write_refused,
+)
 from webhook.admission.update import admit_update
 from webhook.admission.verdict import AdmissionResult, Allowed, Denied
 from webhook.admission.workload import admit_workload

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from fracgpu.request.dialects import NAMES, DialectSettings, MemoryUnit, Options
-from fracgpu.request.dialects.dialect import WHOLE
+from fracgpu.request.dialects.dialect import ONE_CARD
 from fracgpu.request.need import SliceRequest
 from fracgpu.units import Mib
 from tests.fracgpu.request.dialects.pods import Row
@@ -74,7 +74,7 @@ ROWS: Final[Mapping[str, Mapping[str, Row]]] = {
     "aws": {
         "parts": Row(
             limits={"k8s.amazonaws.com/vgpu": "10"},
-            part=SliceRequest(container="train", share=WHOLE),
+            part=SliceRequest(container="train", share=ONE_CARD),
             written={"fraction": "1"},
             raw="k8s.amazonaws.com/vgpu=10",
         )
@@ -82,7 +82,7 @@ ROWS: Final[Mapping[str, Mapping[str, Row]]] = {
     "nvidia": {
         "a whole card": Row(
             limits={"nvidia.com/gpu": "1"},
-            part=SliceRequest(container="train", share=WHOLE),
+            part=SliceRequest(container="train", share=ONE_CARD),
             written={"fraction": "1"},
             raw="nvidia.com/gpu=1",
         )

@@ -1,7 +1,7 @@
 import pytest
 
-from tests.webhook.builders import a_pod, judged
-from webhook.admission.misplaced_keys import requests_among
+from tests.webhook.builders import Json, a_pod, judged
+from webhook.admission.mutation import requests_among
 from webhook.admission.verdict import Allowed, Denied
 
 
@@ -41,6 +41,17 @@ def test_a_request_where_nobody_reads_it_is_answered(place: str, key: str, messa
 
     assert isinstance(outcome, Denied)
     assert outcome.message == message
+
+
+@pytest.mark.parametrize("labels", [{"fracgpu.io/granted": "true"}, {"fracgpu.io/granted": "x"}])
+@pytest.mark.parametrize("pod", [a_pod(), a_pod(fraction="0.5")], ids=["no request", "a request"])
+def test_nobody_but_the_webhook_writes_the_label_of_a_grant(
+    pod: Json, labels: dict[str, str]
+) -> None:
+    outcome = judged({**pod, "metadata": {**pod["metadata"], "labels": labels}})
+
+    assert isinstance(outcome, Denied)
+    assert outcome.message.startswith("label fracgpu.io/granted is ")
 
 
 def test_a_label_that_is_no_request_is_warned_of() -> None:

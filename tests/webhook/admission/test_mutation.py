@@ -33,7 +33,7 @@ from tests.webhook.builders import (
 )
 from webhook.admission.context import DecisionContext
 from webhook.admission.mutation import NOT_READ_YET, admit_create
-from webhook.admission.pod import specs
+from webhook.admission.review import specs
 from webhook.admission.verdict import OURS, Allowed, Denied, Patched
 from webhook.admission_config import AdmissionConfig
 
@@ -72,7 +72,8 @@ def admitted(
 ) -> Json:
     """Return the pod as it is stored."""
     spec = {"schedulerName": "fracgpu-scheduler", "affinity": affinity([SHARED, *requires])}
-    return a_pod(*containers, init=init, spec=spec, also={**asks, "granted": granted})
+    pod = a_pod(*containers, init=init, spec=spec, also={**asks, "granted": granted})
+    return {**pod, "metadata": {**pod["metadata"], "labels": {"fracgpu.io/granted": "true"}}}
 
 
 VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
@@ -293,8 +294,20 @@ def test_a_pod_without_any_metadata_gets_some() -> None:
     pod = a_pod(a_container(resources={"limits": {"fracgpu.io/gpu-mem": "512"}}))
     del pod["metadata"]
 
-    granted = {"fracgpu.io/granted": "train: 512 MiB on 1 card"}
-    assert worded(stored(pod, judged(pod)))["metadata"] == {"annotations": granted}
+    assert worded(stored(pod, judged(pod)))["metadata"] == {
+        "annotations": {"fracgpu.io/granted": "train: 512 MiB on 1 card"},
+        "labels": {"fracgpu.io/granted": "true"},
+    }
+
+
+def test_a_pods_own_labels_are_kept_beside_the_one_of_its_grant() -> None:
+    pod = a_pod(fraction="0.5")
+    pod["metadata"]["labels"] = {"app": "train"}
+
+    once = stored(pod, judged(pod))
+
+    assert once["metadata"]["labels"] == {"app": "train", "fracgpu.io/granted": "true"}
+    assert judged(once) == Allowed(dialect=OURS)
 
 
 # -- affinity ----------------------------------------------------------------------------------

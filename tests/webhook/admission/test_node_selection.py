@@ -1,5 +1,6 @@
 """The card class follows the pod's own selectors."""
 
+import copy
 import json
 from collections.abc import Sequence
 from typing import Any, Final
@@ -18,7 +19,8 @@ from fracgpu.units import Mib
 from tests.webhook.builders import RULES, Json, a_pod, parsed, stored
 from webhook.admission.context import DecisionContext
 from webhook.admission.mutation import admit_create
-from webhook.admission.review import read_review
+from webhook.admission.review import read_review, read_stored_pod
+from webhook.admission.update import admit_update
 from webhook.admission.verdict import AdmissionResult, Allowed, Denied, Patched
 from webhook.admission.workload import admit_workload
 from webhook.admission_config import AdmissionConfig
@@ -86,10 +88,11 @@ def class_of(result: AdmissionResult) -> int | None:
     """Return the shareable MiB of the class that a pod was granted a share of."""
     assert isinstance(result, Patched), result
     (note,) = [
-        edit.value[names.GRANTED]
+        edit.value[names.GRANTED] if isinstance(edit.value, dict) else edit.value
         for edit in result.edits
-        if isinstance(edit.value, dict) and names.GRANTED in edit.value
-    ] + [edit.value for edit in result.edits if edit.path.endswith("granted")]
+        if edit.path.startswith("/metadata/annotations")
+    ]
+    assert isinstance(note, str)
     read = read_grant_note(note)
     assert read is not None
     return read.data.class_mib
@@ -154,11 +157,11 @@ def test_of_the_selected_nodes_classes_the_freest_there_is_taken() -> None:
             "NVIDIA-A100-SXM4-40GB (40000 MiB)",
         ),
         (
-            affinity(on(fields=[within("metadata.name", "cpu-1")])),
+            affinity(on([within("pool", "cpu")])),
             {"fraction": "0.5"},
-            "the required node affinity is 'metadata.name=cpu-1'; want nodes with a shared, "
-            "healthy card: it selects cpu-1, without one; the cluster's cards are Tesla-T4 "
-            "(16000 MiB), NVIDIA-A100-SXM4-40GB (40000 MiB)",
+            "the required node affinity is 'pool=cpu'; want nodes with a shared, healthy card: it "
+            "selects cpu-1, cpu-2, without one; the cluster's cards are Tesla-T4 (16000 MiB), "
+            "NVIDIA-A100-SXM4-40GB (40000 MiB)",
         ),
         (
             {"nodeSelector": {"pool": "a100"}},
@@ -180,7 +183,7 @@ def test_of_the_selected_nodes_classes_the_freest_there_is_taken() -> None:
             "that are large enough, among the nodes that spec.nodeSelector 'pool=t4' selects",
         ),
     ],
-    ids=["no card", "no node", "by name", "another model", "too large", "too many"],
+    ids=["no card", "no node", "by affinity", "another model", "too large", "too many"],
 )
 def test_where_no_selected_node_will_do_the_refusal_names_both_sides(
     spec: Json, asks: dict[str, str], message: str
@@ -213,11 +216,87 @@ def test_a_workload_is_refused_by_its_templates_selectors() -> None:
     assert isinstance(applied("Deployment", nodeSelector={"pool": "a100"}), Allowed)
 
 
-def test_a_daemon_set_is_warned_of_the_nodes_where_its_pods_will_be_refused() -> None:
+def of_a_daemon_set(node: str, **asks: str) -> AdmissionResult:
+    """Return the decision on the pod that a DaemonSet's controller makes for a node."""
+    spec = affinity(on(fields=[within("metadata.name", node)]))
+    return decided(a_pod(spec=spec, also={"fraction": "0.5", **asks}))
+
+
+@pytest.mark.parametrize(
+    ("asks", "node", "found"),
+    [
+        ({}, "cpu-1", "the required node affinity is 'metadata.name=cpu-1'"),
+        ({"model": "*A100*"}, "t4-1", "fracgpu.io/model is '*A100*'"),
+    ],
+    ids=["no card", "another model"],
+)
+def test_a_daemon_sets_pod_waits_where_its_node_has_no_such_card_and_stops_no_other(
+    asks: dict[str, str], node: str, found: str
+) -> None:
+    waits, runs = of_a_daemon_set(node, **asks), of_a_daemon_set("a100-1", **asks)
+
+    assert isinstance(waits, Patched)
+    (warning,) = waits.warnings
+    assert warning.startswith(
+        f"the pod waits for something that the cluster does not have now: {found}"
+    )
+    assert isinstance(runs, Patched)
+    assert (class_of(runs), runs.warnings) == (40_000, ())
+
+
+def test_a_daemon_sets_pod_that_no_card_of_the_cluster_would_do_for_is_refused() -> None:
+    assert isinstance(of_a_daemon_set("cpu-1", model="H100"), Denied)
+
+
+def updated(
+    asks: dict[str, str], selector: dict[str, str], *, wait: bool = False, known: bool = True
+) -> AdmissionResult:
+    """Return the decision on the update by which a queue lets a gated pod go to certain nodes."""
+    rules = AdmissionConfig(card_classes=ClassRule(wait=wait))
+    gated = a_pod(spec={"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}, also=asks)
+    old = stored(gated, decided(gated, rules=rules))
+    new = copy.deepcopy(old)
+    del new["spec"]["schedulingGates"]
+    new["spec"]["nodeSelector"] = selector
+    before = read_stored_pod(json.dumps(old).encode(), what="the stored pod")
+    select = a_context(*NODES).select if known else None
+    return admit_update(before, parsed(new), user="kueue", config=rules, select=select)
+
+
+@pytest.mark.parametrize(
+    ("asks", "pool", "size"),
+    [
+        ({"fraction": "0.5"}, "a100", "16000 MiB"),
+        ({"memory": "20000Mi"}, "t4", "20000 MiB or more"),
+    ],
+)
+def test_a_gated_pod_that_gets_selectors_of_nodes_without_its_class_is_refused_with_both_sides(
+    asks: dict[str, str], pool: str, size: str
+) -> None:
+    refused = updated(asks, {"pool": pool})
+
+    assert isinstance(refused, Denied)
+    assert refused.message == (
+        f"spec.nodeSelector is 'pool={pool}'; want nodes with a shared, healthy card of {size}, by "
+        "which the pod's limits were set when it was created; create the pod with its selectors, "
+        "so that they decide which card it gets a share of"
+    )
+
+
+def test_a_gated_pod_that_gets_selectors_of_nodes_that_suit_it_goes_there() -> None:
+    assert updated({"fraction": "0.5"}, {"pool": "t4"}) == Allowed()
+    assert updated({"memory": "8Gi"}, {"pool": "a100"}) == Allowed()
+    assert updated({"fraction": "0.5"}, {"pool": "a100"}, known=False) == Allowed()
+    # A pool that is scaled to zero, where the administrator lets pods wait for it.
+    assert updated({"fraction": "0.5"}, {"pool": "later"}, wait=True) == Allowed()
+    assert isinstance(updated({"fraction": "0.5"}, {"pool": "later"}), Denied)
+
+
+def test_a_daemon_set_is_warned_of_the_nodes_where_its_pods_will_wait() -> None:
     warning = (
         "in spec.template: a DaemonSet makes a pod for each node that it selects, also for cpu-1, "
-        "cpu-2 without a shared, healthy card: these pods are refused, and delay the others; add "
-        'the nodeSelector fracgpu.io/share: "true"'
+        "cpu-2 without a shared, healthy card: these pods wait until it has one; add the "
+        'nodeSelector fracgpu.io/share: "true"'
     )
 
     assert applied("DaemonSet") == Allowed(warnings=(warning,), dialect="fracgpu")
@@ -350,7 +429,13 @@ def test_what_is_granted_fits_some_node_that_the_pod_selects(
         for node in selected
         if len(node.cards) >= wanted and node.cards[0].capacity_mib >= least
     }
-    if isinstance(result, Patched):
+    if isinstance(result, Patched) and any("waits for" in said for said in result.warnings):
+        assert alternatives is not None
+        (term,) = alternatives
+        assert not sizes or rule.default_models
+        assert not term["matchExpressions"], "only the pod of a DaemonSet waits"
+        assert [field["operator"] for field in term["matchFields"]] == ["In"]
+    elif isinstance(result, Patched):
         assert sizes if "memory" in asks else class_of(result) in sizes
     elif sizes:  # the only other reason: the cluster has no card of the default class
         assert isinstance(result, Denied)

@@ -6,8 +6,7 @@ from benchmarks.fixtures.odd_reviews import odd_reviews
 from tests.webhook.builders import CLASSES, RULES, Json, parsed, stored
 from webhook.admission.context import DecisionContext
 from webhook.admission.mutation import admit_create
-from webhook.admission.pod import MalformedReviewError, Pod
-from webhook.admission.review import read_pods, read_review
+from webhook.admission.review import MalformedReviewError, Pod, read_pods, read_review
 from webhook.admission.verdict import AdmissionResult, Allowed, Patched
 
 ALL = {"fracgpu.io/dialects": "all"}

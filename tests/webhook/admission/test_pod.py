@@ -4,7 +4,7 @@ import pytest
 
 from fracgpu.k8s.container import ContainerKind
 from tests.webhook.builders import a_container, a_pod, parsed
-from webhook.admission.pod import EnvVar, MalformedReviewError, places, read_pod, specs
+from webhook.admission.review import EnvVar, MalformedReviewError, places, read_pod, specs
 
 
 def test_containers_are_found_with_the_way_to_them() -> None:

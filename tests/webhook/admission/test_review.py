@@ -8,8 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.webhook.builders import Json, a_pod, a_review
-from webhook.admission.pod import MalformedReviewError
-from webhook.admission.review import Operation, read_pods, read_review, write_allowed, write_refused
+from webhook.admission.review import (
+    MalformedReviewError,
+    Operation,
+    read_pods,
+    read_review,
+    write_allowed,
+    write_refused,
+)
 
 UID = "9e8992f7-5761-4a27-a7b0-501b0d61c7f6"
 

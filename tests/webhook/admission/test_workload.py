@@ -6,8 +6,7 @@ import pytest
 from fracgpu.units import Mib
 from tests.webhook.builders import CLASSES, RULES, Json, a_container, a_pod, a_review
 from webhook.admission.context import DecisionContext
-from webhook.admission.pod import MalformedReviewError
-from webhook.admission.review import read_review
+from webhook.admission.review import MalformedReviewError, read_review
 from webhook.admission.verdict import OURS, AdmissionResult, Allowed, Denied
 from webhook.admission.workload import admit_workload
 from webhook.admission_config import AdmissionConfig, WorkloadKind

@@ -4,7 +4,7 @@ from fractions import Fraction
 from typing import Final
 
 from fracgpu.k8s.container import ContainerSpec
-from fracgpu.request.dialects.amounts import decimal_share, limit_field, whole
+from fracgpu.request.dialects.amounts import decimal_share, integer, limit_field
 from fracgpu.request.dialects.dialect import (
     Dialect,
     DialectReading,
@@ -27,7 +27,7 @@ def _request(spec: ContainerSpec, per_card: int) -> ForeignRequest | None:
     if text is None:
         return None
     wanted = f"parts of one card, a whole number from 1 to {per_card}"
-    parts = whole(text, field=limit_field(VGPU, spec), wanted=wanted, low=1, high=per_card)
+    parts = integer(text, field=limit_field(VGPU, spec), wanted=wanted, low=1, high=per_card)
     return ForeignRequest(container=spec.name, share=decimal_share(Fraction(parts, per_card)))
 
 

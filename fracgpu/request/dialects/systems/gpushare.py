@@ -14,7 +14,7 @@ from fracgpu.request.dialects.amounts import (
     refuse_orphan,
 )
 from fracgpu.request.dialects.dialect import (
-    WHOLE,
+    ONE_CARD,
     Dialect,
     DialectReading,
     ForeignRequest,
@@ -55,7 +55,7 @@ def _request(spec: ContainerSpec, label: str | None, options: Options) -> Foreig
     cards = 1 if count is None else card_count(count, field=where)
     cores = _cores(spec, cards)
     if memory is None:
-        return ForeignRequest(container=spec.name, cards=cards, share=WHOLE, cores=cores)
+        return ForeignRequest(container=spec.name, cards=cards, share=ONE_CARD, cores=cores)
     unit_mib = _UNIT_MIB[options.gpushare_unit]
     field = limit_field(MEMORY, spec)
     total_mib = memory_units(memory, field=field, unit_mib=unit_mib)

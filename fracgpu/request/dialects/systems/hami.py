@@ -10,14 +10,14 @@ from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.dialects.amounts import (
     annotation_field,
     card_count,
+    integer,
     limit_field,
     memory_units,
     percent,
     refuse_both,
-    whole,
 )
 from fracgpu.request.dialects.dialect import (
-    WHOLE,
+    ONE_CARD,
     Dialect,
     DialectReading,
     ForeignRequest,
@@ -90,7 +90,7 @@ def _request(spec: ContainerSpec, options: Options) -> ForeignRequest | None:
     elif share is not None:
         part = Fraction(percent(share, field=limit_field(MEMORY_PERCENT, spec)), 100)
     else:
-        part = WHOLE
+        part = ONE_CARD
     alone = memory is None and share is None and cores is None
     return ForeignRequest(
         container=spec.name,
@@ -110,7 +110,7 @@ def _priorities(pod: PodForDialects) -> tuple[str, ...]:
     for spec in pod.containers:
         if PRIORITY in spec.limits:
             field, text = limit_field(PRIORITY, spec), spec.limits[PRIORITY]
-            whole(text, field=field, wanted="0 for high or 1 for low", low=0, high=1)
+            integer(text, field=field, wanted="0 for high or 1 for low", low=0, high=1)
             warnings.append(
                 f"{field} is '{text}', which is ignored: FracGPU has no priorities on a card; "
                 "a PriorityClass is for pods"

@@ -9,11 +9,11 @@ from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.dialects.amounts import (
     card_count,
     evenly,
+    integer,
     limit_field,
     memory_bytes,
     refuse_both,
     refuse_orphan,
-    whole,
 )
 from fracgpu.request.dialects.dialect import (
     Dialect,
@@ -81,7 +81,7 @@ def _total(key: str, spec: ContainerSpec) -> int:
     wanted = "percent of one card from 1 to 100, or more in total over several cards"
     high = MAX_CARDS * FULL_CORES
     text = spec.limits[key]
-    return whole(text, field=limit_field(key, spec), wanted=wanted, low=1, high=high)
+    return integer(text, field=limit_field(key, spec), wanted=wanted, low=1, high=high)
 
 
 def _cards(spec: ContainerSpec, totals: dict[str, int]) -> int:

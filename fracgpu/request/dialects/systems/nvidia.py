@@ -8,7 +8,7 @@ from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.dialects.amounts import card_count, decimal_share, limit_field, refuse_both
 from fracgpu.request.dialects.dialect import (
-    WHOLE,
+    ONE_CARD,
     Dialect,
     DialectReading,
     ForeignRequest,
@@ -33,7 +33,7 @@ def _request(spec: ContainerSpec, replicas: int | None) -> ForeignRequest | None
         refuse_both(limit_field(GPU, spec), limit_field(SHARED, spec), found=gpu, why=why)
     if gpu is not None:
         cards = card_count(gpu, field=limit_field(GPU, spec))
-        return ForeignRequest(container=spec.name, cards=cards, share=WHOLE)
+        return ForeignRequest(container=spec.name, cards=cards, share=ONE_CARD)
     if shared is None:
         return None
     field = limit_field(SHARED, spec)

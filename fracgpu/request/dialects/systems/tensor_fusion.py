@@ -11,7 +11,7 @@ from fracgpu.errors import RequestError, listed
 from fracgpu.k8s.container import ContainerKind
 from fracgpu.request.dialects.amounts import annotation_field, card_count, percent, refuse_orphan
 from fracgpu.request.dialects.dialect import (
-    WHOLE,
+    ONE_CARD,
     Dialect,
     DialectReading,
     ForeignRequest,
@@ -63,7 +63,7 @@ def _read(pod: PodForDialects, _options: Options) -> DialectReading:
         _refuse_orphans(pod)
         return DialectReading()
     _refuse_others(pod)
-    return _whole(pod) if dedicated else _share(pod)
+    return _entire_cards(pod) if dedicated else _share(pod)
 
 
 def _refuse_orphans(pod: PodForDialects) -> None:
@@ -103,14 +103,14 @@ def _dedicated(pod: PodForDialects) -> bool:
     return text == "true"
 
 
-def _whole(pod: PodForDialects) -> DialectReading:
+def _entire_cards(pod: PodForDialects) -> DialectReading:
     """Parse a request for whole cards, with which TensorFusion ignores sizes too."""
     why = f"a card of {DEDICATED} is whole"
     useless = dict.fromkeys(_SIZES, why) | {PROFILE: _NO_PROFILE}
     request = ForeignRequest(
         container=_container(pod),
         cards=_count(pod),
-        share=WHOLE,
+        share=ONE_CARD,
         cores=FULL_CORES,
         sources=tuple(
             key for key in (DEDICATED, COUNT, VENDOR, CONTAINER) if key in pod.annotations

@@ -15,7 +15,7 @@ from fracgpu.request.dialects.amounts import (
     refuse_orphan,
 )
 from fracgpu.request.dialects.dialect import (
-    WHOLE,
+    ONE_CARD,
     Dialect,
     DialectReading,
     ForeignRequest,
@@ -65,11 +65,11 @@ def _mode(pod: PodForDialects) -> tuple[str, ...]:
 
 
 def _request(spec: ContainerSpec, options: Options) -> ForeignRequest | None:
-    whole = [key for key in (MEMORY, NUMBER, VGPU.number) if key in spec.limits]
-    if len(whole) > 1:
-        first, second = limit_field(whole[0], spec), limit_field(whole[1], spec)
+    present = [key for key in (MEMORY, NUMBER, VGPU.number) if key in spec.limits]
+    if len(present) > 1:
+        first, second = limit_field(present[0], spec), limit_field(present[1], spec)
         why = "they are three ways to ask for one thing"
-        refuse_both(first, second, found=spec.limits[whole[0]], why=why)
+        refuse_both(first, second, found=spec.limits[present[0]], why=why)
     if MEMORY in spec.limits:
         field = limit_field(MEMORY, spec)
         mib = memory_units(spec.limits[MEMORY], field=field, unit_mib=1)
@@ -78,7 +78,7 @@ def _request(spec: ContainerSpec, options: Options) -> ForeignRequest | None:
     if NUMBER in spec.limits:
         cards = card_count(spec.limits[NUMBER], field=limit_field(NUMBER, spec))
         _refuse_loose(spec)
-        return ForeignRequest(container=spec.name, cards=cards, share=WHOLE)
+        return ForeignRequest(container=spec.name, cards=cards, share=ONE_CARD)
     return VGPU.read(spec, unit_mib=options.volcano_memory_factor)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ import pynvml
 import pytest
 
 from deviceplugin.cards.interface import CardsUnavailableError
+from deviceplugin.cards.nvml.card import numa_node
 from deviceplugin.cards.nvml.reader import NvmlReader
-from fracgpu.cards.card import CardUuid, Health
-from tests.fakes.nvml import MIB, NOT_SUPPORTED, FakeNvml, FakeNvmlCard
-from tests.support.nvml import Standin, a_card
+from fracgpu.cards.card import CardUuid
+from tests.fakes.nvml import FakeNvml, FakeNvmlCard
+from tests.support.nvml import HOPPER, MIB, Standin, a_card, a_standin, build
 from tests.support.waiting import until
 
 A = CardUuid("GPU-a")
@@ -45,177 +47,11 @@ async def test_without_a_driver_the_true_library_says_that_it_is_missing() -> No
         await NvmlReader().list_cards()
 
 
-async def test_a_card_is_known_by_its_uuid_with_memory_in_whole_mib(reader: NvmlReader) -> None:
-    listed = await reader.list_cards()
-
-    first, second = listed.cards
-    assert listed.driver == "580.65.06"
-    assert (first.card.uuid, first.card.index, first.card.model) == (A, 0, "NVIDIA A30")
-    assert (first.card.total_mib, first.card.reserved_mib) == (24576, 500)
-    assert first.pci_bus_id == "00000000:17:00.0"
-    assert [node.path for node in second.device_nodes] == ["/dev/nvidia1"]
-
-
 async def test_links_are_known_once_both_cards_are(reader: NvmlReader) -> None:
     await reader.list_cards()
     listed = await reader.list_cards()
 
     assert [dict(hardware.card.links) for hardware in listed.cards] == [{B: 30}, {A: 30}]
-
-
-async def test_a_card_in_mig_mode_is_left_out_with_a_reason(
-    nvml: FakeNvml, reader: NvmlReader
-) -> None:
-    nvml.cards[0].mig = 1
-
-    listed = await reader.list_cards()
-
-    assert [hardware.card.uuid for hardware in listed.cards] == [B]
-    assert [(card.uuid, "MIG" in card.reason) for card in listed.left_out] == [(A, True)]
-
-
-async def test_a_card_without_memory_of_its_own_is_left_out(
-    nvml: FakeNvml, reader: NvmlReader
-) -> None:
-    nvml.cards[0].failing["nvmlDeviceGetMemoryInfo"] = NOT_SUPPORTED
-
-    listed = await reader.list_cards()
-
-    assert [card.uuid for card in listed.left_out] == [A]
-
-
-async def test_a_card_that_fell_off_the_bus_is_unhealthy_and_comes_back(
-    nvml: FakeNvml, reader: NvmlReader
-) -> None:
-    await reader.list_cards()
-    nvml.cards[0].failing["nvmlDeviceGetUUID"] = pynvml.NVML_ERROR_GPU_IS_LOST
-    lost = await reader.list_cards()
-    nvml.cards[0].failing.clear()
-    back = await reader.list_cards()
-
-    health = [[hardware.card.health for hardware in listed.cards] for listed in (lost, back)]
-    assert health[0] == [Health.UNHEALTHY, Health.HEALTHY]
-    assert health[1] == [Health.HEALTHY, Health.HEALTHY]
-    assert lost.cards[0].card.health_reason
-
-
-async def test_a_failed_row_remapping_makes_a_card_unhealthy(
-    nvml: FakeNvml, reader: NvmlReader
-) -> None:
-    nvml.cards[1].remap_failed = 1
-
-    listed = await reader.list_cards()
-
-    assert listed.cards[1].card.health is Health.UNHEALTHY
-
-
-async def test_figures_come_in_the_units_they_are_exported_in(reader: NvmlReader) -> None:
-    await reader.list_cards()
-
-    figures = (await reader.read()).samples[A].figures
-
-    assert (figures.gpu_percent, figures.memory_copy_percent) == (40, 10)
-    assert (figures.used_mib, figures.reserved_mib, figures.free_mib) == (100, 500, 23976)
-    assert (figures.power_w, figures.temperature_c, figures.memory_temperature_c) == (
-        150.5,
-        48,
-        51,
-    )
-    assert (figures.energy_mj, figures.sm_clock_mhz, figures.pcie_replays) == (123_456, 1410, 3)
-    assert (figures.remapped_rows_correctable, figures.remapped_rows_uncorrectable) == (1, 2)
-    assert figures.xid is None
-
-
-async def test_a_figure_the_card_does_not_have_is_asked_for_once(
-    nvml: FakeNvml, reader: NvmlReader
-) -> None:
-    nvml.cards[0].failing["nvmlDeviceGetPowerUsage"] = NOT_SUPPORTED
-    nvml.cards[1].failing["nvmlDeviceGetPowerUsage"] = NOT_SUPPORTED
-    await reader.list_cards()
-
-    first, second = await reader.read(), await reader.read()
-
-    assert first.samples[A].figures.power_w is None
-    assert second.samples[A].figures.gpu_percent == 40
-    assert nvml.calls.count("nvmlDeviceGetPowerUsage") == 2  # once for each card
-
-
-async def test_without_memory_version_2_the_drivers_part_is_learnt_from_version_1(
-    nvml: FakeNvml, reader: NvmlReader
-) -> None:
-    def old_driver(name: str) -> None:
-        if name == "nvmlDeviceGetMemoryInfo" and nvml.calls.count(name) == 1:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-
-    nvml.cards = nvml.cards[:1]
-    nvml.before_call = old_driver
-    await reader.list_cards()
-
-    figures = (await reader.read()).samples[A].figures
-
-    assert (figures.used_mib, figures.reserved_mib) == (0, 600)  # nobody runs there
-
-
-async def test_processes_have_memory_in_mib_and_their_newest_share(
-    nvml: FakeNvml, reader: NvmlReader
-) -> None:
-    card = nvml.cards[0]
-    card.processes = {7: 300 * MIB, 8: None, 9: 100 * MIB}
-    card.samples = [(7, 1000, 10), (7, 2000, 35), (8, 2000, 101)]
-    await reader.list_cards()
-
-    seen = (await reader.read()).samples[A].processes
-
-    assert [(process.pid, process.used_mib, process.sm_percent) for process in seen] == [
-        (7, 300, 35.0),
-        (8, None, 0.0),  # more than 100 % is garbage
-        (9, 100, 0.0),
-    ]
-
-
-async def test_a_process_without_a_new_sample_is_idle(nvml: FakeNvml, reader: NvmlReader) -> None:
-    nvml.cards[0].processes = {7: MIB}
-    nvml.cards[0].samples = [(7, 1000, 10)]
-    await reader.list_cards()
-
-    shares = [(await reader.read()).samples[A].processes[0].sm_percent for _ in range(2)]
-
-    assert shares == [10.0, 0.0]
-
-
-async def test_a_driver_that_lists_no_processes_is_not_an_idle_card(
-    nvml: FakeNvml, reader: NvmlReader
-) -> None:
-    for kind in ("Compute", "Graphics", "MPSCompute"):
-        nvml.failing[f"nvmlDeviceGet{kind}RunningProcesses_v3"] = NOT_SUPPORTED
-    await reader.list_cards()
-
-    assert not (await reader.read()).samples[A].processes_known
-
-
-async def test_one_card_that_cannot_be_read_does_not_hide_the_others(
-    nvml: FakeNvml, reader: NvmlReader
-) -> None:
-    await reader.list_cards()
-    nvml.cards[0].failing["nvmlDeviceGetMemoryInfo"] = pynvml.NVML_ERROR_GPU_IS_LOST
-
-    answer = await reader.read()
-
-    assert set(answer.samples) == {B}
-    assert set(answer.errors) == {A}
-
-
-async def test_a_lost_driver_is_initialised_again(nvml: FakeNvml, reader: NvmlReader) -> None:
-    await reader.list_cards()
-    nvml.failing["nvmlDeviceGetCount"] = pynvml.NVML_ERROR_UNINITIALIZED
-    with pytest.raises(CardsUnavailableError):
-        await reader.list_cards()
-    nvml.failing.clear()
-
-    listed = await reader.list_cards()
-
-    assert len(listed.cards) == 2
-    assert nvml.calls.count("nvmlInit") == 2
 
 
 async def test_loops_that_begin_together_open_the_library_once() -> None:
@@ -254,33 +90,6 @@ async def test_an_opening_that_returns_too_late_is_not_opened_once_more() -> Non
     await until(answers, what="the reader works once the call has returned")
     await reader.close()
     assert nvml.calls.count("nvmlInit") == nvml.calls.count("nvmlShutdown") == 1
-
-
-async def test_a_call_that_hangs_is_given_up_and_the_next_one_says_so() -> None:
-    release = threading.Event()
-    nvml = FakeNvml(FakeNvmlCard(uuid="GPU-a"))
-
-    def hang(name: str) -> None:
-        if name == "nvmlDeviceGetCount":
-            release.wait(10)
-
-    nvml.before_call = hang
-    reader = NvmlReader(timeout_s=0.1, library=nvml)
-    try:
-        with pytest.raises(CardsUnavailableError, match="nvmlDeviceGetCount did not return"):
-            await reader.list_cards()
-        with pytest.raises(CardsUnavailableError, match="nvmlDeviceGetCount has not returned yet"):
-            await reader.list_cards()
-    finally:
-        release.set()
-
-    async def answers() -> bool:
-        try:
-            return bool((await reader.list_cards()).cards)
-        except CardsUnavailableError:
-            return False
-
-    await until(answers, what="the reader works again once the call has returned")
 
 
 async def test_closing_lets_go_of_the_library(nvml: FakeNvml) -> None:
@@ -390,3 +199,527 @@ async def test_a_row_that_could_not_be_remapped_makes_the_card_unhealthy(standin
         "unhealthy",
         "remapping a memory row failed",
     )
+
+
+@pytest.mark.parametrize(
+    ("bus_id", "folder", "text", "node"),
+    [
+        ("00000000:17:00.0", "0000:17:00.0", "1\n", 1),
+        ("00000000:AF:00.0", "0000:af:00.0", "0\n", 0),  # the kernel writes small letters
+        ("00010000:01:00.0", "10000:01:00.0", "3\n", 3),  # a domain beyond four digits
+        ("0000:17:00.0", "0000:17:00.0", "2", 2),
+        ("00000000:17:00.0", "0000:17:00.0", "-1\n", None),  # no NUMA nodes on this machine
+        ("00000000:17:00.0", "0000:17:00.0", "what?", None),
+        ("00000000:17:00.0", "0000:18:00.0", "1\n", None),
+        ("", "0000:17:00.0", "1\n", None),
+    ],
+)
+def test_the_numa_node_is_that_of_the_pci_device(
+    tmp_path: Path, bus_id: str, folder: str, text: str, node: int | None
+) -> None:
+    device = tmp_path / "bus/pci/devices" / folder
+    device.mkdir(parents=True)
+    (device / "numa_node").write_text(text)
+
+    assert numa_node(tmp_path, bus_id) == node
+
+
+# Two programs side by side. "used" is without the driver's part, as version 2 of the call has it.
+H100 = {
+    "name": "NVIDIA H100 80GB HBM3",
+    "architecture": 9,
+    "brand": 14,
+    "virtualization": 1,
+    "pci": "00000000:00:06.0",
+    "total": 85520809984,
+    "reserved": 503316480,
+    "used": 8508538880 - 503316480,
+    "gpu": 75,
+    "copy": 4,
+    "encoder": 0,
+    "decoder": 0,
+    "power_mw": 518817,
+    "energy_mj": 11762382,
+    "replays": 0,
+    "temperature.0": 59,
+    "clock.1": 1980,
+    "clock.2": 2619,
+    "field.82": 48,
+    "rows": "0 0 0 0",
+    "ecc.0": 0,
+    "violation.0": 0,
+    "violation.1": 0,
+    "gpm": 1,
+    "gpm.1": 75.35065,
+    "gpm.2": 70.09176,
+    "compute": "573:5043650560 572:2946498560",
+    "samples": "573:1000:30 572:2000:45",
+}
+
+
+async def test_an_h100_is_shared_less_what_its_driver_keeps(standin: Standin) -> None:
+    standin.say(a_card(0, **H100))
+
+    cards = await standin.list_cards()
+
+    found = cards["cards"][0]
+    assert found["card"]["model"] == "NVIDIA H100 80GB HBM3"
+    assert (found["card"]["total_mib"], found["card"]["reserved_mib"]) == (81559, 480)
+    assert (found["family"], found["brand"]) == ("hopper", "nvidia")
+
+
+async def test_each_process_of_an_h100_has_its_memory_and_its_part_of_the_time(
+    standin: Standin,
+) -> None:
+    standin.say(a_card(0, **H100))
+    await standin.list_cards()
+
+    assert await standin.processes() == [(572, 2810, 45.0), (573, 4810, 30.0)]
+
+
+Links = dict[tuple[int, int], int]
+
+
+async def distances(standin: Standin) -> Links:
+    listed = await standin.list_cards()
+    index = {hardware["card"]["uuid"]: hardware["card"]["index"] for hardware in listed["cards"]}
+    return {
+        (index[hardware["card"]["uuid"]], index[other]): distance
+        for hardware in listed["cards"]
+        for other, distance in hardware["card"]["links"].items()
+    }
+
+
+def both(one: int, other: int, distance: int) -> Links:
+    return {(one, other): distance, (other, one): distance}
+
+
+@pytest.mark.parametrize(
+    ("zero", "one", "distance"),
+    [
+        pytest.param({}, {}, 40, id="pcie-level"),
+        pytest.param({"nvlink": "down down"}, {"nvlink": "down"}, 40, id="links-down"),
+        pytest.param({"nvlink": "1 down 1"}, {"nvlink": "0 0"}, 8, id="two-links"),
+        pytest.param({"nvlink": " ".join("1" * 12)}, {}, 1, id="twelve-links"),
+        pytest.param({"nvlink": " ".join(["switch"] * 18)}, {"nvlink": "switch"}, 9, id="switch"),
+        pytest.param({"nvlink": "switch switch"}, {"nvlink": "down"}, 40, id="one-on-the-switch"),
+    ],
+)
+async def test_nvlink_is_nearer_than_pcie_and_more_links_are_nearer(
+    standin: Standin, zero: dict[str, Any], one: dict[str, Any], distance: int
+) -> None:
+    standin.say(a_card(0, **{"ancestor.1": 40, **zero}), a_card(1, **one))
+
+    assert await distances(standin) == both(0, 1, distance)
+
+
+async def test_cards_on_one_board_are_no_nearer_than_pcie_allows(standin: Standin) -> None:
+    standin.say(a_card(0, **{"ancestor.1": pynvml.NVML_TOPOLOGY_INTERNAL}))
+
+    assert await distances(standin) == both(0, 1, 10)
+
+
+async def test_a_distance_that_nobody_can_tell_is_left_out(standin: Standin) -> None:
+    assert await distances(standin) == {}
+
+
+async def test_distances_are_measured_once_for_each_set_of_cards(standin: Standin) -> None:
+    standin.say(a_card(0, **{"ancestor.1": 20, "ancestor.2": 50}))
+    first = await distances(standin)
+    again = await distances(standin)
+    calls = await standin.calls("nvmlDeviceGetTopologyCommonAncestor")
+    standin.say({"cards": 3}, a_card(2), {"1.ancestor.2": 30})
+
+    third = await distances(standin)
+
+    assert first == again == both(0, 1, 20)
+    assert calls == 1
+    assert third == {**both(0, 1, 20), **both(0, 2, 50), **both(1, 2, 30)}
+
+
+async def test_a_card_that_cannot_be_reached_keeps_the_distances_it_had(standin: Standin) -> None:
+    standin.say(a_card(0, **{"ancestor.1": 20}))
+    before = await distances(standin)
+    standin.say({"1.error.nvmlDeviceGetHandleByIndex_v2": pynvml.NVML_ERROR_GPU_IS_LOST})
+
+    after = await distances(standin)
+
+    assert before == both(0, 1, 20)
+    assert after == {(1, 0): 20}  # the card that answers has nobody left to be near to
+
+
+PROFILED = (
+    "gr_engine_ratio", "sm_active_ratio", "sm_occupancy_ratio", "tensor_ratio", "dram_ratio",
+    "fp64_ratio", "fp32_ratio", "fp16_ratio",
+)  # fmt: skip
+
+
+async def test_a_card_without_gpm_gives_every_other_figure(standin: Standin) -> None:
+    await standin.list_cards()
+
+    figures = await standin.figures()
+
+    assert figures == {
+        "gpu_percent": 40,
+        "memory_copy_percent": 10,
+        "encoder_percent": 3,
+        "decoder_percent": 4,
+        "total_mib": 24576,
+        "used_mib": 100,
+        "free_mib": 24576 - 500 - 101,  # whole MiB, rounded down
+        "reserved_mib": 500,
+        "temperature_c": 48,
+        "memory_temperature_c": 51.0,
+        "power_w": 150.5,
+        "energy_mj": 5_000_000_000,  # more than 32 bits
+        "sm_clock_mhz": 1410,
+        "memory_clock_mhz": 1593,
+        "pcie_replays": 2,
+        "power_violation_ns": 1111,
+        "thermal_violation_ns": 2222,
+        "vgpu_license": 0,
+        "xid": 0,
+        "remapped_rows_correctable": 1,
+        "remapped_rows_uncorrectable": 2,
+        "row_remap_failed": 0,
+        "ecc_uncorrected": 0,
+        **dict.fromkeys(PROFILED),
+        "pcie_tx_bytes_per_s": 3000,
+        "pcie_rx_bytes_per_s": 4000,
+    }
+
+
+async def profiled(standin: Standin) -> Any:
+    """Read until a second has passed between two samples."""
+    figures: dict[str, Any] = {}
+
+    async def there() -> bool:
+        figures.update(await standin.figures())
+        return figures["gr_engine_ratio"] is not None
+
+    await until(there, what="a second has passed between two samples")
+    return figures
+
+
+async def test_a_card_with_gpm_is_profiled_over_a_second_or_more(standin: Standin) -> None:
+    standin.say(a_card(0, **{**HOPPER, "gpm.3": "elapsed"}))
+    await standin.list_cards()
+    first = await standin.figures()
+    figures = await profiled(standin)
+
+    assert first["gr_engine_ratio"] is None
+    assert figures["sm_active_ratio"] == 0.105
+    assert figures["sm_occupancy_ratio"] >= 0.01  # the stand-in's per cent are seconds apart
+    assert figures["pcie_tx_bytes_per_s"] == 2 * 1024 * 1024
+    assert await standin.calls("nvmlDeviceGetPcieThroughput") > 0  # by the other card
+    assert await standin.ask("live_samples") == 1
+    await standin.ask("close")
+    assert await standin.ask("live_samples") == 0
+
+
+async def test_a_metric_that_a_profiled_card_lacks_is_left_out_alone(standin: Standin) -> None:
+    standin.say(a_card(0, **{**HOPPER, "gpm.11": None}))
+    await standin.list_cards()
+
+    figures = await profiled(standin)
+
+    missing = [name for name in PROFILED if figures[name] is None]
+    assert missing == ["fp64_ratio"]
+
+
+async def test_percentages_that_cannot_be_are_no_figures(standin: Standin) -> None:
+    standin.say(a_card(0, gpu=101, copy=4294967295, encoder=900))
+    await standin.list_cards()
+
+    figures = await standin.figures()
+
+    for name in ("gpu_percent", "memory_copy_percent", "encoder_percent"):
+        assert figures[name] is None
+    assert figures["decoder_percent"] == 4
+
+
+async def test_a_virtual_card_has_no_license_figure_that_we_could_vouch_for(
+    standin: Standin,
+) -> None:
+    standin.say(a_card(0, virtualization=pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU))
+    await standin.list_cards()
+
+    assert (await standin.figures())["vgpu_license"] is None
+
+
+async def test_a_card_that_is_lost_in_the_middle_of_a_reading_is_a_trouble_of_its_own(
+    standin: Standin,
+) -> None:
+    await standin.list_cards()
+    standin.say({"1.error.nvmlDeviceGetMemoryInfo_v2": pynvml.NVML_ERROR_GPU_IS_LOST})
+    standin.say({"1.error.nvmlDeviceGetMemoryInfo": pynvml.NVML_ERROR_GPU_IS_LOST})
+
+    answer = await standin.read()
+
+    assert list(answer["samples"]) == [standin.uuid(0)]
+    assert list(answer["errors"]) == [standin.uuid(1)]
+
+
+@pytest.mark.parametrize("lists", [True, False])
+async def test_what_an_older_driver_keeps_for_itself_is_reserved_and_not_in_use(
+    tmp_path: Path, *, lists: bool
+) -> None:
+    missing = {"nvmlDeviceGetMemoryInfo_v2"}
+    if not lists:
+        kinds = ("Compute", "Graphics", "MPSCompute")
+        missing |= {f"nvmlDeviceGet{kind}RunningProcesses_v3" for kind in kinds}
+    library = build(tmp_path / "old", without=frozenset(missing))
+    async with a_standin(tmp_path, library=library) as standin:
+        standin.say({"0.used": 0, "1.used": 9_000 * MIB, "1.compute": f"7:{9_000 * MIB}"})
+        reserved = [
+            hardware["card"]["reserved_mib"] for hardware in (await standin.list_cards())["cards"]
+        ]
+        idle = await standin.figures()
+        # Somebody's program, and memory that nobody on the list holds.
+        standin.say({"0.used": 6_000 * MIB, "0.compute": f"8:{2_000 * MIB}"})
+        busy = await standin.figures()
+        later = [
+            hardware["card"]["reserved_mib"] for hardware in (await standin.list_cards())["cards"]
+        ]
+
+    assert reserved == later == [500, 500 if lists else 0]
+    assert (idle["used_mib"], idle["reserved_mib"]) == (0, 500)
+    assert (busy["used_mib"], busy["reserved_mib"]) == (6_000, 500)
+
+
+async def test_three_lists_are_one_with_the_largest_memory_of_each_process(
+    standin: Standin,
+) -> None:
+    standin.say(
+        a_card(
+            0,
+            compute=f"7:{300 * MIB} 8:none 9:{10 * MIB}",
+            graphics=f"9:{20 * MIB} 10:{5 * MIB + 1}",
+            mps=f"8:{64 * MIB} 7:none",
+            samples="7:1000:10 7:2000:35 9:1500:20 99:2000:3",
+        )
+    )
+    await standin.list_cards()
+
+    assert await standin.processes() == [
+        (7, 300, 35.0),  # the newest of two samples
+        (8, 64, 0.0),  # no sample: idle
+        (9, 20, 20.0),
+        (10, 5, 0.0),
+    ]
+
+
+async def test_the_use_of_mps_clients_is_unknown_where_the_server_is_said_to_be_busy(
+    standin: Standin,
+) -> None:
+    # What an H100 with driver 580 lists: all time is the server's (9), and 10 is no client.
+    lists = {
+        "compute": f"9:{66 * MIB} 7:{2566 * MIB} 8:{4808 * MIB} 10:{100 * MIB}",
+        "mps": f"7:{2566 * MIB} 8:{4808 * MIB}",
+    }
+    standin.say(a_card(0, **lists, samples="9:1000:93"))
+    await standin.list_cards()
+
+    busy = await standin.processes()
+    standin.say({"0.samples": ""})
+    idle = await standin.processes()
+
+    assert busy == [(7, 2566, None), (8, 4808, None), (9, 66, 93.0), (10, 100, 0.0)]
+    assert [percent for _, _, percent in idle] == [0.0] * 4
+
+
+async def test_only_samples_newer_than_the_last_ones_count(standin: Standin) -> None:
+    standin.say(a_card(0, compute=f"7:{MIB}", samples="7:1000:10"))
+    standin.say(a_card(1, compute=f"8:{MIB}", samples="8:900:20"))
+    await standin.list_cards()
+
+    first = [await standin.processes(0), await standin.processes(1)]
+    standin.say({"1.samples": "8:900:20 8:1000:30"})
+    second = [await standin.processes(1), await standin.processes(0)]
+
+    assert [processes[0][2] for processes in first] == [
+        10.0,
+        0.0,
+    ]  # both cards were read both times
+    assert [processes[0][2] for processes in second] == [30.0, 0.0]
+
+
+async def test_use_is_attributed_although_the_clock_was_set_back_by_an_hour(
+    standin: Standin,
+) -> None:
+    now_us = time.time_ns() // 1000
+    before = [f"7:{now_us - 2_000_000}:10", f"7:{now_us - 1_000_000}:20"]
+    standin.say(a_card(0, compute=f"7:{MIB}", samples=" ".join(before)))
+    await standin.list_cards()
+    first = await standin.processes()
+
+    await standin.ask("shift -3600")
+    idle = await standin.processes()
+    again_us = time.time_ns() // 1000 - 3_600_000_000
+    standin.say({"0.samples": " ".join([*before, f"7:{again_us}:30"])})
+    second = await standin.processes()
+    standin.say({"0.samples": " ".join([*before, f"7:{again_us}:30", f"7:{again_us + 1}:40"])})
+    third = await standin.processes()
+
+    assert [processes[0][2] for processes in (first, idle, second, third)] == [
+        20.0,
+        0.0,
+        30.0,
+        40.0,
+    ]
+
+
+async def test_zero_samples_with_success_mean_that_nobody_was_busy(standin: Standin) -> None:
+    standin.say(a_card(0, compute=f"7:{MIB}", samples="7:1:50", zero_samples=1))
+    await standin.list_cards()
+
+    assert await standin.processes() == [(7, 1, 0.0)]
+
+
+async def test_more_than_all_of_a_card_is_garbage(standin: Standin) -> None:
+    standin.say(
+        a_card(0, compute=f"7:{2**64 - 4096} 8:{MIB}", samples="7:1000:4294967295 8:1000:100")
+    )
+    await standin.list_cards()
+
+    assert await standin.processes() == [(7, None, 0.0), (8, 1, 100.0)]
+
+
+async def test_processes_that_come_between_two_calls_are_read_at_another_try(
+    standin: Standin,
+) -> None:
+    standin.say(
+        a_card(0, compute=f"7:{MIB}", samples="7:1000:10"),
+        {
+            "race.nvmlDeviceGetComputeRunningProcesses_v3": 2,
+            "race.nvmlDeviceGetProcessUtilization": 2,
+        },
+    )
+    await standin.list_cards()
+
+    assert await standin.processes() == [(7, 1, 10.0)]
+
+
+async def test_a_list_that_never_holds_still_is_unknown_and_hides_nothing_else(
+    standin: Standin,
+) -> None:
+    standin.say(
+        a_card(0, compute=f"7:{MIB}"), {"race.nvmlDeviceGetComputeRunningProcesses_v3": 1000}
+    )
+    await standin.list_cards()
+
+    reading = (await standin.read())["samples"][standin.uuid(0)]
+
+    assert not reading["processes_known"]
+    assert reading["figures"]["gpu_percent"] == 40
+
+
+async def test_samples_that_never_hold_still_leave_everybody_idle_for_one_reading(
+    standin: Standin,
+) -> None:
+    race = "race.nvmlDeviceGetProcessUtilization"
+    standin.say(a_card(0, compute=f"7:{MIB}", samples="7:1000:10"), {race: 3})
+    await standin.list_cards()
+
+    assert [await standin.processes(), await standin.processes()] == [
+        [(7, 1, 0.0)],
+        [(7, 1, 10.0)],
+    ]
+
+
+async def test_a_driver_that_lists_no_processes_is_not_an_idle_card(standin: Standin) -> None:
+    standin.say(a_card(0, compute=None, graphics=None, mps=None))
+    await standin.list_cards()
+
+    answer = (await standin.read())["samples"]
+
+    assert [answer[standin.uuid(index)]["processes_known"] for index in (0, 1)] == [False, True]
+
+
+async def test_samples_that_the_card_does_not_have_are_asked_for_once(standin: Standin) -> None:
+    standin.say(
+        a_card(0, compute=f"7:{MIB}"),
+        {"error.nvmlDeviceGetProcessUtilization": pynvml.NVML_ERROR_NOT_SUPPORTED},
+    )
+    await standin.list_cards()
+
+    assert [await standin.processes() for _ in range(2)] == [[(7, 1, 0.0)]] * 2
+    assert await standin.calls("nvmlDeviceGetProcessUtilization") == 1
+
+
+async def xids(standin: Standin, index: int = 0) -> tuple[float | None, dict[str, int]]:
+    reading = (await standin.read())["samples"][standin.uuid(index)]
+    return reading["figures"]["xid"], reading["xids"]
+
+
+async def wait_xid(standin: Standin, wanted: tuple[int, dict[str, int]], index: int = 0) -> None:
+    async def seen() -> bool:
+        return await xids(standin, index) == wanted
+
+    await until(seen, what=f"card {index} has had {wanted}")
+
+
+async def test_errors_are_counted_by_code_and_card_and_the_last_one_is_named(
+    standin: Standin,
+) -> None:
+    await standin.list_cards()
+    assert await xids(standin) == (0, {})
+
+    standin.say({"events": "0:31 0:79"})
+    await wait_xid(standin, (79, {"31": 1, "79": 1}))
+    standin.say({"events": "0:31 0:79 1:13 0:31"})
+    await wait_xid(standin, (31, {"31": 2, "79": 1}))
+
+    assert await xids(standin, 1) == (13, {"13": 1})
+    assert {(event["card"], event["xid"]) for event in standin.told("xid_error")} == {
+        (standin.uuid(0), 31),
+        (standin.uuid(0), 79),
+        (standin.uuid(1), 13),
+    }
+
+
+async def test_a_card_without_events_has_no_figure_and_the_other_is_watched(
+    standin: Standin,
+) -> None:
+    standin.say({"0.error.nvmlDeviceRegisterEvents": pynvml.NVML_ERROR_NOT_SUPPORTED})
+    await standin.list_cards()
+    standin.say({"events": "1:48"})
+
+    await wait_xid(standin, (48, {"48": 1}), index=1)
+    assert await xids(standin, 0) == (None, {})
+
+
+async def test_a_watch_that_ends_is_begun_anew_and_forgets_nothing(standin: Standin) -> None:
+    await standin.list_cards()
+    standin.say({"events": "0:31"})
+    await wait_xid(standin, (31, {"31": 1}))
+
+    standin.say({"error.nvmlEventSetWait_v2": pynvml.NVML_ERROR_GPU_IS_LOST, "events": None})
+
+    async def ended() -> bool:
+        return bool(standin.told("xid_watch_ended"))
+
+    await until(ended, what="the watch logs that it has ended")
+    standin.say({"error.nvmlEventSetWait_v2": None})
+    await standin.list_cards()
+    standin.say({"events": "0:79"})
+
+    await wait_xid(standin, (79, {"31": 1, "79": 1}))
+    assert await standin.calls("nvmlEventSetCreate") == 2
+
+
+async def test_listings_of_the_same_cards_keep_one_watch(standin: Standin) -> None:
+    for _ in range(3):
+        await standin.list_cards()
+
+    assert await standin.calls("nvmlEventSetCreate") == 1
+
+
+async def test_closing_ends_the_watch_before_the_library(standin: Standin) -> None:
+    await standin.list_cards()
+    await standin.ask("close")
+
+    waits = await standin.calls("nvmlEventSetWait_v2")
+    assert await standin.calls("nvmlEventSetFree") == 1
+    assert await standin.calls("nvmlShutdown") == 1
+    assert await standin.calls("nvmlEventSetWait_v2") == waits

@@ -1,23 +1,34 @@
 """Which pods may not be moved: each rule once."""
 
+from dataclasses import replace
 from datetime import timedelta
+from fractions import Fraction
 from typing import Any
 
 import pytest
 
 from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.candidates.cost import disruption_cost
 from fracgpu.disruption.candidates.evictability import SYSTEM_PRIORITY, why_not_evictable
+from fracgpu.disruption.candidates.move_mode import mode_of
+from fracgpu.disruption.candidates.preflight import why_not_now
 from fracgpu.disruption.move import HoldReason, PastMove
 from fracgpu.disruption.policy import RebalancerPolicy
+from fracgpu.k8s.container import ContainerSpec
+from fracgpu.k8s.disruption_budget import PodDisruptionBudget
 from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
+from fracgpu.k8s.workloads.quota import ResourceQuota
+from fracgpu.k8s.workloads.service_selector import ServiceSelector
+from fracgpu.k8s.workloads.workload import Workload
+from fracgpu.k8s.workloads.workload_state import ByNamespace, WorkloadState
 from fracgpu.request.need import ContainerNeed, PodNeed, Rebalance
 from fracgpu.state.allocation import Slice
+from fracgpu.state.move_object import MoveMode
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
     HOT_CARD,
     a_disruption_state,
-    a_past_move,
     a_placed_pod,
 )
 
@@ -140,52 +151,192 @@ def test_who_opts_in_to_eviction_may_be_moved(facts: dict[str, Any]) -> None:
     assert refusal(**facts, **OPTED_IN) is None
 
 
+SURGE, EVICT = MoveMode.SURGE, MoveMode.EVICT
+LABELS = {"app": "web", "pod-template-hash": "h1"}
+REPLICASET = Workload(
+    uid="owner-1",
+    kind="ReplicaSet",
+    namespace="ml",
+    name="web-h1",
+    owner="deploy-1",
+    owner_kind="Deployment",
+    desired=2,
+    ready=2,
+    current=2,
+    total=2,
+)
+DEPLOYMENT = replace(REPLICASET, uid="deploy-1", kind="Deployment", owner="", owner_kind="")
+
+
+def a_budget(**facts: Any) -> PodDisruptionBudget:
+    known: dict[str, Any] = {
+        "namespace": "ml",
+        "name": "web",
+        "allowed": 1,
+        "healthy": 2,
+        "desired_healthy": 1,
+        "labels": {"app": "web"},
+    }
+    return PodDisruptionBudget(**(known | facts))
+
+
+def why(
+    mode: MoveMode,
+    *,
+    replicaset: dict[str, Any] | None = None,
+    deployment: dict[str, Any] | None = None,
+    owner: tuple[str, str, str] = ("ReplicaSet", "web-h1", "owner-1"),
+    **guards: Any,
+) -> HoldReason | None:
+    pod = a_placed_pod(
+        "pod-a",
+        labels=LABELS,
+        owner=owner,
+        record={"containers": (ContainerSpec(name="main", requests={"cpu": "1"}),)},
+    )
+    workloads = (
+        replace(REPLICASET, **(replicaset or {})),
+        replace(DEPLOYMENT, **(deployment or {})),
+    )
+    known = WorkloadState(
+        workloads={workload.uid: workload for workload in workloads},
+        budgets=ByNamespace(guards.get("budgets", ())),
+        quotas=ByNamespace(guards.get("quotas", ())),
+        services=ByNamespace(guards.get("services", ())),
+        unknown=guards.get("unknown", ()),
+    )
+    state = replace(a_disruption_state(pods=[pod]), workloads=known)
+    return why_not_now(state, pod, mode)
+
+
+@pytest.mark.parametrize("mode", [SURGE, EVICT])
+def test_a_settled_owner_and_a_budget_with_room_hold_nothing(mode: MoveMode) -> None:
+    assert why(mode) is None
+    assert why(mode, budgets=[a_budget()]) is None
+
+
+@pytest.mark.parametrize("mode", [SURGE, EVICT])
+def test_what_could_not_be_read_speaks_against_every_move(mode: MoveMode) -> None:
+    assert why(mode, unknown=("services",)) is HoldReason.GUARDS_NOT_KNOWN
+
+
+@pytest.mark.parametrize("mode", [SURGE, EVICT])
 @pytest.mark.parametrize(
-    ("past", "reason"),
+    ("facts", "reason"),
     [
-        ([a_past_move(minutes_ago=59, owner_uid="owner-1")], HoldReason.OWNER_COOLDOWN),
-        ([a_past_move(minutes_ago=61, owner_uid="owner-1")], None),
-        ([a_past_move(minutes_ago=1, owner_uid="another")], None),
-        (
-            [a_past_move(minutes_ago=300, under_way=True, owner_uid="owner-1")],
-            HoldReason.OWNER_COOLDOWN,
-        ),
-        (
-            [a_past_move(minutes_ago=m, owner_uid="owner-1") for m in (200, 300, 400)],
-            HoldReason.OWNER_BUDGET,
-        ),
-        (
-            [a_past_move(minutes_ago=m, owner_uid=f"owner-{m}") for m in (10, 20)],
-            HoldReason.NAMESPACE_BUDGET,
-        ),
-        (
-            [a_past_move(minutes_ago=m, namespace="other") for m in (10, 20, 30)],
-            None,
-        ),
+        ({"replicaset": {"uid": "other"}}, HoldReason.OWNER_NOT_KNOWN),
+        ({"deployment": {"uid": "other"}}, HoldReason.OWNER_NOT_KNOWN),
+        ({"replicaset": {"total": 1}}, HoldReason.ROLLOUT),
+        ({"replicaset": {"terminating": True}}, HoldReason.ROLLOUT),
+        ({"deployment": {"current": 1}}, HoldReason.ROLLOUT),
+        ({"deployment": {"observed": False}}, HoldReason.ROLLOUT),
+        ({"deployment": {"paused": True}}, HoldReason.OWNER_PAUSED),
+        ({"replicaset": {"ready": 1}}, HoldReason.REPLICAS_NOT_READY),
     ],
 )
-def test_budgets_of_owner_and_namespace_hold_a_pod_back(
-    past: list[PastMove], reason: HoldReason | None
+def test_an_owner_that_is_busy_holds_its_pods(
+    mode: MoveMode, facts: dict[str, Any], reason: HoldReason
 ) -> None:
-    assert refusal(past=past) is reason
+    assert why(mode, **facts) is reason
+
+
+def test_a_deployment_that_recreates_never_surges() -> None:
+    assert why(SURGE, deployment={"recreate": True}) is HoldReason.RECREATE
+    assert why(EVICT, deployment={"recreate": True}) is None
+
+
+def test_a_replicaset_of_another_controller_is_followed_no_further() -> None:
+    assert why(EVICT, replicaset={"owner": "rollout", "owner_kind": "Rollout"}) is None
+
+
+def test_owners_that_are_not_followed_are_left_to_their_pods() -> None:
+    assert why(EVICT, owner=("Job", "train", "job-1")) is None
+
+
+@pytest.mark.parametrize("mode", [SURGE, EVICT])
+def test_two_budgets_over_one_pod_hold_it(mode: MoveMode) -> None:
+    every = a_budget(name="every", labels={}, selects_all=True)
+
+    assert why(mode, budgets=[a_budget(), every]) is HoldReason.SEVERAL_BUDGETS
+    assert why(mode, budgets=[a_budget(), replace(every, namespace="other")]) is None
+    assert why(mode, budgets=[a_budget(observed=False)]) is HoldReason.BUDGET_NOT_OBSERVED
+
+
+def test_a_budget_without_room_stops_an_eviction_and_not_a_surge() -> None:
+    tight = a_budget(allowed=0, healthy=2, desired_healthy=2)
+
+    assert why(EVICT, budgets=[tight]) is HoldReason.BUDGET
+    assert why(SURGE, budgets=[tight]) is None
+
+
+def test_a_surge_needs_a_budget_that_allows_once_the_replacement_is_ready() -> None:
+    too_few = a_budget(allowed=0, healthy=1, desired_healthy=2)
+
+    assert why(SURGE, budgets=[too_few]) is HoldReason.BUDGET
+
+
+def test_a_surge_needs_room_in_the_quota_and_an_eviction_does_not() -> None:
+    full = [ResourceQuota(namespace="ml", name="q", left={"pods": Fraction(0)})]
+    elsewhere = [ResourceQuota(namespace="other", name="q", left={"pods": Fraction(0)})]
+
+    assert why(SURGE, quotas=full) is HoldReason.QUOTA
+    assert why(SURGE, quotas=elsewhere) is None
+    assert why(EVICT, quotas=full) is None
+
+
+def test_a_service_that_selects_by_the_hash_would_lose_the_released_pod() -> None:
+    by_hash = [ServiceSelector(namespace="ml", name="web", labels=LABELS)]
+    by_app = [ServiceSelector(namespace="ml", name="web", labels={"app": "web"})]
+    other = [ServiceSelector(namespace="ml", name="x", labels={"pod-template-hash": "h0"})]
+
+    assert why(SURGE, services=by_hash) is HoldReason.SERVICE_BY_HASH
+    assert why(SURGE, services=by_app) is None
+    assert why(SURGE, services=other) is None
+    assert why(EVICT, services=by_hash) is None
+
+
+SURGED = {"labels": {"pod-template-hash": "5d4f8c"}}
 
 
 @pytest.mark.parametrize(
-    ("useless", "hours", "held"), [(1, 1.9, True), (1, 2.1, False), (5, 23.9, True)]
+    ("facts", "mib", "points"),
+    [
+        pytest.param(SURGED, 10 * 1024, 6.0, id="it is replaced first, and reloads 10 GiB"),
+        pytest.param({**SURGED, "priority": 5}, 0, 10.0, id="someone gave it a priority"),
+        pytest.param({}, 0, 15.0, id="it ends before the new one is ready"),
+        pytest.param({"priority": 1}, 20 * 1024, 22.0, id="all of these"),
+    ],
 )
-def test_each_useless_move_doubles_the_owners_rest_up_to_a_day(
-    useless: int, hours: float, held: bool
-) -> None:
-    past = [
-        PastMove(
-            move=past_move.move, started_at=past_move.started_at, under_way=False, useless=True
-        )
-        for past_move in [a_past_move(minutes_ago=60 * hours, owner_uid="owner-1")] * useless
-    ]
-    roomy = RebalancerPolicy(max_per_owner_per_day=100)
-    pod = a_placed_pod("pod-a")
-    state = a_disruption_state(pods=[pod, a_placed_pod("pod-b")], past=past)
+def test_the_cost_of_a_pod(facts: dict[str, Any], mib: int, points: float) -> None:
+    pod = a_placed_pod("p", **facts).info
 
-    found = why_not_evictable(state, pod, policy=roomy, now=NOON)
+    assert disruption_cost(pod, mib=mib) == pytest.approx(points)
 
-    assert (found is HoldReason.OWNER_COOLDOWN) is held
+
+HASHED = {"pod-template-hash": "5d4f8c"}
+
+
+def test_a_pod_of_a_deployment_is_replaced_first() -> None:
+    assert mode_of(a_placed_pod("a", labels=HASHED).info) is MoveMode.SURGE
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [None, ("StatefulSet", "db", "u"), ("Job", "train", "u"), ("ReplicationController", "rc", "u")],
+)
+def test_what_is_not_of_a_replicaset_is_evicted(owner: tuple[str, str, str] | None) -> None:
+    assert mode_of(a_placed_pod("a", labels=HASHED, owner=owner).info) is MoveMode.EVICT
+
+
+def test_a_bare_replicaset_selects_by_no_hash_so_its_pod_is_evicted() -> None:
+    assert mode_of(a_placed_pod("a").info) is MoveMode.EVICT
+
+
+def test_a_pod_that_asks_for_a_surge_gets_one_where_there_can_be_one() -> None:
+    asked = a_placed_pod("a", labels=HASHED, rebalance=Rebalance.SURGE)
+    assert mode_of(asked.info) is MoveMode.SURGE
+
+
+def test_the_author_may_choose_eviction() -> None:
+    chosen = a_placed_pod("a", labels=HASHED, rebalance=Rebalance.EVICT)
+    assert mode_of(chosen.info) is MoveMode.EVICT

@@ -10,7 +10,6 @@ from msgspec import structs
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.candidates.cost import disruption_cost
 from fracgpu.disruption.disruption_state import DisruptionState
-from fracgpu.disruption.heat import Heat
 from fracgpu.disruption.methods import make_room
 from fracgpu.disruption.move import HeldBack, HoldReason, Move, Plan
 from fracgpu.disruption.planner import plan_moves, validate_move
@@ -18,8 +17,15 @@ from fracgpu.disruption.policy import MakeRoom, Mode, RebalancerPolicy
 from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
 from fracgpu.state.move_object import MoveMode, MovePhase
 from tests.fakes.clock import NOON
-from tests.support.making_room import a_cluster, a_small_pod, a_waiting_pod, begun
-from tests.support.rebalancing import ACTIVE, a_placed_pod, a_reading
+from tests.support.rebalancing import (
+    ACTIVE,
+    a_cluster,
+    a_placed_pod,
+    a_reading,
+    a_small_pod,
+    a_waiting_pod,
+    begun,
+)
 
 MAKE_ROOM = replace(
     ACTIVE,
@@ -201,21 +207,6 @@ def test_a_pod_that_fits_already_is_not_helped_by_moves() -> None:
     assert plan(a_cluster(free, a_waiting_pod())).moves == ()
 
 
-@pytest.mark.parametrize("heat", [heat for heat in Heat if heat is not Heat.COOL])
-def test_no_pod_is_moved_to_a_card_that_is_not_cool(heat: Heat) -> None:
-    held = {"n1": {"a0": 4000}, "n2": {"b0": 8000}}
-    assert plan(a_cluster(held, a_waiting_pod())).moves
-    assert plan(a_cluster(held, a_waiting_pod(), heat={"b0": heat, "a0": heat})).moves == ()
-
-
-def test_no_pod_is_moved_where_it_would_heat_the_card_or_nobody_measures() -> None:
-    held = {"n1": {"a0": 4000}, "n2": {"b0": 8000}}
-    for reading in (a_reading(0.55), None):
-        readings = {"b0": reading, "a0": reading or a_reading(0.1)}
-        found = plan(a_cluster(held, a_waiting_pod(), readings=readings))
-        assert found.moves == ()
-
-
 def test_a_pod_is_not_moved_for_a_less_important_one() -> None:
     pods = [
         a_small_pod("p-a0", "a0", node="n1", priority=10),
@@ -228,13 +219,6 @@ def test_a_pod_is_not_moved_for_a_less_important_one() -> None:
         return len(plan(a_cluster(held, pods=[*pods, waiting])).moves)
 
     assert [planned(9), planned(10)] == [0, 1]
-
-
-def test_a_pod_that_may_not_be_moved_stays_and_another_card_is_freed() -> None:
-    held = dict(FRAGMENTED, n1={"a0": 0})
-    young = a_small_pod("young", "a0", node="n1", started_at=NOON)
-    state = a_cluster(held, young, a_waiting_pod())
-    assert ends(plan(state)) == [("p-b0", "b0", "c0")]
 
 
 def test_a_pod_with_rules_that_nobody_evaluates_gets_no_room() -> None:

@@ -1,9 +1,15 @@
 """What a plan has to prove, one part at a time."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import structs
 
 from fracgpu.cards.card import CardUuid
@@ -11,19 +17,39 @@ from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.methods import make_room
 from fracgpu.disruption.move import HeldBack, HoldReason
 from fracgpu.disruption.policy import MakeRoom
+from fracgpu.disruption.room.card_table import CardTable
+from fracgpu.disruption.room.holds import held_for, holds_cards
 from fracgpu.disruption.room.prover import StateProver, room_context
+from fracgpu.disruption.room.search import MovablePod, PlannedMove, RoomPlan, find_room
 from fracgpu.k8s.node_affinity import NodeExpression, NodeRules
 from fracgpu.k8s.scheduling.cluster import SchedulingCluster
 from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
 from fracgpu.k8s.scheduling.objects import SchedulingNode
 from fracgpu.k8s.scheduling.requests import PODS
+from fracgpu.placement.fit import CardRequest
 from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
+from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.cluster_state import PlacedPod
+from fracgpu.state.ledger import Ledger
 from fracgpu.state.move_object import MovePhase
+from fracgpu.state.snapshot import NodeInfo, Snapshot
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
-from tests.support.making_room import a_cluster, a_small_pod, a_waiting_pod
-from tests.support.rebalancing import ACTIVE, CARD_MIB, a_past_move, a_reading, avoiding
+from tests.support.core import a_card, a_node_info, an_allocation
+from tests.support.moves import a_beneficiary
+from tests.support.rebalancing import (
+    ACTIVE,
+    CARD_MIB,
+    a_cluster,
+    a_move,
+    a_node,
+    a_past_move,
+    a_reading,
+    a_small_pod,
+    a_waiting_pod,
+    avoiding,
+    begun,
+)
 
 HELD = {"n1": {"a0": 4000}, "n2": {"b0": 8000, "b1": 2000}}
 
@@ -113,17 +139,6 @@ def test_a_move_that_was_only_shown_keeps_no_card_from_one_that_is_made() -> Non
     assert target_of(a_cluster(HELD, past=[shown])) == "b0"
 
 
-def test_a_card_of_another_model_is_no_target() -> None:
-    state = a_cluster(HELD)
-    info = state.snapshot.nodes["n2"]
-    cards = {
-        uuid: structs.replace(it, card=replace(it.card, model="L4"))
-        for uuid, it in info.cards.items()
-    }
-    nodes = {**state.snapshot.nodes, "n2": replace(info, cards=cards)}
-    assert target_of(replace(state, snapshot=replace(state.snapshot, nodes=nodes))) is None
-
-
 def test_a_node_that_the_pod_may_not_run_on_is_no_target() -> None:
     elsewhere = NodeExpression(key="zone", operator="In", values=("far",))
     nowhere = SchedulingConstraints(node=NodeRules(selector=(elsewhere,)))
@@ -202,3 +217,282 @@ def test_fifty_waiting_pods_cost_few_looks_at_a_thousand_nodes() -> None:
     assert [one.reason for one in held] == [HoldReason.NO_ROOM] * 50
     context = room_context(state, policy=policy, now=NOON)
     assert 50 <= context.asked <= 2000  # 36 for each; every pod of every card would be 24,000
+
+
+Held = Mapping[str, Mapping[str, Sequence[int]]]  # node → card → MiB of each pod on it
+
+
+class FirstFit:
+    """Moves any pod but the pinned ones, to the first other card with room.
+
+    The waiting pod fits on the cards of one node, unless that is *refused*.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        pinned: frozenset[str] = frozenset(),
+        refused: frozenset[str] = frozenset(),
+    ) -> None:
+        self.snapshot = snapshot
+        self.refused = refused
+        self.pinned = pinned
+        self.free = {
+            uuid: int(card.free_mib)
+            for node in snapshot.nodes.values()
+            for uuid, card in node.cards.items()
+        }
+
+    def movable(self, card: CardUuid) -> Sequence[MovablePod]:
+        info = self.snapshot.card(card)
+        assert info is not None
+        pods = [
+            MovablePod(uid=uid, card=card, allocation=allocation, cost=float(allocation.mib))
+            for uid in sorted(set(info.pods) - self.pinned)
+            for allocation in [self.snapshot.pods[uid].by_card[card]]
+        ]
+        return sorted(pods, key=lambda pod: (pod.cost, pod.uid))
+
+    def fits(self, node: str, cards: Sequence[CardUuid], moved: Sequence[MovablePod]) -> bool:
+        of_node = self.snapshot.nodes[node].cards
+        return node not in self.refused and all(card in of_node for card in cards)
+
+    def target(
+        self, pod: MovablePod, before: Sequence[PlannedMove], keep_off: frozenset[CardUuid]
+    ) -> tuple[str, CardUuid] | None:
+        taken = {move.card: move.pod.allocation.mib for move in before}
+        for name, node in self.snapshot.nodes.items():
+            for card in node.cards:
+                left = self.free[card] - taken.get(card, 0)
+                if card not in keep_off and card not in taken and left >= pod.allocation.mib:
+                    return name, card
+        return None
+
+
+def _snapshot(held: Held) -> Snapshot:
+    ledger = Ledger()
+    for name, cards in held.items():
+        ledger.set_node(a_node(name, *cards))
+        for card, amounts in cards.items():
+            for number, mib in enumerate(amounts):
+                pod = a_small_pod(f"{card}.{number}", card, node=name, mib=mib)
+                ledger.set_pod(pod.info.record)
+    return ledger.snapshot(now=NOON)
+
+
+def _search(  # noqa: PLR0913 - what there is, what waits, and what may not be
+    held: Held,
+    *,
+    cards: int = 1,
+    mib: int = CARD_MIB,
+    pinned: frozenset[str] = frozenset(),
+    among: Sequence[str] | None = None,
+    away: Sequence[str] = (),
+    refused: frozenset[str] = frozenset(),
+) -> RoomPlan | None:
+    """Search for room on the cards *among* all, while nodes *away* take no pods.
+
+    The waiting pod may not run on nodes *refused*.
+    """
+    snapshot = _snapshot(held)
+    snapshot = replace(
+        snapshot,
+        nodes={
+            name: replace(info, node=replace(info.node, schedulable=name not in away))
+            for name, info in snapshot.nodes.items()
+        },
+    )
+    table = CardTable(snapshot.nodes)
+    need = PodNeed(containers=(ContainerNeed(name="main", cards=cards, mib=Mib(mib)),))
+    everywhere = np.ones(len(table.uuids), np.bool_)
+    flags = everywhere if among is None else table.flags([CardUuid(card) for card in among])
+    return find_room(table, need, FirstFit(snapshot, pinned, refused), cards=flags)
+
+
+def _moved(plan: RoomPlan | None) -> list[str] | None:
+    return sorted(move.pod.uid for move in plan.moves) if plan else None
+
+
+def test_the_fewest_moves_win_then_the_least_memory() -> None:
+    held = {
+        "n1": {"a": [3000, 3000]},
+        "n2": {"b": [9000]},
+        "n3": {"c": [8000]},
+        "n4": {"d": [12_000]},
+    }
+    assert _moved(_search(held)) == ["c.0"]
+
+
+def test_a_share_needs_only_as_many_pods_moved_as_free_enough() -> None:
+    held = {"n1": {"a": [10_000, 5000, 7000]}, "n2": {"b": [16_000]}}
+    assert _moved(_search(held, mib=8000)) is None  # it fits on b already
+    assert _moved(_search(held, mib=9000)) == ["a.2"]
+
+
+def test_a_pod_without_a_target_stays_and_another_choice_is_tried() -> None:
+    # The one pod of 11,000 would be enough, and has no target; two of 5,000 have.
+    held = {
+        "n1": {"a": [11_000, 5000, 5000]},
+        "n2": {"b": [18_500]},
+        "n3": {"c": [18_500]},
+        "n4": {"d": [18_500]},
+    }
+    assert _moved(_search(held, mib=12_000)) == ["a.1", "a.2"]
+
+
+def test_a_pinned_pod_is_never_moved() -> None:
+    held = {"n1": {"a": [3000]}, "n2": {"b": [4000]}}
+    assert _moved(_search(held)) == ["a.0"]
+    assert _moved(_search(held, pinned=frozenset({"a.0"}))) == ["b.0"]
+    assert _search(held, pinned=frozenset({"a.0", "b.0"})) is None
+
+
+def test_only_cards_that_the_waiting_pod_may_get_are_freed() -> None:
+    held = {"n1": {"a": [3000]}, "n2": {"b": [4000]}, "n3": {"c": [5000]}}
+
+    assert _moved(_search(held, among=["b"])) == ["b.0"]
+    assert _search(held, among=[]) is None
+    assert _moved(_search(held, away=["n1"])) == ["b.0"]
+    assert _search(held, away=["n1"], among=["a"]) is None
+
+
+def test_a_pod_that_fits_on_a_node_that_takes_it_is_not_helped_by_moves() -> None:
+    held: Held = {"n1": {"a": []}, "n2": {"b": []}, "n3": {"c": [3000]}}
+
+    assert _search(held, refused=frozenset({"n1"})) is None
+    assert _moved(_search(held, refused=frozenset({"n1", "n2"}))) == ["c.0"]
+
+
+def test_one_large_pod_is_moved_rather_than_two_of_which_one_is_small() -> None:
+    # The target has 9,500 MiB free: too little for the pod that waits, enough for the one of 9,000.
+    held = {"n1": {"a": [9000, 1000, 13_000]}, "n2": {"b": [14_500]}, "n3": {"c": [18_000]}}
+    assert _moved(_search(held, mib=10_000)) == ["a.0"]
+
+
+def test_cards_of_two_nodes_are_not_one_room() -> None:
+    held: Held = {"n1": {"a": []}, "n2": {"b": []}, "n3": {"c": [3000]}}
+    assert _search(held, cards=2) is None
+
+
+_cards = st.lists(st.integers(500, 14_000), max_size=3).filter(lambda pods: sum(pods) <= CARD_MIB)
+_nodes = st.lists(st.lists(_cards, min_size=1, max_size=4), min_size=1, max_size=5)
+
+
+@given(nodes=_nodes, cards=st.integers(1, 4), mib=st.sampled_from([6000, 12_000, 24_000]))
+def test_a_plan_makes_the_room_it_promises_and_overfills_no_target(
+    nodes: list[list[list[int]]], cards: int, mib: int
+) -> None:
+    held: dict[str, dict[str, list[int]]] = {
+        f"n{row}": {f"c{row}-{column}": pods for column, pods in enumerate(node)}
+        for row, node in enumerate(nodes)
+    }
+    plan = _search(held, cards=cards, mib=mib)
+    if plan is None:
+        return
+    free = {card: CARD_MIB - sum(pods) for node in held.values() for card, pods in node.items()}
+    assert 1 <= len(plan.moves) <= 3
+    assert len(plan.cards) == len(set(plan.cards)) == cards
+    assert set(plan.cards) <= held[plan.node].keys()
+    for move in plan.moves:
+        assert move.pod.card in plan.cards
+        assert move.card not in plan.cards
+        free[move.pod.card] += move.pod.allocation.mib
+        free[move.card] -= move.pod.allocation.mib
+    assert all(free[card] >= mib for card in plan.cards)
+    assert min(free.values()) >= 0
+
+
+def _table(**nodes: NodeInfo) -> CardTable:
+    return CardTable(nodes)
+
+
+def _need(mib: int, *, models: tuple[str, ...] = (), **facts: Any) -> PodNeed:
+    container = ContainerNeed(name="main", mib=Mib(mib), **facts)
+    return PodNeed(containers=(container,), models=models)
+
+
+def test_room_is_memory_compute_and_a_slot() -> None:
+    info = a_node_info(
+        a_card("idle"),
+        a_card("half", index=1),
+        a_card("cores", index=2),
+        replace(a_card("slots", index=3), slots=1),
+        held={
+            "half": an_allocation(12_000),
+            "cores": CardAllocation(mib=Mib(0), cores=90),
+            "slots": CardAllocation(mib=Mib(0), slots=1),
+        },
+    )
+    table = _table(n1=info)
+    need = _need(13_000, cores=20)
+    asked = CardRequest.of(need.containers[0])
+    assert table.has_room(need, asked).tolist() == [True, False, False, False]
+
+
+def test_the_last_slot_the_last_memory_and_the_last_compute_are_room() -> None:
+    held = CardAllocation(mib=Mib(1000), cores=60, slots=1)
+    info = a_node_info(replace(a_card("a"), slots=2), held={"a": held})
+    table = _table(n1=info)
+    mib = int(table.cards.free_mib[0])
+
+    def has_room(mib: int, cores: int) -> bool:
+        need = _need(mib, cores=cores)
+        return bool(table.has_room(need, CardRequest.of(need.containers[0]))[0])
+
+    assert has_room(mib, 40)
+    assert not has_room(mib + 1, 40)
+    assert not has_room(mib, 41)
+
+
+def test_a_card_that_takes_nothing_new_is_not_open() -> None:
+    info = a_node_info(a_card("a"), a_card("b", index=1))
+    cordoned = structs.replace(info.cards[CardUuid("a")], cordoned=True)
+    closed = replace(info, cards={**info.cards, CardUuid("a"): cordoned})
+    assert _table(n1=closed).open.tolist() == [False, True]
+    away = replace(info, node=replace(info.node, schedulable=False))
+    assert _table(n1=away).open.tolist() == [False, False]
+
+
+def test_a_card_that_is_avoided_is_open() -> None:
+    table = _table(n1=a_node_info(a_card("a"), a_card("b", index=1), avoided=["b"]))
+
+    assert (table.open.tolist(), table.cards.avoided.tolist()) == ([True, True], [False, True])
+
+
+def test_only_cards_of_the_named_model_and_of_the_shares_class_suit() -> None:
+    info = a_node_info(a_card("a"), a_card("b", index=1, model="L4", mib=8192))
+    table = _table(n1=info)
+    sizes = table.cards.capacity_mib.tolist()
+
+    def suits(need: PodNeed) -> list[bool]:
+        found: list[bool] = table.suits(need, need.containers[0]).tolist()
+        return found
+
+    assert suits(_need(1000)) == [True, True]
+    assert suits(_need(1000, models=("L4*",))) == [False, True]
+    assert suits(_need(sizes[0])) == [True, False]
+    assert suits(_need(sizes[1], share=Fraction(1))) == [False, True]
+
+
+def test_flags_are_in_the_order_of_nodes_and_cards() -> None:
+    table = _table(n2=a_node_info(a_card("c")), n1=a_node_info(a_card("a"), a_card("b", index=1)))
+    assert table.nodes == ["n1", "n2"]
+    assert table.uuids == ["a", "b", "c"]
+    assert table.flags([CardUuid("c"), CardUuid("unknown")]).tolist() == [False, False, True]
+    assert _table().flags([]).tolist() == []
+
+
+@pytest.mark.parametrize("phase", MovePhase)
+def test_cards_are_kept_while_the_hold_of_the_move_says_so(phase: MovePhase) -> None:
+    soon = a_beneficiary("a0", held_until=NOON + timedelta(minutes=1))
+    past = begun(a_move(beneficiary=soon), phase=phase)
+    kept = phase not in (MovePhase.RECOMMENDED, MovePhase.ROLLING_BACK, MovePhase.ABORTED)
+    assert holds_cards(past, now=NOON) == kept
+    assert held_for([past], now=NOON) == ({"a0": "uid-big"} if kept else {})
+    assert not holds_cards(begun(a_move(), phase=phase), now=NOON)
+
+
+def test_a_hold_lapses_once_the_move_has_ended() -> None:
+    ended = a_beneficiary("a0", held_until=NOON)
+    assert not holds_cards(begun(a_move(beneficiary=ended), phase=MovePhase.DONE), now=NOON)
+    assert holds_cards(begun(a_move(beneficiary=ended), phase=MovePhase.EVICTING), now=NOON)

@@ -3,16 +3,38 @@
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fracgpu.errors import WireError
-from fracgpu.k8s.pod import decode_pod
+from fracgpu.k8s.node import decode_node
+from fracgpu.k8s.node_affinity import NodeExpression, NodeRules, Taint, Toleration
+from fracgpu.k8s.pod import Resources, decode_pod
+from fracgpu.k8s.scheduling.cluster import NO_VALUE, Change, per_value
 from fracgpu.k8s.scheduling.constraints import (
+    ANYWHERE,
     HostPort,
     SchedulingConstraints,
     scheduling_constraints_of,
 )
-from tests.support.scheduling import REQUIRED, pod_json, pod_term, spread
+from fracgpu.k8s.scheduling.objects import scheduled_pod_of, scheduling_node_of
+from fracgpu.k8s.scheduling.requests import node_amounts, pod_requests
+from fracgpu.k8s.scheduling.terms import PodQuery, read_pod_terms, read_spread
+from fracgpu.k8s.selectors import LabelSelector, label_selector
+from tests.support.scheduling import (
+    HOST,
+    PREFERRED,
+    REQUIRED,
+    ZONE,
+    Json,
+    a_scheduling_cluster,
+    node_json,
+    pod_json,
+    pod_term,
+    read_pod,
+    selector,
+    spread,
+)
 
 
 def constraints_of(**facts: Any) -> SchedulingConstraints:
@@ -118,3 +140,212 @@ def test_what_is_no_affinity_is_refused() -> None:
 
     with pytest.raises(WireError, match="pod"):
         scheduling_constraints_of(pod)
+
+
+WEB = PodQuery(
+    namespaces=frozenset({"default"}), selector=label_selector({"matchLabels": {"app": "web"}})
+)
+
+
+def test_a_node_without_the_label_has_no_value() -> None:
+    cluster = a_scheduling_cluster(
+        [node_json("a", labels={ZONE: "x"}), node_json("b"), node_json("c", labels={ZONE: "x"})]
+    )
+
+    assert cluster.values(ZONE).tolist() == [0, NO_VALUE, 0]
+    assert per_value(cluster.values(ZONE), np.array([1, 5, 2])).tolist() == [3, 0, 3]
+
+
+def test_pods_are_counted_by_node_with_changes_on_top() -> None:
+    pods = [
+        pod_json("a", node="n1", labels={"app": "web"}),
+        pod_json("b", node="n1", labels={"app": "web"}),
+        pod_json("c", node="n2", labels={"app": "web"}, namespace="other"),
+        pod_json("d", node="gone", labels={"app": "web"}),
+    ]
+    cluster = a_scheduling_cluster([node_json("n1"), node_json("n2")], pods)
+    gone, new = read_pod(pods[0]), read_pod(pod_json("e", node="n2", labels={"app": "web"}))
+
+    assert cluster.counts((WEB,), terminating=True).tolist() == [2, 0]
+    changes = (Change(gone, -1), Change(new, 1))
+    assert cluster.counts((WEB,), changes=changes, terminating=True).tolist() == [1, 1]
+    assert cluster.counts((WEB,), terminating=True).tolist() == [2, 0]
+
+
+def test_pods_that_are_being_deleted_count_only_where_it_is_asked() -> None:
+    leaving = pod_json("a", node="n1", labels={"app": "web"})
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    cluster = a_scheduling_cluster([node_json("n1")], [leaving])
+
+    assert cluster.counts((WEB,), terminating=True).tolist() == [1]
+    assert cluster.counts((WEB,), terminating=False).tolist() == [0]
+
+
+def test_what_is_free_is_what_pods_have_not_requested() -> None:
+    pods = [pod_json("a", node="n1", requests={"cpu": "500m", "example.com/x": "1"})]
+    cluster = a_scheduling_cluster([node_json("n1", cpu="2"), node_json("n2", cpu="2")], pods)
+
+    assert cluster.free("cpu").tolist() == [1500, 2000]
+    assert cluster.free("pods").tolist() == [9, 10]
+    assert cluster.free("example.com/x").tolist() == [0, 0]
+
+
+def test_selectors_and_taints_are_compared_once_for_each_value() -> None:
+    nodes = [
+        node_json("n1", labels={"disk": "ssd"}, taints=[{"key": "t", "effect": "NoSchedule"}]),
+        node_json("n2", labels={"disk": "hdd"}),
+        node_json("n3"),
+    ]
+    cluster = a_scheduling_cluster(nodes)
+    rules = NodeRules(
+        selector=(NodeExpression(key="disk", operator="NotIn", values=("hdd",)),),
+        terms=(
+            (NodeExpression(key="metadata.name", operator="In", values=("n1",), by_field=True),),
+            (NodeExpression(key="disk", operator="DoesNotExist"),),
+            (),
+        ),
+    )
+
+    assert cluster.selected(rules).tolist() == [True, False, True]
+    assert cluster.tolerated(NodeRules()).tolist() == [False, True, True]
+    tolerant = NodeRules(tolerations=(Toleration(key="t", operator="Exists"),))
+    assert cluster.tolerated(tolerant).all()
+    assert tolerant.tolerates((Taint(key="t"),))
+
+
+def test_a_cluster_without_nodes_answers() -> None:
+    cluster = a_scheduling_cluster([], [pod_json("a", node="n1")])
+
+    assert cluster.selected(NodeRules()).tolist() == []
+    assert cluster.free("cpu").tolist() == []
+
+
+def wants(**amounts: str) -> Resources:
+    return Resources(requests={**amounts})
+
+
+def test_containers_add_up_and_a_limit_stands_for_a_request() -> None:
+    limited = Resources(limits={"cpu": "1", "example.com/widget": "2"})
+
+    found = pod_requests(init_containers=[], containers=[wants(cpu="250m", memory="1Ki"), limited])
+
+    assert found == (("cpu", 1250), ("example.com/widget", 2), ("memory", 1024))
+
+
+def test_init_containers_run_one_by_one_beside_the_sidecars_before_them() -> None:
+    inits = [("Always", wants(cpu="1")), (None, wants(cpu="4"))]
+
+    assert pod_requests(init_containers=inits, containers=[wants(cpu="2")]) == (("cpu", 5000),)
+
+
+def test_a_request_of_the_whole_pod_replaces_the_sum_and_overhead_comes_on_top() -> None:
+    found = pod_requests(
+        init_containers=[],
+        containers=[wants(cpu="1", memory="1"), wants(cpu="1")],
+        overhead={"cpu": "100m"},
+        pod_level=wants(cpu="500m"),
+    )
+
+    assert found == (("cpu", 600), ("memory", 1))
+
+
+def test_amounts_of_zero_are_no_request() -> None:
+    assert pod_requests(init_containers=[], containers=[wants(cpu="0"), None]) == ()
+
+
+def test_a_node_has_whole_units_and_millicores() -> None:
+    assert node_amounts({"cpu": "1.5", "memory": "1Mi", "pods": "110"}) == {
+        "cpu": 1500,
+        "memory": 1024 * 1024,
+        "pods": 110,
+    }
+
+
+def test_only_a_pod_with_a_node_that_has_not_ended_counts() -> None:
+    ended = {**pod_json("p", node="n"), "status": {"phase": "Failed"}}
+
+    for body in (pod_json("p"), ended):
+        assert scheduled_pod_of(decode_pod(json.dumps(body).encode()), ANYWHERE) is None
+
+
+def test_a_pod_keeps_what_decides() -> None:
+    body = pod_json("p", node="n", labels={"app": "web"}, requests={"cpu": "1"})
+    body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+
+    found = read_pod(body)
+
+    assert (found.uid, found.namespace, found.node) == ("uid-default-p", "default", "n")
+    assert found.terminating
+    assert found.constraints.requests == (("cpu", 1000),)
+
+
+def test_replicas_share_their_labels() -> None:
+    first, second = (read_pod(pod_json(name, labels={"app": "web"})) for name in "ab")
+
+    assert first.labels is second.labels
+
+
+def test_a_node_keeps_what_decides() -> None:
+    body = node_json("n", taints=[{"key": "x", "effect": "NoExecute"}], unschedulable=True)
+
+    found = scheduling_node_of(decode_node(json.dumps(body).encode()))
+
+    assert found.labels == {HOST: "n"}
+    assert found.taints == (Taint(key="x", effect="NoExecute"),)
+    assert found.unschedulable
+    assert found.allocatable["cpu"] == 8000
+
+
+NAMESPACES = {"mine": {"team": "a"}, "near": {"team": "a"}, "far": {"team": "b"}}
+
+
+def reached(term: Json) -> frozenset[str] | None:
+    affinity = json.dumps({"podAffinity": {REQUIRED: [term]}}).encode()
+    (found,), _ = read_pod_terms(affinity, "mine")
+    return found.query(NAMESPACES).namespaces
+
+
+@pytest.mark.parametrize(
+    ("more", "namespaces"),
+    [
+        ({}, {"mine"}),
+        ({"namespaces": ["far"]}, {"far"}),
+        ({"namespaceSelector": selector(team="a")}, {"mine", "near"}),
+        ({"namespaces": ["far"], "namespaceSelector": selector(team="a")}, {"mine", "near", "far"}),
+    ],
+)
+def test_a_term_counts_the_pods_of_these_namespaces(more: Json, namespaces: set[str]) -> None:
+    assert reached(pod_term(**more)) == frozenset(namespaces)
+
+
+def test_an_empty_namespace_selector_reaches_every_namespace() -> None:
+    assert reached(pod_term(namespaceSelector={})) is None
+
+
+def test_a_term_without_a_selector_counts_no_pod() -> None:
+    assert not PodQuery(namespaces=None, selector=None).matches("mine", {})
+    assert PodQuery(namespaces=None, selector=LabelSelector()).matches("mine", {})
+
+
+def test_preferences_between_pods_are_no_terms() -> None:
+    wish = {PREFERRED: [{"weight": 1, "podAffinityTerm": pod_term()}]}
+    affinity = json.dumps({"podAffinity": wish, "podAntiAffinity": wish}).encode()
+
+    assert read_pod_terms(affinity, "mine") == ((), ())
+
+
+def test_a_spread_that_may_be_missed_is_no_constraint() -> None:
+    either = [spread(), spread(whenUnsatisfiable="ScheduleAnyway")]
+
+    (found,) = read_spread(json.dumps(either).encode())
+
+    assert (found.min_domains, found.honors_affinity, found.honors_taints) == (1, True, False)
+
+
+def test_the_values_of_the_pod_itself_are_selected_as_well() -> None:
+    (found,) = read_spread(json.dumps([spread(matchLabelKeys=["version", "absent"])]).encode())
+    mine = found.selector_for({"app": "web", "version": "2"})
+
+    assert mine is not None
+    assert mine.matches({"app": "web", "version": "2"})
+    assert not mine.matches({"app": "web", "version": "1"})

@@ -9,11 +9,11 @@ from fracgpu.errors import RequestError
 from fracgpu.request.dialects.amounts import (
     decimal_share,
     evenly,
+    integer,
     memory_bytes,
     memory_units,
     part_of_card,
     percent,
-    whole,
 )
 from fracgpu.units import MAX_MIB, Mib, share_of
 
@@ -41,18 +41,18 @@ NO_NUMBERS = [
 @pytest.mark.parametrize("text", NO_NUMBERS)
 def test_no_number_is_guessed(text: str) -> None:
     with pytest.raises(RequestError, match="want a number"):
-        whole(text, field="x", wanted="a number", low=0, high=10**12)
+        integer(text, field="x", wanted="a number", low=0, high=10**12)
 
 
 @pytest.mark.parametrize(("text", "number"), [("0", 0), ("8k", 8000), ("1M", 10**6), ("007", 7)])
 def test_the_api_servers_short_forms_are_numbers(text: str, number: int) -> None:
-    assert whole(text, field="x", wanted="a number", low=0, high=10**12) == number
+    assert integer(text, field="x", wanted="a number", low=0, high=10**12) == number
 
 
 @pytest.mark.parametrize(("low", "high"), [(2, 10), (0, 0)])
 def test_a_number_out_of_range_is_refused(low: int, high: int) -> None:
     with pytest.raises(RequestError):
-        whole("1", field="x", wanted="a number", low=low, high=high)
+        integer("1", field="x", wanted="a number", low=low, high=high)
 
 
 def test_memory_is_counted_in_its_unit_and_no_card_has_more_than_16_tib() -> None:

@@ -4,7 +4,7 @@ from fracgpu import names
 from fracgpu.errors import WireError
 from fracgpu.request.dialects import registry
 from fracgpu.request.dialects.dialect import MemoryUnit, Options
-from fracgpu.request.dialects.enablement import (
+from fracgpu.request.dialects.registry import (
     DialectSettings,
     EnabledDialects,
     enabled_dialects,

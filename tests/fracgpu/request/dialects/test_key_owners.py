@@ -1,5 +1,5 @@
 from fracgpu.k8s.container import ContainerSpec
-from fracgpu.request.dialects.key_owners import find_owned_keys, keys_of
+from fracgpu.request.dialects.resolve import find_owned_keys, keys_of
 from tests.fracgpu.request.dialects.pods import a_pod, a_spec
 
 HAMI_POD = a_pod({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "10"})

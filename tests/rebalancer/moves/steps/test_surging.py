@@ -22,7 +22,9 @@ from tests.support.moving import (
     HASH,
     NAMESPACE,
     OWNER,
+    SurgeCluster,
     a_card,
+    a_surge_cluster,
     add_budget,
     end_pod,
     events,
@@ -30,7 +32,6 @@ from tests.support.moving import (
 )
 from tests.support.rebalancing import COOL_CARD, HOT_CARD, a_disruption_state, a_reading
 from tests.support.records import a_record
-from tests.support.surging import SurgeCluster, a_surge_cluster
 from tests.support.waiting import until
 
 ACTIVE = RebalancerPolicy(mode=Mode.ACTIVE, startup_grace_s=0)
@@ -365,16 +366,31 @@ async def test_a_target_node_that_takes_no_pods_any_more_rolls_the_surge_back(
         assert cluster.rig.record().detail == why
 
 
-async def test_a_target_node_that_is_not_ready_rolls_the_surge_back(
-    kube: KubeClient, clock: VirtualClock
+@pytest.mark.parametrize(
+    ("condition", "why"),
+    [
+        ({"type": "Ready", "status": "Unknown"}, "node n2 is not Ready"),
+        (
+            {
+                "type": names.SHARING_CONDITION,
+                "status": "False",
+                "reason": names.AGENT_NOT_REGISTERED,
+            },
+            "kubelet on node n2 does not know the node agent",
+        ),
+    ],
+)
+async def test_a_target_node_on_which_no_pod_starts_rolls_the_surge_back(
+    kube: KubeClient, clock: VirtualClock, condition: Any, why: str
 ) -> None:
     async with a_surge_cluster(kube, clock=clock) as cluster:
         await cluster.surge()
-        conditions = [{"type": "Ready", "status": "Unknown"}]
-        status = {"status": {"conditions": conditions}}
+        status = {"status": {"conditions": [condition]}}
         await kube.patch(NODES, "n2", status, subresource="status")
 
         await rolled_back(cluster, Ending.TARGET_LOST)
+
+        assert cluster.rig.record().detail == why
 
 
 async def test_a_service_that_selects_by_the_hash_forbids_the_surge(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from simulator.apiserver.admission.matching import faults, webhooks_for
+from simulator.apiserver.admission.matching import webhooks_for
 from simulator.apiserver.apimachinery.request_info import Attributes, Context, Operation, Target
 from simulator.apiserver.apimachinery.resources import (
     DEPLOYMENTS,
@@ -50,7 +50,7 @@ def called(
     store = Store()
     for number, webhook in enumerate(webhooks):
         value = {"metadata": {"name": f"w{number}"}, "webhooks": [webhook]}
-        store.write(Key(VALIDATING_WEBHOOKS.storage, "", f"w{number}"), value, expected=0)
+        store.write(Key(VALIDATING_WEBHOOKS.qualified, "", f"w{number}"), value, expected=0)
     namespace = {"metadata": {"name": "ml", "labels": {"team": "ml"}}}
     store.write(Key("namespaces", "", "ml"), namespace, expected=0)
     attributes = Attributes(
@@ -131,46 +131,3 @@ def test_webhooks_are_called_in_the_order_of_their_configurations() -> None:
     names = [f"{letter}.example.org" for letter in "cab"]
 
     assert called(*(a_webhook(name) for name in names)) == names
-
-
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({}, None),
-        ({"name": "short.name"}, "name"),
-        ({"admissionReviewVersions": ["v2"]}, "admissionReviewVersions"),
-        ({"sideEffects": "Some"}, "sideEffects"),
-        ({"failurePolicy": "Maybe"}, "failurePolicy"),
-        ({"timeoutSeconds": 31}, "timeoutSeconds"),
-        ({"timeoutSeconds": 0}, "timeoutSeconds"),
-        ({"clientConfig": {}}, "clientConfig"),
-        ({"clientConfig": {"url": "http://x/"}}, "clientConfig.url"),
-        ({"clientConfig": {"service": {"name": "s"}}}, "clientConfig.service"),
-        ({"clientConfig": {"url": "https://x/", "caBundle": "!!"}}, "clientConfig.caBundle"),
-        (
-            {"matchConditions": [{"name": "x", "expression": "nope("}]},
-            "matchConditions[0].expression",
-        ),
-    ],
-)
-def test_a_configuration_is_checked_before_it_is_stored(change: Json, field: str | None) -> None:
-    configuration = {"webhooks": [a_webhook(**change)]}
-
-    found = [fault.field for fault in faults(configuration, services_resolve=False)]
-
-    assert found == ([f"webhooks[0].{field}"] if field else [])
-
-
-def test_a_service_is_accepted_where_it_can_be_reached() -> None:
-    webhook = a_webhook(clientConfig={"service": {"name": "s", "namespace": "n"}})
-
-    assert not list(faults({"webhooks": [webhook]}, services_resolve=True))
-
-
-def test_two_webhooks_of_one_name_and_a_missing_promise_are_told() -> None:
-    webhook = a_webhook()
-    del webhook["sideEffects"]
-
-    found = list(faults({"webhooks": [webhook, a_webhook()]}, services_resolve=False))
-
-    assert [fault.reason for fault in found] == ["FieldValueRequired", "FieldValueDuplicate"]

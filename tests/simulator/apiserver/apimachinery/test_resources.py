@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from simulator.apiserver.apimachinery.resources import ALL, EVENTS, EVENTS_V1, PODS, find, is_served
+from simulator.apiserver.apimachinery.resources import ALL, PODS, find, is_served
 
 
 def test_no_path_is_served_twice() -> None:
@@ -8,12 +8,6 @@ def test_no_path_is_served_twice() -> None:
 
     assert len(set(paths)) == len(paths)
     assert all(find(*path) is resource for path, resource in zip(paths, ALL, strict=True))
-
-
-def test_events_of_both_groups_are_the_same_objects() -> None:
-    assert EVENTS.storage == EVENTS_V1.storage
-    assert EVENTS.group_version == "v1"
-    assert EVENTS_V1.group_version == "events.k8s.io/v1"
 
 
 def test_what_is_not_in_the_table_is_not_served() -> None:

@@ -81,24 +81,6 @@ async def test_a_namespace_is_not_taken_for_a_prefix(call: Caller) -> None:
     assert body_of(patched)["metadata"]["labels"]["a"] == "b"
 
 
-async def test_both_kinds_of_events_are_one(call: Caller) -> None:
-    v1 = "/apis/events.k8s.io/v1/namespaces/default/events"
-    event = {
-        "metadata": {"name": "e"},
-        "regarding": {"kind": "Pod", "name": "a", "namespace": "default"},
-        "note": "text",
-    }
-    await call("POST", v1, event)
-
-    core = body_of(await call("GET", "/api/v1/namespaces/default/events/e"))
-    merge = "application/merge-patch+json"
-    await call("PATCH", f"{v1}/e", {"note": "other"}, content_type=merge)
-
-    assert core["message"] == "text"
-    assert core["involvedObject"]["name"] == "a"
-    assert body_of(await call("GET", f"{v1}/e"))["note"] == "other"
-
-
 async def test_delete_options_come_in_the_body_or_the_query(call: Caller) -> None:
     await call("POST", POD_PATH, a_pod(nodeName="n1"))
 
@@ -112,18 +94,6 @@ async def test_delete_options_come_in_the_body_or_the_query(call: Caller) -> Non
     assert refused.code == 409
     assert dry.code == 200
     assert (await call("GET", f"{POD_PATH}/a")).code == 200
-
-
-async def test_a_collection_is_deleted_by_its_selection(call: Caller) -> None:
-    for name in ("a", "b"):
-        pod = a_pod(name)
-        pod["metadata"]["labels"] = {"name": name}
-        await call("POST", POD_PATH, pod)
-
-    await call("DELETE", f"{POD_PATH}?labelSelector=name=a")
-
-    items = body_of(await call("GET", POD_PATH))["items"]
-    assert [item["metadata"]["name"] for item in items] == ["b"]
 
 
 async def test_warnings_and_retry_after_are_part_of_the_answer(call: Caller) -> None:

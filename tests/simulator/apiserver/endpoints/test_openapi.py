@@ -1,4 +1,4 @@
-"""The documents that kubectl reads before it applies or explains."""
+"""The documents that kubectl reads before it applies."""
 
 from typing import Any
 
@@ -45,34 +45,6 @@ def test_a_patch_of_every_kind_says_that_fields_are_validated(
         if "patch" in one and one["patch"]["x-kubernetes-group-version-kind"] == kind
     ]
     assert {"name": "fieldValidation", "in": "query"}.items() <= patch["parameters"][-1].items()
-
-
-def test_every_reference_leads_to_a_schema() -> None:
-    for place in document("/openapi/v3")["paths"]:
-        found = document(f"/openapi/v3/{place}")
-        schemas = found["components"]["schemas"]
-        missing = [
-            reference
-            for reference in references(found)
-            if reference.removeprefix("#/components/schemas/") not in schemas
-        ]
-        assert missing == []
-
-
-def references(value: Any) -> list[str]:
-    if isinstance(value, list):
-        return [found for one in value for found in references(one)]
-    if not isinstance(value, dict):
-        return []
-    own = [value["$ref"]] if isinstance(value.get("$ref"), str) else []
-    return own + [found for one in value.values() for found in references(one)]
-
-
-def test_the_schema_of_a_pod_has_its_fields() -> None:
-    schemas = document("/openapi/v3/api/v1")["components"]["schemas"]
-
-    containers = schemas["V1PodSpec"]["properties"]["containers"]
-    assert containers == {"type": "array", "items": {"$ref": "#/components/schemas/V1Container"}}
 
 
 def test_what_is_not_served_has_none() -> None:

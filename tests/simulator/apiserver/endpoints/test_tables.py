@@ -1,19 +1,22 @@
 """When a client gets a table, and what is in it."""
 
-from collections.abc import AsyncGenerator
-from datetime import UTC, datetime
+from collections.abc import AsyncGenerator, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from simulator.apiserver.apimachinery.errors import ApiError
-from simulator.apiserver.apimachinery.resources import CONFIGMAPS
-from simulator.apiserver.endpoints.tables import Tables, wants_table
+from simulator.apiserver.apimachinery.resources import ALL, CONFIGMAPS, Resource, find
+from simulator.apiserver.endpoints.tables import Column, Tables, age, columns_of, wants_table
+from simulator.apiserver.registry.custom_resources import defined_by
+from simulator.demo.service_accounts import deployed
 from simulator.objects import decode, encode
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 OLD = "application/json;as=Table;v=v1beta1;g=meta.k8s.io"
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
+NOW = datetime(2026, 1, 1, 12, 0, 30, tzinfo=UTC)
+META = {"name": "x", "creationTimestamp": "2026-01-01T12:00:00Z"}
 OBJECT: dict[str, Any] = {"metadata": {"name": "x", "resourceVersion": "7"}, "data": {"a": "b"}}
 
 
@@ -45,9 +48,9 @@ def test_a_list_becomes_a_table_with_a_row_for_each_item() -> None:
 
     assert (table["kind"], table["apiVersion"]) == ("Table", "meta.k8s.io/v1")
     assert table["metadata"] == {"resourceVersion": "9", "continue": "t"}
-    assert [one["name"] for one in table["columnDefinitions"]] == ["Name", "Data", "Age"]
+    assert [one["name"] for one in table["columnDefinitions"]] == ["Name", "Age"]
     (row,) = table["rows"]
-    assert row["cells"] == ["x", 1, "<unknown>"]
+    assert row["cells"] == ["x", "<unknown>"]
     assert row["object"]["kind"] == "PartialObjectMetadata"
     assert row["object"]["metadata"] == OBJECT["metadata"]
 
@@ -81,3 +84,108 @@ async def test_a_watch_sends_the_columns_once_and_errors_as_they_are() -> None:
     assert [bool(one["object"].get("columnDefinitions")) for one in found[:2]] == [True, False]
     assert found[0]["object"]["metadata"] == {"resourceVersion": "7"}
     assert found[2] == error
+
+
+def row(columns: Sequence[Column], body: dict[str, Any]) -> dict[str, Any]:
+    return {column.name: column.cell({"metadata": META, **body}, NOW) for column in columns}
+
+
+def shown(plural: str, body: dict[str, Any], *, group: str = "") -> dict[str, Any]:
+    resource = find(group, "v1", plural)
+    assert resource is not None
+    return row(columns_of(resource), body)
+
+
+@pytest.mark.parametrize("resource", ALL, ids=lambda one: one.qualified)
+def test_every_kind_has_a_row_even_when_there_is_little_to_tell(resource: Resource) -> None:
+    assert row(columns_of(resource), {"spec": {"containers": []}})
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0s"), (119, "119s"), (121, "2m"), (3 * 3600, "3h"), (49 * 3600, "2d")],
+)
+def test_an_age_has_one_unit(seconds: int, text: str) -> None:
+    assert age((NOW - timedelta(seconds=seconds)).isoformat(), NOW) == text
+
+
+@pytest.mark.parametrize(
+    ("status", "wanted"),
+    [
+        ({"phase": "Pending"}, "Pending"),
+        ({"phase": "Failed", "reason": "UnexpectedAdmissionError"}, "UnexpectedAdmissionError"),
+        (
+            {
+                "phase": "Pending",
+                "containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff"}}}],
+            },
+            "ImagePullBackOff",
+        ),
+        (
+            {
+                "phase": "Pending",
+                "conditions": [{"type": "PodScheduled", "reason": "SchedulingGated"}],
+            },
+            "SchedulingGated",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_status_of_a_pod_is_the_reason_that_tells_most(
+    status: dict[str, Any], wanted: str
+) -> None:
+    assert shown("pods", {"status": status, "spec": {"containers": []}})["Status"] == wanted
+
+
+def test_a_pod_tells_what_is_ready_and_where_it_is() -> None:
+    containers = [{"ready": True, "restartCount": 2}, {"ready": False}]
+    spec = {"containers": [{}, {}], "nodeName": "n1"}
+    body = {"spec": spec, "status": {"phase": "Running", "containerStatuses": containers}}
+    gone = {"metadata": {**META, "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+
+    found = shown("pods", body)
+
+    assert (found["Ready"], found["Restarts"], found["Age"]) == ("1/2", 2, "30s")
+    assert (found["IP"], found["Node"]) == ("<none>", "n1")
+    assert shown("pods", {**body, **gone})["Status"] == "Terminating"
+
+
+def test_a_node_tells_whether_it_is_ready() -> None:
+    ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+
+    assert shown("nodes", ready)["Status"] == "Ready"
+    assert shown("nodes", {"spec": {"unschedulable": True}})["Status"] == (
+        "Unknown,SchedulingDisabled"
+    )
+
+
+def test_a_deployment_and_an_event_tell_what_they_are_about() -> None:
+    body = {"spec": {"replicas": 3}, "status": {"readyReplicas": 2, "availableReplicas": 1}}
+    event = {
+        "involvedObject": {"kind": "Pod", "name": "p"},
+        "lastTimestamp": "2026-01-01T12:00:20Z",
+    }
+
+    deployment = shown("deployments", body, group="apps")
+    assert (deployment["Ready"], deployment["Available"]) == ("2/3", 1)
+    assert (shown("events", event)["Object"], shown("events", event)["Last Seen"]) == (
+        "pod/p",
+        "10s",
+    )
+
+
+def test_a_custom_resource_has_the_columns_of_its_definition() -> None:
+    (definition,) = deployed("CustomResourceDefinition")
+    columns = columns_of(defined_by(definition))
+
+    found = row(
+        columns,
+        {
+            "spec": {"pod": {"namespace": "demo", "name": "p"}, "source": {"display": "n1/0"}},
+            "status": {"phase": "Planned"},
+        },
+    )
+
+    assert (found["Namespace"], found["Pod"], found["From"]) == ("demo", "p", "n1/0")
+    assert (found["Phase"], found["To"], found["Age"]) == ("Planned", None, "30s")
+    assert [column.name for column in columns if column.priority] == ["Message"]

@@ -112,16 +112,6 @@ async def test_no_bookmark_goes_beyond_a_change_that_is_still_to_be_told() -> No
         assert told([decode(await reading)]) == [("MODIFIED", str(first + 1))]
 
 
-async def test_a_streamed_list_ends_with_an_annotated_bookmark() -> None:
-    store = Store()
-    put(store)
-
-    events = await take(store, 2, send_initial=True, bookmarks=True)
-
-    assert [event["type"] for event in events] == ["ADDED", "BOOKMARK"]
-    assert events[1]["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
-
-
 async def test_a_watch_ends_when_its_time_is_up() -> None:
     assert await take(Store(), 1, timeout_s=0.02) == []
 

@@ -9,15 +9,13 @@ from simulator.apiserver.apimachinery.resources import (
     CONFIGMAPS,
     DEPLOYMENTS,
     EVENTS,
-    JOBS,
     NODES,
     PODS,
     SECRETS,
-    STATEFULSETS,
     VALIDATING_WEBHOOKS,
     Resource,
 )
-from simulator.apiserver.registry.defaults import apply_creation, apply_defaults, qos_class
+from simulator.apiserver.registry.defaults import apply_defaults, qos_class
 from simulator.objects import Json
 from tests.simulator.harness import a_pod, demanding
 
@@ -87,29 +85,11 @@ def test_a_template_is_filled_in_like_a_pod() -> None:
 
 
 def test_what_was_said_is_not_overwritten() -> None:
-    spec: Json = {"replicas": 0, "podManagementPolicy": "Parallel", "template": a_pod()}
+    spec: Json = {"replicas": 0, "revisionHistoryLimit": 1, "template": a_pod()}
 
-    found = defaulted(STATEFULSETS, {"metadata": {"name": "s"}, "spec": spec})["spec"]
+    found = defaulted(DEPLOYMENTS, {"metadata": {"name": "s"}, "spec": spec})["spec"]
 
-    assert (found["replicas"], found["podManagementPolicy"]) == (0, "Parallel")
-
-
-def test_a_job_selects_its_pods_by_its_own_uid() -> None:
-    job = defaulted(JOBS, {"metadata": {"name": "j", "uid": "u1"}, "spec": {"template": a_pod()}})
-    apply_creation(JOBS, job)
-
-    own = {"batch.kubernetes.io/controller-uid": "u1"}
-    assert job["spec"]["selector"] == {"matchLabels": own}
-    assert job["spec"]["template"]["metadata"]["labels"].items() >= own.items()
-    assert (job["spec"]["completions"], job["spec"]["parallelism"]) == (1, 1)
-
-
-def test_a_job_with_parallelism_alone_is_a_work_queue() -> None:
-    spec: Json = {"parallelism": 3, "template": a_pod()}
-
-    found = defaulted(JOBS, {"metadata": {"name": "j"}, "spec": spec})["spec"]
-
-    assert "completions" not in found
+    assert (found["replicas"], found["revisionHistoryLimit"]) == (0, 1)
 
 
 def test_clear_text_of_a_secret_is_encoded() -> None:

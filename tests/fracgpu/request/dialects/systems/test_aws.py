@@ -1,6 +1,6 @@
 from fractions import Fraction
 
-from fracgpu.request.dialects.dialect import WHOLE, Options
+from fracgpu.request.dialects.dialect import ONE_CARD, Options
 from fracgpu.request.dialects.systems.aws import VGPU
 from fracgpu.request.need import SliceRequest
 from tests.fracgpu.request.dialects.pods import Row, check, check_refused
@@ -24,7 +24,7 @@ def test_all_the_parts_of_a_card_are_a_whole_card() -> None:
         Row(
             limits={VGPU: "4"},
             options=Options(aws_vgpus_per_card=4),
-            part=SliceRequest(container="train", share=WHOLE),
+            part=SliceRequest(container="train", share=ONE_CARD),
             written={"fraction": "1"},
             raw="k8s.amazonaws.com/vgpu=4",
         ),

@@ -1,6 +1,6 @@
 import pytest
 
-from fracgpu.request.dialects.dialect import WHOLE
+from fracgpu.request.dialects.dialect import ONE_CARD
 from fracgpu.request.need import SliceRequest
 from fracgpu.units import Mib
 from tests.fracgpu.request.dialects.pods import Row, check, check_refused
@@ -17,7 +17,7 @@ ROWS = {
         ),
         "whole cards": Row(
             limits={f"{spelling}/gpu-core": "300"},
-            part=SliceRequest(container="train", share=WHOLE, cards=3),
+            part=SliceRequest(container="train", share=ONE_CARD, cards=3),
             written={"fraction": "1", "cards": "3"},
             raw=f"{spelling}/gpu-core=300",
         ),

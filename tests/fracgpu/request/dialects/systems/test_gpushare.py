@@ -1,7 +1,7 @@
 import pytest
 
 from fracgpu.k8s.container import ContainerSpec
-from fracgpu.request.dialects.dialect import WHOLE, MemoryUnit, Options
+from fracgpu.request.dialects.dialect import ONE_CARD, MemoryUnit, Options
 from fracgpu.request.dialects.systems.gpushare import COUNT, MEMORY
 from fracgpu.request.need import SliceRequest
 from fracgpu.units import Mib
@@ -33,7 +33,7 @@ ROWS = {
     ),
     "whole cards": Row(
         limits={COUNT: "2"},
-        part=SliceRequest(container="train", share=WHOLE, cards=2),
+        part=SliceRequest(container="train", share=ONE_CARD, cards=2),
         written={"fraction": "1", "cards": "2"},
         raw="aliyun.com/gpu-count=2",
     ),

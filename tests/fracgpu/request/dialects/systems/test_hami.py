@@ -4,7 +4,7 @@ import pytest
 
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.dialects import PodForDialects, Translation
-from fracgpu.request.dialects.dialect import WHOLE, Options
+from fracgpu.request.dialects.dialect import ONE_CARD, Options
 from fracgpu.request.dialects.systems.hami import (
     AVOID_TYPE,
     AVOID_UUID,
@@ -51,7 +51,7 @@ ROWS = {
     ),
     "a count alone is whole cards": Row(
         limits={GPU: "2"},
-        part=SliceRequest(container="train", share=WHOLE, cores=100, cards=2),
+        part=SliceRequest(container="train", share=ONE_CARD, cores=100, cards=2),
         written={"fraction": "1", "cores": "100", "cards": "2"},
         raw="nvidia.com/gpu=2",
     ),
@@ -64,7 +64,7 @@ ROWS = {
     ),
     "cores alone leave all of the memory": Row(
         limits={CORES: "30"},
-        part=SliceRequest(container="train", share=WHOLE, cores=30),
+        part=SliceRequest(container="train", share=ONE_CARD, cores=30),
         written={"fraction": "1", "cores": "30"},
         raw="nvidia.com/gpucores=30",
     ),

@@ -2,7 +2,7 @@ from fractions import Fraction
 
 import pytest
 
-from fracgpu.request.dialects.dialect import WHOLE
+from fracgpu.request.dialects.dialect import ONE_CARD
 from fracgpu.request.dialects.systems.koordinator import CORE, GPU, MEMORY, RATIO, SHARED
 from fracgpu.request.need import SliceRequest
 from fracgpu.units import Mib
@@ -17,7 +17,7 @@ ROWS = {
     ),
     "whole cards": Row(
         limits={GPU: "200"},
-        part=SliceRequest(container="train", share=WHOLE, cores=100, cards=2),
+        part=SliceRequest(container="train", share=ONE_CARD, cores=100, cards=2),
         written={"fraction": "1", "cores": "100", "cards": "2"},
         raw="koordinator.sh/gpu=200",
     ),

@@ -3,7 +3,7 @@ from fractions import Fraction
 import pytest
 
 from fracgpu.request.dialects import Translation
-from fracgpu.request.dialects.dialect import WHOLE, Options
+from fracgpu.request.dialects.dialect import ONE_CARD, Options
 from fracgpu.request.dialects.systems.nvidia import GPU, SHARED
 from fracgpu.request.need import SliceRequest
 from tests.fracgpu.request.dialects.pods import Row, a_pod, check, check_refused, read
@@ -16,7 +16,7 @@ def test_whole_cards_are_whole_cards_once_it_is_on() -> None:
         "nvidia",
         Row(
             limits={GPU: "2"},
-            part=SliceRequest(container="train", share=WHOLE, cards=2),
+            part=SliceRequest(container="train", share=ONE_CARD, cards=2),
             written={"fraction": "1", "cards": "2"},
             raw="nvidia.com/gpu=2",
         ),

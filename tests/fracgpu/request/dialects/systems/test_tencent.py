@@ -1,6 +1,6 @@
 import pytest
 
-from fracgpu.request.dialects.dialect import WHOLE
+from fracgpu.request.dialects.dialect import ONE_CARD
 from fracgpu.request.dialects.systems.tencent import (
     QGPU_CORE,
     QGPU_GREEDY,
@@ -28,13 +28,13 @@ VCUDA_ROWS = {
     ),
     "hundreds are whole cards": Row(
         limits={VCUDA_CORE: "200"},
-        part=SliceRequest(container="train", share=WHOLE, cards=2),
+        part=SliceRequest(container="train", share=ONE_CARD, cards=2),
         written={"fraction": "1", "cards": "2"},
         raw="tencent.com/vcuda-core=200",
     ),
     "memory beside whole cards says nothing": Row(
         limits={VCUDA_CORE: "100", VCUDA_MEMORY: "4"},
-        part=SliceRequest(container="train", share=WHOLE),
+        part=SliceRequest(container="train", share=ONE_CARD),
         written={"fraction": "1"},
         raw="tencent.com/vcuda-core=100, tencent.com/vcuda-memory=4",
         warnings=(
@@ -66,7 +66,7 @@ QGPU_ROWS = {
     ),
     "hundreds are whole cards": Row(
         limits={QGPU_CORE: "100"},
-        part=SliceRequest(container="train", share=WHOLE),
+        part=SliceRequest(container="train", share=ONE_CARD),
         written={"fraction": "1"},
         raw="tke.cloud.tencent.com/qgpu-core=100",
     ),

@@ -1,6 +1,6 @@
 import pytest
 
-from fracgpu.request.dialects.dialect import WHOLE
+from fracgpu.request.dialects.dialect import ONE_CARD
 from fracgpu.request.dialects.systems.vgpu_manager import (
     AVOID_TYPE,
     CARD_POLICY,
@@ -25,7 +25,7 @@ ROWS = {
     ),
     "a number alone": Row(
         limits={VGPU.number: "1"},
-        part=SliceRequest(container="train", share=WHOLE),
+        part=SliceRequest(container="train", share=ONE_CARD),
         written={"fraction": "1"},
         raw="nvidia.com/vgpu-number=1",
     ),
@@ -37,7 +37,7 @@ ROWS = {
             CARD_POLICY: "binpack",
             NODE_POLICY: "none",
         },
-        part=SliceRequest(container="train", share=WHOLE),
+        part=SliceRequest(container="train", share=ONE_CARD),
         written={"fraction": "1", "model": "*A10*, !*A100*", "placement": "pack"},
         raw="nvidia.com/vgpu-number=1",
         models=("*A10*", "!*A100*"),
@@ -50,7 +50,7 @@ ROWS = {
     "what it has and we have not": Row(
         limits={VGPU.number: "1"},
         annotations={MEMORY_POLICY: "virtual", COMPUTE_POLICY: "fixed", TOPOLOGY: "link"},
-        part=SliceRequest(container="train", share=WHOLE),
+        part=SliceRequest(container="train", share=ONE_CARD),
         written={"fraction": "1"},
         raw="nvidia.com/vgpu-number=1",
         warnings=(

@@ -1,6 +1,6 @@
 import pytest
 
-from fracgpu.request.dialects.dialect import WHOLE, Options
+from fracgpu.request.dialects.dialect import ONE_CARD, Options
 from fracgpu.request.dialects.systems.volcano import CCE_CORES, CCE_MEMORY, MEMORY, NUMBER, VGPU
 from fracgpu.request.need import SliceRequest
 from fracgpu.units import Mib
@@ -15,7 +15,7 @@ VOLCANO_ROWS = {
     ),
     "whole cards": Row(
         limits={NUMBER: "2"},
-        part=SliceRequest(container="train", share=WHOLE, cards=2),
+        part=SliceRequest(container="train", share=ONE_CARD, cards=2),
         written={"fraction": "1", "cards": "2"},
         raw="volcano.sh/gpu-number=2",
     ),
@@ -27,7 +27,7 @@ VOLCANO_ROWS = {
     ),
     "virtual GPUs without memory have all of it": Row(
         limits={VGPU.number: "1"},
-        part=SliceRequest(container="train", share=WHOLE),
+        part=SliceRequest(container="train", share=ONE_CARD),
         written={"fraction": "1"},
         raw="volcano.sh/vgpu-number=1",
     ),

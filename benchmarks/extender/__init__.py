@@ -1,1 +1,0 @@
-"""How fast the extender answers: where all nodes are equal (`benchmark`), and where none is."""
