@@ -17,7 +17,7 @@ from fracgpu.k8s.node import Taint
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
 from fracgpu.k8s.scheduling.node_filters import CORDONED
 from fracgpu.k8s.scheduling.objects import SchedulingNode
-from fracgpu.placement.reserved import denied_cards, reservations_for
+from fracgpu.placement.placement import denied_cards, reservations_for
 from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod import BoundPod, bound_pod_of
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod, NodeConstraints

@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
-from fracgpu.placement.card_choice import CardChooser, CardsOnNode, cards_on_node
-from fracgpu.placement.fit_index import FitIndex
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import NoPlacement, Placement
+from fracgpu.placement.placement import CardChooser, CardsOnNode, cards_on_node
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
 from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod_index import BoundPodIndex
@@ -65,9 +64,8 @@ class SchedulerCore:
             on_refused=self.least_waste.refused,
             on_unreadable=on_unreadable,
         )
-        self.fit_index = FitIndex(self.matrix)
         self.extender = Extender(
-            self.fit_index,
+            self.matrix,
             strategy=strategy,
             clock=clock,
             orders={Strategy.LEAST_WASTE: self.least_waste},
@@ -86,15 +84,15 @@ class SchedulerCore:
         )
 
     def best_node(self, pod: PodInfo, candidates: Sequence[str]) -> str | None:
-        """Return the one of *candidates* that gets the maximum score for the pod.
+        """Return the one of *candidates* that kube-scheduler should take.
 
         None if the pod fits on none, or requests no card.
         """
         asked = ExtenderArgs(pod=pod, node_names=tuple(candidates))
-        fitting = self.extender.filter(asked).passed
-        if not fitting:
-            return None
-        return self.extender.winner(pod, fitting)
+        result = self.extender.filter(asked)
+        if len(result.passed) == 1 and pod.need is not None:
+            return result.passed[0]
+        return result.best()
 
     def cards_on(self, pod: PodInfo, node: str) -> Placement | NoPlacement | None:
         """Return the cards that a Binding of the pod to *node* would assign.

@@ -1,10 +1,12 @@
 """Metrics of the scheduler extender."""
 
+import asyncio
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from types import TracebackType
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -13,7 +15,7 @@ from prometheus_client.registry import Collector
 from component.metrics import ConfigMetrics
 from fracgpu import names
 from fracgpu.placement.policies.least_waste.library import LIBRARY
-from fracgpu.state.reservation_index import ReservationState
+from fracgpu.state.ledger import ReservationState
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
@@ -78,6 +80,47 @@ class Waiting:
 
     pods: int = 0
     longest_s: float = 0.0
+
+
+class RequestActivity:
+    """Counts requests; a context of it is one request, from its first bytes to its answer.
+
+    Attributes:
+        begun: how many requests there have been.
+    """
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self._under_way = 0
+        self._none_left = asyncio.Event()
+
+    def __enter__(self) -> None:
+        self.begun += 1
+        self._under_way += 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._under_way -= 1
+        if not self._under_way:
+            self._none_left.set()
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a request waits for its answer."""
+        return self._under_way > 0
+
+    async def gap(self, *, limit_s: float) -> None:
+        """Wait until a request is answered and no other is under way; return after *limit_s*."""
+        self._none_left.clear()
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._none_left.wait()
+        except TimeoutError:
+            return
 
 
 class SchedulerMetrics:

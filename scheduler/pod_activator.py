@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 import structlog
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.placement.fit_index import FITS, FitIndex
+from fracgpu.placement.node_matrix import NodeMatrix
+from fracgpu.placement.placement import evaluate
 from fracgpu.request.need import Strategy
 from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.ledger import Ledger
@@ -49,7 +50,7 @@ class PodActivator:
 
     Args:
         ledger: has the cordons, assumptions and reservations.
-        fit_index: where each need fits.
+        matrix: the cards.
         pods: returns the informer's pods.
         find: returns one of them by namespace and name, if it is still pending.
         marker: marks a pod.
@@ -61,7 +62,7 @@ class PodActivator:
     def __init__(  # noqa: PLR0913 - one keyword for each collaborator
         self,
         ledger: Ledger,
-        fit_index: FitIndex,
+        matrix: NodeMatrix,
         *,
         pods: Callable[[], Iterable[AnyPod]],
         find: Callable[[str, str], PodInfo | None],
@@ -71,7 +72,7 @@ class PodActivator:
         clock: Clock,
     ) -> None:
         self._ledger = ledger
-        self._fit_index = fit_index
+        self._matrix = matrix
         self._pods = pods
         self._find = find
         self._marker = marker
@@ -161,11 +162,10 @@ class PodActivator:
             or now.need is None
         ):
             return False
-        answers = self._fit_index.evaluate(
-            now.need, strategy=self._strategy(), now=self._clock.now()
-        )
-        rows = self._fit_index.matrix.rows_of(sorted(self._opened))
-        if not (answers.verdict[rows] == FITS).any() or not self._leads():
+        self._matrix.refresh(now=self._clock.now())
+        rows = self._matrix.rows_of(sorted(self._opened))
+        found = evaluate(self._matrix, now.need, rows, strategy=self._strategy())
+        if not found.fits.any() or not self._leads():
             return False
         try:
             await self._marker.mark(now.record)

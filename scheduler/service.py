@@ -35,26 +35,25 @@ from process.tls import ServingTls
 from scheduler.binding_record import BindingRecord
 from scheduler.cache.assumptions import Assumptions, AssumptionTimeouts
 from scheduler.cache.comparer import CacheComparer
-from scheduler.cache.event_handlers import AnyPod, decode_any_pod, pending_only
+from scheduler.cache.event_handlers import AnyPod, decode_any_pod
 from scheduler.cache.pod_marker import PodMarker
 from scheduler.core import SchedulerCore
+from scheduler.extender.api import pending_only
 from scheduler.extender.bind import Binder
 from scheduler.extender.bind_groups import BindGroups
 from scheduler.extender.binding_cycles import BindingCycles
-from scheduler.extender.narrow_filter import NarrowFilter
+from scheduler.extender.filter import StaleCacheRetry, narrowed
 from scheduler.extender.preempt import Preemptor
 from scheduler.extender.server import ExtenderServer
-from scheduler.extender.stale_cache_retry import StaleCacheRetry
 from scheduler.fence import Fence
 from scheduler.leader_endpoint import Endpoint, LeaderEndpoint
-from scheduler.metrics import SchedulerMetrics
+from scheduler.metrics import RequestActivity, SchedulerMetrics
 from scheduler.page import hot_line
 from scheduler.page.board import Board, PageFacts
 from scheduler.page.explainer import Explainer
 from scheduler.page.filter_answers import FilterAnswers
 from scheduler.page.server import PageServer
 from scheduler.pod_activator import PodActivator
-from scheduler.request_activity import RequestActivity
 from scheduler.settings import SchedulerSettings
 from scheduler.settling_memory import settling_memory
 from scheduler.version_skew import VersionSkewCheck
@@ -197,7 +196,7 @@ def _wire(  # noqa: PLR0915 - a statement for each part
     leader_gate.also(fence.why_not)
     activator = PodActivator(
         ledger,
-        core.fit_index,
+        core.matrix,
         pods=lambda: pods.items().values(),
         find=find,
         marker=marker,
@@ -280,7 +279,7 @@ def _wire(  # noqa: PLR0915 - a statement for each part
                 body_limit_mib=settings.body_limit_mib,
                 ssl_context=None if tls is None else tls.context,
                 on_filtered=page.answers.note,
-                narrow=NarrowFilter(core.extender).narrow if settings.narrow_filter else None,
+                narrow=narrowed if settings.narrow_filter else None,
                 activity=activity,
                 find=find,
             ),

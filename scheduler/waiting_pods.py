@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Final
 
 from fracgpu import names
-from fracgpu.placement.fit_index import Obstacle
+from fracgpu.placement.fit import Obstacle
 from fracgpu.state.pod_info import PodInfo
 from kube.informer import Change, ChangeType
 from process.clock import Clock

@@ -8,7 +8,7 @@ import structlog
 
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
 from process.clock import Clock
-from scheduler.request_activity import RequestActivity
+from scheduler.metrics import RequestActivity
 
 log = structlog.get_logger()
 

@@ -24,7 +24,8 @@ from fracgpu.explain.answers import (
 from fracgpu.explain.moves import words_of_hold, words_of_moves
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.k8s.scheduling.node_filters import CORDONED
-from fracgpu.placement.outcome import FitReason, NoPlacement, Placement
+from fracgpu.placement.fit import FitReason
+from fracgpu.placement.outcome import NoPlacement, Placement
 from fracgpu.placement.placement import place
 from fracgpu.request.grant_note import words_of
 from fracgpu.request.need import DEFAULT_STRATEGY, PodNeed, describe_need

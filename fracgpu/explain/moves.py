@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from fracgpu.placement.outcome import FitReason
+from fracgpu.placement.fit import FitReason
 from fracgpu.state.cluster_state import ClusterState
 from fracgpu.state.snapshot import CardInfo
 

@@ -6,10 +6,11 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Final
 
+import numpy as np
 from msgspec import structs
 
 from fracgpu import names
-from fracgpu.cards.card import FULL_CORES, CordonEffect, Health
+from fracgpu.cards.card import CordonEffect, Health
 from fracgpu.cards.card_class import model_allowed, model_key
 from fracgpu.explain.answers import Explanation, FittingCards, Holder, Suggestion, SuggestionKind
 from fracgpu.explain.explanation import (
@@ -20,8 +21,10 @@ from fracgpu.explain.explanation import (
     try_cards,
 )
 from fracgpu.k8s.container import ContainerKind
+from fracgpu.placement.fit import USABLE, CardRequest, Cards, cards_of, suits, unfit_reasons
 from fracgpu.placement.outcome import Placement
 from fracgpu.request.need import ContainerNeed, PodNeed, describe_need
+from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod
 from fracgpu.state.snapshot import CardInfo, NodeInfo
 from fracgpu.units import Mib, format_mib, share_of
@@ -327,27 +330,28 @@ def _without(node_info: NodeInfo, uids: frozenset[str], state: ClusterState) -> 
 def _in_the_way(node_info: NodeInfo, need: PodNeed, state: ClusterState) -> frozenset[str]:
     """Return pods that would make room by ending, on the cards where that takes fewest pods."""
     most = max(need.containers, key=lambda part: (part.mib, part.cards))
-    cores = max(part.cores for part in need.containers)
+    most = replace(most, cores=max(part.cores for part in need.containers))
+    infos = tuple(node_info.cards.values())
+    # A card that is kept for a pod is looked at: the hold is one of the reasons, and lapses.
+    cards = cards_of([structs.replace(info, kept_for="") for info in infos]).at(0)
     costs = []
-    for info in node_info.cards.values():
-        if info.card.health is not Health.HEALTHY or info.cordoned:
-            continue
-        if not model_allowed(info.card.model, globs=need.models) or not _right_size(info, most):
-            continue
-        uids = _cheapest(info, state, mib=most.mib, cores=cores)
+    for number in np.flatnonzero(suits(cards, need, CardRequest.of(most))).tolist():
+        info = infos[number]
+        uids = _cheapest(cards.at(np.array([number])), info, need, most, state)
         costs.append((len(uids), info.held_mib, info.card.index, uids))
     costs.sort(key=lambda cost: cost[:3])
     return frozenset(uid for *_, uids in costs[: most.cards] for uid in uids)
 
 
-def _cheapest(info: CardInfo, state: ClusterState, *, mib: int, cores: int) -> tuple[str, ...]:
+def _cheapest(
+    card: Cards, info: CardInfo, need: PodNeed, most: ContainerNeed, state: ClusterState
+) -> tuple[str, ...]:
+    """Return pods of one card that make room for a container by ending."""
     by_pod = {uid: state.snapshot.pods[uid].by_card[info.card.uuid] for uid in sorted(info.pods)}
-    short_mib = mib - info.free_mib
-    short_cores = cores - (FULL_CORES - info.held_cores)
-    short_slots = 1 - info.free_slots
-    leaving: list[str] = []
-    while by_pod and (short_mib > 0 or short_cores > 0 or short_slots > 0):
-        need_mib, need_cores = max(short_mib, 0), max(short_cores, 0)
+    asked, leaving, left = CardRequest.of(most), dict[str, CardAllocation](), card
+    while by_pod and unfit_reasons(left, need, asked)[0] != USABLE:
+        need_mib = max(most.mib - int(left.free_mib[0]), 0)
+        need_cores = max(most.cores - int(left.free_cores[0]), 0)
         enough = [
             uid for uid, held in by_pod.items() if held.mib >= need_mib and held.cores >= need_cores
         ]
@@ -356,11 +360,8 @@ def _cheapest(info: CardInfo, state: ClusterState, *, mib: int, cores: int) -> t
             uid = min(enough, key=lambda pod: by_pod[pod].mib)
         else:
             uid = max(by_pod, key=lambda pod: (min(by_pod[pod].cores, need_cores), by_pod[pod].mib))
-        allocation = by_pod.pop(uid)
-        leaving.append(uid)
-        short_mib -= allocation.mib
-        short_cores -= allocation.cores
-        short_slots -= allocation.slots
+        leaving[uid] = by_pod.pop(uid)
+        left = card.without([tuple(leaving.values())])
     return tuple(leaving)
 
 
@@ -388,10 +389,3 @@ def opened_nodes(explanation: Explanation) -> Iterator[Suggestion]:
                 node=node.node, cards=tuple(card.index for card in node.cards if card.chosen)
             ),
         )
-
-
-def _right_size(card_info: CardInfo, need: ContainerNeed) -> bool:
-    return (
-        need.share is None
-        or share_of(need.share, capacity_mib=card_info.card.capacity_mib) == need.mib
-    )

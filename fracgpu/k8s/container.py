@@ -1,7 +1,8 @@
 """The containers of a pod: name, kind, limits and requests, and how their resources add up."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -28,25 +29,32 @@ def init_container_kind(restart_policy: str | None) -> ContainerKind:
     return ContainerKind.SIDECAR if restart_policy == "Always" else ContainerKind.INIT
 
 
-def pod_resource_sum(containers: Sequence[tuple[ContainerKind, int]]) -> int:
+_Amount = TypeVar("_Amount")
+
+
+def pod_resource_sum(
+    containers: Sequence[tuple[ContainerKind, _Amount]],
+    *,
+    larger: Callable[[Any, Any], Any] = max,
+) -> _Amount:
     """Return what a pod needs of one resource, by Kubernetes' rule for its containers' amounts.
 
     Sidecars start in order among the init containers and keep running, so an init container runs
     beside the sidecars before it, and the app containers run beside all sidecars. The pod needs the
-    larger of the two sums.
+    larger of the two sums. Amounts may be arrays, with *larger* of each two elements.
 
     Source: kubernetes.io "Sidecar containers", resource sharing within containers.
     """
-    sidecars = 0
-    init_peak = 0
-    apps = 0
+    sidecars: Any = 0
+    init_peak: Any = 0
+    apps: Any = 0
     for kind, amount in containers:
         match kind:
             case ContainerKind.SIDECAR:
                 sidecars += amount
-                init_peak = max(init_peak, sidecars)
+                init_peak = larger(init_peak, sidecars)
             case ContainerKind.INIT:
-                init_peak = max(init_peak, sidecars + amount)
+                init_peak = larger(init_peak, sidecars + amount)
             case ContainerKind.APP:
                 apps += amount
-    return max(init_peak, sidecars + apps)
+    return larger(init_peak, sidecars + apps)  # type: ignore[no-any-return]

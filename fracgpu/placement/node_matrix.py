@@ -1,5 +1,14 @@
 """All cards of all nodes as arrays: a question about every node is a few array operations.
 
+A node's state is there four times, each made of the one before:
+
+1. as facts, decoded once: `NodeCards` (`fracgpu/cards/card.py`) and what each pod holds
+   (`PodAllocation` in `fracgpu/state/snapshot.py`); informers and ledger share these objects;
+2. as `NodeInfo`, their fold at one moment (`fracgpu/state/snapshot.py`), which the ledger keeps
+   until a fact changes; it is immutable, and snapshots and `NodeMatrix.infos` share it;
+3. as a row of `NodeMatrix`;
+4. as a row of `PolicyNodes` (`policies/least_waste/nodes.py`), which `least_waste` ranks by.
+
 `NodeMatrix` has absolute amounts (MiB, per cent of a card's compute, slots) and answers which nodes
 fit. It has one row for each node, reuses the rows of removed nodes, and numbers its changes, so
 that derived data follows row by row.
@@ -8,30 +17,30 @@ that derived data follows row by row.
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import repeat
-from operator import itemgetter
-from struct import pack
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.cards.card import FULL_CORES, CardUuid, Health
+from fracgpu.cards.card import CardUuid
 from fracgpu.cards.card_class import model_allowed
+from fracgpu.placement.fit import (
+    ABSENT,
+    SHARES,
+    UNKNOWN,
+    Cards,
+    Codes,
+    cards_of,
+    node_reason,
+)
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.snapshot import CardInfo, NodeInfo
+from fracgpu.state.snapshot import NodeInfo
 
 IntArray = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 UNSEEN: Final = 0
 """The row that stands for every unknown node; its state is always UNKNOWN."""
-
-# The state of a card before any request. `fracgpu.placement.fit_index` continues the numbering with
-# its own reasons, 3 to 7; ABSENT marks a cell of a row without a card.
-USABLE, UNHEALTHY, CORDONED, ABSENT = 0, 1, 2, 9
-
-# The state of a node. `fracgpu.placement.fit_index` uses the same numbers in its verdicts.
-SHARES, NOT_SHARED, UNSCHEDULABLE, EMPTY, UNKNOWN, UNREADABLE = 0, 1, 2, 3, 4, 8
 
 _FIRST_ROWS: Final = 64
 
@@ -60,18 +69,19 @@ class NodeMatrix:
         capacity_mib: [row, column] MiB.
         free_cores: [row, column] per cent of the card's compute.
         free_slots: [row, column] how many more containers may share the card.
+        pods: [row, column] how many pods hold something of the card.
         heat: [row, column] how busy the card was lately, 0..1; 1 if unknown.
-        state: [row, column] USABLE, UNHEALTHY, CORDONED or ABSENT.
+        state: [row, column] USABLE, ABSENT, or the code of why the card takes no slices.
         avoided: [row, column] the card is taken only where no other fits.
         model: [row, column] index into *models*.
-        node_state: [row] SHARES or why the node shares nothing.
+        node_state: [row] SHARES, UNKNOWN, or the code of why the node shares nothing.
     """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.rows: dict[str, int] = {}
         self._behind: set[str] = set()  # changed in the ledger, and not copied yet
-        self.now = self._packed = 0
+        self.now = 0
         self.size = self.width = 1
         self._spare: list[int] = []
         self.names: list[str] = [""]
@@ -82,15 +92,13 @@ class NodeMatrix:
 
     def _allocate(self, rows: int, width: int) -> None:
         cells = rows, width
-        # The rows of a node are written at once.
-        self._amounts = np.zeros((5, *cells), np.int64)
-        self.free_mib, self.capacity_mib, self.free_cores, self.free_slots, self.model = (
-            self._amounts
-        )
+        # The rows of a node are written, and read, at once.
+        self._amounts = np.zeros((6, *cells), np.int64)
+        self.free_mib, self.capacity_mib, self.free_cores = self._amounts[:3]
+        self.free_slots, self.pods, self.model = self._amounts[3:]
         self.capacity_mib[:] = 1
-        self._flags: NDArray[np.int8] = np.zeros((2, *cells), np.int8)
-        self.state, self.avoided = self._flags[0], self._flags[1].view(np.bool_)
-        self.state[:] = ABSENT
+        self.state: Codes = np.full(cells, ABSENT, np.int8)
+        self.avoided: Flags = np.zeros(cells, np.bool_)
         self.heat = np.zeros(cells, np.float64)
         self.node_state = np.full(rows, UNKNOWN, np.int8)
         self.changed = np.zeros(rows, np.int64)
@@ -118,28 +126,17 @@ class NodeMatrix:
                 self._drop(name)
             else:
                 self._put(name, node_info)
-        if len(self.rows) > 2 * self._packed:
-            self._pack()
         return not self._behind
 
-    def _pack(self) -> None:
-        """Copy the keys and values of `rows`, so that they lie side by side in memory.
-
-        Names that arrive one by one are scattered over the heap, and `rows_of` then takes a third
-        longer. Encoding and decoding copies each string, and the array each number.
-        """
-        self._packed = len(self.rows)
-        row_numbers: list[int] = np.fromiter(self.rows.values(), np.int64).tolist()
-        copies = [name.encode().decode() for name in self.rows]
-        self.rows = dict(zip(copies, row_numbers, strict=True))
+    def show(self, nodes: Mapping[str, NodeInfo]) -> None:
+        """Copy the nodes of a snapshot instead of the ledger's."""
+        for name in self.rows.keys() - nodes.keys():
+            self._drop(name)
+        for name in sorted(nodes):
+            self._put(name, nodes[name])
 
     def rows_of(self, names: Sequence[str]) -> IntArray:
         """Return the rows of nodes by name; :data:`UNSEEN` for unknown ones."""
-        try:
-            found = itemgetter(*names)(self.rows)  # takes a third of the time of a call for each
-            return np.frombuffer(pack(f"{len(names)}q", *found), np.int64)
-        except (KeyError, TypeError):  # an unknown name; none at all, or a single one
-            pass
         return np.fromiter(map(self.rows.get, names, repeat(UNSEEN)), np.int64, len(names))
 
     def changed_since(self, moment: int) -> IntArray:
@@ -156,27 +153,23 @@ class NodeMatrix:
         if row is None:
             row = self.rows[name] = self._add()
             self.names[row] = name
+        elif self.infos[row] == node_info:  # our own Binding, observed: it was assumed before
+            return
         cards = tuple(node_info.cards.values())
         if len(cards) > self.width:
             self._grow(rows=len(self.changed), width=len(cards))
         self.infos[row] = node_info
-        self.node_state[row], self.state[row] = _node_state(node_info), ABSENT
+        refused = node_reason(node_info)
+        self.node_state[row] = SHARES if refused is None else refused.code
+        self.state[row] = ABSENT
         if cards:
-            known, width = self._models, len(cards)
-            capacity = [card_info.card.capacity_mib for card_info in cards]
-            amounts: list[Sequence[int]] = [
-                [room - card.taken_mib for room, card in zip(capacity, cards, strict=True)],
-                capacity,
-                [FULL_CORES - card_info.held_cores for card_info in cards],
-                [card_info.free_slots for card_info in cards],
-                [known.setdefault(each.card.model, len(known)) for each in cards],
-            ]
-            flags: list[Sequence[int]] = [
-                [_card_state(card_info) for card_info in cards],
-                [card_info.avoided for card_info in cards],
-            ]
-            self._amounts[:, row, :width], self._flags[:, row, :width] = amounts, flags
-            self.heat[row, :width] = [card_info.heat for card_info in cards]
+            here, width = cards_of(cards, self._models), len(cards)
+            amounts = here.free_mib, here.capacity_mib, here.free_cores
+            self._amounts[:, row, :width] = np.concatenate(
+                (*amounts, here.free_slots, here.pods, here.model)
+            )
+            self.state[row, :width], self.avoided[row, :width] = here.state[0], here.avoided[0]
+            self.heat[row, :width] = here.heat[0]
         self._touch(row)
 
     def _drop(self, name: str) -> None:
@@ -220,23 +213,12 @@ class NodeMatrix:
             if isinstance(value, np.ndarray) and name[0] != "_"
         }
 
+    def cards(self, rows: IntArray | slice) -> Cards:
+        """Return the cards of some rows."""
+        here = self.state[rows], self.avoided[rows], self.heat[rows]
+        return Cards._make([*here, *self._amounts[:, rows], self.models])
+
     def uuids(self, row: int) -> tuple[CardUuid, ...]:
         """Return the cards of a row by column."""
         node_info = self.infos[row]
         return () if node_info is None else tuple(node_info.cards)
-
-
-def _card_state(card_info: CardInfo) -> int:
-    if card_info.card.health is not Health.HEALTHY:
-        return UNHEALTHY
-    return CORDONED if card_info.cordoned or card_info.kept_for else USABLE
-
-
-def _node_state(node_info: NodeInfo) -> int:
-    if not node_info.node.shared:
-        return NOT_SHARED
-    if not node_info.node.schedulable:
-        return UNSCHEDULABLE
-    if node_info.node.problem:
-        return UNREADABLE
-    return SHARES if node_info.cards else EMPTY

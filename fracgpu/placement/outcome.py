@@ -3,29 +3,10 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 
 from fracgpu.cards.card import CardUuid
+from fracgpu.placement.fit import FitReason
 from fracgpu.state.allocation import Assignment
-
-
-class FitReason(Enum):
-    """Why a card, or a node as a whole, does not fit."""
-
-    NOT_SHARED = "the node does not share its cards"
-    NO_INVENTORY = "the node has not reported its cards"
-    UNSCHEDULABLE = "the node is cordoned, not ready, or kubelet does not know its node agent"
-    UNREADABLE = "the annotations that describe its cards cannot be read"
-    TOO_FEW_CARDS = "too few cards"
-    UNHEALTHY = "unhealthy"
-    CORDONED = "cordoned by the rebalancer"
-    WRONG_MODEL = "not a requested model"
-    WRONG_CLASS = "not the card size that the share was granted for"
-    TOO_LITTLE_FREE = "too little free memory"
-    TOO_FEW_CORES = "too little free compute"
-    NO_FREE_SLOT = "all its slots are taken"
-    CONTAINERS_CLASH = "its containers do not fit side by side"
-    TOO_MANY_TRIES = "too many combinations to try"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,21 +1,52 @@
-"""Which cards of a node a pod gets, or card by card why it gets none."""
+"""Which cards of a node a pod gets, or card by card why it gets none.
 
-from collections.abc import Iterator, Mapping, Sequence
+`place` answers for one node, `evaluate` for many at once, and both by the same arrays: what fits is
+said by `fracgpu.placement.fit`, and of the cards that fit the best are taken. Only where the best
+cards of several containers do not fit together, or where cards must be neighbours, another choice
+is searched for on that node.
+"""
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import combinations
-from operator import itemgetter
-from typing import Final
+from types import MappingProxyType
+from typing import Final, Protocol
 
-from fracgpu.cards.card import FULL_CORES, CardUuid, Health
-from fracgpu.cards.card_class import model_allowed
-from fracgpu.k8s.container import ContainerKind, ContainerSpec
-from fracgpu.placement.outcome import FitReason, NoPlacement, Placement
+import numpy as np
+from numpy.typing import NDArray
+
+from fracgpu.cards.card import Card, CardUuid
+from fracgpu.k8s.container import ContainerKind, ContainerSpec, pod_resource_sum
+from fracgpu.k8s.resources import HostResources
+from fracgpu.placement.fit import (
+    ABSENT,
+    REASONS,
+    SHARES,
+    USABLE,
+    CardRequest,
+    Cards,
+    Codes,
+    FitReason,
+    Flags,
+    IntArray,
+    Refusals,
+    cards_of,
+    count_reasons,
+    node_reason,
+    unfit_reasons,
+)
+from fracgpu.placement.node_matrix import NodeMatrix
+from fracgpu.placement.outcome import NoPlacement, Placement
 from fracgpu.placement.policies import load_aware, pack, spread, topology
 from fracgpu.placement.policies.scoring import Scoring
 from fracgpu.request.need import ContainerNeed, PodNeed, Strategy, Topology
-from fracgpu.state.allocation import Assignment, CardAllocation, Slice, allocations_by_card
-from fracgpu.state.snapshot import CardInfo, NodeInfo
-from fracgpu.units import share_of
+from fracgpu.state.allocation import CardAllocation, Slice, allocations_by_card
+from fracgpu.state.card_hold import CardHold
+from fracgpu.state.ledger import Ledger
+from fracgpu.state.pod_info import PodInfo
+from fracgpu.state.reservation import Reservation
+from fracgpu.state.snapshot import NodeInfo
 
 MAX_SCORE: Final = 10  # kube-scheduler's MaxExtenderPriority
 
@@ -35,6 +66,86 @@ SCORING: Final[Mapping[Strategy, Scoring]] = {
     Strategy.LEAST_WASTE: pack,
 }
 
+# The columns of each container's cards, [row, one of its cards], by name.
+_Columns = Mapping[str, IntArray]
+_Scores = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitResult:
+    """Where a need fits, of the rows that were asked about, and how well.
+
+    Attributes:
+        fits: [row] whether it fits.
+        whole: [row] the code of the node's own reason why not; 0 if its cards say it all.
+        reasons: [row, column] the code of why a card does not fit; USABLE on rows that fit.
+        score: [row] the score of the placement, 0..1; 0 where it does not fit.
+        avoided: [row] it fits only with a card that is taken where no other fits.
+    """
+
+    fits: Flags
+    whole: Codes
+    reasons: Codes
+    score: _Scores
+    avoided: Flags
+
+    def at(self, those: IntArray | Flags) -> "FitResult":
+        """Return the answer for some of the rows."""
+        return FitResult(
+            fits=self.fits[those],
+            whole=self.whole[those],
+            reasons=self.reasons[those],
+            score=self.score[those],
+            avoided=self.avoided[those],
+        )
+
+    def put(self, row: int, answer: Placement | NoPlacement, uuids: Sequence[CardUuid]) -> None:
+        """Set the answer for one row, whose cards are *uuids* by column."""
+        self.reasons[row] = self.whole[row] = self.score[row] = 0
+        self.fits[row] = isinstance(answer, Placement)
+        self.avoided[row] = isinstance(answer, Placement) and answer.avoided
+        if isinstance(answer, Placement):
+            self.score[row] = answer.score
+            return
+        self.whole[row] = 0 if answer.whole is None else answer.whole.code
+        for column, uuid in enumerate(uuids):
+            reason = answer.refusals.get(uuid)
+            self.reasons[row, column] = 0 if reason is None else reason.code
+
+    @property
+    def refusals(self) -> Refusals:
+        """Why it does not fit, of the rows where it does not, in their order."""
+        unfit = ~self.fits
+        return Refusals(self.whole[unfit], count_reasons(self.reasons[unfit]))
+
+
+def evaluate(matrix: NodeMatrix, need: PodNeed, rows: IntArray, *, strategy: Strategy) -> FitResult:
+    """Return where a need fits, as `place` would say of each node.
+
+    Args:
+        matrix: the cards, as they are now.
+        need: what the pod requests.
+        rows: the nodes.
+        strategy: the cluster's default; the pod's own overrides it.
+    """
+    cards = matrix.cards(rows)
+    whole = matrix.node_state[rows]
+    fits = whole == SHARES
+    reasons = np.zeros_like(cards.state)
+    lacking, found = _unfit_alone(cards, need)
+    lacking &= fits
+    reasons[lacking] = found[lacking]
+    whole[lacking & (found == USABLE).any(1)] = FitReason.TOO_FEW_CARDS.code
+    fits &= ~lacking
+    first = _Chooser(need, strategy).first_choice(cards)
+    score, avoided = np.where(fits, first.score, 0.0), fits & first.avoided
+    result = FitResult(fits=fits, whole=whole, reasons=reasons, score=score, avoided=avoided)
+    for row in np.flatnonzero(fits & ~first.settled).tolist():
+        node_info = matrix.infos[int(rows[row])]
+        assert node_info is not None, "a row in state SHARES has a node"
+        result.put(row, place(node_info, need, strategy=strategy), tuple(node_info.cards))
+    return result
+
 
 def place(
     node_info: NodeInfo,
@@ -49,83 +160,36 @@ def place(
     cordoned. Avoided cards are taken only if the pod does not fit on the others. Ties go to the
     lower index, then the smaller UUID.
     """
-    whole = _node_refusal(node_info)
+    whole = node_reason(node_info)
     if whole is not None:
         return NoPlacement(node=node_info.node.node, whole=whole, refusals={})
-    scoring = SCORING[need.strategy or strategy]
-    linked = is_linked(need, strategy=strategy)
-    usable, refusals = _usable_cards(node_info, need, exclude)
-    fitting: Sequence[CardInfo] = ()
-    for container in need.containers:
-        fitting = [card_info for card_info in usable if _unfit_reason(card_info, container) is None]
-        if len(fitting) < container.cards:
-            refusals.update(
-                {
-                    card_info.card.uuid: why
-                    for card_info in usable
-                    if (why := _unfit_reason(card_info, container))
-                }
-            )
-            return _no_placement(node_info, refusals, FitReason.TOO_FEW_CARDS)
-    if len(need.containers) == 1 and not linked:  # nearly every pod: there is nothing to search
-        return _place_one(node_info, fitting, need.containers[0], scoring)
-    preferred = [card_info for card_info in usable if not card_info.avoided]
-    search = _Search(tries_left=_MAX_TRIES, scoring=scoring, linked=linked)
-    assignment = search.run(preferred, need.containers)
-    avoided = assignment is None and len(preferred) < len(usable)
-    if avoided:
-        search = _Search(tries_left=_MAX_TRIES, scoring=scoring, linked=linked)
-        assignment = search.run(usable, need.containers)
-    if assignment is None:
-        whole = FitReason.TOO_MANY_TRIES if search.tries_left <= 0 else FitReason.CONTAINERS_CLASH
-        return _no_placement(node_info, refusals, whole)
-    return Placement(
-        node=node_info.node.node,
-        assignment=assignment,
-        score=_score(node_info, assignment, need, scoring, linked=linked),
-        avoided=avoided,
-    )
-
-
-def _place_one(
-    node_info: NodeInfo,
-    fitting: Sequence[CardInfo],
-    container: ContainerNeed,
-    scoring: Scoring,
-) -> Placement:
-    """Return the best cards for a single container, of those that fit: what a search would find."""
-    ranked = []
-    for card_info in fitting:
-        score, card = (
-            scoring.score(_left_ratio(card_info, container.mib), card_info.heat),
-            card_info.card,
-        )
-        ranked.append(((card_info.avoided, -score, card.index, card.uuid), score, card_info))
-    best = sorted(ranked, key=itemgetter(0))[: container.cards]
-    total = 0.0
-    for _, score, _ in best:
-        total += score
+    cards = cards_of(node_info.cards.values())
+    if exclude:
+        excluded = np.array([[uuid in exclude for uuid in node_info.cards]])
+        cards.state[excluded & (cards.state == USABLE)] = FitReason.CORDONED.code
+    lacking, reasons = _unfit_alone(cards, need)
+    if lacking[0]:
+        return _no_placement(node_info, reasons, FitReason.TOO_FEW_CARDS)
+    chooser = _Chooser(need, strategy)
+    chosen = chooser.first_choice(cards)
+    if not chosen.settled[0]:
+        searched = _search(cards, node_info, chooser)
+        if isinstance(searched, FitReason):
+            return _no_placement(node_info, unfit_reasons(cards, need, None), searched)
+        chosen = searched
+    uuids = tuple(node_info.cards)
     return Placement(
         node=node_info.node.node,
         assignment={
             container.name: tuple(
-                Slice(card=card_info.card.uuid, mib=container.mib, cores=container.cores)
-                for _, _, card_info in best
+                Slice(card=uuids[column], mib=container.mib, cores=container.cores)
+                for column in chosen.columns[container.name][0].tolist()
             )
+            for container in need.containers
         },
-        score=min(1.0, max(0.0, total / len(best))),
-        avoided=any(card_info.avoided for _, _, card_info in best),
+        score=float(chosen.score[0]),
+        avoided=bool(chosen.avoided[0]),
     )
-
-
-def cards_open_to(
-    node_info: NodeInfo, need: PodNeed, container: ContainerNeed
-) -> Sequence[CardInfo]:
-    """Return the cards that a container of the pod may have, however much is held on them."""
-    if _node_refusal(node_info) is not None:
-        return ()
-    usable, _ = _usable_cards(node_info, need, frozenset())
-    return [card_info for card_info in usable if not _is_other_class(card_info, container)]
 
 
 def is_linked(need: PodNeed, *, strategy: Strategy) -> bool:
@@ -135,203 +199,21 @@ def is_linked(need: PodNeed, *, strategy: Strategy) -> bool:
     return SCORING[need.strategy or strategy].LINKED
 
 
-def _no_placement(
-    node_info: NodeInfo, refusals: dict[CardUuid, FitReason], otherwise: FitReason
-) -> NoPlacement:
-    every = len(refusals) == len(node_info.cards)
-    return NoPlacement(
-        node=node_info.node.node,
-        whole=None if every else otherwise,
-        refusals=refusals,
-        cards=len(node_info.cards),
-    )
+def cards_for_pod(matrix: NodeMatrix, need: PodNeed) -> Flags:
+    """Return on which cards all containers of a pod fit side by side, [row, column].
 
-
-def _node_refusal(node_info: NodeInfo) -> FitReason | None:
-    if not node_info.node.shared:
-        return FitReason.NOT_SHARED
-    if not node_info.node.schedulable:
-        return FitReason.UNSCHEDULABLE
-    if node_info.node.problem:
-        return FitReason.UNREADABLE
-    if not node_info.cards:
-        return FitReason.NO_INVENTORY
-    return None
-
-
-def _usable_cards(
-    node_info: NodeInfo, need: PodNeed, exclude: frozenset[CardUuid]
-) -> tuple[list[CardInfo], dict[CardUuid, FitReason]]:
-    usable: list[CardInfo] = []
-    refusals: dict[CardUuid, FitReason] = {}
-    for uuid, card_info in node_info.cards.items():
-        if card_info.card.health is not Health.HEALTHY:
-            refusals[uuid] = FitReason.UNHEALTHY
-        elif card_info.cordoned or card_info.kept_for or uuid in exclude:
-            refusals[uuid] = FitReason.CORDONED
-        elif not model_allowed(card_info.card.model, globs=need.models):
-            refusals[uuid] = FitReason.WRONG_MODEL
-        else:
-            usable.append(card_info)
-    return usable, refusals
-
-
-def _unfit_reason(card_info: CardInfo, need: ContainerNeed) -> FitReason | None:
-    if _is_other_class(card_info, need):
-        return FitReason.WRONG_CLASS
-    if need.mib > card_info.free_mib:
-        return FitReason.TOO_LITTLE_FREE
-    if need.cores > FULL_CORES - card_info.held_cores:
-        return FitReason.TOO_FEW_CORES
-    if card_info.free_slots < 1:
-        return FitReason.NO_FREE_SLOT
-    return None
-
-
-def _is_other_class(card_info: CardInfo, need: ContainerNeed) -> bool:
-    capacity_mib = card_info.card.capacity_mib
-    return need.share is not None and share_of(need.share, capacity_mib=capacity_mib) != need.mib
-
-
-def _left_ratio(card_info: CardInfo, mib: int) -> float:
-    return (card_info.free_mib - mib) / max(1, card_info.card.capacity_mib)
-
-
-@dataclass(slots=True)
-class _Search:
-    """Depth-first search for an assignment, best cards first, with a bound on its length."""
-
-    tries_left: int
-    scoring: Scoring
-    linked: bool
-
-    def run(
-        self, card_infos: Sequence[CardInfo], needs: Sequence[ContainerNeed]
-    ) -> Assignment | None:
-        specs = [ContainerSpec(name=need.name, kind=need.kind) for need in needs]
-        largest_first = sorted(
-            needs, key=lambda need: (need.kind is ContainerKind.INIT, -need.mib, -need.cards)
-        )
-        found = self._extend(card_infos, largest_first, specs, {})
-        if found is None:
-            return None
-        return {need.name: found[need.name] for need in needs}
-
-    def _extend(
-        self,
-        card_infos: Sequence[CardInfo],
-        needs: Sequence[ContainerNeed],
-        specs: Sequence[ContainerSpec],
-        chosen: Mapping[str, tuple[Slice, ...]],
-    ) -> Assignment | None:
-        if not needs:
-            return chosen
-        need, rest = needs[0], needs[1:]
-        failed: set[tuple[_EquivalenceKey, ...]] = set()
-        for cards in self._choices(card_infos, need, specs, chosen):
-            key = tuple(sorted(_equivalence_key(card_info, chosen) for card_info in cards))
-            if key in failed:
-                continue
-            self.tries_left -= 1
-            if self.tries_left < 0:
-                return None
-            slices = tuple(
-                Slice(card=card_info.card.uuid, mib=need.mib, cores=need.cores)
-                for card_info in cards
-            )
-            trial = {**chosen, need.name: slices}
-            if _all_fit(card_infos, allocations_by_card(trial, specs)):
-                found = self._extend(card_infos, rest, specs, trial)
-                if found is not None:
-                    return found
-            failed.add(key)
-        return None
-
-    def _choices(
-        self,
-        card_infos: Sequence[CardInfo],
-        need: ContainerNeed,
-        specs: Sequence[ContainerSpec],
-        chosen: Mapping[str, tuple[Slice, ...]],
-    ) -> Iterator[tuple[CardInfo, ...]]:
-        held = allocations_by_card(chosen, specs)
-        ranked = []
-        for card_info in card_infos:
-            with_chosen = _with(card_info, held)
-            # An init container runs before the apps, so what they take does not count against it.
-            if (
-                _unfit_reason(card_info if need.kind is ContainerKind.INIT else with_chosen, need)
-                is None
-            ):
-                negated_score = -self.scoring.score(
-                    _left_ratio(with_chosen, need.mib), card_info.heat
-                )
-                card = card_info.card
-                key = (card_info.avoided, negated_score, card.index, card.uuid)
-                ranked.append((key, card_info))
-        ranked.sort(key=lambda entry: entry[0])
-        best_first = [card_info for _, card_info in ranked]
-        if self.linked and 1 < need.cards < len(best_first):
-            yield _neighbours(best_first, need.cards)
-        yield from combinations(best_first, need.cards)
-
-
-def _neighbours(ranked: Sequence[CardInfo], count: int) -> tuple[CardInfo, ...]:
-    by_uuid = {card_info.card.uuid: card_info for card_info in ranked}
-    cards = topology.neighbours([card_info.card for card_info in ranked], count)
-    return tuple(by_uuid[card.uuid] for card in cards)
-
-
-# (free MiB, held cores, free slots, capacity MiB, containers placed here so far): cards with equal
-# keys are interchangeable for the rest of a search.
-_EquivalenceKey = tuple[int, int, int, int, tuple[str, ...]]
-
-
-def _equivalence_key(
-    card_info: CardInfo, chosen: Mapping[str, tuple[Slice, ...]]
-) -> _EquivalenceKey:
-    uuid = card_info.card.uuid
-    here = tuple(name for name in chosen if any(part.card == uuid for part in chosen[name]))
-    return (
-        card_info.free_mib,
-        card_info.held_cores,
-        card_info.free_slots,
-        card_info.card.capacity_mib,
-        here,
-    )
-
-
-def _with(card_info: CardInfo, held: Mapping[CardUuid, CardAllocation]) -> CardInfo:
-    allocation = held.get(card_info.card.uuid)
-    return card_info if allocation is None else card_info.with_allocation(allocation, pod_uid="")
-
-
-def _all_fit(card_infos: Sequence[CardInfo], held: Mapping[CardUuid, CardAllocation]) -> bool:
-    by_uuid = {card_info.card.uuid: card_info for card_info in card_infos}
-    return all(
-        allocation.mib <= by_uuid[uuid].free_mib
-        and allocation.cores <= FULL_CORES - by_uuid[uuid].held_cores
-        and allocation.slots <= by_uuid[uuid].free_slots
-        for uuid, allocation in held.items()
-    )
-
-
-def _score(
-    node_info: NodeInfo, assignment: Assignment, need: PodNeed, scoring: Scoring, *, linked: bool
-) -> float:
-    specs = [
-        ContainerSpec(name=container.name, kind=container.kind) for container in need.containers
-    ]
-    held = allocations_by_card(assignment, specs)
-    total = 0.0
-    for uuid, allocation in held.items():
-        total += scoring.score(
-            _left_ratio(node_info.cards[uuid], allocation.mib), node_info.cards[uuid].heat
-        )
-    score = total / len(held)
-    if linked and any(container.cards > 1 for container in need.containers):
-        score = (score + topology.closeness([node_info.cards[uuid].card for uuid in held])) / 2
-    return min(1.0, max(0.0, score))
+    No card takes a pod with a container on several cards.
+    """
+    cards = matrix.cards(slice(matrix.size))
+    if any(container.cards > 1 for container in need.containers) or not need.containers:
+        return np.zeros(cards.state.shape, np.bool_)
+    fits: Flags = (matrix.node_state[: matrix.size] == SHARES)[:, np.newaxis]
+    asked = [CardRequest.of(container) for container in need.containers]
+    if len(asked) > 1:
+        asked.append(CardRequest.of_all(allocation_on_one_card(need)))
+    for one in asked:
+        fits = fits & (unfit_reasons(cards, need, one) == USABLE)
+    return fits
 
 
 def allocation_on_one_card(need: PodNeed) -> CardAllocation:
@@ -340,5 +222,464 @@ def allocation_on_one_card(need: PodNeed) -> CardAllocation:
     slices = {
         part.name: (Slice(card=card, mib=part.mib, cores=part.cores),) for part in need.containers
     }
-    specs = [ContainerSpec(name=part.name, kind=part.kind) for part in need.containers]
-    return allocations_by_card(slices, specs)[card]
+    return allocations_by_card(slices, _specs(need))[card]
+
+
+def _specs(need: PodNeed) -> list[ContainerSpec]:
+    return [ContainerSpec(name=part.name, kind=part.kind) for part in need.containers]
+
+
+def _unfit_alone(cards: Cards, need: PodNeed) -> tuple[Flags, Codes]:
+    """Return the rows on which some container does not fit by itself, and why.
+
+    The reasons, [row, card], are those of the first such container; of the last one elsewhere.
+    """
+    lacking = np.zeros(len(cards.state), np.bool_)
+    reasons = cards.state
+    for container in need.containers:
+        found = unfit_reasons(cards, need, CardRequest.of(container))
+        reasons = np.where(lacking[:, np.newaxis], reasons, found)
+        lacking |= (found == USABLE).sum(1) < container.cards
+    return lacking, reasons
+
+
+def _no_placement(node_info: NodeInfo, reasons: Codes, otherwise: FitReason) -> NoPlacement:
+    codes = zip(node_info.cards, reasons[0].tolist(), strict=True)
+    refusals = {uuid: why for uuid, code in codes if (why := REASONS[code]) is not None}
+    return NoPlacement(
+        node=node_info.node.node,
+        whole=None if len(refusals) == len(node_info.cards) else otherwise,
+        refusals=refusals,
+        cards=len(node_info.cards),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Chosen:
+    """The cards of each container on some rows.
+
+    Attributes:
+        columns: by container, [row, one of its cards].
+        settled: [row] these are the cards that the pod gets; elsewhere they may not fit together.
+        score: [row] of these cards, 0..1.
+        avoided: [row] one of them is avoided.
+    """
+
+    columns: _Columns
+    settled: Flags
+    score: _Scores
+    avoided: Flags
+
+
+class _Chooser:
+    """Chooses cards for one need on any number of rows, [row, card].
+
+    Attributes:
+        linked: some container on several cards is to get neighbouring ones.
+        largest_first: the containers in the order in which they get cards.
+    """
+
+    def __init__(self, need: PodNeed, strategy: Strategy) -> None:
+        self.need = need
+        self.scoring = SCORING[need.strategy or strategy]
+        self.linked = is_linked(need, strategy=strategy) and any(
+            container.cards > 1 for container in need.containers
+        )
+        self.largest_first: Sequence[ContainerNeed] = sorted(
+            need.containers,
+            key=lambda part: (part.kind is ContainerKind.INIT, -part.mib, -part.cards),
+        )
+
+    def first_choice(self, cards: Cards) -> _Chosen:
+        """Return the best cards of each container; elsewhere than where each fits, any cards."""
+        columns: dict[str, IntArray] = {}
+        settled = np.full(len(cards.state), not self.linked)
+        for container in self.largest_first:
+            fits, key = self.ranked(cards, container, columns)
+            columns[container.name] = _best(key, container.cards)
+            if len(self.largest_first) > 1:
+                settled &= (fits.sum(1) >= container.cards) & self.fit_together(cards, columns)
+        chosen = self.chosen(cards, columns)
+        chosen.settled = settled
+        if len(self.largest_first) > 1:  # without avoided cards there may be another choice
+            chosen.settled &= ~chosen.avoided
+        return chosen
+
+    def chosen(self, cards: Cards, columns: _Columns) -> _Chosen:
+        """Return a choice of cards with its score: the mean over its cards, by what is left."""
+        held, left_mib = _held(cards, columns), cards.free_mib - self._taken(cards, columns, "mib")
+        total = (self._scores(cards, left_mib) * held).sum(1)
+        mean = total / np.maximum(held.sum(1), 1)
+        avoided: Flags = (held & cards.avoided).sum(1) > 0
+        settled: Flags = np.ones(len(cards.state), np.bool_)
+        score: _Scores = np.clip(mean, 0.0, 1.0)
+        return _Chosen(columns=columns, settled=settled, score=score, avoided=avoided)
+
+    def ranked(
+        self, cards: Cards, container: ContainerNeed, before: _Columns
+    ) -> tuple[Flags, _Scores]:
+        """Return on which cards a container fits beside those *before* it, and how good each is.
+
+        The second is lower for avoided cards than for any other, and infinitely low where the
+        container does not fit.
+        """
+        left = cards.less(*self._amounts(cards, before)) if before else cards
+        # An init container runs before the apps, so what they take does not count against it.
+        asked = cards if container.kind is ContainerKind.INIT else left
+        fits = unfit_reasons(asked, self.need, CardRequest.of(container)) == USABLE
+        score = self._scores(cards, left.free_mib - container.mib)
+        if cards.avoided.any():
+            score = score - 2.0 * cards.avoided
+        return fits, np.where(fits, score, -np.inf)
+
+    def fit_together(self, cards: Cards, columns: _Columns) -> Flags:
+        """Return the rows on which all containers that have cards fit on them side by side."""
+        asked = CardRequest(*self._amounts(cards, columns))
+        fits = unfit_reasons(cards, self.need, asked) == USABLE
+        together: Flags = (fits | ~_held(cards, columns)).all(1)
+        return together
+
+    def _scores(self, cards: Cards, left_mib: IntArray) -> _Scores:
+        """Return each card's score by what is left of it."""
+        return self.scoring.score(left_mib / np.maximum(cards.capacity_mib, 1), cards.heat)
+
+    def _taken(self, cards: Cards, columns: _Columns, amount: str) -> IntArray:
+        """Return what containers take of each card at their peak: ``mib``, ``cores`` or slots."""
+        parts = [
+            (part.kind, _flags(cards, columns[part.name]) * getattr(part, amount, 1))
+            for part in self.need.containers
+            if part.name in columns
+        ]
+        if len(parts) == 1:
+            return parts[0][1]
+        return np.zeros(cards.state.shape, np.int64) + pod_resource_sum(parts, larger=np.maximum)
+
+    def _amounts(self, cards: Cards, columns: _Columns) -> tuple[IntArray, IntArray, IntArray]:
+        mib, cores = (self._taken(cards, columns, amount) for amount in ("mib", "cores"))
+        return mib, cores, self._taken(cards, columns, "slots")
+
+
+def _best(key: _Scores, count: int) -> IntArray:
+    """Return the columns of the *count* greatest keys of each row; of equal ones the first."""
+    if count == 1:
+        found: IntArray = key.argmax(1)[:, np.newaxis]
+        return found
+    return np.argsort(-key, axis=1, kind="stable")[:, :count]
+
+
+def _flags(cards: Cards, columns: IntArray) -> Flags:
+    found = np.zeros(cards.state.shape, np.bool_)
+    np.put_along_axis(found, columns, values=True, axis=1)
+    return found
+
+
+def _held(cards: Cards, columns: _Columns) -> Flags:
+    found = np.zeros(cards.state.shape, np.bool_)
+    for those in columns.values():
+        found |= _flags(cards, those)
+    return found
+
+
+def _search(cards: Cards, node_info: NodeInfo, chooser: _Chooser) -> _Chosen | FitReason:
+    """Return the cards for all containers on one node, or why there is no choice of them."""
+    preferred = cards._replace(state=np.where(cards.avoided, np.int8(ABSENT), cards.state))
+    by_column = [card_info.card for card_info in node_info.cards.values()]
+    spent = False
+    for some in (preferred, cards) if cards.avoided.any() else (cards,):
+        search = _Search(cards=some, chooser=chooser, by_column=by_column)
+        columns, spent = search.run(chooser.largest_first, {}), search.tries_left <= 0
+        if columns is not None:
+            chosen = chooser.chosen(cards, columns)
+            if chooser.linked:
+                held = np.flatnonzero(_held(cards, columns)[0]).tolist()
+                closeness = topology.closeness([by_column[column] for column in held])
+                chosen.score = (chosen.score + closeness) / 2
+            return chosen
+    return FitReason.TOO_MANY_TRIES if spent else FitReason.CONTAINERS_CLASH
+
+
+# All that a rule looks at of a card, and the containers placed on it so far: cards with equal keys
+# are interchangeable for the rest of a search.
+_EquivalenceKey = tuple[tuple[int, ...], tuple[str, ...]]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Search:
+    """Depth-first search for an assignment on one node, best cards first, with a bound on it."""
+
+    cards: Cards
+    chooser: _Chooser
+    by_column: Sequence[Card]
+    tries_left: int = _MAX_TRIES
+
+    def run(self, containers: Sequence[ContainerNeed], chosen: _Columns) -> _Columns | None:
+        """Return the columns of all containers, those *chosen* included, or None."""
+        if not containers:
+            return chosen
+        container, rest = containers[0], containers[1:]
+        failed: set[tuple[_EquivalenceKey, ...]] = set()
+        for columns in self._choices(container, chosen):
+            key = tuple(sorted(self._equivalence_key(column, chosen) for column in columns))
+            if key in failed:
+                continue
+            self.tries_left -= 1
+            if self.tries_left < 0:
+                return None
+            trial = {**chosen, container.name: np.array([columns])}
+            if self.chooser.fit_together(self.cards, trial)[0]:
+                found = self.run(rest, trial)
+                if found is not None:
+                    return found
+            failed.add(key)
+        return None
+
+    def _choices(self, container: ContainerNeed, chosen: _Columns) -> Iterator[tuple[int, ...]]:
+        fits, key = self.chooser.ranked(self.cards, container, chosen)
+        best_first: list[int] = _best(key, len(key[0]))[0, : fits.sum()].tolist()
+        if self.chooser.linked and 1 < container.cards < len(best_first):
+            column = {self.by_column[at].uuid: at for at in best_first}
+            ranked = [self.by_column[at] for at in best_first]
+            together = topology.neighbours(ranked, container.cards)
+            yield tuple(column[card.uuid] for card in together)
+        yield from combinations(best_first, container.cards)
+
+    def _equivalence_key(self, column: int, chosen: _Columns) -> _EquivalenceKey:
+        cards = self.cards
+        amounts = cards.free_mib, cards.capacity_mib, cards.free_cores, cards.free_slots
+        looked_at = (*amounts, cards.pods, cards.model)
+        here = tuple(name for name, columns in chosen.items() if column in columns[0])
+        return tuple(int(array[0, column]) for array in looked_at), here
+
+
+class CardChooser(Protocol):
+    """A policy that chooses cards itself rather than scoring them one by one."""
+
+    def prefer(
+        self,
+        need: PodNeed,
+        host: HostResources,
+        node: str,
+        *,
+        closed: Mapping[CardUuid, str],
+    ) -> frozenset[CardUuid] | None:
+        """Return the cards to take if the pod fits on them, or None for no preference.
+
+        Args:
+            need: what the pod requests of cards.
+            host: what it requests of the node besides cards.
+            node: the node.
+            closed: cards that the pod does not get, each with its node.
+        """
+
+
+Choosers = Mapping[Strategy, CardChooser]
+NO_CHOOSERS: Final[Choosers] = MappingProxyType({})
+
+
+def choose_cards(
+    node_info: NodeInfo,
+    need: PodNeed,
+    host: HostResources,
+    *,
+    strategy: Strategy,
+    choosers: Choosers,
+) -> Placement | NoPlacement:
+    """Return the cards for a pod on one node, or why it does not fit.
+
+    Args:
+        node_info: the node, as the ledger has it now.
+        need: what the pod requests of cards.
+        host: what it requests of the node besides cards.
+        strategy: the cluster's default; a pod's own strategy overrides it.
+        choosers: the strategies that choose cards themselves.
+    """
+    chooser = choosers.get(need.strategy or strategy)
+    name = node_info.node.node
+    closed = {uuid: name for uuid, card_info in node_info.cards.items() if card_info.cordoned}
+    preferred = None if chooser is None else chooser.prefer(need, host, name, closed=closed)
+    # A preference may be older than the ledger: place checks it, so that no MiB is given twice.
+    others = frozenset(node_info.cards) - (preferred or node_info.cards.keys())
+    answer = place(node_info, need, strategy=strategy, exclude=others)
+    if isinstance(answer, NoPlacement) and others:
+        return place(node_info, need, strategy=strategy)
+    return answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardsOnNode:
+    """The cards that a pod gets on a node.
+
+    Attributes:
+        placement: the cards.
+        held: a Move holds them for the pod.
+        move: the Move whose reservation the pod consumes; empty if it consumes none.
+    """
+
+    placement: Placement
+    held: bool = False
+    move: str = ""
+
+
+def cards_on_node(
+    ledger: Ledger,
+    pod: PodInfo,
+    node: str,
+    *,
+    strategy: Strategy,
+    choosers: Choosers,
+    now: datetime,
+) -> CardsOnNode | NoPlacement | None:
+    """Return the cards for a pod on one node of the ledger, or why it does not fit.
+
+    What is assumed for the pod itself does not count against it. None if the pod requests no card,
+    or the node is not known.
+
+    Args:
+        ledger: who holds what, and what Moves claim.
+        pod: the pod to place.
+        node: the name of the node.
+        strategy: the cluster's default.
+        choosers: the strategies that choose cards themselves.
+        now: the time.
+    """
+    node_info = ledger.node_but(node, pod.record.uid, now=now)
+    if pod.need is None or node_info is None:
+        return None
+    reserved = place_reserved(ledger, pod, strategy=strategy, now=now, nodes=(node,))
+    if reserved is not None:
+        return CardsOnNode(placement=reserved.placement, held=True, move=reserved.reservation.move)
+    kept = place_kept(ledger, pod, strategy=strategy, now=now, nodes=(node,))
+    if kept is not None:
+        return CardsOnNode(placement=kept.placement, held=True)
+    answer = choose_cards(
+        node_info.with_cordoned(denied_cards(ledger, pod, now=now)),
+        pod.need,
+        pod.host,
+        strategy=strategy,
+        choosers=choosers,
+    )
+    return answer if isinstance(answer, NoPlacement) else CardsOnNode(placement=answer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservedPlacement:
+    """A placement on the card that *reservation* holds for the pod."""
+
+    reservation: Reservation
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptPlacement:
+    """A placement on cards that *hold* keeps for the pod."""
+
+    hold: CardHold
+    placement: Placement
+
+
+def reservations_for(ledger: Ledger, pod: PodInfo, *, now: datetime) -> Sequence[Reservation]:
+    """Return what is held for a pod: for its controller, and for just what it requests."""
+    if pod.owner is None or pod.need is None:
+        return ()
+    found = ledger.reservations.for_pod(pod.owner[2], pod.record.uid, now=now)
+    if not found:
+        return ()
+    containers = pod.need.containers
+    if not containers or any(container.cards != 1 for container in containers):
+        return []
+    wanted = allocation_on_one_card(pod.need)
+    return [one for one in found if one.allocation == wanted]
+
+
+def place_reserved(
+    ledger: Ledger, pod: PodInfo, *, strategy: Strategy, now: datetime, nodes: Container[str]
+) -> ReservedPlacement | None:
+    """Return the placement of a pod on a card that is held for it.
+
+    None if nothing is held for it, or if no such card can take it any more.
+
+    Args:
+        ledger: who holds what, and what Moves claim.
+        pod: the pod to place.
+        strategy: the cluster's default.
+        now: the time.
+        nodes: the nodes that the pod may go to.
+    """
+    for reservation in reservations_for(ledger, pod, now=now):
+        if reservation.node not in nodes:
+            continue
+        placement = _take(ledger, pod, reservation, strategy=strategy, now=now)
+        if placement is not None:
+            return ReservedPlacement(reservation=reservation, placement=placement)
+    return None
+
+
+def place_kept(
+    ledger: Ledger, pod: PodInfo, *, strategy: Strategy, now: datetime, nodes: Container[str]
+) -> KeptPlacement | None:
+    """Return the placement of a waiting pod on the cards that Moves keep for it.
+
+    None if none are kept, or if it does not fit on them: pods may have to leave them still.
+    """
+    for hold in ledger.reservations.holds_for(pod.record.uid):
+        node_info = ledger.node_but(hold.node, pod.record.uid, now=now)
+        if hold.node not in nodes or hold.until <= now or node_info is None or pod.need is None:
+            continue
+        others = frozenset(node_info.cards) - hold.cards
+        opened = node_info.opened_for(pod.record.uid)
+        answer = place(opened, pod.need, strategy=strategy, exclude=others)
+        if isinstance(answer, Placement):
+            return KeptPlacement(hold=hold, placement=answer)
+    return None
+
+
+def denied_cards(ledger: Ledger, pod: PodInfo, *, now: datetime) -> Mapping[CardUuid, str]:
+    """Return the cards that Moves keep a pod off, and the node of each."""
+    return {} if pod.owner is None else ledger.reservations.denied(pod.owner[2], now=now)
+
+
+def cards_without_host(
+    ledger: Ledger,
+    pod: PodInfo,
+    *,
+    host_left: Callable[[str], HostResources | None],
+    now: datetime,
+) -> Mapping[CardUuid, str]:
+    """Return the cards of nodes whose CPU or memory is kept for other pods, and the node of each.
+
+    As long as pods have to leave such a node still, what gets free there is not for others.
+
+    Args:
+        ledger: what Moves keep.
+        pod: the pod that asks.
+        host_left: what no pod has requested of a node; None if that is not known.
+        now: the time.
+    """
+    kept: dict[str, list[HostResources]] = {}
+    for hold in ledger.holds_against(pod.record.uid, now=now):
+        kept.setdefault(hold.node, []).append(hold.host)
+    if not kept:
+        return {}
+    wanted = pod.host
+    found: dict[CardUuid, str] = {}
+    for node, hosts in kept.items():
+        left, node_info = host_left(node), ledger.node(node, now=now)
+        if left is None or node_info is None:
+            continue
+        cpu_milli = left.cpu_milli - sum(host.cpu_milli for host in hosts)
+        memory_mib = left.memory_mib - sum(host.memory_mib for host in hosts)
+        if wanted.cpu_milli > max(cpu_milli, 0) or wanted.memory_mib > max(memory_mib, 0):
+            found |= dict.fromkeys(node_info.cards, node)
+    return found
+
+
+def _take(
+    ledger: Ledger, pod: PodInfo, reservation: Reservation, *, strategy: Strategy, now: datetime
+) -> Placement | None:
+    node_info = ledger.node_but(reservation.node, pod.record.uid, now=now)
+    if node_info is None or pod.need is None:
+        return None
+    opened = node_info.without_reservation(reservation)
+    others = frozenset(opened.cards) - {reservation.card}
+    answer = place(opened, pod.need, strategy=strategy, exclude=others)
+    return answer if isinstance(answer, Placement) else None

@@ -9,7 +9,7 @@ highest priority, then fewest victims, as kube-scheduler itself chooses between 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, compress
 from math import comb
 from types import MappingProxyType
 from typing import Final
@@ -17,16 +17,27 @@ from typing import Final
 import numpy as np
 from msgspec import structs
 
-from fracgpu.cards.card import FULL_CORES, CardUuid
+from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.disruption_budget import BudgetedPod, BudgetIndex
 from fracgpu.k8s.resources import HostResources
-from fracgpu.placement.node_matrix import SHARES, USABLE, Flags, IntArray, NodeMatrix
+from fracgpu.placement.fit import (
+    SHARES,
+    USABLE,
+    CardRequest,
+    Flags,
+    IntArray,
+    cards_of,
+    node_reason,
+    suits,
+    unfit_reasons,
+)
+from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import Placement
-from fracgpu.placement.placement import cards_open_to, place
-from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
+from fracgpu.placement.placement import place
+from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.snapshot import CardInfo, NodeInfo
-from fracgpu.units import Mib, share_of
+from fracgpu.units import Mib
 
 # Up to this many victims on one card, every combination is tried; beyond, or where there are more
 # combinations than that, the largest go first.
@@ -116,15 +127,9 @@ def fits_if_emptied(matrix: NodeMatrix, rows: IntArray, need: PodNeed) -> Flags:
     Where it has not, no preemption helps; where it has, one may.
     """
     helps: Flags = matrix.node_state[rows] == SHARES
-    capacity = matrix.capacity_mib[rows]
-    open_to = (matrix.state[rows] == USABLE) & matrix.allowed(need.models)[matrix.model[rows]]
+    cards = matrix.cards(rows)
     for container in need.containers:
-        large_enough = open_to & (capacity >= container.mib)
-        if container.share is not None:
-            for size in np.unique(capacity).tolist():
-                if share_of(container.share, capacity_mib=Mib(size)) != container.mib:
-                    large_enough &= capacity != size
-        helps &= large_enough.sum(1) >= container.cards
+        helps &= suits(cards, need, CardRequest.of(container)).sum(1) >= container.cards
     return helps
 
 
@@ -174,26 +179,41 @@ def choose_victims(
 
 
 class _Cards:
-    """The cards of one node that a pod's only container may have, and what is free on each.
+    """The cards of one node that a pod's only container may have.
 
     For one container no search is needed: it fits if enough cards have room for it.
     """
 
     def __init__(self, node_info: NodeInfo, need: PodNeed) -> None:
+        self._need = need
         (self.container,) = need.containers
-        self.infos: Mapping[CardUuid, CardInfo] = {
-            card_info.card.uuid: card_info
-            for card_info in cards_open_to(node_info, need, self.container)
+        self._asked = CardRequest.of(self.container)
+        self._cards = cards_of(node_info.cards.values())
+        open_to = suits(self._cards, need, self._asked)[0] & (node_reason(node_info) is None)
+        self.columns: Mapping[CardUuid, int] = {
+            uuid: column for column, uuid in enumerate(node_info.cards) if open_to[column]
         }
 
     def fit(self, victims: Sequence[PotentialVictim]) -> bool:
         """Report whether the container fits without the victims."""
         freed = _by_card(victims)
-        fitting = 0
-        for uuid, card_info in self.infos.items():
-            here = [victim.by_card[uuid] for victim in freed.get(uuid, ())]
-            fitting += _has_room(card_info, self.container, here)
-        return fitting >= self.container.cards
+        sets = [freed.get(uuid, ()) for uuid in self.columns]
+        fitting = self._room(tuple(self.columns), sets)
+        return int(np.count_nonzero(fitting)) >= self.container.cards
+
+    def has_room(self, uuid: CardUuid, sets: Sequence[Sequence[PotentialVictim]]) -> Flags:
+        """Return for each set of victims whether it makes the container fit on one card."""
+        return self._room([uuid] * len(sets), sets)
+
+    def _room(self, uuids: Sequence[CardUuid], sets: Sequence[Sequence[PotentialVictim]]) -> Flags:
+        columns = np.array([self.columns[uuid] for uuid in uuids], np.int64)
+        cards = self._cards.at((np.zeros_like(columns), columns))
+        leaving = [
+            [victim.by_card[uuid] for victim in victims]
+            for uuid, victims in zip(uuids, sets, strict=True)
+        ]
+        found: Flags = unfit_reasons(cards.without(leaving), self._need, self._asked) == USABLE
+        return found
 
 
 def _by_card(
@@ -204,15 +224,6 @@ def _by_card(
         for uuid in pod.by_card:
             found.setdefault(uuid, []).append(pod)
     return found
-
-
-def _has_room(
-    card_info: CardInfo, container: ContainerNeed, freed: Sequence[CardAllocation]
-) -> bool:
-    mib, cores, slots = card_info.free_mib, FULL_CORES - card_info.held_cores, card_info.free_slots
-    for held in freed:
-        mib, cores, slots = Mib(mib + held.mib), cores + held.cores, slots + held.slots
-    return container.mib <= mib and container.cores <= cores and slots >= 1
 
 
 def _cost(victims: Sequence[PotentialVictim], budgets: BudgetIndex) -> _Cost:
@@ -231,9 +242,8 @@ def _on_cards(
     """Return victims that free as many cards as the one container needs, the cheapest cards."""
     by_card = _by_card(holders)
     found: list[tuple[_Cost, tuple[PotentialVictim, ...]]] = []
-    for card_info in cards.infos.values():
-        here = by_card.get(card_info.card.uuid, ())
-        victims = _of_card(card_info, cards.container, here, budgets)
+    for uuid in cards.columns:
+        victims = _of_card(cards, uuid, by_card.get(uuid, ()), budgets)
         if victims is not None:
             found.append((_cost(victims, budgets), victims))
     if len(found) < cards.container.cards:
@@ -245,50 +255,42 @@ def _on_cards(
 
 
 def _of_card(
-    card_info: CardInfo,
-    container: ContainerNeed,
-    here: Sequence[PotentialVictim],
-    budgets: BudgetIndex,
+    cards: _Cards, uuid: CardUuid, here: Sequence[PotentialVictim], budgets: BudgetIndex
 ) -> tuple[PotentialVictim, ...] | None:
     """Return the cheapest victims that make one slice fit on one card, or None if none do.
 
     The result is empty if the slice fits without any victim.
     """
-    uuid = card_info.card.uuid
-
-    def enough(victims: Sequence[PotentialVictim]) -> bool:
-        return _has_room(card_info, container, [victim.by_card[uuid] for victim in victims])
-
-    if not enough(here):
-        return None
-    if enough(()):
-        return ()
     unprotected = [pod for pod in here if not budgets.violations((pod.budgeted,))]
+    sets: list[Sequence[PotentialVictim]] = [()]
     for pool in (unprotected, here):
-        for highest in sorted({pod.priority for pod in pool}):
-            some = [pod for pod in pool if pod.priority <= highest]
-            if enough(some):
-                return _fewest(some, enough, budgets, card=uuid)
-    return None
+        highest = sorted({pod.priority for pod in pool})
+        sets += [[pod for pod in pool if pod.priority <= priority] for priority in highest]
+    enough = np.flatnonzero(cards.has_room(uuid, sets))
+    if not len(enough):
+        return None
+    some = sets[int(enough[0])]
+    return _fewest(cards, uuid, some, budgets) if some else ()
 
 
 def _fewest(
-    some: Sequence[PotentialVictim], enough: _Fits, budgets: BudgetIndex, *, card: CardUuid
+    cards: _Cards, uuid: CardUuid, some: Sequence[PotentialVictim], budgets: BudgetIndex
 ) -> tuple[PotentialVictim, ...]:
     for count in range(1, min(_MAX_COMBINED, len(some)) + 1):
-        different = _first_of_equals(some, count, budgets, card=card)
+        different = _first_of_equals(some, count, budgets, card=uuid)
         if comb(len(different), count) > _MAX_COMBINATIONS:
             break
-        sets = [victims for victims in combinations(different, count) if enough(victims)]
-        if sets:
-            return min(sets, key=lambda victims: _cost(victims, budgets))
-    largest_first = sorted(some, key=lambda pod: (-pod.by_card[card].mib, pod.priority, pod.uid))
-    taken: list[PotentialVictim] = []
-    for pod in largest_first:
-        if enough(taken):
-            break
-        taken.append(pod)
-    return tuple(_reprieve(taken, enough))
+        sets = list(combinations(different, count))
+        if enough := list(compress(sets, cards.has_room(uuid, sets).tolist())):
+            return min(enough, key=lambda victims: _cost(victims, budgets))
+    largest_first = sorted(some, key=lambda pod: (-pod.by_card[uuid].mib, pod.priority, pod.uid))
+    first = [largest_first[:count] for count in range(len(largest_first) + 1)]
+    taken = first[int(cards.has_room(uuid, first).argmax())]
+
+    def is_enough(victims: Sequence[PotentialVictim]) -> bool:
+        return bool(cards.has_room(uuid, (victims,))[0])
+
+    return tuple(_reprieve(taken, is_enough))
 
 
 def _first_of_equals(

@@ -12,10 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.k8s.resources import pod_requests
-from fracgpu.placement.fit_index import cards_for_whole_pod
 from fracgpu.placement.node_matrix import IntArray, NodeMatrix
-from fracgpu.placement.placement import SCORING, allocation_on_one_card
+from fracgpu.placement.placement import SCORING, allocation_on_one_card, cards_for_pod
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.bound_pod import BoundPod
@@ -32,30 +30,6 @@ ANY_TIME: Final = datetime.min.replace(tzinfo=UTC)
 _MOST: Final = 1024  # of the answers that are kept
 
 
-class _SnapshotLedger(Ledger):
-    """Shows the nodes of one snapshot after the other."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._shown: Mapping[str, NodeInfo] = {}
-        self._differ: set[str] = set()
-
-    def show(self, snapshot: Snapshot) -> None:
-        """Show another snapshot."""
-        before, self._shown = self._shown, snapshot.nodes
-        if before is snapshot.nodes:
-            return
-        self._differ |= {name for name, info in self._shown.items() if before.get(name) is not info}
-        self._differ |= before.keys() - self._shown.keys()
-
-    def take_changed(self, *, now: datetime) -> frozenset[str]:  # noqa: ARG002 - the interface
-        changed, self._differ = frozenset(self._differ), set()
-        return changed
-
-    def node(self, name: str, *, now: datetime) -> NodeInfo | None:  # noqa: ARG002 - the interface
-        return self._shown.get(name)
-
-
 class SnapshotIndex:
     """The cards of the latest snapshot as arrays, and where each need fits.
 
@@ -65,8 +39,8 @@ class SnapshotIndex:
 
     def __init__(self) -> None:
         self.evaluated = 0
-        self._ledger = _SnapshotLedger()
-        self._matrix = NodeMatrix(self._ledger)
+        self._matrix = NodeMatrix(Ledger())
+        self._shown: Mapping[str, NodeInfo] = {}
         self._bound_pods = BoundPodIndex()
         self._least_waste = LeastWasteOrder(self._matrix, self._bound_pods, now=lambda: ANY_TIME)
         self._found: dict[PodNeed, Cells] = {}
@@ -76,8 +50,9 @@ class SnapshotIndex:
 
     def matrix(self, snapshot: Snapshot) -> NodeMatrix:
         """Return the cards of a snapshot as arrays; the matrix is the same for every snapshot."""
-        self._ledger.show(snapshot)
-        self._matrix.refresh(now=ANY_TIME)
+        if self._shown is not snapshot.nodes:
+            self._shown = snapshot.nodes
+            self._matrix.show(snapshot.nodes)
         if self._seen != self._matrix.now:
             self._seen = self._matrix.now
             self._found.clear()
@@ -130,7 +105,7 @@ class SnapshotIndex:
         matrix = self.matrix(snapshot)
         strategy = need.strategy or strategy
         if strategy is Strategy.LEAST_WASTE:
-            host = pod_requests(pod.record.containers)
+            host = pod.host
             cost = self._least_waste.card_costs(need, host, rows, columns)
             # Of nothing but avoided cards the tightest is taken, as by `choose_cards`.
             if cost is not None and not np.isnan(cost).all():
@@ -150,7 +125,7 @@ class SnapshotIndex:
             if len(self._found) >= _MOST:
                 self._found.clear()
             self.evaluated += 1
-            found = self._found[need] = cards_for_whole_pod(matrix, need)
+            found = self._found[need] = cards_for_pod(matrix, need)
         return found
 
     def without(self, excluded: frozenset[CardUuid], snapshot: Snapshot) -> Cells:

@@ -15,7 +15,7 @@ from fracgpu.cards.card_class import CardClass, SelectedNodes, model_allowed
 from fracgpu.errors import PodField, RequestError
 from fracgpu.k8s.container import ContainerKind, pod_resource_sum
 from fracgpu.request.language import limit_of, split_over_cards
-from fracgpu.request.need import ContainerNeed, PodNeed, PodRequest, SliceRequest
+from fracgpu.request.need import ContainerNeed, PodNeed, PodRequest, SliceRequest, need_of
 from fracgpu.request.no_class import among_selected, models_of, no_class, sizes_of
 from fracgpu.units import Mib, format_mib, share_of
 
@@ -296,12 +296,7 @@ def need_from_limits(request: PodRequest) -> PodNeed:
                 share=part.share,
             )
         )
-    return PodNeed(
-        containers=tuple(needs),
-        models=request.models,
-        strategy=request.strategy,
-        topology=request.topology,
-    )
+    return need_of(request, needs)
 
 
 def describe(granted: Grant) -> str:
@@ -333,12 +328,7 @@ def _need_in(request: PodRequest, card_class: CardClass | None) -> PodNeed:
         )
         for part in request.slices
     ]
-    return PodNeed(
-        containers=tuple(containers),
-        models=request.models,
-        strategy=request.strategy,
-        topology=request.topology,
-    )
+    return need_of(request, containers)
 
 
 def _misfit(

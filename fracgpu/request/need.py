@@ -1,6 +1,7 @@
 """Values for what a pod asks for: its request in our language, and its need in MiB."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from enum import Enum
 from fractions import Fraction
 from typing import Final
@@ -112,6 +113,17 @@ class PodNeed:
     models: tuple[str, ...] = ()
     strategy: Strategy | None = None
     topology: Topology | None = None
+
+
+# What a pod asks for as a whole is said by a request as by the need that is made of it.
+_OF_POD: Final = tuple(field.name for field in fields(PodNeed) if field.name != "containers")
+
+
+def need_of(request: PodRequest, containers: Sequence[ContainerNeed]) -> PodNeed:
+    """Return a request with what its containers need in MiB."""
+    return PodNeed(
+        containers=tuple(containers), **{name: getattr(request, name) for name in _OF_POD}
+    )
 
 
 DEFAULT_STRATEGY: Final = Strategy.LEAST_WASTE

@@ -23,8 +23,7 @@ from fracgpu.k8s.container import ContainerKind, ContainerSpec, init_container_k
 from fracgpu.k8s.pod import has_ended
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
 from fracgpu.request.language import parse_models
-from fracgpu.state.allocation import CardAllocation, allocations_by_card
-from fracgpu.state.assignment import read_assignment
+from fracgpu.state.allocation import CardAllocation, allocations_by_card, read_assignment
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from fracgpu.state.snapshot import PodAllocation, allocation_of
 from fracgpu.units import Mib

@@ -1,19 +1,226 @@
 """Who holds what: a fold over observed pods, nodes and Moves and over assumptions of our own."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from enum import Enum
 from types import MappingProxyType
+from typing import Final
 
 import msgspec
 
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.state.allocation import Assignment, PodRecord, allocations_by_card
 from fracgpu.state.card_hold import CardHold, held_cards
-from fracgpu.state.reservation import MoveClaims
-from fracgpu.state.reservation_index import ReservationIndex, discard
+from fracgpu.state.reservation import MoveClaims, Reservation
 from fracgpu.state.snapshot import NodeInfo, PodAllocation, Snapshot, allocation_of, build_node_info
 from fracgpu.units import Mib
+
+# A controller's pods are kept off so many cards at most: each costs a search of its node.
+_MAX_DENIED_CARDS: Final = 32
+
+
+class ReservationState(Enum):
+    """What has become of a reservation."""
+
+    HELD = "held"  # it counts as used
+    CONSUMED = "consumed"  # a pod carries the Move's name, and counts instead
+    LAPSED = "lapsed"  # its time is over, but the Move has not come further
+    UNREADABLE = "unreadable"  # the Move cannot be read, and its whole target counts as used
+
+
+class ReservationIndex:
+    """Claims by Move, node and controller.
+
+    A reservation is consumed while any pod, observed or assumed, carries the name of its Move. If
+    all such pods go, it counts again. Methods that change something return the nodes on which
+    something else may be free now.
+    """
+
+    def __init__(self) -> None:
+        self._claims: dict[str, MoveClaims] = {}
+        self._on_node: dict[str, set[str]] = {}
+        self._of_owner: dict[str, set[str]] = {}
+        self._denied_to: dict[str, set[str]] = {}
+        self._holds_on: dict[str, set[str]] = {}
+        self._holds_for: dict[str, set[str]] = {}
+        self._consumers: dict[str, dict[str, datetime | None]] = {}
+
+    def put(self, claims: MoveClaims) -> frozenset[str]:
+        """Add or replace what a Move claims."""
+        if self._claims.get(claims.move) == claims:
+            return frozenset()
+        before = self.remove(claims.move)
+        self._claims[claims.move] = claims
+        reservation, denial, hold = claims.reservation, claims.denial, claims.hold
+        if hold is not None:
+            self._holds_on.setdefault(hold.node, set()).add(claims.move)
+            self._holds_for.setdefault(hold.pod_uid, set()).add(claims.move)
+        if reservation is not None:
+            self._on_node.setdefault(reservation.node, set()).add(claims.move)
+            if reservation.owner_uid:
+                self._of_owner.setdefault(reservation.owner_uid, set()).add(claims.move)
+        if denial is not None and denial.owner_uid:
+            self._denied_to.setdefault(denial.owner_uid, set()).add(claims.move)
+        return before | _nodes_of(claims)
+
+    def remove(self, move: str) -> frozenset[str]:
+        """Drop what a Move claims; an unknown one changes nothing."""
+        claims = self._claims.pop(move, None)
+        if claims is None:
+            return frozenset()
+        reservation, denial, hold = claims.reservation, claims.denial, claims.hold
+        if denial is not None and denial.owner_uid:
+            discard(self._denied_to, denial.owner_uid, move)
+        if hold is not None:
+            discard(self._holds_on, hold.node, move)
+            discard(self._holds_for, hold.pod_uid, move)
+        if reservation is not None:
+            if reservation.owner_uid:
+                discard(self._of_owner, reservation.owner_uid, move)
+            discard(self._on_node, reservation.node, move)
+        return _nodes_of(claims)
+
+    def consume(self, move: str, *, pod_uid: str, until: datetime | None = None) -> frozenset[str]:
+        """Record that a pod carries the name of a Move, which may not be known yet.
+
+        Args:
+            move: the name of the Move.
+            pod_uid: the pod.
+            until: when this lapses, if the pod is only assumed.
+        """
+        self._consumers.setdefault(move, {})[pod_uid] = until
+        return self._target_of(move)
+
+    def release(self, move: str, *, pod_uid: str) -> frozenset[str]:
+        """Record that a pod that carried the name of a Move is gone."""
+        consumers = self._consumers.get(move, {})
+        consumers.pop(pod_uid, None)
+        if not consumers:
+            self._consumers.pop(move, None)
+        return self._target_of(move)
+
+    def on_node(self, node: str, *, now: datetime) -> Sequence[Reservation]:
+        """Return the reservations on a node that count now."""
+        return [
+            reservation
+            for move in sorted(self._on_node.get(node, ()))
+            if (reservation := self._claims[move].reservation) is not None
+            and reservation.until > now
+            and not self._consumed(move, now=now)
+        ]
+
+    def changes_on(self, node: str) -> Sequence[datetime]:
+        """Return the times at which the answer of :meth:`on_node` may change by itself."""
+        found: list[datetime] = []
+        for move in self._on_node.get(node, ()):
+            reservation = self._claims[move].reservation
+            found += () if reservation is None else (reservation.until,)
+            found += (until for until in self._consumers.get(move, {}).values() if until)
+        found += (hold.until for hold in self.holds_on(node))
+        return found
+
+    def holds_on(self, node: str) -> Sequence[CardHold]:
+        """Return what Moves keep on a node for waiting pods, lapsed or not."""
+        return self._holds_of(self._holds_on.get(node, ()))
+
+    def nodes(self) -> frozenset[str]:
+        """Return the nodes on which Moves reserve or keep something, lapsed or not."""
+        return frozenset((*self._on_node, *self._holds_on))
+
+    def nodes_with_holds(self) -> Sequence[str]:
+        """Return the nodes on which Moves keep something for waiting pods, lapsed or not."""
+        return sorted(self._holds_on)
+
+    def holds_for(self, pod_uid: str) -> Sequence[CardHold]:
+        """Return what Moves keep for a waiting pod, lapsed or not."""
+        moves = self._holds_for.get(pod_uid)
+        return self._holds_of(moves) if moves else ()  # nearly every pod has none
+
+    def _holds_of(self, moves: Iterable[str]) -> Sequence[CardHold]:
+        found = (self._claims[move].hold for move in sorted(moves))
+        return [hold for hold in found if hold is not None]
+
+    def for_pod(self, owner_uid: str, pod_uid: str, *, now: datetime) -> Sequence[Reservation]:
+        """Return what a pod of a controller may consume now, the first to lapse first.
+
+        What the pod itself has consumed by an earlier Binding is among them.
+        """
+        found = [
+            reservation
+            for move in self._of_owner.get(owner_uid, ())
+            if not self._consumed(move, now=now, but_by=pod_uid)
+            and (reservation := self._claims[move].reservation) is not None
+            and reservation.until > now
+            and reservation.pod_uid != pod_uid
+        ]
+        return sorted(found, key=lambda one: (one.until, one.move))
+
+    def denied(self, owner_uid: str, *, now: datetime) -> Mapping[CardUuid, str]:
+        """Return the cards that the pods of a controller are kept off now, and their nodes.
+
+        Of very many cards, those that are denied for longest.
+        """
+        denials = [
+            denial
+            for move in self._denied_to.get(owner_uid, ())
+            if (denial := self._claims[move].denial) is not None and denial.until > now
+        ]
+        denials.sort(key=lambda one: (one.until, one.move), reverse=True)
+        return {one.card: one.node for one in denials[:_MAX_DENIED_CARDS]}
+
+    @property
+    def claims(self) -> Mapping[str, MoveClaims]:
+        """What each Move claims, by its name, read only."""
+        return MappingProxyType(self._claims)
+
+    def states(self, *, now: datetime) -> Mapping[ReservationState, int]:
+        """Return the number of reservations in each state."""
+        counted = Counter(
+            self._state(claims, claims.reservation, now=now)
+            for claims in self._claims.values()
+            if claims.reservation is not None
+        )
+        return {state: counted[state] for state in ReservationState}
+
+    def _state(
+        self, claims: MoveClaims, reservation: Reservation, *, now: datetime
+    ) -> ReservationState:
+        if self._consumed(claims.move, now=now):
+            return ReservationState.CONSUMED
+        if reservation.until <= now:
+            return ReservationState.LAPSED
+        return ReservationState.UNREADABLE if claims.problem else ReservationState.HELD
+
+    def _consumed(self, move: str, *, now: datetime, but_by: str = "") -> bool:
+        return any(
+            uid != but_by and (until is None or until > now)
+            for uid, until in self._consumers.get(move, {}).items()
+        )
+
+    def _target_of(self, move: str) -> frozenset[str]:
+        claims = self._claims.get(move)
+        if claims is None or claims.reservation is None:
+            return frozenset()
+        return frozenset((claims.reservation.node,))
+
+
+def _nodes_of(claims: MoveClaims) -> frozenset[str]:
+    parts = (claims.reservation, claims.hold)
+    return frozenset(part.node for part in parts if part is not None)
+
+
+def discard(groups: dict[str, set[str]], key: str, item: str) -> None:
+    """Remove an item from the group of a key, and the group when it is empty.
+
+    Raises:
+        KeyError: there is no such group.
+    """
+    group = groups[key]
+    group.discard(item)
+    if not group:
+        del groups[key]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +291,6 @@ class Ledger:
     def observe(self, pod: PodAllocation) -> None:
         """Record what a pod holds now: nothing if it is not bound, not ours, or has ended."""
         before = self._observed.get(pod.pod_uid)
-        if before is None and self._confirm(pod):
-            return
         if pod.node:
             self.forget(pod.pod_uid)
         if before == pod or (before is None and not pod.holds_anything):
@@ -97,27 +302,6 @@ class Ledger:
             self._touch(pod.node)
             self._consume(pod.move, pod.pod_uid)
             self._touch_kept(pod.pod_uid)
-
-    def _confirm(self, pod: PodAllocation) -> bool:
-        """Record what is assumed just so as observed; report whether it is.
-
-        The node holds what it held before, so it is not folded again.
-        """
-        uid, assumption = pod.pod_uid, self._assumed.get(pod.pod_uid)
-        if assumption is None or assumption.allocation != pod or assumption.move:
-            return False
-        folded = self._folded.get(pod.node)
-        if folded is not None and folded.since >= assumption.until:  # it counts as lapsed there
-            return False
-        del self._assumed[uid]
-        discard(self._assumed_on, pod.node, uid)
-        self._observed[uid] = pod
-        self._on_node.setdefault(pod.node, set()).add(uid)
-        if folded is not None:
-            end = self._next_end_on(self._nodes[pod.node], now=folded.since)
-            self._keep(pod.node, msgspec.structs.replace(folded, until=end))
-        self._touch_kept(uid)
-        return True
 
     def remove_pod(self, uid: str) -> None:
         """Record that a pod is gone."""
@@ -150,20 +334,10 @@ class Ledger:
             self.forget(pod.uid)
             self._assumed[pod.uid] = assumption
             self._assumed_on.setdefault(node, set()).add(pod.uid)
-            folded = self._folded.get(node)
             self._touch(node)
-            if folded is not None and folded.since < until:
-                self._add(assumption, folded)
             self._consume(move, pod.uid, until=until)
             self._touch_kept(pod.uid)
         return assumption
-
-    def _add(self, assumption: Assumption, folded: _FoldedNode) -> None:
-        """Keep what a node was folded into with one assumption more: what a new fold would be."""
-        allocation, until = assumption.allocation, assumption.until
-        info = folded.info.with_allocations(allocation.by_card, pod_uid=allocation.pod_uid)
-        until = until if folded.until is None else min(until, folded.until)
-        self._keep(allocation.node, _FoldedNode(info, folded.since, until))
 
     def forget(self, uid: str) -> None:
         """Drop an assumption: its Binding failed, or an observation replaced it."""
@@ -236,17 +410,12 @@ class Ledger:
             end = self._ends.get(name)
             if end is not None and end <= now:  # take_changed has not reported it yet
                 self._dirty.add(name)
-            folded = self._fold(node, now=now)
-            self._keep(name, folded)
-        return folded.info
-
-    def _keep(self, name: str, folded: _FoldedNode) -> None:
-        self._folded[name] = folded
-        if folded.until is None:
+            folded = self._folded[name] = self._fold(node, now=now)
             self._ends.pop(name, None)
-            return
-        self._ends[name] = folded.until
-        self._next_end = min(folded.until, self._next_end or folded.until)
+            if folded.until is not None:
+                self._ends[name] = folded.until
+                self._next_end = min(folded.until, self._next_end or folded.until)
+        return folded.info
 
     def node_but(self, name: str, uid: str, *, now: datetime) -> NodeInfo | None:
         """Return one node without what is assumed for one pod, so that it does not block itself."""
@@ -264,10 +433,8 @@ class Ledger:
     def _fold(self, node: NodeCards, *, now: datetime) -> _FoldedNode:
         name = node.node
         pods = [self._observed[uid] for uid in sorted(self._on_node.get(name, ()))]
-        for uid in sorted(self._assumed_on.get(name, ())):
-            assumption = self._assumed[uid]
-            if assumption.until > now:
-                pods.append(assumption.allocation)
+        assumed = [self._assumed[uid] for uid in sorted(self._assumed_on.get(name, ()))]
+        pods += [one.allocation for one in assumed if one.until > now]
         holds = self._reservations.holds_on(name)
         placed = [hold.pod_uid for hold in holds if self._is_placed(hold.pod_uid, now=now)]
         heat = node.known_heat(now=now)
@@ -279,19 +446,15 @@ class Ledger:
             reservations=self._reservations.on_node(name, now=now),
             kept=held_cards(holds, placed=placed, now=now),
         )
-        return _FoldedNode(info, now, self._next_end_on(node, now=now))
-
-    def _next_end_on(self, node: NodeCards, *, now: datetime) -> datetime | None:
-        """Return when a node differs from what it is at *now*, though no fact changes."""
-        name = node.node
+        # When the node differs from what it is now, though no fact changes.
         ends = [*(cordon.until for cordon in node.cordons), *node.heat_changes_at]
-        ends += [self._assumed[uid].until for uid in self._assumed_on.get(name, ())]
+        ends += [one.until for one in assumed]
         ends += self._reservations.changes_on(name)
         for hold in self._reservations.holds_on(name):
-            placed = self._assumed.get(hold.pod_uid)
-            if placed is not None:
-                ends.append(placed.until)
-        return min((end for end in ends if end > now), default=None)
+            assumption = self._assumed.get(hold.pod_uid)
+            if assumption is not None:
+                ends.append(assumption.until)
+        return _FoldedNode(info, now, min((end for end in ends if end > now), default=None))
 
     def holds_against(self, uid: str, *, now: datetime) -> list[CardHold]:
         """Return what Moves keep now for other pods that wait; one for each of them and node."""

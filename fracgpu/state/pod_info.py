@@ -18,12 +18,12 @@ from fracgpu.k8s.pod import (
     container_specs,
     decode_pod,
 )
+from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
 from fracgpu.k8s.scheduling.preferences import has_preferences
 from fracgpu.request.grant import need_from_limits
 from fracgpu.request.language import parse_request
 from fracgpu.request.need import PodNeed, Rebalance
-from fracgpu.state.allocation import Assignment, PodRecord
-from fracgpu.state.assignment import read_assignment
+from fracgpu.state.allocation import Assignment, PodRecord, read_assignment
 
 _Pairs = tuple[tuple[str, str], ...]
 _Container = tuple[str, ContainerKind, _Pairs, _Pairs]
@@ -42,6 +42,7 @@ class PodInfo:
     Attributes:
         need: what it requests of cards; None if it requests nothing, or if the request cannot be
             read (*need_problem* then says why).
+        host: what it requests of the node besides cards.
         started_at: when kubelet acknowledged it; None before.
         ready: its Ready condition is True.
         owner: (kind, name, uid) of the controlling owner, or None for a bare pod.
@@ -65,6 +66,7 @@ class PodInfo:
     record: PodRecord
     need: PodNeed | None = None
     need_problem: str = ""
+    host: HostResources = NO_HOST_RESOURCES
     phase: str = ""
     ready: bool = False
     started_at: datetime | None = None
@@ -129,6 +131,7 @@ def pod_info_of(pod: Pod) -> PodInfo:
         ),
         need=need,
         need_problem=need_problem,
+        host=pod_requests(containers),
         phase=status.phase,
         ready=conditions.get("Ready") == "True",
         started_at=status.start_time,

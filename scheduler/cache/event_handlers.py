@@ -31,16 +31,6 @@ def decode_any_pod(body: bytes) -> AnyPod:
     return decode_bound_pod(body) or decode_pod_info(body)
 
 
-def pending_only(find: Callable[[str, str], AnyPod | None]) -> Callable[[str, str], PodInfo | None]:
-    """Return *find*, restricted to pods that have no node yet."""
-
-    def found(namespace: str, name: str) -> PodInfo | None:
-        pod = find(namespace, name)
-        return pod if isinstance(pod, PodInfo) else None
-
-    return found
-
-
 class ClusterEventHandlers:
     """Writes each change into the ledger and the bound pod index, then notifies waiters.
 

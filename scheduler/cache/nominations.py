@@ -20,7 +20,7 @@ from typing import Final
 
 import structlog
 
-from fracgpu.placement.card_choice import CardsOnNode, Choosers, cards_on_node
+from fracgpu.placement.placement import CardsOnNode, Choosers, cards_on_node
 from fracgpu.request.need import Strategy
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodInfo

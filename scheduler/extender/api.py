@@ -6,19 +6,18 @@ strictly; a field we do not know is skipped, because a newer kube-scheduler may 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.errors import UNREADABLE, WireError
-from fracgpu.placement.placement import MAX_SCORE
 from fracgpu.placement.preemption import Victims
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
+from scheduler.cache.event_handlers import AnyPod
 
 _NONE_REFUSED: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -42,92 +41,35 @@ class ExtenderArgs:
     nodes: Mapping[str, msgspec.Raw] | None = None
 
 
-class Refusals(Protocol):
-    """The reasons of nodes on which a pod does not fit, written out only for whoever reads them."""
-
-    @property
-    def count(self) -> int:
-        """The number of these nodes."""
-        ...
-
-    @property
-    def reason(self) -> str:
-        """The text that each of them gets."""
-        ...
-
-    def by_node(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        """Return `FilterResult.failed` and `FilterResult.unresolvable`."""
-        ...
-
-
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FilterResult:
     """The nodes on which the pod fits, and why it does not fit on the others.
 
-    Args:
-        refusals: stands for *failed* and *unresolvable* until one of them is read. Nobody does
-            where the best node is named alone (`scheduler.extender.narrow_filter`).
-
     Attributes:
         passed: a subset of the request's names, in its order.
+        failed: reasons by node that preemption might resolve.
+        unresolvable: reasons by node that it cannot.
         error: why the request cannot be answered at all; else empty.
+        best: returns the one of *passed* that kube-scheduler should take; None if the pod requests
+            no card.
     """
 
-    __slots__ = ("_by_node", "_refusals", "error", "passed")
-
-    def __init__(
-        self,
-        *,
-        passed: tuple[str, ...] = (),
-        failed: Mapping[str, str] = _NONE_REFUSED,
-        unresolvable: Mapping[str, str] = _NONE_REFUSED,
-        error: str = "",
-        refusals: Refusals | None = None,
-    ) -> None:
-        self.passed = passed
-        self.error = error
-        self._by_node = failed, unresolvable
-        self._refusals = refusals
-
-    @property
-    def failed(self) -> Mapping[str, str]:
-        """Reasons by node that preemption might resolve."""
-        return self._read()[0]
-
-    @property
-    def unresolvable(self) -> Mapping[str, str]:
-        """Reasons by node that it cannot."""
-        return self._read()[1]
+    passed: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=lambda: _NONE_REFUSED)
+    unresolvable: Mapping[str, str] = field(default_factory=lambda: _NONE_REFUSED)
+    error: str = ""
+    best: Callable[[], str | None] = field(default=lambda: None, compare=False, repr=False)
 
     @property
     def refused(self) -> int:
         """On how many nodes the pod does not fit."""
-        if self._refusals is not None:
-            return self._refusals.count
-        return sum(map(len, self._by_node))
+        return len(self.failed) + len(self.unresolvable)
 
     @property
     def reason(self) -> str:
-        """Return the reason of one of these nodes; empty if there is none."""
-        if self._refusals is not None:
-            return self._refusals.reason
-        return next((text for refused in self._by_node for text in refused.values()), "")
-
-    def _read(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        if self._refusals is not None:
-            self._by_node, self._refusals = self._refusals.by_node(), None
-        return self._by_node
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, FilterResult):
-            return NotImplemented
-        mine = self.passed, self._read(), self.error
-        return mine == (other.passed, other._read(), other.error)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        failed, unresolvable = self._read()
-        return f"FilterResult({self.passed=}, {failed=}, {unresolvable=}, {self.error=})"
+        """The reason of one of these nodes; empty if there is none."""
+        reasons = (*self.failed.values(), *self.unresolvable.values())
+        return reasons[0] if reasons else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,16 +174,14 @@ class _WireBindingArgs(msgspec.Struct, rename="pascal"):
     pod_uid: str = msgspec.field(name="PodUID")
 
 
+class _HostPriority(msgspec.Struct, rename="pascal"):
+    host: str
+    score: int
+
+
 class _WireBindingResult(msgspec.Struct, rename="pascal"):
     error: str
 
-
-_PODS_REMEMBERED: Final = 128
-# The JSON between two hosts in a HostPriorityList, by the score of the first.
-_NEXT: Final = ',{"Host":"'
-_BETWEEN: Final = np.array(
-    [f'","Score":{score}}}{_NEXT}' for score in range(MAX_SCORE + 1)], np.object_
-)
 
 _args_decoder: Final = msgspec.json.Decoder(_WireArgs)
 _identity_decoder: Final = msgspec.json.Decoder(_IdentifiedPod)
@@ -266,7 +206,7 @@ def read_args(
     """
     try:
         wire = _args_decoder.decode(body)
-        pod = _known_pod(wire.pod, find) or _read_pod(bytes(wire.pod))
+        pod = _known_pod(wire.pod, find) or decode_pod_info(bytes(wire.pod))
     except (*UNREADABLE, WireError) as error:
         raise ProtocolError(f"not an ExtenderArgs: {error}") from error
     if not pod.record.name or not pod.record.namespace:
@@ -279,6 +219,16 @@ def read_args(
     return ExtenderArgs(pod=pod, node_names=tuple(nodes), nodes=nodes)
 
 
+def pending_only(find: Callable[[str, str], AnyPod | None]) -> Callable[[str, str], PodInfo | None]:
+    """Return *find*, restricted to pods that have no node yet."""
+
+    def found(namespace: str, name: str) -> PodInfo | None:
+        pod = find(namespace, name)
+        return pod if isinstance(pod, PodInfo) else None
+
+    return found
+
+
 def _known_pod(body: msgspec.Raw, find: Callable[[str, str], PodInfo | None]) -> PodInfo | None:
     sent = _identity_decoder.decode(body).metadata
     known = find(sent.namespace, sent.name)
@@ -287,12 +237,6 @@ def _known_pod(body: msgspec.Raw, find: Callable[[str, str], PodInfo | None]) ->
     record = known.record
     is_same = (record.uid, record.resource_version) == (sent.uid, sent.resource_version)
     return known if is_same else None
-
-
-@lru_cache(maxsize=_PODS_REMEMBERED)
-def _read_pod(body: bytes) -> PodInfo:
-    """Decode a pod, cached: prioritize, and the next attempt, send the same bytes again."""
-    return decode_pod_info(body)
 
 
 def write_filter_result(result: FilterResult, args: ExtenderArgs) -> bytes:
@@ -317,19 +261,12 @@ def write_filter_result(result: FilterResult, args: ExtenderArgs) -> bytes:
 
 def write_priorities(names: Sequence[str], scores: NDArray[np.int64]) -> bytes:
     """Return the answer to a prioritize request: a HostPriorityList, one score per node."""
-    if len(names) != len(scores):
-        raise ValueError(f"{len(scores)} scores for {len(names)} nodes")
-    if not names:
-        return b"[]"
-    together = "".join(names)
-    if len(_encoder.encode(together)) != len(together) + len('""'):  # a name needs escaping
-        names = [_encoder.encode(name)[1:-1].decode() for name in names]
-    # Encoding thousands of objects takes three times as long as joining this text.
-    parts = [""] * (2 * len(names))
-    parts[0::2] = names
-    parts[1::2] = _BETWEEN[scores].tolist()
-    parts[-1] = parts[-1].removesuffix(_NEXT) + "]"
-    return f"[{_NEXT[1:]}{''.join(parts)}".encode()
+    return _encoder.encode(
+        [
+            _HostPriority(host=name, score=score)
+            for name, score in zip(names, scores.tolist(), strict=True)
+        ]
+    )
 
 
 def read_preemption_args(body: bytes) -> PreemptionArgs:
@@ -340,7 +277,7 @@ def read_preemption_args(body: bytes) -> PreemptionArgs:
     """
     try:
         wire = _preemption_decoder.decode(body)
-        pod = _read_pod(bytes(wire.pod))
+        pod = decode_pod_info(bytes(wire.pod))
     except (*UNREADABLE, WireError) as error:
         raise ProtocolError(f"not an ExtenderPreemptionArgs: {error}") from error
     proposed: dict[str, frozenset[str]] = {}

@@ -16,12 +16,10 @@ from typing import Any, Final, Protocol
 import structlog
 
 from fracgpu import names
-from fracgpu.placement.card_choice import NO_CHOOSERS, Choosers, cards_on_node
 from fracgpu.placement.outcome import NoPlacement
-from fracgpu.placement.reserved import reservations_for
+from fracgpu.placement.placement import NO_CHOOSERS, Choosers, cards_on_node, reservations_for
 from fracgpu.request.need import PodNeed, Strategy
-from fracgpu.state.allocation import Assignment
-from fracgpu.state.assignment import write_assignment
+from fracgpu.state.allocation import Assignment, write_assignment
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodInfo
 from kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound, Unavailable

@@ -1,9 +1,11 @@
 """Filter and prioritize: both read the same cluster state, and change nothing."""
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from itertools import compress
-from operator import not_
+from types import MappingProxyType
 from typing import Final, Protocol
 
 import msgspec
@@ -12,20 +14,24 @@ from numpy.typing import NDArray
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.node_affinity import untolerated
-from fracgpu.k8s.resources import HostResources, pod_requests
-from fracgpu.placement.fit_index import FITS, FitIndex, Obstacle, refusal, verdict_of
-from fracgpu.placement.node_matrix import IntArray
-from fracgpu.placement.outcome import NoPlacement
-from fracgpu.placement.placement import MAX_SCORE, place
-from fracgpu.placement.reserved import (
+from fracgpu.k8s.resources import HostResources
+from fracgpu.placement.fit import Flags, IntArray, refusal
+from fracgpu.placement.node_matrix import NodeMatrix
+from fracgpu.placement.outcome import Placement
+from fracgpu.placement.placement import (
+    MAX_SCORE,
+    FitResult,
     cards_without_host,
     denied_cards,
+    evaluate,
+    place,
     place_kept,
     place_reserved,
 )
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
+from scheduler.cache.change_signal import ChangeSignal
 from scheduler.extender.api import ExtenderArgs, FilterResult
 
 # The best node gets all ten points and every other at most these, so that kube-scheduler breaks no
@@ -60,46 +66,25 @@ class NodeScorer(Protocol):
         """
 
 
+_NO_ORDERS: Final[Mapping[Strategy, NodeScorer]] = MappingProxyType({})
+
+
 class _Candidates(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of each candidate, in the order in which kube-scheduler named them.
 
     Attributes:
         rows: its row in the node matrix.
-        verdict: FITS, or why the pod does not fit.
-        score: by the card that the pod would get, 0..1.
-        avoided: that is a card which is taken only where no other fits.
+        fit: whether, and how well, the pod fits there.
         denied: the cards that Moves keep the pod off.
     """
 
     rows: IntArray
-    verdict: IntArray
-    score: NDArray[np.float64]
-    avoided: NDArray[np.bool_]
+    fit: FitResult
     denied: Mapping[CardUuid, str]
 
-    def only(self, those: NDArray[np.bool_]) -> "_Candidates":
+    def only(self, those: Flags) -> "_Candidates":
         """Return some of the candidates."""
-        return _Candidates(
-            rows=self.rows[those],
-            verdict=self.verdict[those],
-            score=self.score[those],
-            avoided=self.avoided[those],
-            denied=self.denied,
-        )
-
-
-class _Passed(msgspec.Struct, frozen=True, kw_only=True):
-    """The candidates that passed filter last, and what that was read from.
-
-    Attributes:
-        moment: the number of the latest change of the node matrix.
-    """
-
-    names: tuple[str, ...]
-    found: _Candidates
-    need: PodNeed
-    strategy: Strategy
-    moment: int
+        return _Candidates(rows=self.rows[those], fit=self.fit.at(those), denied=self.denied)
 
 
 class _Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,53 +100,11 @@ class _Choice(msgspec.Struct, frozen=True, kw_only=True):
     quality: NDArray[np.float64]
 
 
-class _Refusals:
-    """The reasons of the candidates that do not fit.
-
-    Args:
-        names: all candidates.
-        verdict: FITS, or why the pod does not fit, for each.
-        fit_index: whose verdicts they are.
-    """
-
-    def __init__(self, names: Sequence[str], verdict: IntArray, fit_index: FitIndex) -> None:
-        self._names, self._unfit = names, verdict != FITS
-        self._codes: list[int] = verdict[self._unfit].tolist()
-        self._why = fit_index.obstacle_of
-
-    @property
-    def count(self) -> int:
-        """The number of candidates that do not fit."""
-        return len(self._codes)
-
-    @property
-    def reason(self) -> str:
-        """The text that each of them gets, the most common obstacle first.
-
-        Every node gets the same: kube-scheduler sums up equal reasons and sorts different ones as
-        text, so only one combined text can list the most common obstacle first.
-        """
-        counted: Counter[Obstacle] = Counter()
-        for code, count in Counter(self._codes).items():
-            counted[self._why(code)[0]] += count
-        return refusal(counted)
-
-    def by_node(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        """Return the reason of each: preemption may help, or not."""
-        text = self.reason
-        no = tuple(compress(self._names, self._unfit.tolist()))
-        may_help = [self._why(code)[1] for code in self._codes]
-        return (
-            dict.fromkeys(compress(no, may_help), text),
-            dict.fromkeys(compress(no, map(not_, may_help)), text),
-        )
-
-
 class Extender:
     """Answers kube-scheduler from the ledger.
 
     Args:
-        fit_index: where each need fits.
+        matrix: the cards.
         strategy: returns the cluster's current default.
         clock: the time at which cordons and assumptions are evaluated.
         orders: strategies that score nodes themselves.
@@ -170,20 +113,19 @@ class Extender:
 
     def __init__(
         self,
-        fit_index: FitIndex,
+        matrix: NodeMatrix,
         *,
         strategy: Callable[[], Strategy],
         clock: Clock,
-        orders: dict[Strategy, NodeScorer] | None = None,
+        orders: Mapping[Strategy, NodeScorer] = _NO_ORDERS,
         host_left: Callable[[str], HostResources | None] = lambda _: None,
     ) -> None:
-        self._fit_index = fit_index
+        self._matrix = matrix
         self._strategy = strategy
         self._clock = clock
-        self._ledger = fit_index.matrix.ledger
-        self._orders = orders or {}
+        self._ledger = matrix.ledger
+        self._orders = orders
         self._host_left = host_left
-        self._passed: _Passed | None = None
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
         """Return the candidates on which the pod fits, and the reasons for the others."""
@@ -197,28 +139,24 @@ class Extender:
             others = (name for name in names if name != reserved)
             return FilterResult(passed=(reserved,), failed=dict.fromkeys(others, _RESERVED))
         found = self._evaluate(pod, pod.need, names)
-        verdict = found.verdict
+        fits = found.fit.fits
         own = self._own_node(pod.record.uid, pod.need)
         if own and own in names:
-            verdict[names.index(own)] = FITS
-        fits = verdict == FITS
-        everywhere = np.count_nonzero(fits) == len(names)
-        passed = names if everywhere else tuple(compress(names, fits.tolist()))
-        # On its own node a pod fits beside what is assumed for it, and no other pod does.
-        self._passed = (
-            None
-            if own
-            else _Passed(
-                names=passed,
-                found=found if everywhere else found.only(fits),
-                need=pod.need,
-                strategy=self._strategy(),
-                moment=self._fit_index.matrix.now,
-            )
+            fits[names.index(own)] = True
+        passed = tuple(compress(names, fits.tolist()))
+        best = partial(self._best, pod, pod.need, names, found)
+        if len(passed) == len(names):
+            return FilterResult(passed=passed, best=best)
+        # Every node gets the same text: kube-scheduler sums up equal reasons and sorts different
+        # ones as text, so only one combined text can list the most common obstacle first.
+        refusals, no = found.fit.refusals, tuple(compress(names, (~fits).tolist()))
+        text, may_help = refusal(Counter(refusals.obstacles)), refusals.resolvable
+        return FilterResult(
+            passed=passed,
+            failed=dict.fromkeys(compress(no, may_help.tolist()), text),
+            unresolvable=dict.fromkeys(compress(no, (~may_help).tolist()), text),
+            best=best,
         )
-        if everywhere:
-            return FilterResult(passed=passed)
-        return FilterResult(passed=passed, refusals=_Refusals(names, verdict, self._fit_index))
 
     def _reserved_node(self, pod: PodInfo, names: Sequence[str]) -> str:
         """Return the candidate on which a Move holds a card for the pod; empty if there is none.
@@ -240,33 +178,17 @@ class Extender:
             **denied_cards(self._ledger, pod, now=now),
             **cards_without_host(self._ledger, pod, host_left=self._host_left, now=now),
         }
-        matrix, passed = self._fit_index.matrix, self._passed
-        if passed is not None and passed.names is names and passed.need is need:
-            matrix.refresh(now=now)
-            as_before = passed.moment == matrix.now and passed.strategy is strategy
-            # A card that the pod is kept off changes what its node gives.
-            if as_before and not denied and not passed.found.denied:
-                return passed.found
-        answers = self._fit_index.evaluate(need, strategy=strategy, now=now)
+        matrix = self._matrix
+        matrix.refresh(now=now)
         rows = matrix.rows_of(names)
-        found = _Candidates(
-            rows=rows,
-            verdict=answers.verdict[rows],
-            score=answers.score[rows],
-            avoided=answers.avoided[rows],
-            denied=denied,
-        )
-        for node in set(found.denied.values()).intersection(names) if found.denied else ():
+        fit = evaluate(matrix, need, rows, strategy=strategy)
+        for node in set(denied.values()).intersection(names) if denied else ():
             at = names.index(node)
             node_info = self._ledger.node(node, now=now)
-            if found.verdict[at] != FITS or node_info is None:
-                continue
-            answer = place(node_info.with_cordoned(found.denied), need, strategy=strategy)
-            if isinstance(answer, NoPlacement):
-                found.verdict[at] = verdict_of(answer)
-            else:
-                found.score[at], found.avoided[at] = answer.score, answer.avoided
-        return found
+            if fit.fits[at] and node_info is not None:
+                answer = place(node_info.with_cordoned(denied), need, strategy=strategy)
+                fit.put(at, answer, tuple(node_info.cards))
+        return _Candidates(rows=rows, fit=fit, denied=denied)
 
     def _own_node(self, uid: str, need: PodNeed) -> str:
         """Return the node where the pod itself is assumed and would fit; empty if there is none.
@@ -278,74 +200,177 @@ class Extender:
             return ""
         name = assumption.allocation.node
         node_info = self._ledger.node_but(name, uid, now=self._clock.now())
-        if node_info is None or isinstance(
-            place(node_info, need, strategy=self._strategy()), NoPlacement
-        ):
+        if node_info is None:
             return ""
-        return name
+        answer = place(node_info, need, strategy=self._strategy())
+        return name if isinstance(answer, Placement) else ""
 
     def prioritize(self, args: ExtenderArgs) -> IntArray:
         """Return the candidates' scores, 0 to 10, in their order; exactly one that fits gets 10.
 
         All scores are 0 if the pod requests no card.
         """
-        scores = np.zeros(len(args.node_names), np.int64)
-        choice = self._choice(args.pod, args.node_names)
+        pod, names = args.pod, args.node_names
+        scores = np.zeros(len(names), np.int64)
+        if pod.need is None:
+            return scores
+        choice = self._choice(pod, pod.need, names, self._evaluate(pod, pod.need, names))
         if choice is not None:
             scores[choice.ranked] = np.rint(choice.quality * _RUNNER_UP).astype(np.int64)
             scores[choice.best] = MAX_SCORE
         return scores
 
-    def winner(self, pod: PodInfo, names: tuple[str, ...]) -> str | None:
-        """Return the candidate to which `prioritize` gives the maximum; None if none gets it."""
-        choice = self._choice(pod, names)
-        return None if choice is None else names[choice.best]
-
-    def _choice(self, pod: PodInfo, names: tuple[str, ...]) -> _Choice | None:
-        if pod.need is None:
-            return None
-        found = self._evaluate(pod, pod.need, names)
+    def _choice(
+        self, pod: PodInfo, need: PodNeed, names: Sequence[str], found: _Candidates
+    ) -> _Choice | None:
         # Where a card is reserved for it, or where its earlier Binding may have taken effect.
-        own = self._reserved_node(pod, names) or self._own_node(pod.record.uid, pod.need)
+        own = self._reserved_node(pod, names) or self._own_node(pod.record.uid, need)
         if own and own in names:
             return _Choice(best=names.index(own), ranked=_NO_PLACES, quality=_NO_QUALITY)
-        fits = found.verdict == FITS
-        if not np.count_nonzero(fits):
+        fits, avoided = found.fit.fits, found.fit.avoided
+        if not fits.any():
             return None
         # A node with nothing but an avoided card gets no point while any other fits.
-        others = fits & ~found.avoided
+        others = fits & ~avoided
         fits = others if others.any() else fits
         places = fits.nonzero()[0]
-        ranked = found if len(places) == len(names) else found.only(fits)
-        quality = self._quality(pod, pod.need, ranked)
+        ranked = found.only(fits)
+        quality = self._quality(pod, need, ranked)
         # Of equal nodes the one with the lowest row, independent of the candidates' order.
         ties = (quality == quality.max()).nonzero()[0]
-        best = ties[0] if len(ties) == 1 else ties[ranked.rows[ties].argmin()]
+        best = ties[ranked.rows[ties].argmin()]
         return _Choice(best=int(places[best]), ranked=places, quality=quality)
 
-    def best(self, pod: PodInfo, names: Sequence[str]) -> str | None:
-        """Return the one of *names*, which passed, that kube-scheduler should take.
+    def _best(
+        self, pod: PodInfo, need: PodNeed, names: Sequence[str], found: _Candidates
+    ) -> str | None:
+        """Return the one of *names*, where the pod fits, that kube-scheduler should take.
 
         That is the best of those with the fewest taints ``PreferNoSchedule`` that the pod does not
-        tolerate, as in kube-scheduler's plugin TaintToleration. None if the pod requests no card.
+        tolerate, as in kube-scheduler's plugin TaintToleration.
         """
-        best = self.winner(pod, tuple(names))
-        if best is None or not self._soft_taints(pod, best):
-            return best
-        taints = [self._soft_taints(pod, name) for name in names]
-        fewest = min(taints)
-        preferred = (name for name, count in zip(names, taints, strict=True) if count == fewest)
-        return self.winner(pod, tuple(preferred))
+        choice = self._choice(pod, need, names, found)
+        if choice is not None and self._soft_taints(pod, names[choice.best]):
+            taints = np.array([self._soft_taints(pod, name) for name in names])
+            found.fit.fits[taints > taints[found.fit.fits].min()] = False
+            choice = self._choice(pod, need, names, found)
+        return None if choice is None else names[choice.best]
 
     def _soft_taints(self, pod: PodInfo, node: str) -> int:
         known = self._ledger.nodes.get(node)
-        return 0 if known is None else untolerated(known.soft_taints, pod.tolerations)
+        soft = () if known is None else known.soft_taints
+        return untolerated(soft, pod.tolerations) if soft else 0
 
     def _quality(self, pod: PodInfo, need: PodNeed, found: _Candidates) -> NDArray[np.float64]:
         """Return how good each of the candidates, which fit, is, 0..1."""
         order = self._orders.get(need.strategy or self._strategy())
-        quality = None
-        if order is not None and not found.avoided.any():
-            host = pod_requests(pod.record.containers)
-            quality = order.score(need, host, found.rows, by_cards=found.score, closed=found.denied)
-        return found.score if quality is None else quality
+        fit, quality = found.fit, None
+        if order is not None and not fit.avoided.any():
+            host = pod.host
+            quality = order.score(need, host, found.rows, by_cards=fit.score, closed=found.denied)
+        return fit.score if quality is None else quality
+
+
+def narrowed(args: ExtenderArgs, result: FilterResult) -> FilterResult:
+    """Return the answer with the best node alone, or *result* if the pod has preferences.
+
+    kube-scheduler asks prioritize, and runs its own scoring, only if more than one node passes. For
+    a pod that states no preference, scoring would weigh only what nobody asked for: its default
+    spreading, and free CPU and memory. What a pod prefers by itself is kube-scheduler's to weigh:
+    then every node is named.
+
+    Source: pkg/scheduler schedule_one.go (schedulePod, findNodesThatPassExtenders), 1.36. Nodes
+    that an answer leaves out count as hopeless for preemption (``NodeToStatus``), which
+    kube-scheduler tries only if no node passes; then nothing is left out. docs/decisions/0047.
+    """
+    if result.error or len(result.passed) <= 1 or args.pod.has_preferences:
+        return result
+    best = result.best()
+    return result if best is None else FilterResult(passed=(best,))
+
+
+_MOST_REMEMBERED: Final = 10_000  # refused pods; a forgotten one gets no wait once
+
+_REST_PER_WAIT: Final = 4.0  # kube-scheduler schedules pods one at a time, so waits must be rare
+
+
+class Filter(Protocol):
+    """What this module needs of :class:`scheduler.extender.filter.Extender`."""
+
+    def filter(self, args: ExtenderArgs) -> FilterResult: ...
+
+
+class StaleCacheRetry:
+    """Filters, and filters again once the cache has caught up if it may be stale.
+
+    Args:
+        inner: answers from the current cache.
+        changes: signals pod and node events.
+        clock: bounds the wait.
+        limit_s: the longest wait, in seconds; kube-scheduler schedules nothing meanwhile.
+    """
+
+    def __init__(
+        self, inner: Filter, changes: ChangeSignal, clock: Clock, *, limit_s: float
+    ) -> None:
+        self._inner = inner
+        self._changes = changes
+        self._clock = clock
+        self._limit_s = limit_s
+        self._refused_at: OrderedDict[str, int] = OrderedDict()
+        self._rest_until_s = -math.inf
+        changes.listen(self._ignore_own_status)
+
+    async def filter(self, args: ExtenderArgs) -> FilterResult:
+        """Return the answer of *inner*, after a wait if the cache may be stale."""
+        found = self.begin(args)
+        return found if isinstance(found, FilterResult) else await found
+
+    def begin(self, args: ExtenderArgs) -> FilterResult | Awaitable[FilterResult]:
+        """Return the answer of *inner*, or what to await for it if the cache may be stale."""
+        uid = args.pod.record.uid
+        result = self._inner.filter(args)
+        if not _may_change(result):
+            self._refused_at.pop(uid, None)
+            return result
+        if self._refused_at.get(uid) == self._changes.count:
+            return self._filter_later(args, result, as_of=self._changes.count)
+        self._remember(uid)
+        return result
+
+    async def _filter_later(
+        self, args: ExtenderArgs, result: FilterResult, *, as_of: int
+    ) -> FilterResult:
+        # The change that is waited for may have come between *result* and this task's first turn.
+        if self._changes.count != as_of:
+            result = self._inner.filter(args)
+        result = await self._wait_for_better(args, result)
+        self._remember(args.pod.record.uid)
+        return result
+
+    def _remember(self, uid: str) -> None:
+        self._refused_at[uid] = self._changes.count
+        self._refused_at.move_to_end(uid)
+        if len(self._refused_at) > _MOST_REMEMBERED:
+            self._refused_at.popitem(last=False)
+
+    async def _wait_for_better(self, args: ExtenderArgs, result: FilterResult) -> FilterResult:
+        began_s = now_s = self._clock.monotonic()
+        if now_s < self._rest_until_s:
+            return result
+        while _may_change(result) and now_s < began_s + self._limit_s:
+            if await self._changes.wait(self._clock, limit_s=began_s + self._limit_s - now_s):
+                result = self._inner.filter(args)
+            now_s = self._clock.monotonic()
+        self._rest_until_s = now_s + (now_s - began_s) * _REST_PER_WAIT
+        return result
+
+    def _ignore_own_status(self, pod_uid: str) -> None:
+        """Ignore the event of kube-scheduler writing our refusal into the pod's own status."""
+        if self._refused_at.get(pod_uid) == self._changes.count - 1:
+            self._refused_at[pod_uid] += 1
+
+
+def _may_change(result: FilterResult) -> bool:
+    """Report whether no node passed, and a change of pods could let one pass."""
+    return not result.passed and not result.error and bool(result.failed)

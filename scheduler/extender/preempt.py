@@ -17,8 +17,9 @@ from fracgpu.k8s.disruption_budget import (
     BudgetIndex,
     PodDisruptionBudget,
 )
-from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
+from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.placement.node_matrix import NodeMatrix
+from fracgpu.placement.placement import denied_cards
 from fracgpu.placement.preemption import (
     CandidateCount,
     PotentialVictim,
@@ -27,7 +28,6 @@ from fracgpu.placement.preemption import (
     choose_victims,
     fits_if_emptied,
 )
-from fracgpu.placement.reserved import denied_cards
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.bound_pod_index import BoundPodIndex
@@ -166,7 +166,7 @@ class Preemptor:
         there, used = node_info.node.host, self._bound_pods.used(node)
         if there == NO_HOST_RESOURCES:
             return NO_HOST_RESOURCES
-        wanted = pod_requests(pod.record.containers)
+        wanted = pod.host
         return HostResources(
             cpu_milli=used.cpu_milli
             + wanted.cpu_milli

@@ -26,11 +26,9 @@ from scheduler.extender import api
 from scheduler.extender.api import ExtenderArgs, FilterResult, ProtocolError
 from scheduler.extender.bind import Binder
 from scheduler.extender.binding_cycles import BindingCycles
-from scheduler.extender.filter import Extender
+from scheduler.extender.filter import Extender, StaleCacheRetry
 from scheduler.extender.preempt import Preemptor
-from scheduler.extender.stale_cache_retry import StaleCacheRetry
-from scheduler.metrics import RequestOutcome, SchedulerMetrics, Verb
-from scheduler.request_activity import RequestActivity
+from scheduler.metrics import RequestActivity, RequestOutcome, SchedulerMetrics, Verb
 
 log = structlog.get_logger()
 

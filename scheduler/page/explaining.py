@@ -10,8 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from fracgpu.placement.fit_index import FITS, FitIndex, Obstacle
-from fracgpu.placement.reserved import denied_cards, reservations_for
+from fracgpu.placement.fit import Obstacle
+from fracgpu.placement.node_matrix import NodeMatrix
+from fracgpu.placement.placement import denied_cards, evaluate, reservations_for
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import PodRecord
 from fracgpu.state.bound_pod_index import BoundPodIndex
@@ -26,22 +27,23 @@ _ORDER: Final = {obstacle: position for position, obstacle in enumerate(Obstacle
 
 
 def nearest_nodes(
-    need: PodNeed, fit_index: FitIndex, *, strategy: Strategy, now: datetime
+    need: PodNeed, matrix: NodeMatrix, *, strategy: Strategy, now: datetime
 ) -> tuple[str, ...]:
     """Return the few nodes that are nearest to taking a pod: the nearest obstacle, then most free.
 
     Of several containers only the first is looked at: all together would be searched node by node.
     """
     first = replace(need, containers=need.containers[:1], topology=None)
-    result = fit_index.evaluate(first, strategy=strategy, now=now)
-    matrix = fit_index.matrix
-    found: list[tuple[int, int, str]] = []
+    matrix.refresh(now=now)
+    result = evaluate(matrix, first, np.arange(matrix.size), strategy=strategy)
+    ranks = np.zeros(matrix.size, np.int64)
+    ranks[~result.fits] = [_ORDER[obstacle] for obstacle in result.refusals.obstacles]
     most_free = matrix.free_mib[: matrix.size].max(axis=1).tolist()
-    codes, of_code = np.unique(result.verdict[: matrix.size], return_inverse=True)
-    ranks = [0 if code == FITS else _ORDER[fit_index.obstacle_of(code)[0]] for code in codes]
-    for row, code in enumerate(of_code.tolist()):
-        if matrix.infos[row] is not None:
-            found.append((ranks[code], -most_free[row], matrix.names[row]))
+    found = [
+        (rank, -most_free[row], matrix.names[row])
+        for row, rank in enumerate(ranks.tolist())
+        if matrix.infos[row] is not None
+    ]
     return tuple(name for _, _, name in sorted(found)[:_MOST_NODES])
 
 
@@ -50,9 +52,7 @@ def state_for(
 ) -> ClusterState:
     """Return the part of the cluster that is looked at for one pod."""
     ledger, need = core.ledger, subject.info.need
-    names = (
-        nearest_nodes(need, core.fit_index, strategy=strategy, now=now) if need is not None else ()
-    )
+    names = nearest_nodes(need, core.matrix, strategy=strategy, now=now) if need is not None else ()
     denied = denied_cards(ledger, subject.info, now=now)
     reservations = reservations_for(ledger, subject.info, now=now)
     nodes: dict[str, NodeInfo] = {}

@@ -29,7 +29,7 @@ class FilterAnswers:
             at=self._clock.now(),
             nodes=len(result.passed) + result.refused,
             fitting=len(result.passed),
-            reason=shorten(result.reason, limit=_MOST_TEXT),
+            reason=shorten(result.reason, limit=_MOST_TEXT) if result.reason else "",
         )
         self._by_uid.move_to_end(pod.record.uid)
         if len(self._by_uid) > self._most:

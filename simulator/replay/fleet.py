@@ -1,17 +1,18 @@
-"""The fleet as it fills: the product's own ledger and fit index, with CPU and host memory."""
+"""The fleet as it fills: the product's own ledger and node matrix, with CPU and host memory."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fracgpu.cards.card import NodeCards
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.k8s.resources import NO_HOST_RESOURCES
-from fracgpu.placement.fit_index import FITS, FitIndex, FitResult
 from fracgpu.placement.node_matrix import IntArray, NodeMatrix
-from fracgpu.request.need import PodNeed, Strategy
+from fracgpu.placement.placement import evaluate
+from fracgpu.request.need import Strategy
 from fracgpu.state.allocation import Assignment, allocations_by_card
 from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.bound_pod_index import BoundPodIndex
@@ -38,7 +39,6 @@ class FleetState:
         self.matrix = NodeMatrix(self._ledger)
         self.matrix.refresh(now=NOW)
         self.bound_pods = BoundPodIndex()
-        self.fit_index = FitIndex(self.matrix)
         # The node matrix sorts nodes by name; here they are preferred in the given order.
         self.rows: IntArray = self.matrix.rows_of([node.node for node in nodes])
         self.names = [node.node for node in nodes]
@@ -63,18 +63,19 @@ class FleetState:
         fits = (self.cpu_milli >= pod.host.cpu_milli) & (self.memory_mib >= pod.host.memory_mib)
         return np.flatnonzero(fits)
 
-    def evaluate(self, need: PodNeed, *, strategy: Strategy) -> FitResult:
-        """Return where a need fits, from every node's cards, as the extender does."""
-        return self.fit_index.evaluate(need, strategy=strategy, now=NOW)
+    def feasible(
+        self, pod: ReplayPod, *, strategy: Strategy
+    ) -> tuple[IntArray, NDArray[np.float64] | None]:
+        """Return the places, ascending, of nodes that could take the pod now, and their scores.
 
-    def feasible(self, pod: ReplayPod, *, strategy: Strategy) -> IntArray:
-        """Return the places, ascending, of nodes that could take the pod now."""
+        The scores are by the cards that the pod would get; None for a pod without cards.
+        """
         places = self.candidates(pod)
         if pod.need is None:
-            return places
-        verdict = self.evaluate(pod.need, strategy=strategy).verdict[self.rows[places]]
-        fitting: IntArray = places[verdict == FITS]
-        return fitting
+            return places, None
+        self.matrix.refresh(now=NOW)
+        found = evaluate(self.matrix, pod.need, self.rows[places], strategy=strategy)
+        return places[found.fits], found.score[found.fits]
 
     def node_info(self, place: int) -> NodeInfo:
         """Return one node's cards with their allocations."""

@@ -7,9 +7,9 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from fracgpu.placement.card_choice import NO_CHOOSERS, Choosers, choose_cards
 from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI
 from fracgpu.placement.outcome import Placement
+from fracgpu.placement.placement import NO_CHOOSERS, Choosers, choose_cards
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
 from fracgpu.placement.policies.least_waste.turnover import Weights
 from fracgpu.request.need import Strategy
@@ -46,7 +46,7 @@ class FirstFit:
         self._cpu_pods = cpu_pods
 
     def choose(self, pod: ReplayPod) -> tuple[int, Assignment] | None:
-        places = self._state.feasible(pod, strategy=Strategy.PACK)
+        places, _ = self._state.feasible(pod, strategy=Strategy.PACK)
         if not len(places):
             return None
         if pod.need is None and self._cpu_pods is CpuPods.KUBE_SCHEDULER:
@@ -70,12 +70,11 @@ class ByScore:
 
     def choose(self, pod: ReplayPod) -> tuple[int, Assignment] | None:
         state = self._state
-        places = state.feasible(pod, strategy=self._strategy)
+        places, score = state.feasible(pod, strategy=self._strategy)
         if not len(places):
             return None
-        if pod.need is None:
+        if score is None:
             return most_cpu_left(state, places.tolist()), {}
-        score = state.evaluate(pod.need, strategy=self._strategy).score[state.rows[places]]
         best = int(places[int(score.argmax())])
         return best, _cards(state.node_info(best), pod, self._strategy)
 
@@ -105,15 +104,11 @@ class ByLeastWaste:
 
     def choose(self, pod: ReplayPod) -> tuple[int, Assignment] | None:
         state = self._state
-        places = state.feasible(pod, strategy=Strategy.LEAST_WASTE)
+        places, by_cards = state.feasible(pod, strategy=Strategy.LEAST_WASTE)
         if not len(places):
             return None
         if pod.need is None and self._cpu_pods is CpuPods.KUBE_SCHEDULER:
             return most_cpu_left(state, places.tolist()), {}
-        by_cards = None
-        if pod.need is not None:
-            answers = state.evaluate(pod.need, strategy=Strategy.LEAST_WASTE)
-            by_cards = answers.score[state.rows[places]]
         quality = self._order.score(pod.need, pod.host, state.rows[places], by_cards=by_cards)
         if quality is None:  # a pod of several containers, or of a kind that is not known yet
             quality = by_cards
@@ -148,7 +143,7 @@ def _cards(
         return {}
     answer = choose_cards(node_info, pod.need, pod.host, strategy=strategy, choosers=choosers)
     if not isinstance(answer, Placement):
-        raise TypeError(f"the fit index accepts {pod.name}, but placement says: {answer.text}")
+        raise TypeError(f"the cards fit {pod.name}, but placement says: {answer.text}")
     return answer.assignment
 
 

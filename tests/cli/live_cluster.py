@@ -11,8 +11,7 @@ from _pytest.capture import CaptureResult
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
-from fracgpu.state.allocation import Slice
-from fracgpu.state.assignment import write_assignment
+from fracgpu.state.allocation import Slice, write_assignment
 from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.kinds import PODS

@@ -16,6 +16,7 @@ ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 EXAMPLES: Final = (
     "a dialect",
+    "an annotation that limits placement",
     "a placement policy",
     "a card vendor",
     "a metric",
@@ -44,7 +45,12 @@ class Example:
 
     @property
     def tests(self) -> list[str]:
-        return [path for path in self.files if path.startswith("tests/")]
+        return [path for path in self.touched if path.startswith("tests/")]
+
+    def without(self, path: str) -> "Example":
+        """Return the example as somebody leaves it who forgets one file."""
+        files = {name: body for name, body in self.files.items() if name != path}
+        return Example(files=files, edits=tuple(it for it in self.edits if it.file != path))
 
     @property
     def touched(self) -> list[str]:
@@ -97,17 +103,24 @@ def add(example: Example, checkout: Path) -> None:
 
 
 def run(checkout: Path, tool: str, *words: str) -> None:
+    """Have one of our tools pass in the copy."""
+    done = result_of(checkout, tool, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def result_of(
+    checkout: Path, tool: str, *words: str, limit_s: float = LIMIT_S
+) -> subprocess.CompletedProcess[str]:
     """Run one of our tools in the copy, whose packages come before the installed ones."""
-    done = subprocess.run(  # noqa: S603 - our own tools
+    return subprocess.run(  # noqa: S603 - our own tools
         [Path(sys.executable).with_name(tool), *words],
         cwd=checkout,
         env={**os.environ, "PYTHONPATH": str(checkout)},
         capture_output=True,
         text=True,
         check=False,
-        timeout=LIMIT_S,
+        timeout=limit_s,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.fixture
@@ -144,6 +157,33 @@ def test_examples_keep_the_style_and_the_import_contracts(checkout: Path) -> Non
     run(checkout, "ruff", "check", "--no-cache", *touched)
     run(checkout, "ruff", "format", "--no-cache", "--check", *touched)
     run(checkout, "lint-imports", "--no-cache")
+
+
+RULE: Final = read_example("an annotation that limits placement")
+# Of what a newcomer runs, by `make test`, what has to do with an annotation; the fastest first.
+_FIT: Final = "tests/fracgpu/placement/test_fit.py"
+GUARDS: Final = (
+    "tests/docs/test_manifests.py::test_every_key_of_a_request_has_a_row_in_the_reference",
+    "tests/fracgpu/request/test_language.py::test_every_key_is_read",
+    f"{_FIT}::test_a_need_has_every_fact_of_its_request",
+    f"{_FIT}::test_everybody_says_what_the_oracle_says",
+)
+
+
+def test_an_annotation_that_limits_placement_takes_six_files() -> None:
+    assert len(RULE.touched) == 6
+
+
+@pytest.mark.parametrize("forgotten", [None, *RULE.touched])
+def test_an_annotation_that_limits_placement_is_refused_if_a_file_is_forgotten(
+    forgotten: str | None, checkout: Path
+) -> None:
+    add(RULE if forgotten is None else RULE.without(forgotten), checkout)
+
+    options = ("-q", "-x", "-n0", "-p", "no:cacheprovider", "--hypothesis-profile=mutants")
+    done = result_of(checkout, "pytest", *options, *GUARDS, limit_s=3 * LIMIT_S)
+
+    assert (done.returncode == 0) == (forgotten is None), done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("title", EXAMPLES)

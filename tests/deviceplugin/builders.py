@@ -18,8 +18,7 @@ from deviceplugin.container.injection import Injection, SpecStore
 from deviceplugin.node.inventory import Inventory, InventoryTracker
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, Health
-from fracgpu.state.allocation import Slice
-from fracgpu.state.assignment import write_assignment
+from fracgpu.state.allocation import Slice, write_assignment
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from fracgpu.units import Mib
 from process.clock import Clock

@@ -18,7 +18,7 @@ import aiohttp
 import pytest
 
 from fracgpu import names
-from fracgpu.state.assignment import write_assignment
+from fracgpu.state.allocation import write_assignment
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.access import connect_to
 from kube.client import KubeClient

@@ -18,7 +18,7 @@ import pytest
 
 from fracgpu import names
 from fracgpu.cards.node_marks import marks_of
-from fracgpu.state.assignment import read_assignment
+from fracgpu.state.allocation import read_assignment
 from kube.errors import NotFound
 from kube.kinds import EVENTS, LEASES, PODS
 from kube.objects import decode_object

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from fracgpu import names
-from fracgpu.state.assignment import read_assignment
+from fracgpu.state.allocation import read_assignment
 from simulator.envtest.control_plane import ASSETS_ENV
 from tests.support.documented import documented, run
 from tests.support.helm import SYSTEM, helm_or_skip

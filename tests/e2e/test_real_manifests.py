@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from fracgpu import names
-from fracgpu.state.assignment import read_assignment
+from fracgpu.state.allocation import read_assignment
 from tests.support.kubectl import DEPLOY
 from tests.support.real_cluster import (
     AGENT,

@@ -13,7 +13,7 @@ import pytest
 
 from fracgpu import names
 from fracgpu.cards.annotations import read_foreign, read_heat
-from fracgpu.state.assignment import read_assignment
+from fracgpu.state.allocation import read_assignment
 from kube.kinds import NODES, PODS
 from process.clock import SystemClock
 from simulator.cards.processes import ProcessFolder, SimulatedProcess

@@ -12,9 +12,8 @@ from prometheus_client import CollectorRegistry
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.k8s.disruption_budget import PodDisruptionBudget
-from fracgpu.placement.card_choice import CardChooser
-from fracgpu.placement.fit_index import FitIndex
 from fracgpu.placement.node_matrix import NodeMatrix
+from fracgpu.placement.placement import CardChooser
 from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod_index import BoundPodIndex
 from fracgpu.state.ledger import Ledger
@@ -29,15 +28,10 @@ from kube.objects import ObjectKey
 from scheduler.binding_record import BindingRecord
 from scheduler.cache.assumptions import Assumptions, AssumptionTimeouts
 from scheduler.cache.change_signal import ChangeSignal
-from scheduler.cache.event_handlers import (
-    AnyPod,
-    ClusterEventHandlers,
-    decode_any_pod,
-    pending_only,
-)
+from scheduler.cache.event_handlers import AnyPod, ClusterEventHandlers, decode_any_pod
 from scheduler.cache.nominations import Nominations
 from scheduler.cache.pod_marker import PodMarker
-from scheduler.extender.api import BindingArgs, ExtenderArgs
+from scheduler.extender.api import BindingArgs, ExtenderArgs, pending_only
 from scheduler.extender.bind import Binder
 from scheduler.extender.bind_groups import BindGroups
 from scheduler.extender.binding_cycles import BindingCycles
@@ -235,19 +229,19 @@ class Harness:
             groups=BindGroups(self.clock, pause_s=bind_pause_s),
         )
         self.budgets: list[PodDisruptionBudget] = []
-        self.fits = FitIndex(NodeMatrix(self.ledger))
+        self.matrix = NodeMatrix(self.ledger)
         self.preemptor = Preemptor(
             self.ledger,
             self.bound_pods,
-            self.fits.matrix,
+            self.matrix,
             budgets=lambda: self.budgets,
             strategy=lambda: self.strategy,
             clock=self.clock,
         )
-        self.extender = Extender(self.fits, strategy=lambda: self.strategy, clock=self.clock)
+        self.extender = Extender(self.matrix, strategy=lambda: self.strategy, clock=self.clock)
         self.waker = PodActivator(
             self.ledger,
-            self.fits,
+            self.matrix,
             pods=self.pods,
             find=find,
             marker=self.marker,

@@ -4,7 +4,7 @@ import asyncio
 import json
 
 from fracgpu import names
-from fracgpu.state.assignment import write_assignment
+from fracgpu.state.allocation import write_assignment
 from scheduler.fence import Fence
 from tests.scheduler.harness import Harness, silence
 from tests.support.core import on

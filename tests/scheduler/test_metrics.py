@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from fracgpu.placement.policies.least_waste.library import LIBRARY
-from fracgpu.state.reservation_index import ReservationState
+from fracgpu.state.ledger import ReservationState
 from scheduler.metrics import (
     BindOutcome,
     RequestOutcome,

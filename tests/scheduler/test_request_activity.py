@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from scheduler.request_activity import RequestActivity
+from scheduler.metrics import RequestActivity
 
 LONG_S = 60.0
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fracgpu import names
 from fracgpu.cards import annotations
 from fracgpu.errors import WireError
-from fracgpu.state import assignment as assignment_module
+from fracgpu.state.allocation import read_assignment
 from kube.informer import ChangeType
 from tests.fakes.clock import NOON
 from tests.scheduler.harness import Harness
@@ -19,7 +19,7 @@ from tests.support.gpu import a_gpu_pod
 CARD_MIB = 24_000
 HELD = '{"train":[{"card":"GPU-n-0","mib":20000}]}'
 READERS = {
-    names.ASSIGNMENT: assignment_module.read_assignment,
+    names.ASSIGNMENT: read_assignment,
     names.NODE_CARDS: annotations.read_cards,
     names.NODE_CORDONS: annotations.read_cordons,
     names.NODE_HEAT: annotations.read_heat,

@@ -2,16 +2,20 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from fracgpu import names
-from fracgpu.placement.fit_index import Obstacle, refusal
+from fracgpu.placement.fit import Obstacle, refusal
+from fracgpu.state.pod_info import PodInfo
 from kube.informer import ChangeType
+from scheduler.fence import awaits_placement
 from scheduler.metrics import Waiting, WaitReason
 from tests.fakes.clock import NOON
+from tests.support.core import a_need, a_pod_need, a_record
 from tests.support.page import PageCluster
 
 GATES = [{"name": "queue"}]
@@ -100,3 +104,20 @@ async def test_a_gated_pod_waits_from_the_moment_its_gate_is_removed() -> None:
     await cluster.advance(30)
 
     assert cluster.board.waiting.by_reason()[WaitReason.NOT_TRIED] == Waiting(pods=1, longest_s=30)
+
+
+@pytest.mark.parametrize(
+    ("pod", "awaits"),
+    [
+        (PodInfo(record=a_record("p")), False),
+        (PodInfo(record=a_record("p"), need=a_pod_need(a_need(1))), True),
+        (PodInfo(record=a_record("p"), need_problem="cannot be read"), True),
+        (PodInfo(record=a_record("p", node="n"), need_problem="cannot be read"), False),
+        (PodInfo(record=a_record("p", live=False), need=a_pod_need(a_need(1))), False),
+        (PodInfo(record=replace(a_record("p"), terminating=True), need_problem="x"), False),
+    ],
+)
+def test_a_pod_that_asks_for_a_card_awaits_it_even_if_its_request_cannot_be_read(
+    pod: PodInfo, awaits: bool
+) -> None:
+    assert awaits_placement(pod) is awaits

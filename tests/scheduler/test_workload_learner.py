@@ -25,7 +25,7 @@ from scheduler.cache.change_signal import ChangeSignal
 from scheduler.cache.event_handlers import ClusterEventHandlers
 from scheduler.extender.api import ExtenderArgs
 from scheduler.extender.filter import Extender
-from scheduler.request_activity import RequestActivity
+from scheduler.metrics import RequestActivity
 from scheduler.workload_learner import WorkloadLearner
 from tests.scheduler.harness import Harness
 from tests.support.gpu import a_gpu_pod, some_cards
@@ -52,13 +52,13 @@ class Wasting:
         self.cluster = Harness("a", "b", "c", "d", cards=2)
         bound(self.cluster, "half", node="b", card=1, mib=12_000)
         bound(self.cluster, "whole", node="c", card=0, mib=24_000)
-        self.matrix = self.cluster.fits.matrix
+        self.matrix = self.cluster.matrix
         self.order = LeastWasteOrder(
             self.matrix, self.cluster.bound_pods, now=self.cluster.clock.now
         )
         self.cluster.strategy = Strategy.LEAST_WASTE
         self.extender = Extender(
-            self.cluster.fits,
+            self.matrix,
             strategy=lambda: Strategy.LEAST_WASTE,
             clock=self.cluster.clock,
             orders={Strategy.LEAST_WASTE: self.order},
@@ -284,7 +284,7 @@ class TwoModels:
             cards = tuple(replace(card, model="NVIDIA T4") for card in some_cards(name, count=2))
             self.cluster.add_node(name, cards)
         self.order = LeastWasteOrder(
-            self.cluster.fits.matrix, self.cluster.bound_pods, now=self.cluster.clock.now
+            self.cluster.matrix, self.cluster.bound_pods, now=self.cluster.clock.now
         )
 
     def runs(self, name: str, *, model: str, node: str, mib: int = 12_000) -> None:
@@ -370,7 +370,7 @@ def test_a_pod_that_requests_more_cpu_than_there_is_anywhere_ends_nothing(cpu: s
     two.order.learn_now()
     pod = pending(mib=12_000)
 
-    found = two.order.score(pod.need, HOST, two.cluster.fits.matrix.rows_of(["a", "b"]))
+    found = two.order.score(pod.need, HOST, two.cluster.matrix.rows_of(["a", "b"]))
 
     assert found is not None
 
@@ -387,7 +387,7 @@ def test_a_share_that_accepts_any_model_leaves_the_scarce_one_to_those_that_name
     two.runs("on-t4", model="*T4*", node="y", mib=12_000)
     two.order.learn_now()
     pod = pending(mib=12_000)
-    rows = two.cluster.fits.matrix.rows_of(["b", "y"])
+    rows = two.cluster.matrix.rows_of(["b", "y"])
 
     found = two.order.score(pod.need, HOST, rows)
 
@@ -498,7 +498,7 @@ async def test_without_the_library_the_log_says_so_and_pods_are_placed_by_pack()
         library=Library(None, "no such file"),
     )
     wasting.extender = Extender(
-        wasting.cluster.fits,
+        wasting.cluster.matrix,
         strategy=lambda: Strategy.LEAST_WASTE,
         clock=wasting.cluster.clock,
         orders={Strategy.LEAST_WASTE: wasting.order},
@@ -512,7 +512,7 @@ async def test_without_the_library_the_log_says_so_and_pods_are_placed_by_pack()
         ("no such file", "warning")
     ]
     packed = Extender(
-        wasting.cluster.fits, strategy=lambda: Strategy.PACK, clock=wasting.cluster.clock
+        wasting.cluster.matrix, strategy=lambda: Strategy.PACK, clock=wasting.cluster.clock
     )
     pod = pending(mib=12_000)
     asked = ExtenderArgs(pod=pod, node_names=("a", "b", "c", "d"))

@@ -13,8 +13,7 @@ from fracgpu.cards.card import Card, CardUuid, CordonEffect, NodeCards
 from fracgpu.disruption.heat import CardReading
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
-from fracgpu.state.allocation import Slice
-from fracgpu.state.assignment import write_assignment
+from fracgpu.state.allocation import Slice, write_assignment
 from fracgpu.state.move_object import MovePhase, decode_move
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info

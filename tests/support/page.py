@@ -14,8 +14,7 @@ from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.errors import WireError
 from fracgpu.request.need import Strategy
-from fracgpu.state.allocation import Slice
-from fracgpu.state.assignment import write_assignment
+from fracgpu.state.allocation import Slice, write_assignment
 from fracgpu.state.move_object import MoveObject
 from fracgpu.state.node_info import read_offered_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info

@@ -23,8 +23,7 @@ import pytest
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.k8s.quantity import integer_amount
-from fracgpu.state.allocation import Slice
-from fracgpu.state.assignment import write_assignment
+from fracgpu.state.allocation import Slice, write_assignment
 from fracgpu.units import Mib
 from kube.access import connect
 from kube.client import KubeClient

@@ -5,15 +5,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tools.manifests.rendering import ROOT, RenderError, manifests
-from tools.manifests.schema import SCHEMA, schema
+from tools.manifests.schema import REQUEST_KEYS, SCHEMA, request_keys, schema
 
 
 def main(words: list[str]) -> int:
     """Write or compare the manifests; return the process's exit code."""
     if "--check" not in words:
         SCHEMA.write_text(schema())
+        REQUEST_KEYS.write_text(request_keys())
     try:
-        wanted = {**manifests(), str(SCHEMA.relative_to(ROOT)): schema()}
+        wanted = {
+            **manifests(),
+            str(SCHEMA.relative_to(ROOT)): schema(),
+            str(REQUEST_KEYS.relative_to(ROOT)): request_keys(),
+        }
     except RenderError as error:
         print(f"make manifests: {error}", file=sys.stderr)  # noqa: T201
         return 1

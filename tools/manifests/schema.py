@@ -1,15 +1,19 @@
-"""The JSON schema of the chart's values: ``config`` and ``policies`` from what reads them."""
+"""What of the chart is written by what reads it: the schema of its values, and request keys."""
 
 import json
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, Final
 
 from component.config_keys import ADMISSION, PLACEMENT, REBALANCER, placement_schema
+from fracgpu import names
 from rebalancer.config import schema as rebalancer_schema
 from tools.manifests.rendering import CHART
 from webhook.admission_config import schema as admission_schema
 
 SCHEMA: Final = CHART / "values.schema.json"
+REQUEST_KEYS: Final = CHART / "templates" / "_request_keys.tpl"
+_COLUMNS: Final = 92  # at most, where the list is included
 
 # What a binding may do, and for people to notice it. It may not do both Deny and Warn:
 # https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/
@@ -33,6 +37,14 @@ def schema(source: Path = SCHEMA) -> str:
     actions = {"enum": [list(words) for words in _ACTIONS]}
     found["properties"]["policies"] = _object({"devices": actions})
     return json.dumps(found, indent=2) + "\n"
+
+
+def request_keys() -> str:
+    """Return the template with the annotations by which a pod asks for a share, for CEL."""
+    quoted = ", ".join(f"'{key}'" for key in names.REQUEST_KEYS)
+    lines = "\n".join(wrap(quoted, width=_COLUMNS, break_long_words=False, break_on_hyphens=False))
+    head = "{{/* The annotations of a request, as a list in CEL; written by make manifests. */}}"
+    return f'{head}\n{{{{ define "fracgpu.requestKeys" -}}}}\n[{lines}]\n{{{{- end }}}}\n'
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from fracgpu.disruption.room.search import MovablePod, PlannedMove
 from fracgpu.disruption.simulation import PlacementSimulation
 from fracgpu.k8s.scheduling.cluster import Change
 from fracgpu.k8s.scheduling.node_filters import NodeFilter, allowed_nodes
+from fracgpu.placement.fit import CardRequest
 from fracgpu.placement.node_matrix import UNSEEN
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
@@ -290,14 +291,13 @@ class StateProver:
             & context.allowed(candidate)[table.node]
             & context.flags(bearing)
             & ~table.flags(closed | left)
-            & (table.free_mib >= pod.allocation.mib)
-            & (table.free_cores >= pod.allocation.cores)
-            & (table.free_slots >= pod.allocation.slots)
+            & table.has_room(need, CardRequest.of_all(pod.allocation))
         )
         numbers = np.flatnonzero(fitting & context.measured)
         if len(numbers):
             preference = context.preference(candidate, numbers)
-            order = np.lexsort((table.free_mib[numbers], -preference, table.avoided[numbers]))
+            cards = table.cards
+            order = np.lexsort((cards.free_mib[numbers], -preference, cards.avoided[numbers]))
             yield from numbers[order].tolist()
         else:
             self.unmeasured |= fitting

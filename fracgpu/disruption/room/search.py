@@ -6,13 +6,15 @@ worth a proof. Whether a pod may be moved, and where to, is asked of a `RoomProv
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from functools import partial
+from itertools import combinations, compress
 from typing import Final, Protocol
 
 import numpy as np
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.room.card_table import CardTable, Flags
+from fracgpu.placement.fit import CardRequest
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.state.allocation import CardAllocation
 
@@ -22,8 +24,6 @@ _NODES_TRIED: Final = 8
 _ROOMY_NODES_TRIED: Final = 32
 _PLANS_TRIED: Final = 8  # on one node: each excludes the pod for which the one before had no target
 _PODS_WEIGHED: Final = 16  # of one card, the cheapest first
-
-_Amounts = tuple[int, int, int]  # MiB, cores, slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,23 +109,30 @@ def find_room(
         return None
     suitable = table.suits(need, container) & table.open
     # Scattered room is what moves bring together; they make none.
-    if int(np.maximum(table.free_mib, 0)[suitable].sum()) < container.total_mib:
+    if int(np.maximum(table.cards.free_mib, 0)[suitable].sum()) < container.total_mib:
         return None
     suitable &= cards
-    if _fits_already(table, container, prover, suitable):
+    room = table.has_room(need, CardRequest.of(container))
+    if _fits_already(table, container, prover, suitable & room):
         return None
-    for node in _promising(table, container, suitable, most_moves=most_moves):
-        plan = _on_node(table, container, prover, node, suitable, most_moves=most_moves)
+    for node in _promising(table, container, suitable, room, most_moves=most_moves):
+        numbers = np.flatnonzero(suitable & (table.node == node)).tolist()
+        choices = {
+            number: _Choice(table, number, need, prover, most=min(most_moves, _MOST_PER_CARD))
+            for number in numbers
+            if not room[number]
+        }
+        count = container.cards
+        plan = _on_node(table, prover, numbers, choices, count=count, most_moves=most_moves)
         if plan is not None:
             return plan
     return None
 
 
 def _fits_already(
-    table: CardTable, container: ContainerNeed, prover: RoomProver, suitable: Flags
+    table: CardTable, container: ContainerNeed, prover: RoomProver, room: Flags
 ) -> bool:
     """Report whether the pod could start without any move; then it waits for something else."""
-    room = suitable & table.has_room(container)
     enough = np.flatnonzero(np.bincount(table.node[room]) >= container.cards)
     for node in enough[:_ROOMY_NODES_TRIED].tolist():
         numbers = np.flatnonzero(room & (table.node == node))[: container.cards].tolist()
@@ -135,16 +142,16 @@ def _fits_already(
 
 
 def _promising(
-    table: CardTable, container: ContainerNeed, suitable: Flags, *, most_moves: int
+    table: CardTable, container: ContainerNeed, suitable: Flags, room: Flags, *, most_moves: int
 ) -> Iterator[int]:
     """Yield the nodes with the lowest bounds on moves and MiB, the lowest first."""
-    room = table.has_room(container)
-    short_mib = np.where(room, 0, np.maximum(container.mib - table.free_mib, 0))
-    whole = table.capacity_mib == container.mib
-    moves = np.where(room, 0, np.where(whole, table.pods, np.minimum(table.pods, 1)))
+    cards = table.cards
+    short_mib = np.where(room, 0, np.maximum(container.mib - cards.free_mib, 0))
+    entire = cards.capacity_mib == container.mib
+    moves = np.where(room, 0, np.where(entire, cards.pods, np.minimum(cards.pods, 1)))
     # No pod to move and no room: what is missing there is held by nobody whom we know.
     most_of_card = min(most_moves, _MOST_PER_CARD)
-    worth = np.flatnonzero(suitable & (room | (table.pods > 0)) & (moves <= most_of_card))
+    worth = np.flatnonzero(suitable & (room | (cards.pods > 0)) & (moves <= most_of_card))
     order = worth[np.lexsort((short_mib[worth], moves[worth], table.node[worth]))]
     of_node = table.node[order]
     if not len(of_node):
@@ -162,29 +169,16 @@ def _promising(
 
 def _on_node(
     table: CardTable,
-    container: ContainerNeed,
     prover: RoomProver,
-    node: int,
-    suitable: Flags,
+    numbers: Sequence[int],
+    choices: Mapping[int, "_Choice"],
     *,
+    count: int,
     most_moves: int,
 ) -> RoomPlan | None:
-    name = table.nodes[node]
-    numbers = np.flatnonzero(suitable & (table.node == node)).tolist()
-    room = table.has_room(container)
-    choices = {
-        number: _Choice(
-            prover.movable(table.uuids[number]),
-            _missing(table, container, number),
-            most=min(most_moves, _MOST_PER_CARD),
-        )
-        for number in numbers
-        if not room[number]
-    }
+    name = table.nodes[int(table.node[numbers[0]])]
     for _ in range(_PLANS_TRIED):
-        found = _cheapest_cards(
-            table, choices, numbers, count=container.cards, most_moves=most_moves
-        )
+        found = _cheapest_cards(table, choices, numbers, count=count, most_moves=most_moves)
         if found is None:
             return None
         cards, moved = found
@@ -214,9 +208,13 @@ def _with_targets(
 class _Choice:
     """The pods of one card from which to choose those that are moved off it."""
 
-    def __init__(self, movable: Sequence[MovablePod], missing: _Amounts, *, most: int) -> None:
-        self._movable = list(movable[:_PODS_WEIGHED])
-        self._missing = missing
+    def __init__(
+        self, table: CardTable, number: int, need: PodNeed, prover: RoomProver, *, most: int
+    ) -> None:
+        (container,) = need.containers
+        self._movable = list(prover.movable(table.uuids[number])[:_PODS_WEIGHED])
+        self._short_mib = container.mib - int(table.cards.free_mib[number])
+        self._frees = partial(table.has_room_without, number, need, CardRequest.of(container))
         self._most = most
         self.pods = self._fewest()
 
@@ -229,32 +227,18 @@ class _Choice:
         """Return the fewest pods that free what is missing, the cheapest together, or None."""
         largest = sorted((pod.allocation.mib for pod in self._movable), reverse=True)
         for size in range(1, min(self._most, len(largest)) + 1):
-            if sum(largest[:size]) < self._missing[0]:
+            if sum(largest[:size]) < self._short_mib:
                 continue
+            sets = list(combinations(self._movable, size))
+            enough = self._frees([[pod.allocation for pod in pods] for pods in sets])
             found = min(
-                (pods for pods in combinations(self._movable, size) if self._frees(pods)),
+                compress(sets, enough.tolist()),
                 key=lambda pods: (sum(pod.cost for pod in pods), [pod.uid for pod in pods]),
                 default=None,
             )
             if found is not None:
                 return found
         return None
-
-    def _frees(self, pods: Sequence[MovablePod]) -> bool:
-        mib, cores, slots = self._missing
-        return (
-            sum(pod.allocation.mib for pod in pods) >= mib
-            and sum(pod.allocation.cores for pod in pods) >= cores
-            and sum(pod.allocation.slots for pod in pods) >= slots
-        )
-
-
-def _missing(table: CardTable, container: ContainerNeed, number: int) -> _Amounts:
-    return (
-        container.mib - int(table.free_mib[number]),
-        container.cores - int(table.free_cores[number]),
-        1 - int(table.free_slots[number]),
-    )
 
 
 def _cheapest_cards(
@@ -271,7 +255,12 @@ def _cheapest_cards(
         pods = choices[number].pods if number in choices else ()
         if pods is not None:
             # Of cards that cost the same, the tightest: whole cards stay for those who need them.
-            key = (len(pods), sum(pod.cost for pod in pods), int(table.free_mib[number]), number)
+            key = (
+                len(pods),
+                sum(pod.cost for pod in pods),
+                int(table.cards.free_mib[number]),
+                number,
+            )
             options.append((key, number, pods))
     best = sorted(options, key=lambda option: option[0])[:count]
     moved = tuple(pod for _, _, pods in best for pod in pods)

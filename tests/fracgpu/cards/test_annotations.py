@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from fracgpu.cards import annotations
 from fracgpu.cards.card import DEFAULT_SLOTS, Card, CardUuid, Cordon, CordonEffect, Health
 from fracgpu.errors import WireError
-from fracgpu.state import assignment as assignment_module
-from fracgpu.state.allocation import Assignment, Slice
+from fracgpu.state.allocation import Assignment, Slice, read_assignment, write_assignment
 from fracgpu.units import MAX_MIB, Mib
 from tests.support.core import a_card, on
 
@@ -69,10 +68,7 @@ cordons = st.lists(
 
 @given(assignments)
 def test_an_assignment_comes_back_as_it_was_written(assignment: Assignment) -> None:
-    assert (
-        assignment_module.read_assignment(assignment_module.write_assignment(assignment))
-        == assignment
-    )
+    assert read_assignment(write_assignment(assignment)) == assignment
 
 
 @given(cards)
@@ -95,7 +91,7 @@ def test_an_assignment_is_compact_sorted_and_leaves_out_what_is_nought() -> None
         "eval": (Slice(card=CardUuid("GPU-2"), mib=Mib(10)),),
     }
 
-    assert assignment_module.write_assignment(assignment) == (
+    assert write_assignment(assignment) == (
         '{"eval":[{"card":"GPU-2","mib":10}],"train":[{"card":"GPU-1","cores":30,"mib":4096}]}'
     )
 
@@ -215,7 +211,7 @@ def test_an_inventory_that_did_not_change_is_the_same_object() -> None:
 )
 def test_an_assignment_that_we_did_not_write_is_refused(text: str, reason: str) -> None:
     with pytest.raises(WireError, match=reason):
-        assignment_module.read_assignment(text)
+        read_assignment(text)
 
 
 def an_inventory(**changed: Any) -> str:
@@ -245,9 +241,7 @@ def test_an_inventory_that_no_agent_wrote_is_refused(text: str, reason: str) -> 
 
 
 def test_a_field_that_we_do_not_know_is_skipped_in_every_annotation() -> None:
-    assert assignment_module.read_assignment('{"a":[{"card":"x","mib":1,"more":1}]}') == on(
-        "x", 1, container="a"
-    )
+    assert read_assignment('{"a":[{"card":"x","mib":1,"more":1}]}') == on("x", 1, container="a")
     (cordon,) = annotations.read_cordons('{"x":{"until":"2026-01-05T12:00:00Z","by":"me"}}')
     assert cordon == Cordon(card=CardUuid("x"), until=NOON, reason="")
     assert annotations.read_cards(an_inventory(watts=300)) == (a_card("GPU-1", model="A30"),)
@@ -280,7 +274,7 @@ def test_a_time_that_is_no_moment_is_refused(text: str) -> None:
 
 
 READERS: tuple[Callable[[str], object], ...] = (
-    assignment_module.read_assignment,
+    read_assignment,
     annotations.read_cards,
     annotations.read_cordons,
     annotations.read_heat,

@@ -6,7 +6,7 @@ from msgspec import structs
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.explain.moves import words_of_hold, words_of_moves
-from fracgpu.placement.outcome import FitReason
+from fracgpu.placement.fit import FitReason
 from fracgpu.request.need import Strategy
 from fracgpu.state.card_hold import hold_of
 from fracgpu.state.cluster_state import ClusterState

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.resources import HostResources
-from fracgpu.placement.card_choice import CardChooser, choose_cards
 from fracgpu.placement.outcome import NoPlacement, Placement
+from fracgpu.placement.placement import CardChooser, choose_cards
 from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
 from fracgpu.state.snapshot import NodeInfo
 from fracgpu.units import Mib

@@ -6,15 +6,8 @@ from datetime import timedelta
 import pytest
 
 from fracgpu.cards.card import HEAT_MAX_AGE, CardUuid, Cordon, Health, NodeCards
-from fracgpu.placement.node_matrix import (
-    ABSENT,
-    CORDONED,
-    EMPTY,
-    UNHEALTHY,
-    UNSEEN,
-    USABLE,
-    NodeMatrix,
-)
+from fracgpu.placement.fit import ABSENT, USABLE, FitReason
+from fracgpu.placement.node_matrix import UNSEEN, NodeMatrix
 from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.move_object import MovePhase
@@ -24,6 +17,10 @@ from fracgpu.units import Mib
 from tests.fakes.clock import NOON
 from tests.support.core import a_card
 from tests.support.moves import a_beneficiary, move_of
+
+CORDONED = FitReason.CORDONED.code
+EMPTY = FitReason.NO_INVENTORY.code
+UNHEALTHY = FitReason.UNHEALTHY.code
 
 
 def a_matrix(*nodes: NodeCards) -> tuple[Ledger, NodeMatrix]:

@@ -11,11 +11,12 @@ from msgspec import structs
 
 from fracgpu.cards.card import FULL_CORES, CardUuid, Health
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
-from fracgpu.placement.outcome import FitReason, NoPlacement, Placement
+from fracgpu.placement.fit import FitReason
+from fracgpu.placement.outcome import NoPlacement, Placement
 from fracgpu.placement.placement import place
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import Assignment, CardAllocation, Slice, allocations_by_card
-from fracgpu.state.snapshot import NodeInfo
+from fracgpu.state.snapshot import NodeInfo, build_node_info
 from fracgpu.units import Mib
 from tests.support.core import (
     a_card,
@@ -309,14 +310,17 @@ def test_on_three_small_cards_every_pair_of_containers_is_judged_right() -> None
 def test_the_same_input_gives_the_same_answer(
     node_info: NodeInfo, need: PodNeed, strategy: Strategy
 ) -> None:
-    backwards = replace(node_info, cards=dict(reversed(list(node_info.cards.items()))))
-
     first = answer(node_info, need, strategy=strategy)
     assert answer(node_info, need, strategy=strategy) == first
-    turned = answer(backwards, need, strategy=strategy)
-    assert isinstance(turned, Placement) == isinstance(first, Placement)
-    if isinstance(first, Placement) and isinstance(turned, Placement):
-        assert turned.assignment == first.assignment
+
+
+@given(small_nodes())
+def test_cards_are_in_the_order_of_their_indexes_however_the_node_lists_them(
+    node_info: NodeInfo,
+) -> None:
+    backwards = replace(node_info.node, cards=tuple(reversed(node_info.node.cards)))
+
+    assert list(build_node_info(backwards, ()).cards) == list(node_info.cards)
 
 
 @given(small_nodes(), small_needs())
@@ -359,6 +363,37 @@ def test_an_avoided_card_is_taken_only_where_no_other_fits(strategy: Strategy, c
     assert isinstance(found, Placement)
     assert "GPU-c" in {part.card for part in found.assignment["main"]}
     assert found.avoided
+
+
+@pytest.mark.parametrize(("slots", "fits"), [(1, False), (2, True)])
+def test_each_container_takes_a_slot_of_its_card(slots: int, fits: bool) -> None:
+    need = a_pod_need(a_need(80, name="a"), a_need(80, name="b"))
+    node_info = a_node_info(replace(TWO_CARDS[0], slots=slots))
+
+    assert isinstance(answer(node_info, need), Placement) is fits
+
+
+@pytest.mark.parametrize(
+    ("strategy", "half_mib", "half_on"),
+    # The card that the strategy prefers for the first container is the only one for the second.
+    [(Strategy.PACK, 400, "GPU-a"), (Strategy.SPREAD, 360, "GPU-b")],
+)
+def test_a_card_of_another_size_is_tried_where_as_much_is_free(
+    strategy: Strategy, half_mib: int, half_on: str
+) -> None:
+    larger, smaller = a_card("GPU-a", mib=800), a_card("GPU-b", mib=720, index=1)
+    held = {"GPU-a": an_allocation(80), "GPU-b": an_allocation(0)}
+    half = a_need(half_mib, name="half", share=Fraction(1, 2))
+
+    found = answer(
+        a_node_info(larger, smaller, held=held),
+        a_pod_need(a_need(500, name="any"), half),
+        strategy=strategy,
+    )
+
+    assert isinstance(found, Placement)
+    assert found.assignment["half"][0].card == half_on
+    assert found.assignment["any"][0].card != half_on
 
 
 def test_containers_that_fit_side_by_side_only_with_an_avoided_card_get_it() -> None:

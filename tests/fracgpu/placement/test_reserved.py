@@ -12,12 +12,13 @@ from msgspec import structs
 
 from fracgpu.cards.card import CardUuid, Cordon, NodeCards
 from fracgpu.k8s.container import ContainerSpec
-from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
-from fracgpu.placement.card_choice import NO_CHOOSERS, choose_cards
+from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import Placement
-from fracgpu.placement.reserved import (
+from fracgpu.placement.placement import (
+    NO_CHOOSERS,
     cards_without_host,
+    choose_cards,
     denied_cards,
     place_reserved,
     reservations_for,
@@ -350,7 +351,11 @@ def refused_nodes(ledger: Ledger, pod: PodInfo, *, left: HostResources | None) -
 def asking(cpu_milli: int, memory_mib: int = 0, uid: str = "p") -> PodInfo:
     requests = {"cpu": f"{cpu_milli}m", "memory": f"{memory_mib}Mi"}
     container = ContainerSpec(name="main", requests=requests)
-    return PodInfo(record=a_record(uid, containers=(container,)), need=a_pod_need(a_need(80)))
+    return PodInfo(
+        record=a_record(uid, containers=(container,)),
+        need=a_pod_need(a_need(80)),
+        host=pod_requests((container,)),
+    )
 
 
 @pytest.mark.parametrize(

@@ -306,6 +306,12 @@ def test_each_word_of_the_language_is_honoured_or_refused_but_never_ignored(
         )
 
 
+@pytest.mark.parametrize("key", names.REQUEST_KEYS)
+def test_every_key_is_read(key: str) -> None:
+    with pytest.raises(RequestError):
+        parse_request({names.FRACTION: "1", key: ""}, [a_spec("a")])
+
+
 def test_nothing_is_offered_that_the_language_does_not_have() -> None:
     for choice in CHOICES.values():
         assert {word.value for word in choice.offered} <= set(choice.language)

@@ -3,9 +3,9 @@
 from datetime import datetime, timedelta
 
 from fracgpu.cards.card import CardUuid
+from fracgpu.state.ledger import ReservationIndex, ReservationState
 from fracgpu.state.move_object import MovePhase
 from fracgpu.state.reservation import MoveClaims, claims_of, read_claims
-from fracgpu.state.reservation_index import ReservationIndex, ReservationState
 from tests.support.moves import RESERVED_UNTIL, move_of
 
 NOW = RESERVED_UNTIL - timedelta(minutes=5)

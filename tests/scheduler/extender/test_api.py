@@ -161,7 +161,7 @@ def test_priorities_are_json_whatever_the_names_and_scores(names: tuple[str, ...
 
 
 def test_every_node_has_one_score() -> None:
-    with pytest.raises(ValueError, match="1 scores for 2 nodes"):
+    with pytest.raises(ValueError, match="shorter"):
         write_priorities(("a", "b"), np.array([7]))
 
 

@@ -107,7 +107,7 @@ async def test_the_event_of_our_own_binding_changes_nothing_in_the_matrix(cards:
     cluster = Harness(cards=2)
     cluster.create(mib=1000, cards=cards)
     await cluster.bind()
-    matrix = cluster.fits.matrix
+    matrix = cluster.matrix
     matrix.refresh(now=cluster.clock.now())
     before = matrix.now
 

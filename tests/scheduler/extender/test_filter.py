@@ -11,7 +11,7 @@ import pytest
 
 from fracgpu import names
 from fracgpu.cards.card import Health, NodeCards
-from fracgpu.placement.fit_index import Obstacle, refusal
+from fracgpu.placement.fit import Obstacle, refusal
 from fracgpu.request.need import Strategy
 from fracgpu.units import Mib
 from scheduler.extender.api import FilterResult

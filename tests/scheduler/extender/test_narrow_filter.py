@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.extender.api import FilterResult
-from scheduler.extender.narrow_filter import NarrowFilter
+from scheduler.extender.filter import narrowed as narrow
 from tests.scheduler.harness import Harness
 from tests.support.core import on
 
@@ -19,7 +19,7 @@ NODES = ("a", "b", "c")
 
 def narrowed(cluster: Harness, name: str = "p", *nodes: str) -> FilterResult:
     args = cluster.asking(name, *(nodes or NODES))
-    return NarrowFilter(cluster.extender).narrow(args, cluster.extender.filter(args))
+    return narrow(args, cluster.extender.filter(args))
 
 
 def fill(cluster: Harness, node: str, mib: int, *, card: int = 0) -> None:
@@ -53,7 +53,7 @@ def test_the_one_node_is_the_one_that_prioritize_gives_all_points(
     args = cluster.asking("p", *NODES)
     whole = cluster.extender.filter(args)
 
-    found = NarrowFilter(cluster.extender).narrow(args, whole)
+    found = narrow(args, whole)
 
     if len(whole.passed) > 1:
         scores = dict(zip(NODES, cluster.extender.prioritize(args).tolist(), strict=True))
@@ -135,4 +135,4 @@ def test_a_problem_stays_as_it_is() -> None:
     args = cluster.asking("p", *NODES)
     problem = FilterResult(error="another replica leads")
 
-    assert NarrowFilter(cluster.extender).narrow(args, problem) is problem
+    assert narrow(args, problem) is problem

@@ -207,7 +207,7 @@ async def test_others_are_answered_while_victims_are_looked_for() -> None:
     preemptor = Preemptor(
         cluster.ledger,
         cluster.bound_pods,
-        cluster.fits.matrix,
+        cluster.matrix,
         budgets=tuple,
         strategy=lambda: Strategy.PACK,
         clock=clock,

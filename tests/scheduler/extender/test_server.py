@@ -21,10 +21,9 @@ from process.http2.connections import ALPN
 from process.telemetry import Readiness
 from process.tls import ServingTls, private_file
 from scheduler.extender.api import FilterResult, ProtocolError
-from scheduler.extender.narrow_filter import NarrowFilter
+from scheduler.extender.filter import StaleCacheRetry, narrowed
 from scheduler.extender.server import ExtenderServer
-from scheduler.extender.stale_cache_retry import StaleCacheRetry
-from scheduler.request_activity import RequestActivity
+from scheduler.metrics import RequestActivity
 from tests.component.test_leader_gate import AnElection
 from tests.scheduler.harness import Harness
 from tests.support.gpu import a_gpu_pod
@@ -85,7 +84,7 @@ async def serving(
         host="127.0.0.1",
         port=0,
         body_limit_mib=1,
-        narrow=NarrowFilter(cluster.extender).narrow if narrow else None,
+        narrow=narrowed if narrow else None,
         ssl_context=tls,
         activity=activity,
     )

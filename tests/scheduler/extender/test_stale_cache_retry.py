@@ -7,7 +7,7 @@ from fracgpu.state.allocation import PodRecord
 from fracgpu.state.pod_info import PodInfo
 from scheduler.cache.change_signal import ChangeSignal
 from scheduler.extender.api import ExtenderArgs, FilterResult
-from scheduler.extender.stale_cache_retry import StaleCacheRetry
+from scheduler.extender.filter import StaleCacheRetry
 from tests.fakes.clock import VirtualClock
 
 NO = FilterResult(failed={"n": "node(s) that are full"})

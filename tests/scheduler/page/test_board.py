@@ -3,7 +3,7 @@
 import asyncio
 from datetime import timedelta
 
-from fracgpu.state.assignment import read_assignment
+from fracgpu.state.allocation import read_assignment
 from kube.informer import ChangeType
 from scheduler.extender.api import FilterResult
 from scheduler.page.board import PageFacts

@@ -29,7 +29,7 @@ def test_the_nearest_nodes_fit_or_lack_least() -> None:
     assert need is not None
 
     found = nearest_nodes(
-        need, cluster.core.fit_index, strategy=cluster.strategy, now=cluster.clock.now()
+        need, cluster.core.matrix, strategy=cluster.strategy, now=cluster.clock.now()
     )
 
     assert found == ("fits", "full", "fuller", "other-model")
@@ -43,7 +43,7 @@ def test_of_a_large_cluster_only_a_few_nodes_are_looked_at() -> None:
     assert need is not None
 
     found = nearest_nodes(
-        need, cluster.core.fit_index, strategy=cluster.strategy, now=cluster.clock.now()
+        need, cluster.core.matrix, strategy=cluster.strategy, now=cluster.clock.now()
     )
 
     assert found == ("n00", "n01", "n02", "n03", "n04", "n05")

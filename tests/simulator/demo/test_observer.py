@@ -8,8 +8,7 @@ from typing import Any
 from fracgpu import names
 from fracgpu.cards.annotations import write_cards
 from fracgpu.cards.card import Card, CardUuid
-from fracgpu.state.allocation import Slice
-from fracgpu.state.assignment import write_assignment
+from fracgpu.state.allocation import Slice, write_assignment
 from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.kinds import EVENTS, NAMESPACES, NODES, PODS

@@ -20,13 +20,13 @@ def on(card: str, pod: ReplayPod) -> dict[str, tuple[Slice, ...]]:
 
 def test_what_is_taken_is_gone() -> None:
     state = FleetState(a_trace().nodes)
-    before = state.feasible(PODS["whole"], strategy=Strategy.PACK).tolist()
+    before = state.feasible(PODS["whole"], strategy=Strategy.PACK)[0].tolist()
 
     for card in range(4):
         state.take(PODS["whole"], 2, on(f"large-0/{card}", PODS["whole"]))
 
     assert before == [2]  # the only H100s
-    assert state.feasible(PODS["whole"], strategy=Strategy.PACK).tolist() == []
+    assert state.feasible(PODS["whole"], strategy=Strategy.PACK)[0].tolist() == []
     assert state.used_mib == 4 * 80_000
 
 
@@ -35,14 +35,14 @@ def test_cpu_and_memory_keep_pods_away_as_well() -> None:
     greedy = a_trace(pods=PODS_CSV.format(cpu=1, memory=150_000)).pods[0]
     state = FleetState(a_trace().nodes)
 
-    assert state.feasible(hungry, strategy=Strategy.PACK).tolist() == [2]
-    assert state.feasible(greedy, strategy=Strategy.PACK).tolist() == [2]
+    assert state.feasible(hungry, strategy=Strategy.PACK)[0].tolist() == [2]
+    assert state.feasible(greedy, strategy=Strategy.PACK)[0].tolist() == [2]
 
 
 def test_a_node_that_does_not_say_what_it_has_lacks_nothing() -> None:
     state = FleetState([NodeCards(node="n", cards=(a_card("GPU-a", mib=80_000),))])
 
-    assert state.feasible(PODS["half-0"], strategy=Strategy.PACK).tolist() == [0]
+    assert state.feasible(PODS["half-0"], strategy=Strategy.PACK)[0].tolist() == [0]
 
 
 def test_nodes_are_preferred_in_the_order_given_whatever_their_names() -> None:
@@ -51,7 +51,7 @@ def test_nodes_are_preferred_in_the_order_given_whatever_their_names() -> None:
 
     assert state.names == [node.node for node in reversed(nodes)]
     assert state.node_info(1).node.node == "large-0"
-    assert state.feasible(PODS["whole"], strategy=Strategy.PACK).tolist() == [1]
+    assert state.feasible(PODS["whole"], strategy=Strategy.PACK)[0].tolist() == [1]
 
 
 def test_a_policy_that_overbooks_a_card_is_caught() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from fracgpu import names
 from fracgpu.cards.card_class import CardClass
 from fracgpu.request.grant import ClassRule
 from fracgpu.request.grant_note import Seal
@@ -442,10 +443,7 @@ def test_a_share_of_cards_that_only_labels_speak_of_is_granted_with_a_warning() 
 
 # -- refusals ----------------------------------------------------------------------------------
 
-KNOWN_KEYS = (
-    "fracgpu.io/fraction, fracgpu.io/memory, fracgpu.io/cores, fracgpu.io/cards, fracgpu.io/model, "
-    "fracgpu.io/placement, fracgpu.io/topology, fracgpu.io/isolation, fracgpu.io/rebalance"
-)
+KNOWN_KEYS = ", ".join(names.REQUEST_KEYS)
 REFUSED = {
     "a misspelt key": (
         a_pod(fractoin="0.5"),

@@ -10,14 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.k8s.resources import NO_HOST_RESOURCES
-from fracgpu.placement.node_matrix import (
-    ABSENT,
-    SHARES,
-    USABLE,
-    WHOLE_CARD_MILLI,
-    IntArray,
-    NodeMatrix,
-)
+from fracgpu.placement.fit import ABSENT, SHARES, USABLE
+from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI, IntArray, NodeMatrix
 from fracgpu.state.bound_pod_index import BoundPodIndex
 
 MAX_CARDS: Final = 32
@@ -43,7 +37,7 @@ class PolicyNodes:
 
     def __init__(self, matrix: NodeMatrix, bound_pods: BoundPodIndex) -> None:
         self._matrix, self._bound_pods = matrix, bound_pods
-        self._matrix_seen = self._pods_seen = -1
+        self._matrix_observed = self._pods_observed = -1
         self._behind: set[int] = set()
         self.now = 0
         self._allocate(1)
@@ -59,11 +53,11 @@ class PolicyNodes:
     def keep_up(self, most: int | None = None) -> bool:
         """Copy nodes that changed, *most* at a time; return whether all are."""
         matrix, pods = self._matrix, self._bound_pods
-        if self._matrix_seen != matrix.now or self._pods_seen != pods.now:
-            touched = pods.changed_since(self._pods_seen)
-            self._behind.update(matrix.changed_since(self._matrix_seen).tolist())
+        if self._matrix_observed != matrix.now or self._pods_observed != pods.now:
+            touched = pods.changed_since(self._pods_observed)
+            self._behind.update(matrix.changed_since(self._matrix_observed).tolist())
             self._behind.update(matrix.rows[name] for name in touched if name in matrix.rows)
-            self._matrix_seen, self._pods_seen = matrix.now, pods.now
+            self._matrix_observed, self._pods_observed = matrix.now, pods.now
         if self._behind:
             rows = sorted(self._behind)[:most]
             self._behind.difference_update(rows)

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.resources import HostResources, pod_requests
-from fracgpu.placement.node_matrix import USABLE, WHOLE_CARD_MILLI, IntArray, NodeMatrix
+from fracgpu.placement.fit import USABLE
+from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI, IntArray, NodeMatrix
 from fracgpu.placement.policies.least_waste.library import LIBRARY, Library
 from fracgpu.placement.policies.least_waste.mix import Demand, PodClass, WorkloadMix, drift_ratio
 from fracgpu.placement.policies.least_waste.nodes import MAX_CARDS, PolicyNodes

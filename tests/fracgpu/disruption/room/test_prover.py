@@ -25,6 +25,7 @@ from fracgpu.k8s.scheduling.cluster import SchedulingCluster
 from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
 from fracgpu.k8s.scheduling.objects import SchedulingNode
 from fracgpu.k8s.scheduling.requests import PODS
+from fracgpu.placement.fit import CardRequest
 from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
 from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.cluster_state import PlacedPod
@@ -422,18 +423,20 @@ def test_room_is_memory_compute_and_a_slot() -> None:
         },
     )
     table = _table(n1=info)
-    (container,) = _need(13_000, cores=20).containers
-    assert table.has_room(container).tolist() == [True, False, False, False]
+    need = _need(13_000, cores=20)
+    asked = CardRequest.of(need.containers[0])
+    assert table.has_room(need, asked).tolist() == [True, False, False, False]
 
 
 def test_the_last_slot_the_last_memory_and_the_last_compute_are_room() -> None:
     held = CardAllocation(mib=Mib(1000), cores=60, slots=1)
     info = a_node_info(replace(a_card("a"), slots=2), held={"a": held})
     table = _table(n1=info)
-    mib = int(table.free_mib[0])
+    mib = int(table.cards.free_mib[0])
 
     def has_room(mib: int, cores: int) -> bool:
-        return bool(table.has_room(_need(mib, cores=cores).containers[0])[0])
+        need = _need(mib, cores=cores)
+        return bool(table.has_room(need, CardRequest.of(need.containers[0]))[0])
 
     assert has_room(mib, 40)
     assert not has_room(mib + 1, 40)
@@ -452,13 +455,13 @@ def test_a_card_that_takes_nothing_new_is_not_open() -> None:
 def test_a_card_that_is_avoided_is_open() -> None:
     table = _table(n1=a_node_info(a_card("a"), a_card("b", index=1), avoided=["b"]))
 
-    assert (table.open.tolist(), table.avoided.tolist()) == ([True, True], [False, True])
+    assert (table.open.tolist(), table.cards.avoided.tolist()) == ([True, True], [False, True])
 
 
 def test_only_cards_of_the_named_model_and_of_the_shares_class_suit() -> None:
     info = a_node_info(a_card("a"), a_card("b", index=1, model="L4", mib=8192))
     table = _table(n1=info)
-    sizes = table.capacity_mib.tolist()
+    sizes = table.cards.capacity_mib.tolist()
 
     def suits(need: PodNeed) -> list[bool]:
         found: list[bool] = table.suits(need, need.containers[0]).tolist()

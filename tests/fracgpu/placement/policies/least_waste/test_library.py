@@ -50,7 +50,7 @@ def test_no_file_and_no_library_of_ours_are_problems_as_well(tmp_path: Path) -> 
 def test_without_a_library_nothing_is_learnt_and_the_cards_scores_decide() -> None:
     cluster = Harness("a", "b", cards=2)
     order = LeastWasteOrder(
-        cluster.fits.matrix,
+        cluster.matrix,
         cluster.bound_pods,
         now=cluster.clock.now,
         library=Library(None, "no such file"),

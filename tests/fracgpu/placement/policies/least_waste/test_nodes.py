@@ -12,13 +12,13 @@ from tests.support.gpu import a_gpu_pod, some_cards
 
 
 def followed(cluster: Harness) -> PolicyNodes:
-    nodes = PolicyNodes(cluster.fits.matrix, cluster.bound_pods)
+    nodes = PolicyNodes(cluster.matrix, cluster.bound_pods)
     refresh(cluster, nodes)
     return nodes
 
 
 def refresh(cluster: Harness, nodes: PolicyNodes) -> None:
-    cluster.fits.matrix.refresh(now=cluster.clock.now())
+    cluster.matrix.refresh(now=cluster.clock.now())
     assert nodes.keep_up()
 
 
@@ -33,7 +33,7 @@ def bound(cluster: Harness, name: str, *, node: str, mib: int, cpu: str = "2") -
 def test_free_parts_are_rounded_down_and_cpu_is_what_bound_pods_leave() -> None:
     cluster = Harness("a", "b", cards=2)
     nodes = followed(cluster)
-    row = cluster.fits.matrix.rows["a"]
+    row = cluster.matrix.rows["a"]
     before = int(nodes.cpu_milli[row])
     assert nodes.levels[row].tolist() == [1000, 1000] + [0] * 30
 
@@ -48,7 +48,7 @@ def test_free_parts_are_rounded_down_and_cpu_is_what_bound_pods_leave() -> None:
 
 def test_many_nodes_are_taken_over_some_at_a_time() -> None:
     cluster = Harness(*(f"n{number}" for number in range(10)), cards=2)
-    matrix = cluster.fits.matrix
+    matrix = cluster.matrix
     matrix.refresh(now=cluster.clock.now())
     nodes = PolicyNodes(matrix, cluster.bound_pods)
 
@@ -62,7 +62,7 @@ def test_many_nodes_are_taken_over_some_at_a_time() -> None:
 def test_cards_that_take_nothing_are_full_and_a_node_that_is_gone_has_no_model() -> None:
     cluster = Harness("a", "b", cards=3)
     nodes = followed(cluster)
-    rows = cluster.fits.matrix.rows
+    rows = cluster.matrix.rows
     row, gone = rows["a"], rows["b"]
     until = (cluster.clock.now() + timedelta(minutes=5)).isoformat()
     entries = {
@@ -90,11 +90,11 @@ def test_cards_that_take_nothing_are_full_and_a_node_that_is_gone_has_no_model()
 def test_rows_are_added_as_the_matrix_grows_and_what_is_known_stays() -> None:
     cluster = Harness("a", cards=2)
     nodes = followed(cluster)
-    first = cluster.fits.matrix.rows["a"]
+    first = cluster.matrix.rows["a"]
     for number in range(100):
         cluster.add_node(f"n{number}", some_cards(f"n{number}", count=2))
     refresh(cluster, nodes)
 
-    assert len(nodes.model) == len(cluster.fits.matrix.changed)
+    assert len(nodes.model) == len(cluster.matrix.changed)
     assert nodes.levels[first, :2].tolist() == [1000, 1000]
     assert np.count_nonzero(nodes.model >= 0) == 101

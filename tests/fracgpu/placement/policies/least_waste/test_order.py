@@ -41,7 +41,7 @@ class Different:
                 name = f"{node}-{card}"
                 self.cluster.api.put(a_gpu_pod(name, mib=mib, annotations=notes, nodeName=node))
                 self.cluster.see(name)
-        self.matrix = self.cluster.fits.matrix
+        self.matrix = self.cluster.matrix
         self.order = LeastWasteOrder(
             self.matrix, self.cluster.bound_pods, now=self.cluster.clock.now, request_ms=1
         )
@@ -58,7 +58,8 @@ class Different:
 
     def with_room(self, mib: int) -> NDArray[np.int64]:
         rows = self.matrix.rows_of(self.nodes)
-        return rows[(self.matrix.free_mib[rows] >= mib).any(1)]
+        found: NDArray[np.int64] = rows[(self.matrix.free_mib[rows] >= mib).any(1)]
+        return found
 
 
 def need(mib: int) -> PodNeed:

@@ -1,0 +1,374 @@
+"""Whether a container fits on a card: the one rule, asked of arrays of cards.
+
+Filter, bind, preemption, ``fracgpu explain``, the rebalancer's plan and replays all ask
+`unfit_reasons`, so a rule that is added to `RULES` holds in all of them. A question about one node
+is one about a matrix of one row; see `cards_of`. Which cards are taken of those that fit is said by
+`fracgpu.placement.placement`.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from enum import Enum
+from fractions import Fraction
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fracgpu.cards.card import FULL_CORES, Health
+from fracgpu.cards.card_class import model_allowed
+from fracgpu.request.need import ContainerNeed, PodNeed
+from fracgpu.state.allocation import CardAllocation
+from fracgpu.state.snapshot import CardInfo, NodeInfo
+
+Codes = NDArray[np.int8]
+"""Reasons as numbers: `FitReason.code`, or one of the following."""
+Flags = NDArray[np.bool_]
+IntArray = NDArray[np.int64]
+
+USABLE: Final = 0
+"""The state of a card that takes slices; and of a card on which a container fits."""
+SHARES: Final = 0
+"""The state of a node that shares its cards."""
+ABSENT: Final = -1
+"""A cell of a row without a card there."""
+UNKNOWN: Final = -1
+"""The state of a node that has not been reported."""
+
+
+class Obstacle(Enum):
+    """Why a node does not fit, in few words and few kinds; the nearest to fitting comes first.
+
+    An event of kube-scheduler counts equal reasons of nodes and has 1,024 bytes for all of them;
+    ``fracgpu explain`` gives the reason of each card.
+    """
+
+    MEMORY = "too little free memory"
+    COMPUTE = "too little free compute or no free slot"
+    TOGETHER = "too few cards that fit together"
+    OTHER_CARDS = "wrong card model or size"
+    OUT_OF_SERVICE = "unhealthy or cordoned"
+    NO_CARDS = "no shared cards known"
+
+
+class FitReason(Enum):
+    """Why a card, or a node as a whole, does not fit; the value is for people.
+
+    Attributes:
+        obstacle: its kind.
+        resolvable: it may go away if pods leave the node, as kube-scheduler calls it.
+        code: stands for it in arrays; 1 or more.
+    """
+
+    _value_: str
+    obstacle: Obstacle
+    resolvable: bool
+    code: int
+
+    NOT_SHARED = "the node does not share its cards", Obstacle.NO_CARDS
+    NO_INVENTORY = "the node has not reported its cards", Obstacle.NO_CARDS
+    UNSCHEDULABLE = (
+        "the node is cordoned, not ready, or kubelet does not know its node agent",
+        Obstacle.OUT_OF_SERVICE,
+    )
+    UNREADABLE = "the annotations that describe its cards cannot be read", Obstacle.NO_CARDS
+    TOO_FEW_CARDS = "too few cards", Obstacle.TOGETHER
+    UNHEALTHY = "unhealthy", Obstacle.OUT_OF_SERVICE
+    CORDONED = "cordoned by the rebalancer", Obstacle.OUT_OF_SERVICE
+    WRONG_MODEL = "not a requested model", Obstacle.OTHER_CARDS
+    WRONG_CLASS = "not the card size that the share was granted for", Obstacle.OTHER_CARDS
+    TOO_LITTLE_FREE = "too little free memory", Obstacle.MEMORY, True
+    TOO_FEW_CORES = "too little free compute", Obstacle.COMPUTE, True
+    NO_FREE_SLOT = "all its slots are taken", Obstacle.COMPUTE, True
+    CONTAINERS_CLASH = "its containers do not fit side by side", Obstacle.TOGETHER, True
+    TOO_MANY_TRIES = "too many combinations to try", Obstacle.TOGETHER, True
+
+    def __new__(cls, text: str, obstacle: Obstacle, resolvable: bool = False) -> "FitReason":  # noqa: FBT001, FBT002 - written as a row of a table
+        reason = object.__new__(cls)
+        reason._value_ = text
+        reason.obstacle, reason.resolvable = obstacle, resolvable
+        reason.code = len(cls.__members__) + 1
+        return reason
+
+
+REASONS: Final[tuple[FitReason | None, ...]] = (None, *FitReason)
+"""The reason of each code from 0 on."""
+
+_OBSTACLES: Final = tuple(Obstacle)
+# [code] the position of the reason's obstacle; code 0 has none.
+_NEARNESS: Final = np.array(
+    [len(_OBSTACLES), *(_OBSTACLES.index(reason.obstacle) for reason in FitReason)]
+)
+_RESOLVABLE: Final = np.array([False, *(reason.resolvable for reason in FitReason)])
+
+
+class Cards(NamedTuple):
+    """Cards as arrays of one shape: [row, card] of nodes, or what one card could become.
+
+    Attributes:
+        state: USABLE, ABSENT, or the code of why the card takes no slices whoever asks.
+        avoided: the card is taken only where no other fits.
+        heat: how busy it was lately, 0..1; 1 if unknown.
+        free_mib: negative if the capacity shrank below what pods hold.
+        free_cores: per cent of the card's compute.
+        free_slots: how many more containers may share the card.
+        pods: how many pods hold something of it.
+        model: index into *models*.
+        models: the names of card models.
+    """
+
+    state: Codes
+    avoided: Flags
+    heat: NDArray[np.float64]
+    free_mib: IntArray
+    capacity_mib: IntArray
+    free_cores: IntArray
+    free_slots: IntArray
+    pods: IntArray
+    model: IntArray
+    models: Sequence[str]
+
+    def at(self, those: IntArray | Flags | tuple[IntArray, IntArray] | int) -> "Cards":
+        """Return the cards of some rows, or those in some cells."""
+        *arrays, models = self
+        return Cards._make([*(array[those] for array in arrays), models])
+
+    def less(self, mib: IntArray | int, cores: IntArray | int, slots: IntArray | int) -> "Cards":
+        """Return the cards with more taken of each; less, where an amount is negative."""
+        return self._replace(
+            free_mib=self.free_mib - mib,
+            free_cores=self.free_cores - cores,
+            free_slots=self.free_slots - slots,
+        )
+
+    def without(self, leaving: Sequence[Sequence[CardAllocation]]) -> "Cards":
+        """Return cards in a line as if pods that hold this had left each of them."""
+        amounts = [
+            (
+                sum(one.mib for one in pods),
+                sum(one.cores for one in pods),
+                sum(one.slots for one in pods),
+            )
+            for pods in leaving
+        ]
+        mib, cores, slots = -np.array(amounts, np.int64).reshape(-1, 3).T
+        left = self.pods - np.array([len(pods) for pods in leaving], np.int64)
+        return self.less(mib, cores, slots)._replace(pods=left)
+
+    def emptied(self) -> "Cards":
+        """Return the cards as if nothing held them; a slot is free on each."""
+        return self._replace(
+            free_mib=self.capacity_mib,
+            free_cores=np.full_like(self.free_cores, FULL_CORES),
+            free_slots=np.maximum(self.free_slots, 1),
+            pods=np.zeros_like(self.pods),
+        )
+
+
+class CardRequest(NamedTuple):
+    """What is asked of one card; each amount is a number, or an array with one for each card.
+
+    Attributes:
+        share: if set, only cards of which that share is exactly *mib* will do.
+    """
+
+    mib: int | IntArray
+    cores: int | IntArray = 0
+    slots: int | IntArray = 1
+    share: Fraction | None = None
+
+    @classmethod
+    def of(cls, container: ContainerNeed) -> "CardRequest":
+        """Return what a container asks of each of its cards."""
+        return cls(container.mib, container.cores, 1, container.share)
+
+    @classmethod
+    def of_all(cls, allocation: CardAllocation) -> "CardRequest":
+        """Return what all containers of a pod ask of a card together."""
+        return cls(allocation.mib, allocation.cores, allocation.slots)
+
+
+_Refused = Flags | bool
+
+
+class Rule(NamedTuple):
+    """A reason for which a card does not fit, and the cards that it refuses.
+
+    Attributes:
+        of_pod: the request of the card plays no part, so that no change of it helps.
+    """
+
+    reason: FitReason
+    refuses: Callable[[Cards, PodNeed, CardRequest], _Refused]
+    of_pod: bool = False
+
+
+def _wrong_model(cards: Cards, need: PodNeed, _: CardRequest) -> _Refused:
+    if not need.models or not cards.models:
+        return False
+    allowed = [model_allowed(model, globs=need.models) for model in cards.models]
+    refused: Flags = ~np.array(allowed, np.bool_)[cards.model]
+    return refused
+
+
+def _wrong_class(cards: Cards, _: PodNeed, asked: CardRequest) -> _Refused:
+    """Return the cards of which the share, rounded up, is not the MiB that were granted."""
+    if asked.share is None:
+        return False
+    parts, of = asked.share.numerator, asked.share.denominator
+    most = int(asked.mib) * of // parts
+    least = (int(asked.mib) - 1) * of // parts
+    return (cards.capacity_mib > min(most, _LARGE)) | (cards.capacity_mib <= min(least, _LARGE))
+
+
+def _too_little_free(cards: Cards, _: PodNeed, asked: CardRequest) -> _Refused:
+    return cards.free_mib < asked.mib
+
+
+def _too_few_cores(cards: Cards, _: PodNeed, asked: CardRequest) -> _Refused:
+    # Less than nothing is free where a card holds more than it has: no pod fits, with cores or not.
+    return cards.free_cores < asked.cores
+
+
+def _no_free_slot(cards: Cards, _: PodNeed, asked: CardRequest) -> _Refused:
+    return cards.free_slots < asked.slots
+
+
+_LARGE: Final = 2**62  # more MiB than any card has, within 64 bits
+
+RULES: Final = (
+    Rule(FitReason.WRONG_MODEL, _wrong_model, of_pod=True),
+    Rule(FitReason.WRONG_CLASS, _wrong_class),
+    Rule(FitReason.TOO_LITTLE_FREE, _too_little_free),
+    Rule(FitReason.TOO_FEW_CORES, _too_few_cores),
+    Rule(FitReason.NO_FREE_SLOT, _no_free_slot),
+)
+"""What is asked of a usable card; of several reasons the first counts."""
+
+_NOTHING: Final = CardRequest(0, 0, 0)
+
+
+def unfit_reasons(cards: Cards, need: PodNeed, asked: CardRequest | None) -> Codes:
+    """Return for each card why what is asked does not fit on it; USABLE where it does.
+
+    Args:
+        cards: the cards.
+        need: the pod's.
+        asked: of each card; None to know which cards the pod may have at all.
+    """
+    found = cards.state.copy()
+    usable = cards.state == USABLE
+    for rule in reversed(RULES):
+        if asked is None and not rule.of_pod:
+            continue
+        refused = rule.refuses(cards, need, asked or _NOTHING)
+        if refused is not False:
+            np.copyto(found, rule.reason.code, where=usable & refused)
+    return found
+
+
+def suits(cards: Cards, need: PodNeed, asked: CardRequest) -> Flags:
+    """Return which cards would do if nothing held them."""
+    found: Flags = unfit_reasons(cards.emptied(), need, asked) == USABLE
+    return found
+
+
+def cards_of(infos: Collection[CardInfo], models: dict[str, int] | None = None) -> Cards:
+    """Return cards of one node as a matrix of one row.
+
+    Args:
+        infos: the cards, in the order of the columns.
+        models: the number of each model; new ones are added.
+    """
+    numbers = {} if models is None else models
+    amounts = [
+        (
+            info.free_mib,
+            info.card.capacity_mib,
+            FULL_CORES - info.held_cores,
+            info.free_slots,
+            len(info.pods),
+            numbers.setdefault(info.card.model, len(numbers)),
+        )
+        for info in infos
+    ]
+    state, avoided = [_card_state(info) for info in infos], [info.avoided for info in infos]
+    return Cards._make(
+        [
+            np.array([state], np.int8),
+            np.array([avoided], np.bool_),
+            np.array([[info.heat for info in infos]], np.float64),
+            *np.array(amounts, np.int64).reshape(1, -1, 6).transpose(2, 0, 1),
+            tuple(numbers),
+        ]
+    )
+
+
+def _card_state(info: CardInfo) -> int:
+    if info.card.health is not Health.HEALTHY:
+        return FitReason.UNHEALTHY.code
+    return FitReason.CORDONED.code if info.cordoned or info.kept_for else USABLE
+
+
+def node_reason(node_info: NodeInfo) -> FitReason | None:
+    """Return why a node takes no slices whoever asks; None if it does."""
+    node = node_info.node
+    if not node.shared:
+        return FitReason.NOT_SHARED
+    if not node.schedulable:
+        return FitReason.UNSCHEDULABLE
+    if node.problem:
+        return FitReason.UNREADABLE
+    return None if node_info.cards else FitReason.NO_INVENTORY
+
+
+def obstacle(reasons: Iterable[FitReason | None]) -> Obstacle:
+    """Return the obstacle nearest to fitting among all reasons of a node and its cards."""
+    met = {reason.obstacle for reason in reasons if reason is not None}
+    return next((kind for kind in Obstacle if kind in met), Obstacle.NO_CARDS)
+
+
+class Refusals(NamedTuple):
+    """Why nodes do not fit.
+
+    Attributes:
+        whole: [row] the code of a node's own reason; 0 if its cards say it all, UNKNOWN if it has
+            not been reported.
+        counts: [row, code] how many of its cards have each reason.
+    """
+
+    whole: Codes
+    counts: NDArray[np.int16]
+
+    @property
+    def obstacles(self) -> list[Obstacle]:
+        """[row] the obstacle nearest to fitting."""
+        met = self.counts > 0
+        nearest = np.where(met, _NEARNESS, len(_OBSTACLES)).min(1)
+        own = np.where(self.whole > 0, _NEARNESS[self.whole], len(_OBSTACLES))
+        found: list[int] = np.minimum(nearest, own).tolist()
+        return [_OBSTACLES[at] if at < len(_OBSTACLES) else Obstacle.NO_CARDS for at in found]
+
+    @property
+    def resolvable(self) -> Flags:
+        """[row] whether it may fit once pods have left the node, or once it is reported."""
+        own = _RESOLVABLE[np.maximum(self.whole, 0)]
+        found: Flags = own | (self.whole == UNKNOWN) | ((self.counts > 0) & _RESOLVABLE).any(1)
+        return found
+
+
+def count_reasons(reasons: Codes) -> NDArray[np.int16]:
+    """Return how many cards of each row have each reason, [row, code]; none of code 0."""
+    found = np.zeros((len(reasons), len(REASONS)), np.int16)
+    for code in range(1, len(REASONS)):
+        found[:, code] = (reasons == code).sum(1)
+    return found
+
+
+def refusal(counted: Mapping[Obstacle, int]) -> str:
+    """Return why none of the counted nodes fits, the commonest obstacle first.
+
+    kube-scheduler puts the number of nodes before the text, so it begins as its own reasons do.
+    """
+    ranked = sorted(counted.items(), key=lambda item: (-item[1], _OBSTACLES.index(item[0])))
+    summary = ", ".join(f"{count} {kind.value}" for kind, count in ranked)
+    return f"node(s) without a fitting card ({summary}; fracgpu explain says more)"
