@@ -3,7 +3,7 @@
 While pods come and hardly any leave, each node is filled once, and what matters is what will be
 left of it when it is full. Once as much ends as starts, a node is never full for good: room opens
 here and there, and what matters is whether the next pod can use it, and that nodes which are nearly
-empty become so. Either way of counting loses in the other world, see decision 52.
+empty become so. Either way of counting loses in the other world, see decision 70.
 """
 
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class Weights:
 # With ample CPU and many small pods every card can be filled in any order, and all other costs are
 # equal: hence the ten-thousandth.
 FILLING: Final = Weights(fill=1.0, fragment=0.0, scarcity=0.1, premium_limit=30.0, idle=1e-4)
-# Pods of eight cards that also name a model soon meet a limit of 30 and are lost, see decision 52.
+# Pods of eight cards that also name a model soon meet a limit of 30 and are lost, see decision 70.
 TURNING_OVER: Final = Weights(fill=0.1, fragment=1.0, scarcity=0.3, premium_limit=300.0, idle=0.02)
 
 
