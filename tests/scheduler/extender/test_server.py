@@ -72,7 +72,9 @@ async def serving(
     leader_gate = LeaderGate(election)
     server = ExtenderServer(
         extender=cluster.extender,
-        patient=StaleCacheRetry(cluster.extender, cluster.changes, cluster.clock, limit_s=0.0),
+        stale_cache_retry=StaleCacheRetry(
+            cluster.extender, cluster.changes, cluster.clock, limit_s=0.0
+        ),
         cycles=cluster.cycles,
         preemptor=cluster.preemptor,
         binder=cluster.binder,
