@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -29,6 +29,19 @@ def vector(*samples: tuple[dict[str, str], str], **extra: Any) -> dict[str, Any]
     """Return the JSON of an instant vector."""
     result = [{"metric": labels, "value": [1.0, value]} for labels, value in samples]
     return {"status": "success", "data": {"resultType": "vector", "result": result}, **extra}
+
+
+def knowing(
+    series: Callable[[str], Iterable[tuple[dict[str, str], str]]], requests: list[str]
+) -> Behaviour:
+    """Answer each query, the last of *requests*, with the *series* that it is said to have."""
+
+    async def behave(writer: asyncio.StreamWriter) -> None:
+        target = requests[-1].split(" ")[1]
+        (query,) = parse_qs(urlsplit(target).query)["query"]
+        await answering(vector(*series(query)))(writer)
+
+    return behave
 
 
 def redirecting(target: str, *, status: int) -> Behaviour:

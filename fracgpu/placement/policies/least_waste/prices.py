@@ -36,9 +36,12 @@ _PRIOR_RATIO: Final[Mapping[int, float]] = {2: 0.02, 4: 0.02, 8: 0.03}
 _PRIOR_CPU_MILLI: Final = 8000
 _FADING_EXPONENT: Final = 3
 _OBSERVED_RATIO: Final = 0.002
-# Of all pods, by one card, for each model that has a part of all cards worth naming. Once this part
-# of the demand is confined to models that pods name, the mix speaks for itself.
+# Of all pods, by one card, for each model that has a part of all cards worth naming; at most this
+# part of the model's cards. More kept them idle until pods without cards, which kube-scheduler puts
+# where most CPU is free, had taken the CPU beside them. Once this part of the demand is confined to
+# models that pods name, the mix speaks for itself.
 _NAMING_RATIO: Final = 0.025
+_MOST_OF_A_MODEL: Final = 0.55
 _NAMED_PART: Final = 0.01
 _NAMES_ENOUGH: Final = 0.15
 # Sets are compared in pairs, so beyond this many the ones with the least demand set no price.
@@ -155,7 +158,8 @@ class Prices:
         named = self._named.copy()
         part = cards / max(float(cards.sum()), 1.0)
         if np.count_nonzero(cards) > 1:  # nobody is confined where there is one model
-            named[-self._count :] = self._prior * (part >= _NAMED_PART)
+            prior = np.minimum(self._prior, _MOST_OF_A_MODEL * part)
+            named[-self._count :] = prior * (part >= _NAMED_PART)
         confined = self._inside @ named
         now = _pressure(confined, self._sets @ idle / max(float(idle.sum()), 1.0))
         ever = _pressure(confined, self._sets @ part)
