@@ -169,20 +169,20 @@ class _Watcher:
     def __init__(self, used_s: Callable[[], Mapping[str, float]], *, with_extender: bool) -> None:
         self._used_s = used_s
         self._with_extender = with_extender
-        self._seen: set[str] = set()
+        self._bound: set[str] = set()
         self._marks: list[tuple[float, Mapping[str, float]]] = []
         self.done = asyncio.Event()
 
     def take(self, change: Change[PodInfo]) -> None:
         pod = change.object.record
-        if not pod.node or pod.name in self._seen:
+        if not pod.node or pod.name in self._bound:
             return
         if self._with_extender and pod.assignment is None:
             raise RuntimeError(f"{pod.name} was bound without a card")
-        self._seen.add(pod.name)
-        if len(self._seen) in (1, _PODS):
+        self._bound.add(pod.name)
+        if len(self._bound) in (1, _PODS):
             self._marks.append((time.perf_counter(), self._used_s()))
-        if len(self._seen) == _PODS:
+        if len(self._bound) == _PODS:
             self.done.set()
 
     def run(self) -> _Run:

@@ -32,7 +32,7 @@ _AMOUNT: Final = re.compile(r"(\d{1,15})(|k|M|G|T)", re.ASCII)
 _SHARE: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(%?)", re.ASCII)
 _MOST_DECIMALS: Final = 9
 _LONG: Final = re.compile(rf"(\d{{1,15}}\.\d{{{_MOST_DECIMALS}}})\d+(%|[KMGT]i|[kMGT])?", re.ASCII)
-_WHOLE: Final = re.compile(r"\d{1,15}", re.ASCII)
+_INTEGER: Final = re.compile(r"\d{1,15}", re.ASCII)
 
 
 def parse_amount(text: str) -> int | None:
@@ -111,8 +111,8 @@ def parse_share(text: str, *, field: str) -> Fraction:
     match = _SHARE.fullmatch(text)
     if not match:
         raise RequestError(field=field, found=text, wanted=wanted, hint=_share_hint(text))
-    whole, _, decimals = match[1].partition(".")
-    parts, of = int(whole + decimals), 10 ** len(decimals) * (100 if match[2] else 1)
+    integer, _, decimals = match[1].partition(".")
+    parts, of = int(integer + decimals), 10 ** len(decimals) * (100 if match[2] else 1)
     if parts > of:
         percent = Fraction(match[1])
         hint = (
@@ -132,7 +132,7 @@ def parse_count(text: str, *, field: str, low: int, high: int, wanted: str) -> i
     Raises:
         RequestError: *text* is not such a number; the message says *wanted*.
     """
-    if not _WHOLE.fullmatch(text) or not low <= int(text) <= high:
+    if not _INTEGER.fullmatch(text) or not low <= int(text) <= high:
         raise RequestError(field=field, found=text, wanted=wanted)
     return int(text)
 

@@ -256,7 +256,7 @@ def _wire(  # noqa: PLR0915 - a statement for each part
         servers=(
             ExtenderServer(
                 extender=core.extender,
-                patient=StaleCacheRetry(
+                stale_cache_retry=StaleCacheRetry(
                     core.extender, core.changes, clock, limit_s=settings.stale_cache_timeout_s
                 ),
                 cycles=cycles,

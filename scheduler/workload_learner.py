@@ -72,10 +72,10 @@ class WorkloadLearner:
         await self._take(self._order.catching_up())
 
     async def _take(self, steps: Iterator[None]) -> None:
-        requests, seen, were_some = self._requests, self._requests.begun, False
+        requests, observed, were_some = self._requests, self._requests.begun, False
         for _ in steps:
             await asyncio.sleep(0)
-            are_some = requests.under_way or requests.begun != seen
+            are_some = requests.under_way or requests.begun != observed
             if are_some or were_some:
                 await requests.gap(limit_s=self._rest_s)
-            seen, were_some = requests.begun, are_some
+            observed, were_some = requests.begun, are_some

@@ -62,12 +62,12 @@ def compare(clients: Path) -> dict[str, dict[str, tuple[str, int]]]:
     for minor in sorted(int(folder.name) for folder in clients.iterdir() if folder.name.isdigit()):
         models = read_models(clients / str(minor))
         wanted = [root for root in ROOTS if root in models]
-        seen: set[str] = set()
+        visited: set[str] = set()
         while wanted:
             name = wanted.pop()
-            if name in seen or name not in models:
+            if name in visited or name not in models:
                 continue
-            seen.add(name)
+            visited.add(name)
             for field, kind in models[name].items():
                 _, since = found.setdefault(name, {}).get(field, ("", minor))
                 found[name][field] = (kind, since)

@@ -100,10 +100,10 @@ async def _two(
         "reading_p50": (statistics.median(walls) * _MS, "ms"),
         "reading_cpu_p50": (statistics.median(cpus) * _MS, "ms"),
         "quarter_did": (worked[0], "%"),
-        "quarter_told": (_told(samples, quarter), "%"),
+        "quarter_told": (_reported(samples, quarter), "%"),
         "three_quarters_did": (worked[1], "%"),
-        "three_quarters_told": (_told(samples, rest), "%"),
-        "told_of_others": (_told_of_others(samples, {quarter.pid, rest.pid}), "%"),
+        "three_quarters_told": (_reported(samples, rest), "%"),
+        "told_of_others": (_reported_of_others(samples, {quarter.pid, rest.pid}), "%"),
         "utilization": (_mean([each.figures.gpu_percent for each in samples]), "%"),
         "gr_engine_active": (100 * _mean([each.figures.gr_engine_ratio for each in samples]), "%"),
         "sm_active": (100 * _mean([each.figures.sm_active_ratio for each in samples]), "%"),
@@ -130,12 +130,12 @@ async def _mps(card: CardUuid, folder: Path) -> AsyncIterator[Mapping[str, str]]
         running.cancel()
 
 
-def _told(samples: Sequence[CardSample], running: Running) -> float:
+def _reported(samples: Sequence[CardSample], running: Running) -> float:
     """Return what NVML says of a program, on average; 0 where it says nothing."""
     return _mean([_sum_of(sample, {running.pid}) for sample in samples])
 
 
-def _told_of_others(samples: Sequence[CardSample], pids: set[int]) -> float:
+def _reported_of_others(samples: Sequence[CardSample], pids: set[int]) -> float:
     """Return what NVML says of all processes but *pids*, on average."""
     everybody = [{process.pid for process in sample.processes} for sample in samples]
     return _mean(

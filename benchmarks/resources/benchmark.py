@@ -93,9 +93,9 @@ async def measured(
             uses = await _watched(rig, window_s)
             peaks = {name: peak_mib(pid) for name, pid in rig.pids().items()}
             _check(load, before)
-            seen = await asyncio.to_thread(_cards_seen, rig.telemetry["rebalancer"])
-            if seen < _WANTED_SHARE * nodes * CARDS:
-                raise RuntimeError(f"the rebalancer knows the heat of {seen:.0f} cards only")
+            known = await asyncio.to_thread(_known_cards, rig.telemetry["rebalancer"])
+            if known < _WANTED_SHARE * nodes * CARDS:
+                raise RuntimeError(f"the rebalancer knows the heat of {known:.0f} cards only")
             rate = (load.created - before[0]) / window_s
     note = (
         f"{nodes} nodes of 8 cards, {nodes * PODS_PER_NODE} pods, {rate:.1f} pods/s created; "
@@ -205,7 +205,7 @@ async def _scrape(port: int, took_s: list[float]) -> None:
         await asyncio.sleep(_SCRAPE_S)
 
 
-def _cards_seen(port: int) -> float:
+def _known_cards(port: int) -> float:
     """Return how many cards the rebalancer has a heat for; 0 where it is blind."""
     lines = _get(f"http://127.0.0.1:{port}/metrics").splitlines()
     family = "fracgpu_rebalancer_cards{"

@@ -156,14 +156,14 @@ def _clocks(facts: Facts) -> Iterator[Finding]:
             cure="let NTP run on this machine: timedatectl status; chronyc tracking",
         )
     leases: Objects = (*known(facts.node_leases), *known(facts.leases))
-    untold = []
+    undated = []
     for lease in leases:
         renewed = time_of(lease.get("spec", {}).get("renewTime"))
         written = _written(lease)
         if renewed is None:
             continue
         if written is None:
-            untold.append(name_of(lease))
+            undated.append(name_of(lease))
             continue
         # The API server notes whole seconds.
         ahead = renewed - written
@@ -173,10 +173,10 @@ def _clocks(facts: Facts) -> Iterator[Finding]:
                 f"the clock of {_owner(lease)} is {_apart(ahead)} the API server's",
                 cure="let NTP run on the node: timedatectl status; chronyc tracking",
             )
-    if untold:
+    if undated:
         raise NotKnownError(
-            f"{len(untold)} Leases do not say when they were written (managedFields), such as "
-            f"{untold[0]}"
+            f"{len(undated)} Leases do not say when they were written (managedFields), such as "
+            f"{undated[0]}"
         )
     known(facts.caller_ahead)
 

@@ -93,7 +93,7 @@ def judge_node(
     if isinstance(answer, NoPlacement):
         # The reasons of the cards are more exact than those of the labels that describe them.
         objections = tuple(objection for objection in objections if objection != _NO_SUCH_SIZE)
-    whole = isinstance(answer, NoPlacement) and answer.whole is not None
+    node_refuses = isinstance(answer, NoPlacement) and answer.node_reason is not None
     return NodeAnswer(
         node=node_info.node.node,
         fits=not objections and isinstance(answer, Placement) and not state.cards_only,
@@ -101,7 +101,7 @@ def judge_node(
         reason=answer.text if isinstance(answer, NoPlacement) else "",
         objections=objections,
         cards=tuple(
-            _card(card_info, need, answer, state, node_info.node.cordons, whole=whole)
+            _card(card_info, need, answer, state, node_info.node.cordons, node_refuses=node_refuses)
             for card_info in node_info.cards.values()
         ),
     )
@@ -316,7 +316,7 @@ def _card(
     state: ClusterState,
     cordons: Sequence[Cordon],
     *,
-    whole: bool,
+    node_refuses: bool,
 ) -> CardAnswer:
     uuid = card_info.card.uuid
     there = next((cordon for cordon in cordons if cordon.card == uuid), None)
@@ -330,7 +330,7 @@ def _card(
             _words(why, card_info, need, cordon) + words_of_moves(why, card_info, state)
         )
         until = cordon.until if why is FitReason.CORDONED and cordon else None
-    elif whole:
+    elif node_refuses:
         reason = "would fit by itself"
     return CardAnswer(
         uuid=uuid,

@@ -331,12 +331,12 @@ class Refusals(NamedTuple):
     """Why nodes do not fit.
 
     Attributes:
-        whole: [row] the code of a node's own reason; 0 if its cards say it all, UNKNOWN if it has
-            not been reported.
+        node_reasons: [row] the code of a node's own reason; 0 if its cards say it all, UNKNOWN if
+            it has not been reported.
         counts: [row, code] how many of its cards have each reason.
     """
 
-    whole: Codes
+    node_reasons: Codes
     counts: NDArray[np.int16]
 
     @property
@@ -344,15 +344,17 @@ class Refusals(NamedTuple):
         """[row] the obstacle nearest to fitting."""
         met = self.counts > 0
         nearest = np.where(met, _NEARNESS, len(_OBSTACLES)).min(1)
-        own = np.where(self.whole > 0, _NEARNESS[self.whole], len(_OBSTACLES))
+        own = np.where(self.node_reasons > 0, _NEARNESS[self.node_reasons], len(_OBSTACLES))
         found: list[int] = np.minimum(nearest, own).tolist()
         return [_OBSTACLES[at] if at < len(_OBSTACLES) else Obstacle.NO_CARDS for at in found]
 
     @property
     def resolvable(self) -> Flags:
         """[row] whether it may fit once pods have left the node, or once it is reported."""
-        own = _RESOLVABLE[np.maximum(self.whole, 0)]
-        found: Flags = own | (self.whole == UNKNOWN) | ((self.counts > 0) & _RESOLVABLE).any(1)
+        own = _RESOLVABLE[np.maximum(self.node_reasons, 0)]
+        found: Flags = (
+            own | (self.node_reasons == UNKNOWN) | ((self.counts > 0) & _RESOLVABLE).any(1)
+        )
         return found
 
 

@@ -30,12 +30,12 @@ class NoPlacement:
     """The pod does not fit: the reason of each unfit card, or one for the node as a whole.
 
     Attributes:
-        whole: set if single cards do not explain it, such as when too few cards fit.
+        node_reason: set if single cards do not explain it, such as when too few cards fit.
         cards: how many cards the node has.
     """
 
     node: str
-    whole: FitReason | None = None
+    node_reason: FitReason | None = None
     refusals: Mapping[CardUuid, FitReason]
     cards: int = 0
 
@@ -43,10 +43,12 @@ class NoPlacement:
     def text(self) -> str:
         """Return a message such as ``3 of 4 cards: too little free memory; 1 of 4: unhealthy``."""
         total = max(self.cards, len(self.refusals))
-        return refusal_text(self.whole, Counter(self.refusals.values()), total=total)
+        return refusal_text(self.node_reason, Counter(self.refusals.values()), total=total)
 
 
-def refusal_text(whole: FitReason | None, counted: Mapping[FitReason, int], *, total: int) -> str:
+def refusal_text(
+    node_reason: FitReason | None, counted: Mapping[FitReason, int], *, total: int
+) -> str:
     """Return why a node does not fit: each reason with its number of cards out of *total*."""
     of_cards = "; ".join(
         f"{count} of {total}{'' if position else ' cards'}: {reason.value}"
@@ -54,6 +56,6 @@ def refusal_text(whole: FitReason | None, counted: Mapping[FitReason, int], *, t
             sorted(counted.items(), key=lambda item: (-item[1], item[0].value))
         )
     )
-    if whole is None:
+    if node_reason is None:
         return of_cards
-    return f"{whole.value} ({of_cards})" if of_cards else whole.value
+    return f"{node_reason.value} ({of_cards})" if of_cards else node_reason.value

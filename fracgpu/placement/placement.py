@@ -77,14 +77,14 @@ class FitResult:
 
     Attributes:
         fits: [row] whether it fits.
-        whole: [row] the code of the node's own reason why not; 0 if its cards say it all.
+        node_reasons: [row] the code of the node's own reason why not; 0 if its cards say it all.
         reasons: [row, column] the code of why a card does not fit; USABLE on rows that fit.
         score: [row] the score of the placement, 0..1; 0 where it does not fit.
         avoided: [row] it fits only with a card that is taken where no other fits.
     """
 
     fits: Flags
-    whole: Codes
+    node_reasons: Codes
     reasons: Codes
     score: _Scores
     avoided: Flags
@@ -93,7 +93,7 @@ class FitResult:
         """Return the answer for some of the rows."""
         return FitResult(
             fits=self.fits[those],
-            whole=self.whole[those],
+            node_reasons=self.node_reasons[those],
             reasons=self.reasons[those],
             score=self.score[those],
             avoided=self.avoided[those],
@@ -101,13 +101,13 @@ class FitResult:
 
     def put(self, row: int, answer: Placement | NoPlacement, uuids: Sequence[CardUuid]) -> None:
         """Set the answer for one row, whose cards are *uuids* by column."""
-        self.reasons[row] = self.whole[row] = self.score[row] = 0
+        self.reasons[row] = self.node_reasons[row] = self.score[row] = 0
         self.fits[row] = isinstance(answer, Placement)
         self.avoided[row] = isinstance(answer, Placement) and answer.avoided
         if isinstance(answer, Placement):
             self.score[row] = answer.score
             return
-        self.whole[row] = 0 if answer.whole is None else answer.whole.code
+        self.node_reasons[row] = 0 if answer.node_reason is None else answer.node_reason.code
         for column, uuid in enumerate(uuids):
             reason = answer.refusals.get(uuid)
             self.reasons[row, column] = 0 if reason is None else reason.code
@@ -116,7 +116,7 @@ class FitResult:
     def refusals(self) -> Refusals:
         """Why it does not fit, of the rows where it does not, in their order."""
         unfit = ~self.fits
-        return Refusals(self.whole[unfit], count_reasons(self.reasons[unfit]))
+        return Refusals(self.node_reasons[unfit], count_reasons(self.reasons[unfit]))
 
 
 def evaluate(matrix: NodeMatrix, need: PodNeed, rows: IntArray, *, strategy: Strategy) -> FitResult:
@@ -129,17 +129,19 @@ def evaluate(matrix: NodeMatrix, need: PodNeed, rows: IntArray, *, strategy: Str
         strategy: the cluster's default; the pod's own overrides it.
     """
     cards = matrix.cards(rows)
-    whole = matrix.node_state[rows]
-    fits = whole == SHARES
+    node_reasons = matrix.node_state[rows]
+    fits = node_reasons == SHARES
     reasons = np.zeros_like(cards.state)
     lacking, found = _unfit_alone(cards, need)
     lacking &= fits
     reasons[lacking] = found[lacking]
-    whole[lacking & (found == USABLE).any(1)] = FitReason.TOO_FEW_CARDS.code
+    node_reasons[lacking & (found == USABLE).any(1)] = FitReason.TOO_FEW_CARDS.code
     fits &= ~lacking
     first = _Chooser(need, strategy).first_choice(cards)
     score, avoided = np.where(fits, first.score, 0.0), fits & first.avoided
-    result = FitResult(fits=fits, whole=whole, reasons=reasons, score=score, avoided=avoided)
+    result = FitResult(
+        fits=fits, node_reasons=node_reasons, reasons=reasons, score=score, avoided=avoided
+    )
     for row in np.flatnonzero(fits & ~first.settled).tolist():
         node_info = matrix.infos[int(rows[row])]
         assert node_info is not None, "a row in state SHARES has a node"
@@ -160,9 +162,9 @@ def place(
     cordoned. Avoided cards are taken only if the pod does not fit on the others. Ties go to the
     lower index, then the smaller UUID.
     """
-    whole = node_reason(node_info)
-    if whole is not None:
-        return NoPlacement(node=node_info.node.node, whole=whole, refusals={})
+    reason = node_reason(node_info)
+    if reason is not None:
+        return NoPlacement(node=node_info.node.node, node_reason=reason, refusals={})
     cards = cards_of(node_info.cards.values())
     if exclude:
         excluded = np.array([[uuid in exclude for uuid in node_info.cards]])
@@ -248,7 +250,7 @@ def _no_placement(node_info: NodeInfo, reasons: Codes, otherwise: FitReason) -> 
     refusals = {uuid: why for uuid, code in codes if (why := REASONS[code]) is not None}
     return NoPlacement(
         node=node_info.node.node,
-        whole=None if len(refusals) == len(node_info.cards) else otherwise,
+        node_reason=None if len(refusals) == len(node_info.cards) else otherwise,
         refusals=refusals,
         cards=len(node_info.cards),
     )

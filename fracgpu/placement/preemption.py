@@ -300,13 +300,13 @@ def _first_of_equals(
 
     Of pods that free the same on the card and differ only in name, the first by UID are cheapest.
     """
-    seen: Counter[tuple[CardAllocation, int, tuple[str, ...]]] = Counter()
+    counts: Counter[tuple[CardAllocation, int, tuple[str, ...]]] = Counter()
     found: list[PotentialVictim] = []
     for pod in sorted(pods, key=lambda pod: pod.uid):
         counted = tuple(f"{one.namespace}/{one.name}" for one in budgets.of(pod.budgeted))
         key = pod.by_card[card], pod.priority, counted
-        seen[key] += 1
-        if seen[key] <= count:
+        counts[key] += 1
+        if counts[key] <= count:
             found.append(pod)
     return found
 

@@ -46,15 +46,15 @@ class SnapshotIndex:
         self._found: dict[PodNeed, Cells] = {}
         self._places: dict[CardUuid, tuple[int, int]] = {}
         self._without: dict[frozenset[CardUuid], Cells] = {}
-        self._seen = -1
+        self._as_of = -1
 
     def matrix(self, snapshot: Snapshot) -> NodeMatrix:
         """Return the cards of a snapshot as arrays; the matrix is the same for every snapshot."""
         if self._shown is not snapshot.nodes:
             self._shown = snapshot.nodes
             self._matrix.show(snapshot.nodes)
-        if self._seen != self._matrix.now:
-            self._seen = self._matrix.now
+        if self._as_of != self._matrix.now:
+            self._as_of = self._matrix.now
             self._found.clear()
             self._places.clear()
             self._without.clear()

@@ -58,27 +58,27 @@ class Nominations:
         self._clock = clock
         self._strategy = strategy
         self._choosers = choosers
-        self._seen: dict[str, _Nomination] = {}
+        self._observed: dict[str, _Nomination] = {}
         self._new: dict[str, PodInfo] = {}
         self._refused: set[str] = set()
 
     def see(self, pod: PodInfo) -> None:
         """Take note of a pending pod as the API server shows it now."""
         uid = pod.record.uid
-        node, before = pod.nominated_node, self._seen.get(uid)
+        node, before = pod.nominated_node, self._observed.get(uid)
         if before is not None and before.node == node:
             return
         self._drop(uid)
         if before is None and not node:
             return
         until = self._clock.now() + NOMINATION_LIMIT if before is None else before.until
-        self._seen[uid] = _Nomination(node=node, until=until)
+        self._observed[uid] = _Nomination(node=node, until=until)
         if node and pod.need is not None and not pod.gated and not pod.record.terminating:
             self._new[uid] = pod
 
     def forget(self, uid: str) -> None:
         """Forget a pod that is bound or gone."""
-        self._seen.pop(uid, None)
+        self._observed.pop(uid, None)
         self._new.pop(uid, None)
         self._refused.discard(uid)
 
@@ -89,7 +89,7 @@ class Nominations:
             self._refused.add(uid)
             return
         self._refused.discard(uid)
-        if self._seen.pop(uid, None) is not None:
+        if self._observed.pop(uid, None) is not None:
             self.see(pod)
             self.count()
 
@@ -97,7 +97,7 @@ class Nominations:
         """Assume the placements of the pods that were nominated since the last call."""
         while self._new:
             uid, pod = self._new.popitem()
-            nomination, now = self._seen[uid], self._clock.now()
+            nomination, now = self._observed[uid], self._clock.now()
             if uid in self._refused or uid in self._ledger.assumed or nomination.until <= now:
                 continue
             answer = cards_on_node(

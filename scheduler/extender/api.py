@@ -281,8 +281,8 @@ def read_preemption_args(body: bytes) -> PreemptionArgs:
     except (*UNREADABLE, WireError) as error:
         raise ProtocolError(f"not an ExtenderPreemptionArgs: {error}") from error
     proposed: dict[str, frozenset[str]] = {}
-    for node, whole in (wire.node_name_to_victims or {}).items():
-        proposed[node] = frozenset(pod.metadata.uid for pod in whole.pods or ())
+    for node, victims in (wire.node_name_to_victims or {}).items():
+        proposed[node] = frozenset(pod.metadata.uid for pod in victims.pods or ())
     for node, meta in (wire.node_name_to_meta_victims or {}).items():
         proposed[node] = frozenset(pod.uid for pod in meta.pods or ())
     return PreemptionArgs(pod=pod, proposed=proposed)

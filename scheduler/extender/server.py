@@ -56,7 +56,7 @@ class ExtenderServer(HttpServer):
         self,
         *,
         extender: Extender,
-        patient: StaleCacheRetry,
+        stale_cache_retry: StaleCacheRetry,
         cycles: BindingCycles,
         preemptor: Preemptor,
         binder: Binder,
@@ -75,7 +75,7 @@ class ExtenderServer(HttpServer):
         find: Callable[[str, str], PodInfo | None] = lambda *_: None,
     ) -> None:
         self._extender = extender
-        self._patient = patient
+        self._stale_cache_retry = stale_cache_retry
         self._cycles = cycles
         self._preemptor = preemptor
         self._binder = binder
@@ -112,14 +112,14 @@ class ExtenderServer(HttpServer):
         before = self._cycles.begin(args.pod)
         if before is not None:
             return self._filter_after(args, before)
-        found = self._patient.begin(args)
+        found = self._stale_cache_retry.begin(args)
         if isinstance(found, FilterResult):
             return self._filtered(args, found)
         return self._filter_later(args, found)
 
     async def _filter_after(self, args: ExtenderArgs, before: Awaitable[None]) -> bytes:
         await before
-        return self._filtered(args, await self._patient.filter(args))
+        return self._filtered(args, await self._stale_cache_retry.filter(args))
 
     async def _filter_later(self, args: ExtenderArgs, found: Awaitable[FilterResult]) -> bytes:
         return self._filtered(args, await found)
@@ -159,12 +159,12 @@ class ExtenderServer(HttpServer):
     async def _over_http1(self, request: web.Request) -> web.Response:
         with self._counted(request.path):
             body = await request.read()  # raises 413 above the limit
-            told = self._answer(request.path, body)
-            if not isinstance(told, Answer):
-                told = await told
-        headers = {"Content-Type": told.content_type}
-        response = web.Response(body=told.body, status=told.status, headers=headers)
-        if told.last:
+            answer = self._answer(request.path, body)
+            if not isinstance(answer, Answer):
+                answer = await answer
+        headers = {"Content-Type": answer.content_type}
+        response = web.Response(body=answer.body, status=answer.status, headers=headers)
+        if answer.last:
             response.force_close()
         return response
 
@@ -172,8 +172,10 @@ class ExtenderServer(HttpServer):
         verb, get = request.path in self._verbs, request.method in ("GET", "HEAD")
         if verb and request.method == "POST":
             with self._counted(request.path):
-                told = self._answer(request.path, request.body)
-            return told if isinstance(told, Answer) else self._counted_later(request.path, told)
+                answer = self._answer(request.path, request.body)
+            if isinstance(answer, Answer):
+                return answer
+            return self._counted_later(request.path, answer)
         found = self._telemetry.answer(request.path, accept=request.accept)
         if found is None and not verb:
             return Answer(HTTPStatus.NOT_FOUND, b"404: Not Found\n")
@@ -181,38 +183,38 @@ class ExtenderServer(HttpServer):
             return Answer(HTTPStatus.METHOD_NOT_ALLOWED, b"405: Method Not Allowed\n")
         return found
 
-    async def _counted_later(self, path: str, told: Awaitable[Answer]) -> Answer:
+    async def _counted_later(self, path: str, pending: Awaitable[Answer]) -> Answer:
         with self._counted(path):
-            return await told
+            return await pending
 
     def _answer(self, path: str, body: bytes) -> Answer | Awaitable[Answer]:
         """Return the answer to a POST, or what to await for it."""
         verb, answer = self._verbs[path]
         began_s = self._clock.monotonic()
-        told: bytes | Awaitable[bytes] | Exception
+        result: bytes | Awaitable[bytes] | Exception
         try:
-            told = answer(body)
+            result = answer(body)
         except Exception as error:  # noqa: BLE001 - raised again below, once it is counted
-            told = error
-        if isinstance(told, bytes | Exception):
+            result = error
+        if isinstance(result, bytes | Exception):
             try:
-                return self._told(verb, told, began_s)
+                return self._to_answer(verb, result, began_s)
             finally:
-                del told  # an error's traceback has this frame, and through others the body
-        return self._answer_later(verb, told, began_s)
+                del result  # an error's traceback has this frame, and through others the body
+        return self._answer_later(verb, result, began_s)
 
     async def _answer_later(self, verb: Verb, coming: Awaitable[bytes], began_s: float) -> Answer:
-        told: bytes | Exception
+        result: bytes | Exception
         try:
-            told = await coming
+            result = await coming
         except Exception as error:  # noqa: BLE001 - as above
-            told = error
+            result = error
         try:
-            return self._told(verb, told, began_s)
+            return self._to_answer(verb, result, began_s)
         finally:
-            del told  # as above
+            del result  # as above
 
-    def _told(self, verb: Verb, told: bytes | Exception, began_s: float) -> Answer:
+    def _to_answer(self, verb: Verb, result: bytes | Exception, began_s: float) -> Answer:
         """Return the answer to a request that was answered or failed; count it.
 
         Raises:
@@ -221,10 +223,10 @@ class ExtenderServer(HttpServer):
         outcome = RequestOutcome.FAILED
         last = not self._leader_gate.leads
         try:
-            if isinstance(told, bytes):
+            if isinstance(result, bytes):
                 outcome = RequestOutcome.NOT_LEADING if last else RequestOutcome.ANSWERED
-                return Answer(HTTPStatus.OK, told, _JSON, last=last)
-            raise told
+                return Answer(HTTPStatus.OK, result, _JSON, last=last)
+            raise result
         except ProtocolError as error:
             outcome = RequestOutcome.MALFORMED
             log.warning("request_malformed", verb=verb.value, error=str(error))
@@ -233,6 +235,6 @@ class ExtenderServer(HttpServer):
             outcome = RequestOutcome.NOT_LEADING if last else RequestOutcome.NOT_READY
             return Answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n".encode(), last=last)
         finally:
-            del told
+            del result
             took_s = self._clock.monotonic() - began_s
             self._metrics.request(verb, outcome, took_s=took_s)

@@ -87,7 +87,7 @@ class SimulatedCards(Cards):
         self._file = file
         self._clock = clock
         self._node = node
-        self._seen: tuple[int, int] | None = None
+        self._version: tuple[int, int] | None = None
         self._wire = _WireFile(cards=[])
         self._readings = 0
         self._energy_mj: dict[str, float] = {}
@@ -128,8 +128,8 @@ class SimulatedCards(Cards):
     def _load(self) -> None:
         try:
             stat = self._file.stat()
-            seen = (stat.st_mtime_ns, stat.st_size)
-            if seen == self._seen:
+            version = (stat.st_mtime_ns, stat.st_size)
+            if version == self._version:
                 return
             document = yaml.safe_load(self._file.read_text().replace(_NODE, self._node))
             wire = msgspec.convert(document, _WireFile)
@@ -139,7 +139,7 @@ class SimulatedCards(Cards):
             raise CardsUnavailableError(f"simulated cards: {error}") from error
         except (ValueError, yaml.YAMLError) as error:
             raise CardsUnavailableError(f"simulated cards: {self._file}: {error}") from error
-        self._wire, self._seen = wire, seen
+        self._wire, self._version = wire, version
 
     def _reading(
         self, card: _WireCard, processes: Sequence[SimulatedProcess], elapsed_s: float

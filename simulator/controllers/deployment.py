@@ -177,9 +177,9 @@ def _hash(template: Json) -> str:
     return "".join(letters)
 
 
-def _share(amount: int | str, whole: int, *, round_up: bool) -> int:
-    """Return 2, or "25%" of *whole*, as a count."""
+def _share(amount: int | str, total: int, *, round_up: bool) -> int:
+    """Return 2, or "25%" of *total*, as a count."""
     if isinstance(amount, int):
         return amount
-    exact = int(amount.removesuffix("%")) * whole / 100
+    exact = int(amount.removesuffix("%")) * total / 100
     return math.ceil(exact) if round_up else math.floor(exact)

@@ -116,11 +116,11 @@ def _still_disrupted(budget: Json, pods: list[Json], now: datetime) -> dict[str,
     }
 
 
-def _part(amount: int | str, whole: int) -> int:
-    """Return 2, or "25%" of *whole*, as a count; percentages round up, as in Kubernetes."""
+def _part(amount: int | str, total: int) -> int:
+    """Return 2, or "25%" of *total*, as a count; percentages round up, as in Kubernetes."""
     if isinstance(amount, int):
         return amount
-    return math.ceil(int(amount.removesuffix("%")) * whole / 100)
+    return math.ceil(int(amount.removesuffix("%")) * total / 100)
 
 
 def _condition(status: Json, now: datetime) -> Json:

@@ -93,7 +93,7 @@ class Observer:
         self._heat = _Heat()
         self._peaks: dict[CardUuid, CardPeak] = {}
         self._event_lines: deque[str] = deque(maxlen=_MAX_EVENT_LINES)
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
         self._began_s = clock.monotonic()
         self._pods = Informer(
             client, PODS, decode=decode_pod_info, namespace=namespace, on_change=self._pod_changed
@@ -103,7 +103,7 @@ class Observer:
             client,
             EVENTS,
             decode=msgspec.json.Decoder(_Event).decode,
-            on_change=self._event_seen,
+            on_change=self._on_event,
         )
 
     async def run(self) -> None:
@@ -240,14 +240,14 @@ class Observer:
                 peak_mib=max(card_info.held_mib, before.peak_mib if before else 0),
             )
 
-    def _event_seen(self, change: Change[_Event]) -> None:
+    def _on_event(self, change: Change[_Event]) -> None:
         event = change.object
         warned = event.type == "Warning" or event.reason in _HOT_CARD_EVENTS
-        told = (event.reason, event.message)
-        if change.type is not ChangeType.ADDED or told in self._told:
+        key = (event.reason, event.message)
+        if change.type is not ChangeType.ADDED or key in self._reported:
             return  # an Event of a move is written on its pod, its controller and its node
         if warned or event.reason == "Scheduled":
-            self._told.add(told)
+            self._reported.add(key)
             self.add_event_line(f"{event.reason}: {self._in_words(event.message)}")
 
     def _in_words(self, text: str) -> str:
@@ -306,13 +306,13 @@ class Observer:
 
     def _shared_card(self) -> str:
         """Return the card that two or more of the heating pods share, or ''."""
-        seen: set[str] = set()
+        counted: set[str] = set()
         for pod in self._burners():
             for slices in (pod.record.assignment or {}).values():
                 for part in slices:
-                    if part.card in seen:
+                    if part.card in counted:
                         return part.card
-                    seen.add(part.card)
+                    counted.add(part.card)
         return ""
 
 

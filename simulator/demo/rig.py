@@ -110,8 +110,8 @@ class Rig:
             why = await why_not_ready(address)
             if why is not None:
                 waiting.append(f"{name}: {why}")
-        seen = {node.node for node in self.observer.nodes if node.cards}
-        waiting += [f"{node}: no cards yet" for node in self.kubelets if node not in seen]
+        with_cards = {node.node for node in self.observer.nodes if node.cards}
+        waiting += [f"{node}: no cards yet" for node in self.kubelets if node not in with_cards]
         return waiting
 
     def roles(self) -> Sequence[tuple[str, bool]]:

@@ -39,7 +39,7 @@ def scheduler_configuration(
     extender_url: str,
     kubeconfig: Path,
     tls: ExtenderTls | None = None,
-    whole_nodes: bool = False,
+    send_nodes: bool = False,
 ) -> dict[str, Any]:
     """Return a KubeSchedulerConfiguration with our one profile and our extender.
 
@@ -47,7 +47,7 @@ def scheduler_configuration(
         extender_url: of the extender.
         kubeconfig: how kube-scheduler reaches the API server.
         tls: for ``https``; plain HTTP without.
-        whole_nodes: send whole nodes instead of their names (``nodeCacheCapable: false``).
+        send_nodes: send whole nodes instead of their names (``nodeCacheCapable: false``).
     """
     extender: dict[str, Any] = {
         "urlPrefix": extender_url,
@@ -58,7 +58,7 @@ def scheduler_configuration(
         "weight": _WEIGHT,
         "enableHTTPS": tls is not None,
         "httpTimeout": "10s",
-        "nodeCacheCapable": not whole_nodes,
+        "nodeCacheCapable": not send_nodes,
         "ignorable": False,
         "managedResources": [{"name": names.GPU_MEM, "ignoredByScheduler": False}],
     }

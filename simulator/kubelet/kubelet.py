@@ -199,7 +199,7 @@ class Kubelet:
 
     def _node_changed(self, change: Change[Mapping[str, str]]) -> None:
         gone = change.type is ChangeType.DELETED
-        self._status.seen(None if gone else change.object)
+        self._status.observe(None if gone else change.object)
 
     def _devices_changed(self) -> None:
         self._status.wake()

@@ -63,7 +63,7 @@ class NodeStatus:
         """Sync soon: a plugin's devices have changed."""
         self._wake.set()
 
-    def seen(self, capacity: Mapping[str, str] | None) -> None:
+    def observe(self, capacity: Mapping[str, str] | None) -> None:
         """Sync soon if another client changed *capacity*, or the node is gone (None)."""
         if capacity != self._capacity:
             self._wake.set()

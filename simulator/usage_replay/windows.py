@@ -154,9 +154,9 @@ def _above(rows: Floats, line: float) -> Floats:
 
 def _quantile(rows: Floats, share: float) -> Floats:
     result: Floats = np.full(len(rows), np.nan)
-    whole = ~np.isnan(rows).any(axis=1)
-    if whole.any():
-        result[whole] = np.quantile(rows[whole], share, axis=1)
-    for row in np.flatnonzero(~whole & ~np.isnan(rows).all(axis=1)):
+    complete = ~np.isnan(rows).any(axis=1)
+    if complete.any():
+        result[complete] = np.quantile(rows[complete], share, axis=1)
+    for row in np.flatnonzero(~complete & ~np.isnan(rows).all(axis=1)):
         result[row] = np.nanquantile(rows[row], share)
     return result

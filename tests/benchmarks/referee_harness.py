@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-WHOLE = 1000
+CARD_MILLI = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Cluster:
         self.cpu_free = np.full(self.n, 16_000)
         self.mem_free = np.full(self.n, 100_000)
         self.card_free = np.zeros((self.n, 8), np.int64)
-        self.card_free[:, :2] = WHOLE
+        self.card_free[:, :2] = CARD_MILLI
         self.gpu_free = self.card_free.sum(1)
 
     def place(self, pod: Pod, node: int, cards: tuple[int, ...]) -> None:
@@ -52,7 +52,7 @@ class Cluster:
 
 
 HALF = Pod(cards=1, milli=500)
-PAIR = Pod(cards=2, milli=WHOLE)
-NAMED = Pod(cards=1, milli=WHOLE, models=frozenset({"B"}))
+PAIR = Pod(cards=2, milli=CARD_MILLI)
+NAMED = Pod(cards=1, milli=CARD_MILLI, models=frozenset({"B"}))
 PROCESSOR = Pod(cpu=4000)
 HISTORY = (HALF, HALF, PAIR, NAMED, PROCESSOR)

@@ -21,7 +21,7 @@ from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey
 from scheduler.cache.event_handlers import decode_any_pod
 from scheduler.core import SchedulerCore
-from tests.benchmarks.referee_harness import WHOLE, Cluster, Pod
+from tests.benchmarks.referee_harness import CARD_MILLI, Cluster, Pod
 from tests.fakes.clock import VirtualClock
 from tests.support.gpu import a_gpu_pod, a_sharing_node
 
@@ -32,16 +32,20 @@ SHARES = st.builds(
     Pod,
     cpu=st.sampled_from([500, 1000, 4000]),
     cards=st.just(1),
-    milli=st.sampled_from([200, 330, 500, 700, WHOLE]),
+    milli=st.sampled_from([200, 330, 500, 700, CARD_MILLI]),
     models=st.sampled_from(MODELS),
 )
 PAIRS = st.builds(
-    Pod, cpu=st.just(2000), cards=st.just(2), milli=st.just(WHOLE), models=st.sampled_from(MODELS)
+    Pod,
+    cpu=st.just(2000),
+    cards=st.just(2),
+    milli=st.just(CARD_MILLI),
+    models=st.sampled_from(MODELS),
 )
 PLAIN = st.builds(Pod, cpu=st.sampled_from([1000, 8000]))
 
 
-class Told:
+class InformedCore:
     """An extender's core that gets JSON objects as from informers."""
 
     def __init__(self) -> None:
@@ -53,7 +57,7 @@ class Told:
                     uuid=CardUuid(f"{name}/{index}"),
                     index=index,
                     model="AB"[number % 2],
-                    total_mib=Mib(WHOLE * MIB_PER_MILLI),
+                    total_mib=Mib(CARD_MILLI * MIB_PER_MILLI),
                 )
                 for index in range(2)
             )
@@ -89,9 +93,9 @@ class Told:
             mib = pod.milli * MIB_PER_MILLI
             slices = [{"card": card, "mib": mib} for card in cards]
             body["metadata"]["annotations"][names.ASSIGNMENT] = json.dumps({"train": slices})
-        self.told(body, ChangeType.ADDED)
+        self.pod_changed(body, ChangeType.ADDED)
 
-    def told(self, body: dict[str, Any], what: ChangeType) -> None:
+    def pod_changed(self, body: dict[str, Any], what: ChangeType) -> None:
         name = body["metadata"]["name"]
         self.core.handlers.pod_changed(
             Change(
@@ -111,7 +115,7 @@ class Told:
             self.runs(pod, f"past-{number}", node=node, cards=cards)
         self.core.least_waste.learn_now()
         for number, pod in enumerate(history):
-            self.told(self.pod(pod, f"past-{number}"), ChangeType.DELETED)
+            self.pod_changed(self.pod(pod, f"past-{number}"), ChangeType.DELETED)
 
     def place(self, pod: Pod, name: str) -> tuple[int, tuple[int, ...]] | None:
         view = decode_pod_info(json.dumps(self.pod(pod, name)).encode())
@@ -133,13 +137,13 @@ class Told:
 def test_the_shipped_policy_learns_and_chooses_what_the_measured_one_does(
     history: list[Pod], arrivals: list[Pod]
 ) -> None:
-    told, cluster, measured = Told(), Cluster(NODES), Policy()
-    told.learn(history)
+    informed, cluster, measured = InformedCore(), Cluster(NODES), Policy()
+    informed.learn(history)
     measured.start(cluster, history, np.random.default_rng(1))
 
-    assert told.core.least_waste.classes == measured.harness.core.least_waste.classes
+    assert informed.core.least_waste.classes == measured.harness.core.least_waste.classes
     for number, pod in enumerate(arrivals):
-        shipped = told.place(pod, f"p{number}")
+        shipped = informed.place(pod, f"p{number}")
         assert shipped == measured.place(pod, cluster)
         if shipped is not None:
             cluster.place(pod, *shipped)
@@ -148,8 +152,8 @@ def test_the_shipped_policy_learns_and_chooses_what_the_measured_one_does(
 @given(history=st.lists(st.one_of(SHARES, PAIRS, PLAIN), min_size=1, max_size=12))
 @settings(max_examples=25, deadline=None)
 def test_what_is_learnt_is_what_the_pods_asked_models_included(history: list[Pod]) -> None:
-    told = Told()
-    told.learn(history)
+    informed = InformedCore()
+    informed.learn(history)
 
     asked = WorkloadMix()
     for pod in history:
@@ -160,7 +164,7 @@ def test_what_is_learnt_is_what_the_pods_asked_models_included(history: list[Pod
 
     learnt = {
         learnt_class.demand: learnt_class.frequency_ratio
-        for learnt_class in told.core.least_waste.classes
+        for learnt_class in informed.core.least_waste.classes
     }
     assert learnt == pytest.approx(
         {asked_class.demand: asked_class.frequency_ratio for asked_class in asked.classes()}

@@ -50,7 +50,7 @@ class CardNode:
         said = f"/seen/$POD_UID.{_SAID}"
         words = " ".join(load.words())
         container["command"] = ["/bin/sh", "-c", f"exec /program/cuda_load {words} >{said} 2>&1"]
-        pod = a_real_pod([container], seen=self.node.seen)
+        pod = a_real_pod([container], reports=self.node.reports)
         volumes = {"program": (str(self.program.parent), "/program"), **LIBRARIES}
         if not self.cdi:  # then an image brings the driver's library
             volumes["driver"] = (str(_driver_folder()), "/driver")
@@ -68,7 +68,7 @@ class CardNode:
         Raises:
             CudaError: CUDA refused.
         """
-        file = self.node.seen / f"{pod['metadata']['uid']}.{_SAID}"
+        file = self.node.reports / f"{pod['metadata']['uid']}.{_SAID}"
 
         async def said() -> bool:
             state = state_of((await self.node.pods()).get(pod["metadata"]["uid"]))

@@ -74,12 +74,12 @@ async def test_a_client_gets_its_part_of_the_multiprocessors(
 ) -> None:
     async with (
         daemon_of(uuid, folder) as folders,
-        using(program, Load(), env=client_of(folders)) as whole,
+        using(program, Load(), env=client_of(folders)) as entire,
         using(
             program, Load(), env=client_of(folders, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="25")
         ) as quarter,
     ):
-        processors = whole.sees["processors"], quarter.sees["processors"]
+        processors = entire.sees["processors"], quarter.sees["processors"]
 
     assert processors[1] / processors[0] == pytest.approx(0.25, abs=0.03)
 

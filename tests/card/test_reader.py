@@ -120,13 +120,13 @@ async def test_of_two_processes_the_busier_one_is_told(
     async with using(program, often) as busy, using(program, seldom) as idler:
         found = await later(reader, uuid, count=20)
         did = [(await running.end())["card_seconds"] for running in (busy, idler)]
-    told = [_time_told(found, running.pid) for running in (busy, idler)]
+    reported = [_reported_time(found, running.pid) for running in (busy, idler)]
 
     # Each of the driver's samples, some in a second, counts for one process alone.
-    assert told[0] / sum(told) == pytest.approx(did[0] / sum(did), abs=0.2)
+    assert reported[0] / sum(reported) == pytest.approx(did[0] / sum(did), abs=0.2)
 
 
-def _time_told(samples: Sequence[CardSample], pid: int) -> float:
+def _reported_time(samples: Sequence[CardSample], pid: int) -> float:
     processes = (process for each in samples for process in each.processes)
     return sum(process.sm_percent or 0 for process in processes if process.pid == pid)
 

@@ -181,8 +181,8 @@ def made_as_go_does() -> tuple[bytes, bytes]:
 
     def signed(builder: x509.CertificateBuilder) -> bytes:
         times = builder.not_valid_before(NOON).not_valid_after(NOON + DAY)
-        whole = times.serial_number(1).issuer_name(name).sign(key, hashes.SHA256())
-        return whole.public_bytes(serialization.Encoding.PEM)
+        certificate = times.serial_number(1).issuer_name(name).sign(key, hashes.SHA256())
+        return certificate.public_bytes(serialization.Encoding.PEM)
 
     root = signed(
         x509.CertificateBuilder()

@@ -44,13 +44,13 @@ async def running(settings: CertsSettings) -> AsyncIterator[None]:
     assert run.result() == 0
 
 
-async def seen(kube: KubeClient, settings: CertsSettings) -> Report:
+async def report_of(kube: KubeClient, settings: CertsSettings) -> Report:
     return await collect_report(kube, settings, now=CLOCK.now())
 
 
 async def well(kube: KubeClient, settings: CertsSettings) -> None:
     async def no_problems() -> bool:
-        return not (await seen(kube, settings)).problems
+        return not (await report_of(kube, settings)).problems
 
     await until(no_problems, what="every certificate in place")
 
@@ -65,7 +65,7 @@ async def test_the_leaves_are_made_anew_and_the_authority_stays(
     said: list[str] = []
     async with running(settings):
         await well(kube, settings)
-        before = fingerprints(await seen(kube, settings))
+        before = fingerprints(await report_of(kube, settings))
         report = await rotate(
             kube, CLOCK, settings, authority=False, limit_s=100, on_progress=said.append
         )
@@ -87,7 +87,7 @@ async def test_a_new_authority_is_trusted_and_signs_everything_before_the_comman
         # What is trusted already and signs nothing yet stays so until it was told.
         async with running(replace(settings, overlap_s=3600)):
             await well(kube, settings)
-            before = fingerprints(await seen(kube, settings))
+            before = fingerprints(await report_of(kube, settings))
             rotation = group.create_task(
                 rotate(kube, CLOCK, settings, authority=True, limit_s=100, on_progress=said.append)
             )

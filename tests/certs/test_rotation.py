@@ -211,8 +211,8 @@ class Story:
         assert self.ca is not None
         assert self.leaf is not None
         since = retired_from([self.leaf], ca=self.ca, grace=timedelta(0))
-        seen = self.served is not None and self.served.issuer_key_id == self.ca.key_id
-        if since is not None and since <= self.now and seen:
+        served = self.served is not None and self.served.issuer_key_id == self.ca.key_id
+        if since is not None and since <= self.now and served:
             self.retired += len(self.bundle) - 1
             self.bundle = (self.ca,)
 

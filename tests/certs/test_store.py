@@ -51,10 +51,10 @@ async def test_of_two_who_create_at_once_exactly_one_wins_and_the_other_adopts(
 
 async def test_a_write_over_something_stale_is_refused(store: CertStore) -> None:
     await store.write("fracgpu-ca", DATA, over=None)
-    seen_by_both = await stored(store)
+    observed = await stored(store)
 
-    assert await store.write("fracgpu-ca", {**DATA, "tls.key": b"one"}, over=seen_by_both)
-    assert not await store.write("fracgpu-ca", {**DATA, "tls.key": b"two"}, over=seen_by_both)
+    assert await store.write("fracgpu-ca", {**DATA, "tls.key": b"one"}, over=observed)
+    assert not await store.write("fracgpu-ca", {**DATA, "tls.key": b"two"}, over=observed)
 
     assert (await stored(store)).data["tls.key"] == b"one"
 
@@ -63,10 +63,10 @@ async def test_a_write_over_something_deleted_is_refused(
     store: CertStore, kube: KubeClient
 ) -> None:
     await store.write("fracgpu-ca", DATA, over=None)
-    seen = await stored(store)
+    observed = await stored(store)
     await kube.delete(SECRETS, "fracgpu-ca", namespace=NAMESPACE)
 
-    assert not await store.write("fracgpu-ca", DATA, over=seen)
+    assert not await store.write("fracgpu-ca", DATA, over=observed)
 
 
 async def test_labels_and_other_values_of_the_secret_stay(

@@ -16,13 +16,13 @@ def a_secret(annotations: Any = None, **data: bytes) -> StoredSecret:
     return StoredSecret(name="s", data=named, body={"metadata": {"annotations": annotations}})
 
 
-def whole(annotations: Any = None) -> StoredSecret:
+def a_complete_secret(annotations: Any = None) -> StoredSecret:
     return a_secret(annotations, tls_crt=CA.cert_pem, tls_key=CA.key_pem, ca_crt=CA.cert_pem)
 
 
 def test_a_whole_secret_gives_its_pair_and_its_bundle() -> None:
-    assert stored_pair(whole()) == (CA, read(CA.cert_pem))
-    assert stored_bundle(whole()) == [(CA.cert_pem, read(CA.cert_pem))]
+    assert stored_pair(a_complete_secret()) == (CA, read(CA.cert_pem))
+    assert stored_bundle(a_complete_secret()) == [(CA.cert_pem, read(CA.cert_pem))]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_bundle_of_nonsense_is_empty() -> None:
     ],
 )
 def test_only_the_certificate_that_was_named_is_asked_to_go(annotations: Any, asked: bool) -> None:
-    secret = whole(annotations)
+    secret = a_complete_secret(annotations)
 
     assert asked_for(secret, stored_pair(secret)[1]) is asked
     assert not asked_for(None, None)
@@ -63,7 +63,7 @@ def test_only_the_certificate_that_was_named_is_asked_to_go(annotations: Any, as
 
 
 def test_nothing_of_a_key_shows_in_what_is_read() -> None:
-    secret = whole()
+    secret = a_complete_secret()
     pair, _ = stored_pair(secret)
 
     assert isinstance(pair, Pair)

@@ -22,8 +22,8 @@ def logs_in(folder: Path) -> str:
     return "".join(path.read_text() for path in folder.glob("*.log"))
 
 
-async def another_leaf(traffic: Traffic, *, seen: int) -> None:
-    await until_true(lambda: len(traffic.leaves) > seen, what="a new leaf met by the traffic")
+async def another_leaf(traffic: Traffic, *, known: int) -> None:
+    await until_true(lambda: len(traffic.leaves) > known, what="a new leaf met by the traffic")
 
 
 @pytest.mark.slow
@@ -45,10 +45,10 @@ async def test_authority_and_leaf_are_rotated_twice_under_traffic_without_one_fa
         async with flowing(traffic, kube):
             for words in (["--ca"], [], ["--ca"], []):
                 argv = ["rotate", *words, "--timeout-s=60", f"--kubeconfig={kubeconfig}"]
-                seen = len(traffic.leaves)
+                known = len(traffic.leaves)
                 assert await asyncio.to_thread(fracgpu_certs, argv) == 0
                 # The command returns when the replicas serve it; the load sees it a little later.
-                await another_leaf(traffic, seen=seen)
+                await another_leaf(traffic, known=known)
 
     with capsys.disabled():
         sys.stdout.write(f"\n{traffic.figures}\n")

@@ -29,7 +29,7 @@ from tests.support.explaining import NOON
 from tests.support.gpu import a_gpu_pod, a_sharing_node
 
 
-def seen(node: dict[str, Any]) -> Any:
+def observed_node(node: dict[str, Any]) -> Any:
     return observe_node(json.dumps(node).encode())
 
 
@@ -47,7 +47,7 @@ def test_gates_taints_and_cordons_are_read() -> None:
         ],
     }
     pod = subject(a_gpu_pod("p", schedulingGates=[{"name": "quota"}]))
-    observed = ObservedCluster(pods=(pod,), nodes=(seen(node),))
+    observed = ObservedCluster(pods=(pod,), nodes=(observed_node(node),))
 
     state = cluster_state_of(
         observed, pod, schedulers=[names.SCHEDULER_NAME], strategy=Strategy.PACK, now=NOON
@@ -66,7 +66,7 @@ def test_what_others_request_besides_cards_is_counted_on_their_node() -> None:
     asking["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "1"
     pods = (subject(hungry), subject(asking))
     observed = ObservedCluster(
-        pods=pods, nodes=(seen(a_sharing_node("n")), seen(a_sharing_node("m")))
+        pods=pods, nodes=(observed_node(a_sharing_node("n")), observed_node(a_sharing_node("m")))
     )
 
     state = cluster_state_of(observed, pods[1], schedulers=[], strategy=Strategy.PACK, now=NOON)
@@ -79,7 +79,9 @@ def test_the_ledger_is_folded_as_in_the_scheduler() -> None:
     held = a_gpu_pod("p", nodeName="n", annotations={names.ASSIGNMENT: _on("GPU-n-1", 700)})
     held["metadata"]["uid"] = "u1"
 
-    snapshot = snapshot_of([subject(held).info], [seen(a_sharing_node("n")).cards], now=NOON)
+    snapshot = snapshot_of(
+        [subject(held).info], [observed_node(a_sharing_node("n")).cards], now=NOON
+    )
 
     assert [card.held_mib for card in snapshot.nodes["n"].cards.values()] == [0, 700, 0, 0]
 

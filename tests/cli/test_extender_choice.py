@@ -160,22 +160,22 @@ async def test_explain_names_the_card_that_the_extender_then_chooses(strategy: S
     first = 12 * list(Strategy).index(strategy)  # other clusters for each strategy
     for seed in range(first, first + 12):
         cluster = a_cluster(seed)
-        told = explained(cluster, strategy)
+        explanation = explained(cluster, strategy)
         core = extender_over(cluster, strategy)
         await WorkloadLearner(core.least_waste).once()
         view = read_subject(json.dumps(cluster.waits).encode()).info
         node = core.best_node(view, [listed["metadata"]["name"] for listed in cluster.nodes])
 
-        assert (told.verdict is PodVerdict.FITS) == (node is not None), seed
+        assert (explanation.verdict is PodVerdict.FITS) == (node is not None), seed
         if node is None:
             continue
         fitted += 1
         answer = core.cards_on(view, node)
         assert isinstance(answer, Placement)
         cards = sorted(int(slice_.card.rpartition("-")[2]) for slice_ in answer.assignment["train"])
-        assert (told.choice.node, told.choice.cards) == (node, tuple(cards)), seed
+        assert (explanation.choice.node, explanation.choice.cards) == (node, tuple(cards)), seed
         # On every other node too, the cards that a Binding to it would name.
-        for other in told.nodes:
+        for other in explanation.nodes:
             bound = core.cards_on(view, other.node)
             assert isinstance(bound, Placement) == other.fits
             if isinstance(bound, Placement):
@@ -198,10 +198,12 @@ def test_a_pod_that_has_its_cards_is_not_offered_to_the_extender_again() -> None
     cluster = a_cluster(3)
     running = cluster.pods[0]
 
-    told = explained(replace(cluster, waits=running, pods=cluster.pods[1:]), Strategy.LEAST_WASTE)
+    explanation = explained(
+        replace(cluster, waits=running, pods=cluster.pods[1:]), Strategy.LEAST_WASTE
+    )
 
-    assert told.verdict is PodVerdict.RUNS
-    assert told.choice.node == ""
+    assert explanation.verdict is PodVerdict.RUNS
+    assert explanation.choice.node == ""
 
 
 async def with_config(kube: KubeClient, data: Json) -> ClusterStrategy:

@@ -39,11 +39,11 @@ async def cluster(clock: VirtualClock) -> AsyncIterator[SurgeCluster]:
 
 async def uninstall(kube: KubeClient) -> list[str]:
     """Remove everything; returns what was told."""
-    told: list[str] = []
-    removal = Removal(kube, SystemClock(), on_progress=told.append, limit_s=3)
+    lines: list[str] = []
+    removal = Removal(kube, SystemClock(), on_progress=lines.append, limit_s=3)
     left = await removal.run(await make_plan(kube))
     assert not left.moved
-    return told
+    return lines
 
 
 async def two_owned(cluster: SurgeCluster) -> bool:
@@ -66,10 +66,10 @@ async def test_an_uninstallation_amid_a_surge_gives_the_released_pod_back_to_its
         assert cluster.rig.record().phase is MovePhase.REPLACEMENT_READY
 
     plan = await make_plan(cluster.kube)
-    told = await uninstall(cluster.kube)
+    lines = await uninstall(cluster.kube)
 
     assert list(plan.moved) == [f"{NAMESPACE}/pod-a"]
-    assert f"pod {NAMESPACE}/pod-a: given back to its ReplicaSet" in told
+    assert f"pod {NAMESPACE}/pod-a: given back to its ReplicaSet" in lines
     await until(lambda: two_owned(cluster), what="the ReplicaSet has its two pods")
     assert (await cluster.pod("pod-a")).owner is not None
     assert replacement not in [
@@ -100,11 +100,11 @@ async def test_the_mark_of_a_replacement_that_was_to_be_deleted_goes_too_and_nob
 async def test_a_released_pod_whose_replicaset_is_gone_is_named(cluster: SurgeCluster) -> None:
     await cluster.surge()
     await cluster.kube.delete(REPLICASETS, OWNER, namespace=NAMESPACE)
-    told: list[str] = []
+    lines: list[str] = []
 
-    assert await give_back(cluster.kube, on_progress=told.append) == []
+    assert await give_back(cluster.kube, on_progress=lines.append) == []
 
-    assert told == [
+    assert lines == [
         f"pod {NAMESPACE}/pod-a: its ReplicaSet is gone; delete the pod if nobody needs it"
     ]
 

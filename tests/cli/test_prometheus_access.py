@@ -130,11 +130,11 @@ async def test_a_service_that_cannot_be_asked_is_reached_by_the_command_that_is_
         body = {"kind": "Status", "message": "cannot get resource services/proxy", "code": 403}
         return web.json_response(body, status=403)
 
-    with pytest.raises(QueryFailed) as told:
+    with pytest.raises(QueryFailed) as raised:
         await proxied_query(handler)
 
-    assert "cannot get resource services/proxy" in str(told.value)
-    assert f"{FORWARD}, and --prometheus-url http://localhost:9090" in str(told.value)
+    assert "cannot get resource services/proxy" in str(raised.value)
+    assert f"{FORWARD}, and --prometheus-url http://localhost:9090" in str(raised.value)
 
 
 @pytest.mark.parametrize(

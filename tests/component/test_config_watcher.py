@@ -68,7 +68,7 @@ def _line(what: str, found: object) -> bytes:
     return json.dumps({"type": what, "object": found}).encode()
 
 
-def _whole(text: str) -> int:
+def _integer(text: str) -> int:
     if not text.isdecimal():
         raise ValueError(f"{text!r} is no whole number")
     return int(text)
@@ -96,7 +96,7 @@ async def following(
         name="settings",
         namespace="here",
         key="limit",
-        parse=_whole,
+        parse=_integer,
         default=7,
         on_change=calls.values.append,
         on_refused=calls.refusals.append,

@@ -108,8 +108,8 @@ TO_N1: Json = {"target": {"apiVersion": "v1", "kind": "Node", "name": "n1"}}
 
 def to_n1(pod: Json, **metadata: Any) -> Json:
     """Return a Binding of exactly this version of *pod* to the node n1."""
-    seen = {key: pod["metadata"][key] for key in ("uid", "resourceVersion")}
-    return {"metadata": seen | metadata, **TO_N1}
+    observed = {key: pod["metadata"][key] for key in ("uid", "resourceVersion")}
+    return {"metadata": observed | metadata, **TO_N1}
 
 
 async def budget_status(
@@ -356,7 +356,7 @@ async def take(
     return found
 
 
-def told(events: list[WatchEvent]) -> list[tuple[str, str]]:
+def described(events: list[WatchEvent]) -> list[tuple[str, str]]:
     return [(one.type.value, one.metadata.name) for one in events if one.metadata is not None]
 
 
@@ -376,7 +376,12 @@ async def test_a_watch_tells_what_happened_since_the_list_in_order(
     selected = Selection(kind=CONFIGMAPS, namespace=namespace)
     events = await take(client, selected, since=since, count=4)
 
-    assert told(events) == [("ADDED", "a"), ("MODIFIED", "a"), ("ADDED", "b"), ("DELETED", "a")]
+    assert described(events) == [
+        ("ADDED", "a"),
+        ("MODIFIED", "a"),
+        ("ADDED", "b"),
+        ("DELETED", "a"),
+    ]
     versions = [int(event.resource_version) for event in events]
     assert versions == sorted(set(versions))
 
@@ -392,7 +397,7 @@ async def test_a_watch_tells_what_happens_while_it_is_open(
         await client.create(CONFIGMAPS, a_config("a"), namespace=namespace)
         await client.delete(CONFIGMAPS, "a", namespace=namespace)
 
-    assert told(watching.result()) == [("ADDED", "a"), ("DELETED", "a")]
+    assert described(watching.result()) == [("ADDED", "a"), ("DELETED", "a")]
 
 
 async def test_a_watch_goes_on_from_the_last_event_seen(client: KubeClient, namespace: str) -> None:
@@ -404,8 +409,8 @@ async def test_a_watch_goes_on_from_the_last_event_seen(client: KubeClient, name
 
     rest = await take(client, selected, since=first.resource_version, count=2)
 
-    assert told([first]) == [("ADDED", "a")]
-    assert told(rest) == [("ADDED", "b"), ("ADDED", "c")]
+    assert described([first]) == [("ADDED", "a")]
+    assert described(rest) == [("ADDED", "b"), ("ADDED", "c")]
 
 
 async def test_an_object_enters_and_leaves_a_watch_by_its_labels(
@@ -420,7 +425,7 @@ async def test_an_object_enters_and_leaves_a_watch_by_its_labels(
     selected = Selection(kind=CONFIGMAPS, namespace=namespace, label_selector="x=yes")
     events = await take(client, selected, since=since, count=2)
 
-    assert told(events) == [("ADDED", "a"), ("DELETED", "a")]
+    assert described(events) == [("ADDED", "a"), ("DELETED", "a")]
 
 
 async def test_a_pod_enters_the_watch_of_its_node_when_it_is_bound(
@@ -433,7 +438,7 @@ async def test_a_pod_enters_the_watch_of_its_node_when_it_is_bound(
     selected = Selection(kind=PODS, namespace=namespace, field_selector="spec.nodeName=n1")
     events = await take(client, selected, since=since, count=1)
 
-    assert told(events) == [("ADDED", "a")]
+    assert described(events) == [("ADDED", "a")]
 
 
 async def test_a_watch_ends_quietly_after_the_time_asked_for_and_bookmarks_before_that(
@@ -457,7 +462,7 @@ async def test_a_watch_ends_quietly_after_the_time_asked_for_and_bookmarks_befor
         elsewhere = a_config(f"not-in-{namespace}")
         unseen = await client.create(CONFIGMAPS, elsewhere, namespace="default")
 
-    assert told(events) == [("ADDED", "a")]
+    assert described(events) == [("ADDED", "a")]
     assert events[-1].type is EventType.BOOKMARK
     assert int(events[-1].resource_version) >= int(unseen["metadata"]["resourceVersion"])
 

@@ -58,8 +58,8 @@ class Server:
             ask.method, url, data=body, headers=headers, ssl=self.trust
         ) as response:
             text = await response.read()
-            told = response.content_type == "application/json"
-            found = decode(text) if told else text.decode()
+            is_json = response.content_type == "application/json"
+            found = decode(text) if is_json else text.decode()
             return response.status, found, response.headers.get("Retry-After")
 
 
@@ -128,9 +128,9 @@ async def test_the_simulator_answers_as_a_real_server_did(asks: str) -> None:
     async with ApiServer.start() as api:
         ours = await answers(Server(url=api.url, headers={}, trust=True), ASKS[asks])
 
-    told = recorded(asks)
-    assert len(ours) == len(told)
-    assert [pair for pair in zip(ours, told, strict=True) if pair[0] != pair[1]] == []
+    recording = recorded(asks)
+    assert len(ours) == len(recording)
+    assert [pair for pair in zip(ours, recording, strict=True) if pair[0] != pair[1]] == []
 
 
 @pytest.mark.e2e

@@ -650,9 +650,9 @@ def test_the_secrets_that_roles_read_are_made_under_the_same_names(name: str, mo
         assert signed == {*made, f"{name}-cert-manager-ca"}
         assert set(adopted_of(settings).secrets) == made
     text = json.dumps(objects)
-    told = set(re.findall(r'"--tls-secret=([\w-]+)"', text))
+    named = set(re.findall(r'"--tls-secret=([\w-]+)"', text))
     mounted = set(re.findall(r'"secretName": "([\w-]+-client)"', text))
-    assert told | mounted == made
+    assert named | mounted == made
     readable = {
         secret
         for body in objects

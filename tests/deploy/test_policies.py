@@ -310,10 +310,10 @@ def test_only_our_scheduler_binds_with_an_assignment_and_any_other_without() -> 
 
 
 def test_a_binding_names_the_move_whose_reservation_it_takes_only_with_its_cards() -> None:
-    whole = a_binding({ASSIGNMENT: "{}", TERM: "l/1", MOVE: "m"}, assigned="true")
+    complete = a_binding({ASSIGNMENT: "{}", TERM: "l/1", MOVE: "m"}, assigned="true")
 
-    assert refusals("fracgpu-bindings", whole, sender=SCHEDULER) == []
-    assert refusals("fracgpu-bindings", whole, sender=REBALANCER) == [
+    assert refusals("fracgpu-bindings", complete, sender=SCHEDULER) == []
+    assert refusals("fracgpu-bindings", complete, sender=REBALANCER) == [
         "A Binding that carries fracgpu.io/assignment comes only from the FracGPU scheduler's "
         "service account."
     ]

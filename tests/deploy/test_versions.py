@@ -91,9 +91,9 @@ def test_what_kustomize_names_is_the_version_that_was_tested() -> None:
         if container["name"] == "kube-scheduler"
     ]
     kustomization = yaml.safe_load((ROOT / "deploy" / "kustomization.yaml").read_text())
-    (told,) = [
+    (version,) = [
         image["newTag"] for image in kustomization["images"] if image["name"] == "kube-scheduler"
     ]
 
-    assert image == f"registry.k8s.io/kube-scheduler:{told}"
-    assert told.startswith(f"v1.{NEWEST}.")
+    assert image == f"registry.k8s.io/kube-scheduler:{version}"
+    assert version.startswith(f"v1.{NEWEST}.")

@@ -28,9 +28,9 @@ WORKLOADS = entries("ValidatingWebhookConfiguration")
 
 
 def asked(entry: Json, new: Json, old: Json | None = None) -> bool:
-    seen = context({"object": new, "oldObject": old})
+    variables = context({"object": new, "oldObject": old})
     return all(
-        cel.evaluate(condition["expression"], seen) for condition in entry["matchConditions"]
+        cel.evaluate(condition["expression"], variables) for condition in entry["matchConditions"]
     )
 
 

@@ -28,7 +28,7 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.slow
 
 ROLE = "deviceplugin"
-WHOLE_MIB = 2 * 24_000  # two cards of 24,576 MiB less 500 of the driver, in whole shares
+SHARED_MIB = 2 * 24_000  # two cards of 24,576 MiB less 500 of the driver, in whole shares
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,7 +121,7 @@ async def an_agent(
             async def counted() -> bool:
                 body = await kube.get_object(NODES, node.name)
                 slots = body["status"].get("allocatable", {}).get(names.GPU_SLOT)
-                return slots == "64" and await agent.memory() == WHOLE_MIB
+                return slots == "64" and await agent.memory() == SHARED_MIB
 
             await until(counted, what="both cards are offered", limit_s=60)
             yield agent
@@ -147,7 +147,7 @@ async def test_a_figure_that_fails_takes_no_card_away_and_one_hanging_card_blind
             return (
                 [health for health, _ in found] == [Health.UNHEALTHY, Health.HEALTHY]
                 and found[0][1].startswith("it does not answer")
-                and await agent.memory() == WHOLE_MIB // 2
+                and await agent.memory() == SHARED_MIB // 2
                 and await agent.measured() == {second}
             )
 
@@ -155,7 +155,7 @@ async def test_a_figure_that_fails_takes_no_card_away_and_one_hanging_card_blind
         agent.say(**{"0__hang__nvmlDeviceGetPowerUsage": None})
 
         async def back() -> bool:
-            return await agent.memory() == WHOLE_MIB and await both()
+            return await agent.memory() == SHARED_MIB and await both()
 
         await until(back, what="both cards are offered again", limit_s=60)
         assert agent.roles.supervisor.starts(ROLE) == 1
@@ -171,12 +171,12 @@ async def test_a_driver_that_hangs_or_was_replaced_ends_the_process_and_the_next
         async def closed() -> bool:
             body = await agent.client.get_object(NODES, agent.node.name)
             health = [state for state, _ in await agent.health()]
-            told = await agent.scrape()
+            metrics = await agent.scrape()
             return (
                 health == [Health.UNHEALTHY] * 2
                 and body["status"]["allocatable"].get(names.GPU_SLOT) == "0"
                 and await agent.memory() == 0
-                and "fracgpu_deviceplugin_last_card_list_success 0.0" in told
+                and "fracgpu_deviceplugin_last_card_list_success 0.0" in metrics
             )
 
         await until(
@@ -192,7 +192,7 @@ async def test_a_driver_that_hangs_or_was_replaced_ends_the_process_and_the_next
         agent.say(hang__nvmlDeviceGetCount_v2=None)
 
         async def back() -> bool:
-            return await agent.memory() == WHOLE_MIB
+            return await agent.memory() == SHARED_MIB
 
         await until(back, what="the next process offers the cards", limit_s=60)
 

@@ -135,10 +135,10 @@ def test_every_file_that_kubectl_applies_is_there(document: str) -> None:
 
 
 def test_files_and_folders_that_kubectl_applies_are_found() -> None:
-    told = [line for name in NAMES for line in lines(name)]
+    documented = [line for name in NAMES for line in lines(name)]
 
-    assert len([line for line in told if _FOLDER.search(line)]) > 5
-    assert [line for line in told if _FILE.search(line)]
+    assert len([line for line in documented if _FOLDER.search(line)]) > 5
+    assert [line for line in documented if _FILE.search(line)]
 
 
 @pytest.mark.parametrize("document", NAMES)
@@ -222,8 +222,8 @@ def test_every_kubectl_command_exists_with_its_flags() -> None:
     }
 
     assert len(found) > 60
-    told = {(name, what) for name, words in found for what in unknown_to_kubectl(words)}
-    assert told == set()
+    unknown = {(name, what) for name, words in found for what in unknown_to_kubectl(words)}
+    assert unknown == set()
 
 
 def test_what_kubectl_does_not_know_is_told() -> None:

@@ -59,6 +59,8 @@ def test_every_metric_of_a_role_stands_on_its_page(role: str) -> None:
 
     # What every role that follows the ConfigMap has is described once, in docs/metrics.md.
     own = {name for name in names if not name.startswith("config_")}
-    told = set(re.findall(r"\w+", (ROOT / document).read_text().replace(f"fracgpu_{role}_", "")))
+    documented = set(
+        re.findall(r"\w+", (ROOT / document).read_text().replace(f"fracgpu_{role}_", ""))
+    )
     assert own
-    assert own - told == set()
+    assert own - documented == set()

@@ -65,11 +65,11 @@ async def test_certificates_are_made_injected_restored_and_agreed_on(tmp_path: P
 
 async def check_a_stale_write_is_refused(kube: KubeClient) -> None:
     store = CertStore(kube, namespace=NAMESPACE)
-    seen = await store.read(CA)
-    assert seen is not None
-    assert await store.write(CA, {**seen.data, "note": b"one"}, over=seen)
-    assert not await store.write(CA, {**seen.data, "note": b"two"}, over=seen)
-    assert not await store.write(CA, seen.data, over=None)
+    observed = await store.read(CA)
+    assert observed is not None
+    assert await store.write(CA, {**observed.data, "note": b"one"}, over=observed)
+    assert not await store.write(CA, {**observed.data, "note": b"two"}, over=observed)
+    assert not await store.write(CA, observed.data, over=None)
 
 
 async def check_a_reordered_list_is_left_alone(kube: KubeClient) -> None:

@@ -11,7 +11,7 @@ import pytest
 from cli.main import DONE
 from kube.access import connect
 from tests.support.moving import make_cluster
-from tests.support.processes import told_by
+from tests.support.processes import output_of
 from tests.support.real_apiserver import real_api_server
 from tests.support.rebalancing import COOL_CARD, HOT_CARD
 
@@ -31,7 +31,7 @@ async def run_kubectl(kubeconfig: Path, *words: str) -> tuple[int, str, str]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, error = await told_by(process, b"", limit_s=90)
+    out, error = await output_of(process, b"", limit_s=90)
     return process.returncode or 0, out.decode(), error.decode()
 
 

@@ -22,7 +22,7 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 IN_USE = "is not in use, the last good one is"
-TOLD = {
+REFUSALS = {
     "webhook": {
         f"key admission {IN_USE}: voidOther is not a key here; did you mean voidOthers?",
         "placment is not a key here; did you mean placement?; "
@@ -64,8 +64,8 @@ async def shows(roles: Roles, role: str, line: str) -> bool:
     return await to_thread(ask)
 
 
-async def told(client: KubeClient) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {role: set() for role in TOLD}
+async def reported(client: KubeClient) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {role: set() for role in REFUSALS}
     for raw in (await client.list(EVENTS, namespace=names.SYSTEM_NAMESPACE)).items:
         event = decode_object(raw)
         if event["reason"] == "ConfigRefused":
@@ -84,7 +84,7 @@ async def test_every_bad_or_misspelt_key_in_fracgpu_config_makes_an_event_and_a_
         kubectl = Kubectl.find(admin)
         await kubectl("apply", "-k", str(DEPLOY))
         async with connect(admin) as client:
-            accounts = {name: await account(api, client, name, tmp_path) for name in TOLD}
+            accounts = {name: await account(api, client, name, tmp_path) for name in REFUSALS}
             flags = {
                 "webhook": [f"--listen-port={listen[0]}"],
                 "scheduler": [f"--listen-port={listen[1]}"],
@@ -95,7 +95,7 @@ async def test_every_bad_or_misspelt_key_in_fracgpu_config_makes_an_event_and_a_
                 async def all_valid() -> bool:
                     said = [
                         await shows(roles, role, f"fracgpu_{role}_config_valid 1.0")
-                        for role in TOLD
+                        for role in REFUSALS
                     ]
                     return all(said)
 
@@ -107,9 +107,9 @@ async def test_every_bad_or_misspelt_key_in_fracgpu_config_makes_an_event_and_a_
                     namespace=names.SYSTEM_NAMESPACE,
                 )
 
-                async def all_told() -> bool:
-                    return await told(client) == TOLD
+                async def all_reported() -> bool:
+                    return await reported(client) == REFUSALS
 
-                await until(all_told, what="every mistake is told in an Event", limit_s=60)
-                for role in TOLD:
+                await until(all_reported, what="every mistake is told in an Event", limit_s=60)
+                for role in REFUSALS:
                     assert await shows(roles, role, f"fracgpu_{role}_config_valid 0.0"), role

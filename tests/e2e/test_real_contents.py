@@ -57,7 +57,9 @@ def write_driver_spec(node: RealNode) -> None:
 
 async def started(node: RealNode, card: int) -> Sight:
     """Run a pod of one container on a card; return what it saw."""
-    pod = await node.create(a_real_pod([a_container("train", mib=500, slots=1)], seen=node.seen))
+    pod = await node.create(
+        a_real_pod([a_container("train", mib=500, slots=1)], reports=node.reports)
+    )
     await node.bind(pod, train=[(node.cards[card].uuid, 500)])
     await node.wait_running([pod["metadata"]["uid"]])
     (sight,) = node.sights(pod)
@@ -73,7 +75,7 @@ async def test_the_drivers_files_come_with_the_one_card_that_was_promised() -> N
 
         card = node.cards[2].uuid
         assert sight.devices == node.expected([(card, 500)])
-        assert sight.told == ("libcuda.so.580",)
+        assert sight.from_file == ("libcuda.so.580",)
         assert sight.env["DRIVER"] == "580"
         assert sight.env[names.ENV_VISIBLE_DEVICES] == card
 

@@ -93,11 +93,11 @@ class Installation:
         findings: list[Json] = (await self.examined("--check", check, *flags))[check]["findings"]
         return findings
 
-    async def finds(self, check: str, seen: str, cure: str, *flags: str) -> None:
+    async def finds(self, check: str, observed: str, cure: str, *flags: str) -> None:
         """Assert that a check finds one thing, with these words."""
         findings = await self.found(check, *flags)
         assert len(findings) == 1, (check, findings)
-        assert seen in findings[0]["seen"], findings
+        assert observed in findings[0]["seen"], findings
         assert cure in findings[0]["cure"], findings
 
 

@@ -109,9 +109,9 @@ class Harness:
 
     async def create(self, name: str, *, mib: int = 20_000) -> PodInfo:
         await self.admin.create(PODS, a_gpu_pod(name, mib=mib))
-        return await self.seen(name)
+        return await self.pod(name)
 
-    async def seen(self, name: str) -> PodInfo:
+    async def pod(self, name: str) -> PodInfo:
         return decode_pod_info(await self.admin.get(PODS, name, namespace="default"))
 
     async def promised_mib(self) -> int:
@@ -199,7 +199,7 @@ async def test_a_binding_of_another_term_is_refused_and_one_without_an_assignmen
 
     await harness.leading("a")
     term = await harness.term()
-    pod = await harness.seen("p")
+    pod = await harness.pod("p")
     for wrong in ("x", f"{term}0", None):
         said = await refusal(harness.scheduler, order(pod, term=wrong), "p")
         assert said.startswith("Forbidden"), wrong
@@ -207,11 +207,11 @@ async def test_a_binding_of_another_term_is_refused_and_one_without_an_assignmen
     said = await refusal(harness.scheduler, order(pod, term=term, labelled=False), "p")
     assert "has the label fracgpu.io/assigned=true" in said
     assert "comes only from" in await refusal(harness.admin, order(pod, term=term), "p")
-    assert (plain.record.node, (await harness.seen("plain")).record.node) == ("", "n")
+    assert (plain.record.node, (await harness.pod("plain")).record.node) == ("", "n")
 
     await harness.scheduler.bind(order(pod, term=term), namespace="default", name="p")
 
-    assert (await harness.seen("p")).record.node == "n"
+    assert (await harness.pod("p")).record.node == "n"
 
 
 async def test_the_schedulers_account_changes_one_annotation_of_pods_and_nobody_else_does(
@@ -265,7 +265,7 @@ async def test_the_lease_and_bindings_go_before_the_other_requests_of_the_schedu
 ) -> None:
     await harness.create("first")
     leader = await harness.leading("a")
-    assert await leader.bind(harness.http, await harness.seen("first")) == ""
+    assert await leader.bind(harness.http, await harness.pod("first")) == ""
 
     text = (await harness.admin.get_path("/metrics")).decode()
     dispatched = "apiserver_flowcontrol_dispatched_requests_total"
@@ -331,7 +331,7 @@ async def test_a_held_up_binding_never_lands_and_of_many_pods_the_next_leader_ma
         await harness.create(f"waits-{number}", mib=CARD_MIB + 1)
     async with held_up(harness) as (url, late):
         a = await harness.leading("a", url=url)
-        first = await harness.seen("first")
+        first = await harness.pod("first")
         async with asyncio.TaskGroup() as group:
             group.create_task(a.bind(harness.http, first), name="the late Binding")
             async with asyncio.timeout(30):
@@ -343,7 +343,7 @@ async def test_a_held_up_binding_never_lands_and_of_many_pods_the_next_leader_ma
             a.process.kill()
 
     assert await harness.promised_mib() == 20_000
-    assert (await harness.seen("first")).record.node == ""
+    assert (await harness.pod("first")).record.node == ""
     assert [await harness.marked(name) for name in ("a", "successor")] == [102, 1]
 
 
@@ -360,7 +360,7 @@ async def test_leaders_that_change_again_and_again_with_bindings_held_up_overboo
         async with held_up(harness) as (url, late):
             old = await harness.leading(f"old-{round_}", url=url)
             heir = await harness.started(f"heir-{round_}")  # the stall has a limit of 30 s
-            first = await harness.seen("first")
+            first = await harness.pod("first")
             async with asyncio.TaskGroup() as group:
                 group.create_task(old.bind(harness.http, first), name="the late Binding")
                 async with asyncio.timeout(30):
@@ -372,7 +372,7 @@ async def test_leaders_that_change_again_and_again_with_bindings_held_up_overboo
                 old.process.kill()
             heir.process.kill()
         assert await harness.promised_mib() == 20_000
-        assert (await harness.seen("first")).record.node == ""
+        assert (await harness.pod("first")).record.node == ""
         assert await harness.marked(f"heir-{round_}") <= 1
         for name in ("first", "second"):
             await harness.admin.delete(PODS, name, namespace="default", grace_s=0)

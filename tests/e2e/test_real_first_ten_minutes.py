@@ -206,9 +206,9 @@ async def first_pod(cluster: RealCluster, steps: Steps) -> Json:
         await cluster.kubectl("apply", "-f", "-", stdin=a_pod("half", fraction="0.5"))
         pod = await cluster.wait_pod("half")
     ((assigned,),) = read_assignment(pod["metadata"]["annotations"][names.ASSIGNMENT]).values()
-    told = await cluster.kubectl("exec", "half", "--", "env")
-    assert f"{names.ENV_VISIBLE_DEVICES}={assigned.card}\n" in told
-    assert f"{names.ENV_MEM_MIB}={ALL_MIB // 4}\n" in told
+    variables = await cluster.kubectl("exec", "half", "--", "env")
+    assert f"{names.ENV_VISIBLE_DEVICES}={assigned.card}\n" in variables
+    assert f"{names.ENV_MEM_MIB}={ALL_MIB // 4}\n" in variables
     devices = await cluster.kubectl("exec", "half", "--", "sh", "-c", "echo /dev/nvidia*")
     assert devices.split() == [f"/dev/nvidia{assigned.card.rpartition('-')[2]}"]
     return pod
@@ -337,8 +337,8 @@ async def stop_sharing_and_start_again(cluster: RealCluster) -> None:
 
     await until(clean, what="the agent has cleaned up and ended", limit_s=90)
     events = [decode_object(raw) for raw in (await cluster.client.list(EVENTS)).items]
-    (told,) = [event["message"] for event in events if event["reason"] == "SharingEnded"]
-    assert "default/half" in told
+    (message,) = [event["message"] for event in events if event["reason"] == "SharingEnded"]
+    assert "default/half" in message
     await cluster.kubectl("label", "node", NODE, f"{names.SHARE_LABEL}=true")
     await wait_counted(cluster, mib=ALL_MIB)
 

@@ -159,8 +159,8 @@ async def test_the_guide_leads_to_a_pod_with_its_share(tmp_path: Path) -> None:
         await reader.follows("wait")
         (explain,) = documented(GUIDE, "explain")
         # The shell's answer is 1, because the pod does not fit.
-        told = await reader.types(f"{explain} || test $? = 1")
-        assert "half-a-card" in told
+        output = await reader.types(f"{explain} || test $? = 1")
+        assert "half-a-card" in output
         await reader.follows("make-room")
         two = await cluster.wait_pod("two-cards")
         (cards,) = read_assignment(two["metadata"]["annotations"][names.ASSIGNMENT]).values()

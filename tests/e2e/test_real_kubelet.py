@@ -52,7 +52,7 @@ async def start_at_once(node: RealNode, dice: random.Random) -> Batch:
     batch = Batch()
     for number in range(PODS_AT_ONCE):
         mib = SIZES_MIB[number % len(SIZES_MIB)]
-        body = a_real_pod([a_container("train", mib=mib, slots=1)], seen=node.seen)
+        body = a_real_pod([a_container("train", mib=mib, slots=1)], reports=node.reports)
         pod = await node.create(body)
         uid = pod["metadata"]["uid"]
         batch.pods[uid] = pod
@@ -153,7 +153,7 @@ async def replace_not_admitted(node: RealNode, batch: Batch) -> None:
         # It may have run on its card before kubelet was restarted and refused it.
         assert wrong_sights(node, batch.pods[uid], slices) == []
         await node.delete([batch.pods.pop(uid)])
-        body = a_real_pod([a_container("train", mib=slices[0][1], slots=1)], seen=node.seen)
+        body = a_real_pod([a_container("train", mib=slices[0][1], slots=1)], reports=node.reports)
         pod = await node.create(body)
         batch.pods[pod["metadata"]["uid"]] = pod
         batch.assigned[pod["metadata"]["uid"]] = slices
@@ -167,7 +167,7 @@ async def wait_running_in_the_end(node: RealNode, batch: Batch) -> None:
         return all(pods[uid].get("status", {}).get("phase") == "Running" for uid in batch.pods)
 
     await until(running, what="every pod runs, or one made in its place", limit_s=240)
-    await node.wait_told(batch.pods)
+    await node.wait_reported(batch.pods)
 
 
 async def disturb(node: RealNode, dice: random.Random, number: int) -> None:
@@ -221,12 +221,14 @@ async def test_init_containers_that_kubelet_does_not_list_get_their_own_card() -
         pods: list[tuple[Json, dict[str, Slices]]] = []
         for card in (*node.cards[:3], *node.cards[:1]):
             init = a_container("prepare", mib=500, slots=1, stay=False)
-            alone = a_real_pod([a_container("main", mib=0, slots=0)], seen=node.seen, inits=[init])
+            alone = a_real_pod(
+                [a_container("main", mib=0, slots=0)], reports=node.reports, inits=[init]
+            )
             pods.append((await node.create(alone), {"prepare": [(card.uuid, 500)]}))
         other = node.cards[3].uuid
         handed_on = a_real_pod(
             [a_container("train", mib=500, slots=1)],
-            seen=node.seen,
+            reports=node.reports,
             inits=[a_container("prepare", mib=500, slots=1, stay=False)],
         )
         both: dict[str, Slices] = {
@@ -253,7 +255,7 @@ async def test_a_runtime_without_cdi_is_found_out_and_gives_the_promised_device_
         assert [event["cdi"] for event in asked] == [False]
         batch = Batch()
         for number in range(8):
-            body = a_real_pod([a_container("train", mib=500, slots=1)], seen=node.seen)
+            body = a_real_pod([a_container("train", mib=500, slots=1)], reports=node.reports)
             pod = await node.create(body)
             uid = pod["metadata"]["uid"]
             batch.pods[uid] = pod
@@ -268,5 +270,5 @@ async def test_a_runtime_without_cdi_is_found_out_and_gives_the_promised_device_
             ((card, _),) = batch.assigned[uid]
             assert sight.devices == node.expected(batch.assigned[uid])
             assert sight.env[names.ENV_VISIBLE_DEVICES] == "void"
-            assert f"{names.ENV_VISIBLE_DEVICES}={card}" in sight.told
-            assert f"{names.ENV_MEM_MIB}=500" in sight.told
+            assert f"{names.ENV_VISIBLE_DEVICES}={card}" in sight.from_file
+            assert f"{names.ENV_MEM_MIB}=500" in sight.from_file

@@ -40,7 +40,7 @@ async def test_kubelet_registers_reports_and_ends_pods_while_nobody_can_forge_ca
         # A pod that kubelet admits before the agent has registered gets no slot, nor a card.
         await node.wait_counted(slots=64, mib=2 * CARD_MIB)
         # This kubelet, and here the agent too, are administrators: the policies apply to them too.
-        body = a_real_pod([a_container("train", mib=400, slots=1)], seen=node.seen)
+        body = a_real_pod([a_container("train", mib=400, slots=1)], reports=node.reports)
         pod = await node.create(body)
         await node.bind(pod, train=[(cards[0].uuid, 400)])
         await node.wait_running([pod["metadata"]["uid"]])

@@ -27,7 +27,7 @@ OWNER: Final = {
 
 
 async def a_pod_on(node: RealNode, card: int, *, owner: Json | None = None) -> Json:
-    body = a_real_pod([a_container("train", mib=500, slots=1)], seen=node.seen)
+    body = a_real_pod([a_container("train", mib=500, slots=1)], reports=node.reports)
     if owner is not None:
         body["metadata"]["ownerReferences"] = [owner]
     pod = await node.create(body)
@@ -81,7 +81,7 @@ async def test_one_container_more_than_a_card_takes_does_not_start_on_it() -> No
 
         third = await a_pod_on(node, 0)
 
-        async def told() -> bool:
+        async def refused() -> bool:
             events = [decode_object(raw) for raw in (await node.client.list(EVENTS)).items]
             uid = third["metadata"]["uid"]
             said = [
@@ -89,7 +89,7 @@ async def test_one_container_more_than_a_card_takes_does_not_start_on_it() -> No
             ]
             return any("together have 3 containers of 2" in message for message in said)
 
-        await until(told, what="the third container is refused and says why", limit_s=90)
+        await until(refused, what="the third container is refused and says why", limit_s=90)
         assert node.sights(third) == []
 
 

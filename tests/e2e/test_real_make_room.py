@@ -104,7 +104,7 @@ async def test_make_room_lets_a_whole_card_pod_in_on_a_fragmented_cluster(
             await until(lambda: all_done(cluster), what="its moves have ended", limit_s=60)
             for other in others:
                 await cluster.remove(other)
-            await until(cluster.whole, what="every app has its pods", limit_s=120)
+            await until(cluster.complete, what="every app has its pods", limit_s=120)
 
     assert len(cards_of(await cluster.pod("two"))) == 2
     for app in APPS:

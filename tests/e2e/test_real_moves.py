@@ -59,7 +59,7 @@ class Cluster:
         self.ready: set[str] = set()
         self.fewest_ready: int | None = None
 
-    def seen(self, change: Change[PodInfo]) -> None:
+    def on_change(self, change: Change[PodInfo]) -> None:
         """Count the Deployment's Ready pods after every change, in the order of the changes."""
         pod = change.object
         if pod.labels.get("app") != "web":
@@ -143,7 +143,9 @@ async def a_cluster(workdir: Path) -> AsyncIterator[Cluster]:
     async with real_scheduler(workdir, nodes, controllers=True) as harness:
         await harness.client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
         cluster = Cluster(harness.client)
-        informer = Informer(harness.client, PODS, decode=decode_pod_info, on_change=cluster.seen)
+        informer = Informer(
+            harness.client, PODS, decode=decode_pod_info, on_change=cluster.on_change
+        )
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(play_kubelets(harness.client, cluster.running)),

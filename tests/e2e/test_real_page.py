@@ -117,16 +117,16 @@ def a_cluster() -> PageCluster:
 async def test_every_card_has_a_name_that_says_all_that_its_tile_shows(chromium: str) -> None:
     async with serving(a_cluster()) as page, looking_at(page, chromium) as tab:
         await tab.wait_for(f"{_TILES}.length === 8")
-        seen = await tab.accessible()
+        accessible = await tab.accessible()
         problems = await tab.evaluate(_UNNAMED)
 
-    cards = [name for role, name in seen if role == "button" and name.startswith("Card ")]
+    cards = [name for role, name in accessible if role == "button" and name.startswith("Card ")]
     assert len(cards) == 8
     assert cards[0].startswith("Card 0 of gpu-1, NVIDIA A30; hot, 93 % busy, reported ")
     assert cards[0].endswith("; 11.7 of 23.4 GiB taken by 1 pod")
     assert cards[4] == "Card 0 of gpu-2, NVIDIA A30; heat unknown; 0 of 46.9 GiB taken by 0 pods"
-    assert ("heading", "gpu-2") in seen
-    assert ("navigation", "Views") in seen
+    assert ("heading", "gpu-2") in accessible
+    assert ("navigation", "Views") in accessible
     assert problems == []
 
 

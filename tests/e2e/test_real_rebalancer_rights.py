@@ -77,7 +77,7 @@ async def lead(client: KubeClient) -> None:
 
 async def follow_config(admin: KubeClient, client: KubeClient) -> None:
     """See an edit of the ConfigMap."""
-    seen: list[str] = []
+    changes: list[str] = []
     watcher = ConfigWatcher(
         client,
         name=names.CONFIG_MAP,
@@ -85,7 +85,7 @@ async def follow_config(admin: KubeClient, client: KubeClient) -> None:
         key="rebalancer",
         parse=str,
         default="",
-        on_change=seen.append,
+        on_change=changes.append,
     )
     async with running(watcher.run):
         await watcher.wait_synced()
@@ -93,7 +93,7 @@ async def follow_config(admin: KubeClient, client: KubeClient) -> None:
         await admin.create(CONFIGMAPS, body, namespace=SYSTEM)
 
         async def edited() -> bool:
-            return bool(seen)
+            return bool(changes)
 
         await until(edited, what="the edit is seen", limit_s=30)
 

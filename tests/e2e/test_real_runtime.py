@@ -24,7 +24,7 @@ CARD_MIB: Final = 24_000
 
 
 async def a_pod_on(node: RealNode, card: CardUuid) -> Json:
-    body = a_real_pod([a_container("train", mib=500, slots=1)], seen=node.seen)
+    body = a_real_pod([a_container("train", mib=500, slots=1)], reports=node.reports)
     pod = await node.create(body)
     await node.bind(pod, train=[(card, 500)])
     return pod
@@ -103,7 +103,7 @@ async def test_a_spec_that_the_runtime_still_remembers_starts_no_container() -> 
         await node.delete([first])
         await node.wait_gone([first])
 
-        body = a_real_pod([a_container("train", mib=720, slots=1)], seen=node.seen)
+        body = a_real_pod([a_container("train", mib=720, slots=1)], reports=node.reports)
         second = await node.create(body)
         await node.bind(second, train=[(cards[0].uuid, 720)])
 
@@ -150,8 +150,8 @@ async def test_the_audit_finds_a_container_that_runs_without_its_card() -> None:
         await node.wait_running([pod["metadata"]["uid"]])
         assert [sight.devices for sight in node.sights(pod)] == [{}]
 
-        async def found() -> bool:
-            told = [event for event in node.log_events() if event["event"] == "disagreement_found"]
-            return Disagreement.CARD_MISSING.value in {event["kind"] for event in told}
+        async def is_found() -> bool:
+            found = [event for event in node.log_events() if event["event"] == "disagreement_found"]
+            return Disagreement.CARD_MISSING.value in {event["kind"] for event in found}
 
-        await until(found, what="the audit finds the container without its card", limit_s=60)
+        await until(is_found, what="the audit finds the container without its card", limit_s=60)

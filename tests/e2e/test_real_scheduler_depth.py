@@ -62,11 +62,11 @@ async def test_five_hundred_pods_on_fifty_nodes_although_the_leader_is_killed(
         await assert_no_drift(harness)
 
 
-@pytest.mark.parametrize("whole_nodes", [False, True], ids=["names", "nodes"])
+@pytest.mark.parametrize("send_nodes", [False, True], ids=["names", "nodes"])
 async def test_preemption_frees_one_card_and_not_a_sum_over_cards(
-    tmp_path: Path, whole_nodes: bool
+    tmp_path: Path, send_nodes: bool
 ) -> None:
-    async with real_scheduler(tmp_path, some_nodes(1), whole_nodes=whole_nodes) as harness:
+    async with real_scheduler(tmp_path, some_nodes(1), send_nodes=send_nodes) as harness:
         for name, value in (("low", 1), ("high", 1000)):
             await harness.client.create(
                 PRIORITY_CLASSES, {"metadata": {"name": name}, "value": value}

@@ -82,4 +82,4 @@ async def test_a_new_authority_an_update_and_the_loss_of_the_leader_never_stop_p
     assert len(after_rotation - before) == 2
     assert len(started - after_rotation) == 2
     # Never two endpoints.
-    assert max(map(len, harness.pods.proxy.seen)) == 1
+    assert max(map(len, harness.pods.proxy.announced)) == 1

@@ -28,7 +28,7 @@ async def a_pod(node: RealNode, *, mib: int, slow_to_end: bool = False) -> Json:
     container = a_container("train", mib=mib, slots=1)
     if slow_to_end:
         container["command"][-1] = container["command"][-1].replace('trap "exit 0"', 'trap ""')
-    body = a_real_pod([container], seen=node.seen)
+    body = a_real_pod([container], reports=node.reports)
     if slow_to_end:
         body["spec"]["terminationGracePeriodSeconds"] = SLOW_END_S
     return await node.create(body)

@@ -9,7 +9,7 @@ import pytest
 
 from fracgpu import names
 from kube.kinds import DEPLOYMENTS
-from tests.support.processes import told_by
+from tests.support.processes import output_of
 from tests.support.real_moves import MovingCluster, a_moving_cluster, a_workload
 from tests.support.waiting import until
 
@@ -33,9 +33,9 @@ async def test_uninstalled_amid_a_surge_the_released_pod_is_its_replicasets_agai
         assert await rebalancer.process.wait_end() == -signal.SIGKILL
         assert await released(cluster, app) == [victim.record.name]
 
-        told = await uninstall(tmp_path / "admin.kubeconfig")
+        lines = await uninstall(tmp_path / "admin.kubeconfig")
 
-        assert f"pod {victim.record.key}: given back to its ReplicaSet" in told
+        assert f"pod {victim.record.key}: given back to its ReplicaSet" in lines
         await until(lambda: alone(cluster, app), what="one pod is left, with its owner", limit_s=60)
         (pod,) = await cluster.pods(app)
         assert pod.record.uid == victim.record.uid
@@ -64,5 +64,5 @@ async def uninstall(kubeconfig: Path) -> str:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    out, _ = await told_by(process, limit_s=120)
+    out, _ = await output_of(process, limit_s=120)
     return out.decode()

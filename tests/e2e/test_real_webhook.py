@@ -198,7 +198,7 @@ async def test_an_alert_tells_of_calls_that_kube_apiserver_could_not_make(
         tmp_path / "prometheus", {}, scrape_configs=[job], rule_files=[RULES]
     ) as prometheus:
 
-        async def told() -> bool:
+        async def fires() -> bool:
             alerts = (await prometheus.get("/api/v1/alerts"))["data"]["alerts"]
             fails = [it for it in alerts if it["labels"]["alertname"] == "FracGPUWebhookFails"]
             found = {(it["labels"]["name"], it["state"], float(it["value"])) for it in fails}
@@ -207,7 +207,7 @@ async def test_an_alert_tells_of_calls_that_kube_apiserver_could_not_make(
                 ("hints.pods.fracgpu.io", "firing", 4.0),
             }
 
-        await until(told, what="the alert fires for both, and not for refusals", limit_s=60)
+        await until(fires, what="the alert fires for both, and not for refusals", limit_s=60)
 
 
 HINT = (
@@ -236,8 +236,8 @@ async def test_another_systems_pod_gets_a_hint_and_where_it_is_wanted_a_card(
 
         async def taken_over() -> bool:
             pod = named(spoken, "probe")
-            seen: dict[str, Any] = await harness.client.create(PODS, pod, dry_run=True)
-            return names.GRANTED in seen["metadata"].get("annotations", {})
+            created: dict[str, Any] = await harness.client.create(PODS, pod, dry_run=True)
+            return names.GRANTED in created["metadata"].get("annotations", {})
 
         await until(taken_over, what="the label turns the dialect on")
         await kubectl("create", "-f-", stdin=named(spoken, "spoken"))

@@ -47,8 +47,8 @@ def admission_configuration(folder: Path, *, server: str) -> tuple[Path, Path]:
         {"name": name, "configuration": plugin}
         for name in ("MutatingAdmissionWebhook", "ValidatingAdmissionWebhook")
     ]
-    whole = {"apiVersion": version, "kind": "AdmissionConfiguration", "plugins": plugins}
-    (folder / "admission.yaml").write_text(json.dumps(whole))  # JSON is YAML
+    configuration = {"apiVersion": version, "kind": "AdmissionConfiguration", "plugins": plugins}
+    (folder / "admission.yaml").write_text(json.dumps(configuration))  # JSON is YAML
     return folder / "admission.yaml", folder / "authority.crt"
 
 

@@ -50,28 +50,28 @@ def test_every_amount_survives_the_api_servers_own_spelling(mib: int) -> None:
     assert parse_mib(canonical(str(mib)), field="F") == mib
 
 
-WHOLE = "whole MiB above 0, e.g. '512'"
+WANTED = "whole MiB above 0, e.g. '512'"
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", WHOLE),
-        ("0", WHOLE),
-        ("0k", WHOLE),
-        ("-1", WHOLE),
-        ("+1", WHOLE),
-        ("1.0", WHOLE),
-        ("500m", WHOLE),
-        ("1e3", WHOLE),
-        ("NaN", WHOLE),
-        (" 1", WHOLE),
-        ("1\n", WHOLE),
-        ("٣", WHOLE),
-        ("8Gi", f"{WHOLE}; the resource counts MiB, so write '8192'"),
-        ("1.5Gi", f"{WHOLE}; the resource counts MiB, so write '1536'"),
-        ("0Gi", WHOLE),
-        ("99999Ti", WHOLE),
+        ("", WANTED),
+        ("0", WANTED),
+        ("0k", WANTED),
+        ("-1", WANTED),
+        ("+1", WANTED),
+        ("1.0", WANTED),
+        ("500m", WANTED),
+        ("1e3", WANTED),
+        ("NaN", WANTED),
+        (" 1", WANTED),
+        ("1\n", WANTED),
+        ("٣", WANTED),
+        ("8Gi", f"{WANTED}; the resource counts MiB, so write '8192'"),
+        ("1.5Gi", f"{WANTED}; the resource counts MiB, so write '1536'"),
+        ("0Gi", WANTED),
+        ("99999Ti", WANTED),
         (
             "8589934592",
             "at most 16777216 MiB; the number looks like bytes, but the resource counts MiB",

@@ -42,13 +42,13 @@ class Rig:
     changes: list[Change[str]] = field(default_factory=list)
 
     @property
-    def told(self) -> list[tuple[str, str, str]]:
+    def reported(self) -> list[tuple[str, str, str]]:
         return [(one.type.value, one.key.name, one.object) for one in self.changes]
 
     async def tells(self, count: int) -> list[tuple[str, str, str]]:
         """Wait for *count* changes in all and return them."""
         await until_true(lambda: len(self.changes) >= count, what=f"{count} changes")
-        return self.told
+        return self.reported
 
     async def watching(self) -> None:
         await until_true(lambda: self.collection.open_watches == 1, what="an open watch")
@@ -89,7 +89,7 @@ async def rig() -> AsyncIterator[Rig]:
 
 async def test_the_first_list_is_told_as_added() -> None:
     async with following("a", "b") as rig:
-        assert rig.told == [("ADDED", "a", "old"), ("ADDED", "b", "old")]
+        assert rig.reported == [("ADDED", "a", "old"), ("ADDED", "b", "old")]
         assert rig.informer.synced
         assert rig.informer.get("ml", "a") == "old"
         assert rig.informer.get("ml", "nobody") is None
@@ -117,8 +117,8 @@ async def test_a_run_that_lists_again_is_synced_anew_and_tells_only_what_differs
                 assert not informer.synced
                 assert informer.get("ml", "a") == "old"
 
-        told = [(one.type.value, one.key.name, one.object) for one in changes]
-        assert told == [("ADDED", "b", "new"), ("DELETED", "a", "old")]
+        reported = [(one.type.value, one.key.name, one.object) for one in changes]
+        assert reported == [("ADDED", "b", "new"), ("DELETED", "a", "old")]
 
 
 async def test_every_change_is_told_once_and_is_already_in_the_copy(rig: Rig) -> None:
@@ -145,7 +145,7 @@ async def test_a_change_carries_the_uid_and_version_of_its_object(rig: Rig) -> N
 async def test_a_watch_that_ended_goes_on_where_it_was_without_a_list(rig: Rig) -> None:
     rig.collection.put("a", "1")
     await rig.tells(2)
-    seen = rig.collection.version
+    version = rig.collection.version
     rig.collection.cut()
     rig.collection.put("a", "2")
 
@@ -155,7 +155,7 @@ async def test_a_watch_that_ended_goes_on_where_it_was_without_a_list(rig: Rig) 
         ("MODIFIED", "a", "2"),
     ]
     assert rig.collection.lists == 1
-    assert rig.collection.watches[1] == seen
+    assert rig.collection.watches[1] == version
 
 
 async def test_a_bookmark_moves_the_place_to_go_on_from(rig: Rig) -> None:
@@ -271,7 +271,7 @@ async def test_an_object_that_cannot_be_decoded_is_dropped_loudly_and_the_rest_g
         rig.collection.put("b", "good")
         await rig.tells(2)
 
-    assert rig.told == [("ADDED", "a", "old"), ("ADDED", "b", "good")]
+    assert rig.reported == [("ADDED", "a", "old"), ("ADDED", "b", "good")]
     assert rig.informer.get("ml", "a") == "old"
     assert rig.informer.dropped == 1
     (line,) = [one for one in logs if one["event"] == "object_dropped"]
@@ -292,7 +292,7 @@ async def test_a_kube_decode_error_is_dropped_like_any_other() -> None:
         return value_of(body)
 
     async with following("a", "b", "c", decode=picky) as rig:
-        assert rig.told == [("ADDED", "a", "old"), ("ADDED", "c", "old")]
+        assert rig.reported == [("ADDED", "a", "old"), ("ADDED", "c", "old")]
         assert rig.informer.dropped == 1
 
 
@@ -587,9 +587,9 @@ async def test_a_watch_asks_for_bookmarks_an_end_and_what_is_selected() -> None:
 
 
 async def test_a_line_the_server_did_not_finish_is_not_an_event() -> None:
-    whole, part = a_pod_line("ADDED", "a", 42), a_pod_line("ADDED", "b", 43)[:-10]
+    complete, part = a_pod_line("ADDED", "a", 42), a_pod_line("ADDED", "b", 43)[:-10]
 
-    events = await collect(streaming(whole, part))
+    events = await collect(streaming(complete, part))
 
     assert [event.resource_version for event in events] == ["42"]
 

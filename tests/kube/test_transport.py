@@ -216,7 +216,7 @@ def test_a_watch_over_tls_that_is_given_up_leaves_nothing_open_when_the_loop_end
     tmp_path: Path,
 ) -> None:
     """The server answers no end of TLS: whoever waits for that keeps the connection."""
-    ca, seen = a_ca(), threading.Event()
+    ca, checked = a_ca(), threading.Event()
     (tmp_path / "ca.crt").write_bytes(ca.cert_pem)
     leaf = a_leaf(ca)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -227,7 +227,7 @@ def test_a_watch_over_tls_that_is_given_up_leaves_nothing_open_when_the_loop_end
         with listener.accept()[0] as raw, context.wrap_socket(raw, server_side=True) as connection:
             connection.recv(10_000)
             connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n3\r\n{}\n\r\n")
-            seen.wait()
+            checked.wait()
 
     async def watch(url: str) -> None:
         async with connect_to(url, ca_file=tmp_path / "ca.crt") as client:
@@ -238,14 +238,14 @@ def test_a_watch_over_tls_that_is_given_up_leaves_nothing_open_when_the_loop_end
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = threading.Thread(target=serve, args=(listener,))
         server.start()
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             asyncio.run(watch(f"https://127.0.0.1:{listener.getsockname()[1]}"))
             gc.collect()
-        seen.set()
+        checked.set()
         server.join()
 
-    assert [str(one.message) for one in told] == []
+    assert [str(one.message) for one in warned] == []
 
 
 async def test_a_line_without_end_is_given_up() -> None:

@@ -57,13 +57,13 @@ def test_another_loop_measures_nothing() -> None:
 def test_a_pause_is_reported_for_one_period_and_forgotten_after_two(
     noted: list[tuple[float, float]],
 ) -> None:
-    pauses, now_s, seen = LongestPause(60.0), 0.0, []
+    pauses, now_s, observed = LongestPause(60.0), 0.0, []
     for pause_s, after_s in noted:
         now_s += after_s
         pauses.note(pause_s, now_s=now_s)
-        seen.append((now_s, pause_s))
+        observed.append((now_s, pause_s))
 
         found = pauses.longest_s(now_s=now_s)
 
-        assert found >= max(pause for at_s, pause in seen if now_s - at_s <= 60.0)
-        assert found <= max(pause for at_s, pause in seen if now_s - at_s < 120.0)
+        assert found >= max(pause for at_s, pause in observed if now_s - at_s <= 60.0)
+        assert found <= max(pause for at_s, pause in observed if now_s - at_s < 120.0)

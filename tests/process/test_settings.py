@@ -88,12 +88,12 @@ def test_an_empty_text_is_none_where_none_is_allowed() -> None:
 
 
 def test_all_mistakes_are_told_at_once() -> None:
-    told = mistakes(
+    message = mistakes(
         "--listen-prot", "1", "--busy-ratio=1.5", "--log-level=loud",
         LISTEN_PORT="many", DRY_RUN="maybe", BUZY_RATIO="1",
     )  # fmt: skip
 
-    assert told == (
+    assert message == (
         "--listen-prot is not a flag here; did you mean --listen-port?",
         "1 is not a flag here; see --help",
         "FRACGPU_SHOP_BUZY_RATIO is not a setting; did you mean FRACGPU_SHOP_BUSY_RATIO?",

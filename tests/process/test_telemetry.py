@@ -233,19 +233,19 @@ async def test_prepared_metrics_are_served_as_they_were_written_while_they_hold(
     gauge = Gauge("fracgpu_test_cards", "Cards.", registry=prepared.registry)
     gauge.set(1)
     async with telemetry_with(prepared) as url:
-        seen = []
+        found = []
         _, _, text = await get(f"{url}/metrics")
-        seen.append("fracgpu_test_cards 1.0" in text)
+        found.append("fracgpu_test_cards 1.0" in text)
         prepared.prepare(lambda: holds)
         gauge.set(2)
         _, _, text = await get(f"{url}/metrics")
-        seen.append("fracgpu_test_cards 1.0" in text)
+        found.append("fracgpu_test_cards 1.0" in text)
         holds = False
         _, _, text = await get(f"{url}/metrics")
-        seen.append("fracgpu_test_cards 2.0" in text)
+        found.append("fracgpu_test_cards 2.0" in text)
         assert "fracgpu_test_turns_total 3.0" in text
 
-    assert seen == [True, True, True]
+    assert found == [True, True, True]
 
 
 async def test_prepared_metrics_and_the_others_are_one_open_metrics_text() -> None:

@@ -421,12 +421,12 @@ async def test_a_card_is_avoided_before_it_is_closed_and_closed_before_anything_
     assert (rig.figure("avoided_cards"), rig.figure("cordoned_cards")) == (1, 0)
 
     rig.usage.readings[HOT_CARD] = hot
-    seen = await rig.tick_until_disturbed(kube)
+    history = await rig.tick_until_disturbed(kube)
 
     avoided, closed = CordonEffect.PREFER_NO_SCHEDULE, CordonEffect.NO_SCHEDULE
-    assert seen[0] == (avoided, [])
-    first = next(at for at, (effect, _) in enumerate(seen) if effect is closed)
-    assert seen[:first] == [(avoided, [])] * first  # no Move, however early
-    assert seen[first] == (closed, [MovePhase.PLANNED])
-    assert {effect for effect, _ in seen[first:]} == {closed}
-    assert seen[-1][1] == [MovePhase.SURGING]
+    assert history[0] == (avoided, [])
+    first = next(at for at, (effect, _) in enumerate(history) if effect is closed)
+    assert history[:first] == [(avoided, [])] * first  # no Move, however early
+    assert history[first] == (closed, [MovePhase.PLANNED])
+    assert {effect for effect, _ in history[first:]} == {closed}
+    assert history[-1][1] == [MovePhase.SURGING]

@@ -142,10 +142,10 @@ async def test_each_ending_is_counted_and_only_bad_news_is_an_event() -> None:
     for ending in Ending:
         labels = dict(zip(("mode", "result", "reason"), move_labels("surge", ending), strict=True))
         assert registry.get_sample_value("fracgpu_rebalancer_moves_total", labels) == 1
-    told = {(reason, note) for _, reason, note, _ in written.events}
+    reported = {(reason, note) for _, reason, note, _ in written.events}
     quiet = {Ending.RELIEVED, Ending.UNVERIFIED, Ending.DRY_RUN, Ending.USELESS}
     move = "moving pod ml/pod-x off card n1/0"
-    assert told == {("MoveIneffective", f"{move} relieved nothing: why")} | {
+    assert reported == {("MoveIneffective", f"{move} relieved nothing: why")} | {
         ("MoveAborted", f"{move} was given up ({ending.value}): why")
         for ending in Ending
         if ending not in quiet
@@ -225,10 +225,10 @@ async def test_whoever_is_not_the_leader_any_more_tells_nothing() -> None:
     events = GuardedEvents(written, guard=guard)
     reporter = EventReporter(events, RebalancerMetrics(CollectorRegistry()), namespace="sys")
     await reporter.surge_started(RECORD)
-    told = len(written.events)
+    count = len(written.events)
 
     may_write = False
     with pytest.raises(PermissionError):
         await reporter.replacement_ready(RECORD)
 
-    assert len(written.events) == told > 0
+    assert len(written.events) == count > 0

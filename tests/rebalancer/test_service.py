@@ -120,9 +120,9 @@ async def _answers(role: Role) -> bool:
         return False
 
 
-async def is_ready(role: Role, told: str = "") -> bool:
+async def is_ready(role: Role, reason: str = "") -> bool:
     status, text = await role.get("/readyz")
-    return status == 200 and told in text
+    return status == 200 and reason in text
 
 
 async def configure(kube: KubeClient, text: str) -> None:
@@ -184,8 +184,8 @@ async def test_it_follows_its_configuration_and_moves_a_pod_off_a_hot_card(
             lambda: role.shows('fracgpu_rebalancer_blind{reason="cards_partial"} 1.0'),
             what="it leads and is blind",
         )
-        told = "0 of 2 cards have trusted readings"
-        await until(lambda: is_ready(role, told), what="it is ready, and says why it is blind")
+        reason = "0 of 2 cards have trusted readings"
+        await until(lambda: is_ready(role, reason), what="it is ready, and says why it is blind")
         await until(lambda: role.shows("fracgpu_rebalancer_config_valid 1.0"), what="defaults")
 
         await configure(kube, "hotRatio: 80")
@@ -209,10 +209,10 @@ async def test_it_follows_its_configuration_and_moves_a_pod_off_a_hot_card(
         )
         assert await role.shows("fracgpu_rebalancer_misplaced_total 0.0")
 
-    seen = await events(kube)
-    assert seen.count("ConfigRefused") == 1
+    reported = await events(kube)
+    assert reported.count("ConfigRefused") == 1
     wanted = ["HotCardDetected", "MovePlanned", "Evicted", "MoveCompleted"]
-    assert [event for event in seen if event in wanted] == wanted
+    assert [event for event in reported if event in wanted] == wanted
     lease = await kube.get_object(LEASES, "fracgpu-rebalancer", namespace=names.SYSTEM_NAMESPACE)
     assert lease["spec"]["holderIdentity"] == ""  # given back at the orderly stop
 

@@ -19,7 +19,7 @@ from process.clock import SystemClock
 from simulator.cards.processes import ProcessFolder, SimulatedProcess
 from simulator.demo.rig import Rig, RigSettings, open_rig
 from simulator.demo.workload import NAMESPACE
-from tests.support.processes import told_by
+from tests.support.processes import output_of
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -56,13 +56,13 @@ async def ask(rig: Rig, *words: str) -> str:
         stdout=asyncio.subprocess.PIPE,
         cwd=ROOT,
     )
-    out, _ = await told_by(process, limit_s=60)
+    out, _ = await output_of(process, limit_s=60)
     return out.decode()
 
 
 async def cards_shown(rig: Rig) -> dict[str, dict[str, Any]]:
-    told = json.loads(await ask(rig, "cards", "--json"))
-    return {card["uuid"]: card for node in told["nodes"] for card in node["cards"]}
+    response = json.loads(await ask(rig, "cards", "--json"))
+    return {card["uuid"]: card for node in response["nodes"] for card in node["cards"]}
 
 
 async def submit(rig: Rig, name: str, **annotations: str) -> None:
@@ -91,13 +91,13 @@ async def card_of(rig: Rig, name: str) -> str:
 
 async def test_outsiders_memory_is_not_free_and_load_aware_takes_the_cool_card() -> None:
     async with a_rig() as (rig, processes):
-        whole = await cards_shown(rig)
-        first, second, third = whole
-        whole_mib = whole[first]["capacityMib"]
+        unloaded = await cards_shown(rig)
+        first, second, third = unloaded
+        capacity_mib = unloaded[first]["capacityMib"]
         # Two programs of no pod: one fills a card, the other keeps one half busy:
         # not so busy that the rebalancer would set it aside.
         filler = SimulatedProcess(
-            pid=4711, cards=(first,), used_mib=whole_mib - 2000, busy_ratio=0.0
+            pid=4711, cards=(first,), used_mib=capacity_mib - 2000, busy_ratio=0.0
         )
         worker = SimulatedProcess(pid=4712, cards=(second,), used_mib=0, busy_ratio=0.5)
         for process in (filler, worker):
@@ -116,8 +116,8 @@ async def test_outsiders_memory_is_not_free_and_load_aware_takes_the_cool_card()
         await until(published, what="the node says what runs on its cards", limit_s=60)
 
         shown = await cards_shown(rig)
-        assert 0 < whole_mib - shown[first]["foreignMib"] <= 2000
-        assert shown[first]["freeMib"] == whole_mib - shown[first]["foreignMib"]
+        assert 0 < capacity_mib - shown[first]["foreignMib"] <= 2000
+        assert shown[first]["freeMib"] == capacity_mib - shown[first]["foreignMib"]
         assert shown[second]["heat"] > 0.3 > shown[third]["heat"]
         head, *rows = (await ask(rig, "cards")).splitlines()
         assert "BUSY" in head
@@ -132,8 +132,8 @@ async def test_outsiders_memory_is_not_free_and_load_aware_takes_the_cool_card()
         await submit(rig, "waits", fraction="0.9")
 
         async def explained() -> bool:
-            told = await ask(rig, "explain", f"{NAMESPACE}/waits")
-            return f"({shown[first]['foreignMib']} MiB used by other processes)" in told
+            output = await ask(rig, "explain", f"{NAMESPACE}/waits")
+            return f"({shown[first]['foreignMib']} MiB used by other processes)" in output
 
         await until(explained, what="explain names the memory of other processes", limit_s=60)
         processes.remove(4711)

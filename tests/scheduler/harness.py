@@ -300,9 +300,9 @@ class Harness:
         self._tell(view, decode_any_pod(body), what)
         return view
 
-    def delete(self, name: str = "p", *, seen: bool = True) -> None:
+    def delete(self, name: str = "p", *, observed: bool = True) -> None:
         body = json.dumps(self.api.pods.pop(name)).encode()
-        if seen:
+        if observed:
             self._tell(decode_pod_info(body), decode_any_pod(body), ChangeType.DELETED)
 
     def _tell(self, view: PodInfo, pod: AnyPod, what: ChangeType) -> None:

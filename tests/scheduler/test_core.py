@@ -123,7 +123,7 @@ def test_the_cluster_turns_over_once_pods_that_were_bound_are_deleted_as_fast_as
     uuids = [card.uuid for card in some_cards("a")]
     core.least_waste.learn_now()
 
-    def told(number: int, what: ChangeType) -> None:
+    def pod_changed(number: int, what: ChangeType) -> None:
         slices = json.dumps({"train": [{"card": uuids[0], "mib": 24_000}]})
         notes = {ASSIGNMENT: slices}
         body = a_gpu_pod(f"p{number}", mib=24_000, annotations=notes, nodeName="a")
@@ -135,18 +135,18 @@ def test_the_cluster_turns_over_once_pods_that_were_bound_are_deleted_as_fast_as
         )
 
     for number in range(60):
-        told(number, ChangeType.ADDED)
+        pod_changed(number, ChangeType.ADDED)
     assert not core.least_waste.outdated
     for number in range(60):
-        told(number, ChangeType.DELETED)
-        told(number, ChangeType.DELETED)  # a deletion told twice counts once
+        pod_changed(number, ChangeType.DELETED)
+        pod_changed(number, ChangeType.DELETED)  # a deletion told twice counts once
     assert core.least_waste.outdated
 
 
 def test_a_pod_for_which_no_node_is_found_is_learnt_once_and_not_again_when_it_is_bound() -> None:
     core = a_core("a", strategy=Strategy.LEAST_WASTE)
 
-    def told(*, refused: bool = False, node: str = "") -> None:
+    def pod_changed(*, refused: bool = False, node: str = "") -> None:
         body = a_gpu_pod("p", mib=24_000, cards=2)
         body["metadata"]["uid"] = "uid-p"
         if refused:
@@ -177,10 +177,10 @@ def test_a_pod_for_which_no_node_is_found_is_learnt_once_and_not_again_when_it_i
 
     core.least_waste.learn_now()
     core.least_waste.expect([Demand(cards=1, share_milli=500)])
-    told()
+    pod_changed()
     assert weights() == {1: 1.0}
     for _ in range(3):  # each change of a pod that waits is told
-        told(refused=True)
+        pod_changed(refused=True)
     assert weights() == pytest.approx({1: 0.5, 2: 0.5}, rel=1e-3)
-    told(node="a")
+    pod_changed(node="a")
     assert weights() == pytest.approx({1: 0.5, 2: 0.5}, rel=1e-3)

@@ -147,7 +147,7 @@ async def test_a_pod_that_cannot_be_marked_holds_nobody_up_for_ever() -> None:
 async def test_a_pod_that_went_meanwhile_needs_no_mark() -> None:
     cluster = Harness()
     cluster.create("one")
-    cluster.delete("one", seen=False)
+    cluster.delete("one", observed=False)
     fence = a_fence(cluster)
 
     await fence.mark_pending()

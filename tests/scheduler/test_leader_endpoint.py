@@ -70,7 +70,7 @@ async def stored(client: KubeClient) -> dict[str, Any]:
         return {"endpoints": None}
 
 
-async def until_told(client: KubeClient, *addresses: str) -> None:
+async def until_announced(client: KubeClient, *addresses: str) -> None:
     async def holds() -> bool:
         found = (await stored(client))["endpoints"]
         return found is not None and [endpoint["addresses"][0] for endpoint in found] == list(
@@ -84,7 +84,7 @@ async def test_the_slice_is_one_that_kube_proxy_reads_and_no_controller_minds(
     client: KubeClient,
 ) -> None:
     async with running(an_announcement(client)):
-        await until_told(client, "192.0.2.1")
+        await until_announced(client, "192.0.2.1")
         found = await stored(client)
 
     assert found["metadata"]["labels"] == {
@@ -108,28 +108,28 @@ async def test_what_a_dead_leader_left_is_replaced_and_the_own_taken_back(
     await client.create(ENDPOINT_SLICES, left)
 
     async with running(an_announcement(client)):
-        await until_told(client, "192.0.2.1")
+        await until_announced(client, "192.0.2.1")
         assert (await stored(client))["metadata"]["labels"]["somebody"] == "else"
-    await until_told(client)
+    await until_announced(client)
 
 
 async def test_an_address_of_the_other_family_needs_a_new_slice(client: KubeClient) -> None:
     async with running(an_announcement(client, "192.0.2.1")):
-        await until_told(client, "192.0.2.1")
+        await until_announced(client, "192.0.2.1")
     async with running(an_announcement(client, "2001:db8::1")):
-        await until_told(client, "2001:db8::1")
+        await until_announced(client, "2001:db8::1")
         assert (await stored(client))["addressType"] == "IPv6"
 
 
 async def test_an_edit_by_somebody_is_undone(client: KubeClient) -> None:
     clock = VirtualClock()
     async with running(an_announcement(client, clock=clock)):
-        await until_told(client, "192.0.2.1")
+        await until_announced(client, "192.0.2.1")
         found = await stored(client)
         await client.replace(ENDPOINT_SLICES, {**found, "endpoints": []})
         await clock.wait_for_sleepers(1)
         await clock.advance(5)
-        await until_told(client, "192.0.2.1")
+        await until_announced(client, "192.0.2.1")
 
 
 async def test_who_lost_the_lease_writes_nothing_and_takes_nothing_of_its_successor_away(
@@ -137,20 +137,20 @@ async def test_who_lost_the_lease_writes_nothing_and_takes_nothing_of_its_succes
 ) -> None:
     clock, leadership = VirtualClock(), Leadership()
     async with running(an_announcement(client, "192.0.2.1", leadership=leadership, clock=clock)):
-        await until_told(client, "192.0.2.1")
+        await until_announced(client, "192.0.2.1")
         leadership.held = False
         async with running(an_announcement(client, "192.0.2.2")):
-            await until_told(client, "192.0.2.2")
+            await until_announced(client, "192.0.2.2")
             await clock.wait_for_sleepers(1)
             await clock.advance(5)
             await clock.wait_for_sleepers(1)
-            await until_told(client, "192.0.2.2")
+            await until_announced(client, "192.0.2.2")
             found = await stored(client)
             # As a successor that is killed leaves it.
             await client.replace(
                 ENDPOINT_SLICES, {**found, "metadata": {**found["metadata"], "labels": {}}}
             )
-    await until_told(client, "192.0.2.2")
+    await until_announced(client, "192.0.2.2")
 
 
 async def test_an_api_server_that_refuses_is_asked_again(client: KubeClient) -> None:
@@ -172,4 +172,4 @@ async def test_an_api_server_that_refuses_is_asked_again(client: KubeClient) -> 
     async with running(announcement):
         await clock.wait_for_sleepers(1)
         await clock.advance(1)
-        await until_told(client, "192.0.2.1")
+        await until_announced(client, "192.0.2.1")

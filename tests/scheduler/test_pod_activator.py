@@ -65,7 +65,7 @@ async def test_an_assumption_that_is_dropped_wakes_the_pods_that_waited_for_its_
     cluster.api.bind_raises = silence()
     await cluster.bind("lost")
     assert await woken(cluster) == []
-    cluster.delete("lost", seen=False)
+    cluster.delete("lost", observed=False)
 
     await cluster.clock.advance(11)
     await cluster.assumptions.settle()

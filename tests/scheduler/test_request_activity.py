@@ -11,17 +11,17 @@ LONG_S = 60.0
 
 async def test_a_gap_begins_when_the_last_request_under_way_is_answered() -> None:
     activity = RequestActivity()
-    seen = []
+    observed = []
     async with asyncio.TaskGroup() as group:
         with activity:
             with activity:
                 waiting = group.create_task(activity.gap(limit_s=LONG_S))
                 await asyncio.sleep(0)
             await asyncio.sleep(0)
-            seen.append((activity.under_way, waiting.done()))
-    seen.append((activity.under_way, waiting.done()))
+            observed.append((activity.under_way, waiting.done()))
+    observed.append((activity.under_way, waiting.done()))
 
-    assert seen == [(True, False), (False, True)]
+    assert observed == [(True, False), (False, True)]
     assert activity.begun == 2
 
 

@@ -212,20 +212,20 @@ async def test_the_strategy_follows_the_config_map_and_a_bad_edit_keeps_the_last
 
         await until(refused, what="the bad edit is noticed")
 
-        async def told() -> bool:
+        async def reported() -> bool:
             listing = await client.list(EVENTS, namespace=where["namespace"])
             return [decode_object(raw)["message"] for raw in listing.items] == [
                 "key placement is not in use, the last good one is: strategy is sideways; want "
                 "one of pack, spread, least-waste, topology, load-aware"
             ]
 
-        await until(told, what="an event on the ConfigMap tells of it")
+        await until(reported, what="an event on the ConfigMap tells of it")
         pod = await a_pod(client, "r", mib=1000)
         assert await replica.ask("bind", binding(pod)) == {"Error": ""}
     assert await assignment(client, "r") == {"train": [{"card": "GPU-n-2", "mib": 1000}]}
 
 
-async def told(client: KubeClient) -> list[str]:
+async def leader_addresses(client: KubeClient) -> list[str]:
     """Return the addresses that kube-proxy would forward to."""
     listed = await client.list(
         ENDPOINT_SLICES,
@@ -246,7 +246,7 @@ async def test_both_replicas_are_ready_and_only_the_leader_is_asked(
 
     def leads_to(addresses: list[str]) -> Callable[[], Awaitable[bool]]:
         async def holds() -> bool:
-            return await told(client) == addresses
+            return await leader_addresses(client) == addresses
 
         return holds
 
@@ -255,7 +255,7 @@ async def test_both_replicas_are_ready_and_only_the_leader_is_asked(
         assert [(await replica.readiness())[0] for replica in (first, second)] == [200, 200]
         first.stop.set()
         await until(leads_to(["192.0.2.2"]), what="the second is announced", limit_s=40)
-    assert await told(client) == []
+    assert await leader_addresses(client) == []
 
 
 @asynccontextmanager

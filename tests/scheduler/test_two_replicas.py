@@ -25,14 +25,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 SOON = ("--lease-duration-s=6", "--bind-timeout-s=1.5")
 
 
-async def seen(client: KubeClient, name: str) -> PodInfo:
+async def read_pod(client: KubeClient, name: str) -> PodInfo:
     return decode_pod_info(await client.get(PODS, name, namespace="default"))
 
 
 async def created(client: KubeClient, name: str) -> PodInfo:
     pod: dict[str, Any] = a_gpu_pod(name, mib=20_000)
     await client.create(PODS, pod)
-    return await seen(client, name)
+    return await read_pod(client, name)
 
 
 async def test_a_paused_leader_writes_nothing_after_another_took_over(tmp_path: Path) -> None:
@@ -61,6 +61,6 @@ async def test_a_paused_leader_writes_nothing_after_another_took_over(tmp_path: 
                     answer = late.result()
 
             assert answer == "another replica leads" or answer.startswith("no answer")
-            first, second = [await seen(client, name) for name in ("first", "second")]
+            first, second = [await read_pod(client, name) for name in ("first", "second")]
             assert (first.record.node, second.record.node) == ("", "n")
             assert json.loads(second.annotations[names.ASSIGNMENT])["train"][0]["mib"] == 20_000

@@ -38,7 +38,7 @@ class Server:
         return a_pod("fracgpu:0.1.0", self.image)
 
 
-async def seen(server: Server, *, wait_s: float = 0) -> tuple[str | None, list[int]]:
+async def checked(server: Server, *, wait_s: float = 0) -> tuple[str | None, list[int]]:
     known: list[int] = []
     clock = VirtualClock()
     skew = VersionSkewCheck(
@@ -55,7 +55,7 @@ async def seen(server: Server, *, wait_s: float = 0) -> tuple[str | None, list[i
 
 
 async def test_one_that_is_too_new_is_a_reason_not_to_be_ready() -> None:
-    problem, known = await seen(Server("v1.33.1", "registry.k8s.io/kube-scheduler:v1.36.2"))
+    problem, known = await checked(Server("v1.33.1", "registry.k8s.io/kube-scheduler:v1.36.2"))
 
     assert problem is not None
     assert "newer than the API server" in problem
@@ -63,12 +63,12 @@ async def test_one_that_is_too_new_is_a_reason_not_to_be_ready() -> None:
 
 
 async def test_one_that_fits_or_cannot_be_told_is_none() -> None:
-    assert await seen(Server("v1.36.0", "x/kube-scheduler:v1.35.1")) == (None, [-1])
-    assert await seen(Server("v1.36.0", "x/kube-scheduler:v1.30.1")) == (None, [-6])
-    assert await seen(Server("v1.36.0", "x/kube-scheduler:mine")) == (None, [])
+    assert await checked(Server("v1.36.0", "x/kube-scheduler:v1.35.1")) == (None, [-1])
+    assert await checked(Server("v1.36.0", "x/kube-scheduler:v1.30.1")) == (None, [-6])
+    assert await checked(Server("v1.36.0", "x/kube-scheduler:mine")) == (None, [])
 
 
 async def test_a_silent_api_server_is_asked_again() -> None:
     server = Server("v1.36.0", "x/kube-scheduler:v1.36.1", silent=1)
 
-    assert await seen(server, wait_s=30) == (None, [0])
+    assert await checked(server, wait_s=30) == (None, [0])

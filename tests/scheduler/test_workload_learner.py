@@ -211,9 +211,9 @@ async def test_the_same_mix_is_not_learnt_twice_and_another_one_is() -> None:
         })  # fmt: skip
         pod["spec"]["nodeName"] = "d"
         pod["metadata"]["uid"] = f"new-{n}"
-        seen = decode_bound_pod(json.dumps(pod).encode())
-        assert seen is not None
-        wasting.order.observe(seen)
+        observed = decode_bound_pod(json.dumps(pod).encode())
+        assert observed is not None
+        wasting.order.observe(observed)
     assert await WorkloadLearner(wasting.order).once()
 
 

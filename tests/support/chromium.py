@@ -62,13 +62,13 @@ class Tab:
     async def listen(self) -> None:
         """Read what the browser says, until cancelled."""
         async for message in self._socket:
-            told = message.json()
-            if "id" in told:
-                future = self._waiting.pop(told["id"], None)
+            response = message.json()
+            if "id" in response:
+                future = self._waiting.pop(response["id"], None)
                 if future is not None and not future.done():
-                    future.set_result(told)
+                    future.set_result(response)
             else:
-                self._note(told["method"], told["params"])
+                self._note(response["method"], response["params"])
 
     def _note(self, method: str, params: dict[str, Any]) -> None:
         if method == "Runtime.exceptionThrown":
@@ -88,10 +88,10 @@ class Tab:
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
         await self._socket.send_json({"id": number, "method": method, "params": params})
         async with asyncio.timeout(_CALL_LIMIT_S):
-            told = await future
-        if "error" in told:
-            raise BrowserError(f"{method}: {told['error']['message']}")
-        result: dict[str, Any] = told["result"]
+            response = await future
+        if "error" in response:
+            raise BrowserError(f"{method}: {response['error']['message']}")
+        result: dict[str, Any] = response["result"]
         return result
 
     async def go(self, url: str) -> None:
@@ -104,13 +104,13 @@ class Tab:
         Raises:
             BrowserError: the expression threw.
         """
-        told = await self.call(
+        response = await self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
-        if "exceptionDetails" in told:
-            thrown = told["exceptionDetails"].get("exception", {}).get("description")
-            raise BrowserError(f"{expression}: {thrown or told['exceptionDetails']['text']}")
-        return told["result"].get("value")
+        if "exceptionDetails" in response:
+            thrown = response["exceptionDetails"].get("exception", {}).get("description")
+            raise BrowserError(f"{expression}: {thrown or response['exceptionDetails']['text']}")
+        return response["result"].get("value")
 
     async def wait_for(self, expression: str, *, limit_s: float = 30.0) -> Any:
         """Return the first true value of an expression; an object has no value here.

@@ -108,18 +108,18 @@ async def nothing_is_empty(answers: Answers, chosen: Mapping[str, str]) -> None:
     """Fail with the queries that are answered with nothing."""
     waiting = queries()
     assert len(waiting) > 100
-    told: list[str] = []
+    unanswered: list[str] = []
 
     async def none_is_left() -> bool:
         waiting[:] = await answers.empty(waiting, chosen)
-        told[:] = [f"{asked.panel}: {filled(asked.expr, chosen)}" for asked in waiting]
+        unanswered[:] = [f"{asked.panel}: {filled(asked.expr, chosen)}" for asked in waiting]
         return not waiting
 
     try:
         # A counter that has just appeared has no rate yet.
         await until(none_is_left, what="", limit_s=40)
     except AssertionError:
-        pytest.fail("answered with nothing:\n" + "\n".join(told))
+        pytest.fail("answered with nothing:\n" + "\n".join(unanswered))
 
 
 async def one_card(answers: Answers) -> Mapping[str, str]:

@@ -10,7 +10,7 @@ from typing import Final
 
 from tests.support.helm import ROOT, helm_or_skip
 from tests.support.markdown import blocks
-from tests.support.processes import told_by
+from tests.support.processes import output_of
 
 _LIMIT_S: Final = 300.0
 
@@ -57,6 +57,6 @@ async def run(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    out, _ = await told_by(process, limit_s=limit_s)
+    out, _ = await output_of(process, limit_s=limit_s)
     assert process.returncode == 0, f"{command}\n{out.decode()}"
     return out.decode()

@@ -119,7 +119,7 @@ class Fragmented:
         self._ready: dict[str, set[str]] = {}
         self._watching = False
 
-    def seen(self, change: Change[PodInfo]) -> None:
+    def on_change(self, change: Change[PodInfo]) -> None:
         """Count each app's Ready pods after every change, in the order of the changes."""
         pod = change.object
         app = pod.labels.get("app", "")
@@ -168,9 +168,9 @@ class Fragmented:
         for app in APPS:
             await self.kube.create(PDBS, app.budget(), namespace=NAMESPACE)
             await self.kube.create(DEPLOYMENTS, app.deployment(), namespace=NAMESPACE)
-            await until(partial(self.whole, app), what=f"{app.name} is Ready", limit_s=120)
+            await until(partial(self.complete, app), what=f"{app.name} is Ready", limit_s=120)
 
-    async def whole(self, *apps: App) -> bool:
+    async def complete(self, *apps: App) -> bool:
         """Report whether each of the apps, or every one, has exactly its pods, all Ready."""
         for app in apps or APPS:
             pods = await self.pods(app.name)
@@ -256,7 +256,9 @@ async def a_fragmented_cluster(workdir: Path) -> AsyncIterator[Fragmented]:
     async with real_scheduler(workdir, a_fragmented_fleet(), controllers=True) as harness:
         await harness.client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
         cluster = Fragmented(harness.client, harness.api, workdir)
-        informer = Informer(harness.client, PODS, decode=decode_pod_info, on_change=cluster.seen)
+        informer = Informer(
+            harness.client, PODS, decode=decode_pod_info, on_change=cluster.on_change
+        )
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(play_kubelets(harness.client, cluster.pods)),

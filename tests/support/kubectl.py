@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.processes import told_by
+from tests.support.processes import output_of
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -45,7 +45,7 @@ class Kubectl:
             stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         text = b"" if stdin is None else json.dumps(stdin).encode()
-        out, error = await told_by(process, text, limit_s=60)
+        out, error = await output_of(process, text, limit_s=60)
         return Answer(ok=process.returncode == 0, out=out.decode(), error=error.decode())
 
     async def __call__(self, *words: str, stdin: Any = None) -> str:

@@ -273,9 +273,9 @@ async def events(kube: KubeClient) -> list[str]:
         for raw in (await kube.list(EVENTS, namespace=namespace)).items:
             event = decode_object(bytes(raw))
             if event["source"].get("component", "").endswith("rebalancer"):
-                told = (event["reason"], event["message"])
-                found[told] = min(found.get(told, event["eventTime"]), event["eventTime"])
-    return [reason for reason, _ in sorted(found, key=lambda told: (found[told], told))]
+                key = (event["reason"], event["message"])
+                found[key] = min(found.get(key, event["eventTime"]), event["eventTime"])
+    return [reason for reason, _ in sorted(found, key=lambda key: (found[key], key))]
 
 
 @dataclass
@@ -379,12 +379,12 @@ class Rig:
 
         That is what the cordon of the hot card does, and the phases of all moves.
         """
-        seen: list[tuple[CordonEffect | None, list[MovePhase]]] = []
-        while not seen or seen[-1][1] in ([], [MovePhase.PLANNED]):
+        history: list[tuple[CordonEffect | None, list[MovePhase]]] = []
+        while not history or history[-1][1] in ([], [MovePhase.PLANNED]):
             await self.tick()
             phases = [record.phase for record in self.store.records]
-            seen.append(((await effects_of(kube, "n1")).get(HOT_CARD), phases))
-        return seen
+            history.append(((await effects_of(kube, "n1")).get(HOT_CARD), phases))
+        return history
 
     def record(self) -> MoveRecord:
         """The only move on record."""

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.support.processes import Child, told_by
+from tests.support.processes import Child, output_of
 from tests.support.waiting import until_true
 
 # Of <linux/sched.h>; os.unshare and os.setns came with Python 3.12.
@@ -108,7 +108,7 @@ async def own_mounts(workdir: Path, over: Mapping[str, Path]) -> AsyncIterator[O
     """
     scratch = workdir / "scratch"
     scratch.mkdir(parents=True)
-    pairs = [word for seen, real in over.items() for word in (real, seen)]
+    pairs = [word for inside, real in over.items() for word in (real, inside)]
     holder = Child(
         [
             *("unshare", "--mount", "--propagation", "private"),
@@ -141,6 +141,6 @@ async def run_in(mounts: OwnMounts, words: Sequence[str | Path], *, limit_s: flo
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    out, _ = await told_by(process, limit_s=limit_s)
+    out, _ = await output_of(process, limit_s=limit_s)
     assert process.returncode == 0, f"{words}: {out.decode(errors='replace')[-2000:]}"
     return out.decode(errors="replace")

@@ -122,7 +122,7 @@ class Standin:
         self._child = child
         self._values: dict[str, object] = {}
 
-    def told(self, event: str) -> list[dict[str, Any]]:
+    def logged(self, event: str) -> list[dict[str, Any]]:
         """Return the log lines of one event."""
         lines = [json.loads(line) for line in self._log.read_text().splitlines()]
         return [line for line in lines if line["event"] == event]

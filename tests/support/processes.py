@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.support.waiting import until_true
 
 
-async def told_by(
+async def output_of(
     process: asyncio.subprocess.Process, text: bytes | None = None, *, limit_s: float
 ) -> tuple[bytes, bytes]:
     """Wait for the end of *process* and return its standard output and error.

@@ -117,8 +117,8 @@ class RealCluster:
         try:
             await until(enough, what=f"{what} is ready", limit_s=limit_s)
         except AssertionError as error:
-            told = await self.describe(namespace)
-            raise AssertionError(f"{error}: {count}\n{told}") from None
+            description = await self.describe(namespace)
+            raise AssertionError(f"{error}: {count}\n{description}") from None
 
     async def wait_pod(
         self, name: str, *, namespace: str = "default", phase: str = "Running", limit_s: float = 120

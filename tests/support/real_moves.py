@@ -491,7 +491,7 @@ class MovingCluster:
 
     # What follows the pods and the processes.
 
-    def seen(self, change: Change[PodInfo]) -> None:
+    def on_change(self, change: Change[PodInfo]) -> None:
         """Follow where pods are, and count each workload's Ready pods after every change."""
         pod, app = change.object, change.object.labels.get("app", "")
         gone = change.type is ChangeType.DELETED
@@ -552,7 +552,7 @@ async def a_moving_cluster(
         # that was started anew would already have judged the move by the pod that has left.
         backoff = RetryPolicy(longest_pause_s=0.5)
         informer = Informer(
-            kube, PODS, decode=decode_pod_info, on_change=cluster.seen, backoff=backoff
+            kube, PODS, decode=decode_pod_info, on_change=cluster.on_change, backoff=backoff
         )
         async with cluster.clients, asyncio.TaskGroup() as group:
             kubelets = play_kubelets(cluster.kube, cluster.pods, unready=cluster.is_unready)

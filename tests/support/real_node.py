@@ -66,14 +66,14 @@ class Sight:
 
     Attributes:
         devices: device numbers by path.
-        told: the lines of the file that replaces variables where the runtime has no CDI.
+        from_file: the lines of the file that replaces variables where the runtime has no CDI.
         mps: the card whose MPS daemon's pipes are mounted.
     """
 
     container: str
     devices: Mapping[str, str]
     env: Mapping[str, str]
-    told: tuple[str, ...] = ()
+    from_file: tuple[str, ...] = ()
     mps: tuple[str, ...] = ()
 
 
@@ -96,7 +96,7 @@ def state_of(pod: Json | None) -> str:
 def read_sight(file: Path) -> Sight:
     """Parse what a container wrote about itself."""
     devices, env = {}, {}
-    told: list[str] = []
+    from_file: list[str] = []
     mps: list[str] = []
     for line in file.read_text(errors="replace").splitlines():
         kind, _, rest = line.partition(" ")
@@ -107,14 +107,14 @@ def read_sight(file: Path) -> Sight:
             key, _, value = rest.partition("=")
             env[key] = value
         elif kind == "told":
-            told.append(rest)
+            from_file.append(rest)
         elif kind == "mps":
             mps.append(rest)
     return Sight(
         container=file.name.split(".")[1],
         devices=devices,
         env=env,
-        told=tuple(told),
+        from_file=tuple(from_file),
         mps=tuple(mps),
     )
 
@@ -140,7 +140,7 @@ def a_container(name: str, *, mib: int, slots: int, stay: bool = True) -> Json:
 
 
 def a_real_pod(
-    containers: Sequence[Json], *, seen: Path, inits: Sequence[Json] = (), name: str = ""
+    containers: Sequence[Json], *, reports: Path, inits: Sequence[Json] = (), name: str = ""
 ) -> Json:
     """Return a pod of *containers* that needs no network of its own and ends quickly."""
     return {
@@ -155,7 +155,7 @@ def a_real_pod(
             "terminationGracePeriodSeconds": 1,
             "initContainers": list(inits),
             "containers": list(containers),
-            "volumes": [{"name": "seen", "hostPath": {"path": str(seen)}}],
+            "volumes": [{"name": "seen", "hostPath": {"path": str(reports)}}],
         },
     }
 
@@ -186,7 +186,7 @@ class RealNode:
         return self.root / "cdi"
 
     @property
-    def seen(self) -> Path:
+    def reports(self) -> Path:
         """The folder where containers write what they see."""
         return self.root / "seen"
 
@@ -284,9 +284,9 @@ class RealNode:
         except AssertionError as error:
             waiting = {uid: state for uid, state in states.items() if state != "Running"}
             raise AssertionError(f"{error}: {waiting}; agent: {self.agent.tail()}") from None
-        await self.wait_told(wanted)
+        await self.wait_reported(wanted)
 
-    async def wait_told(self, uids: Iterable[str]) -> None:
+    async def wait_reported(self, uids: Iterable[str]) -> None:
         """Wait until every container of the pods has written what it sees."""
         pods = await self.pods()
         silent = {
@@ -296,13 +296,13 @@ class RealNode:
             for container in pods[uid]["spec"].get(kind, ())
         }
 
-        async def told() -> bool:
+        async def all_written() -> bool:
             for uid, name in list(silent):
-                if any(self.seen.glob(f"{uid}.{name}.*.seen")):
+                if any(self.reports.glob(f"{uid}.{name}.*.seen")):
                     silent.remove((uid, name))
             return not silent
 
-        await until(told, what="every container to write what it sees", limit_s=60)
+        await until(all_written, what="every container to write what it sees", limit_s=60)
 
     async def delete(self, pods: Iterable[Json]) -> None:
         """Delete pods, without waiting until they have stopped."""
@@ -322,7 +322,7 @@ class RealNode:
 
     def sights(self, pod: Json) -> list[Sight]:
         """Return what every start of the pod's containers saw."""
-        files = sorted(self.seen.glob(f"{pod['metadata']['uid']}.*.seen"))
+        files = sorted(self.reports.glob(f"{pod['metadata']['uid']}.*.seen"))
         return [read_sight(file) for file in files]
 
     def expected(self, slices: Sequence[tuple[CardUuid, int]]) -> dict[str, str]:

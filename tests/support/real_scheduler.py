@@ -87,7 +87,7 @@ async def real_scheduler(  # noqa: PLR0913 - what a test may choose, each with a
     workdir: Path,
     nodes: Sequence[Json],
     *,
-    whole_nodes: bool = False,
+    send_nodes: bool = False,
     controllers: bool = False,
     mutual_tls: bool = False,
     narrow: bool = True,
@@ -98,7 +98,7 @@ async def real_scheduler(  # noqa: PLR0913 - what a test may choose, each with a
     Args:
         workdir: for state and logs.
         nodes: what to register.
-        whole_nodes: send whole nodes instead of their names.
+        send_nodes: send whole nodes instead of their names.
         controllers: start kube-controller-manager as well.
         mutual_tls: kube-scheduler and the extender know each other by certificate.
         narrow: filter names the best node alone, as in deploy/.
@@ -135,7 +135,7 @@ async def real_scheduler(  # noqa: PLR0913 - what a test may choose, each with a
         config = workdir / "kube-scheduler.json"
         url = f"http://127.0.0.1:{listen}" if tls is None else f"https://127.0.0.1:{listen}"
         written = scheduler_configuration(
-            extender_url=url, kubeconfig=kubeconfig, whole_nodes=whole_nodes, tls=tls
+            extender_url=url, kubeconfig=kubeconfig, send_nodes=send_nodes, tls=tls
         )
         configure(written)
         config.write_text(json.dumps(written))

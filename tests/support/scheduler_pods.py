@@ -92,7 +92,7 @@ class Proxy:
     """
 
     client: KubeClient
-    seen: list[tuple[str, ...]] = field(default_factory=list)
+    announced: list[tuple[str, ...]] = field(default_factory=list)
     _ports: tuple[int, ...] = ()
     _open: set[asyncio.StreamWriter] = field(default_factory=set)
 
@@ -125,8 +125,8 @@ class Proxy:
             port["port"] for endpoint_slice, _ in ends for port in endpoint_slice["ports"]
         )
         addresses = tuple(address for _, end in ends for address in end["addresses"])
-        if not self.seen or self.seen[-1] != addresses:
-            self.seen.append(addresses)
+        if not self.announced or self.announced[-1] != addresses:
+            self.announced.append(addresses)
 
     @asynccontextmanager
     async def serving(

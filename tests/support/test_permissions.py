@@ -77,7 +77,7 @@ def test_an_audit_log_is_read_into_calls(tmp_path: Path) -> None:
 
 
 def test_deploys_roles_are_read() -> None:
-    told = {str(permission) for permission in permissions()}
+    known = {str(permission) for permission in permissions()}
 
-    assert "scheduler: create pods/binding" in told
-    assert "webhook: watch secrets fracgpu-webhook-tls" in told
+    assert "scheduler: create pods/binding" in known
+    assert "webhook: watch secrets fracgpu-webhook-tls" in known

@@ -11,7 +11,7 @@ from webhook.admission_config import AdmissionConfig, WorkloadKind, parse_admiss
 
 BASE = AdmissionConfig(scheduler_name="mine", agent_users=frozenset({"agent"}))
 
-WHOLE = """
+EVERY_KEY = """
 defaultModel: ["NVIDIA A100*", "*H100*"]
 defaultClassMib: 40960
 whenNoCapacity: wait
@@ -33,7 +33,7 @@ def test_what_is_left_out_stays_as_it_was() -> None:
 
 
 def test_every_key_is_read() -> None:
-    assert parse_admission(WHOLE, base=BASE) == AdmissionConfig(
+    assert parse_admission(EVERY_KEY, base=BASE) == AdmissionConfig(
         scheduler_name="",
         agent_users=frozenset({"agent"}),
         card_classes=ClassRule(

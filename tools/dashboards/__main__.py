@@ -34,8 +34,8 @@ def main(words: list[str]) -> int:
             (FOLDER / name).write_text(wanted[name])
         else:
             (FOLDER / name).unlink()
-    told = ", ".join(stale) if stale else "nothing to change"
-    print(f"{FOLDER.name}: {told}")  # noqa: T201
+    summary = ", ".join(stale) if stale else "nothing to change"
+    print(f"{FOLDER.name}: {summary}")  # noqa: T201
     return 0
 
 

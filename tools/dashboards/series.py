@@ -76,8 +76,8 @@ def quantile(of: float, histogram: str, *, by: str = "", window: str = RATE) -> 
 def rebalancer(name: str, *conditions: str, **equal: str) -> str:
     """Return a series of the rebalancer, with more conditions on its labels."""
     same = (f'{label}="{value}"' for label, value in equal.items())
-    told = ",".join(('cluster=~"$cluster"', *conditions, *same))
-    return f"fracgpu_rebalancer_{name}{{{told}}}"
+    matchers = ",".join(('cluster=~"$cluster"', *conditions, *same))
+    return f"fracgpu_rebalancer_{name}{{{matchers}}}"
 
 
 def _by(labels: str) -> str:

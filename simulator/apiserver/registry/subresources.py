@@ -223,12 +223,12 @@ def finalize_namespace(registry: Registry, target: Target, body: Json, context: 
         value["spec"]["finalizers"] = wanted
         return value
 
-    whole = Target(resource=target.resource, name=target.name)
-    value = _write(registry, whole, finalize, context)
+    namespace = Target(resource=target.resource, name=target.name)
+    value = _write(registry, namespace, finalize, context)
     if not wanted and "deletionTimestamp" in value["metadata"] and not context.dry_run:
-        current = registry.get(whole)
+        current = registry.get(namespace)
         return registry.store.remove(
-            whole.key, thaw(current.object), expected=current.revision
+            namespace.key, thaw(current.object), expected=current.revision
         ).object
     return value
 

@@ -169,7 +169,7 @@ def _selects_its_template(spec: Json) -> Iterator[StatusCause]:
 def _pod_spec(path: str, spec: Json) -> Iterator[StatusCause]:
     if not spec.get("containers"):
         yield _required(f"{path}.containers")
-    seen: set[str] = set()
+    names: set[str] = set()
     for where, container in containers_of(spec):
         field = f"{path}.{where}"
         name = container.get("name")
@@ -177,13 +177,13 @@ def _pod_spec(path: str, spec: Json) -> Iterator[StatusCause]:
             yield _required(f"{field}.name")
         elif not _LABEL.fullmatch(name):
             yield _bad(f"{field}.name", name, _LABEL_RULE)
-        elif name in seen:
+        elif name in names:
             yield StatusCause(
                 field=f"{field}.name",
                 reason="FieldValueDuplicate",
                 message=f'Duplicate value: "{name}"',
             )
-        seen.add(name or "")
+        names.add(name or "")
         if not container.get("image"):
             yield _required(f"{field}.image")
         yield from _demands(f"{field}.resources", container.get("resources") or {})

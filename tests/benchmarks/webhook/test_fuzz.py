@@ -15,9 +15,9 @@ UID = a_review()["request"]["uid"]
 
 
 def an_answer(**response: Any) -> bytes:
-    whole = {"uid": UID, "allowed": True, **response}
+    full = {"uid": UID, "allowed": True, **response}
     return json.dumps(
-        {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": whole}
+        {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": full}
     ).encode()
 
 

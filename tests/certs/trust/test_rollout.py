@@ -60,8 +60,8 @@ def a_deployment(*, replicas: int = 2) -> dict[str, Any]:
 async def roll_out(kube: KubeClient, **counts: int) -> None:
     """Do what the Deployment controller does, or as much of it as *counts* says."""
     deployment = await kube.get_object(DEPLOYMENTS, NAME, namespace=NAMESPACE)
-    whole = {"replicas": 2, "updatedReplicas": 2, "readyReplicas": 1}
-    status = {"observedGeneration": deployment["metadata"]["generation"], **whole, **counts}
+    replicas = {"replicas": 2, "updatedReplicas": 2, "readyReplicas": 1}
+    status = {"observedGeneration": deployment["metadata"]["generation"], **replicas, **counts}
     patch = {"status": status}
     await kube.patch(DEPLOYMENTS, NAME, patch, namespace=NAMESPACE, subresource="status")
 
@@ -389,10 +389,10 @@ class Reordering(KubeClient):
     async def get_object(
         self, kind: Kind, name: str, *, namespace: str | None = None
     ) -> dict[str, Any]:
-        seen = await self._kube.get_object(kind, name)
-        reverse = [{"op": "replace", "path": "/webhooks", "value": seen["webhooks"][::-1]}]
+        observed = await self._kube.get_object(kind, name)
+        reverse = [{"op": "replace", "path": "/webhooks", "value": observed["webhooks"][::-1]}]
         await self._kube.patch(kind, name, reverse, how=PatchType.JSON)
-        return seen
+        return observed
 
     async def patch(self, *args: Any, **fields: Any) -> dict[str, Any]:
         return await self._kube.patch(*args, **fields)

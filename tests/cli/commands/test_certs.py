@@ -160,9 +160,9 @@ async def test_rotate_reports_what_it_waits_for_and_ends_with_the_new_state(
 
     assert await run("rotate", "--ca", "--timeout-s", "20", *flags) == 0
 
-    told = capsys.readouterr()
-    assert told.err.startswith("asked to replace fracgpu-ca\n")
-    assert "2 trusted authorities" in told.out
+    output = capsys.readouterr()
+    assert output.err.startswith("asked to replace fracgpu-ca\n")
+    assert "2 trusted authorities" in output.out
 
 
 async def test_status_of_an_empty_cluster_is_one_and_names_what_is_missing(cli: Cli) -> None:
@@ -171,9 +171,9 @@ async def test_status_of_an_empty_cluster_is_one_and_names_what_is_missing(cli: 
     assert await run("status", *kubeconfig) == 1
     assert await run("rotate", *kubeconfig) == 1
 
-    told = cli.read()
-    assert "problem: Secret fracgpu-ca: there is none" in told.out
-    assert "fracgpu: there is no certificate to replace" in told.err
+    output = cli.read()
+    assert "problem: Secret fracgpu-ca: there is none" in output.out
+    assert "fracgpu: there is no certificate to replace" in output.err
 
 
 @pytest.mark.parametrize(
@@ -192,5 +192,5 @@ def test_the_exit_code_tells_whether_it_was_called_right(
     argv: tuple[str, ...], code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(argv) == code
-    told = capsys.readouterr()
-    assert told.out + told.err
+    output = capsys.readouterr()
+    assert output.out + output.err

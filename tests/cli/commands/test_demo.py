@@ -28,7 +28,7 @@ from tests.support.dashboards import (
     one_card,
     the_rules_are_evaluated_and_nothing_is_critical,
 )
-from tests.support.processes import told_by
+from tests.support.processes import output_of
 from tests.support.waiting import until_true
 
 # The smallest demo: two node agents, four other roles, and Prometheus.
@@ -302,7 +302,7 @@ async def _tried(command: str) -> str:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    output, error = await told_by(process, limit_s=60)
+    output, error = await output_of(process, limit_s=60)
     if "=1.5" in command:  # the one that is to be refused
         return "" if b"want" in error and process.returncode else f"{command}: was not refused"
     if " doctor " in command:  # what is no object of this cluster is not checked: exit code 3

@@ -130,10 +130,10 @@ def test_the_newest_is_first_whatever_the_order_of_the_list() -> None:
 
 @dataclass
 class Watched:
-    seen: list[tuple[str, MovePhase, bool]] = field(default_factory=list)
+    shown: list[tuple[str, MovePhase, bool]] = field(default_factory=list)
 
     def show(self, move: MoveObject, gone: bool) -> None:
-        self.seen.append((move.name, move.status.phase, gone))
+        self.shown.append((move.name, move.status.phase, gone))
 
 
 async def test_watching_shows_what_there_is_and_then_each_change(kube: KubeClient) -> None:
@@ -142,14 +142,14 @@ async def test_watching_shows_what_there_is_and_then_each_change(kube: KubeClien
     watched = Watched()
     async with asyncio.TaskGroup() as group:
         task = group.create_task(watch_moves(kube, watched.show))
-        await until_true(lambda: len(watched.seen) == 1, what="the move is shown")
+        await until_true(lambda: len(watched.shown) == 1, what="the move is shown")
         await kube.patch(MOVES, "one", status_body(FINISHED), subresource="status")
-        await until_true(lambda: len(watched.seen) == 2, what="its end is shown")
+        await until_true(lambda: len(watched.shown) == 2, what="its end is shown")
         await kube.delete(MOVES, "one")
-        await until_true(lambda: len(watched.seen) == 3, what="its removal is shown")
+        await until_true(lambda: len(watched.shown) == 3, what="its removal is shown")
         task.cancel()
 
-    assert watched.seen == [
+    assert watched.shown == [
         ("one", MovePhase.PLANNED, False),
         ("one", MovePhase.DONE, False),
         ("one", MovePhase.DONE, True),

@@ -54,8 +54,8 @@ def test_all_mistakes_in_flags_are_told_at_once_and_are_exit_code_two(
 ) -> None:
     assert main(["certs", "--telemetry-prot=1", "--log-level=loud"]) == CALLED_WRONG
 
-    told = capsys.readouterr().err.splitlines()
-    assert told == [
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
         "fracgpu: --telemetry-prot is not a flag here; did you mean --telemetry-port?",
         "fracgpu: --log-level is 'loud'; want one of debug, info, warning, error",
     ]

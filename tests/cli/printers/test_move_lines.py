@@ -89,9 +89,9 @@ def test_a_narrow_terminal_shows_phase_result_and_the_whole_reason(width: int) -
     lines = [line.text for line in move_table([a_long_move()], now=NOW, width=width)]
 
     assert max(map(len, lines)) <= width
-    told = " ".join(" ".join(lines).split())
+    text = " ".join(" ".join(lines).split())
     for word in ("ReplacementReady", "no-longer-needed", HOT, "20261123-210411-df7bf600"):
-        assert word in told
+        assert word in text
     assert lines[0].split() == ["AGE", "PHASE", "RESULT", "POD"]
 
 

@@ -39,7 +39,7 @@ async def running(root: Path, program: str) -> AsyncIterator[MpsDaemons]:
 def lives(root: Path, card: str) -> list[tuple[int, str]]:
     """Return pid and card of every start of a card's daemon."""
     lines = (root / card / "log" / "control.log").read_text().splitlines()
-    return [(int(pid), seen) for pid, seen in (line.split() for line in lines)]
+    return [(int(pid), visible) for pid, visible in (line.split() for line in lines)]
 
 
 def mode(path: str) -> int:
@@ -63,8 +63,8 @@ async def test_each_card_has_one_daemon_that_sees_only_this_card(folder: Path) -
         other = await daemons.ensure(B)
 
         assert first == again != other
-        assert [seen for _, seen in lives(root, A)] == [A]
-        assert [seen for _, seen in lives(root, B)] == [B]
+        assert [visible for _, visible in lives(root, A)] == [A]
+        assert [visible for _, visible in lives(root, B)] == [B]
         pids = [lives(root, card)[0][0] for card in (A, B)]
         assert all(map(alive, pids))
         assert mode(first.pipe) == 0o777  # whatever uid a container has

@@ -167,13 +167,13 @@ def test_what_was_written_holds_until_there_is_another_snapshot_or_it_is_too_old
     snapshot, now_s = a_snapshot(), TAKEN_AT_S
     collector = CardCollector(node=NODE, latest=lambda: snapshot, now_s=lambda: now_s, period_s=5.0)
     first = collector.holds()
-    seen = [first()]
+    observed = [first()]
     now_s += 15.1
-    seen += [first(), collector.holds()()]
+    observed += [first(), collector.holds()()]
     snapshot, now_s = a_snapshot(), TAKEN_AT_S
-    seen += [first(), collector.holds()()]
+    observed += [first(), collector.holds()()]
 
-    assert seen == [True, False, True, False, True]
+    assert observed == [True, False, True, False, True]
 
 
 def test_before_the_first_reading_there_is_nothing() -> None:

@@ -176,18 +176,18 @@ def test_a_process_of_no_pod_here_contradicts_no_assignment() -> None:
 class FakeMetrics(DevicePluginMetrics):
     rounds: list[tuple[Mapping[str, int], Mapping[str, int]]] = field(default_factory=list)
     failed: int = 0
-    not_seen: int = 0
+    unchecked: int = 0
 
     def consistency_checked(self, *, now: Mapping[str, int], new: Mapping[str, int]) -> None:
         self.rounds.append((now, new))
 
     def containers_not_checked(self, containers: int) -> None:
-        self.not_seen = containers
+        self.unchecked = containers
 
     def consistency_check_failed(self) -> None:
         self.failed += 1
 
-    def seen(self, kind: Disagreement) -> list[tuple[int, int]]:
+    def counts(self, kind: Disagreement) -> list[tuple[int, int]]:
         return [(now[kind.value], new[kind.value]) for now, new in self.rounds]
 
 
@@ -221,7 +221,7 @@ async def test_what_two_audits_find_is_counted_once_and_its_end_is_seen(tmp_path
     folder.write(CdiSpec(name=device_name({"s1"}), env=GOOD[device_name({"s1"})]))
     await audit.audit()
 
-    assert metrics.seen(Disagreement.SPEC_MISSING) == [(0, 0), (1, 1), (1, 0), (0, 0)]
+    assert metrics.counts(Disagreement.SPEC_MISSING) == [(0, 0), (1, 1), (1, 0), (0, 0)]
 
 
 async def test_without_kubelet_there_is_nothing_to_compare_and_that_is_told(

@@ -94,7 +94,7 @@ async def test_one_failing_card_is_reported_and_the_others_are_read(tmp_path: Pa
 
 
 async def test_after_each_snapshot_it_can_be_written_down(tmp_path: Path) -> None:
-    cards, clock, seen = FakeCards(a_card("GPU-a")), VirtualClock(), []
+    cards, clock, snapshots = FakeCards(a_card("GPU-a")), VirtualClock(), []
     cards.readings = {A: CardSample()}
     tracker = a_tracker(cards, clock)
     await tracker.refresh()
@@ -106,27 +106,27 @@ async def test_after_each_snapshot_it_can_be_written_down(tmp_path: Path) -> Non
         clock=clock,
         period_s=5.0,
         metrics=DevicePluginMetrics(CollectorRegistry()),
-        on_snapshot=lambda: seen.append(sampler.latest()),
+        on_snapshot=lambda: snapshots.append(sampler.latest()),
     )
 
     await sampler.collect()
     cards.readings = CardsUnavailableError("gone")
     await sampler.collect()
 
-    assert seen == [sampler.latest()]
-    assert seen[0] is not None
+    assert snapshots == [sampler.latest()]
+    assert snapshots[0] is not None
 
 
 async def test_whoever_judges_health_is_told_of_every_reading_that_succeeded(
     tmp_path: Path,
 ) -> None:
     cards, clock = FakeCards(a_card("GPU-a")), VirtualClock()
-    told: list[CardSamples] = []
-    sampler, _ = await a_sampler(cards, clock, tmp_path, on_samples=told.append)
+    samples_of_readings: list[CardSamples] = []
+    sampler, _ = await a_sampler(cards, clock, tmp_path, on_samples=samples_of_readings.append)
 
     cards.readings = {A: CardSample(xids={79: 1})}
     await sampler.collect()
     cards.readings = CardsUnavailableError("driver lost")
     await sampler.collect()
 
-    assert [dict(samples.samples[A].xids) for samples in told] == [{79: 1}]
+    assert [dict(samples.samples[A].xids) for samples in samples_of_readings] == [{79: 1}]

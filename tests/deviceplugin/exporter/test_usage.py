@@ -235,7 +235,7 @@ def test_processes_of_two_containers_are_told_apart_by_the_runtimes_ids() -> Non
     )
 
     (use,) = snapshot.cards
-    seen = [(pod.container, pod.used_mib, pod.sm_percent) for pod in use.pods]
+    observed = [(pod.container, pod.used_mib, pod.sm_percent) for pod in use.pods]
     # A container without a slice or a status yet: its use counts for the pod's first container.
-    assert seen == [("eval", 100 + 400 + 500, 30.0), ("train", 200 + 300, 20.0)]
+    assert observed == [("eval", 100 + 400 + 500, 30.0), ("train", 200 + 300, 20.0)]
     assert use.unattributed_processes == 0

@@ -49,11 +49,11 @@ def test_cards_are_recognised_by_path_and_device_number(tmp_path: Path) -> None:
     a_process(proc, 10, CONTAINER, nv0=3)
     a_process(proc, 11, OTHER, nv0=8, nv1=5)  # nv0 is something else there
 
-    seen = VisibleDevices(proc).cards(
+    visible = VisibleDevices(proc).cards(
         frozenset({CONTAINER, OTHER, "c" * 64}), card_files(two_cards(tmp_path))
     )
 
-    assert seen == {CONTAINER: {"GPU-0"}, OTHER: {"GPU-1"}}
+    assert visible == {CONTAINER: {"GPU-0"}, OTHER: {"GPU-1"}}
 
 
 def test_a_link_in_a_containers_dev_is_no_device(tmp_path: Path) -> None:

@@ -153,8 +153,8 @@ async def rig() -> AsyncIterator[Rig]:
 @asynccontextmanager
 async def a_rig(api: ApiServer) -> AsyncIterator[Rig]:
     with short_folder() as root:
-        async with connect_to(api.url) as patient:
-            client = patient.with_retry(RetryPolicy(attempts=1))
+        async with connect_to(api.url) as api_client:
+            client = api_client.with_retry(RetryPolicy(attempts=1))
             kubelet, server = BrokenKubelet(), grpc.aio.server()
             server.add_generic_rpc_handlers((kubelet,))
             server.add_insecure_port(f"unix:{root / 'pr.sock'}")

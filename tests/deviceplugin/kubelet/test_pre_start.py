@@ -217,9 +217,9 @@ async def test_ids_handed_out_again_are_not_verified_while_the_api_server_is_awa
         await rig.pre_start.prepare(S1)
 
 
-@pytest.mark.parametrize("seen", [True, False], ids=["known to the informer", "unknown"])
-async def test_a_new_container_waits_for_the_api_server(tmp_path: Path, seen: bool) -> None:
-    rig = await a_rig(tmp_path, known=views(**{"train-0": pod_json()}) if seen else {})
+@pytest.mark.parametrize("in_informer", [True, False], ids=["known to the informer", "unknown"])
+async def test_a_new_container_waits_for_the_api_server(tmp_path: Path, in_informer: bool) -> None:
+    rig = await a_rig(tmp_path, known=views(**{"train-0": pod_json()}) if in_informer else {})
     rig.api.pods["train-0"] = SILENT
 
     with pytest.raises(PreStartError, match=r"cannot read pod ml/train-0.*no answer"):

@@ -197,12 +197,12 @@ async def test_a_kubelet_that_no_longer_listens_is_told_again(rig: Rig) -> None:
     await rig.registration.ensure_registered()
     await rig.clock.advance(10.0)
     await rig.registration.ensure_registered()
-    patient = rig.count
+    early = rig.count
     await rig.clock.advance(0.1)
 
     await rig.registration.ensure_registered()
 
-    assert (patient, rig.count) == (1, 2)
+    assert (early, rig.count) == (1, 2)
 
 
 async def test_a_kubelet_that_listens_is_left_alone(rig: Rig) -> None:

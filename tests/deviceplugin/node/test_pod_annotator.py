@@ -203,9 +203,9 @@ async def test_a_failure_is_tried_again_and_whoever_was_faster_is_no_failure() -
     assert cluster.deleted == []
 
     cluster.down = False
-    seen = cluster.here()
+    observed = cluster.here()
     await cleaner.sync()
-    cluster.here = lambda: seen  # type: ignore[method-assign]
+    cluster.here = lambda: observed  # type: ignore[method-assign]
     await a_cleaner(cluster).sync()
 
     assert cluster.deleted == [("ml/one", "uid-one")]

@@ -134,9 +134,9 @@ def ranked(made: Sequence[Finding]) -> Sequence[Cause]:
 def test_every_finding_is_told_once_and_the_worst_come_first(made: list[Finding]) -> None:
     causes = ranked(made)
 
-    told = [id(cause.finding) for cause in causes]
-    told += [id(each.finding) for cause in causes for each in cause.consequences]
-    assert sorted(told) == sorted(map(id, made))
+    reported = [id(cause.finding) for cause in causes]
+    reported += [id(each.finding) for cause in causes for each in cause.consequences]
+    assert sorted(reported) == sorted(map(id, made))
     severities = [list(Severity).index(cause.severity) for cause in causes]
     assert severities == sorted(severities)
 

@@ -45,12 +45,12 @@ def test_a_version_that_cannot_be_read_is_not_checked() -> None:
     assert result_of("kubernetes", healthy(server_version="main")).verdict is Verdict.NOT_CHECKED
 
 
-@pytest.mark.parametrize(("kubelet", "told"), [("v1.32.9", True), ("v1.33.0", False)])
-def test_a_kubelet_that_is_too_old_is_found(kubelet: str, *, told: bool) -> None:
+@pytest.mark.parametrize(("kubelet", "is_found"), [("v1.32.9", True), ("v1.33.0", False)])
+def test_a_kubelet_that_is_too_old_is_found(kubelet: str, *, is_found: bool) -> None:
     node = a_node()
     node["status"]["nodeInfo"]["kubeletVersion"] = kubelet
 
-    assert bool(result_of("kubernetes", healthy(nodes=(node,))).findings) is told
+    assert bool(result_of("kubernetes", healthy(nodes=(node,))).findings) is is_found
 
 
 def test_a_kube_scheduler_that_does_not_fit_the_server_is_found() -> None:

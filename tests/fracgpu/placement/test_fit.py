@@ -358,7 +358,7 @@ def test_many_nodes_at_once_are_told_what_each_is_told_alone(
         if isinstance(alone, Placement):
             assert (result.score[row], result.avoided[row]) == (alone.score, alone.avoided)
         else:
-            reasons = {alone.whole, *alone.refusals.values()} - {None}
+            reasons = {alone.node_reason, *alone.refusals.values()} - {None}
             met, resolvable = next(refused)
             assert met is obstacle(reasons)
             assert resolvable == any(reason.resolvable for reason in reasons if reason)

@@ -93,9 +93,9 @@ def test_no_card_is_usable_that_is_cordoned_or_kept_for_one_pod() -> None:
 def test_a_cards_heat_is_what_its_agent_says_and_full_if_it_is_unknown() -> None:
     cards = tuple(a_card(f"GPU-{n}", index=n) for n in range(2))
     measured = {CardUuid("GPU-0"): 0.25}
-    told = NodeCards(node="told", cards=cards, heat=measured, load_time=NOON)
+    measured_node = NodeCards(node="told", cards=cards, heat=measured, load_time=NOON)
     old = NodeCards(node="old", cards=cards, heat=measured, load_time=NOON - HEAT_MAX_AGE)
-    _, matrix = a_matrix(told, old)
+    _, matrix = a_matrix(measured_node, old)
 
     rows = matrix.rows_of(["told", "old"])
 

@@ -109,7 +109,7 @@ def test_too_few_cards_are_counted_with_the_reason_of_each_other_one() -> None:
 
     no = refused(node_info, a_pod_need(a_need(100, cards=2)))
 
-    assert no.whole is FitReason.TOO_FEW_CARDS
+    assert no.node_reason is FitReason.TOO_FEW_CARDS
     assert no.text == "too few cards (1 of 2 cards: too little free memory)"
 
 
@@ -142,7 +142,7 @@ def test_a_pod_of_several_containers_takes_a_slot_for_each_of_them() -> None:
         **on("GPU-a", 80, container="a"),
         **on("GPU-b", 80, container="b"),
     }
-    assert refused(a_node_info(one), apart).whole is FitReason.CONTAINERS_CLASH
+    assert refused(a_node_info(one), apart).node_reason is FitReason.CONTAINERS_CLASH
 
 
 def test_each_card_has_its_own_reason() -> None:
@@ -185,7 +185,7 @@ def test_each_card_has_its_own_reason() -> None:
 def test_a_node_may_refuse_as_a_whole(node_info: NodeInfo, reason: FitReason) -> None:
     no = refused(node_info, a_pod_need(a_need(8)))
 
-    assert (no.whole, no.text) == (reason, reason.value)
+    assert (no.node_reason, no.text) == (reason, reason.value)
 
 
 @pytest.mark.parametrize("kind", ContainerKind)
@@ -209,7 +209,7 @@ def test_an_init_container_may_use_what_the_apps_will_use_later() -> None:
 def test_containers_that_fit_only_one_by_one_clash() -> None:
     need = a_pod_need(a_need(20_000, name="one"), a_need(20_000, name="two"))
 
-    assert refused(a_node_info(a_card("GPU-a")), need).whole is FitReason.CONTAINERS_CLASH
+    assert refused(a_node_info(a_card("GPU-a")), need).node_reason is FitReason.CONTAINERS_CLASH
     assert set(placed(a_node_info(*TWO_CARDS), need)) == {"one", "two"}
 
 
@@ -221,7 +221,7 @@ def test_a_search_that_would_stall_the_scheduler_is_given_up() -> None:
     sizes.append(total - sum(sizes) + 1)
     need = a_pod_need(*(a_need(mib, name=f"c{n}") for n, mib in enumerate(sizes)))
 
-    assert refused(a_node_info(*cards), need).whole in (
+    assert refused(a_node_info(*cards), need).node_reason in (
         FitReason.TOO_MANY_TRIES,
         FitReason.CONTAINERS_CLASH,
     )

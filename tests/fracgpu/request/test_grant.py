@@ -347,11 +347,11 @@ def test_what_no_class_can_hold_is_refused_in_these_words(
 
 
 def test_containers_that_run_one_after_the_other_need_not_fit_together() -> None:
-    whole = [
+    containers = [
         SliceRequest(container=name, kind=ContainerKind.INIT, share=Fraction(1)) for name in "abc"
     ]
 
-    assert grant(asks(*whole), (a_class(24_000, per_node=1),)).card_class is not None
+    assert grant(asks(*containers), (a_class(24_000, per_node=1),)).card_class is not None
 
 
 # -- limits of admitted pods --------------------------------------------------------------------

@@ -32,12 +32,12 @@ def bound(**changes: Any) -> dict[str, Any]:
 
 def test_it_holds_what_the_whole_pod_holds() -> None:
     body = json.dumps(bound()).encode()
-    found, whole = decode_bound_pod(body), decode_pod_info(body)
+    found, info = decode_bound_pod(body), decode_pod_info(body)
 
     assert found is not None
-    assert whole.record.assignment is not None
+    assert info.record.assignment is not None
     assert found.allocation.by_card == allocations_by_card(
-        whole.record.assignment, whole.record.containers
+        info.record.assignment, info.record.containers
     )
     assert (found.uid, found.node, found.name) == ("u", "n", "p")
     assert (found.priority, found.labels, found.started) == (

@@ -241,7 +241,7 @@ class Bound:
     node: str
 
     @property
-    def seen(self) -> PodRecord:
+    def observed(self) -> PodRecord:
         return replace(self.record, node=self.node, assignment=self.assignment)
 
 
@@ -260,7 +260,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.count = 0
         self.ledger = Ledger()
         self.matrix = NodeMatrix(self.ledger)
-        self.told: dict[str, PodRecord] = {}
+        self.known: dict[str, PodRecord] = {}
         self.truth: dict[str, Bound] = {}
         self.bound_as: dict[str, tuple[PodRecord, str, Assignment, datetime]] = {}
         for node in NODES:
@@ -306,12 +306,12 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(bound=taken)
     def we_see_it_bound(self, bound: Bound) -> None:
         if bound.record.uid in self.truth:
-            self.told[bound.record.uid] = bound.seen
-            self.ledger.set_pod(bound.seen)
+            self.known[bound.record.uid] = bound.observed
+            self.ledger.set_pod(bound.observed)
 
     @rule(bound=taken)
     def we_hear_older_news_of_it(self, bound: Bound) -> None:
-        if bound.record.uid not in self.told:
+        if bound.record.uid not in self.known:
             self.ledger.set_pod(bound.record)
 
     @rule(bound=taken, gone=st.booleans())
@@ -320,11 +320,11 @@ class AnyOrder(RuleBasedStateMachine):
             return
         uid = bound.record.uid
         del self.truth[uid]
-        self.told.pop(uid, None)
+        self.known.pop(uid, None)
         if gone:
             self.ledger.remove_pod(uid)
         else:
-            self.ledger.set_pod(replace(bound.seen, live=False))
+            self.ledger.set_pod(replace(bound.observed, live=False))
 
     @rule()
     def the_process_starts_again(self) -> None:
@@ -334,8 +334,8 @@ class AnyOrder(RuleBasedStateMachine):
         for node in NODES:
             self.ledger.set_node(node)
         for uid, bound in self.truth.items():
-            self.told[uid] = bound.seen
-            self.ledger.set_pod(bound.seen)
+            self.known[uid] = bound.observed
+            self.ledger.set_pod(bound.observed)
 
     @rule(node=st.sampled_from(NODES), cordoned=st.booleans())
     def a_node_changes(self, node: NodeCards, cordoned: bool) -> None:
@@ -354,9 +354,9 @@ class AnyOrder(RuleBasedStateMachine):
     def time_passes(self, seconds: int) -> None:
         # What the API server has taken is looked up before it lapses, so it is seen by then.
         for uid, bound in self.truth.items():
-            if uid not in self.told:
-                self.told[uid] = bound.seen
-                self.ledger.set_pod(bound.seen)
+            if uid not in self.known:
+                self.known[uid] = bound.observed
+                self.ledger.set_pod(bound.observed)
         self.now += timedelta(seconds=seconds)
         self.ledger.lapse(now=self.now)
 
@@ -376,7 +376,7 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def it_equals_the_fold_from_scratch(self) -> None:
         fresh = Ledger()
-        for record in reversed(self.told.values()):
+        for record in reversed(self.known.values()):
             fresh.set_pod(record)
         for node in reversed(NODES):
             fresh.set_node(node)
@@ -398,7 +398,7 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def what_is_kept_of_a_node_is_what_a_new_fold_would_be(self) -> None:
         fresh = Ledger()
-        for record in self.told.values():
+        for record in self.known.values():
             fresh.set_pod(record)
         for known in self.ledger.nodes.values():
             fresh.set_node(known)

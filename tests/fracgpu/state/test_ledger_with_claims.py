@@ -84,8 +84,8 @@ def test_moves_count_as_in_the_ledger_of_the_extender(
     for move in moves:
         extenders.set_claims(claims_of(move))
 
-    seen = a_ledger([*pods]).snapshot(now=NOON)
-    counted = with_claims(seen, [claims_of(move) for move in moves], now=NOON)
+    observed = a_ledger([*pods]).snapshot(now=NOON)
+    counted = with_claims(observed, [claims_of(move) for move in moves], now=NOON)
 
     assert counted == extenders.snapshot(now=NOON)
 

@@ -195,7 +195,7 @@ async def test_a_write_between_our_read_and_our_write_is_not_lost(
 
 
 RELEASED = a_placed_pod("pod-a", annotations={names.MOVED_BY: "m"})
-TOLD = a_placed_pod("pod-b", annotations={names.NOTICE: "2026-01-05T12:00:00Z"})
+NOTICED = a_placed_pod("pod-b", annotations={names.NOTICE: "2026-01-05T12:00:00Z"})
 PLAIN = a_placed_pod("pod-c")
 HAS_ALL = OwnerFacts(there=True, observed=True, desired=2, ready=2)
 MISSES_ONE = OwnerFacts(there=True, observed=True, desired=2, ready=1)
@@ -205,9 +205,9 @@ MISSES_ONE = OwnerFacts(there=True, observed=True, desired=2, ready=1)
 def test_marks_without_a_move_under_way_are_leftovers(phase: MovePhase) -> None:
     record = a_record(phase, move=a_move(pod_uid="pod-a"))
 
-    found = leftovers([RELEASED, TOLD, PLAIN], [record])
+    found = leftovers([RELEASED, NOTICED, PLAIN], [record])
 
-    assert found == ([TOLD] if phase in UNDER_WAY else [RELEASED, TOLD])
+    assert found == ([NOTICED] if phase in UNDER_WAY else [RELEASED, NOTICED])
 
 
 @pytest.mark.parametrize(

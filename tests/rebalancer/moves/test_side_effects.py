@@ -114,14 +114,14 @@ async def test_a_notice_says_when(world: World) -> None:
 async def test_a_withdrawal_changes_the_pod_each_time_so_that_no_older_eviction_takes_effect(
     world: World,
 ) -> None:
-    seen = [await world.pod()]
+    versions = [await world.pod()]
     for _ in range(3):
         assert await world.do(Action.WITHDRAW) is EvictionOutcome.ALLOWED
-        seen.append(await world.pod())
+        versions.append(await world.pod())
 
-    assert len({str(pod["resourceVersion"]) for pod in seen}) == len(seen)
-    assert seen[1]["annotations"][names.NOTICE] == names.NOTICE_WITHDRAWN
-    for pod in seen[:-1]:
+    assert len({str(pod["resourceVersion"]) for pod in versions}) == len(versions)
+    assert versions[1]["annotations"][names.NOTICE] == names.NOTICE_WITHDRAWN
+    for pod in versions[:-1]:
         with pytest.raises(Conflict):
             await world.kube.evict(
                 namespace=NAMESPACE,

@@ -269,13 +269,13 @@ async def test_an_exporter_that_freezes_or_refuses_soon_costs_its_cards_their_tr
             Prometheus(real.url, limit_s=5, limit_bytes=1 << 20) as prometheus,
         ):
             source = MeasuredUsage(prometheus)
-            seen: list[ReadingQuality] = []
+            qualities: list[ReadingQuality] = []
 
             async def trust_is(*wanted: ReadingQuality) -> bool:
                 measured = await source.observe(cards, SHORT)
-                if not seen or seen[-1] is not measured.usage[cards[0]].quality:
-                    seen.append(measured.usage[cards[0]].quality)
-                return seen[-1] in wanted
+                if not qualities or qualities[-1] is not measured.usage[cards[0]].quality:
+                    qualities.append(measured.usage[cards[0]].quality)
+                return qualities[-1] in wanted
 
             async def trusted() -> bool:
                 exporter.text = page(time.time())  # noqa: TID251 - as an exporter would
@@ -290,8 +290,8 @@ async def test_an_exporter_that_freezes_or_refuses_soon_costs_its_cards_their_tr
                 lambda: trust_is(ReadingQuality.UNKNOWN, ReadingQuality.PARTIAL), what="refusing"
             )
 
-    assert seen[0] is ReadingQuality.UNKNOWN
-    assert seen.count(ReadingQuality.OK) == 2
+    assert qualities[0] is ReadingQuality.UNKNOWN
+    assert qualities.count(ReadingQuality.OK) == 2
 
 
 class Scripted:

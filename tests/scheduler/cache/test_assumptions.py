@@ -91,7 +91,7 @@ async def test_while_the_api_server_is_silent_nothing_lapses(
 
 async def test_a_pod_found_gone_is_free() -> None:
     cluster = await unconfirmed()
-    cluster.delete(seen=False)
+    cluster.delete(observed=False)
     await settle_after(cluster, 11)
 
     assert cluster.held() == 0
@@ -100,7 +100,7 @@ async def test_a_pod_found_gone_is_free() -> None:
 
 async def test_a_pod_found_replaced_is_free() -> None:
     cluster = await unconfirmed()
-    cluster.delete(seen=False)
+    cluster.delete(observed=False)
     cluster.create(mib=7)
     await settle_after(cluster, 11)
 
@@ -126,7 +126,7 @@ async def test_what_the_informer_confirmed_is_not_looked_up() -> None:
 
 async def test_the_loop_settles_about_once_a_second() -> None:
     cluster = await unconfirmed()
-    cluster.delete(seen=False)
+    cluster.delete(observed=False)
 
     async with asyncio.TaskGroup() as group:
         loop = group.create_task(cluster.assumptions.expire(), name="look after")

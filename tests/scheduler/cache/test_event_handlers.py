@@ -73,13 +73,13 @@ def test_each_change_is_news_after_the_ledger_has_it() -> None:
 def test_a_move_is_counted_until_it_is_deleted() -> None:
     cluster = Harness("n", "m")
     until = cluster.clock.now() + timedelta(minutes=1)
-    seen = cluster.changes.count
+    before = cluster.changes.count
 
     cluster.see_move(move_of(target=("m", "GPU-m-0"), mib=8000, reserved_until=until))
     assert cluster.held("GPU-m-0") == 8000
     cluster.see_move(gone="move-1")
     assert cluster.held("GPU-m-0") == 0
-    assert cluster.changes.count == seen + 2
+    assert cluster.changes.count == before + 2
 
 
 def test_a_move_that_cannot_be_read_is_logged_and_counts_as_full() -> None:

@@ -11,15 +11,15 @@ BINDING = {"target": {"apiVersion": "v1", "kind": "Node", "name": "n"}}
 
 async def test_a_binding_sent_before_the_mark_does_not_land_after_it() -> None:
     cluster = Harness()
-    seen = cluster.create().record
-    marked = await cluster.marker.mark(seen)
+    record = cluster.create().record
+    marked = await cluster.marker.mark(record)
 
     assert marked is not None
-    assert (marked.record.uid, marked.record.node) == (seen.uid, "")
+    assert (marked.record.uid, marked.record.node) == (record.uid, "")
     assert marked.annotations[names.TERM].startswith("lease/1 2026-")
     with pytest.raises(Conflict, match="resourceVersion"):
         await cluster.api.bind(
-            BINDING | {"metadata": {"uid": seen.uid, "resourceVersion": seen.resource_version}},
+            BINDING | {"metadata": {"uid": record.uid, "resourceVersion": record.resource_version}},
             namespace="default",
             name="p",
         )

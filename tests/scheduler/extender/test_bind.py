@@ -234,7 +234,7 @@ async def test_a_deleted_pod_leaves_nothing_behind() -> None:
     cluster = Harness()
     cluster.create()
     args = cluster.args()
-    cluster.delete(seen=False)
+    cluster.delete(observed=False)
 
     assert "is gone" in await cluster.binder.bind(args)
     assert cluster.ledger.assumed == {}

@@ -51,16 +51,16 @@ def test_the_one_node_is_the_one_that_prioritize_gives_all_points(
             fill(cluster, node, amount)
     cluster.create(mib=mib)
     args = cluster.asking("p", *NODES)
-    whole = cluster.extender.filter(args)
+    result = cluster.extender.filter(args)
 
-    found = narrow(args, whole)
+    found = narrow(args, result)
 
-    if len(whole.passed) > 1:
+    if len(result.passed) > 1:
         scores = dict(zip(NODES, cluster.extender.prioritize(args).tolist(), strict=True))
         assert [scores[node] for node in found.passed] == [10]
-        assert set(found.passed) < set(whole.passed)
+        assert set(found.passed) < set(result.passed)
     else:
-        assert found == whole
+        assert found == result
 
 
 def test_where_no_node_fits_each_is_named_with_its_reason() -> None:

@@ -72,7 +72,9 @@ async def serving(
     leader_gate = LeaderGate(election)
     server = ExtenderServer(
         extender=cluster.extender,
-        patient=StaleCacheRetry(cluster.extender, cluster.changes, cluster.clock, limit_s=0.0),
+        stale_cache_retry=StaleCacheRetry(
+            cluster.extender, cluster.changes, cluster.clock, limit_s=0.0
+        ),
         cycles=cluster.cycles,
         preemptor=cluster.preemptor,
         binder=cluster.binder,
@@ -196,7 +198,7 @@ async def test_recorded_requests_of_kube_scheduler_are_answered() -> None:
 async def test_a_narrow_answer_names_one_node_in_the_form_of_the_request() -> None:
     async with serving(narrow=True) as served:
         by_name = await served.ask("filter", recorded("filter-names"))
-        whole = await served.ask("filter", recorded("filter-nodes"))
+        response = await served.ask("filter", recorded("filter-nodes"))
 
     assert by_name == {
         "Nodes": None,
@@ -205,7 +207,7 @@ async def test_a_narrow_answer_names_one_node_in_the_form_of_the_request() -> No
         "FailedAndUnresolvableNodes": {},
         "Error": "",
     }
-    assert [node["metadata"]["name"] for node in whole["Nodes"]["items"]] == ["gpu-1"]
+    assert [node["metadata"]["name"] for node in response["Nodes"]["items"]] == ["gpu-1"]
 
 
 async def test_recorded_requests_with_whole_nodes_are_answered_with_whole_nodes() -> None:
@@ -262,7 +264,7 @@ async def test_nothing_of_a_malformed_body_is_left_to_the_garbage_collector() ->
         gc.collect()
         gc.disable()
         try:
-            told = [
+            responses = [
                 await served.post(verb, b"{" + b"x" * 1000)
                 for verb in ("filter", "prioritize", "bind", "preempt")
             ]
@@ -271,7 +273,7 @@ async def test_nothing_of_a_malformed_body_is_left_to_the_garbage_collector() ->
         finally:
             gc.enable()
 
-    assert [status for status, _ in told] == [400] * 4
+    assert [status for status, _ in responses] == [400] * 4
     assert errors == []
 
 
@@ -282,21 +284,21 @@ async def test_a_body_above_the_limit_is_refused() -> None:
     assert status == 413
 
 
-def a_preempt_request(uid: str, node: str, *, whole: bool = False) -> bytes:
+def a_preempt_request(uid: str, node: str, *, as_pods: bool = False) -> bytes:
     """Return what kube-scheduler sends: UIDs, or whole pods where nodeCacheCapable is false."""
     pod = a_gpu_pod("big", mib=20_000, priority=10)
     low = a_gpu_pod("low")
     low["metadata"]["uid"] = uid
-    pods = [low] if whole else [{"UID": uid}]
+    pods = [low] if as_pods else [{"UID": uid}]
     victims = {node: {"Pods": pods, "NumPDBViolations": 0}}
     named, other = "NodeNameToMetaVictims", "NodeNameToVictims"
-    if whole:
+    if as_pods:
         named, other = other, named
     return json.dumps({"Pod": pod, named: victims, other: None}).encode()
 
 
-@pytest.mark.parametrize("whole", [False, True])
-async def test_a_preempt_request_is_answered_with_victims_by_uid(whole: bool) -> None:
+@pytest.mark.parametrize("as_pods", [False, True])
+async def test_a_preempt_request_is_answered_with_victims_by_uid(as_pods: bool) -> None:
     async with serving("n") as served:
         slices = '{"train":[{"card":"GPU-n-0","mib":20000}]}'
         for card in range(4):
@@ -309,7 +311,7 @@ async def test_a_preempt_request_is_answered_with_victims_by_uid(whole: bool) ->
             served.cluster.api.put(pod)
             served.cluster.see(f"low-{card}")
         uid = served.cluster.api.pods["low-0"]["metadata"]["uid"]
-        found = await served.ask("preempt", a_preempt_request(uid, "n", whole=whole))
+        found = await served.ask("preempt", a_preempt_request(uid, "n", as_pods=as_pods))
 
     (victims,) = found["NodeNameToMetaVictims"].values()
     assert victims["NumPDBViolations"] == 0

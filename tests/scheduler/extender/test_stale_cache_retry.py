@@ -37,10 +37,12 @@ class Harness:
         self.clock = VirtualClock()
         self.changes = ChangeSignal()
         self.answers = Answers()
-        self.patient = StaleCacheRetry(self.answers, self.changes, self.clock, limit_s=0.05)
+        self.stale_cache_retry = StaleCacheRetry(
+            self.answers, self.changes, self.clock, limit_s=0.05
+        )
 
     async def ask(self, uid: str = "p") -> FilterResult:
-        return await self.patient.filter(some_args(uid))
+        return await self.stale_cache_retry.filter(some_args(uid))
 
     async def ask_and_wait(self, uid: str = "p") -> FilterResult:
         """Filter, and advance the clock by the longest wait."""
@@ -92,7 +94,7 @@ async def test_news_before_the_wait_has_begun_are_not_missed() -> None:
     cluster = Harness()
     await cluster.ask()
 
-    asking = cluster.patient.begin(some_args())
+    asking = cluster.stale_cache_retry.begin(some_args())
     cluster.answers.now = YES
     cluster.changes.notify("another")
 

@@ -92,10 +92,10 @@ async def test_load_is_the_sum_of_the_wishes_on_a_card(tmp_path: Path) -> None:
     processes.write(a_process(2, A, busy_ratio=0.25))
     processes.write(a_process(3, A, B, busy_ratio=0.1))
 
-    seen = await percents(cards)
+    observed = await percents(cards)
 
-    assert seen[A] == pytest.approx(65, abs=2)
-    assert seen[B] == pytest.approx(10, abs=2)
+    assert observed[A] == pytest.approx(65, abs=2)
+    assert observed[B] == pytest.approx(10, abs=2)
 
 
 async def test_a_saturated_card_is_divided_by_the_wishes(tmp_path: Path) -> None:
@@ -170,14 +170,14 @@ async def test_energy_grows_with_time(tmp_path: Path) -> None:
 
 async def test_a_card_falls_ill_and_recovers_with_its_file(tmp_path: Path) -> None:
     cards, _ = some_cards(tmp_path)
-    seen = [(await cards.list_cards()).cards[0].card.health]
+    observed = [(await cards.list_cards()).cards[0].card.health]
     for health in (Health.UNHEALTHY, Health.HEALTHY):
         write_cards_file(
             tmp_path / "cards.json", cards_document([a_card(A, health=health), TWO[1]])
         )
-        seen.append((await cards.list_cards()).cards[0].card.health)
+        observed.append((await cards.list_cards()).cards[0].card.health)
 
-    assert seen == [Health.HEALTHY, Health.UNHEALTHY, Health.HEALTHY]
+    assert observed == [Health.HEALTHY, Health.UNHEALTHY, Health.HEALTHY]
 
 
 @pytest.mark.parametrize(

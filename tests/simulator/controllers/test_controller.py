@@ -35,13 +35,13 @@ class Stubborn:
     def __init__(self, failures: int) -> None:
         self.name = "stubborn"
         self.queue = WorkQueue()
-        self.seen: list[ObjectKey] = []
+        self.synced: list[ObjectKey] = []
         self.done = asyncio.Event()
         self._failures = failures
 
     async def reconcile(self, key: ObjectKey) -> None:
-        self.seen.append(key)
-        if len(self.seen) <= self._failures:
+        self.synced.append(key)
+        if len(self.synced) <= self._failures:
             raise Conflict(verb="PUT", path="/", status=409, reason="Conflict", message="stale")
         self.done.set()
 
@@ -55,7 +55,7 @@ async def test_a_reconcile_that_lost_a_race_is_retried() -> None:
         await controller.done.wait()
         running.cancel()
 
-    assert controller.seen == [A, A]
+    assert controller.synced == [A, A]
 
 
 async def test_only_owners_of_the_kind_are_queued() -> None:

@@ -121,11 +121,11 @@ async def test_a_card_is_relieved_only_when_every_heating_pod_is_back(kube: Kube
         await kube.patch(PODS, "burner-3", status, namespace="demo", subresource="status")
 
         await until_true(lambda: observer.heat.relieved_after_s is not None, what="relief seen")
-        told = "burner-1 left card n1/0; burner-3 runs in its place on card n1/0"
-        assert observer.heat.move == told
+        move = "burner-1 left card n1/0; burner-3 runs in its place on card n1/0"
+        assert observer.heat.move == move
         because = StoryLine("refused x: because", "refused x")
         shown = observer.dashboard(expected={"burner": 2}, roles=(), refusals=[because])
-        assert [line.text for line in shown.story] == [because.text, f"moved: {told}"]
+        assert [line.text for line in shown.story] == [because.text, f"moved: {move}"]
 
 
 async def test_the_dashboard_shows_slices_and_where_heat_is_unknown(kube: KubeClient) -> None:
@@ -175,10 +175,10 @@ async def test_an_event_that_is_written_on_three_objects_is_told_once(kube: Kube
             }
             await kube.create(EVENTS, event, namespace="demo")
 
-        def told() -> bool:
+        def reported() -> bool:
             return bool(observer.event_lines) and observer.event_lines[-1].endswith("another")
 
-        await until_true(told, what="the last event was seen")
+        await until_true(reported, what="the last event was seen")
         assert len(observer.event_lines) == 2
 
 

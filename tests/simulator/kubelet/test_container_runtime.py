@@ -53,12 +53,12 @@ def test_the_folder_is_read_anew_for_every_container(
     runtime: ContainerRuntime, tmp_path: Path
 ) -> None:
     folder = CdiFolder(tmp_path / "cdi")
-    seen = []
+    cards = []
     for card in ("GPU-a", "GPU-b"):
         folder.write(CdiSpec(name="a", env={"CARD": card}))
-        seen.append(runtime.create(["fracgpu.io/slot=a"], env={}).env["CARD"])
+        cards.append(runtime.create(["fracgpu.io/slot=a"], env={}).env["CARD"])
 
-    assert seen == ["GPU-a", "GPU-b"]
+    assert cards == ["GPU-a", "GPU-b"]
 
 
 def test_half_a_file_is_passed_over(runtime: ContainerRuntime, tmp_path: Path) -> None:

@@ -35,9 +35,9 @@ async def test_four_nodes_in_one_process_each_serve_their_own_pods(
         for node, pod in zip(nodes, pods, strict=True):
             await node.wait_phase(pod, "Running")
 
-        seen = [node.cards_of(pod) for node, pod in zip(nodes, pods, strict=True)]
+        observed = [node.cards_of(pod) for node, pod in zip(nodes, pods, strict=True)]
 
-        assert seen == [(node.uuid(1),) for node in nodes]
+        assert observed == [(node.uuid(1),) for node in nodes]
         assert [len(node.kubelet.created_containers()) for node in nodes] == [1, 1, 1, 1]
 
 
@@ -137,7 +137,7 @@ async def test_a_real_api_server_is_content_with_the_kubelet_and_the_agent(tmp_p
                 await node.wait_phase(pod, "Running")
             refused = await node.bind(a_gpu_pod("forged"))
             await node.wait_message(refused, "has no cards in")
-            seen = [node.cards_of(pod) for pod in pods]
+            observed = [node.cards_of(pod) for pod in pods]
             await client.delete(PODS, "equal-0", namespace="default")
 
             async def gone() -> bool:
@@ -145,4 +145,4 @@ async def test_a_real_api_server_is_content_with_the_kubelet_and_the_agent(tmp_p
 
             await until(gone, what="the deleted pod is let go")
 
-    assert seen == [(node.uuid(n),) for n in range(4)]
+    assert observed == [(node.uuid(n),) for n in range(4)]

@@ -62,7 +62,7 @@ async def test_capacity_that_others_write_becomes_allocatable(rig: Rig) -> None:
     patch = {"status": {"capacity": {"fracgpu.io/gpu-mem": "655360"}}}
     await rig.kube.patch(NODES, "gpu-1", patch, subresource="status")
 
-    rig.status.seen((await rig.node())["status"]["capacity"])
+    rig.status.observe((await rig.node())["status"]["capacity"])
 
     await rig.wait_allocatable("fracgpu.io/gpu-mem", "655360")
 
@@ -110,7 +110,7 @@ async def test_its_own_writing_does_not_wake_it(rig: Rig) -> None:
     version = (await rig.node())["metadata"]["resourceVersion"]
 
     for _ in range(5):
-        rig.status.seen((await rig.node())["status"]["capacity"])
+        rig.status.observe((await rig.node())["status"]["capacity"])
         await asyncio.sleep(0.02)
 
     assert (await rig.node())["metadata"]["resourceVersion"] == version
@@ -118,7 +118,7 @@ async def test_its_own_writing_does_not_wake_it(rig: Rig) -> None:
 
 async def test_a_deleted_node_is_registered_again(rig: Rig) -> None:
     await rig.kube.delete(NODES, "gpu-1")
-    rig.status.seen(None)
+    rig.status.observe(None)
 
     async def back() -> bool:
         return bool((await rig.kube.list(NODES)).items)

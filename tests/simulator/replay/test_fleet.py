@@ -75,16 +75,16 @@ PODS_CSV = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,{cpu},{memory},1,500\
 
 def test_each_pod_that_takes_or_gives_back_cards_is_told_with_its_own_node() -> None:
     state = FleetState(a_trace().nodes)
-    told: list[tuple[int, int]] = []
-    state.on_change(lambda place, mib: told.append((place, mib)))
-    whole, half = PODS["whole"], PODS["half-0"]
+    changes: list[tuple[int, int]] = []
+    state.on_change(lambda place, mib: changes.append((place, mib)))
+    whole_card, half = PODS["whole"], PODS["half-0"]
 
-    uid = state.take(whole, 2, on("large-0/0", whole))
+    uid = state.take(whole_card, 2, on("large-0/0", whole_card))
     state.take(half, 0, on("small-0/0", half))
     state.take(PODS["cpu"], 3, {})
-    state.release(whole, 2, uid)
+    state.release(whole_card, 2, uid)
 
-    assert told == [(2, whole.mib), (0, half.mib), (2, -whole.mib)]
+    assert changes == [(2, whole_card.mib), (0, half.mib), (2, -whole_card.mib)]
 
 
 def test_what_is_released_is_free_again() -> None:

@@ -35,12 +35,12 @@ def test_what_fits_nowhere_is_counted() -> None:
 
 
 def test_progress_is_told_up_to_the_end() -> None:
-    told: list[float] = []
+    progress: list[float] = []
 
-    replay(a_trace(), "pack", seed=1, tell=told.append)
+    replay(a_trace(), "pack", seed=1, tell=progress.append)
 
-    assert told == sorted(told)
-    assert told[-1] == 1.0
+    assert progress == sorted(progress)
+    assert progress[-1] == 1.0
 
 
 def some_lines(file: Path, each: int) -> list[str]:

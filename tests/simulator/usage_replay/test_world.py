@@ -204,11 +204,11 @@ def test_the_same_recording_gives_the_same_moves() -> None:
 
 
 def test_pieces_of_any_length_give_the_same() -> None:
-    whole = a_hot_card()
+    entire = a_hot_card()
     halves = [
-        replace(whole, frames=whole.frames[:47]),
-        replace(whole, frames=whole.frames[47:]),
+        replace(entire, frames=entire.frames[:47]),
+        replace(entire, frames=entire.frames[47:]),
     ]
 
-    assert after(POLICY, whole).moves == after(POLICY, *halves).moves
-    assert after(POLICY, whole).figures == after(POLICY, *halves).figures
+    assert after(POLICY, entire).moves == after(POLICY, *halves).moves
+    assert after(POLICY, entire).figures == after(POLICY, *halves).figures

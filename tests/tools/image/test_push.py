@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.documented import documented
-from tests.support.processes import told_by
+from tests.support.processes import output_of
 from tests.support.registry import Registry
 from tests.tools.image.test_oci import NAME, SETTINGS, packed, two_roots
 from tools.image.oci import write_archive
@@ -31,7 +31,7 @@ async def shell(command: str, *, at: Path, limit_s: float = 60) -> tuple[int | N
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    out, _ = await told_by(process, limit_s=limit_s)
+    out, _ = await output_of(process, limit_s=limit_s)
     return process.returncode, out.decode()
 
 
@@ -101,11 +101,11 @@ async def test_the_commands_of_the_readme_clone_and_push_every_architecture(
 async def test_make_push_builds_the_image_that_make_image_builds() -> None:
     needs("make")
 
-    told = await ran("make --dry-run push REGISTRY=registry.example.com/team", at=ROOT)
+    output = await ran("make --dry-run push REGISTRY=registry.example.com/team", at=ROOT)
 
-    build, push = told.index("-m tools.image"), told.index("skopeo copy --all")
+    build, push = output.index("-m tools.image"), output.index("skopeo copy --all")
     assert build < push
-    assert "docker://registry.example.com/team/fracgpu:0.1.0" in told
+    assert "docker://registry.example.com/team/fracgpu:0.1.0" in output
 
 
 async def test_without_a_registry_or_an_archive_nothing_is_pushed_and_a_sentence_says_why(
@@ -114,11 +114,11 @@ async def test_without_a_registry_or_an_archive_nothing_is_pushed_and_a_sentence
     needs("skopeo")
     clone = await cloned(tmp_path)
 
-    code, told = await shell("make push", at=clone)
-    assert (code, told.splitlines()[0]) == (
+    code, output = await shell("make push", at=clone)
+    assert (code, output.splitlines()[0]) == (
         2,
         "make push: want REGISTRY=registry.example.com/team",
     )
-    code, told = await shell("make push REGISTRY=x --assume-old=image", at=clone)
+    code, output = await shell("make push REGISTRY=x --assume-old=image", at=clone)
     assert code == 2
-    assert "build/image/fracgpu-0.1.0.oci.tar is missing" in told
+    assert "build/image/fracgpu-0.1.0.oci.tar is missing" in output

@@ -73,10 +73,10 @@ def test_of_a_share_a_mutant_that_no_test_notices_is_shown_and_the_checkout_stay
     # Of both functions; one mutant is not drawn.
     assert run(root, tmp_path / "copy", ["room/sizes.py"], jobs=1, share=0.8, seed=0) == 0
 
-    told = capfd.readouterr().out
-    assert "survived: room.sizes.x_smaller__mutmut_1" in told
-    assert "survived: room.sizes.x_larger__mutmut_1" not in told
-    assert re.match(r"^[1-9] of 5 mutants noticed \(.*; 1 not checked$", told.splitlines()[-1])
+    output = capfd.readouterr().out
+    assert "survived: room.sizes.x_smaller__mutmut_1" in output
+    assert "survived: room.sizes.x_larger__mutmut_1" not in output
+    assert re.match(r"^[1-9] of 5 mutants noticed \(.*; 1 not checked$", output.splitlines()[-1])
     kept = {path: path.read_bytes() for path in root.rglob("*.*") if path.suffix != ".pyc"}
     assert {path: kept[path] for path in before} == before
 

@@ -313,9 +313,9 @@ def test_no_whole_card_is_none() -> None:
 
 
 def test_a_whole_card_on_another_container_of_a_pod_that_asks_is_refused() -> None:
-    whole = a_container("web", resources={"limits": {"nvidia.com/gpu": "1"}})
+    whole_card = a_container("web", resources={"limits": {"nvidia.com/gpu": "1"}})
 
-    outcome = judged(a_pod(whole, a_container(), fraction="train=0.5"))
+    outcome = judged(a_pod(whole_card, a_container(), fraction="train=0.5"))
 
     assert isinstance(outcome, Denied)
     assert outcome.message.startswith("limits['nvidia.com/gpu'] of container 'web' is '1'; want it")

@@ -81,18 +81,18 @@ class Prices:
             for one in classes
             if one.demand.share_milli == WHOLE_CARD_MILLI and one.demand.cards <= MAX_CARDS
         ]
-        whole = [*observed, *_not_observed(classes)]
-        self._fades = np.arange(len(whole)) >= len(observed)
+        priced = [*observed, *_not_observed(classes)]
+        self._fades = np.arange(len(priced)) >= len(observed)
         # By cards, not by pods: pods of eight cards are few, and take whole nodes.
-        asked = [one.frequency_ratio * one.demand.cards for one in whole]
+        asked = [one.frequency_ratio * one.demand.cards for one in priced]
         self._asked = np.array(asked, float) / self._requested
-        cpu = np.array([min(one.demand.cpu_milli, 2**62) for one in whole], np.int64)
+        cpu = np.array([min(one.demand.cpu_milli, 2**62) for one in priced], np.int64)
         self.cpu_steps = np.unique(cpu)
         self._step = np.searchsorted(self.cpu_steps, cpu) + 1
-        self._cards = np.array([one.demand.cards for one in whole], np.int64)
+        self._cards = np.array([one.demand.cards for one in priced], np.int64)
         self._accepts = np.array(
-            [[one.demand.accepts(model) for model in models] for one in whole], bool
-        ).reshape(len(whole), len(models))
+            [[one.demand.accepts(model) for model in models] for one in priced], bool
+        ).reshape(len(priced), len(models))
         self.worth = np.zeros((len(models), len(self.cpu_steps) + 1, MAX_CARDS + 1))
         self.by_model: NDArray[np.float64] = np.zeros(len(models))
         self._set_up_sets(classes, models)

@@ -44,7 +44,7 @@ async def test_a_figure_that_is_absent_is_asked_for_once_on_each_card(
     assert third["gpu_percent"] == 40
     assert await standin.calls("nvmlDeviceGetPowerUsage") == 2  # once for each card
     dropped = [
-        event["card"] for event in standin.told("figure_dropped") if event["figure"] == "power"
+        event["card"] for event in standin.logged("figure_dropped") if event["figure"] == "power"
     ]
     assert sorted(dropped) == [standin.uuid(0), standin.uuid(1)]
 
@@ -88,8 +88,8 @@ async def test_a_lost_driver_is_shut_down_initialised_again_and_spoken_of(
     assert figures["gpu_percent"] == 40
     assert shut_down == 1
     assert await standin.calls("nvmlInitWithFlags") == 2
-    assert len(standin.told("nvml_lost")) == 1
-    assert len(standin.told("nvml_opened")) == 2
+    assert len(standin.logged("nvml_lost")) == 1
+    assert len(standin.logged("nvml_opened")) == 2
 
 
 async def test_a_driver_that_is_gone_for_every_card_is_begun_anew(standin: Standin) -> None:
@@ -153,7 +153,7 @@ async def test_an_optional_figure_that_fails_with_any_error_drops_that_figure_al
     standin: Standin,
 ) -> None:
     standin.say(a_card(0, **HOPPER))
-    whole = await standin.list_cards()
+    complete = await standin.list_cards()
     await standin.read()
     # The codes that say "I do not have that" come last: those figures are not asked for again.
     codes = sorted(CODES, key=lambda code: (error_kind(pynvml.NVMLError(code)) in ABSENT, code))
@@ -170,7 +170,7 @@ async def test_an_optional_figure_that_fails_with_any_error_drops_that_figure_al
             24576,
             500,
         )
-        assert listed["cards"][0]["family"] == whole["cards"][0]["family"] == "hopper"
+        assert listed["cards"][0]["family"] == complete["cards"][0]["family"] == "hopper"
         reading = answer["samples"][standin.uuid(0)]
         assert reading["figures"]["total_mib"] == 24576
         assert {reading["figures"][name] for name in ("gpu_percent", "power_w")} == {None}
@@ -187,8 +187,8 @@ async def test_one_figure_that_fails_leaves_every_other_as_it_is(standin: Standi
 
     assert {key for key in before if before[key] != failing[key]} == {"power_w"}
     assert await standin.figures() == before
-    (told,) = standin.told("figure_failed")
-    assert (told["figure"], told["card"]) == ("power", standin.uuid(0))
+    (event,) = standin.logged("figure_failed")
+    assert (event["figure"], event["card"]) == ("power", standin.uuid(0))
 
 
 async def test_a_card_that_never_said_whether_mig_is_on_is_not_shared(standin: Standin) -> None:
@@ -266,7 +266,7 @@ async def test_cards_are_let_go_of_side_by_side(standin: Standin) -> None:
 
     await standin.ask("close")
 
-    assert standin.told("nvml_not_shut_down") == []
+    assert standin.logged("nvml_not_shut_down") == []
     assert await standin.ask("live_samples") == 0
 
 
@@ -282,7 +282,7 @@ async def test_cards_that_hang_are_let_go_of_within_one_bound(
         # 32 s one after the other.
         await standin.ask("close", limit_s=16.0)
 
-        assert len(standin.told("nvml_not_shut_down")) == 16
+        assert len(standin.logged("nvml_not_shut_down")) == 16
         assert await standin.calls("nvmlShutdown") == 1
 
 

@@ -653,10 +653,10 @@ async def xids(standin: Standin, index: int = 0) -> tuple[float | None, dict[str
 
 
 async def wait_xid(standin: Standin, wanted: tuple[int, dict[str, int]], index: int = 0) -> None:
-    async def seen() -> bool:
+    async def observed() -> bool:
         return await xids(standin, index) == wanted
 
-    await until(seen, what=f"card {index} has had {wanted}")
+    await until(observed, what=f"card {index} has had {wanted}")
 
 
 async def test_errors_are_counted_by_code_and_card_and_the_last_one_is_named(
@@ -671,7 +671,7 @@ async def test_errors_are_counted_by_code_and_card_and_the_last_one_is_named(
     await wait_xid(standin, (31, {"31": 2, "79": 1}))
 
     assert await xids(standin, 1) == (13, {"13": 1})
-    assert {(event["card"], event["xid"]) for event in standin.told("xid_error")} == {
+    assert {(event["card"], event["xid"]) for event in standin.logged("xid_error")} == {
         (standin.uuid(0), 31),
         (standin.uuid(0), 79),
         (standin.uuid(1), 13),
@@ -697,7 +697,7 @@ async def test_a_watch_that_ends_is_begun_anew_and_forgets_nothing(standin: Stan
     standin.say({"error.nvmlEventSetWait_v2": pynvml.NVML_ERROR_GPU_IS_LOST, "events": None})
 
     async def ended() -> bool:
-        return bool(standin.told("xid_watch_ended"))
+        return bool(standin.logged("xid_watch_ended"))
 
     await until(ended, what="the watch logs that it has ended")
     standin.say({"error.nvmlEventSetWait_v2": None})

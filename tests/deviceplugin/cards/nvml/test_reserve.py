@@ -75,8 +75,8 @@ def test_whatever_is_learnt_nothing_in_use_becomes_free(
     readings: list[tuple[int, list[int | None] | None]], used: int
 ) -> None:
     reserve = LearntReserve()
-    for seen, held in readings:
-        reserve.learn(Memory(total=TOTAL, used=seen, free=TOTAL - seen), held)
+    for now_used, held in readings:
+        reserve.learn(Memory(total=TOTAL, used=now_used, free=TOTAL - now_used), held)
     memory = reserve.apart(Memory(total=TOTAL, used=used, free=TOTAL - used))
 
     assert memory.used + (memory.reserved or 0) >= used

@@ -260,7 +260,7 @@ POLICIES = st.builds(
 )
 
 
-def seen_at(attempt: Attempt, began: datetime, now: datetime) -> PastMove:
+def observed_at(attempt: Attempt, began: datetime, now: datetime) -> PastMove:
     """Return a move as it is remembered at *now*."""
     end = began + timedelta(seconds=(attempt.disturbs_after_s or 0) + attempt.lasts_s)
     disturbed_at = (
@@ -331,10 +331,10 @@ def test_over_any_history_no_budget_is_ever_exceeded(
     now, begun = NOON, list[tuple[Attempt, datetime]]()
     for attempt in attempts:
         now += timedelta(seconds=attempt.after_s)
-        past = [seen_at(earlier, began, now) for earlier, began in begun]
+        past = [observed_at(earlier, began, now) for earlier, began in begun]
         if allowed(budgets(*past, policy=policy, now=now), attempt):
             begun.append((attempt, now))
-            flying = [seen_at(earlier, began, now) for earlier, began in begun]
+            flying = [observed_at(earlier, began, now) for earlier, began in begun]
             in_flight = [past_move for past_move in flying if past_move.under_way]
             assert len(in_flight) <= policy.max_in_flight
             for node in {f"node-{n}" for n in range(3)}:

@@ -18,10 +18,10 @@ def test_a_pod_without_foreign_keys_has_no_owner() -> None:
 
 
 def test_a_shared_key_is_its_first_owners_that_is_on() -> None:
-    whole = {"nvidia.com/gpu": "1"}
+    limits = {"nvidia.com/gpu": "1"}
 
-    assert names_of("hami", "nvidia", limits=whole) == ["hami"]
-    assert names_of("nvidia", limits=whole) == ["nvidia"]
+    assert names_of("hami", "nvidia", limits=limits) == ["hami"]
+    assert names_of("nvidia", limits=limits) == ["nvidia"]
 
 
 def test_a_shared_key_with_both_owners_off_is_the_ones_that_is_spoken_there() -> None:

@@ -538,8 +538,8 @@ async def test_the_replacement_is_marked_as_the_one_to_delete_when_a_surge_is_ro
 async def allows(kube: KubeClient, disruptions: int) -> bool:
     budget = await kube.get_object(PDBS, "web", namespace=NAMESPACE)
     status = budget.get("status") or {}
-    seen = status.get("observedGeneration") == budget["metadata"]["generation"]
-    return bool(seen and status.get("disruptionsAllowed", 0) == disruptions)
+    observed = status.get("observedGeneration") == budget["metadata"]["generation"]
+    return bool(observed and status.get("disruptionsAllowed", 0) == disruptions)
 
 
 async def scale(kube: KubeClient, replicas: int) -> None:

@@ -64,9 +64,9 @@ def test_one_fault_is_told_alone_and_several_in_brackets() -> None:
     one = invalid(DEPLOYMENTS, "d", [BAD])
     two = invalid(DEPLOYMENTS, "d", [BAD, BAD])
 
-    told = 'spec.replicas: Invalid value: "x"'
-    assert one.message == f'Deployment.apps "d" is invalid: {told}'
-    assert two.message == f'Deployment.apps "d" is invalid: [{told}, {told}]'
+    cause = 'spec.replicas: Invalid value: "x"'
+    assert one.message == f'Deployment.apps "d" is invalid: {cause}'
+    assert two.message == f'Deployment.apps "d" is invalid: [{cause}, {cause}]'
     assert one.body()["details"] == {
         "name": "d",
         "group": "apps",

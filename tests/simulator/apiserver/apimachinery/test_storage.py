@@ -24,10 +24,10 @@ def an_object(name: str = "a", **parts: Json) -> Json:
 
 async def drained(subscription: Subscription) -> list[tuple[str, int]]:
     subscription.end()
-    seen = []
+    received = []
     while (change := await subscription.next()) is not None:
-        seen.append((change.type, change.revision))
-    return seen
+        received.append((change.type, change.revision))
+    return received
 
 
 def test_every_write_has_a_revision_of_its_own() -> None:
@@ -132,9 +132,9 @@ async def test_a_reader_that_falls_too_far_behind_is_ended() -> None:
     for number in range(10_001):
         store.write(a_key(str(number)), an_object(str(number)), expected=0)
 
-    seen = await drained(subscription)
+    received = await drained(subscription)
 
-    assert len(seen) == 10_000
+    assert len(received) == 10_000
     assert subscription.ended
 
 

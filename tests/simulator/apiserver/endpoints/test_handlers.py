@@ -69,7 +69,7 @@ async def test_probes_and_discovery_answer(call: Caller, path: str) -> None:
 
 
 async def test_a_namespace_is_not_taken_for_a_prefix(call: Caller) -> None:
-    whole = await call("GET", "/api/v1/namespaces/default")
+    response = await call("GET", "/api/v1/namespaces/default")
     patched = await call(
         "PATCH",
         "/api/v1/namespaces/default",
@@ -77,7 +77,7 @@ async def test_a_namespace_is_not_taken_for_a_prefix(call: Caller) -> None:
         content_type="application/merge-patch+json",
     )
 
-    assert body_of(whole)["kind"] == "Namespace"
+    assert body_of(response)["kind"] == "Namespace"
     assert body_of(patched)["metadata"]["labels"]["a"] == "b"
 
 

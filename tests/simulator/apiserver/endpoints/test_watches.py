@@ -22,16 +22,16 @@ def put(store: Store, name: str = "a", **labels: str) -> int:
 
 async def take(store: Store, count: int, **options: Any) -> list[Json]:
     """Read *count* events, or fewer if the watch ends first."""
-    seen: list[Json] = []
+    events: list[Json] = []
     async with asyncio.timeout(5), aclosing(watch(store, PODS, WatchOptions(**options))) as lines:
         async for line in lines:
-            seen.append(decode(line))
-            if len(seen) == count:
+            events.append(decode(line))
+            if len(events) == count:
                 break
-    return seen
+    return events
 
 
-def told(events: list[Json]) -> list[tuple[str, str]]:
+def described(events: list[Json]) -> list[tuple[str, str]]:
     return [(event["type"], event["object"]["metadata"]["resourceVersion"]) for event in events]
 
 
@@ -39,7 +39,7 @@ async def test_a_watch_without_a_version_starts_with_what_is_there() -> None:
     store = Store()
     first, second = put(store, "a"), put(store, "b")
 
-    assert told(await take(store, 2)) == [("ADDED", str(first)), ("ADDED", str(second))]
+    assert described(await take(store, 2)) == [("ADDED", str(first)), ("ADDED", str(second))]
 
 
 async def test_a_watch_from_a_version_starts_after_it() -> None:
@@ -48,7 +48,7 @@ async def test_a_watch_from_a_version_starts_after_it() -> None:
 
     (event,) = await take(store, 1, after=first)
 
-    assert told([event]) == [("MODIFIED", str(second))]
+    assert described([event]) == [("MODIFIED", str(second))]
     assert (event["object"]["kind"], event["object"]["apiVersion"]) == ("Pod", "v1")
 
 
@@ -60,7 +60,7 @@ async def test_an_object_enters_and_leaves_a_selection() -> None:
 
     events = await take(store, 3, after=start, selection=selection)
 
-    assert told(events) == list(
+    assert described(events) == list(
         zip(["ADDED", "MODIFIED", "DELETED"], map(str, versions), strict=True)
     )
     # The last state that matched is what leaves, at the revision of the change.
@@ -95,7 +95,7 @@ async def test_bookmarks_tell_the_revision_of_a_quiet_watch() -> None:
 
     events = await take(store, 2, after=store.revision, bookmarks=True, bookmark_every_s=0.01)
 
-    assert told(events) == [("BOOKMARK", str(store.revision))] * 2
+    assert described(events) == [("BOOKMARK", str(store.revision))] * 2
 
 
 async def test_no_bookmark_goes_beyond_a_change_that_is_still_to_be_told() -> None:
@@ -109,7 +109,7 @@ async def test_no_bookmark_goes_beyond_a_change_that_is_still_to_be_told() -> No
         # Both timers are due in the loop's next turn: the bookmark's first, then the change's.
         time.sleep(0.05)  # noqa: ASYNC251 - to hold up the loop is what it is for
 
-        assert told([decode(await reading)]) == [("MODIFIED", str(first + 1))]
+        assert described([decode(await reading)]) == [("MODIFIED", str(first + 1))]
 
 
 async def test_a_watch_ends_when_its_time_is_up() -> None:

@@ -19,13 +19,13 @@ SIZE_MIB = 1000  # of every card, so that MiB are thousandths of a card
 
 HALF = Demand(cpu_milli=4000, cards=1, share_milli=500)
 ODD = Demand(cpu_milli=2000, cards=1, share_milli=810)
-WHOLE = Demand(cpu_milli=8000, cards=1, share_milli=1000)
+WHOLE_CARD = Demand(cpu_milli=8000, cards=1, share_milli=1000)
 PICKY = Demand(cpu_milli=8000, cards=1, share_milli=1000, models=frozenset({"A100"}))
 PAIR = Demand(cpu_milli=16_000, cards=2, share_milli=1000)
 EIGHT = Demand(cpu_milli=64_000, cards=8, share_milli=1000)
 PROCESSOR = Demand(cpu_milli=12_000)
 
-EVERY = (HALF, ODD, WHOLE, PICKY, PAIR, EIGHT, PROCESSOR)
+EVERY = (HALF, ODD, WHOLE_CARD, PICKY, PAIR, EIGHT, PROCESSOR)
 
 
 class SomeNodes(PolicyNodes):
@@ -58,7 +58,7 @@ def some_nodes(*levels: Sequence[int], model: int = 0, cores: int = 96) -> SomeN
 
 
 def mix() -> tuple[PodClass, ...]:
-    counts = {HALF: 30, ODD: 10, WHOLE: 40, PICKY: 5, PAIR: 6, EIGHT: 4, PROCESSOR: 10}
+    counts = {HALF: 30, ODD: 10, WHOLE_CARD: 40, PICKY: 5, PAIR: 6, EIGHT: 4, PROCESSOR: 10}
     return folded(demand for demand, count in counts.items() for _ in range(count))
 
 

@@ -79,10 +79,10 @@ class Oracle:
         drawn, cards = self._draws[model], sorted(levels, reverse=True)
         for step in range(len(drawn.cpu)):
             several = int(drawn.several[step, sequence])
-            whole = [at for at, level in enumerate(cards) if level == 1000]
-            if several and len(whole) >= several and cpu >= drawn.several_cpu[step, sequence]:
+            idle = [at for at, level in enumerate(cards) if level == 1000]
+            if several and len(idle) >= several and cpu >= drawn.several_cpu[step, sequence]:
                 cpu -= int(drawn.several_cpu[step, sequence])
-                for at in whole[:several]:
+                for at in idle[:several]:
                     cards[at] = 0
             options = []
             for number in (0, 1):

@@ -5,20 +5,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fracgpu.placement.policies.least_waste.mix import Demand, WorkloadMix, drift_ratio
-from tests.fracgpu.placement.policies.least_waste.demands import HALF, PROCESSOR, WHOLE, folded
+from tests.fracgpu.placement.policies.least_waste.demands import HALF, PROCESSOR, WHOLE_CARD, folded
 
 
 def test_frequencies_are_shares_of_all_pods_most_frequent_first() -> None:
-    classes = folded([HALF, WHOLE, WHOLE, WHOLE])
+    classes = folded([HALF, WHOLE_CARD, WHOLE_CARD, WHOLE_CARD])
 
     assert [(pod_class.demand, pod_class.frequency_ratio) for pod_class in classes] == [
-        (WHOLE, 0.75),
+        (WHOLE_CARD, 0.75),
         (HALF, 0.25),
     ]
 
 
 def test_the_order_in_which_pods_are_folded_does_not_matter() -> None:
-    pods = [HALF, WHOLE, PROCESSOR, HALF]
+    pods = [HALF, WHOLE_CARD, PROCESSOR, HALF]
 
     assert folded(pods) == folded(reversed(pods))
 
@@ -28,17 +28,17 @@ def test_a_pod_loses_half_its_weight_in_one_half_life() -> None:
     mix.observe(HALF)
     for _ in range(99):
         mix.observe(PROCESSOR)
-    mix.observe(WHOLE)
+    mix.observe(WHOLE_CARD)
 
     weight = {pod_class.demand: pod_class.frequency_ratio for pod_class in mix.classes()}
-    assert weight[HALF] == pytest.approx(weight[WHOLE] / 2)
+    assert weight[HALF] == pytest.approx(weight[WHOLE_CARD] / 2)
 
 
 def test_weights_stay_ratios_when_they_are_scaled_back() -> None:
     mix = WorkloadMix(half_life_pods=2)
     for _ in range(500):
         mix.observe(HALF)
-        mix.observe(WHOLE)
+        mix.observe(WHOLE_CARD)
 
     ratios = [pod_class.frequency_ratio for pod_class in mix.classes()]
     assert sum(ratios) == pytest.approx(1)
@@ -64,8 +64,8 @@ def test_the_frequent_classes_survive_a_flood_of_rare_ones() -> None:
 
 
 def test_drift_is_nothing_for_the_same_and_all_for_disjoint_mixes() -> None:
-    halves, wholes = folded([HALF]), folded([WHOLE])
-    both = folded([HALF, WHOLE])
+    halves, wholes = folded([HALF]), folded([WHOLE_CARD])
+    both = folded([HALF, WHOLE_CARD])
 
     assert drift_ratio(halves, halves) == 0
     assert drift_ratio(halves, wholes) == 1

@@ -168,12 +168,12 @@ def test_once_pods_end_as_fast_as_they_start_scores_count_that_and_they_are_lear
     order = Different([(1_000, 2_000)]).order
     order.expect([Demand(cards=1, share_milli=500)])
     pods = [a_bound_pod(f"p{number}") for number in range(100)]
-    seen = []
+    states = []
 
     def look() -> None:
         before = order.outdated
         order.learn_now()
-        seen.append((before, order.outdated, order.times_learnt))
+        states.append((before, order.outdated, order.times_learnt))
 
     for pod in pods:
         order.observe(pod)
@@ -182,8 +182,8 @@ def test_once_pods_end_as_fast_as_they_start_scores_count_that_and_they_are_lear
         order.forget(pod)
     look()
 
-    (_, _, learnt), _ = seen
-    assert seen == [(False, False, learnt), (True, False, learnt + 1)]
+    (_, _, learnt), _ = states
+    assert states == [(False, False, learnt), (True, False, learnt + 1)]
 
 
 def test_a_pod_without_cards_or_of_an_unknown_node_is_no_turnover() -> None:

@@ -18,7 +18,7 @@ from tests.fracgpu.placement.policies.least_waste.demands import (
     PAIR,
     PICKY,
     PROCESSOR,
-    WHOLE,
+    WHOLE_CARD,
     SomeNodes,
     a_policy,
     chosen,
@@ -107,14 +107,14 @@ def test_every_cost_and_card_is_the_oracles(
 def test_on_cards_of_different_sizes_the_same_mib_are_different_parts() -> None:
     nodes = some_nodes((1000, 1000))
     nodes.size_mib[0, :2] = 1000, 2000
-    policy = a_policy(nodes, folded([HALF, WHOLE]))
+    policy = a_policy(nodes, folded([HALF, WHOLE_CARD]))
 
     # On the first card 1,000 MiB are the whole card, on the second one half of it.
     masks = [~np.uint32(1 << card) for card in range(2)]
     cost, taken = policy.costs_without(
         Kind(mib=1000, cards=1), np.zeros(2, np.int64), np.array(masks), allowance=10**6
     )
-    same = a_policy(some_nodes((1000, 1000)), folded([HALF, WHOLE]))
+    same = a_policy(some_nodes((1000, 1000)), folded([HALF, WHOLE_CARD]))
 
     assert taken.tolist() == [1, 2]
     rows = np.zeros(1, np.int64)
@@ -125,17 +125,17 @@ def test_on_cards_of_different_sizes_the_same_mib_are_different_parts() -> None:
 def test_a_share_completes_a_card_rather_than_open_another() -> None:
     nodes = some_nodes((1000, 1000), (1000, 500), (1000, 1000))
 
-    assert chosen(a_policy(nodes, folded([HALF, WHOLE])), nodes, HALF) == (1, (1,))
+    assert chosen(a_policy(nodes, folded([HALF, WHOLE_CARD])), nodes, HALF) == (1, (1,))
 
 
 def test_a_single_card_pod_spares_the_last_whole_node() -> None:
     nodes = some_nodes([1000] * 8, [1000] * 3)
 
-    assert chosen(a_policy(nodes), nodes, WHOLE) == (1, (0,))
+    assert chosen(a_policy(nodes), nodes, WHOLE_CARD) == (1, (0,))
 
 
 @pytest.mark.parametrize("idle", [4, 5, 6, 7])
-@pytest.mark.parametrize("demand", [HALF, WHOLE])
+@pytest.mark.parametrize("demand", [HALF, WHOLE_CARD])
 def test_where_pods_leave_a_nearly_empty_node_is_left_to_become_empty(
     idle: int, demand: Demand
 ) -> None:
@@ -147,9 +147,9 @@ def test_where_pods_leave_a_nearly_empty_node_is_left_to_become_empty(
 def test_a_pod_that_takes_any_model_spares_the_one_that_others_name() -> None:
     nodes = some_nodes((1000,), (1000,))
     nodes.put(1, 1000, model=1)
-    policy = a_policy(nodes, folded([PICKY, WHOLE, WHOLE]))
+    policy = a_policy(nodes, folded([PICKY, WHOLE_CARD, WHOLE_CARD]))
 
-    assert chosen(policy, nodes, WHOLE) == (1, (0,))
+    assert chosen(policy, nodes, WHOLE_CARD) == (1, (0,))
     assert chosen(policy, nodes, PICKY) == (0, (0,))
 
 
@@ -167,7 +167,7 @@ def test_a_pod_of_several_cards_gets_distinct_ones_and_none_fits_in_sum() -> Non
 
 def test_equal_nodes_cost_the_same_and_without_a_mix_the_fuller_one_is_taken() -> None:
     nodes = some_nodes((1000,), (1000,), (1000,))
-    assert chosen(a_policy(nodes), nodes, WHOLE) == (0, (0,))
+    assert chosen(a_policy(nodes), nodes, WHOLE_CARD) == (0, (0,))
 
     nodes = some_nodes((1000, 1000, 1000), (400, 1000, 600))
     assert chosen(a_policy(nodes, ()), nodes, HALF) == (1, (2,))
@@ -219,15 +219,15 @@ def test_a_change_of_a_node_changes_its_cost_and_no_others() -> None:
 
 
 def test_prices_are_computed_again_after_some_changes_and_what_is_known_stays_known() -> None:
-    classes = folded([EIGHT, WHOLE])
+    classes = folded([EIGHT, WHOLE_CARD])
     nodes = some_nodes(*([1000] * 8 for _ in range(10)))
     policy = a_policy(nodes, classes)
-    before = policy.costs(kind(WHOLE), np.array([0]))[0]
+    before = policy.costs(kind(WHOLE_CARD), np.array([0]))[0]
     for number in range(64):
         nodes.put(1 + number % 9, *[1000] * 7, 0)
 
-    stale = policy.costs(kind(WHOLE), np.array([0]), allowance=0)[0]
-    after = policy.costs(kind(WHOLE), np.array([0]))[0]
+    stale = policy.costs(kind(WHOLE_CARD), np.array([0]), allowance=0)[0]
+    after = policy.costs(kind(WHOLE_CARD), np.array([0]))[0]
 
     assert stale == after > before
 
@@ -237,7 +237,7 @@ def test_nodes_of_a_model_that_it_does_not_know_have_no_cost() -> None:
     nodes.put(1, 1000, model=2)
     nodes.put(2, 1000, model=-1)
 
-    cost = a_policy(nodes).costs(kind(WHOLE), np.arange(3))
+    cost = a_policy(nodes).costs(kind(WHOLE_CARD), np.arange(3))
 
     assert np.isfinite(cost).tolist() == [True, False, False]
     assert np.isnan(cost[1:]).all()

@@ -12,13 +12,13 @@ from tests.fracgpu.placement.policies.least_waste.demands import (
     EIGHT,
     HALF,
     MODELS,
-    WHOLE,
+    WHOLE_CARD,
     SomeNodes,
     folded,
     some_nodes,
 )
 
-WHOLE_NODE, BROKEN, FULL = [1000] * 8, [*[1000] * 7, 500], [0] * 8
+IDLE_NODE, BROKEN, FULL = [1000] * 8, [*[1000] * 7, 500], [0] * 8
 # Pods with so many cards are in the mix, so that no prior of cards counts.
 OBSERVED = PodClass(demand=EIGHT, frequency_ratio=0.01)
 
@@ -41,13 +41,13 @@ def worth(prices: Prices, idle: int, *, model: int = 0, cores: int = 96) -> floa
 
 
 def test_nothing_is_scarce_to_pods_that_can_use_every_idle_card() -> None:
-    assert worth(priced([OBSERVED], some_nodes(WHOLE_NODE, WHOLE_NODE)), 8) == 0
+    assert worth(priced([OBSERVED], some_nodes(IDLE_NODE, IDLE_NODE)), 8) == 0
 
 
 def test_whole_nodes_are_worth_more_the_fewer_of_them_are_left() -> None:
-    classes = folded([EIGHT, WHOLE])
-    many = priced(classes, some_nodes(*[WHOLE_NODE] * 3, BROKEN))
-    few = priced(classes, some_nodes(WHOLE_NODE, *[BROKEN] * 3))
+    classes = folded([EIGHT, WHOLE_CARD])
+    many = priced(classes, some_nodes(*[IDLE_NODE] * 3, BROKEN))
+    few = priced(classes, some_nodes(IDLE_NODE, *[BROKEN] * 3))
 
     assert 0 < worth(many, 8) < worth(few, 8)
     assert worth(few, 7) == 0
@@ -56,7 +56,7 @@ def test_whole_nodes_are_worth_more_the_fewer_of_them_are_left() -> None:
 
 def test_the_worth_is_that_of_the_formula_and_limited() -> None:
     # Of 15 idle cards pods of eight can use 8; each of both counts one more.
-    found = priced(folded([EIGHT]), some_nodes(WHOLE_NODE, BROKEN))
+    found = priced(folded([EIGHT]), some_nodes(IDLE_NODE, BROKEN))
     assert worth(found, 8) == pytest.approx(8 * 0.1 * 1000 * ((16 / 9) ** 2 - 1))
 
     none = priced(folded([EIGHT]), some_nodes(*[BROKEN] * 100))
@@ -66,9 +66,9 @@ def test_the_worth_is_that_of_the_formula_and_limited() -> None:
 
 
 def test_pods_of_many_cards_that_never_came_set_a_price_that_fades_as_the_cluster_fills() -> None:
-    empty = priced(folded([HALF]), some_nodes(WHOLE_NODE, *[BROKEN] * 9))
-    fuller = priced(folded([HALF]), some_nodes(WHOLE_NODE, *[BROKEN] * 9, *[FULL] * 10))
-    observed = priced(folded([HALF] * 299 + [EIGHT]), some_nodes(WHOLE_NODE, *[BROKEN] * 9))
+    empty = priced(folded([HALF]), some_nodes(IDLE_NODE, *[BROKEN] * 9))
+    fuller = priced(folded([HALF]), some_nodes(IDLE_NODE, *[BROKEN] * 9, *[FULL] * 10))
+    observed = priced(folded([HALF] * 299 + [EIGHT]), some_nodes(IDLE_NODE, *[BROKEN] * 9))
     eight = 8 * 100 * (0.03 * 8 / 0.5) * ((72 / 9) ** 2 - 1)
 
     idle_part = (80 - 4.5) / 80
