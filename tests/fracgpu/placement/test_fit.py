@@ -93,7 +93,7 @@ def needs(draw: st.DrawFn) -> PodNeed:
     for number, part in enumerate(parts):
         part["name"] = f"c{number}"
         if part["share"] is not None:  # of some card there is, or of another
-            part["mib"] = Mib(ceil(part["share"] * draw(st.sampled_from([80, 160, 240]))))
+            part["mib"] = Mib(ceil(part["share"] * draw(st.sampled_from([80, 160, 240, 640]))))
         containers.append(ContainerNeed(**part))
     return PodNeed(containers=tuple(containers), **facts)
 
@@ -109,7 +109,7 @@ def nodes(draw: st.DrawFn, name: str) -> NodeCards:
                 uuid=uuid,
                 index=number,
                 model=draw(st.sampled_from(MODELS)),
-                total_mib=Mib(GRANULE_MIB * draw(st.integers(0, 4))),
+                total_mib=Mib(GRANULE_MIB * draw(st.sampled_from([0, 1, 2, 3, 4, 8, 12]))),
                 health=draw(st.sampled_from([Health.HEALTHY] * 4 + [Health.UNHEALTHY])),
                 links={other: abs(number - at) for at, other in enumerate(uuids) if other != uuid},
                 slots=draw(st.sampled_from([32, 32, 0, 1, 2])),
