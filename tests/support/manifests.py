@@ -1,5 +1,6 @@
 """The manifests that our documents show, with what they say becomes of them."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -25,6 +26,7 @@ class Shown:
     becomes: dict[str, dict[str, int]] | None = None
     """Limits by container, once it is admitted."""
     refused: str = ""
+    """The refusal; an ellipsis stands for the rest of a list."""
     granted: str = ""
 
     @property
@@ -38,6 +40,10 @@ class Shown:
         """Return the pod, or the pod template."""
         found: Json = self.body if self.body["kind"] == "Pod" else self.body["spec"]["template"]
         return found
+
+    def says(self, message: str) -> bool:
+        """Report whether the refusal is in a message."""
+        return bool(re.search(re.escape(self.refused).replace("…", ".*"), message))
 
     def __str__(self) -> str:
         return f"{self.block}:{self.body['metadata']['name']}"

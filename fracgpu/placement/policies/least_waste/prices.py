@@ -107,7 +107,8 @@ class Prices:
                 demand[accepts] = demand.get(accepts, 0.0) + asked / self._requested
         largest = sorted(demand.items(), key=lambda item: (-item[1], item[0]))[:_MAX_SETS]
         alone = np.eye(len(models), dtype=bool)
-        named = np.array([accepts for accepts, _ in largest], bool).reshape(-1, len(models))
+        shape = len(largest), len(models)  # neither can be told from an empty list
+        named = np.array([accepts for accepts, _ in largest], bool).reshape(shape)
         self._sets = np.concatenate((named, alone))  # [set, model]
         self._named = np.array([asked for _, asked in largest] + [0.0] * len(models))
         self._prior = _NAMING_RATIO / self._requested

@@ -11,12 +11,17 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from fracgpu import names
+from fracgpu.cards.card import NodeCards
 from fracgpu.k8s.resources import HostResources
+from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.policies.least_waste.mix import Demand
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
 from fracgpu.request.need import PodNeed
 from fracgpu.state.bound_pod import BoundPod, decode_bound_pod
+from fracgpu.state.bound_pod_index import BoundPodIndex
+from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import decode_pod_info
+from tests.fakes.clock import NOON
 from tests.scheduler.harness import Harness
 from tests.support.gpu import a_gpu_pod, some_cards
 
@@ -66,6 +71,21 @@ def need(mib: int) -> PodNeed:
     found = decode_pod_info(json.dumps(a_gpu_pod("p", mib=mib)).encode()).need
     assert found is not None
     return found
+
+
+def test_a_cluster_without_a_card_is_learnt_and_then_the_first_card_that_comes() -> None:
+    ledger = Ledger()
+    matrix = NodeMatrix(ledger)
+    order = LeastWasteOrder(matrix, BoundPodIndex(), now=lambda: NOON)
+    order.learn_now()
+    assert order.learnt
+    assert order.score(None, HOST, matrix.rows_of(["gone"])) is not None
+
+    ledger.set_node(NodeCards(node="n1", cards=some_cards("n1", count=1), shared=True))
+    order.learn_now()
+    found = order.score(need(100), HOST, matrix.rows_of(["n1"]))
+    assert found is not None
+    assert found.tolist() == [1.0]
 
 
 @settings(max_examples=15, deadline=None)
