@@ -74,4 +74,5 @@ def test_a_production_trace_is_used_better_by_least_waste_than_by_first_fit(each
     first_fit = used("first-fit", CpuPods.POLICY)
     assert first_fit > 93.5  # the reference simulator, other random numbers: 94.35 over ten seeds
     assert used("least-waste", CpuPods.POLICY) > first_fit + 0.8
-    assert used("least-waste", CpuPods.KUBE_SCHEDULER) > 95
+    # Keeping some of each model for pods that may name it costs up to 0.9 here (decision 70).
+    assert used("least-waste", CpuPods.KUBE_SCHEDULER) > 94.5
