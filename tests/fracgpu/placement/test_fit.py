@@ -385,6 +385,25 @@ def test_a_need_has_every_fact_of_its_request(data: st.DataObject) -> None:
         assert grant(request, [card_class]).need == expected
 
 
+# What the cards are chosen by, of those that fit.
+CHOICES: Final = frozenset({"strategy", "topology"})
+
+
+def test_every_fact_of_a_pod_is_asked_by_a_rule() -> None:
+    """A fact that is drawn but that no rule asks for limits nothing, which few examples show."""
+    asked = set()
+
+    class Watched(PodNeed):
+        def __getattribute__(self, name: str) -> Any:
+            asked.add(name)
+            return super().__getattribute__(name)
+
+    cards = cards_of(a_node_info(a_card("a")).cards.values())
+    unfit_reasons(cards, Watched(containers=(a_need(1),)), CardRequest.of(a_need(1)))
+
+    assert names_of(PodNeed) - {"containers"} - asked == CHOICES
+
+
 # -- reasons --------------------------------------------------------------------------------------
 
 
