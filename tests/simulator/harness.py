@@ -59,19 +59,11 @@ class Harness:
         self.admission.asked.clear()
         return self
 
-    async def create(self, resource: Resource, value: Json, *, dry_run: bool = False) -> Json:
-        return await self.registry.create(at(resource), value, Context(dry_run=dry_run))
+    async def create(self, resource: Resource, value: Json) -> Json:
+        return await self.registry.create(at(resource), value, Context())
 
     async def pod(self, name: str = "a", **spec: Any) -> Json:
         return await self.create(resources.PODS, a_pod(name, **spec))
-
-    async def change(
-        self, resource: Resource, name: str, subresource: str = "", /, **members: Any
-    ) -> Json:
-        """Set top-level members of an object."""
-        return await self.registry.update(
-            at(resource, name, subresource), lambda value: {**value, **members}, Context()
-        )
 
     async def delete(self, resource: Resource, name: str, **options: Any) -> tuple[Json, bool]:
         return await self.registry.delete(at(resource, name), Context(options=options))
@@ -88,10 +80,3 @@ def at(resource: Resource, name: str = "", subresource: str = "") -> Target:
 def a_pod(name: str = "a", **spec: Any) -> Json:
     container = {"name": "main", "image": "registry.example/app:1"}
     return {"metadata": {"name": name}, "spec": {"containers": [container], **spec}}
-
-
-def demanding(**amounts: Any) -> Json:
-    """Return a pod whose container has these ``limits`` and ``requests``."""
-    pod = a_pod()
-    pod["spec"]["containers"][0]["resources"] = amounts
-    return pod

@@ -9,7 +9,6 @@ import aiohttp
 import pytest
 
 from kube.access import connect, connect_to
-from kube.errors import KubeError
 from kube.kinds import CONFIGMAPS, PODS, VALIDATING_WEBHOOKS
 from simulator.apiserver.admission.webhooks import Call, CallError
 from simulator.apiserver.apimachinery.storage import Store
@@ -166,17 +165,6 @@ async def test_a_webhook_that_answers_with_an_error_is_told_with_its_words(
         with pytest.raises(CallError, match="the webhook answered 404"):
             await client.post(call)
         await client.close()
-
-
-async def test_a_webhook_that_was_stopped_cannot_be_called(
-    api: ApiServer, kube: KubeClient, tmp_path: Path
-) -> None:
-    async with an_admission_webhook(tmp_path) as webhook:
-        await configure(kube, webhook.client_config)
-        await kube.create(PODS, a_pod("a"), namespace="default")
-
-    with pytest.raises(KubeError, match="failed calling webhook"):
-        await kube.create(PODS, a_pod("b"), namespace="default")
 
 
 async def test_an_idle_connection_that_the_webhook_dropped_is_opened_anew() -> None:

@@ -8,56 +8,12 @@ from simulator.apiserver.apimachinery.errors import ApiError
 from simulator.apiserver.apimachinery.request_info import Context, Operation
 from simulator.apiserver.apimachinery.resources import (
     CONFIGMAPS,
-    NAMESPACES,
-    NODES,
     PODS,
 )
 from tests.simulator.harness import Harness, a_pod, at
 
 if TYPE_CHECKING:
     from simulator.objects import Json
-
-
-async def test_the_server_gives_identity_and_time(registry_harness: Harness) -> None:
-    made = await registry_harness.pod()
-
-    meta = made["metadata"]
-    assert meta["creationTimestamp"] == "2026-01-05T12:00:00Z"
-    assert meta["generation"] == 1
-    assert len(meta["uid"]) == 36
-    assert meta["resourceVersion"] == str(registry_harness.store.revision)
-
-
-async def test_what_a_client_claims_of_the_servers_fields_is_ignored(
-    registry_harness: Harness,
-) -> None:
-    pod = a_pod()
-    pod["metadata"] |= {
-        "uid": "mine",
-        "resourceVersion": "99",
-        "generation": 7,
-        "creationTimestamp": "2000-01-01T00:00:00Z",
-        "deletionTimestamp": "2000-01-01T00:00:00Z",
-    }
-    pod["status"] = {"phase": "Running"}
-
-    made = await registry_harness.create(PODS, pod)
-
-    assert made["metadata"]["uid"] != "mine"
-    assert made["metadata"]["generation"] == 1
-    assert "deletionTimestamp" not in made["metadata"]
-    assert made["status"]["phase"] == "Pending"
-
-
-async def test_the_same_seed_gives_the_same_names(registry_harness: Harness) -> None:
-    pod = {"metadata": {"generateName": "a-"}, "spec": a_pod()["spec"]}
-    other = await Harness().start()
-
-    made = await registry_harness.create(PODS, pod)
-    again = await other.create(PODS, pod)
-
-    assert made["metadata"]["name"] == again["metadata"]["name"]
-    assert made["metadata"]["uid"] == again["metadata"]["uid"]
 
 
 async def test_admission_sees_no_name_where_the_server_will_make_one(
@@ -72,32 +28,6 @@ async def test_admission_sees_no_name_where_the_server_will_make_one(
     assert "uid" not in mutating.value["metadata"]
     assert validating.value is not None
     assert validating.value["metadata"]["name"].startswith("a-")
-
-
-async def test_a_namespace_must_be_there_and_stay(registry_harness: Harness) -> None:
-    gone = at(PODS)
-    with pytest.raises(ApiError) as caught:
-        await registry_harness.registry.create(
-            type(gone)(resource=PODS, namespace="nowhere"), a_pod(), Context()
-        )
-    assert caught.value.message == 'namespaces "nowhere" not found'
-
-    await registry_harness.create(NAMESPACES, {"metadata": {"name": "ml"}})
-    value, is_gone = await registry_harness.delete(NAMESPACES, "ml")
-    assert not is_gone
-    assert value["status"]["phase"] == "Terminating"
-    with pytest.raises(ApiError, match="being terminated"):
-        await registry_harness.registry.create(
-            type(gone)(resource=PODS, namespace="ml"), a_pod(), Context()
-        )
-
-
-async def test_a_change_of_nothing_is_no_write(registry_harness: Harness) -> None:
-    made = await registry_harness.pod()
-
-    again = await registry_harness.change(PODS, "a")
-
-    assert again["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
 
 
 class Intruder:
@@ -143,15 +73,6 @@ async def test_a_patch_that_loses_a_race_is_repeated_a_few_times(
     else:
         with pytest.raises(ApiError, match="the object has been modified"):
             await registry_harness.registry.update(at(CONFIGMAPS, "c"), patch, Context())
-
-
-async def test_a_nodes_status_comes_with_its_creation(registry_harness: Harness) -> None:
-    made = await registry_harness.create(
-        NODES, {"metadata": {"name": "n"}, "status": {"capacity": {"fracgpu.io/gpu-mem": "8000"}}}
-    )
-
-    assert made["status"]["capacity"] == {"fracgpu.io/gpu-mem": "8k"}
-    assert made["status"]["allocatable"] == {"fracgpu.io/gpu-mem": "8k"}
 
 
 async def test_a_pod_on_a_node_gets_its_grace(registry_harness: Harness) -> None:
