@@ -5,18 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.kubelet.device_plugin import SocketError
 from fracgpu import names
-from kube.access import connect
 from kube.client import KubeClient
-from kube.kinds import NODES, PODS
+from kube.kinds import NODES
 from process.clock import SystemClock
 from simulator.apiserver.server import ApiServer
-from simulator.kubelet.container_runtime import CreatedContainer
 from simulator.kubelet.kubelet import Kubelet, KubeletConfig, KubeletFolders, visible_cards
-from tests.support.gpu import a_gpu_pod
 from tests.support.node import a_node, short_folder
-from tests.support.real_apiserver import real_api_server
 from tests.support.waiting import until
 
 
@@ -96,16 +91,6 @@ async def test_an_agent_that_dies_takes_its_slots_out_of_allocatable(
     assert status["capacity"][names.GPU_SLOT] == "128"
 
 
-async def test_a_kubelet_in_too_deep_a_folder_says_so(kube: KubeClient) -> None:
-    folders = KubeletFolders.under(Path("/tmp") / ("d" * 100))  # noqa: S108 - never made
-    kubelet = Kubelet(kube, SystemClock(), KubeletConfig(node="gpu-1", folders=folders))
-
-    with pytest.raises(ExceptionGroup) as caught:
-        await kubelet.run()
-
-    assert caught.group_contains(SocketError, match="use a folder with a shorter path")
-
-
 async def test_a_kubelet_that_starts_clears_what_its_forerunner_left(kube: KubeClient) -> None:
     with short_folder() as root:
         folders = KubeletFolders.under(root)
@@ -120,29 +105,3 @@ async def test_a_kubelet_that_starts_clears_what_its_forerunner_left(kube: KubeC
             task.cancel()
 
         assert list(folders.processes.iterdir()) == []
-
-
-def test_what_a_container_sees_is_in_its_environment() -> None:
-    assert visible_cards(CreatedContainer(env={names.ENV_VISIBLE_DEVICES: "a,b"})) == ("a", "b")
-    assert visible_cards(CreatedContainer()) == ()
-
-
-@pytest.mark.e2e
-async def test_a_real_api_server_is_content_with_the_kubelet_and_the_agent(tmp_path: Path) -> None:
-    async with real_api_server(tmp_path) as api:
-        config = api.kubeconfig(tmp_path / "kubeconfig")
-        async with connect(config) as client, a_node(client, config) as node:
-            pods = [await node.run_pod(f"equal-{n}", card=n, mib=3000) for n in range(4)]
-            for pod in pods:
-                await node.wait_phase(pod, "Running")
-            refused = await node.bind(a_gpu_pod("forged"))
-            await node.wait_message(refused, "has no cards in")
-            observed = [node.cards_of(pod) for pod in pods]
-            await client.delete(PODS, "equal-0", namespace="default")
-
-            async def gone() -> bool:
-                return pods[0]["metadata"]["uid"] not in node.kubelet.created_containers()
-
-            await until(gone, what="the deleted pod is let go")
-
-    assert observed == [(node.uuid(n),) for n in range(4)]
