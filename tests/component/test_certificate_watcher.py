@@ -294,19 +294,3 @@ async def test_only_callers_whose_certificate_is_of_our_authority_are_heard(tmp_
                         await answer.text()
     finally:
         await server.stop(1.0)
-
-
-async def test_a_spoilt_or_deleted_secret_changes_nothing() -> None:
-    tls = ServingTls(require_client_certificate=True)
-    async with connect_to("http://127.0.0.1:9") as client:
-        certificate = a_certificate(client, tls)
-        spoilt = Pair(cert_pem=LEAF.cert_pem, key_pem=b"no key")
-        certificate.take(a_change(leaf=spoilt))
-        assert "cannot be served" in (certificate.problem() or "")
-
-        certificate.take(a_change())
-        certificate.take(a_change(leaf=spoilt))
-        certificate.take(a_change(ChangeType.DELETED))
-
-        assert certificate.problem() is None
-        assert tls.loaded

@@ -264,6 +264,7 @@ STRATEGICS = [
             {"metadata": {"ownerReferences": [{"$patch": "delete", "uid": "1"}]}},
             {"spec": {"strategy": {"$patch": "replace", "type": "Recreate"}}},
             {"spec": {"strategy": {"$patch": "delete"}}},
+            {"spec": {"$patch": "merge", "minReadySeconds": 1}},
             {"spec": {"strategy": {"$retainKeys": ["type"], "type": "Recreate"}}},
             {"spec": {"template": {"spec": {"tolerations": None}}}},
             containers({"$patch": "replace"}, {"name": "z", "image": "x:1"}),

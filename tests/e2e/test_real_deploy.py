@@ -50,8 +50,8 @@ ELSEWHERE: Final = {
     ),
     "scheduler: get pods": "test_real_fence",
     "scheduler: patch pods/status": "test_real_fence",
-    "scheduler: list secrets fracgpu-scheduler-tls": "test_real_mutual_tls",
-    "scheduler: watch secrets fracgpu-scheduler-tls": "test_real_mutual_tls",
+    "scheduler: list secrets fracgpu-scheduler-tls": "test_real_scheduler_rollout",
+    "scheduler: watch secrets fracgpu-scheduler-tls": "test_real_scheduler_rollout",
     # kube-scheduler beside the extender, which the demo runs as an administrator.
     "scheduler: get leases.coordination.k8s.io fracgpu-scheduler": "test_real_scheduler_rollout",
     "scheduler: update leases.coordination.k8s.io fracgpu-scheduler": (
@@ -63,8 +63,8 @@ ELSEWHERE: Final = {
 
 
 def excused(permission: Permission) -> bool:
-    """Report whether another test uses it; test_real_rebalancer_rights has all the rebalancer's."""
-    return str(permission) in ELSEWHERE or permission.role == "rebalancer"
+    """Report whether another test uses it."""
+    return str(permission) in ELSEWHERE
 
 
 def test_each_permission_that_the_loop_does_not_use_is_granted_and_has_a_test() -> None:
