@@ -176,7 +176,7 @@ IMAGES = (
     "host:5000/app:1",
     f"app@sha256:{'0' * 64}",
 )
-AMOUNTS = (
+AMOUNTS: tuple[Json, ...] = (
     {},
     {"limits": mem("1")},
     {"requests": {"cpu": "1"}},
@@ -286,6 +286,11 @@ STRATEGICS = [
     Ask("PATCH", f"{DEPLOYMENTS}/d", [1], STRATEGIC, words=False),
     Ask("PATCH", f"{DEPLOYMENTS}/d", {"metadata": {"finalizers": None}}, MERGE),
 ]
+CHANGES: tuple[Json, ...] = (
+    {"activeDeadlineSeconds": 5},
+    {"tolerations": []},
+    {"containers": [OTHER_IMAGE, {"name": "b", "image": "x:1"}]},
+)
 PATCHES = [
     Ask("POST", PODS, a_pod("p")),
     Ask("PATCH", f"{PODS}/p", {"metadata": {"labels": {"a": None, "b": "c"}}}, MERGE),
@@ -317,14 +322,7 @@ PATCHES = [
     ),
     Ask("PATCH", f"{PODS}/p/status", {**READY, "metadata": {"labels": {"via": "status"}}}, MERGE),
     Ask("PATCH", f"{PODS}/p", {"status": {"phase": "Failed"}}, MERGE),
-    *(
-        Ask("PATCH", f"{PODS}/p", {"spec": spec}, MERGE, words=False)
-        for spec in (
-            {"activeDeadlineSeconds": 5},
-            {"tolerations": []},
-            {"containers": [OTHER_IMAGE, {"name": "b", "image": "x:1"}]},
-        )
-    ),
+    *(Ask("PATCH", f"{PODS}/p", {"spec": spec}, MERGE, words=False) for spec in CHANGES),
     Ask(
         "PATCH",
         f"{PODS}/p",
