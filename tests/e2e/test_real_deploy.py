@@ -37,6 +37,11 @@ ELSEWHERE: Final = {
     "certs: update secrets fracgpu-webhook-tls": "test_real_rotation",
     "deviceplugin: create events": "test_real_lifecycle",
     "deviceplugin: delete pods": "test_real_pod_deletions",
+    "rebalancer: delete moves.fracgpu.io": "test_real_policies_moves",
+    "rebalancer: get jobs.batch": "test_real_policies_moves",
+    "rebalancer: get replicationcontrollers": "test_real_policies_moves",
+    "rebalancer: get statefulsets.apps": "test_real_policies_moves",
+    "rebalancer: patch events": "test_real_policies_moves",
     "scheduler: create endpointslices.discovery.k8s.io": "test_real_scheduler_rollout",
     "scheduler: create events": "test_real_config",
     "scheduler: delete endpointslices.discovery.k8s.io fracgpu-scheduler-leader": (

@@ -103,10 +103,12 @@ async def pod_of(cluster: MovingCluster, name: str) -> PodInfo:
     return decode_pod_info(await cluster.kube.get(PODS, name, namespace=NAMESPACE))
 
 
-async def ask(cluster: MovingCluster, name: str, *, cpu: str = "1", **amounts: int) -> None:
+async def ask(
+    cluster: MovingCluster, name: str, *, cpu: str = "1", cards: int = 1, mib: int = CARD_MIB
+) -> None:
     """Create a pod that asks for A30 cards; it has no owner, so it is never moved."""
-    asked = {"mib": CARD_MIB, **amounts}
-    body = a_gpu_pod(name, namespace=NAMESPACE, annotations={names.MODEL: A30}, **asked)
+    notes = {names.MODEL: A30}
+    body = a_gpu_pod(name, mib=mib, cards=cards, namespace=NAMESPACE, annotations=notes)
     body["spec"]["containers"][0]["resources"]["requests"]["cpu"] = cpu
     await cluster.kube.create(PODS, body)
 
