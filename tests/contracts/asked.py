@@ -248,7 +248,9 @@ STRATEGICS = [
                     "template": {
                         "spec": {
                             "$setElementOrder/containers": [{"name": "c"}, {"name": "a"}],
-                            "containers": [{**A, "args": ["a"], "ports": [PORT]}],
+                            "containers": [
+                                {**A, "args": ["a"], "ports": [PORT, {**PORT, "containerPort": 81}]}
+                            ],
                             "tolerations": [{"key": "a", "operator": "Exists"}],
                         }
                     }

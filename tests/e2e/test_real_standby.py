@@ -8,7 +8,6 @@ import asyncio
 import json
 import os
 import sys
-import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from simulator.envtest.ports import free_ports
 from simulator.envtest.scheduler_configuration import scheduler_configuration
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register, some_cards
 from tests.support.real_apiserver import real_api_server
-from tests.support.real_scheduler import is_ready
+from tests.support.real_scheduler import is_ready, metrics_of
 from tests.support.sticky_service import StickyService
 from tests.support.waiting import until
 
@@ -49,22 +48,12 @@ class Replica:
     port: int
     telemetry: int
 
-    async def metric(self, name: str) -> float:
-        """Return a metric of the replica; 0 while it does not answer."""
-
-        def read() -> str:
-            url = f"http://127.0.0.1:{self.telemetry}/metrics"
-            with urllib.request.urlopen(url, timeout=5) as answer:
-                return str(answer.read().decode())
-
-        try:
-            lines = (await asyncio.to_thread(read)).splitlines()
-        except OSError:
-            return 0.0
-        return next((float(line.split()[-1]) for line in lines if line.startswith(f"{name} ")), 0.0)
-
     async def leads(self) -> bool:
-        return await is_ready(self.telemetry) and await self.metric(LEADS) == 1
+        try:
+            found = await metrics_of(self.telemetry)
+        except OSError:
+            return False
+        return await is_ready(self.telemetry) and found[LEADS] == 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +151,7 @@ async def test_a_standby_keeps_no_connection_of_kube_scheduler_and_pods_are_plac
             await harness.client.create(PODS, a_gpu_pod(f"p{number}", mib=100))
 
         async def asked() -> bool:
-            return await harness.a.metric(ASKED) >= 1
+            return (await metrics_of(harness.a.telemetry)).get(ASKED, 0) >= 1
 
         await until(asked, what="the standby is asked", limit_s=30)
         harness.service.endpoint = harness.b.port

@@ -73,6 +73,9 @@ def test_no_patch_changes_the_document_it_was_given(document: Any, patch: Any) -
 
 
 def test_ports_of_a_service_merge_by_port() -> None:
+    before = {"ports": [{"port": 80, "targetPort": 8080}, {"port": 81}]}
     patch = {"ports": [{"port": 80, "targetPort": 1}]}
 
-    assert strategic_merge_patch({"ports": [{"port": 80, "targetPort": 8080}]}, patch) == patch
+    after = strategic_merge_patch(before, patch)
+
+    assert after == {"ports": [{"port": 80, "targetPort": 1}, {"port": 81}]}
