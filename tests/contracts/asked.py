@@ -453,6 +453,7 @@ def in_phase(phase: str, ready: str) -> Ask:
 EVICTED = Ask("POST", f"{PODS}/p/eviction", {"metadata": {"name": "p"}})
 GONE = Ask("DELETE", f"{PODS}/p", {"gracePeriodSeconds": 0})
 AGAIN = (GONE, Ask("POST", PODS, a_pod("p", meta={"labels": {"app": "a"}}, nodeName="n1")))
+UNHEALTHY = counted(disruptionsAllowed=0, currentHealthy=0)
 SUBRESOURCES = [
     Ask("POST", PODS, a_pod("p", meta={"labels": {"app": "a"}})),
     Ask("POST", f"{PODS}/p/binding", bound("p", namespace="other")),
@@ -474,11 +475,11 @@ SUBRESOURCES = [
     *(
         ask
         for phase in ("Pending", "Succeeded", "Failed")
-        for ask in (*AGAIN, in_phase(phase, "False"), counted(disruptionsAllowed=0), EVICTED)
+        for ask in (*AGAIN, in_phase(phase, "False"), UNHEALTHY, EVICTED)
     ),
     *(*AGAIN, in_phase("Running", "False"), counted(disruptionsAllowed=0), EVICTED),
     *(*AGAIN, in_phase("Running", "False")),
-    *(counted(disruptionsAllowed=0, currentHealthy=0), EVICTED),
+    *(UNHEALTHY, EVICTED),
     Ask("GET", f"{PDBS}/b"),
     Ask("PATCH", f"{PDBS}/b", {"spec": {"unhealthyPodEvictionPolicy": "AlwaysAllow"}}, MERGE),
     *(counted(disruptionsAllowed=0, currentHealthy=0, observedGeneration=2), EVICTED),
