@@ -115,7 +115,7 @@ async def test_a_kubelet_that_starts_clears_what_its_forerunner_left(kube: KubeC
         kubelet = Kubelet(kube, SystemClock(), KubeletConfig(node="gpu-1", folders=folders))
         async with asyncio.TaskGroup() as group:
             task = group.create_task(kubelet.run())
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await kubelet.wait_ready()
             task.cancel()
 
