@@ -233,7 +233,9 @@ class DeviceManager(services.RegistrationServicer):
             container_requests=[messages.ContainerAllocateRequest(devices_ids=sorted(ids))]
         )
         try:
-            answer = await _answer(endpoint.stub.Allocate(request, timeout=_ALLOCATE_LIMIT_S))
+            answer: messages.AllocateResponse = await _answer(
+                endpoint.stub.Allocate(request, timeout=_ALLOCATE_LIMIT_S)
+            )
         except _RpcError as error:
             raise DeviceError(f"Allocate failed due to {error}, which is unexpected") from error
         if len(answer.container_responses) != 1:

@@ -2,8 +2,9 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -149,7 +150,7 @@ class HandLoop(asyncio.SelectorEventLoop):
             await asyncio.sleep(0)
 
 
-def by_hand(test: Callable[[HandLoop], Awaitable[None]]) -> None:
+def by_hand(test: Callable[[HandLoop], Coroutine[Any, Any, None]]) -> None:
     loop = HandLoop()
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         runner.run(test(loop))

@@ -14,10 +14,12 @@ from process.clock import SystemClock
 from simulator.apiserver.server import ApiServer
 from simulator.kubelet.container_runtime import CreatedContainer
 from simulator.kubelet.kubelet import Kubelet, KubeletConfig, KubeletFolders, visible_cards
+from tests.fakes.plugin import RESOURCE, FakePlugin
 from tests.support.gpu import a_gpu_pod
 from tests.support.node import a_node, short_folder
+from tests.support.objects import a_pod
 from tests.support.real_apiserver import real_api_server
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 
 
 async def test_four_nodes_in_one_process_each_serve_their_own_pods(
@@ -94,6 +96,29 @@ async def test_an_agent_that_dies_takes_its_slots_out_of_allocatable(
         status = (await kube.get_object(NODES, node.name))["status"]
 
     assert status["capacity"][names.GPU_SLOT] == "128"
+
+
+async def test_a_pod_whose_agent_dies_while_it_is_admitted_has_failed(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    async with a_node(kube, api.kubeconfig(tmp_path / "kubeconfig"), agent=False) as node:
+        plugin = FakePlugin(node.folders.device_plugins, a="Healthy")
+        async with plugin.serving():
+            await plugin.register()
+            await until_true(
+                lambda: node.kubelet.devices.amounts() == {RESOURCE: (1, 1)}, what="its device"
+            )
+            plugin.answering.clear()
+            amounts = {"limits": {RESOURCE: "1"}, "requests": {RESOURCE: "1"}}
+            body = a_pod("one", namespace="default")
+            body["spec"]["containers"][0]["resources"] = amounts
+            pod = await node.bind(body)
+            await until_true(lambda: plugin.calls == 1, what="the plugin is asked")
+            plugin.end_listing()
+
+            found = await node.wait_phase(pod, "Failed")
+
+    assert found["status"]["reason"] == "UnexpectedAdmissionError"
 
 
 async def test_a_kubelet_in_too_deep_a_folder_says_so(kube: KubeClient) -> None:
