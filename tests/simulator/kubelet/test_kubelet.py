@@ -11,8 +11,10 @@ from kube.kinds import NODES
 from process.clock import SystemClock
 from simulator.apiserver.server import ApiServer
 from simulator.kubelet.kubelet import Kubelet, KubeletConfig, KubeletFolders, visible_cards
+from tests.fakes.plugin import RESOURCE, FakePlugin
 from tests.support.node import a_node, short_folder
-from tests.support.waiting import until
+from tests.support.objects import a_pod
+from tests.support.waiting import until, until_true
 
 
 async def test_four_nodes_in_one_process_each_serve_their_own_pods(
@@ -91,6 +93,29 @@ async def test_an_agent_that_dies_takes_its_slots_out_of_allocatable(
     assert status["capacity"][names.GPU_SLOT] == "128"
 
 
+async def test_a_pod_whose_agent_dies_while_it_is_admitted_has_failed(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    async with a_node(kube, api.kubeconfig(tmp_path / "kubeconfig"), agent=False) as node:
+        plugin = FakePlugin(node.folders.device_plugins, a="Healthy")
+        async with plugin.serving():
+            await plugin.register()
+            await until_true(
+                lambda: node.kubelet.devices.amounts() == {RESOURCE: (1, 1)}, what="its device"
+            )
+            plugin.answering.clear()
+            amounts = {"limits": {RESOURCE: "1"}, "requests": {RESOURCE: "1"}}
+            body = a_pod("one", namespace="default")
+            body["spec"]["containers"][0]["resources"] = amounts
+            pod = await node.bind(body)
+            await until_true(lambda: plugin.calls == 1, what="the plugin is asked")
+            plugin.end_listing()
+
+            found = await node.wait_phase(pod, "Failed")
+
+    assert found["status"]["reason"] == "UnexpectedAdmissionError"
+
+
 async def test_a_kubelet_that_starts_clears_what_its_forerunner_left(kube: KubeClient) -> None:
     with short_folder() as root:
         folders = KubeletFolders.under(root)
@@ -100,7 +125,7 @@ async def test_a_kubelet_that_starts_clears_what_its_forerunner_left(kube: KubeC
         kubelet = Kubelet(kube, SystemClock(), KubeletConfig(node="gpu-1", folders=folders))
         async with asyncio.TaskGroup() as group:
             task = group.create_task(kubelet.run())
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await kubelet.wait_ready()
             task.cancel()
 

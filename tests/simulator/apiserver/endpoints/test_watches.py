@@ -23,7 +23,7 @@ def put(store: Store, name: str = "a", **labels: str) -> int:
 async def take(store: Store, count: int, **options: Any) -> list[Json]:
     """Read *count* events, or fewer if the watch ends first."""
     events: list[Json] = []
-    async with asyncio.timeout(5), aclosing(watch(store, PODS, WatchOptions(**options))) as lines:
+    async with asyncio.timeout(60), aclosing(watch(store, PODS, WatchOptions(**options))) as lines:
         async for line in lines:
             events.append(decode(line))
             if len(events) == count:
