@@ -53,12 +53,6 @@ class Shape:
 
 SHAPES = [
     Shape(
-        name="gpushare",
-        source="gpushare-scheduler-extender, samples",
-        limits={"aliyun.com/gpu-mem": "3"},
-        fates={"aliyun.com/gpu-mem": REMOVED},
-    ),
-    Shape(
         name="ACK with cores",
         source="Alibaba Cloud ACK, nodes labelled ack.node.gpu.schedule=core_mem",
         limits={"aliyun.com/gpu-mem": "8", "aliyun.com/gpu-core.percentage": "30"},
@@ -75,13 +69,6 @@ SHAPES = [
         source="kubeflow/arena: the resource names of ACK",
         limits={"aliyun.com/gpu-mem": "8", "aliyun.com/gpu-core.tflops": "3"},
         fates={"aliyun.com/gpu-mem": "", "aliyun.com/gpu-core.tflops": REFUSED},
-    ),
-    Shape(
-        name="ACK over several cards",
-        source="Alibaba Cloud ACK, multi-GPU sharing",
-        limits={"aliyun.com/gpu-mem": "8"},
-        labels={"aliyun.com/gpu-count": "2"},
-        fates={"aliyun.com/gpu-mem": "memory=4096Mi", "aliyun.com/gpu-count": "cards=2"},
     ),
     Shape(
         name="HAMi",
@@ -113,20 +100,6 @@ SHAPES = [
             "hami.io/gpu-scheduler-policy": "placement=spread",
             "hami.io/resource-pool": WARNED,
         },
-    ),
-    Shape(
-        name="HAMi with MIG",
-        source="HAMi, dynamic MIG",
-        limits={"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8000"},
-        notes={"nvidia.com/vgpu-mode": "mig"},
-        fates={"nvidia.com/gpu": "", "nvidia.com/gpumem": "", "nvidia.com/vgpu-mode": REFUSED},
-    ),
-    Shape(
-        name="HAMi on one card",
-        source="HAMi, examples/nvidia: specify card by UUID",
-        limits={"nvidia.com/gpu": "1"},
-        notes={"nvidia.com/use-gpuuuid": "GPU-1"},
-        fates={"nvidia.com/gpu": "", "nvidia.com/use-gpuuuid": REFUSED},
     ),
     Shape(
         name="KAI by fraction",
@@ -174,12 +147,6 @@ SHAPES = [
         },
     ),
     Shape(
-        name="an order of NVIDIA's NRI plugin beside a request",
-        source="nvidia-container-toolkit pull request 1498",
-        notes={"gpu-fraction": "0.5", "nvidia.cdi.k8s.io/container.train": "nvidia.com/gpu=0"},
-        fates={"gpu-fraction": "", "nvidia.cdi.k8s.io/container.train": REFUSED},
-    ),
-    Shape(
         name="vcuda",
         source="tkestack/gpu-manager, README",
         limits={"tencent.com/vcuda-core": "50", "tencent.com/vcuda-memory": "30"},
@@ -204,12 +171,6 @@ SHAPES = [
         source="elastic-ai/elastic-gpu, README",
         limits={"elasticgpu.io/gpu-core": "50", "elasticgpu.io/gpu-memory": "1024"},
         fates={"elasticgpu.io/gpu-core": "cores=50", "elasticgpu.io/gpu-memory": "memory=1024Mi"},
-    ),
-    Shape(
-        name="an ElasticGPUClaim",
-        source="elastic-ai/elastic-gpu, README",
-        notes={"egpuc.elasticgpu.io/train": "claim"},
-        fates={"egpuc.elasticgpu.io/train": REFUSED},
     ),
     Shape(
         name="nos",
@@ -263,12 +224,6 @@ SHAPES = [
             "volcano.sh/vgpu-mode": REFUSED,
             SCHEDULER: "",
         },
-    ),
-    Shape(
-        name="Volcano by memory",
-        source="volcano.sh, user guide: GPU sharing",
-        limits={"volcano.sh/gpu-memory": "1024"},
-        fates={"volcano.sh/gpu-memory": "memory=1024Mi"},
     ),
     Shape(
         name="Huawei CCE",
@@ -389,12 +344,6 @@ SHAPES = [
         },
     ),
     Shape(
-        name="Koordinator's whole cards",
-        source="koordinator.sh, user manual: device scheduling",
-        limits={"koordinator.sh/gpu": "200"},
-        fates={"koordinator.sh/gpu": "cards=2"},
-    ),
-    Shape(
         name="AWS",
         source="awslabs/aws-virtual-gpu-device-plugin, README",
         limits={"k8s.amazonaws.com/vgpu": "1"},
@@ -405,12 +354,6 @@ SHAPES = [
         source="NVIDIA/k8s-device-plugin, README",
         limits={"nvidia.com/gpu": "1"},
         fates={"nvidia.com/gpu": "fraction=1"},
-    ),
-    Shape(
-        name="time slices",
-        source="NVIDIA/k8s-device-plugin, README: renameByDefault",
-        limits={"nvidia.com/gpu.shared": "1"},
-        fates={"nvidia.com/gpu.shared": "fraction=0.25"},
     ),
 ]
 
