@@ -200,35 +200,6 @@ GRANTED = {
             cards="b=4",
         ),
     ),
-    "a whole card is the share one": (
-        a_pod(fraction="1"),
-        admitted(
-            a_container(resources=amounts("81920")),
-            granted="train: 81920 MiB on 1 card (1 of a card that shares 81920 MiB)",
-            requires=[has("card-class-81920")],
-            fraction="1",
-        ),
-    ),
-    "so much memory on each of several cards is their sum in the limit": (
-        a_pod(memory="8000Mi", cards="2"),
-        admitted(
-            a_container(resources=amounts("16k", "2")),
-            granted="train: 8000 MiB on each of 2 cards",
-            requires=[more("card-memory", 7999)],
-            memory="8000Mi",
-            cards="2",
-        ),
-    ),
-    "a model that is excluded leaves the others": (
-        a_pod(fraction="0.5", model="!*H100*"),
-        admitted(
-            a_container(resources=amounts("12k")),
-            granted="train: 12000 MiB on 1 card (0.5 of a card that shares 24000 MiB)",
-            requires=[has("card-class-24000")],
-            fraction="0.5",
-            model="!*H100*",
-        ),
-    ),
     "how the card is chosen and how the pod may move is for others to read": (
         a_pod(
             memory="1Gi", placement="spread", topology="any", isolation="none", rebalance="never"
