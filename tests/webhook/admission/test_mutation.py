@@ -253,6 +253,18 @@ def test_a_share_so_small_that_it_is_the_same_in_two_classes_keeps_its_class() -
     assert judged(once, (A30S, H100S)) == Allowed(dialect=OURS)
 
 
+def test_init_containers_follow_each_other_and_sidecars_run_beside_all() -> None:
+    asks = {"fraction": ", ".join(f"{name}=1" for name in "abcde")}
+    inits = [a_container(name) for name in "abcde"]
+    sidecars = [a_container(name, restartPolicy="Always") for name in "abcde"]
+
+    refused = judged(a_pod(init=sidecars, also=asks))
+
+    assert isinstance(judged(a_pod(init=inits, also=asks)), Patched)
+    assert isinstance(refused, Denied)
+    assert "want at most what one node has, 4 cards" in refused.message
+
+
 def test_a_pod_that_asks_for_nothing_is_left_alone() -> None:
     pod = a_pod(a_container(resources={"limits": {"cpu": "1"}}))
     pod["metadata"]["annotations"] = {

@@ -1,7 +1,8 @@
 """Published example pods with keys that no row of a dialect has: each has a known fate.
 
-What a row of tests/fracgpu/request/dialects has is compared there, to the letter. The shapes are written from facts that the systems publish (*source* of each row); a row's *fates*
-name every foreign key of the pod, and what must have become of it.
+What a row of tests/fracgpu/request/dialects has is compared there, to the letter. The shapes are
+written from facts that the systems publish (*source* of each one); its *fates* name every foreign
+key of the pod, and what must have become of it.
 """
 
 from dataclasses import dataclass, field, replace
