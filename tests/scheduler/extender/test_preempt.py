@@ -132,18 +132,6 @@ async def test_a_binding_under_way_is_not_taken_back() -> None:
     assert await cluster.preemptor.preempt(asked("nobody")) == {}
 
 
-async def test_broken_budgets_are_reported() -> None:
-    cluster = Harness(cards=1)
-    uid = bound(cluster, "guarded", card=0, mib=20_000, labels={"app": "a"})
-    cluster.budgets.append(
-        PodDisruptionBudget(namespace="default", name="b", allowed=0, labels={"app": "a"})
-    )
-
-    (victims,) = (await cluster.preemptor.preempt(asked(uid))).values()
-
-    assert (victims.uids, victims.violations) == ((uid,), 1)
-
-
 async def test_unknown_nodes_and_pods_without_a_need_are_left_out() -> None:
     cluster = Harness(cards=1)
     args = asked("x")
