@@ -579,7 +579,7 @@ int nvmlGpmSampleGet(const card_t *card, gpm_sample_t *sample) {
     return SUCCESS;
 }
 
-/* gpm.ID: a number, or "elapsed" for the seconds between the two samples. */
+/* gpm.ID: a number. */
 int nvmlGpmMetricsGet(gpm_get_t *get) {
     BEGIN(get->first->card);
     if (get->first->card != get->second->card)
@@ -590,9 +590,7 @@ int nvmlGpmMetricsGet(gpm_get_t *get) {
         int found = text(get->first->card, key, value);
         get->metrics[i].result = found ? SUCCESS : NOT_SUPPORTED;
         if (found)
-            get->metrics[i].value = strcmp(value, "elapsed")
-                ? strtod(value, NULL)
-                : get->second->at_s - get->first->at_s;
+            get->metrics[i].value = strtod(value, NULL);
     }
     return SUCCESS;
 }
