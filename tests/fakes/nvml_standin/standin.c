@@ -536,7 +536,7 @@ int nvmlEventSetWait_v2(set_t *set, event_t *out, unsigned timeout_ms) {
 
 /* -- GPM --------------------------------------------------------------------------------------- */
 
-typedef struct { int card; double at_s; } gpm_sample_t;
+typedef struct { int card; } gpm_sample_t;
 typedef struct { unsigned version, supported; } gpm_support_t;
 typedef struct {
     unsigned id;
@@ -571,11 +571,8 @@ int nvmlGpmSampleFree(gpm_sample_t *sample) {
 }
 
 int nvmlGpmSampleGet(const card_t *card, gpm_sample_t *sample) {
-    struct timespec now;
     BEGIN(index_of(card));
-    clock_gettime(CLOCK_MONOTONIC, &now);
     sample->card = index_of(card);
-    sample->at_s = now.tv_sec + now.tv_nsec / 1e9;
     return SUCCESS;
 }
 
