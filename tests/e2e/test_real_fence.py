@@ -6,7 +6,6 @@ with the token of the scheduler's service account.
 
 import asyncio
 import json
-import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -324,11 +323,11 @@ async def test_a_held_up_binding_never_lands_and_of_many_pods_the_next_leader_ma
             group.create_task(a.bind(harness.http, first), name="the late Binding")
             async with asyncio.timeout(30):
                 await late.sent.wait()
-            os.kill(a.process.pid, signal.SIGSTOP)
+            a.process.send(signal.SIGSTOP)
             b = await harness.leading("successor", identity=successor)
             assert await b.bind(harness.http, second) == ""
             await late.release()
-            a.process.kill()
+            await a.process.kill()
 
     assert await harness.promised_mib() == 20_000
     assert (await harness.pod("first")).record.node == ""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.cards.interface import CardProcess, CardSample, SamplesByCard
+from deviceplugin.cards.interface import CardProcess, CardSample
 from deviceplugin.claims import SlotHolder
 from deviceplugin.container.cdi import CdiFolder, CdiSpec, device_name
 from deviceplugin.exporter.attribution import Attribution, Owner
@@ -201,20 +201,24 @@ class FakeKubelet(PodResources):
         return self.answer
 
 
-async def test_what_two_audits_find_is_counted_once_and_its_end_is_seen(tmp_path: Path) -> None:
-    kubelet, metrics, folder = FakeKubelet(), FakeMetrics(), CdiFolder(tmp_path)
+def an_audit(folder: Path, kubelet: FakeKubelet, metrics: FakeMetrics) -> ConsistencyCheck:
     pod = running()
-    audit = ConsistencyCheck(
+    return ConsistencyCheck(
         pods=lambda: {("ml", "train-0"): pod},
         pod_resources=kubelet,
-        specs=folder,
-        attribution=Attribution(tmp_path),
-        visible_devices=VisibleDevices(tmp_path),
+        specs=CdiFolder(folder),
+        attribution=Attribution(folder),
+        visible_devices=VisibleDevices(folder),
         cards=tuple,
         clock=VirtualClock(),
         period_s=60,
         metrics=metrics,
     )
+
+
+async def test_what_two_audits_find_is_counted_once_and_its_end_is_seen(tmp_path: Path) -> None:
+    kubelet, metrics, folder = FakeKubelet(), FakeMetrics(), CdiFolder(tmp_path)
+    audit = an_audit(tmp_path, kubelet, metrics)
 
     for _ in range(3):
         await audit.audit()
@@ -229,19 +233,8 @@ async def test_without_kubelet_there_is_nothing_to_compare_and_that_is_told(
 ) -> None:
     kubelet, metrics = FakeKubelet(), FakeMetrics()
     kubelet.answer = PodResourcesError("gone")
-    readings: SamplesByCard = {}
-    audit = ConsistencyCheck(
-        pods=lambda: {("ml", "train-0"): running()},
-        pod_resources=kubelet,
-        specs=CdiFolder(tmp_path),
-        attribution=Attribution(tmp_path),
-        visible_devices=VisibleDevices(tmp_path),
-        cards=tuple,
-        clock=VirtualClock(),
-        period_s=60,
-        metrics=metrics,
-    )
-    audit.observe(readings)
+    audit = an_audit(tmp_path, kubelet, metrics)
+    audit.observe({})
 
     await audit.audit()
 

@@ -28,8 +28,7 @@ async def a_sampler(
     cards: FakeCards,
     clock: VirtualClock,
     proc: Path,
-    *,
-    on_samples: Callable[[CardSamples], None] = lambda _: None,
+    **told: Callable[..., None],
 ) -> tuple[Sampler, CollectorRegistry]:
     registry = CollectorRegistry()
     tracker = a_tracker(cards, clock)
@@ -42,7 +41,7 @@ async def a_sampler(
         clock=clock,
         period_s=5.0,
         metrics=DevicePluginMetrics(registry),
-        on_samples=on_samples,
+        **told,
     )
     return sampler, registry
 
@@ -96,17 +95,8 @@ async def test_one_failing_card_is_reported_and_the_others_are_read(tmp_path: Pa
 async def test_after_each_snapshot_it_can_be_written_down(tmp_path: Path) -> None:
     cards, clock, snapshots = FakeCards(a_card("GPU-a")), VirtualClock(), []
     cards.readings = {A: CardSample()}
-    tracker = a_tracker(cards, clock)
-    await tracker.refresh()
-    sampler = Sampler(
-        cards=cards,
-        tracker=tracker,
-        attribution=Attribution(tmp_path),
-        pods=list,
-        clock=clock,
-        period_s=5.0,
-        metrics=DevicePluginMetrics(CollectorRegistry()),
-        on_snapshot=lambda: snapshots.append(sampler.latest()),
+    sampler, _ = await a_sampler(
+        cards, clock, tmp_path, on_snapshot=lambda: snapshots.append(sampler.latest())
     )
 
     await sampler.collect()

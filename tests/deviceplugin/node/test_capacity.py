@@ -334,7 +334,7 @@ def merged(before: Mapping[str, str], patch: Mapping[str, str | None]) -> dict[s
 
 
 def a_report(
-    node: FakeNode, tracker: InventoryTracker, clock: VirtualClock
+    node: FakeNode, tracker: InventoryTracker, clock: VirtualClock, **facts: Any
 ) -> tuple[NodeStatusUpdater, CollectorRegistry]:
     registry = CollectorRegistry()
     report = NodeStatusUpdater(
@@ -344,6 +344,7 @@ def a_report(
         writer=node,
         clock=clock,
         metrics=DevicePluginMetrics(registry),
+        **facts,
     )
     return report, registry
 
@@ -456,18 +457,10 @@ async def test_a_runtime_that_has_not_answered_takes_the_nodes_capacity_and_is_n
     node, clock = FakeNode(), VirtualClock()
     tracker = a_tracker(FakeCards(a_card()), clock)
     await tracker.refresh()
-    silent: list[str] = []
-    report = NodeStatusUpdater(
-        node=NODE,
-        tracker=tracker,
-        current=lambda: node.state,
-        writer=node,
-        clock=clock,
-        metrics=DevicePluginMetrics(CollectorRegistry()),
-        blocked=lambda: silent[0] if silent else None,
-    )
+    silent: list[str | None] = [None]
+    report, _ = a_report(node, tracker, clock, blocked=lambda: silent[0])
     await report.sync()
-    silent.append("/run/x.sock answered UNAVAILABLE")
+    silent[0] = "/run/x.sock answered UNAVAILABLE"
 
     await report.sync()
 
@@ -483,20 +476,11 @@ async def test_what_pods_hold_stays_counted_whatever_becomes_of_the_cards() -> N
     node, clock = FakeNode(), VirtualClock()
     tracker = a_tracker(FakeCards(a_card(mib=8000)), clock)
     await tracker.refresh()
-    silent: list[str] = []
+    silent: list[str | None] = [None]
     held: list[int | None] = [None]
-    report = NodeStatusUpdater(
-        node=NODE,
-        tracker=tracker,
-        current=lambda: node.state,
-        writer=node,
-        clock=clock,
-        metrics=DevicePluginMetrics(CollectorRegistry()),
-        blocked=lambda: silent[0] if silent else None,
-        held_mib=lambda: held[0],
-    )
+    report, _ = a_report(node, tracker, clock, blocked=lambda: silent[0], held_mib=lambda: held[0])
     await report.sync()
-    silent.append("/run/x.sock answered UNAVAILABLE")
+    silent[0] = "/run/x.sock answered UNAVAILABLE"
     memory = []
 
     for now in (None, 3000, 0):
