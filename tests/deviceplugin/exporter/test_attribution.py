@@ -139,9 +139,7 @@ SYSTEMD = (
 )
 LAYOUTS = {
     "cgroupfs": CGROUPFS,
-    "cgroupfs-guaranteed": f"kubepods/pod{UID}/{CID}",
     "systemd": SYSTEMD,
-    "systemd-crio": f"kubepods.slice/kubepods-pod{SYSTEMD_UID}.slice/crio-{CID}.scope/container",
     "nested": f"kubepods/pod{OTHER_UID}/{'d' * 64}/kubelet/{CGROUPFS}",
     "inner-systemd": f"{SYSTEMD}/system.slice/cron.service",
 }

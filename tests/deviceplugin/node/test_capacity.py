@@ -104,16 +104,6 @@ def test_labels_describe_the_most_common_model_and_every_class() -> None:
     }
 
 
-def test_labels_do_not_change_when_a_card_falls_ill() -> None:
-    healthy, unhealthy = (
-        an_inventory(a_card("GPU-a")),
-        an_inventory(a_card("GPU-a", unhealthy="hot")),
-    )
-
-    assert wanted_state(healthy).labels == wanted_state(unhealthy).labels
-    assert wanted_state(healthy).capacity != wanted_state(unhealthy).capacity
-
-
 def test_a_node_without_cards_has_no_labels_and_no_memory() -> None:
     state = wanted_state(an_inventory())
 
@@ -142,13 +132,6 @@ def test_the_inventory_annotation_is_what_the_scheduler_reads() -> None:
 )
 def test_a_label_value_is_what_kubernetes_allows(text: str, value: str) -> None:
     assert label_value(text) == value
-
-
-def test_a_node_that_says_it_all_needs_no_patch() -> None:
-    state = wanted_state(an_inventory(a_card("GPU-a")))
-
-    assert metadata_patch(have=state, want=state) == {}
-    assert status_patch(have=state, want=state) == {}
 
 
 def test_a_patch_holds_only_what_differs_and_removes_old_classes() -> None:
