@@ -112,7 +112,7 @@ async def two_replicas(workdir: Path, *, over_tls: bool) -> AsyncIterator[Harnes
         )
         await asyncio.to_thread(config.write_text, json.dumps(written))
         async with AsyncExitStack() as stack:
-            replicas = []
+            replicas: list[Replica] = []
             for name, port in zip("ab", ports, strict=True):
                 flags = [f"--identity={name}", f"--listen-port={port}", *secret]
                 folder = workdir / name

@@ -310,6 +310,7 @@ def dockerfile_image(folder: Path) -> Unpacked:
     context = context_files(ROOT, (ROOT / ".dockerignore").read_text())
     text = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
     stages: dict[str, _Stage] = {}
+    stage, version = _Stage(folder), ""
     with locked(cache / "lock"):
         for line in filter(None, text.replace("\\\n", " ").splitlines()):
             word, _, rest = line.partition(" ")
