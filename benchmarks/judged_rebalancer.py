@@ -56,9 +56,7 @@ _T = TypeVar("_T")
 POLICY: Final = RebalancerPolicy(
     mode=Mode.ACTIVE,
     tick_s=_TICK_S,
-    scrape_interval_s=_TICK_S,
     step_s=_TICK_S,
-    stale_after_s=3 * _TICK_S,
 )
 
 

@@ -9,6 +9,8 @@ from enum import Enum
 from typing import Any, Final, TypeVar
 from zoneinfo import ZoneInfo
 
+import structlog
+
 from component.config_keys import REBALANCER
 from component.config_watcher import strict_mapping
 from fracgpu.disruption.aggressiveness import DEFAULT_LEVEL, LEVELS, policy_at
@@ -20,7 +22,11 @@ from fracgpu.errors import shorten
 from fracgpu.placement.snapshot_index import SnapshotIndex
 from fracgpu.spelling import unknown_keys
 
+log = structlog.get_logger()
+
 KEY: Final = REBALANCER
+# What earlier versions had to be told. The rest of a policy that has such a key still counts.
+LEARNT: Final = ("scrapeIntervalS", "staleAfterS")
 
 _T = TypeVar("_T")
 _E = TypeVar("_E", bound=Enum)
@@ -34,7 +40,7 @@ def parse_policy(text: str) -> RebalancerPolicy:
     """Parse a policy.
 
     ``aggressiveness`` sets every value that is left out; without it they keep their defaults (of
-    mode, ``dryRun``).
+    mode, ``dryRun``). A key of `LEARNT` is logged and ignored.
 
     Raises:
         ValueError: the message lists every mistake: unknown keys, wrong types, values out of
@@ -42,6 +48,7 @@ def parse_policy(text: str) -> RebalancerPolicy:
     """
     found = strict_mapping(text)
     by_key = {camel(tunable.name): tunable for tunable in tunables()}
+    found = _without_learnt(found)
     mistakes = unknown_keys(found, (*by_key, *_READERS))
     values: dict[str, Any] = {}
     for key, value in found.items():
@@ -64,6 +71,12 @@ def parse_policy(text: str) -> RebalancerPolicy:
     if mistakes:
         raise ValueError("; ".join(mistakes))
     return policy
+
+
+def _without_learnt(found: dict[str, Any]) -> dict[str, Any]:
+    if ignored := [key for key in LEARNT if key in found]:
+        log.warning("settings_ignored", keys=ignored, why="Prometheus' samples tell the interval")
+    return {key: value for key, value in found.items() if key not in ignored}
 
 
 def policy_hash(policy: RebalancerPolicy) -> str:
@@ -89,7 +102,9 @@ def schema() -> dict[str, Any]:
         for tunable in tunables()
     }
     others = {key: dict(accepted) for key, (_, _, accepted) in _READERS.items()}
-    return {"type": "object", "additionalProperties": False, "properties": {**others, **numbers}}
+    ignored = {key: {"description": "ignored: it is measured", "type": "number"} for key in LEARNT}
+    properties = {**others, **numbers, **ignored}
+    return {"type": "object", "additionalProperties": False, "properties": properties}
 
 
 def reference() -> str:

@@ -44,14 +44,13 @@ NODE_CPU: Final = "64"
 # What a test cannot wait for is short; what would stop a second plan is off.
 QUICK: Final[Mapping[str, Any]] = {
     **SHORT_WINDOWS,
-    "staleAfterS": 4,
-    "settleS": 2,
+    "settleS": 5,
     "minPodAgeS": 0,
     "readyS": 0,
     "makeRoomAfterS": 2,
     "makeRoomHoldS": 300,
     "planTtlS": 60,
-    "maxPerHour": 100,
+    "maxPerHour": 40,
     "maxPerNamespacePerHour": 100,
     "maxPerOwnerPerHour": 100,
     "maxPerOwnerPerDay": 100,

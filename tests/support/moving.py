@@ -62,7 +62,6 @@ SHORT_WINDOWS: Final[Mapping[str, Any]] = {
     "forecastWindowS": 10,
     "memoryWindowS": 10,
     "stepS": 1,
-    "scrapeIntervalS": 1,
 }
 
 NAMESPACE: Final = "ml"

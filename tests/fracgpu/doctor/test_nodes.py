@@ -315,6 +315,19 @@ def test_each_series_that_is_absent_is_named(series: Series) -> None:
     assert "honor_labels" in finding.cure
 
 
+@pytest.mark.parametrize(("interval_s", "found"), [(None, 0), (60.0, 0), (160.0, 1)])
+def test_an_interval_that_is_too_long_is_named_with_what_is_expected(
+    interval_s: float | None, found: int
+) -> None:
+    answer = PrometheusFact(url="u", series=ALL, interval_s=interval_s)
+
+    findings = result_of("prometheus", healthy(prometheus=answer)).findings
+
+    assert len(findings) == found
+    for finding in findings:
+        assert "every 160 s; expected is a scrape every 150 s" in finding.observed
+
+
 def test_another_spelling_of_a_series_will_do() -> None:
     ratios = {series.spellings[-1]: 1 for series in SERIES}
 
