@@ -115,7 +115,7 @@ class Ending(Enum):
     BLOCKED = "blocked"  # a disruption budget did not allow it in time
     # Only before.
     OUTDATED = "outdated"  # checked again, the move was not right any more
-    EXPIRED = "expired"  # the first step did not come in time
+    EXPIRED = "expired"  # the first step did not come, or had no effect, in time
     # Only after. A surge is rolled back, so that the pod stays.
     NOT_CREATED = "not_created"  # the replacement could not be created: a quota, for example
     NOT_READY = "not_ready"  # the replacement did not become Ready

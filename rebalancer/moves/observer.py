@@ -71,6 +71,7 @@ class Observer:
         pod = await self._pod(spec.pod.namespace, spec.pod.name)
         victim = victim_of(pod, uid=spec.pod.uid)
         owner = await self._owners.read(spec.owner, namespace=spec.pod.namespace)
+        owner = replace(owner, others=_others(spec.owner.uid, spec.pod.uid, context))
         if not owner.there:
             value = record.status.released_hash or original_value(victim.hash_label)
             left = orphans_of(context.state.pods.values(), spec.pod.namespace, hash_value=value)
@@ -129,6 +130,14 @@ class Observer:
         if found.spec.unschedulable:
             return f"node {node} is cordoned"
         return why_no_pod_starts(found)
+
+
+def _others(owner_uid: str, pod_uid: str, context: StepContext) -> int:
+    return sum(
+        pod.info.ready and pod.info.record.live and not pod.info.record.terminating
+        for pod in context.state.pods_of(owner_uid)
+        if pod.uid != pod_uid
+    )
 
 
 def victim_of(pod: PodInfo | None, *, uid: str) -> VictimFacts:

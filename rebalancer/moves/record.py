@@ -13,7 +13,15 @@ import msgspec
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.disruption_state import DisruptionState
-from fracgpu.disruption.move import DISTURBING, ENDED, UNDER_WAY, Ending, Move, PastMove
+from fracgpu.disruption.move import (
+    DISTURBING,
+    ENDED,
+    FAILURES,
+    UNDER_WAY,
+    Ending,
+    Move,
+    PastMove,
+)
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.state.move_object import (
     CardReference,
@@ -162,8 +170,15 @@ class MoveRecord:
 
     @property
     def disturbed(self) -> bool:
-        """Whether a step was announced that the pod's users could notice."""
-        return any(passed.phase in DISTURBING for passed in self.status.transitions)
+        """Whether a step was announced that the pod's users could notice.
+
+        A surge without a replacement that neither failed nor goes on has left all as it was.
+        """
+        passed = {each.phase for each in self.status.transitions} & DISTURBING
+        undone = self.phase in ENDED and self.ending not in FAILURES
+        if passed == {MovePhase.SURGING} and undone:
+            return self.status.replacement is not None
+        return bool(passed)
 
     def first_in(self, phase: MovePhase) -> datetime | None:
         """Return when a phase was entered for the first time."""

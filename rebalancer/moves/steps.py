@@ -204,7 +204,9 @@ class OwnerFacts:
         there: the very controller exists and is not being deleted.
         observed: its status is of its current spec.
         desired: how many pods it should have.
-        ready: how many of its pods are Ready, by its own status.
+        ready: how many of its pods are Ready, by its own status. That may be of before the move, as
+            long as kube-controller-manager is not back after an outage.
+        others: how many Ready pods besides the moved one belong to it.
         current: it is what its Deployment wants now; false during a rollout to another one.
         failure: why it could not create a pod; empty if it could.
         selects_by: the value of ``pod-template-hash`` that it selects its pods by; empty if it does
@@ -216,6 +218,7 @@ class OwnerFacts:
     observed: bool = False
     desired: int = 0
     ready: int = 0
+    others: int = 0
     current: bool = True
     failure: str = ""
     selects_by: str = ""
@@ -225,6 +228,11 @@ class OwnerFacts:
     def satisfied(self) -> bool:
         """Whether all the pods that it should have are Ready."""
         return self.there and self.observed and self.ready >= self.desired
+
+    @property
+    def needs_no_other(self) -> bool:
+        """Whether it has all the pods that it should have without the moved one."""
+        return self.there and self.observed and self.others >= self.desired
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -459,6 +467,7 @@ def why_roll_back(record: MoveRecord, facts: MoveFacts, context: StepContext) ->
     stopped = why_stopped(context.policy)
     bound = found is not None and bool(found.node)
     lapsed = context.now >= record.object.reserved_until
+    unheard = found is None and facts.victim.controller_uid == record.spec.owner.uid
     misplaced = found is not None and bound and not _accepted(record, found, context)
     rules: tuple[tuple[bool, Ending, str], ...] = (
         (bool(stopped), Ending.PAUSED, stopped),
@@ -466,6 +475,7 @@ def why_roll_back(record: MoveRecord, facts: MoveFacts, context: StepContext) ->
         (not owner.current, Ending.ROLLOUT, "its owner is being rolled out"),
         (found is None and bool(owner.failure), Ending.NOT_CREATED, owner.failure),
         (not bound and bool(facts.target_problem), Ending.TARGET_LOST, facts.target_problem),
+        (lapsed and unheard, Ending.EXPIRED, "its controller has not acted on the change in time"),
         (not bound and lapsed, Ending.LAPSED, "the reservation lapsed before it was used"),
         (misplaced, Ending.MISPLACED, _where(found)),
         (found is not None and bool(found.stuck), Ending.NOT_READY, found.stuck if found else ""),
@@ -556,7 +566,7 @@ def _why_unready(record: MoveRecord, facts: MoveFacts, context: StepContext) -> 
     since = record.first_in(MovePhase.SURGING) or record.phase_since
     if context.now - since > limit:
         return Ending.NOT_READY, "the replacement did not become Ready in time"
-    scaled_down = found is None and facts.victim.released and facts.owner.satisfied
+    scaled_down = found is None and facts.victim.released and facts.owner.needs_no_other
     # A new leader may have released the pod only a moment ago.
     watched = context.now - max(since, context.state.leading_since)
     if scaled_down and (facts.owner.desired == 0 or watched > _OBSERVED_WITHIN):
@@ -663,7 +673,7 @@ def evicted(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step:
     if record.age(now=now) <= timedelta(seconds=context.policy.replacement_ttl_s):
         return Wait("the replacement is not Ready yet")
     # Lost is what the owner misses, not what is not seen: it may have been scaled down meanwhile.
-    if owner.satisfied:
+    if owner.needs_no_other:
         detail = "its owner has all the pods that it should have, without a replacement"
         return end(record, Ending.SCALED_DOWN, detail, now=now)
     detail = f"{owner.ready} of {owner.desired} pods of its owner are Ready"

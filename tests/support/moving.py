@@ -121,6 +121,10 @@ async def set_owner_ready(kube: KubeClient, ready: int) -> None:
     )
 
 
+async def scale(kube: KubeClient, replicas: int) -> None:
+    await kube.patch(REPLICASETS, OWNER, {"spec": {"replicas": replicas}}, namespace=NAMESPACE)
+
+
 async def add_pod(  # noqa: PLR0913 - the facts that tests vary
     kube: KubeClient,
     name: str,

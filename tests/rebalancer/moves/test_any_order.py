@@ -143,6 +143,7 @@ class Model(Observer, SideEffects):
             observed=True,
             desired=self.desired,
             ready=self.ready(),
+            others=self.siblings + (self.replacement is not None and self.replacement.ready),
             current=self.current,
             failure=self.failure,
             selects_by=HASH if self.mode is MoveMode.SURGE else "",
