@@ -17,7 +17,14 @@ from fracgpu.disruption.aggressiveness import DEFAULT_LEVEL, LEVELS, policy_at
 from fracgpu.disruption.change_freeze import ChangeFreeze, parse_duration, parse_schedule
 from fracgpu.disruption.disruption_state import DisruptionState, PlanIndex
 from fracgpu.disruption.planner import plan_moves
-from fracgpu.disruption.policy import MakeRoom, Mode, RebalancerPolicy, Tunable, tunables
+from fracgpu.disruption.policy import (
+    MakeRoom,
+    Mode,
+    Namespaces,
+    RebalancerPolicy,
+    Tunable,
+    tunables,
+)
 from fracgpu.errors import shorten
 from fracgpu.placement.snapshot_index import SnapshotIndex
 from fracgpu.spelling import unknown_keys
@@ -114,10 +121,13 @@ def reference() -> str:
     lines = ["| key | meaning | default | range |", "|---|---|---|---|"]
     modes = ", ".join(f"`{mode.value}`" for mode in Mode)
     choices = ", ".join(f"`{choice.value}`" for choice in MakeRoom)
+    whose = ", ".join(f"`{choice.value}`" for choice in Namespaces)
     lines += [
         f"| `mode` | how far the rebalancer may go | `{default.mode.value}` | {modes} |",
         f"| `makeRoom` | how far it may go for a pod that waits | `{default.make_room.value}` | "
         f"{choices} |",
+        "| `namespaces` | whose pods may be moved, by the label `fracgpu.io/rebalance` "
+        f"(`never`, `allow`) | `{default.namespaces.value}` | {whose} |",
         "| `paused` | begin no move; those under way are finished | false | true, false |",
         "| `aggressiveness` | sets all values that are not set here "
         f"| {default.aggressiveness} | {LEVELS[0]} to {LEVELS[-1]} |",
@@ -161,6 +171,10 @@ def _mode(value: object) -> Mode:
 
 def _make_room(value: object) -> MakeRoom:
     return _choice(value, MakeRoom)
+
+
+def _namespaces(value: object) -> Namespaces:
+    return _choice(value, Namespaces)
 
 
 def _choice(value: object, choices: type[_E]) -> _E:
@@ -261,6 +275,7 @@ _READERS: Final[Mapping[str, tuple[str, Callable[[object], object], Mapping[str,
     # YAML 1.1 reads a bare `off` as False.
     "mode": ("mode", _mode, {"enum": [*(mode.value for mode in Mode), False]}),
     "makeRoom": ("make_room", _make_room, {"enum": [*(each.value for each in MakeRoom), False]}),
+    "namespaces": ("namespaces", _namespaces, {"enum": [each.value for each in Namespaces]}),
     "paused": ("paused", _flag, {"type": "boolean"}),
     "aggressiveness": ("aggressiveness", _level, {"type": "integer", "enum": list(LEVELS)}),
     "changeFreezes": (

@@ -28,6 +28,13 @@ class MakeRoom(Enum):
     OFF = "off"  # plan nothing, except in a dry run, which shows what there would be
 
 
+class Namespaces(Enum):
+    """Whose pods may be moved."""
+
+    ALL = "all"  # but those of namespaces that are labelled fracgpu.io/rebalance: never
+    LABELLED = "labelled"  # only those of namespaces that are labelled fracgpu.io/rebalance: allow
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tunable:
     """One value: its field, what it means, its default and the range it must lie in.
@@ -68,6 +75,7 @@ class RebalancerPolicy:
     change_freezes: tuple[ChangeFreeze, ...] = ()
     reset_breakers_at: datetime | None = None
     make_room: MakeRoom = MakeRoom.OFF
+    namespaces: Namespaces = Namespaces.ALL
 
     tick_s: float = _tuned(15, "pause between two cycles", low=1, high=300)
     startup_grace_s: float = _tuned(

@@ -5,7 +5,7 @@ from datetime import UTC, timedelta
 from typing import Any, Final
 
 from fracgpu import names
-from fracgpu.disruption.candidates import HASH_LABEL, original_value, released_value
+from fracgpu.disruption.candidates import original_value, released_value
 from fracgpu.disruption.move import Move
 from fracgpu.errors import WireError
 from fracgpu.state.move_object import MoveMode
@@ -229,7 +229,7 @@ def _unchanged(uid: str, victim: VictimFacts) -> list[dict[str, Any]]:
 def _release(record: MoveRecord, victim: VictimFacts) -> list[dict[str, Any]]:
     return [
         *_unchanged(record.spec.pod.uid, victim),
-        {"op": "replace", "path": _LABEL, "value": released_value(victim.hash_label)},
+        {"op": "replace", "path": _label(victim), "value": released_value(victim.hash_label)},
         {"op": "add", "path": _annotation(names.MOVED_BY), "value": record.id},
     ]
 
@@ -263,7 +263,7 @@ def restoring(
         original: the value of the label before the pod was released.
         marks: the annotations to take off.
     """
-    label = {"op": "replace", "path": _LABEL, "value": original}
+    label = {"op": "replace", "path": _label(victim), "value": original}
     return [
         *_unchanged(uid, victim),
         *([label] if victim.released else []),
@@ -276,7 +276,8 @@ def _pointer(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-_LABEL: Final = f"/metadata/labels/{_pointer(HASH_LABEL)}"
+def _label(victim: VictimFacts) -> str:
+    return f"/metadata/labels/{_pointer(victim.hash_key)}"
 
 
 def _annotation(key: str) -> str:

@@ -33,7 +33,7 @@ from enum import Enum
 from typing import Final
 
 from fracgpu.cards.card import CardUuid, NodeCards
-from fracgpu.disruption.candidates import RELEASED_SUFFIX
+from fracgpu.disruption.candidates import HASH_LABEL, RELEASED_SUFFIX
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import Heat, blindness
 from fracgpu.disruption.move import Ending
@@ -150,7 +150,8 @@ class VictimFacts:
         why_gone: why it is not there; empty if it is.
         running: its phase is Running. A pending pod bypasses every disruption budget.
         controller_uid: of its controller; empty for a pod without one.
-        hash_label: its label ``pod-template-hash``; empty without one.
+        hash_label: its label by which a ReplicaSet selects it; empty without one.
+        hash_key: that label, ``pod-template-hash`` or that of Argo Rollouts.
         moved_by: the Move that its annotation names; empty without one.
         notice: the time in its annotation that announces the move; empty without one.
         version: its resourceVersion.
@@ -161,6 +162,7 @@ class VictimFacts:
     running: bool = False
     controller_uid: str = ""
     hash_label: str = ""
+    hash_key: str = HASH_LABEL
     moved_by: str = ""
     notice: str = ""
     version: str = ""
@@ -209,8 +211,8 @@ class OwnerFacts:
         others: how many Ready pods besides the moved one belong to it.
         current: it is what its Deployment wants now; false during a rollout to another one.
         failure: why it could not create a pod; empty if it could.
-        selects_by: the value of ``pod-template-hash`` that it selects its pods by; empty if it does
-            not select by this label.
+        selects_by: the hash of the template that it selects its pods by; empty if it does not
+            select by that label.
         orphans: it left pods without a controller behind, as ``--cascade=orphan`` does.
     """
 
@@ -358,7 +360,7 @@ def _obstacle(record: MoveRecord, facts: MoveFacts) -> _Obstacle | None:
         (
             surge and (not victim.hash_label or owner.selects_by != victim.hash_label),
             Ending.REFUSED,
-            "its ReplicaSet does not select it by the label pod-template-hash",
+            "its ReplicaSet does not select it by the hash of its template",
         ),
         (bool(facts.target_problem), Ending.TARGET_LOST, facts.target_problem),
     )

@@ -41,6 +41,7 @@ def test_every_default_can_be_written_down() -> None:
         "aggressiveness",
         "change_freezes",
         "reset_breakers_at",
+        "namespaces",
     }
     assert {tunable.name for tunable in tunables()} == {
         field.name for field in fields(RebalancerPolicy)
