@@ -10,7 +10,9 @@ ReplicaSet by another value of the label by which that selects it.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
+from statistics import median
 from typing import Final
 
 from fracgpu import names
@@ -66,10 +68,25 @@ _PRIORITY: Final = 5.0
 _PER_10_GIB: Final = 1.0  # reloading takes as long as the memory is large
 
 
-def disruption_cost(pod: PodInfo, *, mib: int) -> float:
+_STARTUP_S: Final = 30.0  # of which each costs a point
+
+
+def startup_s(state: DisruptionState, candidate: PlacedPod) -> float:
+    """Return how long pods of a pod's owner take from their start to Ready; 0 if nothing tells."""
+    pods = {pod.uid: pod.info for pod in (candidate, *state.pods_of(candidate.owner_uid))}
+    took = [
+        (pod.ready_at - pod.started_at).total_seconds()
+        for pod in pods.values()
+        if pod.ready_at and pod.started_at
+    ]
+    return max(0.0, median(took)) if took else 0.0
+
+
+def disruption_cost(pod: PodInfo, *, mib: int, startup_s: float = 0.0) -> float:
     """Return what it costs to move a pod that holds *mib* of a card."""
     return (
         _BASE
+        + startup_s / _STARTUP_S
         + (_NO_SURGE if mode_of(pod) is MoveMode.EVICT else 0.0)
         + (_PRIORITY if pod.priority > 0 else 0.0)
         + _PER_10_GIB * mib / (10 * 1024)
@@ -88,9 +105,19 @@ _PROTECTED_BY: Final = {
 
 
 def why_not_evictable(
-    state: DisruptionState, candidate: PlacedPod, *, policy: RebalancerPolicy, now: datetime
+    state: DisruptionState,
+    candidate: PlacedPod,
+    *,
+    policy: RebalancerPolicy,
+    now: datetime,
+    requested: bool = False,
 ) -> HoldReason | None:
-    """Return the first reason that forbids moving a pod, or None if it may be moved."""
+    """Return the first reason that forbids moving a pod, or None if it may be moved.
+
+    What only keeps moves few does not count where people have requested the move.
+    """
+    if requested:
+        policy = replace(policy, min_pod_age_s=0, namespaces=Namespaces.ALL)
     rules = (
         *_state_rules(candidate.info, policy=policy, now=now),
         (_opted_out(state, candidate, policy), HoldReason.NAMESPACE),
@@ -99,6 +126,8 @@ def why_not_evictable(
         *_owner_rules(state, candidate),
     )
     refusal = next((reason for broken, reason in rules if broken), None)
+    if requested:
+        return refusal
     return refusal or budgets_of(state, policy=policy, now=now).of_pod(
         candidate.uid, owner_uid=candidate.owner_uid, namespace=candidate.info.record.namespace
     )

@@ -19,7 +19,7 @@ from fracgpu.disruption.heat import (
     advance,
     blindness,
 )
-from fracgpu.disruption.methods import hot_card, make_room
+from fracgpu.disruption.methods import hot_card, make_room, requested
 from fracgpu.disruption.methods.method import Method
 from fracgpu.disruption.move import HeldBack, HoldReason, Move, PastMove, Plan
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
@@ -27,7 +27,7 @@ from fracgpu.state.ledger import with_claims
 from fracgpu.state.reservation import MoveClaims
 
 # In the order in which they are asked.
-METHODS: Final[tuple[Method, ...]] = (hot_card, make_room)
+METHODS: Final[tuple[Method, ...]] = (requested, hot_card, make_room)
 
 
 def plan_moves(

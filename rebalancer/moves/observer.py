@@ -157,6 +157,7 @@ def victim_of(pod: PodInfo | None, *, uid: str) -> VictimFacts:
         hash_key=hash_label_of(pod.labels) or HASH_LABEL,
         moved_by=pod.annotations.get(names.MOVED_BY, ""),
         notice=pod.annotations.get(names.NOTICE, ""),
+        prepared=pod.annotations.get(names.MOVE_READY) == "true",
         version=record.resource_version,
     )
 

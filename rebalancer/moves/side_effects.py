@@ -1,7 +1,7 @@
 """What a move does to pods: dry runs, the notice, the label that releases a pod, the eviction."""
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, timedelta
+from datetime import UTC
 from typing import Any, Final
 
 from fracgpu import names
@@ -23,6 +23,7 @@ from rebalancer.moves.steps import (
     MoveFacts,
     StepContext,
     VictimFacts,
+    notice_of,
 )
 
 # The API server's message; its status is 500, and a retry always gives the same answer.
@@ -169,7 +170,7 @@ class SideEffects:
         return await self._evictor.dry_run(record.move)
 
     async def _notice(self, record: MoveRecord, context: StepContext) -> EvictionResult:
-        at = record.phase_since + timedelta(seconds=context.policy.notice_s)
+        at = record.phase_since + notice_of(record, context.policy)
         pod = record.spec.pod
         notice = f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
         metadata = {"uid": pod.uid, "annotations": {names.NOTICE: notice}}

@@ -12,6 +12,7 @@ from fracgpu.disruption.candidates import (
     SYSTEM_PRIORITY,
     disruption_cost,
     mode_of,
+    startup_s,
     why_not_evictable,
     why_not_now,
 )
@@ -26,6 +27,7 @@ from fracgpu.k8s.workloads.workload import Workload
 from fracgpu.k8s.workloads.workload_state import ByNamespace, WorkloadState
 from fracgpu.request.need import ContainerNeed, PodNeed, Rebalance
 from fracgpu.state.allocation import Slice
+from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.move_object import MoveMode
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
@@ -371,6 +373,20 @@ def test_the_cost_of_a_pod(facts: dict[str, Any], mib: int, points: float) -> No
 
 
 HASHED = {"pod-template-hash": "5d4f8c"}
+
+
+def test_what_an_owners_pods_take_to_be_ready_is_learnt_and_costs() -> None:
+    def took(uid: str, seconds: float) -> PlacedPod:
+        start = NOON - timedelta(hours=1)
+        return a_placed_pod(uid, started_at=start, ready_at=start + timedelta(seconds=seconds))
+
+    pods = [took("a", 60), took("b", 90), took("c", 600), a_placed_pod("d")]
+    state = a_disruption_state(pods=pods)
+
+    assert startup_s(state, pods[0]) == 90
+    assert startup_s(a_disruption_state(), a_placed_pod("pod-a")) == 0
+    slow = disruption_cost(pods[0].info, mib=0, startup_s=90)
+    assert slow - disruption_cost(pods[0].info, mib=0) == pytest.approx(3)
 
 
 def test_a_pod_of_a_deployment_is_replaced_first() -> None:

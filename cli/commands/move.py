@@ -1,0 +1,61 @@
+"""``fracgpu move pod``: have the rebalancer move one pod, however cool its card is.
+
+Exit code 0: asked for; 1: there is no such pod, or the API server does not answer; 2: wrong
+arguments.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from cli.cluster import with_cluster
+from cli.flags import Parser, add_cluster_flags
+from cli.main import CALLED_WRONG, DONE, FAILED
+from fracgpu import names
+from kube.client import KubeClient
+from kube.errors import NotFound
+from kube.kinds import PODS
+from process.clock import SystemClock
+
+
+def main(argv: Sequence[str]) -> int:
+    """Ask for the move; return the exit code."""
+    try:
+        options = arguments().parse_args(argv)
+    except SystemExit as end:  # argparse has printed its help or what is wrong
+        return DONE if not end.code else CALLED_WRONG
+    return with_cluster("move", options, lambda client: _ask(client, options))
+
+
+async def _ask(client: KubeClient, options: argparse.Namespace) -> int:
+    namespace, name = options.name
+    asked = f"{SystemClock().now():%Y-%m-%dT%H:%M:%SZ}"
+    change = {"metadata": {"annotations": {names.MOVE_REQUESTED: asked}}}
+    try:
+        await client.patch(PODS, name, change, namespace=namespace)
+    except NotFound:
+        print(f"fracgpu move: there is no pod {namespace}/{name}", file=sys.stderr)
+        return FAILED
+    print(f"asked for; follow it with fracgpu moves --watch {name}, or see why not in fracgpu plan")
+    return DONE
+
+
+def slashed(text: str) -> tuple[str, str]:
+    """Return the two words of ``A/B``, for argparse."""
+    first, slash, second = text.partition("/")
+    if not (first and slash and second) or "/" in second:
+        raise argparse.ArgumentTypeError(f"{text!r}; want two names with a slash between them")
+    return first, second
+
+
+def arguments() -> argparse.ArgumentParser:
+    """Return the parser of the command's arguments."""
+    parser = Parser(
+        prog="fracgpu move",
+        description="Have the rebalancer (mode active or recommend) move a pod to another card. "
+        "What protects pods from moves protects it; budgets and the pod's age do not.",
+    )
+    parser.add_argument("kind", choices=("pod",))
+    parser.add_argument("name", type=slashed, metavar="NAMESPACE/NAME")
+    add_cluster_flags(parser)
+    return parser
