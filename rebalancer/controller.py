@@ -15,12 +15,11 @@ from fracgpu.disruption.brakes import (
     effective_mode,
     open_breakers,
 )
-from fracgpu.disruption.cordons import cards_to_avoid, cards_to_cordon
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardHeat, Heat, blindness
 from fracgpu.disruption.methods import requested
 from fracgpu.disruption.move import ENDED, UNDER_WAY, Move, PastMove, Plan
-from fracgpu.disruption.planner import advance_all, plan_moves
+from fracgpu.disruption.planner import advance_all, cards_to_avoid, cards_to_cordon, plan_moves
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import MovePhase
@@ -229,6 +228,13 @@ class Controller:
         for record in store.records:
             lately = context.now - record.planned_at < _RECOMMENDED_FOR
             if record.phase is MovePhase.RECOMMENDED and record.object.approved and lately:
+                begun = any(
+                    other.spec.approved and other.spec.pod == record.spec.pod
+                    for other in store.records
+                )
+                if begun:  # by a predecessor that came no further
+                    await store.forget(record)
+                    continue
                 in_flight = sum(other.phase in UNDER_WAY for other in store.records)
                 if in_flight >= policy.max_in_flight:
                     return

@@ -8,8 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from cli.cluster import with_cluster
-from cli.commands.move import slashed
-from cli.flags import Parser, add_cluster_flags
+from cli.flags import Parser, add_cluster_flags, slashed
 from cli.main import CALLED_WRONG, DONE, FAILED
 from fracgpu import names
 from fracgpu.state.node_info import read_node

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from cli.cluster import with_cluster
-from cli.flags import Parser, add_cluster_flags
+from cli.flags import Parser, add_cluster_flags, slashed
 from cli.main import CALLED_WRONG, DONE, FAILED
 from fracgpu import names
 from kube.client import KubeClient
@@ -38,14 +38,6 @@ async def _ask(client: KubeClient, options: argparse.Namespace) -> int:
         return FAILED
     print(f"asked for; follow it with fracgpu moves --watch {name}, or see why not in fracgpu plan")
     return DONE
-
-
-def slashed(text: str) -> tuple[str, str]:
-    """Return the two words of ``A/B``, for argparse."""
-    first, slash, second = text.partition("/")
-    if not (first and slash and second) or "/" in second:
-        raise argparse.ArgumentTypeError(f"{text!r}; want two names with a slash between them")
-    return first, second
 
 
 def arguments() -> argparse.ArgumentParser:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from fracgpu import names
-from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.doctor.cures import change, install_again
 from fracgpu.doctor.facts import Facts, Unread, known, named
 from fracgpu.doctor.finding import Check, Finding, Severity, error, warning
@@ -66,7 +65,7 @@ SERIES: Final = (
     ),
 )
 
-LONGEST_INTERVAL_S: Final = RebalancerPolicy().fast_window_s / 4
+LONGEST_INTERVAL_S: Final = 150.0  # a quarter of the rebalancer's default short window
 NOT_COMPILED: Final = "fracgpu_scheduler_fill_compiled"
 """Counted where it is 0: the extenders that cannot load the library of least-waste."""
 

@@ -295,7 +295,7 @@ def noticed(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step:
 
 
 def notice_of(record: MoveRecord, policy: RebalancerPolicy) -> timedelta:
-    """Return how long before it is disturbed the pod is told; it may say that it is ready before."""
+    """Return how long before it is disturbed the pod is told; it may be ready earlier."""
     return timedelta(seconds=max(policy.notice_s, record.spec.grace_s))
 
 

@@ -9,7 +9,7 @@ from fracgpu import names
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.doctor.facts import Facts, PrometheusFact
 from fracgpu.doctor.finding import Severity, Verdict
-from fracgpu.doctor.measurements import NOT_COMPILED, SERIES, Series
+from fracgpu.doctor.measurements import LONGEST_INTERVAL_S, NOT_COMPILED, SERIES, Series
 from rebalancer.usage import promql
 from tests.support.examined import (
     NODE,
@@ -324,6 +324,7 @@ def test_an_interval_that_is_too_long_is_named_with_what_is_expected(
     findings = result_of("prometheus", healthy(prometheus=answer)).findings
 
     assert len(findings) == found
+    assert RebalancerPolicy().fast_window_s / 4 == LONGEST_INTERVAL_S
     for finding in findings:
         assert "every 160 s; expected is a scrape every 150 s" in finding.observed
 
