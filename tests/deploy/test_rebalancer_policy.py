@@ -142,6 +142,14 @@ def test_of_a_pod_it_changes_nothing_else(new: Json) -> None:
     assert refusals(PODS, new, old=POD, sender=ADMIN) == []
 
 
+def test_of_a_pod_of_a_rollout_it_changes_the_label_that_argo_selects_by() -> None:
+    old = pod(labels={"rollouts-pod-template-hash": "5d4f8c"})
+    new = pod(labels={"rollouts-pod-template-hash": "5d4f8c.moved"}, notes={names.MOVED_BY: "m"})
+
+    assert refusals(PODS, new, old=old, sender=REBALANCER) == []
+    assert refusals(PODS, new, old=POD, sender=REBALANCER) == [ONLY_MOVES]
+
+
 def test_a_pod_without_the_hash_does_not_get_one() -> None:
     bare = pod(labels={"pod-template-hash": None})
 

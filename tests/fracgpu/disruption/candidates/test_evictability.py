@@ -253,7 +253,7 @@ def test_a_deployment_that_recreates_never_surges() -> None:
 
 
 def test_an_owner_of_the_owner_that_is_not_known_holds() -> None:
-    of_a_machine = {"owner": "m", "owner_kind": "InferenceSet"}
+    of_a_machine: dict[str, Any] = {"owner": "m", "owner_kind": "InferenceSet"}
 
     assert why(EVICT, replicaset=of_a_machine) is HoldReason.OWNER_NOT_KNOWN
     assert why(SURGE, replicaset=of_a_machine) is HoldReason.OWNER_NOT_KNOWN
@@ -264,15 +264,17 @@ def test_a_rollout_of_argo_is_known_by_its_replicasets() -> None:
 
     assert why(SURGE, replicaset=rollout) is None
     # While it rolls out, another ReplicaSet of it has pods.
-    both = {"replicaset": rollout, "deployment": {**rollout, "kind": "ReplicaSet"}}
+    both: dict[str, Any] = {"replicaset": rollout, "deployment": {**rollout, "kind": "ReplicaSet"}}
     assert why(SURGE, **both) is HoldReason.ROLLOUT
     argos = {"rollouts-pod-template-hash": "5d4f8c"}
     assert mode_of(a_placed_pod("a", labels=argos).info) is SURGE
 
 
 def test_what_an_author_rules_out_holds_unless_the_pod_asks_for_it() -> None:
-    no_surge = {"deployment": {"no_surge": True}}
-    forbidden = {"budgets": [a_budget(forbids=True, allowed=0, healthy=2, desired_healthy=2)]}
+    no_surge: dict[str, Any] = {"deployment": {"no_surge": True}}
+    forbidden: dict[str, Any] = {
+        "budgets": [a_budget(forbids=True, allowed=0, healthy=2, desired_healthy=2)]
+    }
     asked: dict[str, Any] = {"rebalance": Rebalance.SURGE}
 
     assert why(SURGE, **no_surge) is HoldReason.NO_SURGE
