@@ -6,10 +6,10 @@ decided by the same :func:`fracgpu.placement.placement.place` that places new po
 And which cards to cordon, because they are hot or have just cooled, and which to avoid before.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from statistics import fmean
 from typing import Final
 
 from fracgpu.cards.card import CardUuid
@@ -239,21 +239,33 @@ def cards_to_avoid(
 
     These are the cards that are measured, not cool and not cordoned: above all those whose short
     window is hot already, and hot ones beyond the share of cards that may be cordoned. So are cards
-    just relieved, although they are cool again, while cooler ones are likely. A pod never waits for
+    just relieved, although they are cool again, while another card is cooler. A pod never waits for
     one of them, so that there is no limit.
     """
     warm = {
         uuid for uuid, card_heat in state.heat.items() if _is_warm(card_heat, state.reading(uuid))
     }
-    return frozenset((warm | _relieved(state, policy=policy, now=now)) - cordoned)
+    relieved = _relieved(state, cordoned=cordoned, policy=policy, now=now)
+    return frozenset((warm | relieved) - cordoned)
 
 
-def _relieved(state: DisruptionState, *, policy: RebalancerPolicy, now: datetime) -> set[CardUuid]:
-    """Return the cards that a hot pod left lately and that are busier than the average card.
+def _relieved(
+    state: DisruptionState,
+    *,
+    cordoned: frozenset[CardUuid],
+    policy: RebalancerPolicy,
+    now: datetime,
+) -> set[CardUuid]:
+    """Return the cards that a hot pod left lately and that are not the coolest.
 
-    Lately is as long as the pods of its owner are not moved back.
+    Lately is as long as the pods of its owner are not moved back. Cordoned cards do not count: no
+    pod would get them instead. Nor do unmeasured ones, which are never cool.
     """
-    levels = {uuid: reading.level_ratio for uuid in state.heat if (reading := state.reading(uuid))}
+    levels = {
+        uuid: reading.level_ratio
+        for uuid in state.heat.keys() - cordoned
+        if (reading := state.reading(uuid))
+    }
     lately = now - timedelta(seconds=policy.return_cooldown_s)
     sources = {
         past_move.move.source
@@ -264,8 +276,8 @@ def _relieved(state: DisruptionState, *, policy: RebalancerPolicy, now: datetime
         and past_move.ended_at is not None
         and past_move.ended_at > lately
     }
-    average = fmean(levels.values()) if levels else 0.0
-    return {uuid for uuid in sources & levels.keys() if levels[uuid] > average}
+    coolest = min(levels.values(), default=math.inf)
+    return {uuid for uuid in sources & state.heat.keys() if levels.get(uuid, math.inf) > coolest}
 
 
 def _is_warm(heat: CardHeat, reading: CardReading | None) -> bool:

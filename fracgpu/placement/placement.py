@@ -66,9 +66,21 @@ SCORING: Final[Mapping[Strategy, Scoring]] = {
     Strategy.LEAST_WASTE: pack,
 }
 
+_WITHIN_HEAT: Final = 1e-3  # nodes publish heat in hundredths
+
 # The columns of each container's cards, [row, one of its cards], by name.
 _Columns = Mapping[str, IntArray]
 _Scores = NDArray[np.float64]
+
+
+def coolest_first(score: _Scores, *, avoided: Flags, heat: _Scores) -> _Scores:
+    """Return the scores of cards, those of avoided cards by heat and, if equally hot, by *score*.
+
+    One that was just relieved is among them: the pod gets it only if no cooler card has room.
+    """
+    if not avoided.any():
+        return score
+    return np.where(avoided, (1 - _WITHIN_HEAT) * (1.0 - heat) + _WITHIN_HEAT * score, score)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,8 +171,8 @@ def place(
     """Return the cards for a pod on one node; the same input always gives the same answer.
 
     The pod's own strategy, if it names one, overrides *strategy*. Cards in *exclude* are treated as
-    cordoned. Avoided cards are taken only if the pod does not fit on the others. Ties go to the
-    lower index, then the smaller UUID.
+    cordoned. Avoided cards are taken only if the pod does not fit on the others, the coolest first.
+    Ties go to the lower index, then the smaller UUID.
     """
     reason = node_reason(node_info)
     if reason is not None:
@@ -343,7 +355,8 @@ class _Chooser:
 
     def _scores(self, cards: Cards, left_mib: IntArray) -> _Scores:
         """Return each card's score by what is left of it."""
-        return self.scoring.score(left_mib / np.maximum(cards.capacity_mib, 1), cards.heat)
+        score = self.scoring.score(left_mib / np.maximum(cards.capacity_mib, 1), cards.heat)
+        return coolest_first(score, avoided=cards.avoided, heat=cards.heat)
 
     def _taken(self, cards: Cards, columns: _Columns, amount: str) -> IntArray:
         """Return what containers take of each card at their peak: ``mib``, ``cores`` or slots."""

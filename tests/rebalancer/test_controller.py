@@ -37,11 +37,12 @@ from tests.support.moving import (
     add_pod,
     cordons_of,
     effects_of,
+    end_pod,
     events,
     hot_usage,
     make_cluster,
 )
-from tests.support.rebalancing import COOL_CARD, HOT_CARD, a_move, a_reading
+from tests.support.rebalancing import CARD_MIB, COOL_CARD, HOT_CARD, a_move, a_reading
 from tests.support.records import a_record
 from tests.support.waiting import until_true
 
@@ -288,18 +289,50 @@ async def test_by_default_the_target_is_what_the_extender_would_choose_and_not_t
         rig.usage.readings |= {CardUuid(card): a_reading(0.05) for card in others}
 
         record = await rig.tick_until_planned()
+        choice = await extenders_choice(kube, "pod-a", clock=rig.clock, closed={HOT_CARD})
 
     assert rig.placement.value is DEFAULT_STRATEGY is Strategy.LEAST_WASTE
     assert record.move.target == roomy
-    assert record.move.target == await extenders_choice(kube, "pod-a", closed={HOT_CARD})
+    assert record.move.target == choice
 
 
-async def extenders_choice(kube: KubeClient, name: str, *, closed: set[CardUuid]) -> CardUuid:
+async def test_after_a_move_a_new_pod_lands_on_a_cooler_card_while_there_is_room(
+    kube: KubeClient,
+) -> None:
+    """The card that was relieved is then less busy than the average card, and the fullest."""
+    idle = CardUuid("GPU-idle")
+    await make_cluster(kube, annotations={names.REBALANCE: "evict"})
+    async with a_rig(kube) as rig:
+        planned = await rig.tick_until_planned()
+        await rig.tick()
+        await end_pod(kube, "pod-a")
+        await add_pod(kube, "pod-c", card=COOL_CARD, node="n2", mib=CARD_MIB, move=planned.id)
+        await add_pod(kube, "pod-d", card=HOT_CARD, mib=12_000)
+        await register(kube, a_sharing_node("n3", cards=[a_card(idle)]))
+        levels = {HOT_CARD: 0.3, COOL_CARD: 0.7, idle: 0.1}
+        rig.usage.readings |= {card: a_reading(level) for card, level in levels.items()}
+        for _ in range(50):
+            await rig.tick()
+        assert rig.record().ending is Ending.RELIEVED
+
+        assert await extenders_choice(kube, "pod-b", clock=rig.clock) == idle
+
+        await add_pod(kube, "full", card=idle, node="n3", mib=CARD_MIB)
+        assert await extenders_choice(kube, "pod-b", clock=rig.clock) == HOT_CARD
+
+
+async def extenders_choice(
+    kube: KubeClient,
+    name: str,
+    *,
+    clock: VirtualClock,
+    closed: Collection[CardUuid] = frozenset(),
+) -> CardUuid:
     """Return the card that the extender would give a replica of a pod that owns nothing yet."""
-    core = SchedulerCore(strategy=lambda: DEFAULT_STRATEGY, clock=VirtualClock())
+    core = SchedulerCore(strategy=lambda: DEFAULT_STRATEGY, clock=clock)
     for raw in (await kube.list(NODES)).items:
         node = read_node(bytes(raw))
-        if not closed & {card.uuid for card in node.cards}:
+        if not any(card.uuid in closed for card in node.cards):
             core.ledger.set_node(node)
     for raw in (await kube.list(PODS)).items:
         bound = decode_bound_pod(bytes(raw))

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 import yaml
 
 from fracgpu import names
-from fracgpu.cards.card import CordonEffect
+from fracgpu.cards.card import Card, CordonEffect
 from fracgpu.disruption.move import ENDED
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.state.move_object import MoveObject, decode_move
@@ -62,10 +62,15 @@ EVICT: Final = {names.REBALANCE: "evict"}
 
 
 def a_workload(
-    name: str, *, replicas: int = 1, annotations: Mapping[str, str] | None = None, **spec: Any
+    name: str,
+    *,
+    replicas: int = 1,
+    mib: int = POD_MIB,
+    annotations: Mapping[str, str] | None = None,
+    **spec: Any,
 ) -> dict[str, Any]:
     """Return a Deployment, ReplicaSet or StatefulSet whose pods are labelled with its name."""
-    template = a_gpu_pod("template", mib=POD_MIB, namespace=NAMESPACE, annotations=annotations)
+    template = a_gpu_pod("template", mib=mib, namespace=NAMESPACE, annotations=annotations)
     metadata = {"labels": {"app": name}, "annotations": template["metadata"]["annotations"]}
     return {
         "metadata": {"name": name},
@@ -501,7 +506,7 @@ class MovingCluster:
         if gone or not pod.record.assignment:
             self.load.pods.pop(change.uid, None)
         else:
-            self.load.pods[change.uid] = card_of(pod)
+            self.load.pods[change.uid] = min(cards_of(pod))
         if app and app == self._hot and change.uid not in self.load.busy:
             self.load.busy[change.uid] = BUSY  # the replacement does the same work
         ready = self._ready.setdefault(app, set())
@@ -523,22 +528,37 @@ class MovingCluster:
             await asyncio.sleep(0.2)
 
 
+def cards_of(pod: PodInfo) -> set[str]:
+    """Return the cards of a pod; none before it is bound."""
+    return {part.card for parts in (pod.record.assignment or {}).values() for part in parts}
+
+
 def card_of(pod: PodInfo) -> str:
     """Return the only card of a pod."""
-    assert pod.record.assignment is not None, pod.record.key
-    ((one,),) = pod.record.assignment.values()
-    return one.card
+    (one,) = cards_of(pod)
+    return one
 
 
 @asynccontextmanager
 async def a_moving_cluster(
-    workdir: Path, *, nodes: Sequence[str] = ("gpu-1", "gpu-2"), cards: int = 4, **policy: Any
+    workdir: Path,
+    *,
+    fleet: Mapping[str, Sequence[Card]] | None = None,
+    companions: bool = True,
+    **policy: Any,
 ) -> AsyncIterator[MovingCluster]:
-    """Start the control plane with our extender; rebalancers are started by the test."""
-    bodies = [
-        a_sharing_node(name, cards=some_cards(name, count=cards, mib=CARD_MIB)) for name in nodes
-    ]
-    on = {str(card.uuid): name for name in nodes for card in some_cards(name, count=cards)}
+    """Start the control plane with our extender; rebalancers are started by the test.
+
+    Args:
+        workdir: for state and logs.
+        fleet: the cards of each node; by default four on each of two.
+        companions: put one pod on every card.
+        policy: changes of the rebalancer's.
+    """
+    two = {name: some_cards(name, mib=CARD_MIB) for name in ("gpu-1", "gpu-2")}
+    nodes = two if fleet is None else fleet
+    bodies = [a_sharing_node(name, cards=cards) for name, cards in nodes.items()]
+    on = {str(card.uuid): name for name, cards in nodes.items() for card in cards}
     text = yaml.safe_dump({**QUICK, **policy})
     load = MeasuredLoad(parse_policy(text), on)
     async with (
@@ -565,7 +585,8 @@ async def a_moving_cluster(
             ]
             await informer.wait_synced()
             try:
-                await _fill(cluster, count=len(on))
+                if companions:
+                    await _fill(cluster, count=len(on))
                 yield cluster
             finally:
                 for task in tasks:

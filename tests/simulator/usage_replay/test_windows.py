@@ -97,7 +97,7 @@ async def test_a_reading_is_what_a_real_prometheus_answers_the_rebalancer(tmp_pa
 
     async with (
         RealPrometheus.start(tmp_path, {}) as server,
-        Prometheus(server.url, limit_s=10, limit_bytes=1 << 20) as client,
+        Prometheus(server.url, limit_s=60, limit_bytes=1 << 20) as client,
     ):
         measured = await MeasuredUsage(AsOf(client, at_s=end_s)).observe([CARD], POLICY)
 
