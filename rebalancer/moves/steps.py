@@ -707,7 +707,8 @@ def evicted(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step:
 def verifying(record: MoveRecord, _: MoveFacts, context: StepContext) -> Step:
     """Return what a move does whose replacement runs."""
     settle = timedelta(seconds=context.policy.settle_s)
-    if record.spec.pod.uid in context.state.pods:  # it still uses the source
+    there = record.spec.pod.uid in context.state.pods  # it still uses the source
+    if there and record.age(now=context.now) < _LONGEST_END:
         # The time is written now and then only, not in every cycle of a long grace period.
         settled_at = record.retry_at or record.phase_since
         if settled_at - context.now < settle / 2:
@@ -725,6 +726,7 @@ def verifying(record: MoveRecord, _: MoveFacts, context: StepContext) -> Step:
 
 
 _ENDING: Final = "the old pod has not ended yet"
+_LONGEST_END: Final = timedelta(hours=6)  # a pod on a node that is lost never ends
 
 
 def _may_start_still(record: MoveRecord, context: StepContext) -> bool:
