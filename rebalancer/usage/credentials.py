@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import certifi
+from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
 from fracgpu.spelling import unknown_keys
 from process.tls import CA_KEY, CERT_KEY, PRIVATE_KEY_KEY, private_file
@@ -149,7 +149,7 @@ def tls_context(credentials: Credentials) -> ssl.SSLContext:
         if credentials.ca_pem:
             context = ssl.create_default_context(cadata=credentials.ca_pem.decode("ascii"))
         else:
-            context = ssl.create_default_context(cafile=certifi.where())
+            context = ssl.create_default_context(cafile=DEFAULT_CA_BUNDLE_PATH)
     except (ssl.SSLError, ValueError) as error:
         raise CredentialsUnusable(
             f"{credentials.trusted}: {error}; want certificates in PEM"

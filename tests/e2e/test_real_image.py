@@ -30,7 +30,7 @@ _NOT_NEEDED: Final = re.compile(
 _SITE: Final = "usr/local/lib/python3.11/dist-packages"
 # Loads what the roles load only when they are busy.
 _IMPORTS: Final = (
-    "import ssl, grpc, numpy, cryptography.x509, pynvml, certifi, cel, os;"
+    "import ssl, grpc, numpy, cryptography.x509, pynvml, prometheus_api_client, cel, os;"
     "from fracgpu.placement.policies.least_waste.library import LIBRARY;"
     "assert LIBRARY.problem is None, LIBRARY.problem;"
     "print(os.getuid(), os.access('/', os.W_OK), len(ssl.create_default_context().get_ca_certs()))"

@@ -79,6 +79,7 @@ async def test_an_answer_that_would_never_be_complete_is_given_up(behaviour: Beh
                 await prometheus.query("up")
 
             assert caught.value.trouble is QueryError.SLOW
+            assert "the previous query" not in str(caught.value), "its thread waits no more"
 
 
 async def test_an_empty_answer_is_an_answer() -> None:
@@ -105,6 +106,22 @@ async def test_the_event_loop_goes_on_while_prometheus_is_silent() -> None:
         go_on.set()
 
     assert ask.result() == (Sample(labels={}, value=1.0),)
+
+
+async def test_a_query_that_still_hangs_is_not_queued_behind() -> None:
+    asked, go_on = asyncio.Event(), asyncio.Event()
+    late = kept_back(answering(vector()), asked=asked, until=go_on)
+    async with serving(late) as (url, requests), client(url) as prometheus:
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(prometheus.query("up"))
+            await asked.wait()
+            with pytest.raises(QueryFailed, match="the previous query is still waiting") as caught:
+                await prometheus.query("down")
+            assert not first.done()
+            go_on.set()
+        assert caught.value.trouble is QueryError.SLOW
+        assert first.result() == ()
+        assert len(requests) == 1
 
 
 async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
