@@ -4,12 +4,11 @@ Exit code 0: done; 1: there is no such card, or the API server does not answer; 
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from cli.cluster import with_cluster
 from cli.flags import Parser, add_cluster_flags, slashed
-from cli.main import CALLED_WRONG, DONE, FAILED
+from cli.main import DONE, complain
 from fracgpu import names
 from fracgpu.state.node_info import read_node
 from kube.client import KubeClient
@@ -19,10 +18,7 @@ from kube.kinds import NODES
 
 def main(argv: Sequence[str]) -> int:
     """Drain the card, or end that; return the exit code."""
-    try:
-        options = arguments().parse_args(argv)
-    except SystemExit as end:  # argparse has printed its help or what is wrong
-        return DONE if not end.code else CALLED_WRONG
+    options = arguments().parse_args(argv)
     return with_cluster("drain", options, lambda client: _drain(client, options))
 
 
@@ -31,11 +27,11 @@ async def _drain(client: KubeClient, options: argparse.Namespace) -> int:
     try:
         node = read_node(await client.get(NODES, name))
     except NotFound:
-        return _complain(f"there is no node {name}")
+        return complain("drain", f"there is no node {name}")
     found = {card.uuid for card in node.cards if wanted in (str(card.index), card.uuid)}
     if not found:
-        return _complain(
-            f"node {name} has no card {wanted}; fracgpu cards --node {name} lists them"
+        return complain(
+            "drain", f"node {name} has no card {wanted}; fracgpu cards --node {name} lists them"
         )
     drained = node.drained - found if options.undo else node.drained | found
     text = ",".join(sorted(drained)) or None
@@ -46,11 +42,6 @@ async def _drain(client: KubeClient, options: argparse.Namespace) -> int:
         else f"card {name}/{wanted} takes no more pods; follow it with fracgpu moves --watch"
     )
     return DONE
-
-
-def _complain(message: str) -> int:
-    print(f"fracgpu drain: {message}", file=sys.stderr)
-    return FAILED
 
 
 def arguments() -> argparse.ArgumentParser:

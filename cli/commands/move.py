@@ -5,12 +5,11 @@ arguments.
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from cli.cluster import with_cluster
 from cli.flags import Parser, add_cluster_flags, slashed
-from cli.main import CALLED_WRONG, DONE, FAILED
+from cli.main import DONE, complain
 from fracgpu import names
 from kube.client import KubeClient
 from kube.errors import NotFound
@@ -20,10 +19,7 @@ from process.clock import SystemClock
 
 def main(argv: Sequence[str]) -> int:
     """Ask for the move; return the exit code."""
-    try:
-        options = arguments().parse_args(argv)
-    except SystemExit as end:  # argparse has printed its help or what is wrong
-        return DONE if not end.code else CALLED_WRONG
+    options = arguments().parse_args(argv)
     return with_cluster("move", options, lambda client: _ask(client, options))
 
 
@@ -34,8 +30,7 @@ async def _ask(client: KubeClient, options: argparse.Namespace) -> int:
     try:
         await client.patch(PODS, name, change, namespace=namespace)
     except NotFound:
-        print(f"fracgpu move: there is no pod {namespace}/{name}", file=sys.stderr)
-        return FAILED
+        return complain("move", f"there is no pod {namespace}/{name}")
     print(f"asked for; follow it with fracgpu moves --watch {name}, or see why not in fracgpu plan")
     return DONE
 

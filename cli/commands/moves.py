@@ -14,7 +14,7 @@ import msgspec
 
 from cli.cluster import with_cluster
 from cli.flags import LISTS, Output, Parser, add_cluster_flags, add_pod_namespace_flags, encode
-from cli.main import CALLED_WRONG, DONE, FAILED
+from cli.main import CALLED_WRONG, DONE, complain
 from cli.printers.live import open_console, show_lines
 from cli.printers.move_lines import change_line, move_lines, move_table
 from fracgpu import names
@@ -36,15 +36,11 @@ _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 def main(argv: Sequence[str]) -> int:
     """Show the moves; return the exit code."""
-    try:
-        options = arguments().parse_args(argv)
-    except SystemExit as end:  # argparse has printed its help or what is wrong
-        return DONE if not end.code else CALLED_WRONG
+    options = arguments().parse_args(argv)
     words = options.words
     approving = words[:1] == ["approve"]
     if len(words) > 1 + approving or (approving and len(words) == 1):
-        print("fracgpu moves: want NAME, or approve NAME", file=sys.stderr)
-        return CALLED_WRONG
+        return complain("moves", "want NAME, or approve NAME", code=CALLED_WRONG)
     options.name = words[-1] if words else None
     work = _approve if approving else _follow if options.watch else _show
     return with_cluster("moves", options, lambda client: work(client, options))
@@ -67,9 +63,9 @@ async def read_moves(client: KubeClient) -> list[MoveObject]:
 
 def newest_first(moves: Sequence[MoveObject]) -> list[MoveObject]:
     """Return the moves by when they were made, the newest first; by name within one second."""
-    by_name = sorted(moves, key=lambda move: move.name)
     return sorted(
-        by_name, key=lambda move: move.metadata.creation_timestamp or _LONG_AGO, reverse=True
+        moves,
+        key=lambda move: (_LONG_AGO - (move.metadata.creation_timestamp or _LONG_AGO), move.name),
     )
 
 
@@ -86,14 +82,14 @@ async def _show(client: KubeClient, options: argparse.Namespace) -> int:
     try:
         moves = await read_moves(client)
     except NotFound:
-        return _complain(_NO_MOVES)
+        return complain("moves", _NO_MOVES)
     moves = [move for move in moves if _asked_for(move, options)]
     if options.name is None:
         _print(moves, options.output)
         return DONE
     found = [move for move in moves if options.name in (move.name, move.spec.pod.name)]
     if not found:
-        return _complain(f"no move is named {options.name!r}, nor a pod that was moved")
+        return complain("moves", f"no move is named {options.name!r}, nor a pod that was moved")
     now = SystemClock().now()
     if options.output in (Output.TABLE, Output.WIDE):
         for move in found:
@@ -126,10 +122,10 @@ async def _approve(client: KubeClient, options: argparse.Namespace) -> int:
     try:
         move = decode_move(await client.get(MOVES, options.name))
         if move.status.phase is not MovePhase.RECOMMENDED:
-            return _complain(f"{move.name} is {move.status.phase.value}, not recommended")
+            return complain("moves", f"{move.name} is {move.status.phase.value}, not recommended")
         await client.patch(MOVES, move.name, change)
     except NotFound:
-        return _complain(f"no move is named {options.name!r}")
+        return complain("moves", f"no move is named {options.name!r}")
     print("approved; the rebalancer makes a new Move of it unless it is older than an hour")
     return DONE
 
@@ -156,7 +152,7 @@ async def _follow(client: KubeClient, options: argparse.Namespace) -> int:
     try:
         await client.list(MOVES)  # an informer would wait for the resource
     except NotFound:
-        return _complain(_NO_MOVES)
+        return complain("moves", _NO_MOVES)
     await watch_moves(client, show)
     return DONE
 
@@ -165,11 +161,6 @@ def move_json(move: MoveObject) -> dict[str, Any]:
     """Return a move as the API server has it, as far as it is read here."""
     body: dict[str, Any] = msgspec.to_builtins(move)
     return body
-
-
-def _complain(message: str) -> int:
-    print(f"fracgpu moves: {message}", file=sys.stderr)
-    return FAILED
 
 
 def arguments() -> argparse.ArgumentParser:

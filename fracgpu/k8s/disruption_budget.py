@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -96,13 +96,15 @@ class PodDisruptionBudget:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetedPod:
-    """A potential victim of preemption, as budgets see it."""
+class BudgetedPod(Protocol):
+    """A pod as budgets see it."""
 
-    namespace: str
-    name: str
-    labels: Mapping[str, str]
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def labels(self) -> Mapping[str, str]: ...
 
 
 def read_budget(body: bytes) -> PodDisruptionBudget:

@@ -10,7 +10,6 @@ import pytest
 from aiohttp import web
 from prometheus_client import Counter, Gauge
 
-from process.settings import ProcessSettings
 from process.telemetry import (
     HttpServer,
     Prepared,
@@ -52,15 +51,6 @@ async def test_metrics_are_served_as_prometheus_text() -> None:
     assert content_type.startswith("text/plain; version=")
     assert "fracgpu_test_turns_total 3.0" in text
     assert "process_resident_memory_bytes" in text
-
-
-async def test_by_default_probes_are_answered_on_both_families() -> None:
-    server = TelemetryServer(new_registry(), ProcessSettings().telemetry_host, 0, Readiness)
-    async with serving(server):
-        for address in ("127.0.0.1", "[::1]"):
-            status, _, _ = await get(f"http://{address}:{server.port}/livez")
-
-            assert status == 200
 
 
 async def test_metrics_come_as_open_metrics_and_compressed_when_asked_for() -> None:

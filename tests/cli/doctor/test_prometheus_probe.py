@@ -79,9 +79,6 @@ async def test_an_account_that_may_not_use_the_proxy_is_told_what_to_name() -> N
     ("status", "answer", "words"),
     [
         (404, {"kind": "Status", "message": "services not found"}, "unreachable: services not"),
-        (200, {"status": "error", "error": "query timed out"}, "partial: query timed out"),
-        (200, ANSWER | {"warnings": ["a store is gone"]}, "partial: ['a store is gone']"),
-        (200, [], "garbled: not an answer to a query"),
     ],
 )
 async def test_what_is_no_answer_of_prometheus_is_an_error(
