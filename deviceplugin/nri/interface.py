@@ -153,15 +153,25 @@ class Handler(Protocol):
 
 
 class Connection(Enum):
-    """Whether the runtime asks us before it creates a container."""
+    """Whether the runtime asks us before it creates a container, and if not, why."""
 
     CONNECTED = "connected"
     CONNECTING = "connecting"
-    """The socket is there, but no runtime has introduced itself in full yet, or it left."""
+    """There is a runtime, which has not listed its containers yet."""
     NO_SOCKET = "no-socket"
-    """A runtime before NRI, or one with NRI switched off."""
+    """A runtime older than NRI, or one with NRI switched off."""
+    NO_LISTENER = "no-listener"
+    """The socket is left from a runtime that is away, or whose NRI was switched off since."""
     REFUSED = "refused"
-    """A runtime answered, and does not want this plugin."""
+    """The runtime answered, and does not want this plugin."""
+    SILENT = "silent"
+    """The runtime took the connection and then said nothing, or stopped within a message."""
+    CLOSED = "closed"
+    """The runtime closed the connection, as when it restarts."""
+    BROKEN = "broken"
+    """What arrived is not NRI, or ended within a message."""
+    LATE = "late"
+    """We answered after the runtime's limit, so it went on without us."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
