@@ -1,10 +1,11 @@
 """A plugin that records what a runtime asks, and answers what a test wants."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from deviceplugin.nri.interface import (
     Adjustment,
@@ -18,6 +19,79 @@ from deviceplugin.nri.interface import (
 from deviceplugin.nri.plugin import NriPlugin
 from process.clock import Clock, SystemClock
 from tests.support.waiting import until_true
+
+
+class StartFailed(Exception):  # noqa: N818 - what a test waits for
+    """The runtime does not create or start a container; the text is what kubelet would show."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadePod:
+    """A sandbox in a runtime."""
+
+    id: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What a container got."""
+
+    env: Mapping[str, str]
+    mounts: Mapping[str, str]
+    """Sources by destination."""
+    devices: frozenset[str]
+    unified: Mapping[str, str]
+    annotations: Mapping[str, str]
+    hooks: tuple[str, ...]
+    """The programs of the hooks at createRuntime."""
+
+
+class AnyRuntime(Protocol):
+    """A runtime with NRI as its contract's tests use it, real or simulated."""
+
+    socket: Path
+    root: Path
+    """A folder for files that containers mount."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None:
+        """Kill the runtime; its containers live on."""
+        ...
+
+    async def run_pod(self, name: str, *, uid: str, annotations: Mapping[str, str]) -> MadePod: ...
+
+    async def create(
+        self,
+        pod: MadePod,
+        name: str,
+        *,
+        env: Mapping[str, str] | None = None,
+        mounts: Mapping[str, Path] | None = None,
+        cdi_devices: Sequence[str] = (),
+    ) -> str:
+        """Return the container's id.
+
+        Raises:
+            StartFailed: it was not created.
+        """
+        ...
+
+    async def start_container(self, container: str) -> None:
+        """Start a created container.
+
+        Raises:
+            StartFailed: it does not run.
+        """
+        ...
+
+    async def remove(self, container: str) -> None: ...
+
+    def sight(self, container: str) -> Sight: ...
+
+    def running(self, container: str) -> bool: ...
+
 
 Answer = Callable[[PodSandbox, Container], Adjustment]
 
@@ -65,7 +139,7 @@ class RunningPlugin:
     task: asyncio.Task[None]
 
     async def wait(self, connection: Connection, *, limit_s: float = 20.0) -> Status:
-        """Return the first status with *connection* that is reported from now on, or the present."""
+        """Return the present status, or the first from now on, that is *connection*."""
         before = len(self.statuses)
         if self.plugin.status.connection is connection:
             return self.plugin.status
@@ -75,6 +149,13 @@ class RunningPlugin:
 
         await until_true(reported, what=f"the plugin is {connection.value}", limit_s=limit_s)
         return next(one for one in self.statuses[before:] if one.connection is connection)
+
+    async def wait_gone(self) -> None:
+        """Wait until the runtime does not ask the plugin any more."""
+        await until_true(
+            lambda: self.plugin.status.connection is not Connection.CONNECTED,
+            what="the plugin notices that it is not asked any more",
+        )
 
 
 @asynccontextmanager
