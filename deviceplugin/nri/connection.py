@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Final, TypeVar
@@ -52,6 +52,10 @@ class Ended(Exception):  # noqa: N818 - expected: runtimes restart
     def __init__(self, reason: Connection, text: str) -> None:
         super().__init__(text)
         self.reason = reason
+
+
+class _CallFailedError(Exception):
+    """The runtime answered with an error."""
 
 
 class RuntimeConnection:
@@ -125,22 +129,25 @@ class RuntimeConnection:
         with suppress(OSError):
             self._trunk.shutdown(socket.SHUT_RDWR)
 
-    def update_containers(self, unified: Unified, *, timeout_s: float) -> Collection[str]:
-        """Set keys of cgroup v2; return the ids of the containers where the runtime failed.
+    def update_containers(self, unified: Unified, *, timeout_s: float) -> Mapping[str, str]:
+        """Set keys of cgroup v2, with a call for each container: an error names none.
 
         Raises:
-            RuntimeUnavailable: it did not answer, or it failed without naming a container.
+            RuntimeUnavailable: the runtime did not answer.
         """
-        request = wire.UpdateContainersRequest(update=write_updates(unified))
-        try:
-            body = self._send("UpdateContainers", request).result(timeout_s)
-        except TimeoutError as error:
-            text = f"the runtime has not updated containers in {timeout_s:g} s"
-            raise RuntimeUnavailable(text) from error
-        except Ended as error:
-            raise RuntimeUnavailable(str(error)) from error
-        response = wire.UpdateContainersResponse.FromString(body)
-        return [update.container_id for update in response.failed]
+        failures = {}
+        for container, keys in unified.items():
+            request = wire.UpdateContainersRequest(update=write_updates({container: keys}))
+            try:
+                self._send("UpdateContainers", request).result(timeout_s)
+            except _CallFailedError as error:
+                failures[container] = str(error)
+            except TimeoutError as error:
+                text = f"the runtime has not updated {container} in {timeout_s:g} s"
+                raise RuntimeUnavailable(text) from error
+            except Ended as error:
+                raise RuntimeUnavailable(str(error)) from error
+        return failures
 
     # ---- calls of ours
 
@@ -170,7 +177,7 @@ class RuntimeConnection:
         if answer is None:
             return
         if response.status.code:
-            answer.set_exception(RuntimeUnavailable(response.status.message))
+            answer.set_exception(_CallFailedError(response.status.message))
         else:
             answer.set_result(response.payload)
 

@@ -1,6 +1,6 @@
 """What a container runtime says about pods and containers, and what we may answer."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -186,28 +186,8 @@ class Status:
 
 
 class RuntimeUnavailable(Exception):  # noqa: N818 - the runtime's state, not a mistake
-    """The runtime is not connected, or did not answer in time."""
-
-
-class Runtime(Protocol):
-    """The runtime as the rest of the agent sees it."""
-
-    @property
-    def status(self) -> Status:
-        """The latest status."""
-        ...
-
-    def update_containers(self, unified: Unified) -> Collection[str]:
-        """Set keys of cgroup v2 on running containers; return the ids where it failed.
-
-        Blocks until the runtime has answered, so call it neither in an event loop nor in a
-        handler (which returns such keys from ``synchronize``).
-
-        Raises:
-            RuntimeUnavailable: nothing is known of any of them.
-        """
-        ...
+    """The runtime is not connected, or did not answer."""
 
 
 OnStatus = Callable[[Status], None]
-"""Called in the plugin's thread with each change."""
+"""Called with each change of the status."""

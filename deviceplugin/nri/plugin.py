@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -75,8 +75,11 @@ class NriPlugin:
         """The latest status, from any thread."""
         return self._status
 
-    def update_containers(self, unified: Unified) -> Collection[str]:
-        """Set keys of cgroup v2 on running containers; return the ids where it failed.
+    def update_containers(self, unified: Unified) -> Mapping[str, str]:
+        """Set keys of cgroup v2 on running containers; return why it failed, by container id.
+
+        Blocks, so call it neither in an event loop nor in the handler, which returns such keys
+        from ``synchronize``. Containers that the runtime does not know count as done.
 
         Raises:
             RuntimeUnavailable: nothing is known of any of them.

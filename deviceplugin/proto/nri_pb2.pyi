@@ -45,12 +45,6 @@ class UpdateContainersRequest(_message.Message):
     update: _containers.RepeatedCompositeFieldContainer[ContainerUpdate]
     def __init__(self, update: _Optional[_Iterable[_Union[ContainerUpdate, _Mapping]]] = ...) -> None: ...
 
-class UpdateContainersResponse(_message.Message):
-    __slots__ = ("failed",)
-    FAILED_FIELD_NUMBER: _ClassVar[int]
-    failed: _containers.RepeatedCompositeFieldContainer[ContainerUpdate]
-    def __init__(self, failed: _Optional[_Iterable[_Union[ContainerUpdate, _Mapping]]] = ...) -> None: ...
-
 class ConfigureRequest(_message.Message):
     __slots__ = ("runtime_name", "runtime_version")
     RUNTIME_NAME_FIELD_NUMBER: _ClassVar[int]

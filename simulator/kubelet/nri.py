@@ -276,26 +276,22 @@ class NriServer:
             return ttrpc.Response()
         if request.service == RUNTIME_SERVICE and request.method == "UpdateContainers":
             updates = wire.UpdateContainersRequest.FromString(request.payload).update
-            failed = self._update(updates)
-            body = wire.UpdateContainersResponse(failed=failed)
-            response = ttrpc.Response(payload=body.SerializeToString())
-            if failed:
-                response.status.CopyFrom(
-                    ttrpc.Status(code=UNKNOWN, message="NRI update of some containers failed")
-                )
-            return response
+            if self._update(updates):
+                return ttrpc.Response()
+            # ttrpc drops the response, in which the containers are named.
+            return _failed(UNKNOWN, "NRI update of some containers failed")
         return _failed(_UNIMPLEMENTED, f"no method {request.method}")
 
-    def _update(self, updates: Iterable[wire.ContainerUpdate]) -> Sequence[wire.ContainerUpdate]:
+    def _update(self, updates: Iterable[wire.ContainerUpdate]) -> bool:
         """Apply updates; containers that are unknown are skipped without a word, as there."""
-        failed = []
+        failed = False
         for update in updates:
             if update.container_id in self.failing_updates:
-                failed.append(update)
+                failed = True
             elif update.container_id in self.containers:
                 keys = self.unified.setdefault(update.container_id, {})
                 keys.update(update.linux.resources.unified)
-        return failed
+        return not failed
 
     async def _welcome(self, plugin: _Plugin) -> None:
         await plugin.registered.wait()

@@ -298,6 +298,6 @@ async def test_containers_that_a_runtime_does_not_know_are_updated_without_a_wor
 ) -> None:
     async with connected(runtime.socket, Recorder()) as running:
         keys = {"unknown": {"memory.high": "1048576"}}
-        assert await asyncio.to_thread(running.plugin.update_containers, keys) == []
+        assert await asyncio.to_thread(running.plugin.update_containers, keys) == {}
     with pytest.raises(RuntimeUnavailable):
         running.plugin.update_containers(keys)

@@ -138,17 +138,19 @@ class RunningPlugin:
     statuses: list[Status]
     task: asyncio.Task[None]
 
-    async def wait(self, connection: Connection, *, limit_s: float = 20.0) -> Status:
+    async def wait(self, connection: Connection) -> Status:
         """Return the present status, or the first from now on, that is *connection*."""
-        before = len(self.statuses)
-        if self.plugin.status.connection is connection:
-            return self.plugin.status
+        return await self.wait_for(lambda status: status.connection is connection)
 
-        def reported() -> bool:
-            return any(status.connection is connection for status in self.statuses[before:])
+    async def wait_for(self, wanted: Callable[[Status], bool]) -> Status:
+        """Return the present status, or the first from now on, that is *wanted*."""
+        before, present = len(self.statuses), self.plugin.status
 
-        await until_true(reported, what=f"the plugin is {connection.value}", limit_s=limit_s)
-        return next(one for one in self.statuses[before:] if one.connection is connection)
+        def found() -> list[Status]:
+            return [one for one in (present, *self.statuses[before:]) if wanted(one)]
+
+        await until_true(lambda: bool(found()), what=f"the plugin's status, now {present}")
+        return found()[0]
 
     async def wait_gone(self) -> None:
         """Wait until the runtime does not ask the plugin any more."""
