@@ -156,6 +156,11 @@ class NriServer:
         """The plugins that are asked, in order."""
         return [plugin.name for plugin in self._plugins]
 
+    @property
+    def injects_cdi(self) -> bool:
+        """Whether CDI devices in an adjustment arrive; else they are lost without a word."""
+        return self._nri >= _INJECTS_CDI
+
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         """Listen inside the context; what follows it is a runtime that is away."""
@@ -187,7 +192,7 @@ class NriServer:
                 payload = await self._call(plugin, "CreateContainer", request)
                 if payload is not None:
                     adjust = wire.CreateContainerResponse.FromString(payload).adjust
-                    if self._nri < _INJECTS_CDI:
+                    if not self.injects_cdi:
                         adjust.ClearField("cdi_devices")
                     _claim(owners, adjust, plugin.name)
                     created = _adjusted(created, adjust)

@@ -38,13 +38,12 @@ from tests.support.waiting import until_true
 pytestmark = pytest.mark.timeout(240)
 
 ANNOTATIONS: Final = {"fracgpu.io/assignment": '{"main":"GPU-1:500"}'}
-_TIMEOUT_S: Final = 0.5
 
 _RUNTIMES: Final[Mapping[str, Callable[[], AbstractAsyncContextManager[AnyRuntime]]]] = {
-    "simulated": partial(a_simulated_runtime, timeout_s=_TIMEOUT_S),
-    "simulated-0.6": partial(a_simulated_runtime, nri=(0, 6), timeout_s=_TIMEOUT_S),
-    "containerd-1.7": partial(a_containerd, 1, nri_timeout_s=_TIMEOUT_S),
-    "containerd-2": partial(a_containerd, 2, nri_timeout_s=_TIMEOUT_S),
+    "simulated": a_simulated_runtime,
+    "simulated-0.6": partial(a_simulated_runtime, nri=(0, 6)),
+    "containerd-1.7": partial(a_containerd, 1),
+    "containerd-2": partial(a_containerd, 2),
 }
 
 
@@ -207,11 +206,43 @@ async def test_after_a_mistake_of_ours_the_container_fails_and_the_agent_ends(
 async def test_a_runtime_creates_containers_without_a_plugin_that_is_away(
     runtime: AnyRuntime,
 ) -> None:
-    """So a CDI spec must fail the start where a plugin's adjustment does not replace it."""
     async with connected(runtime.socket, Recorder(on_create=refuse)):
         pod = await a_pod(runtime)
 
     await runtime.start_container(await runtime.create(pod, "main"))
+
+
+async def test_a_mount_that_only_a_plugin_makes_good_starts_nothing_without_it(
+    runtime: AnyRuntime,
+) -> None:
+    """What keeps a container from starting without its card while the agent is away."""
+    proof, device = "/run/fracgpu/proof", "fracgpu.io/slot=card"
+    (runtime.root / "proof").touch()
+    runtime.write_cdi_spec("card", mounts={proof: runtime.root / "nowhere"})
+    mount = Mount(destination=proof, source=str(runtime.root / "proof"), options=["rbind", "ro"])
+    recorder = Recorder(on_create=lambda *_: Adjustment(mounts=[mount]))
+    async with connected(runtime.socket, recorder):
+        pod = await a_pod(runtime)
+        first = await runtime.create(pod, "first", cdi_devices=[device])
+        await runtime.start_container(first)
+        assert runtime.running(first)
+    with pytest.raises(StartFailed, match="no such file or directory"):
+        await runtime.start_container(await runtime.create(pod, "next", cdi_devices=[device]))
+
+    (_, container), *_ = recorder.created
+    assert proof in {one.destination for one in container.mounts}
+
+
+async def test_cdi_devices_of_an_adjustment_arrive_or_are_lost_without_a_word(
+    runtime: AnyRuntime,
+) -> None:
+    (runtime.root / "file").touch()
+    runtime.write_cdi_spec("card", mounts={"/run/file": runtime.root / "file"})
+    given = Adjustment(cdi_devices=["fracgpu.io/slot=card"])
+    async with connected(runtime.socket, Recorder(on_create=lambda *_: given)):
+        container = await runtime.create(await a_pod(runtime), "main")
+
+    assert ("/run/file" in runtime.sight(container).mounts) is runtime.injects_cdi
 
 
 async def test_a_plugin_that_answers_late_is_left_out_and_connects_again(
@@ -237,7 +268,7 @@ async def test_a_plugin_that_answers_late_is_left_out_and_connects_again(
         quick = await runtime.create(pod, "quick")
 
         assert running.statuses[before].connection is Connection.LATE
-        assert str(running.statuses[before].problem).startswith("CreateContainer took 0.")
+        assert str(running.statuses[before].problem).startswith("CreateContainer took ")
         assert "ADJUSTED" not in runtime.sight(slow).env
         assert runtime.sight(quick).env["ADJUSTED"] == "quick"
 

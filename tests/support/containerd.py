@@ -43,8 +43,11 @@ def runtime_or_skip(major: int) -> Runtime:
 class RealContainerd(AnyRuntime):
     """A containerd that a test started, with the pods that it made there."""
 
-    def __init__(self, root: Path, runtime: Runtime, *, nri_timeout_s: float) -> None:
+    def __init__(
+        self, root: Path, runtime: Runtime, *, injects_cdi: bool, nri_timeout_s: float
+    ) -> None:
         self.socket = root / "nri.sock"
+        self.injects_cdi = injects_cdi
         self.root = root
         self._runtime = runtime
         self._cri = root / "containerd.sock"
@@ -60,6 +63,21 @@ class RealContainerd(AnyRuntime):
             log=root / "containerd.log",
             env={"PATH": f"{runtime.folder}:{os.environ['PATH']}"},
         )
+
+    def write_cdi_spec(self, device: str, *, mounts: Mapping[str, Path]) -> None:
+        edits = [
+            {"hostPath": str(path), "containerPath": at, "options": ["rbind", "ro"]}
+            for at, path in mounts.items()
+        ]
+        spec = {
+            "cdiVersion": "0.6.0",
+            "kind": "fracgpu.io/slot",
+            "devices": [{"name": device, "containerEdits": {"mounts": edits}}],
+        }
+        new = self.root / f"{device}.json"
+        new.write_text(json.dumps(spec))
+        (self.root / "cdi").mkdir(exist_ok=True)
+        new.rename(self.root / "cdi" / new.name)
 
     async def start(self) -> None:
         await self._child.start()
@@ -165,7 +183,9 @@ async def a_containerd(major: int, *, nri_timeout_s: float = 2.0) -> AsyncIterat
     """Run a containerd of version *major* with NRI switched on, and nothing of this machine's."""
     runtime = runtime_or_skip(major)
     with short_folder() as root:
-        containerd = RealContainerd(root, runtime, nri_timeout_s=nri_timeout_s)
+        containerd = RealContainerd(
+            root, runtime, injects_cdi=major > 1, nri_timeout_s=nri_timeout_s
+        )
         try:
             await containerd.start()
             containerd.import_image()

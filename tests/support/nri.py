@@ -54,6 +54,13 @@ class AnyRuntime(Protocol):
     root: Path
     """A folder for files that containers mount."""
 
+    injects_cdi: bool
+    """Whether an adjustment may name CDI devices."""
+
+    def write_cdi_spec(self, device: str, *, mounts: Mapping[str, Path]) -> None:
+        """Let the CDI device ``fracgpu.io/slot=<device>`` mount files, which need not exist."""
+        ...
+
     async def start(self) -> None: ...
 
     async def stop(self) -> None:

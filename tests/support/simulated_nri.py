@@ -19,8 +19,13 @@ class SimulatedRuntime(AnyRuntime):
         self.root = root
         self.socket = root / "nri.sock"
         self.server = server
+        self.injects_cdi = server.injects_cdi
         self._serving = AsyncExitStack()
+        self._cdi: dict[str, Sequence[Mount]] = {}
         self._made: dict[str, AdjustedContainer] = {}
+
+    def write_cdi_spec(self, device: str, *, mounts: Mapping[str, Path]) -> None:
+        self._cdi[f"fracgpu.io/slot={device}"] = _mounts(mounts)
 
     async def start(self) -> None:
         await self._serving.enter_async_context(self.server.serving())
@@ -57,18 +62,31 @@ class SimulatedRuntime(AnyRuntime):
             name=name,
             labels={"io.kubernetes.container.name": name},
             env=[f"{key}={value}" for key, value in (env or {}).items()],
-            mounts=[Mount(destination=at, source=str(path)) for at, path in (mounts or {}).items()],
+            mounts=[
+                *_mounts(mounts or {}),
+                *(mount for device in cdi_devices for mount in self._cdi[device]),
+            ],
             cdi_devices=cdi_devices,
         )
         container = replace(container, cgroups_path=f"{sandbox.cgroup_parent}/{container.id}")
         try:
-            self._made[container.id] = await self.server.create_container(sandbox, container)
+            made = await self.server.create_container(sandbox, container)
         except RuntimeFailedError as error:
             raise StartFailed(str(error)) from error
+        added = [
+            mount
+            for device in made.container.cdi_devices
+            if device not in cdi_devices
+            for mount in self._cdi[device]
+        ]
+        whole = replace(made.container, mounts=[*made.container.mounts, *added])
+        self._made[container.id] = replace(made, container=whole)
         return container.id
 
     async def start_container(self, container: str) -> None:
         made = self._made[container].container
+        if missing := [mount.source for mount in made.mounts if not _exists(mount)]:
+            raise StartFailed(f"error mounting: no such file or directory: {missing}")
         try:
             await self.server.start_container(self.server.pods[made.sandbox_id], made)
         except RuntimeFailedError as error:
@@ -91,6 +109,14 @@ class SimulatedRuntime(AnyRuntime):
 
     def running(self, container: str) -> bool:
         return self.server.containers[container].state is ContainerState.RUNNING
+
+
+def _exists(mount: Mount) -> bool:
+    return Path(mount.source).exists()
+
+
+def _mounts(mounts: Mapping[str, Path]) -> Sequence[Mount]:
+    return [Mount(destination=at, source=str(path)) for at, path in mounts.items()]
 
 
 @asynccontextmanager

@@ -1,7 +1,7 @@
 """A runtime whose every word on the socket a test chooses."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,8 @@ class Wire:
     frames: FrameReader = field(default_factory=FrameReader)
     arrived: list[Message] = field(default_factory=list)
     stream: int = 1
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """Goes with each request, in a field that the agent does not know."""
 
     async def read(self) -> Message:
         """Return the plugin's next message."""
@@ -74,6 +76,11 @@ class Wire:
         configure = wire.ConfigureRequest(runtime_name=name, runtime_version=version)
         await self.call("Configure", configure)
         await self.call("Synchronize", wire.SynchronizeRequest())
+
+
+def _field(number: int, value: bytes) -> bytes:
+    """Return a short field of bytes as protobuf has it."""
+    return bytes([number << 3 | 2, len(value)]) + value
 
 
 Script = Callable[[Wire], Awaitable[None]]
