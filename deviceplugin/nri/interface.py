@@ -91,7 +91,7 @@ class Container:
     mounts: Sequence[Mount] = ()
     devices: Sequence[Device] = ()
     cdi_devices: Sequence[str] = ()
-    """Known from NRI 0.10 on; before, a runtime has already put them into the other fields."""
+    """Only from containerd with NRI 0.10; others just put them into the other fields."""
     cgroups_path: str = ""
     """As in the OCI spec: ``slice:prefix:name`` with systemd's driver, else a path."""
     pid: int = 0
@@ -109,11 +109,8 @@ class Adjustment:
     devices: Sequence[Device] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     hooks: Mapping[HookKind, Sequence[Hook]] = field(default_factory=dict)
-    cdi_devices: Sequence[str] = ()
-    """Lost without a word before NRI 0.7 (containerd 2.1, CRI-O 1.34)."""
     unified: Mapping[str, str] = field(default_factory=dict)
     """Keys of cgroup v2, such as ``memory.high``."""
-    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 Unified = Mapping[str, Mapping[str, str]]

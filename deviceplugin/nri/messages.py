@@ -86,7 +86,6 @@ def write_adjustment(adjustment: Adjustment) -> wire.ContainerAdjustment:
     so no key is marked for removal, which NRI 0.6 would lose.
     """
     return wire.ContainerAdjustment(
-        annotations=adjustment.annotations,
         mounts=[write_mount(mount) for mount in adjustment.mounts],
         env=[wire.KeyValue(key=name, value=value) for name, value in adjustment.env.items()],
         hooks=wire.Hooks(
@@ -99,7 +98,6 @@ def write_adjustment(adjustment: Adjustment) -> wire.ContainerAdjustment:
             devices=[write_device(device) for device in adjustment.devices],
             resources=wire.LinuxResources(unified=adjustment.unified),
         ),
-        cdi_devices=[wire.CDIDevice(name=name) for name in adjustment.cdi_devices],
     )
 
 

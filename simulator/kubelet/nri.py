@@ -32,7 +32,6 @@ _INDEX: Final = re.compile("[0-9]{2}")
 _VALID_EVENTS: Final = (1 << 14) - 1
 _METHODS_OF_THEIR_OWN: Final = (0, 12)
 _SPLITS: Final = (0, 7)
-_INJECTS_CDI: Final = (0, 7)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +119,8 @@ class NriServer:
         socket: path to serve on.
         name: the runtime's own name.
         version: the runtime's own version.
-        nri: the version of NRI; 0.6 has neither CDI devices nor messages in parts, and 0.12 a
-            method for each event.
+        nri: the version of NRI; 0.6 knows no lists in parts, and 0.12 has a method for
+            each event.
         timeout_s: how long a plugin may take.
         objects_per_message: how many pods and containers go into one message at the start.
     """
@@ -156,11 +155,6 @@ class NriServer:
         """The plugins that are asked, in order."""
         return [plugin.name for plugin in self._plugins]
 
-    @property
-    def injects_cdi(self) -> bool:
-        """Whether CDI devices in an adjustment arrive; else they are lost without a word."""
-        return self._nri >= _INJECTS_CDI
-
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         """Listen inside the context; what follows it is a runtime that is away."""
@@ -192,8 +186,6 @@ class NriServer:
                 payload = await self._call(plugin, "CreateContainer", request)
                 if payload is not None:
                     adjust = wire.CreateContainerResponse.FromString(payload).adjust
-                    if not self.injects_cdi:
-                        adjust.ClearField("cdi_devices")
                     _claim(owners, adjust, plugin.name)
                     created = _adjusted(created, adjust)
             state = replace(created.container, state=ContainerState.CREATED)
@@ -211,12 +203,12 @@ class NriServer:
         self.containers[container.id] = state
 
     async def remove_container(self, pod: PodSandbox, container: Container) -> None:
-        """Tell that a container is gone."""
+        """Report that a container is gone."""
         await self._tell(wire.REMOVE_CONTAINER, "RemoveContainer", pod, container)
         self.containers.pop(container.id, None)
 
     async def send_event(self, event: int, pod: PodSandbox) -> None:
-        """Tell all plugins of an event that none has asked for."""
+        """Report an event to all plugins that none has asked for."""
         async with self._lock:
             for plugin in list(self._plugins):
                 request = wire.StateChangeEvent(pod=_write_pod(pod))
@@ -347,9 +339,7 @@ def _claim(
         *(("mount", mount.destination) for mount in adjust.mounts),
         *(("device", device.path) for device in adjust.linux.devices),
         *(("env", variable.key) for variable in adjust.env),
-        *(("annotation", key) for key in adjust.annotations),
         *(("unified", key) for key in adjust.linux.resources.unified),
-        *(("CDI device", device.name) for device in adjust.cdi_devices),
     ]
     for claim in claims:
         other = owners.setdefault(claim, plugin)
@@ -364,11 +354,9 @@ def _adjusted(created: AdjustedContainer, adjust: wire.ContainerAdjustment) -> A
     before = created.container
     given = read_container(
         wire.Container(
-            annotations=adjust.annotations,
             env=[f"{variable.key}={variable.value}" for variable in adjust.env],
             mounts=adjust.mounts,
             linux=wire.LinuxContainer(devices=adjust.linux.devices),
-            cdi_devices=adjust.cdi_devices,
         )
     )
     env = dict(line.partition("=")[::2] for line in (*before.env, *given.env))
@@ -380,11 +368,9 @@ def _adjusted(created: AdjustedContainer, adjust: wire.ContainerAdjustment) -> A
     return AdjustedContainer(
         container=replace(
             before,
-            annotations={**before.annotations, **given.annotations},
             env=[f"{name}={value}" for name, value in env.items()],
             mounts=list(mounts.values()),
             devices=list(devices.values()),
-            cdi_devices=[*before.cdi_devices, *given.cdi_devices],
         ),
         unified={**created.unified, **adjust.linux.resources.unified},
         hooks=hooks,

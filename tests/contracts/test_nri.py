@@ -110,7 +110,6 @@ def everything(root: Path) -> Adjustment:
         ],
         devices=[Device(path="/dev/card", major=1, minor=3, mode=0o666, uid=0, gid=0)],
         env={"NEW": "1", "OLD": "2"},
-        annotations={"fracgpu.io/seen": "yes"},
         hooks={HookKind.CREATE_RUNTIME: [Hook(path="/bin/true", args=["true"], timeout_s=5)]},
     )
 
@@ -135,7 +134,6 @@ async def test_a_container_gets_its_adjustment_and_keeps_the_rest(runtime: AnyRu
     assert sight.mounts["/new"] == sight.mounts["/old"] == given
     assert sight.mounts["/kept"] == str(runtime.root / "kept")
     assert sight.devices >= {"/dev/card"}
-    assert sight.annotations["fracgpu.io/seen"] == "yes"
     assert sight.hooks == ("/bin/true",)
 
 
@@ -231,18 +229,6 @@ async def test_a_mount_that_only_a_plugin_makes_good_starts_nothing_without_it(
 
     (_, container), *_ = recorder.created
     assert proof in {one.destination for one in container.mounts}
-
-
-async def test_cdi_devices_of_an_adjustment_arrive_or_are_lost_without_a_word(
-    runtime: AnyRuntime,
-) -> None:
-    (runtime.root / "file").touch()
-    runtime.write_cdi_spec("card", mounts={"/run/file": runtime.root / "file"})
-    given = Adjustment(cdi_devices=["fracgpu.io/slot=card"])
-    async with connected(runtime.socket, Recorder(on_create=lambda *_: given)):
-        container = await runtime.create(await a_pod(runtime), "main")
-
-    assert ("/run/file" in runtime.sight(container).mounts) is runtime.injects_cdi
 
 
 async def test_a_plugin_that_answers_late_is_left_out_and_connects_again(

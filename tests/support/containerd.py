@@ -43,21 +43,19 @@ def runtime_or_skip(major: int) -> Runtime:
 class RealContainerd(AnyRuntime):
     """A containerd that a test started, with the pods that it made there."""
 
-    def __init__(
-        self, root: Path, runtime: Runtime, *, injects_cdi: bool, nri_timeout_s: float
-    ) -> None:
+    def __init__(self, root: Path, runtime: Runtime) -> None:
         self.socket = root / "nri.sock"
-        self.injects_cdi = injects_cdi
         self.root = root
         self._runtime = runtime
         self._cri = root / "containerd.sock"
         self._messages: Any = grpc.protos("tests/support/cri_calls.proto")
         self._configs: dict[str, Any] = {}
         config = root / "containerd.toml"
-        text = containerd_config(
-            root, socket=self._cri, runc=runtime.runc, cdi_dir=root / "cdi", cdi=True, nri=True
+        config.write_text(
+            containerd_config(
+                root, socket=self._cri, runc=runtime.runc, cdi_dir=root / "cdi", cdi=True, nri=True
+            )
         )
-        config.write_text(f'{text}  plugin_request_timeout = "{nri_timeout_s:g}s"\n')
         self._child = Child(
             [runtime.containerd, "-c", config],
             log=root / "containerd.log",
@@ -151,7 +149,6 @@ class RealContainerd(AnyRuntime):
             mounts={mount["destination"]: mount["source"] for mount in spec["mounts"]},
             devices=frozenset(device["path"] for device in spec["linux"].get("devices") or ()),
             unified=spec["linux"]["resources"].get("unified") or {},
-            annotations=spec.get("annotations") or {},
             hooks=tuple(
                 hook["path"] for hook in (spec.get("hooks") or {}).get("createRuntime") or ()
             ),
@@ -179,13 +176,11 @@ class RealContainerd(AnyRuntime):
 
 
 @asynccontextmanager
-async def a_containerd(major: int, *, nri_timeout_s: float = 2.0) -> AsyncIterator[RealContainerd]:
+async def a_containerd(major: int) -> AsyncIterator[RealContainerd]:
     """Run a containerd of version *major* with NRI switched on, and nothing of this machine's."""
     runtime = runtime_or_skip(major)
     with short_folder() as root:
-        containerd = RealContainerd(
-            root, runtime, injects_cdi=major > 1, nri_timeout_s=nri_timeout_s
-        )
+        containerd = RealContainerd(root, runtime)
         try:
             await containerd.start()
             containerd.import_image()

@@ -42,7 +42,6 @@ class Sight:
     """Sources by destination."""
     devices: frozenset[str]
     unified: Mapping[str, str]
-    annotations: Mapping[str, str]
     hooks: tuple[str, ...]
     """The programs of the hooks at createRuntime."""
 
@@ -53,9 +52,6 @@ class AnyRuntime(Protocol):
     socket: Path
     root: Path
     """A folder for files that containers mount."""
-
-    injects_cdi: bool
-    """Whether an adjustment may name CDI devices."""
 
     def write_cdi_spec(self, device: str, *, mounts: Mapping[str, Path]) -> None:
         """Let the CDI device ``fracgpu.io/slot=<device>`` mount files, which need not exist."""

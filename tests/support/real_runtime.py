@@ -220,7 +220,7 @@ def containerd_config(  # noqa: PLR0913 - each line of the file has one
     """Write a configuration that keeps everything below *workdir*.
 
     *handlers* are programs as runc, by the name that a RuntimeClass has for each. *nri* is said in
-    any case, because containerd 2 has it on and 1.7 off; its table is the last in the file.
+    any case, because containerd 2 has it on and 1.7 off.
     """
     runtimes = "".join(
         f"""

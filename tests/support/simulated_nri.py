@@ -19,7 +19,6 @@ class SimulatedRuntime(AnyRuntime):
         self.root = root
         self.socket = root / "nri.sock"
         self.server = server
-        self.injects_cdi = server.injects_cdi
         self._serving = AsyncExitStack()
         self._cdi: dict[str, Sequence[Mount]] = {}
         self._made: dict[str, AdjustedContainer] = {}
@@ -70,17 +69,9 @@ class SimulatedRuntime(AnyRuntime):
         )
         container = replace(container, cgroups_path=f"{sandbox.cgroup_parent}/{container.id}")
         try:
-            made = await self.server.create_container(sandbox, container)
+            self._made[container.id] = await self.server.create_container(sandbox, container)
         except RuntimeFailedError as error:
             raise StartFailed(str(error)) from error
-        added = [
-            mount
-            for device in made.container.cdi_devices
-            if device not in cdi_devices
-            for mount in self._cdi[device]
-        ]
-        whole = replace(made.container, mounts=[*made.container.mounts, *added])
-        self._made[container.id] = replace(made, container=whole)
         return container.id
 
     async def start_container(self, container: str) -> None:
@@ -103,7 +94,6 @@ class SimulatedRuntime(AnyRuntime):
             mounts={mount.destination: mount.source for mount in made.container.mounts},
             devices=frozenset(device.path for device in made.container.devices),
             unified=made.unified,
-            annotations=made.container.annotations,
             hooks=tuple(hook.path for hook in made.hooks.create_runtime),
         )
 
@@ -120,12 +110,10 @@ def _mounts(mounts: Mapping[str, Path]) -> Sequence[Mount]:
 
 
 @asynccontextmanager
-async def a_simulated_runtime(
-    *, nri: tuple[int, int] = (0, 12), timeout_s: float = 2.0
-) -> AsyncIterator[SimulatedRuntime]:
+async def a_simulated_runtime(*, nri: tuple[int, int] = (0, 12)) -> AsyncIterator[SimulatedRuntime]:
     """Run a simulated runtime with NRI in its version *nri*."""
     with short_folder() as root:
-        server = NriServer(root / "nri.sock", nri=nri, timeout_s=timeout_s)
+        server = NriServer(root / "nri.sock", nri=nri)
         runtime = SimulatedRuntime(root, server)
         await runtime.start()
         try:
