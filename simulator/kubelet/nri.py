@@ -30,6 +30,7 @@ _CHUNK: Final = 1 << 16
 _UNIMPLEMENTED: Final = 12
 _INDEX: Final = re.compile("[0-9]{2}")
 _VALID_EVENTS: Final = (1 << 14) - 1
+_CONTROLLERS: Final = ("cgroup", "cpu", "cpuset", "io", "memory", "pids")
 _METHODS_OF_THEIR_OWN: Final = (0, 12)
 _SPLITS: Final = (0, 7)
 
@@ -147,8 +148,6 @@ class NriServer:
         self.containers: dict[str, Container] = {}
         self.unified: dict[str, dict[str, str]] = {}
         """What updates set, by container."""
-        self.failing_updates: set[str] = set()
-        """The containers that cannot be updated."""
 
     @property
     def plugins(self) -> Sequence[str]:
@@ -283,11 +282,13 @@ class NriServer:
         """Apply updates; containers that are unknown are skipped without a word, as there."""
         failed = False
         for update in updates:
-            if update.container_id in self.failing_updates:
+            keys = update.linux.resources.unified
+            if update.container_id not in self.containers:
+                continue
+            if all(key.partition(".")[0] in _CONTROLLERS for key in keys):
+                self.unified.setdefault(update.container_id, {}).update(keys)
+            else:
                 failed = True
-            elif update.container_id in self.containers:
-                keys = self.unified.setdefault(update.container_id, {})
-                keys.update(update.linux.resources.unified)
         return not failed
 
     async def _welcome(self, plugin: _Plugin) -> None:

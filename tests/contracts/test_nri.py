@@ -316,5 +316,15 @@ async def test_containers_that_a_runtime_does_not_know_are_updated_without_a_wor
     async with connected(runtime.socket, Recorder()) as running:
         keys = {"unknown": {"memory.high": "1048576"}}
         assert await asyncio.to_thread(running.plugin.update_containers, keys) == {}
-    with pytest.raises(RuntimeUnavailable):
+    with pytest.raises(RuntimeUnavailable, match="not been reached"):
         running.plugin.update_containers(keys)
+
+
+async def test_an_update_that_cannot_be_made_is_said(runtime: AnyRuntime) -> None:
+    async with connected(runtime.socket, Recorder()) as running:
+        container = await runtime.create(await a_pod(runtime), "main")
+        await runtime.start_container(container)
+        keys = {container: {"nonsense.key": "1"}}
+        failed = await asyncio.to_thread(running.plugin.update_containers, keys)
+
+    assert failed == {container: "NRI update of some containers failed"}

@@ -370,13 +370,14 @@ async def test_updates_reach_their_containers_and_failures_are_named() -> None:
     async with a_simulated_runtime() as runtime, connected(runtime.socket, Recorder()) as running:
         pod = await runtime.run_pod("train", uid="uid-1", annotations={})
         one, two = await runtime.create(pod, "one"), await runtime.create(pod, "two")
-        runtime.server.failing_updates = {two}
+        keys, unknown = {"memory.high": "1048576"}, {"nonsense.key": "1"}
 
-        keys = {"memory.high": "1048576"}
-        failed = await asyncio.to_thread(running.plugin.update_containers, {one: keys, two: keys})
+        failed = await asyncio.to_thread(
+            running.plugin.update_containers, {one: unknown, two: keys}
+        )
 
-        assert failed == {two: "NRI update of some containers failed"}
-        assert runtime.server.unified == {one: keys}
+        assert failed == {one: "NRI update of some containers failed"}
+        assert runtime.server.unified == {two: keys}
 
 
 async def test_an_update_that_the_runtime_does_not_live_to_answer(socket: Path) -> None:
