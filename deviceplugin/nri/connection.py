@@ -66,7 +66,7 @@ class RuntimeConnection:
             before it has introduced itself.
         handler: decides.
         clock: measures how long an answer took.
-        on_change: called when the runtime has introduced itself, and when it is ``synchronized``.
+        on_change: called when the runtime has introduced itself, and when it is synchronized.
     """
 
     def __init__(
@@ -87,7 +87,6 @@ class RuntimeConnection:
         self._waiting: dict[int, Future[bytes]] = {}
         self._pods: list[PodSandbox] = []
         self._containers: list[Container] = []
-        self._listed = False
         self.runtime_name = ""
         self.runtime_version = ""
         self.synchronized = False
@@ -227,7 +226,8 @@ class RuntimeConnection:
         except Exception as error:
             # A container that started without its adjustment would be worse than one that failed.
             text = f"the plugin failed: {type(error).__name__}: {error}"
-            self._respond(_encoded(message.stream, _failed(_INTERNAL, text)))
+            with suppress(Ended):
+                self._respond(_encoded(message.stream, _failed(_INTERNAL, text)))
             raise
         took_s, limit_s = self._clock.monotonic() - began_s, request.timeout_nano / 1e9
         if 0 < limit_s < took_s:
@@ -236,8 +236,7 @@ class RuntimeConnection:
                 f"{request.method} took {took_s:.1f} s; the runtime waits {limit_s:.1f} s",
             )
         self._respond(data)
-        if request.method == "Configure" or self.synchronized is not self._listed:
-            self.synchronized = self._listed
+        if request.method in {"Configure", "Synchronize"}:
             self._on_change(self)
 
     def _respond(self, data: bytes) -> None:
@@ -265,7 +264,7 @@ class RuntimeConnection:
         pods, self._pods = self._pods, []
         containers, self._containers = self._containers, []
         update = write_updates(self._handler.synchronize(pods, containers))
-        self._listed = True
+        self.synchronized = True
         return wire.SynchronizeResponse(update=update)
 
     def _create_container(self, payload: bytes) -> Protobuf:

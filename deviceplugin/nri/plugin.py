@@ -27,7 +27,6 @@ SOCKET: Final = Path("/var/run/nri/nri.sock")
 """Where containerd and CRI-O listen unless they are configured otherwise."""
 _STALL_S: Final = 15.0  # a runtime takes on one plugin at a time, and waits 5 s for each
 _STOP_S: Final = 1.0  # far more than a handler may take
-_UPDATE_S: Final = 5.0
 _FIRST_WAIT_S: Final = 0.1
 _LONGEST_WAIT_S: Final = 2.0  # while we wait, no container of ours can start
 _NOT_RUNNING: Final = Status(
@@ -44,7 +43,7 @@ class NriPlugin:
         clock: measures how long answers took.
         name: what the runtime calls the plugin in its log and in conflicts.
         index: two digits; plugins are asked in their order.
-        stall_s: how long a runtime may be silent before it has introduced itself.
+        stall_s: how long a runtime may take to introduce itself, or to update containers.
         on_status: called in the event loop of ``run`` with each change.
     """
 
@@ -87,7 +86,7 @@ class NriPlugin:
         connection = self._connection
         if connection is None or self._status.connection is not Connection.CONNECTED:
             raise RuntimeUnavailable(self._status.problem or "the runtime is not connected")
-        return connection.update_containers(unified, timeout_s=_UPDATE_S)
+        return connection.update_containers(unified, timeout_s=self._stall_s)
 
     async def run(self) -> None:
         """Answer the runtime until cancelled.

@@ -164,7 +164,7 @@ class RealContainerd(AnyRuntime):
 
     async def _call(self, method: str, request: Any, kind: Any) -> Any:
         async with grpc.aio.insecure_channel(f"unix:{self._cri}") as channel:
-            call = channel.unary_unary(
+            call: Any = channel.unary_unary(
                 f"{_CALLS}{method}",
                 request_serializer=lambda message: message.SerializeToString(),
                 response_deserializer=kind.FromString,

@@ -52,16 +52,32 @@ class Wire:
         timeout_s: float = 0.0,
     ) -> ttrpc.Response:
         """Call the plugin and return its response."""
+        stream = self.request(method, payload, service=service, timeout_s=timeout_s)
+        message = await self.read()
+        expected = (ConnectionId.TO_PLUGIN, stream, MessageType.RESPONSE)
+        assert (message.connection, message.stream, message.type) == expected
+        return ttrpc.Response.FromString(message.body)
+
+    def request(
+        self,
+        method: str,
+        payload: Protobuf | bytes,
+        *,
+        service: str = PLUGIN,
+        timeout_s: float = 0.0,
+    ) -> int:
+        """Call the plugin; return the stream on which it will respond."""
         raw = payload if isinstance(payload, bytes) else payload.SerializeToString()
         request = ttrpc.Request(
             service=service, method=method, payload=raw, timeout_nano=int(timeout_s * 1e9)
         )
         stream, self.stream = self.stream, self.stream + 2
-        self.send(ConnectionId.TO_PLUGIN, stream, MessageType.REQUEST, request.SerializeToString())
-        message = await self.read()
-        expected = (ConnectionId.TO_PLUGIN, stream, MessageType.RESPONSE)
-        assert (message.connection, message.stream, message.type) == expected
-        return ttrpc.Response.FromString(message.body)
+        body = request.SerializeToString() + b"".join(
+            _field(5, _field(1, name.encode()) + _field(2, value.encode()))
+            for name, value in self.metadata.items()
+        )
+        self.send(ConnectionId.TO_PLUGIN, stream, MessageType.REQUEST, body)
+        return stream
 
     async def register(self) -> ttrpc.Request:
         """Take the plugin's registration, and return it."""

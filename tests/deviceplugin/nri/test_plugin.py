@@ -1,6 +1,7 @@
 """Whatever a runtime does on the socket, the status says it and the plugin connects again."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from tests.fakes.clock import VirtualClock
 from tests.support.node import short_folder
 from tests.support.nri import Recorder, a_plugin, connected
 from tests.support.simulated_nri import a_simulated_runtime
+from tests.support.waiting import until_true
 
 POD = wire.PodSandbox(id="sandbox", uid="uid-1", name="train", namespace="team")
 MAIN = wire.ContainerRequest(pod=POD, container=wire.Container(id="c1", name="main"))
@@ -295,7 +297,7 @@ async def test_a_list_in_parts_is_put_together(socket: Path) -> None:
 
 @pytest.mark.parametrize(("took_s", "late"), [(1.9, False), (2.1, True)])
 async def test_the_runtime_says_how_long_it_waits(socket: Path, took_s: float, late: bool) -> None:
-    clock = VirtualClock()
+    clock, answered = VirtualClock(), list[bool]()
 
     def take_long(_pod: PodSandbox, _container: Container) -> Adjustment:
         clock._elapsed_s += took_s  # in the plugin's thread, where no loop advances it
@@ -303,13 +305,16 @@ async def test_the_runtime_says_how_long_it_waits(socket: Path, took_s: float, l
 
     async def script(runtime: Wire) -> None:
         await runtime.welcome()
-        await runtime.call("CreateContainer", MAIN, timeout_s=2.0)
+        runtime.request("CreateContainer", MAIN, timeout_s=2.0)
+        answered.append(bool(await runtime.reader.read(1)))
 
     async with (
-        a_scripted_runtime(socket, script),
+        a_scripted_runtime(socket, script) as ended,
         a_plugin(socket, Recorder(on_create=take_long), clock=clock) as running,
     ):
         status = await running.wait(Connection.LATE if late else Connection.CLOSED)
+        await ended
+    assert answered == [not late]
     if late:
         assert status.problem == "CreateContainer took 2.1 s; the runtime waits 2.0 s"
 
@@ -339,6 +344,35 @@ async def test_a_mistake_is_answered_before_the_agent_ends(
     with pytest.raises(ExceptionGroup) as raised:
         await serve()
     assert raised.group_contains(type(mistake), match=str(mistake))
+
+
+async def test_a_mistake_ends_the_agent_also_where_the_runtime_is_gone_already(
+    socket: Path,
+) -> None:
+    gone = threading.Event()
+
+    def make_a_mistake(_pod: PodSandbox, _container: Container) -> Adjustment:
+        assert gone.wait(60)
+        raise KeyError("GPU-1")
+
+    async def script(runtime: Wire) -> None:
+        await runtime.welcome()
+        runtime.request("CreateContainer", MAIN)
+
+    async def serve() -> None:
+        recorder = Recorder(on_create=make_a_mistake)
+        async with (
+            a_scripted_runtime(socket, script) as ended,
+            a_plugin(socket, recorder) as running,
+        ):
+            await ended
+            await until_true(lambda: bool(recorder.created), what="the plugin is asked")
+            gone.set()
+            await asyncio.wait([running.task])
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await serve()
+    assert raised.group_contains(KeyError, match="GPU-1")
 
 
 async def test_an_adjustment_that_no_message_holds_is_a_mistake_too(socket: Path) -> None:
@@ -387,6 +421,16 @@ async def test_an_update_that_the_runtime_does_not_live_to_answer(socket: Path) 
 
     async with a_scripted_runtime(socket, script), connected(socket, Recorder()) as running:
         with pytest.raises(RuntimeUnavailable, match="the connection to the runtime ended"):
+            await asyncio.to_thread(running.plugin.update_containers, {"c1": {"memory.high": "1"}})
+
+
+async def test_an_update_that_the_runtime_does_not_answer(socket: Path) -> None:
+    async with (
+        a_scripted_runtime(socket, hang_once_welcomed),
+        a_plugin(socket, Recorder(), stall_s=0.2) as running,
+    ):
+        await running.wait(Connection.CONNECTED)
+        with pytest.raises(RuntimeUnavailable, match=r"has not updated c1 in 0\.2 s"):
             await asyncio.to_thread(running.plugin.update_containers, {"c1": {"memory.high": "1"}})
 
 

@@ -100,7 +100,7 @@ def described(kind: Kind) -> wire.ContainerRequest:
     return wire.ContainerRequest(pod=pod, container=container)
 
 
-@pytest.fixture(params=KINDS.values(), ids=KINDS)
+@pytest.fixture(params=KINDS.values(), ids=list(KINDS))
 def kind(request: pytest.FixtureRequest) -> Kind:
     found: Kind = request.param
     return found
