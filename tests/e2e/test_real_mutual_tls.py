@@ -151,8 +151,14 @@ async def test_kube_scheduler_takes_up_a_new_client_certificate_but_a_new_author
 
 
 async def mount(client: KubeClient, files: Files) -> None:
-    """Update the files as kubelet updates a Secret volume."""
-    stored = await CertStore(client, namespace=SYSTEM).read("fracgpu-scheduler-client")
+    """Update the files as kubelet updates a Secret volume, once there is the Secret."""
+    store = CertStore(client, namespace=SYSTEM)
+
+    async def is_issued() -> bool:
+        return await store.read("fracgpu-scheduler-client") is not None
+
+    await until(is_issued, what="a certificate for kube-scheduler", limit_s=40)
+    stored = await store.read("fracgpu-scheduler-client")
     assert stored is not None
     pair = Pair(cert_pem=stored.data["tls.crt"], key_pem=stored.data["tls.key"])
     files.write(pair, bundle=stored.data["ca.crt"])

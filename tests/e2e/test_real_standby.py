@@ -20,6 +20,7 @@ from fracgpu import names
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.access import connect_to
 from kube.client import KubeClient
+from kube.errors import Conflict
 from kube.kinds import LEASES, NAMESPACES, PODS
 from simulator.demo.supervisor import ProcessSpec, Supervisor
 from simulator.envtest.extender_certificates import issue_extender_certificates
@@ -83,7 +84,10 @@ class Harness:
         async def given() -> bool:
             lease = await self.client.get_object(LEASES, LEASE, namespace=SYSTEM)
             lease["spec"]["holderIdentity"] = identity
-            await self.client.replace(LEASES, lease)
+            try:
+                await self.client.replace(LEASES, lease)
+            except Conflict:  # its holder renewed it in the meantime
+                return False
             return True
 
         await until(given, what=f"the lease of {identity}")
