@@ -4,12 +4,16 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from deviceplugin.nri.interface import Container, ContainerState, Mount, PodSandbox
 from simulator.kubelet.container_runtime import RuntimeFailedError
 from simulator.kubelet.nri import AdjustedContainer, NriServer
 from tests.support.node import short_folder
 from tests.support.nri import AnyRuntime, MadePod, Sight, StartFailed
+
+# More than a runtime's 2 s, for machines on which many tests run at once.
+_TIMEOUT_S: Final = 5.0
 
 
 class SimulatedRuntime(AnyRuntime):
@@ -113,7 +117,7 @@ def _mounts(mounts: Mapping[str, Path]) -> Sequence[Mount]:
 async def a_simulated_runtime(*, nri: tuple[int, int] = (0, 12)) -> AsyncIterator[SimulatedRuntime]:
     """Run a simulated runtime with NRI in its version *nri*."""
     with short_folder() as root:
-        server = NriServer(root / "nri.sock", nri=nri)
+        server = NriServer(root / "nri.sock", nri=nri, timeout_s=_TIMEOUT_S)
         runtime = SimulatedRuntime(root, server)
         await runtime.start()
         try:
