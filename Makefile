@@ -150,5 +150,5 @@ images: setup ## list the images that a cluster pulls (options: IMAGES="--kubern
 
 clean: ## remove what the other targets made
 	find . -name __pycache__ -not -path "./.venv*" -prune -exec rm -rf {} +
-	rm -f fracgpu/placement/policies/least_waste/least_waste-*.so
+	rm -f fracgpu/placement/policies/least_waste/least_waste-*.so deviceplugin/container/verify-*64
 	rm -rf .venv .venv-3.* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
