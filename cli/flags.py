@@ -189,3 +189,11 @@ def _duration_s(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r}; want a time such as 5s, 500ms, 1m, or 0")
     seconds = int(found[1]) * _UNITS_S[found[2] or "s"]
     return seconds or _NO_LIMIT_S
+
+
+def slashed(text: str) -> tuple[str, str]:
+    """Return the two words of ``A/B``, for argparse."""
+    first, slash, second = text.partition("/")
+    if not (first and slash and second) or "/" in second:
+        raise argparse.ArgumentTypeError(f"{text!r}; want two names with a slash between them")
+    return first, second

@@ -54,6 +54,10 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "moves": Command(
         module="cli.commands.moves", summary="show what the rebalancer moves, and has moved"
     ),
+    "move": Command(
+        module="cli.commands.move", summary="have the rebalancer move a pod to another card"
+    ),
+    "drain": Command(module="cli.commands.drain", summary="empty a card, and keep new pods off it"),
     "plan": Command(
         module="cli.commands.plan",
         summary="show what the rebalancer would do now, and why not more",

@@ -20,7 +20,7 @@ from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import decode_pod_info
 from fracgpu.state.snapshot import Snapshot
 from kube.client import KubeClient
-from kube.kinds import CUSTOM_RESOURCE_DEFINITIONS, NODES, PODS
+from kube.kinds import CUSTOM_RESOURCE_DEFINITIONS, MOVES, NODES, PODS
 from kube.objects import encode
 from rebalancer.usage.measured import Measured
 from scheduler.core import SchedulerCore
@@ -441,6 +441,61 @@ async def test_recommending_it_shows_a_move_once_as_an_object_and_changes_nothin
         assert rig.figure("decisions_total", outcome="held", reason="card_cooldown") > 0
         assert await all_are_there(kube)
         assert await cordons_of(kube, "n1") == {}
+
+
+async def test_what_people_approve_is_done_in_the_mode_recommend(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube, policy=replace(DRY_RUN, mode=Mode.RECOMMEND)) as rig:
+        await rig.tick_until_planned()
+        shown = rig.record().id
+        approval = {"metadata": {"annotations": {names.APPROVED: "true"}}}
+        await kube.patch(MOVES, shown, approval)
+        await rig.tick()
+
+        assert rig.record().phase is MovePhase.PLANNED
+        assert rig.record().spec.approved
+        assert rig.record().object.reserved_until > rig.clock.now()
+        assert len((await kube.list(MOVES)).items) == 1
+        await rig.tick()
+        assert rig.record().phase is MovePhase.SURGING
+        assert await cordons_of(kube, "n1") == {}
+        # Recommended once more: nobody has approved that.
+        rig.config.value = replace(rig.config.value, mode=Mode.DRY_RUN)
+        await rig.tick()
+        assert rig.record().ending is Ending.PAUSED
+
+
+async def test_an_approval_that_comes_too_late_is_not_acted_on(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube, policy=replace(DRY_RUN, mode=Mode.RECOMMEND)) as rig:
+        await rig.tick_until_planned()
+        shown = rig.record().id
+        rig.usage.trouble = "unreachable: gone"  # nothing else is recommended meanwhile
+        await rig.tick(seconds=3601)
+        approval = {"metadata": {"annotations": {names.APPROVED: "true"}}}
+        await kube.patch(MOVES, shown, approval)
+        await rig.tick()
+
+        assert [record.phase for record in rig.store.records] == [MovePhase.RECOMMENDED]
+
+
+async def test_a_pod_that_people_want_moved_is_moved_though_its_card_is_cool(
+    kube: KubeClient,
+) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube, policy=replace(DRY_RUN, mode=Mode.RECOMMEND)) as rig:
+        rig.usage.readings[HOT_CARD] = a_reading(0.1)
+        await kube.patch(
+            PODS,
+            "pod-b",
+            {"metadata": {"annotations": {names.MOVE_REQUESTED: "now"}}},
+            namespace=NAMESPACE,
+        )
+        await rig.tick_until_planned()
+
+        assert rig.record().spec.pod.name == "pod-b"
+        assert rig.record().phase is MovePhase.PLANNED
+        assert rig.record().spec.reason.message.startswith("people want it off card n1/0")
 
 
 async def test_a_card_is_avoided_before_it_is_closed_and_closed_before_anything_moves(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.cordons import cards_to_avoid, cards_to_cordon
+from fracgpu.disruption.planner import cards_to_avoid, cards_to_cordon
 from fracgpu.placement.outcome import Placement
 from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod import decode_bound_pod

@@ -14,6 +14,7 @@ from fracgpu.cards.card import FULL_CORES, CardUuid, Health
 from fracgpu.disruption.candidates import (
     disruption_cost,
     mode_of,
+    startup_s,
     why_not_evictable,
     why_not_now,
 )
@@ -363,5 +364,6 @@ def _cost(state: DisruptionState, card: CardUuid, candidate: PlacedPod) -> float
     alone = mode_of(candidate.info) is MoveMode.EVICT and all(
         other is candidate for other in state.pods_of(candidate.owner_uid)
     )
-    cost = disruption_cost(candidate.info, mib=allocation.mib)
+    startup = startup_s(state, candidate)
+    cost = disruption_cost(candidate.info, mib=allocation.mib, startup_s=startup)
     return cost + (_SINGLE_REPLICA_COST if alone else 0.0)

@@ -12,11 +12,17 @@ from hypothesis import strategies as st
 
 from fracgpu.cards.card import CardUuid, Health, NodeCards
 from fracgpu.disruption.change_freeze import ChangeFreeze, parse_schedule
-from fracgpu.disruption.cordons import cards_to_avoid, cards_to_cordon
 from fracgpu.disruption.disruption_state import DisruptionState, PlanIndex
 from fracgpu.disruption.heat import CardHeat, Heat, ReadingQuality
 from fracgpu.disruption.move import Ending, HoldReason, PastMove, Plan
-from fracgpu.disruption.planner import advance_all, first_heat, plan_moves, validate_move
+from fracgpu.disruption.planner import (
+    advance_all,
+    cards_to_avoid,
+    cards_to_cordon,
+    first_heat,
+    plan_moves,
+    validate_move,
+)
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.placement.snapshot_index import SnapshotIndex
 from fracgpu.state.cluster_state import PlacedPod

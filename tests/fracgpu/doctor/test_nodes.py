@@ -9,7 +9,7 @@ from fracgpu import names
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.doctor.facts import Facts, PrometheusFact
 from fracgpu.doctor.finding import Severity, Verdict
-from fracgpu.doctor.measurements import NOT_COMPILED, SERIES, Series
+from fracgpu.doctor.measurements import LONGEST_INTERVAL_S, NOT_COMPILED, SERIES, Series
 from rebalancer.usage import promql
 from tests.support.examined import (
     NODE,
@@ -100,7 +100,7 @@ FAULTS = {
         ("nothing is placed there",),
     ),
     "a runtime that does not answer": (
-        "cdi",
+        "runtime",
         with_condition("RuntimeUnknown", "/run/containerd/containerd.sock: no such file"),
         ("containerd.sock: no such file", "--cri-socket"),
     ),
@@ -205,22 +205,19 @@ def test_an_unhealthy_card_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("runtime", "verdict"),
-    [
-        ("containerd://1.6.33", Verdict.FOUND),
-        ("containerd://1.7.24", Verdict.NOT_CHECKED),
-        ("containerd://2.1.4", Verdict.FINE),
-        ("cri-o://1.33.0", Verdict.FINE),
-    ],
+    ("identity", "verdict"),
+    [("listed", Verdict.FOUND), ("nri", Verdict.FINE), ("", Verdict.FINE)],
 )
-def test_a_runtime_that_may_read_no_cdi_specs_is_never_fine(runtime: str, verdict: Verdict) -> None:
+def test_a_node_without_nri_is_found_and_told_how_to_switch_it_on(
+    identity: str, verdict: Verdict
+) -> None:
     node = a_node()
-    node["status"]["nodeInfo"]["containerRuntimeVersion"] = runtime
+    node["metadata"]["annotations"][names.NODE_IDENTITY] = identity
 
-    result = result_of("cdi", healthy(nodes=(node,)))
+    result = result_of("runtime", healthy(nodes=(node,)))
 
     assert result.verdict is verdict
-    assert all("enable_cdi" in finding.cure for finding in result.findings)
+    assert all("docs/install.md#the-container-runtime" in each.cure for each in result.findings)
 
 
 def test_a_runtime_class_that_does_not_exist_is_found() -> None:
@@ -314,6 +311,20 @@ def test_each_series_that_is_absent_is_named(series: Series) -> None:
 
     assert f"has no series {' or '.join(series.spellings)}" in finding.observed
     assert "honor_labels" in finding.cure
+
+
+@pytest.mark.parametrize(("interval_s", "found"), [(None, 0), (60.0, 0), (160.0, 1)])
+def test_an_interval_that_is_too_long_is_named_with_what_is_expected(
+    interval_s: float | None, found: int
+) -> None:
+    answer = PrometheusFact(url="u", series=ALL, interval_s=interval_s)
+
+    findings = result_of("prometheus", healthy(prometheus=answer)).findings
+
+    assert len(findings) == found
+    assert RebalancerPolicy().fast_window_s / 4 == LONGEST_INTERVAL_S
+    for finding in findings:
+        assert "every 160 s; expected is a scrape every 150 s" in finding.observed
 
 
 def test_another_spelling_of_a_series_will_do() -> None:

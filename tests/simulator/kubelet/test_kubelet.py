@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from deviceplugin.nri.interface import PodSandbox
 from fracgpu import names
 from kube.client import KubeClient
 from kube.kinds import NODES
@@ -41,7 +42,7 @@ async def test_four_nodes_in_one_process_each_serve_their_own_pods(
 async def test_a_container_shows_what_it_got_not_what_was_assigned(
     api: ApiServer, kube: KubeClient, tmp_path: Path
 ) -> None:
-    async with a_node(kube, api.kubeconfig(tmp_path / "kubeconfig")) as node:
+    async with a_node(kube, api.kubeconfig(tmp_path / "kubeconfig"), nri=False) as node:
         pod = await node.run_pod("one", card=1)
         await node.wait_phase(pod, "Running")
         (spec,) = node.folders.cdi.glob("*.json")
@@ -51,7 +52,8 @@ async def test_a_container_shows_what_it_got_not_what_was_assigned(
         ((grant,),) = forged.values()
         runtime = node.kubelet.runtime
 
-        got = runtime.create(grant.cdi_devices, env={})
+        sandbox = PodSandbox(id="s", uid=pod["metadata"]["uid"], name="one", namespace="default")
+        got = await runtime.create(sandbox, "train", grant.cdi_devices, env={})
 
         assert visible_cards(got) == ("GPU-forged",)
         assert node.cards_of(pod) == (node.uuid(1),)

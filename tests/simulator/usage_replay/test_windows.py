@@ -23,7 +23,7 @@ from tests.support.backfill import Past, write_blocks
 CARD = CardUuid("GPU-1")
 STEP_S = 30.0
 # Scraped at the steps of its windows, so that both see the very same samples.
-POLICY = RebalancerPolicy(step_s=STEP_S, scrape_interval_s=STEP_S, stale_after_s=60)
+POLICY = RebalancerPolicy(step_s=STEP_S)
 
 
 def test_a_window_remembers_so_many_samples_and_a_gap_is_missing() -> None:
