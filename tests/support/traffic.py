@@ -20,7 +20,7 @@ from tests.support.waiting import until_true
 from tests.webhook.builders import a_pod, a_review
 
 _PAUSE_S: Final = 0.02
-_REVIEW: Final = json.dumps(a_review(a_pod(memory="1Gi"), dryRun=True)).encode()
+_REVIEW: Final = json.dumps(a_review(a_pod(memory="1Gi"), namespace="default")).encode()
 
 
 @dataclass
