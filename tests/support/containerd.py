@@ -192,7 +192,9 @@ async def a_containerd(major: int) -> AsyncIterator[RealContainerd]:
 
 
 def _remove_groups(name: str) -> None:
-    for group in Path("/sys/fs/cgroup").glob(f"**/{name}"):
+    root = Path("/sys/fs/cgroup")
+    # Of the one hierarchy, or of each controller's. What is deeper comes and goes with other pods.
+    for group in (*root.glob(name), *root.glob(f"*/{name}")):
         for folder, _, _ in os.walk(group, topdown=False):
             with suppress(OSError):  # its last process may still be ending
                 Path(folder).rmdir()
