@@ -191,7 +191,6 @@ async def test_with_the_overlay_the_agents_token_reads_the_pods_of_its_own_node_
 
             await until(followed, what="the agent follows the pods of its node", limit_s=60)
             following.cancel()
-        await own.get(PODS, "here", namespace="kube-system")
         await plain.patch(PODS, "here", annotated(names.WIRED, "{}"), namespace="kube-system")
 
         here, there = "spec.nodeName=n1", "spec.nodeName=n2"
@@ -199,6 +198,7 @@ async def test_with_the_overlay_the_agents_token_reads_the_pods_of_its_own_node_
             ("all pods", own.list(PODS)),
             ("those of a namespace", own.list(PODS, namespace="kube-system")),
             ("those of another node", own.list(PODS, field_selector=there)),
+            ("one by its name", own.get(PODS, "here", namespace="kube-system")),
             ("one of another node", own.get(PODS, "elsewhere", namespace="kube-system")),
             ("as another node", other.list(PODS, field_selector=there)),
             ("as itself", plain.list(PODS, field_selector=here)),
