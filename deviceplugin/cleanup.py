@@ -39,6 +39,7 @@ class NodeCleanup:
         recorder: writes the event that names the pods that still run.
         pods: this node's pods as last seen.
         specs: the runtime's CDI folder.
+        programs: the folder of our programs on the host.
         folders: further folders of ours in which each card's folder is removed: those of MPS.
     """
 
@@ -50,6 +51,7 @@ class NodeCleanup:
         recorder: EventRecorder,
         pods: Callable[[], Iterable[PodInfo]],
         specs: CdiFolder,
+        programs: Path,
         folders: Sequence[Path] = (),
     ) -> None:
         self._node = node
@@ -57,6 +59,7 @@ class NodeCleanup:
         self._recorder = recorder
         self._pods = pods
         self._specs = specs
+        self._programs = programs
         self._folders = folders
 
     async def run(self) -> None:
@@ -90,6 +93,7 @@ class NodeCleanup:
                 self._specs.remove(name)
         except CdiError as error:
             log.warning("files_kept", reason=str(error))
+        shutil.rmtree(self._programs, ignore_errors=True)
         for folder in self._folders:
             _remove_card_folders(folder)
 

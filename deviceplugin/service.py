@@ -293,6 +293,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         recorder=recorder,
         pods=lambda: _values(pods),
         specs=CdiFolder(settings.cdi_dir),
+        programs=_programs(settings),
         folders=(settings.mps_dir,),
     )
 
@@ -359,7 +360,7 @@ def _starts(  # noqa: PLR0913 - its parts, nearly all by keyword; called once
         enforcer=Enforcer(settings.enforcer),
         mps=mps,
     )
-    hook = VerifyHook(settings.host_dir / "bin")
+    hook = VerifyHook(_programs(settings))
     ways = Ways(
         hook_problem=lambda: hook.problem, clock=clock, metrics=metrics, on_change=on_change
     )
@@ -483,3 +484,8 @@ def _by_key(pods: Informer[PodInfo]) -> Mapping[PodKey, PodInfo] | None:
 
 def _values(pods: Informer[PodInfo]) -> Iterable[PodInfo]:
     return pods.items().values()
+
+
+def _programs(settings: DevicePluginSettings) -> Path:
+    """Return the folder of our programs on the host, under the same path in the container."""
+    return settings.host_dir / "bin"

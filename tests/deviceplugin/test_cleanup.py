@@ -61,12 +61,16 @@ class Rig:
         self.mps = root / "mps"
         for folder in ("GPU-a", "shm"):
             (self.mps / folder / "pipe").mkdir(parents=True)
+        self.programs = root / "bin"
+        self.programs.mkdir()
+        (self.programs / "fracgpu-verify").touch()
         self.cleanup = NodeCleanup(
             node=NODE,
             client=node,
             recorder=node,
             pods=lambda: [a_pod("stays", phase="Running"), a_pod("over", phase="Succeeded")],
             specs=self.specs,
+            programs=self.programs,
             folders=(self.mps, root / "none"),
         )
 
@@ -93,6 +97,7 @@ async def test_a_node_that_shares_no_more_loses_marks_and_files(tmp_path: Path) 
             {"status": {"conditions": [{"type": names.SHARING_CONDITION, "$patch": "delete"}]}},
         ]
         assert rig.left() == (set(), {"shm"})
+        assert not rig.programs.exists()
         assert (tmp_path / place / "cdi" / "nvidia.json").exists()
         ((reason, note),) = node.events
         assert reason == "SharingEnded"
@@ -107,6 +112,7 @@ async def test_a_restart_takes_nothing_back(tmp_path: Path) -> None:
 
     assert node.writes == []
     assert rig.left() == ({S1, SHARED}, {"GPU-a", "shm"})
+    assert list(rig.programs.iterdir()) == [rig.programs / "fracgpu-verify"]
 
 
 async def test_an_api_server_that_is_away_leaves_everything_as_it_is(tmp_path: Path) -> None:
@@ -117,3 +123,4 @@ async def test_an_api_server_that_is_away_leaves_everything_as_it_is(tmp_path: P
     await rig.cleanup.run()
 
     assert rig.left() == ({S1, SHARED}, {"GPU-a", "shm"})
+    assert list(rig.programs.iterdir()) == [rig.programs / "fracgpu-verify"]

@@ -455,7 +455,7 @@ async def test_the_rebalancer_writes_cordons_evictions_and_its_own_records_and_n
     for name in ("kept", "moved"):
         await admin.create(PODS, a_pod(name), namespace="default")
     said = await refusal(rebalancer.patch(PODS, "kept", annotated("a", "b"), namespace="default"))
-    assert "may change only the label pod-template-hash" in said
+    assert "may change only the hash label of a pod" in said
     # A key of ours would be shown to the webhook, which is not there.
     cost = annotated("controller.kubernetes.io/pod-deletion-cost", "-1")
     await rebalancer.patch(PODS, "kept", cost, namespace="default")

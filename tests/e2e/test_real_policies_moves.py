@@ -139,12 +139,12 @@ async def test_on_a_pod_only_the_rebalancer_says_that_it_is_moved_and_nothing_el
     ):
         request = rebalancer.patch(PODS, "p", patch, namespace="default", how=PatchType.STRATEGIC)
         said = await refusal(request)
-        assert "may change only the label pod-template-hash" in said, json.dumps(patch)
+        assert "may change only the hash label of a pod" in said, json.dumps(patch)
     said = await refusal(
         rebalancer.patch(PODS, "p", annotated(names.MOVE, "move-1"), namespace="default")
     )
     # Two policies deny it, and the API server names one of them, not always the same.
-    only = ("comes only with the pod's Binding", "may change only the label pod-template-hash")
+    only = ("comes only with the pod's Binding", "may change only the hash label of a pod")
     assert any(text in said for text in only), said
     with pytest.raises(Forbidden):
         await scheduler.patch(
