@@ -43,7 +43,7 @@ class NodeCleanup:
         folders: further folders of ours in which each card's folder is removed: those of MPS.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one keyword for each collaborator
         self,
         *,
         node: str,
