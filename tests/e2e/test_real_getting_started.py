@@ -26,6 +26,7 @@ from tests.support.real_cluster import (
 )
 from tests.support.real_runtime import IMAGE, find_runtime, tag_image
 from tests.support.registry import Registry
+from tests.support.waiting import until
 from tests.tools.image.test_push import cloned, needs, ran, with_words
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -124,9 +125,18 @@ async def check_nothing_was_restarted(cluster: RealCluster) -> None:
 
     certs is ready once it has done all that an installation needs, a restart included.
     """
-    for pod in await cluster.pods(SYSTEM):
-        for status in pod["status"]["containerStatuses"]:
-            assert (status["ready"], status["restartCount"]) == (True, 0), status
+
+    async def all_ready() -> bool:
+        statuses = [
+            status
+            for pod in await cluster.pods(SYSTEM)
+            for status in pod["status"]["containerStatuses"]
+        ]
+        assert [status for status in statuses if status["restartCount"]] == []
+        return all(status["ready"] for status in statuses)
+
+    # The first pod may run before kubelet has asked the agent whether it is ready.
+    await until(all_ready, what="every role is ready", limit_s=60)
     for role in ROLES:
         found = json.loads(await cluster.kubectl("get", role, "-n", SYSTEM, "-o", "json"))
         notes = found["metadata"]["annotations"]
