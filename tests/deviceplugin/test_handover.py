@@ -17,7 +17,7 @@ from tests.deviceplugin.builders import NODE, FakeCards, a_card, a_pod, a_tracke
 from tests.deviceplugin.kubelet.test_registration import Rig, a_rig, a_stream
 from tests.deviceplugin.node.test_capacity import FakeNode
 from tests.fakes.clock import NOON
-from tests.support.waiting import until_true
+from tests.support.waiting import until, until_true
 
 SETTLE_S = 3.0
 
@@ -95,8 +95,13 @@ async def test_a_leaving_agent_tells_the_scheduler_first_and_serves_until_pods_a
         await there.rig.clock.advance(SETTLE_S + 10)
         served = there.rig.server.intact
         there.pods[:] = [replace(bound, started_at=NOON)]
-        await there.rig.clock.advance(1)
-        await leaving
+
+        async def left() -> bool:
+            # The server stops in real time, and what it waits for then is on our clock.
+            await there.rig.clock.advance(1)
+            return leaving.done()
+
+        await until(left, what="the agent has left")
 
         assert served
         assert not there.rig.server.intact
