@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from fracgpu import names
 from process.telemetry import Registry
 
 
@@ -102,7 +103,7 @@ class DevicePluginMetrics:
 
     def identity_is(self, way: str) -> None:
         """Record how it is known whose container starts: ``nri``, ``listed`` or ``none``."""
-        for label in ("nri", "listed", "none"):
+        for label in (names.IDENTITY_NRI, names.IDENTITY_LISTED, "none"):
             self._identity.labels(label).set(label == way)
 
     def consistency_check_failed(self) -> None:

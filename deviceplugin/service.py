@@ -34,7 +34,7 @@ from deviceplugin.kubelet.pre_start import PreStartHandler
 from deviceplugin.kubelet.registration import Registration, new_socket
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.capacity import NodeState, held_mib, read_node_state
-from deviceplugin.node.health import HealthWatch, out_of_service
+from deviceplugin.node.health import HealthWatch
 from deviceplugin.node.health_events import HealthEvents
 from deviceplugin.node.inventory import InventoryTracker
 from deviceplugin.node.node_status import NodeStatusUpdater
@@ -43,6 +43,7 @@ from deviceplugin.node.rejected_pods import RejectedPodCleaner
 from deviceplugin.nri.plugin import NriPlugin
 from deviceplugin.settings import DevicePluginSettings
 from fracgpu import names
+from fracgpu.cards.annotations import read_uuids
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.access import connect
 from kube.client import KubeClient
@@ -440,7 +441,7 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
 ) -> tuple[Informer[NodeState], NodeStatusUpdater]:
     def changed(change: Change[NodeState]) -> None:
         annotations = change.object.annotations
-        health.take_out(out_of_service(annotations.get(names.NODE_OUT_OF_SERVICE, "")))
+        health.take_out(read_uuids(annotations.get(names.NODE_OUT_OF_SERVICE, "")))
         updater.wake()
 
     nodes = Informer(

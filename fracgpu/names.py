@@ -66,8 +66,10 @@ NODE_OUT_OF_SERVICE: Final = "fracgpu.io/out-of-service"
 # The same of cards that take no more pods, and whose pods the rebalancer moves away.
 NODE_DRAIN: Final = "fracgpu.io/drain"
 # Node annotation that the agent writes for people: how it knows whose container starts, by the
-# container runtime's NRI (`nri`) or by kubelet's list and a hook (`listed`).
+# container runtime's NRI or by kubelet's list and a hook.
 NODE_IDENTITY: Final = "fracgpu.io/identity"
+IDENTITY_NRI: Final = "nri"
+IDENTITY_LISTED: Final = "listed"
 
 # Node condition: whether this node's cards are shared by us, and if not, why.
 SHARING_CONDITION: Final = "FracGPUSharing"

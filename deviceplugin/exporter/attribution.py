@@ -64,7 +64,20 @@ KnownContainers = Mapping[str, tuple[str, str]]
 """By container id: the UID of its pod, and its cgroup path as in the OCI spec."""
 
 
-def known_owner_in_cgroup(text: str, known: KnownContainers) -> Owner | None:
+KnownGroups = Mapping[str, tuple[str | None, Owner]]
+"""By the name of a control group: its parent's, or None for any, and the container it is of."""
+
+
+def groups_of(known: KnownContainers) -> KnownGroups:
+    """Return the control groups of containers."""
+    return {
+        name: (parent, Owner(pod_uid=uid, container_id=container_id))
+        for container_id, (uid, path) in known.items()
+        for parent, name in _groups(path)
+    }
+
+
+def known_owner_in_cgroup(text: str, groups: KnownGroups) -> Owner | None:
     """Return the container in the lines of ``/proc/<pid>/cgroup``, if the runtime named it.
 
     Containers of one runtime are not nested, and what a container makes below its own group may
@@ -72,11 +85,6 @@ def known_owner_in_cgroup(text: str, known: KnownContainers) -> Owner | None:
     parent's. That is enough of the path: its beginning is unknown where the node itself runs in a
     container, or where the reader has a cgroup namespace of its own.
     """
-    groups = {
-        name: (parent, Owner(pod_uid=uid, container_id=container_id))
-        for container_id, (uid, path) in known.items()
-        for parent, name in _groups(path)
-    }
     for line in text.splitlines():
         above = ".."
         for part in line.split(":", 2)[-1].removesuffix(_REMOVED).split("/"):
@@ -125,13 +133,15 @@ class Attribution:
         """
         found: dict[int, Owner | None] = {}
         used: dict[tuple[int, str], Owner] = {}
+        known = self._containers()
+        groups = None if known is None else groups_of(known)
         for pid in set(pids):
             started = self._started(pid)
             if started is None:
                 found[pid] = None
                 continue
             key = (pid, started)
-            owner = self._known.get(key) or self._read(pid)
+            owner = self._known.get(key) or self._read(pid, groups)
             found[pid] = owner
             if owner is not None:
                 used[key] = owner
@@ -144,9 +154,9 @@ class Attribution:
         wanted = _STARTTIME_FIELD - _FIELDS_TO_NAME - 1
         return fields[wanted] if len(fields) > wanted else None
 
-    def _read(self, pid: int) -> Owner | None:
-        text, known = self._text(pid, "cgroup"), self._containers()
-        return owner_in_cgroup(text) if known is None else known_owner_in_cgroup(text, known)
+    def _read(self, pid: int, groups: KnownGroups | None) -> Owner | None:
+        text = self._text(pid, "cgroup")
+        return owner_in_cgroup(text) if groups is None else known_owner_in_cgroup(text, groups)
 
     def _text(self, pid: int, file: str) -> str:
         try:

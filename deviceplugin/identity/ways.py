@@ -9,6 +9,7 @@ import structlog
 
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.nri.interface import Connection, Status
+from fracgpu import names
 from process.clock import Clock
 
 log = structlog.get_logger()
@@ -29,8 +30,8 @@ class Way(Enum):
     LISTED: kubelet lists one container, and a hook verifies it before its first process.
     """
 
-    NRI = "nri"
-    LISTED = "listed"
+    NRI = names.IDENTITY_NRI
+    LISTED = names.IDENTITY_LISTED
 
 
 class Ways:

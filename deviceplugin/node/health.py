@@ -87,8 +87,3 @@ def _reasons(card: _Watched, now_s: float) -> Iterable[str]:
     for text, until_s in sorted(card.held_until_s.items()):
         if until_s > now_s:
             yield text
-
-
-def out_of_service(annotation: str) -> frozenset[str]:
-    """Parse ``fracgpu.io/out-of-service``: UUIDs separated by commas; blanks are ignored."""
-    return frozenset(uuid for part in annotation.split(",") if (uuid := part.strip()))

@@ -41,7 +41,7 @@ EVENTS: Final = sum(1 << (event - 1) for event in _ASKED_FOR)
 # gRPC's codes. A plugin in Go answers its errors as UNKNOWN, so every runtime knows what to do.
 UNKNOWN: Final = 2
 _INVALID_ARGUMENT: Final = 3
-_UNIMPLEMENTED: Final = 12
+UNIMPLEMENTED: Final = 12
 _INTERNAL: Final = 13
 _CHUNK: Final = 1 << 16
 
@@ -214,20 +214,20 @@ class RuntimeConnection:
         request = _parsed(ttrpc.Request, message.body)
         if request.service != PLUGIN_SERVICE:
             text = f"this plugin has no service {request.service}"
-            self._respond(_encoded(message.stream, _failed(_UNIMPLEMENTED, text)))
+            self._respond(_encoded(message.stream, failed(UNIMPLEMENTED, text)))
             return
         try:
             data = _encoded(message.stream, ttrpc.Response(payload=self._answer(request)))
         except Refused as refusal:
-            data = _encoded(message.stream, _failed(UNKNOWN, str(refusal)))
+            data = _encoded(message.stream, failed(UNKNOWN, str(refusal)))
         except DecodeError as error:
             text = f"{request.method} cannot be read: {error}"
-            data = _encoded(message.stream, _failed(_INVALID_ARGUMENT, text))
+            data = _encoded(message.stream, failed(_INVALID_ARGUMENT, text))
         except Exception as error:
             # A container that started without its adjustment would be worse than one that failed.
             text = f"the plugin failed: {type(error).__name__}: {error}"
             with suppress(Ended):
-                self._respond(_encoded(message.stream, _failed(_INTERNAL, text)))
+                self._respond(_encoded(message.stream, failed(_INTERNAL, text)))
             raise
         took_s, limit_s = self._clock.monotonic() - began_s, request.timeout_nano / 1e9
         if 0 < limit_s < took_s:
@@ -295,7 +295,8 @@ class RuntimeConnection:
         return wire.Empty()
 
 
-def _failed(code: int, text: str) -> ttrpc.Response:
+def failed(code: int, text: str) -> ttrpc.Response:
+    """Return the response that fails a call."""
     return ttrpc.Response(status=ttrpc.Status(code=code, message=text))
 
 

@@ -207,6 +207,11 @@ def write_time(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def read_uuids(text: str) -> frozenset[CardUuid]:
+    """Parse cards as people write them: UUIDs separated by commas; blanks are ignored."""
+    return frozenset(CardUuid(uuid) for part in text.split(",") if (uuid := part.strip()))
+
+
 def read_load_time(text: str) -> datetime:
     """Parse ``fracgpu.io/load-time``: when the agent last confirmed heat and foreign memory.
 

@@ -16,13 +16,15 @@ from statistics import median
 from typing import Final
 
 from fracgpu import names
+from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.disruption_state import DisruptionState, budgets_of
-from fracgpu.disruption.move import HoldReason
+from fracgpu.disruption.move import HoldReason, Move
 from fracgpu.disruption.policy import Namespaces, RebalancerPolicy
 from fracgpu.k8s.disruption_budget import PodDisruptionBudget
 from fracgpu.k8s.workloads.quota import quota_usage
 from fracgpu.k8s.workloads.workload import Workload
 from fracgpu.request.need import Rebalance
+from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.move_object import MoveMode
 from fracgpu.state.pod_info import PodInfo
@@ -45,6 +47,39 @@ def mode_of(pod: PodInfo) -> MoveMode:
     if by_replicaset and hash_label_of(pod.labels) and pod.rebalance is not Rebalance.EVICT:
         return MoveMode.SURGE
     return MoveMode.EVICT
+
+
+def make_move(  # noqa: PLR0913 - the facts of a move that its pod does not have
+    candidate: PlacedPod,
+    allocation: CardAllocation,
+    *,
+    source: tuple[str, CardUuid],
+    target: tuple[str, CardUuid],
+    busy_ratio: float,
+    level_ratio: float,
+    gain_points: float,
+    method: str,
+) -> Move:
+    """Return the move of a pod, with what it holds, from one node and card to another."""
+    record = candidate.info.record
+    return Move(
+        pod_uid=candidate.uid,
+        namespace=record.namespace,
+        name=record.name,
+        owner_uid=candidate.owner_uid,
+        source=source[1],
+        source_node=source[0],
+        target=target[1],
+        target_node=target[0],
+        mib=allocation.mib,
+        cores=allocation.cores,
+        slots=allocation.slots,
+        busy_ratio=busy_ratio,
+        level_ratio=level_ratio,
+        gain_points=round(gain_points, 6),
+        method=method,
+        mode=mode_of(candidate.info),
+    )
 
 
 def hash_label_of(labels: Mapping[str, str]) -> str:

@@ -44,7 +44,6 @@ _HAMI: Final = "hami.io/node-"  # HAMi's device plugin registers its cards in su
 # Tolerated by every DaemonSet's pods, or gone by themselves.
 _KUBERNETES_OWN: Final = "node.kubernetes.io/"
 _NEEDS: Final = "docs/node.md#what-the-node-needs"
-_LISTED: Final = "listed"
 _RUNTIME_CURE: Final = (
     "let the agent reach the runtime's sockets (--cri-socket, --nri-socket; platform in "
     "docs/install.md#platforms); containerd 1.7 has CDI and NRI off until its configuration turns "
@@ -167,7 +166,7 @@ def _runtime(facts: Facts) -> Iterator[Finding]:
         condition, name = _condition(node), name_of(node)
         if condition is not None and condition.get("reason") == _RUNTIME_REASON:
             yield error(f"node {name}: {condition.get('message')}", cure=_RUNTIME_CURE)
-        elif annotations_of(node).get(names.NODE_IDENTITY) == _LISTED:
+        elif annotations_of(node).get(names.NODE_IDENTITY) == names.IDENTITY_LISTED:
             yield warning(
                 f"node {name} has no NRI: a container whose slots another one may have as well, or "
                 "an init container with cards of its own, is refused",

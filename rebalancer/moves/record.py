@@ -279,7 +279,6 @@ def spec_of(
     """
     pod = state.pods.get(move.pod_uid)
     grace_s = grace_of(pod.info) if pod else 0.0
-    before_bound = longest_before_bound(move.mode, policy) + timedelta(seconds=grace_s)
     kind, owner, _ = (pod.info.owner if pod else None) or ("ReplicaSet", "unknown", "")
     source = _card(state, move.source, node=move.source_node)
     target = _card(state, move.target, node=move.target_node)
@@ -312,7 +311,9 @@ def spec_of(
             level_ratio=move.level_ratio,
             gain_points=move.gain_points,
         ),
-        reserved_until=now + before_bound if holds else now,
+        reserved_until=now + longest_before_bound(move.mode, policy, grace_s=grace_s)
+        if holds
+        else now,
         source_denied_until=now + timedelta(seconds=policy.return_cooldown_s) if holds else now,
         beneficiary=beneficiary,
         startup_s=round(startup_s(state, pod), 3) if pod else 0.0,
@@ -328,9 +329,7 @@ def approved(record: MoveRecord, *, policy: RebalancerPolicy, now: datetime) -> 
     spec = msgspec.structs.replace(
         spec,
         approved=True,
-        reserved_until=now
-        + longest_before_bound(spec.mode, policy)
-        + timedelta(seconds=spec.grace_s),
+        reserved_until=now + longest_before_bound(spec.mode, policy, grace_s=spec.grace_s),
         source_denied_until=now + timedelta(seconds=policy.return_cooldown_s),
     )
     return new_record(spec, now=now)
@@ -345,9 +344,11 @@ def grace_of(pod: PodInfo) -> float:
     return min(float(wish), _LONGEST_GRACE_S) if wish.isascii() and wish.isdecimal() else 0.0
 
 
-def longest_before_bound(mode: MoveMode, policy: RebalancerPolicy) -> timedelta:
+def longest_before_bound(
+    mode: MoveMode, policy: RebalancerPolicy, *, grace_s: float = 0.0
+) -> timedelta:
     """Return how long after its plan a move may still need the reservation."""
-    before = policy.plan_ttl_s + policy.notice_s + policy.replacement_ttl_s
+    before = policy.plan_ttl_s + policy.notice_s + grace_s + policy.replacement_ttl_s
     return timedelta(seconds=before + (policy.evict_ttl_s if mode is MoveMode.EVICT else 0.0))
 
 

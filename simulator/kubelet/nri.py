@@ -11,7 +11,13 @@ from typing import Final
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Protobuf
 
-from deviceplugin.nri.connection import PLUGIN_SERVICE, RUNTIME_SERVICE, UNKNOWN
+from deviceplugin.nri.connection import (
+    PLUGIN_SERVICE,
+    RUNTIME_SERVICE,
+    UNIMPLEMENTED,
+    UNKNOWN,
+    failed,
+)
 from deviceplugin.nri.framing import (
     ConnectionId,
     FrameError,
@@ -27,7 +33,6 @@ from deviceplugin.proto import ttrpc_pb2 as ttrpc
 from simulator.kubelet.container_runtime import RuntimeFailedError
 
 _CHUNK: Final = 1 << 16
-_UNIMPLEMENTED: Final = 12
 _INDEX: Final = re.compile("[0-9]{2}")
 _VALID_EVENTS: Final = (1 << 14) - 1
 _CONTROLLERS: Final = ("cgroup", "cpu", "cpuset", "io", "memory", "pids")
@@ -266,7 +271,7 @@ class NriServer:
             registration = wire.RegisterPluginRequest.FromString(request.payload)
             index = registration.plugin_idx
             if not (_INDEX.fullmatch(index) and registration.plugin_name):
-                return _failed(UNKNOWN, f"invalid plugin index {index!r}, must be 2 digits")
+                return failed(UNKNOWN, f"invalid plugin index {index!r}, must be 2 digits")
             plugin.name = f"{index}-{registration.plugin_name}"
             plugin.registered.set()
             return ttrpc.Response()
@@ -275,8 +280,8 @@ class NriServer:
             if self._update(updates):
                 return ttrpc.Response()
             # ttrpc drops the response, in which the containers are named.
-            return _failed(UNKNOWN, "NRI update of some containers failed")
-        return _failed(_UNIMPLEMENTED, f"no method {request.method}")
+            return failed(UNKNOWN, "NRI update of some containers failed")
+        return failed(UNIMPLEMENTED, f"no method {request.method}")
 
     def _update(self, updates: Iterable[wire.ContainerUpdate]) -> bool:
         """Apply updates; containers that are unknown are skipped without a word, as there."""
@@ -414,7 +419,3 @@ def _write_container(container: Container) -> wire.Container:
         pid=container.pid,
         cdi_devices=[wire.CDIDevice(name=name) for name in container.cdi_devices],
     )
-
-
-def _failed(code: int, text: str) -> ttrpc.Response:
-    return ttrpc.Response(status=ttrpc.Status(code=code, message=text))

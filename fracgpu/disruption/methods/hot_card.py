@@ -13,6 +13,7 @@ import numpy as np
 from fracgpu.cards.card import FULL_CORES, CardUuid, Health
 from fracgpu.disruption.candidates import (
     disruption_cost,
+    make_move,
     mode_of,
     startup_s,
     why_not_evictable,
@@ -326,11 +327,9 @@ def _move(  # noqa: PLR0913 - the facts about one pair of pod and card
     cost: float,
     policy: RebalancerPolicy,
 ) -> Move:
-    pod = candidate.info
     reading, target_reading = state.reading(card), state.reading(target[1])
     assert reading is not None, "a source is measured"
     assert target_reading is not None, "a target is measured"
-    allocation = state.snapshot.pods[candidate.uid].by_card[card]
     excess = 100 * (reading.level_ratio - policy.ceiling_ratio)
     points = 100 * use.busy_ratio
     gain = (
@@ -339,23 +338,15 @@ def _move(  # noqa: PLR0913 - the facts about one pair of pod and card
         - cost
         - _FORECAST_WEIGHT * 100 * target_reading.forecast_ratio
     )
-    return Move(
-        pod_uid=candidate.uid,
-        namespace=pod.record.namespace,
-        name=pod.record.name,
-        owner_uid=candidate.owner_uid,
-        source=card,
-        source_node=pod.record.node,
-        target=target[1],
-        target_node=target[0],
-        mib=allocation.mib,
-        cores=allocation.cores,
-        slots=allocation.slots,
+    return make_move(
+        candidate,
+        state.snapshot.pods[candidate.uid].by_card[card],
+        source=(candidate.info.record.node, card),
+        target=target,
         busy_ratio=use.busy_ratio,
         level_ratio=reading.level_ratio,
-        gain_points=round(gain, 6),
+        gain_points=gain,
         method=NAME,
-        mode=mode_of(pod),
     )
 
 

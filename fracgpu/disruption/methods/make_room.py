@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.candidates import mode_of, why_not_evictable, why_not_now
+from fracgpu.disruption.candidates import make_move, why_not_evictable, why_not_now
 from fracgpu.disruption.disruption_state import DisruptionState, budgets_of, card_level
 from fracgpu.disruption.move import HeldBack, HoldReason, Move, PastMove
 from fracgpu.disruption.policy import MakeRoom, Mode, RebalancerPolicy
@@ -294,23 +294,15 @@ def _move(context: RoomContext, node: str, planned: PlannedMove) -> Move:
     candidate = state.pods[pod.uid]
     use = context.use(candidate, pod.card)
     capacity_mib = state.snapshot.nodes[node].cards[pod.card].card.capacity_mib
-    return Move(
-        pod_uid=pod.uid,
-        namespace=candidate.info.record.namespace,
-        name=candidate.info.record.name,
-        owner_uid=candidate.owner_uid,
-        source=pod.card,
-        source_node=node,
-        target=planned.card,
-        target_node=planned.node,
-        mib=pod.allocation.mib,
-        cores=pod.allocation.cores,
-        slots=pod.allocation.slots,
+    return make_move(
+        candidate,
+        pod.allocation,
+        source=(node, pod.card),
+        target=(planned.node, planned.card),
         busy_ratio=use.busy_ratio if use else 0.0,
         level_ratio=card_level(state, pod.card),
-        gain_points=round(100 * pod.allocation.mib / capacity_mib - pod.cost, 6),
+        gain_points=100 * pod.allocation.mib / capacity_mib - pod.cost,
         method=NAME,
-        mode=mode_of(candidate.info),
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.candidates import mode_of, why_not_evictable, why_not_now
+from fracgpu.disruption.candidates import make_move, mode_of, why_not_evictable, why_not_now
 from fracgpu.disruption.disruption_state import DisruptionState, card_level
 from fracgpu.disruption.move import HeldBack, HoldReason, Move
 from fracgpu.disruption.policy import RebalancerPolicy
@@ -96,24 +96,15 @@ def _move(
     forecast = cool.forecast[targets.rows, targets.columns]
     target = simulation.scheduler_choice(candidate, targets.only(forecast == np.min(forecast)))
     assert target is not None, "there is a coolest card"
-    allocation = state.snapshot.pods[candidate.uid].by_card[source]
-    return Move(
-        pod_uid=candidate.uid,
-        namespace=pod.record.namespace,
-        name=pod.record.name,
-        owner_uid=candidate.owner_uid,
-        source=source,
-        source_node=pod.record.node,
-        target=target.card,
-        target_node=target.node,
-        mib=allocation.mib,
-        cores=allocation.cores,
-        slots=allocation.slots,
+    return make_move(
+        candidate,
+        state.snapshot.pods[candidate.uid].by_card[source],
+        source=(pod.record.node, source),
+        target=(target.node, target.card),
         busy_ratio=busy_ratio,
         level_ratio=card_level(state, source),
         gain_points=0.0,
         method=NAME,
-        mode=mode,
     )
 
 

@@ -12,6 +12,7 @@ import pytest
 from deviceplugin.exporter.attribution import (
     Attribution,
     Owner,
+    groups_of,
     known_owner_in_cgroup,
     owner_in_cgroup,
 )
@@ -344,7 +345,7 @@ OWNER_A, OWNER_B = (
 def test_a_process_is_of_the_container_that_the_runtime_named(
     path: str, known: dict[str, tuple[str, str]], owner: Owner | None
 ) -> None:
-    assert known_owner_in_cgroup(f"0::{path}\n", known) == owner
+    assert known_owner_in_cgroup(f"0::{path}\n", groups_of(known)) == owner
 
 
 @pytest.mark.parametrize("start", ["/kubepods/burstable", "/../.."])
@@ -356,7 +357,7 @@ def test_a_pod_that_writes_cgroups_of_its_own_cannot_charge_a_neighbour(
 ) -> None:
     text = f"0::{start}/pod{UID_A}/{CID_A}/{forged}\n"
 
-    assert known_owner_in_cgroup(text, NAMED) == OWNER_A
+    assert known_owner_in_cgroup(text, groups_of(NAMED)) == OWNER_A
 
 
 def test_processes_are_matched_by_what_the_runtime_named_only_where_it_names_any(

@@ -6,8 +6,9 @@ import pytest
 
 from deviceplugin.cards.interface import CardMetrics, CardSample, CardSamples
 from deviceplugin.cards.xid import xid_text
-from deviceplugin.node.health import HealthWatch, out_of_service
+from deviceplugin.node.health import HealthWatch
 from deviceplugin.node.health_events import HealthEvents
+from fracgpu.cards.annotations import read_uuids
 from fracgpu.cards.card import CardUuid
 from kube.events import EventLevel, EventRecorder, Regarding
 from tests.deviceplugin.builders import NODE, FakeCards, a_card, a_card_list, a_pod, a_tracker
@@ -95,9 +96,9 @@ def test_an_operator_takes_a_card_out_and_puts_it_back() -> None:
     watch = HealthWatch(hold_s=600)
     watch.observe(readings(b=with_xid(xid79=1)), now_s=0)
 
-    watch.take_out(out_of_service("GPU-a, GPU-b ,"))
+    watch.take_out(read_uuids("GPU-a, GPU-b ,"))
     both = watch.health_reasons(now_s=1)
-    watch.take_out(out_of_service(""))
+    watch.take_out(read_uuids(""))
 
     assert set(both) == {A, B}
     assert "operator" in both[A]
