@@ -228,14 +228,21 @@ class LeaderElector:
         self._renewed_at = None
         if not held:
             return
-        spec = {**self._lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
         try:
             async with asyncio.timeout(_RELEASE_LIMIT_S), self._writing:
-                await self._client.replace(LEASES, self._with_notes(self._lease, spec))
-        except (KubeError, TimeoutError) as error:
+                try:
+                    await self._replace_released()
+                except Conflict:  # a renewal that the stop cancelled was written all the same
+                    await self._look_again()
+                    await self._replace_released()
+        except (KubeError, TimeoutError, LeaseLost) as error:
             _log.warning("lease_not_released", lease=self._name, error=str(error))
         else:
             _log.info("lease_released", lease=self._name, identity=self.identity)
+
+    async def _replace_released(self) -> None:
+        spec = {**self._lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+        await self._client.replace(LEASES, self._with_notes(self._lease, spec))
 
     async def _try_acquire(self) -> bool:
         try:

@@ -424,6 +424,36 @@ async def test_nobody_gives_back_what_it_does_not_hold(leases: Leases, clock: Vi
     assert leases.holder(PATH) == "one"
 
 
+async def test_a_renewal_whose_answer_the_stop_did_not_await_is_given_back_too(
+    leases: Leases, clock: VirtualClock
+) -> None:
+    one = Candidate(leases, clock, "one")
+    await one.election.acquire()
+    one.transport.fault = Fault.ANSWER_LOST
+    with pytest.raises(KubeError):
+        await one.election.renew()
+    one.transport.fault = Fault.NONE
+
+    await one.election.release()
+
+    assert leases.holder(PATH) == ""
+
+
+async def test_a_lease_that_another_took_meanwhile_is_not_given_back(
+    leases: Leases, clock: VirtualClock
+) -> None:
+    one = Candidate(leases, clock, "one")
+    await one.election.acquire()
+    leases.write(
+        PATH,
+        {**leases.stored[PATH], "spec": {**leases.stored[PATH]["spec"], "holderIdentity": "two"}},
+    )
+
+    await one.election.release()
+
+    assert leases.holder(PATH) == "two"
+
+
 async def test_giving_back_never_raises(leases: Leases, clock: VirtualClock) -> None:
     one = Candidate(leases, clock, "one")
     await one.election.acquire()
