@@ -46,7 +46,7 @@ from tests.support.real_runtime import (
     import_image,
     kubelet_config,
 )
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 
 Json = dict[str, Any]
 
@@ -56,7 +56,6 @@ _TELL: Final = (
     'trap "exit 0" TERM; f=/seen/$POD_UID.$NAME.$$.$(cat /proc/uptime | tr -c "0-9" "_"); '
     '{ for d in /dev/fake-card*; do stat -c "device %n %t:%T" $d; done; '
     'for v in $(env); do echo "env $v"; done; '
-    'for v in $(cat /run/fracgpu/env); do echo "told $v"; done; '
     'for v in $(cat $CUDA_MPS_PIPE_DIRECTORY/control </dev/null); do echo "mps $v"; done; '
     "} >$f.new 2>&1; mv $f.new $f.seen; "
 )
@@ -69,14 +68,12 @@ class Sight:
 
     Attributes:
         devices: device numbers by path.
-        from_file: the lines of the file that replaces variables where the runtime has no CDI.
         mps: the card whose MPS daemon's pipes are mounted.
     """
 
     container: str
     devices: Mapping[str, str]
     env: Mapping[str, str]
-    from_file: tuple[str, ...] = ()
     mps: tuple[str, ...] = ()
 
 
@@ -99,7 +96,6 @@ def state_of(pod: Json | None) -> str:
 def read_sight(file: Path) -> Sight:
     """Parse what a container wrote about itself."""
     devices, env = {}, {}
-    from_file: list[str] = []
     mps: list[str] = []
     for line in file.read_text(errors="replace").splitlines():
         kind, _, rest = line.partition(" ")
@@ -109,15 +105,12 @@ def read_sight(file: Path) -> Sight:
         elif kind == "env":
             key, _, value = rest.partition("=")
             env[key] = value
-        elif kind == "told":
-            from_file.append(rest)
         elif kind == "mps":
             mps.append(rest)
     return Sight(
         container=file.name.split(".")[1],
         devices=devices,
         env=env,
-        from_file=tuple(from_file),
         mps=tuple(mps),
     )
 
@@ -219,6 +212,28 @@ class RealNode:
         """Kill the agent and start it again, without state."""
         await self.agent.kill()
         await self.agent.start()
+
+    def logged(self, *words: str) -> int:
+        """Return how many lines of kubelet's log have all *words*."""
+        lines = self.kubelet.log.read_text(errors="replace").splitlines()
+        return sum(all(word in line for word in words) for line in lines)
+
+    async def wait_logged(self, *words: str, times: int = 1) -> None:
+        await until_true(
+            lambda: self.logged(*words) >= times, what=f"kubelet logs {words}", limit_s=60
+        )
+
+    async def replace_agent(self, agent: Child, *, slots: int) -> None:
+        """Kill the agent, start *agent*, and wait until kubelet has its *slots*.
+
+        The node's amounts do not say it: kubelet keeps them while an agent is away for a moment.
+        """
+        words = ("Processed device updates", f"healthyCount={slots}")
+        before = self.logged(*words)
+        await self.agent.kill()
+        self.agent = agent
+        await agent.start()
+        await self.wait_logged(*words, times=before + 1)
 
     async def node(self) -> Json:
         """Return the node; an empty object before kubelet has registered it."""
