@@ -33,6 +33,7 @@ PODS_AT_ONCE: Final = 20
 LEAST_STARTS: Final = 300
 SIZES_MIB: Final = (200, 240, 280)
 LONGEST_PAUSE_S: Final = 2.0
+STAYING: Final = ("proxy", "train")
 SEED_ENV: Final = "FRACGPU_SEED"
 
 # Why kubelet does not admit a pod while the agent's slots are not registered with it again. Asked
@@ -142,15 +143,15 @@ async def replace_not_admitted(node: RealNode, burst: Burst) -> None:
         await node.bind(await burst.add(node, assigned), **assigned)
 
 
-def states(pod: Json, kind: str) -> list[bool]:
-    """Return for each container that stays whether it is *kind*, such as ``running``."""
+def state_is(pod: Json, container: str, kind: str) -> bool:
+    """Report whether a container is *kind*, such as ``running``."""
     status = pod.get("status", {})
     found = (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
-    return [kind in each["state"] for each in found if each["name"] != "prepare"]
+    return any(each["name"] == container and kind in each["state"] for each in found)
 
 
-async def wait_all(node: RealNode, burst: Burst, kind: str) -> None:
-    """Wait until all containers that stay are *kind*, in these pods or those in their place."""
+async def wait_running(node: RealNode, burst: Burst) -> None:
+    """Wait until all containers that stay run, in these pods or in those in their place."""
 
     async def there() -> bool:
         if not node.kubelet.alive:
@@ -159,17 +160,17 @@ async def wait_all(node: RealNode, burst: Burst, kind: str) -> None:
             )  # as systemd does: it ends where containerd dies at its start
         await replace_not_admitted(node, burst)
         pods = await node.pods()
-        return all(states(pods[uid], kind) == [True, True] for uid in burst.pods)
+        return all(state_is(pods[uid], name, "running") for uid in burst.pods for name in STAYING)
 
-    await until(there, what=f"sidecar and app container of every pod are {kind}", limit_s=240)
+    await until(there, what="sidecar and app container of every pod run", limit_s=240)
 
 
 def starts_of(node: RealNode, burst: Burst) -> dict[tuple[str, str], int]:
     """Return how often each container that stays has started."""
-    found = {(uid, name): 0 for uid in burst.pods for name in ("proxy", "train")}
+    found = {(uid, name): 0 for uid in burst.pods for name in STAYING}
     for uid, pod in burst.pods.items():
         for sight in node.sights(pod):
-            if sight.container != "prepare":
+            if sight.container in STAYING:
                 found[uid, sight.container] += 1
     return found
 
@@ -182,8 +183,14 @@ async def kill_all_while_the_agent_is_away(node: RealNode, burst: Burst) -> None
     for pod in burst.pods.values():
         for shell in node.shells(pod):
             os.kill(shell, signal.SIGKILL)
-    # A container that has run waits once kubelet has tried to start it again.
-    await wait_all(node, burst, "waiting")
+
+    async def tried() -> bool:
+        pods = await node.pods()
+        return all(state_is(pods[uid], "proxy", "waiting") for uid in burst.pods)
+
+    # A container that has run waits once kubelet has tried to start it again. It does not try the
+    # app container before the sidecar runs, and each further try delays the next one.
+    await until(tried, what="kubelet has tried to start every pod again", limit_s=120)
     assert starts_of(node, burst) == before
 
     await node.agent.start()
@@ -192,7 +199,7 @@ async def kill_all_while_the_agent_is_away(node: RealNode, burst: Burst) -> None
         return all(count > before[key] for key, count in starts_of(node, burst).items())
 
     await until(all_again, what="every container has started again", limit_s=240)
-    await wait_all(node, burst, "running")
+    await wait_running(node, burst)
 
 
 async def test_three_hundred_starts_under_kills_see_their_own_cards_only() -> None:
@@ -211,7 +218,7 @@ async def test_three_hundred_starts_under_kills_see_their_own_cards_only() -> No
                 # The moment of a crash is what is tested.
                 await asyncio.sleep(dice.uniform(0.0, LONGEST_PAUSE_S))
                 await kill(node)
-            await wait_all(node, burst, "running")
+            await wait_running(node, burst)
             await node.wait_reported(burst.pods)
             await node.wait_gone(old.pods.values())
             await node.wait_counted(slots=SLOTS, mib=4 * CARD_MIB)
