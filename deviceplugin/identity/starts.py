@@ -29,7 +29,7 @@ from process.clock import Clock
 log = structlog.get_logger()
 
 _NO_CARDS: Final = Adjustment()
-# After this long the runtime does not ask any more: kubelet has failed in between, or it was killed.
+# After this long the runtime does not ask any more: kubelet has failed or died in between.
 _ASKED_S: Final = 5.0
 
 

@@ -56,6 +56,7 @@ _TELL: Final = (
     'trap "exit 0" TERM; f=/seen/$POD_UID.$NAME.$$.$(cat /proc/uptime | tr -c "0-9" "_"); '
     '{ for d in /dev/fake-card*; do stat -c "device %n %t:%T" $d; done; '
     'for v in $(env); do echo "env $v"; done; '
+    'for v in $(cat /run/fracgpu/env); do echo "told $v"; done; '
     'for v in $(cat $CUDA_MPS_PIPE_DIRECTORY/control </dev/null); do echo "mps $v"; done; '
     "} >$f.new 2>&1; mv $f.new $f.seen; "
 )
@@ -68,12 +69,14 @@ class Sight:
 
     Attributes:
         devices: device numbers by path.
+        from_file: the lines of a file that the driver's own CDI spec may mount.
         mps: the card whose MPS daemon's pipes are mounted.
     """
 
     container: str
     devices: Mapping[str, str]
     env: Mapping[str, str]
+    from_file: tuple[str, ...] = ()
     mps: tuple[str, ...] = ()
 
 
@@ -96,6 +99,7 @@ def state_of(pod: Json | None) -> str:
 def read_sight(file: Path) -> Sight:
     """Parse what a container wrote about itself."""
     devices, env = {}, {}
+    from_file: list[str] = []
     mps: list[str] = []
     for line in file.read_text(errors="replace").splitlines():
         kind, _, rest = line.partition(" ")
@@ -105,12 +109,15 @@ def read_sight(file: Path) -> Sight:
         elif kind == "env":
             key, _, value = rest.partition("=")
             env[key] = value
+        elif kind == "told":
+            from_file.append(rest)
         elif kind == "mps":
             mps.append(rest)
     return Sight(
         container=file.name.split(".")[1],
         devices=devices,
         env=env,
+        from_file=tuple(from_file),
         mps=tuple(mps),
     )
 
