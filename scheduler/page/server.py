@@ -183,6 +183,8 @@ class PageServer(HttpServer):
                 )
                 version = batch[-1].version
                 await out.write(b"".join(events))
+                # A client that keeps up never makes a write wait, and gets megabytes at first.
+                await asyncio.sleep(0)
             elif not synced:
                 synced = True
                 await out.write(self._time_event("synced"))
