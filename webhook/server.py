@@ -197,6 +197,7 @@ class AdmissionHandler:
         self._context = context
         self._metrics = metrics
         self._clock = clock
+        self._log = log.bind()  # made anew for each line otherwise
 
     async def mutate(self, request: web.Request) -> web.Response:
         """Answer a pod's review: 200, or 400 if the body is no review, or 413 if it is too long."""
@@ -235,7 +236,7 @@ class AdmissionHandler:
         decision, response = _response_of(review, result)
         took_s = self._clock.monotonic() - began_s
         self._metrics.decided(decision, duration_s=took_s, dialect=result.dialect)
-        _log_decision(review, result, took_s=took_s)
+        self._log_decision(review, result, took_s=took_s)
         return web.Response(body=response, content_type="application/json")
 
     def _of_no_namespace(self, review: Review, began_s: float) -> web.Response:
@@ -249,6 +250,22 @@ class AdmissionHandler:
         self._metrics.decided(Decision.UNKNOWN_NAMESPACE, duration_s=took_s)
         answer = write_refused(review.uid, message=message, code=NOT_FOUND, reason="NotFound")
         return web.Response(body=answer, content_type="application/json")
+
+    def _log_decision(self, review: Review, result: AdmissionResult, *, took_s: float) -> None:
+        """Log who requested what, and the decision with its reason."""
+        event, details = _event_of(review, result)
+        self._log.info(
+            event,
+            uid=shorten(review.uid),
+            operation=review.operation.value,
+            kind=shorten(review.kind),
+            namespace=shorten(review.namespace),
+            name=shorten(review.name, limit=_MOST_NAME),
+            user=shorten(review.user, limit=_MOST_NAME),
+            dry_run=review.dry_run,
+            took_us=round(took_s * 1e6),
+            **details,
+        )
 
     def _judge_pod(self, review: Review, labels: Mapping[str, str]) -> AdmissionResult:
         config = self._context.config()
@@ -309,23 +326,6 @@ def _response_of(review: Review, result: AdmissionResult) -> tuple[Decision, byt
                 review.uid, message=result.message, code=result.code, reason=result.reason
             )
             return Decision.REFUSED, response
-
-
-def _log_decision(review: Review, result: AdmissionResult, *, took_s: float) -> None:
-    """Log who requested what, and the decision with its reason."""
-    event, details = _event_of(review, result)
-    log.info(
-        event,
-        uid=shorten(review.uid),
-        operation=review.operation.value,
-        kind=shorten(review.kind),
-        namespace=shorten(review.namespace),
-        name=shorten(review.name, limit=_MOST_NAME),
-        user=shorten(review.user, limit=_MOST_NAME),
-        dry_run=review.dry_run,
-        took_us=round(took_s * 1e6),
-        **details,
-    )
 
 
 def _event_of(review: Review, result: AdmissionResult) -> tuple[str, Mapping[str, str]]:
