@@ -112,17 +112,15 @@ class RequestGate:
             HTTPRequestTimeout: the body did not arrive in time.
             HTTPRequestEntityTooLarge: the body is longer than the limit.
         """
-        if _has_arrived(request):
-            return await answer(await request.read())
         length = request.content_length
+        if length is not None and length <= _LARGE_BYTES and request.content.is_eof():
+            return await answer(await request.read())  # nearly every body comes with its head
         if length is not None and length > request.client_max_size:
             raise web.HTTPRequestEntityTooLarge(request.client_max_size, length)
-        if length is not None and length <= _LARGE_BYTES:
-            body = await self._read_in_time(request)
-            self._enter(request, Stage.JUDGING)
-            return await answer(body)
         async with AsyncExitStack() as held:
-            body = await self._read_in_time(request, held)
+            self._enter(request, Stage.READING)
+            small = length is not None and length <= _LARGE_BYTES
+            body = await self._read_in_time(request, None if small else held)
             self._enter(request, Stage.JUDGING)
             return await answer(body)
 
@@ -144,7 +142,7 @@ class RequestGate:
         transport = request.transport
         enter = None if transport is None else self._enter_of(transport)
         if enter is not None:
-            enter(Stage.JUDGING if _has_arrived(request) else Stage.READING)
+            enter(Stage.JUDGING)
         try:
             if self._client_names and (
                 transport is None or _client_name(transport) not in self._client_names
@@ -165,12 +163,6 @@ class RequestGate:
     def _enter(self, request: web.Request, stage: Stage) -> None:
         if request.transport is not None:
             self._enter_of(request.transport)(stage)
-
-
-def _has_arrived(request: web.Request) -> bool:
-    """Report whether there is nothing to wait for: nearly every body comes with its head."""
-    length = request.content_length
-    return length is not None and length <= _LARGE_BYTES and request.content.is_eof()
 
 
 def _client_name(transport: asyncio.Transport) -> str:
