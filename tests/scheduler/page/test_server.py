@@ -141,7 +141,7 @@ async def test_others_have_a_turn_between_two_parts_of_a_large_page(
             turn += 1
             await asyncio.sleep(0)
 
-    async with serving(cluster) as page:
+    async with serving(cluster) as page, asyncio.TaskGroup() as group:
         since = cluster.board.pieces.since
 
         def noted(version: int, *, most_bytes: int) -> list[Piece]:
@@ -149,7 +149,7 @@ async def test_others_have_a_turn_between_two_parts_of_a_large_page(
             return since(version, most_bytes=most_bytes)
 
         monkeypatch.setattr(cluster.board.pieces, "since", noted)
-        counting = asyncio.create_task(count_turns())
+        counting = group.create_task(count_turns())
         async with page.events() as events:
             await events.until(synced)
         counting.cancel()
