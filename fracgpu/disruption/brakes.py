@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Final
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.move import CARRIED_OUT, HoldReason, Move, PastMove
+from fracgpu.disruption.move import HoldReason, Move, PastMove
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.errors import counted
 from fracgpu.state.move_object import MovePhase
@@ -220,7 +220,6 @@ def _given_up(
     )
 
 
-_LAST_MOVES: Final = 6  # of which too many may have relieved nothing
 _MOST_ERRORS: Final = 10_000
 
 
@@ -229,7 +228,6 @@ class Breaker(Enum):
 
     ABORTS = "aborts"
     LOST_POD = "lost_pod"
-    INEFFECTIVE = "ineffective"
     BLIND = "blind"
     API_ERRORS = "api_errors"
 
@@ -330,26 +328,6 @@ def _from_moves(
     if lost:
         why = f"{len(lost)} pods were lost" if len(lost) > 1 else "a pod was lost"
         yield OpenBreaker(breaker=Breaker.LOST_POD, why=why, until=lost[-1] + memory)
-    yield from _ineffective(ended, policy=policy, now=now)
-
-
-def _ineffective(
-    ended: Sequence[PastMove], *, policy: RebalancerPolicy, now: datetime
-) -> Iterator[OpenBreaker]:
-    memory = timedelta(seconds=policy.breaker_useless_s)
-    carried_out = sorted(
-        (past_move for past_move in ended if past_move.ending in CARRIED_OUT),
-        key=lambda past_move: past_move.ended_at or past_move.started_at,
-    )
-    useless = _ends(
-        [past_move for past_move in carried_out[-_LAST_MOVES:] if past_move.useless], memory, now
-    )
-    allowed = int(policy.breaker_useless_ratio * _LAST_MOVES)
-    if len(useless) > allowed:
-        why = f"{len(useless)} of the last {_LAST_MOVES} moves relieved nothing"
-        yield OpenBreaker(
-            breaker=Breaker.INEFFECTIVE, why=why, until=useless[-allowed - 1] + memory
-        )
 
 
 def _from_outages(

@@ -52,14 +52,14 @@ def original_value(label: str) -> str:
     return label.removesuffix(RELEASED_SUFFIX)
 
 
-_BASE: Final = 5.0
-_NO_SURGE: Final = 10.0  # the old pod ends before the new one is ready
-_PRIORITY: Final = 5.0
-_PER_10_GIB: Final = 1.0  # reloading takes as long as the memory is large
+_BASE: Final = 1.0
+_NO_SURGE: Final = 2.0  # the old pod ends before the new one is ready
+_PRIORITY: Final = 1.0
+_PER_10_GIB: Final = 0.2  # reloading takes as long as the memory is large
 
 
 def disruption_cost(pod: PodInfo, *, mib: int) -> float:
-    """Return what it costs to move a pod that holds *mib* of a card."""
+    """Return what it costs to move a pod that holds *mib* of a card, in per cent of one card."""
     return (
         _BASE
         + (_NO_SURGE if mode_of(pod) is MoveMode.EVICT else 0.0)

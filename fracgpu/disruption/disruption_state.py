@@ -21,7 +21,18 @@ from fracgpu.disruption.heat import (
     Heat,
     MeasuredPodUse,
 )
-from fracgpu.disruption.move import Move, PastMove
+from fracgpu.disruption.load_history import (
+    FULL_RATIO as FULL_SPAN_RATIO,
+)
+from fracgpu.disruption.load_history import (
+    NO_HISTORY,
+    SPAN_S,
+    LoadHistory,
+    LoadModel,
+    PodLoad,
+    belief,
+)
+from fracgpu.disruption.move import CARRIED_OUT, Move, PastMove
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.k8s.scheduling.cluster import SchedulingCluster
 from fracgpu.k8s.workloads.workload_state import WorkloadState
@@ -32,6 +43,8 @@ from fracgpu.state.snapshot import Snapshot
 
 # Mean share of its time from which on a card has nothing left to give, so that work is being lost.
 FULL_RATIO: Final = 0.98
+_DAY: Final = timedelta(days=1)
+_GROWTHS: Final = 8  # moves from which it is learnt how a pod's use changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +166,15 @@ class PlanIndex:
         self._past: Sequence[PastMove] | None = None
         self._moving: list[PastMove] = []
         self._of_owner: dict[str, list[PastMove]] = {}
+        self._loads: LoadModel | None = None
+        self._loads_of: tuple[object, ...] = ()
+
+    def loads(self, state: "DisruptionState", *, line: float) -> LoadModel:
+        """Return what the loads of cards are expected to be; cards by their place in the index."""
+        of = (state.usage, state.history, state.past, line)
+        if self._loads is None or any(a is not b for a, b in zip(of, self._loads_of, strict=True)):
+            self._loads, self._loads_of = _load_model(state, line=line), of
+        return self._loads
 
     def cool(
         self,
@@ -284,6 +306,7 @@ class DisruptionState:
         strategy: the cluster's default for placing a replacement; a pod may name its own.
         leading_since: when this process became the leader.
         budgets: what is left of them, counted once for a whole plan; None is counted when asked.
+        history: what pods did over the memory window; those without one are taken to be steady.
     """
 
     snapshot: Snapshot
@@ -298,6 +321,7 @@ class DisruptionState:
     scheduler_name: str
     leading_since: datetime
     budgets: Budgets | None = None
+    history: LoadHistory = field(default=NO_HISTORY, repr=False)
     plan_index: PlanIndex = field(default_factory=PlanIndex, compare=False, repr=False)
 
     def pods_of(self, owner_uid: str) -> Sequence[PlacedPod]:
@@ -313,6 +337,15 @@ class DisruptionState:
         needs = (pod.info.need for pod in self.pods.values())
         named = {need.strategy for need in needs if need is not None and need.strategy is not None}
         self.index.learn(self.snapshot, {self.strategy, *named})
+
+    def loads(self, policy: RebalancerPolicy) -> LoadModel:
+        """Return what the loads of cards are expected to be; cards by `number_of`."""
+        return self.plan_index.loads(self, line=policy.hot_ratio)
+
+    def number_of(self, card: CardUuid) -> int | None:
+        """Return the number of a card in the load model; None if the index does not have it."""
+        place = self.index.places(self.snapshot).get(card)
+        return None if place is None else place[0] * self.index.matrix(self.snapshot).width + place[1]
 
     def cool_cards(self) -> CoolCards:
         """Return what is measured of the cool cards, by their place in *index*."""
@@ -349,3 +382,74 @@ def card_level(state: DisruptionState, card: CardUuid) -> float:
     """Return how busy a card was over the window; 0 if it was not measured."""
     reading = state.reading(card)
     return reading.level_ratio if reading else 0.0
+
+
+def _load_model(state: DisruptionState, *, line: float) -> LoadModel:
+    matrix = state.index.matrix(state.snapshot)
+    places = state.index.places(state.snapshot)
+    rest = np.zeros(matrix.size * matrix.width)
+    loads: list[PodLoad] = []
+    for node in state.snapshot.nodes.values():
+        for uuid, info in node.cards.items():
+            reading = state.reading(uuid)
+            if reading is None or uuid not in places:
+                continue
+            number = places[uuid][0] * matrix.width + places[uuid][1]
+            slow = min(reading.level_ratio, reading.slow_level_ratio)
+            rest[number] = max(0.0, slow - sum(use.busy_ratio for use in reading.pods.values()))
+            for uid in info.pods:
+                use = reading.pods.get(uid)
+                if uid in state.pods and (use is not None or uid in state.history.rows):
+                    loads.append(
+                        PodLoad(
+                            uid=uid,
+                            owner_uid=state.pods[uid].owner_uid,
+                            card=number,
+                            busy_ratio=use.busy_ratio if use else 0.0,
+                            full=slow >= FULL_SPAN_RATIO,
+                        )
+                    )
+    for past_move in state.under_way():
+        for card in _destinations(past_move.move, past_move.landed):
+            if card in places:
+                rest[places[card][0] * matrix.width + places[card][1]] += past_move.move.busy_ratio
+    return LoadModel(state.history, loads, rest, line=line)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hindsight:
+    """What the moves of the last day tell of the next one.
+
+    Attributes:
+        belief: how far forecasts are believed, 0..1.
+        growth: by how much more pods used after their moves than before, as a share of a card.
+    """
+
+    belief: float = 1.0
+    growth: float = 0.0
+
+
+def hindsight(state: DisruptionState, *, policy: RebalancerPolicy, now: datetime) -> Hindsight:
+    """Return what moves saved beside what was forecast, and how their pods' use changed."""
+    told: list[tuple[float, float]] = []
+    growth: list[float] = []
+    for past_move in sorted(state.past, key=lambda past_move: past_move.started_at):
+        move, at = past_move.move, past_move.disturbed_at or past_move.started_at
+        landed, source = past_move.landed, state.number_of(move.source)
+        reading = state.reading(landed) if landed else None
+        use = reading.pods.get(past_move.replacement_uid) if reading else None
+        if (
+            past_move.ending not in CARRIED_OUT
+            or move.beneficiary is not None
+            or now - at > _DAY
+            or source is None
+            or use is None
+        ):
+            continue
+        growth.append(use.busy_ratio - move.busy_ratio)
+        spans = int(now.timestamp() // SPAN_S) - int(at.timestamp() // SPAN_S) - 1
+        saved = state.loads(policy).saved_since(past_move.replacement_uid, source, spans=spans)
+        if saved is not None:
+            told.append((move.gain_points / 100, saved))
+    lately = growth[-_GROWTHS:]
+    return Hindsight(belief=belief(told), growth=max(0.0, sum(lately) / (len(lately) + 1)))

@@ -172,12 +172,6 @@ class RebalancerPolicy:
         10, "cycles cut short by the API server, in that time", low=1, high=10000
     )
     breaker_lost_s: float = _tuned(86400, "how long a lost pod counts", low=600, high=604800)
-    breaker_useless_ratio: float = _tuned(
-        0.5, "share of the last six moves that may relieve nothing", low=0, high=1
-    )
-    breaker_useless_s: float = _tuned(
-        86400, "how long a move that relieved nothing counts", low=600, high=604800
-    )
     breaker_blind_s: float = _tuned(
         600,
         "how long the rebalancer may be blind; then it must see as long again",
