@@ -27,6 +27,8 @@ _E = TypeVar("_E", bound=Enum)
 
 _MOST_SHOWN: Final = 60
 _MOST_FREEZES: Final = 20
+# Keys of older versions that have no successor: they are named in a warning, and set nothing.
+RETIRED: Final = frozenset({"breakerUselessRatio", "breakerUselessS"})
 _FREEZE_KEYS: Final = ("schedule", "duration", "timeZone")
 
 
@@ -34,7 +36,7 @@ def parse_policy(text: str) -> RebalancerPolicy:
     """Parse a policy.
 
     ``aggressiveness`` sets every value that is left out; without it they keep their defaults (of
-    mode, ``dryRun``).
+    mode, ``dryRun``). A key that only older versions had sets nothing, and is no mistake.
 
     Raises:
         ValueError: the message lists every mistake: unknown keys, wrong types, values out of
@@ -42,8 +44,8 @@ def parse_policy(text: str) -> RebalancerPolicy:
     """
     found = strict_mapping(text)
     by_key = {camel(tunable.name): tunable for tunable in tunables()}
-    mistakes = unknown_keys(found, (*by_key, *_READERS))
-    values: dict[str, Any] = {}
+    mistakes = unknown_keys(found, (*by_key, *_READERS, *RETIRED))
+    values: dict[str, Any] = {"ignored": tuple(sorted(found.keys() & RETIRED))}
     for key, value in found.items():
         try:
             if key in _READERS:
@@ -88,8 +90,10 @@ def schema() -> dict[str, Any]:
         }
         for tunable in tunables()
     }
+    sets_nothing = {"description": "sets nothing any more", "deprecated": True}
     others = {key: dict(accepted) for key, (_, _, accepted) in _READERS.items()}
-    return {"type": "object", "additionalProperties": False, "properties": {**others, **numbers}}
+    properties = {**others, **numbers, **dict.fromkeys(sorted(RETIRED), sets_nothing)}
+    return {"type": "object", "additionalProperties": False, "properties": properties}
 
 
 def reference() -> str:

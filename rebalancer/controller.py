@@ -36,6 +36,7 @@ from rebalancer.moves.janitor import Janitor
 from rebalancer.moves.record import MoveRecord, new_record, spec_of
 from rebalancer.moves.steps import StepContext
 from rebalancer.moves.store import MoveStore, MovesUnreadable
+from rebalancer.usage.load_recorder import LoadRecorder
 from rebalancer.usage.measured import Measured
 
 log = structlog.get_logger()
@@ -85,6 +86,7 @@ class ControllerParts:
     metrics: CycleMetrics
     clock: Clock
     scheduler_name: str
+    loads: LoadRecorder = field(default_factory=LoadRecorder)
     trial: PolicyTrial = field(default_factory=PolicyTrial)
     audit: AuditLog = field(default_factory=AuditLog)
 
@@ -99,6 +101,7 @@ class Controller:
         self._trouble = "no cycle yet"
         self._kind = ""
         self._config_problem = ""
+        self._ignored: tuple[str, ...] = ()
         self._outages = NO_OUTAGES
         self._breakers: tuple[OpenBreaker, ...] = ()
 
@@ -141,6 +144,8 @@ class Controller:
         cards = parts.cache.cards()
         with parts.metrics.queries(parts.clock):
             measured = await parts.usage.observe(cards, policy)
+            if measured.at_s is not None:
+                await parts.loads.observe(policy, at_s=measured.at_s)
         await self._advance_heat(cards, measured, policy, now=now)
         state = parts.cache.disruption_state(
             usage=measured.usage,
@@ -151,6 +156,7 @@ class Controller:
             leading_since=self._leading_since or now,
             now=now,
         )
+        state = replace(state, history=parts.loads.history(state.past))
 
         context = StepContext(state=state, nodes=parts.cache.nodes, policy=policy, now=now)
         for record in parts.store.records:
@@ -308,6 +314,10 @@ class Controller:
             self._config_problem = config.problem
             if config.problem:
                 await self._parts.reporter.config_refused(config.problem)
+        if config.value.ignored != self._ignored:
+            self._ignored = config.value.ignored
+            if self._ignored:
+                log.warning("config_keys_ignored", keys=list(self._ignored), why="they set nothing")
 
     def _set_trouble(self, trouble: str, *, detail: str) -> None:
         """Store *trouble* for ``/readyz``, and log when it begins and ends."""

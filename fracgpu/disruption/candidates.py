@@ -53,9 +53,9 @@ def original_value(label: str) -> str:
 
 
 _BASE: Final = 1.0
-_NO_SURGE: Final = 2.0  # the old pod ends before the new one is ready
-_PRIORITY: Final = 1.0
-_PER_10_GIB: Final = 0.2  # reloading takes as long as the memory is large
+_NO_SURGE: Final = 0.5  # the old pod ends before the new one is ready
+_PRIORITY: Final = 0.5
+_PER_10_GIB: Final = 0.1  # reloading takes as long as the memory is large
 
 
 def disruption_cost(pod: PodInfo, *, mib: int) -> float:
@@ -83,14 +83,16 @@ def why_not_evictable(
     state: DisruptionState, candidate: PlacedPod, *, policy: RebalancerPolicy, now: datetime
 ) -> HoldReason | None:
     """Return the first reason that forbids moving a pod, or None if it may be moved."""
+    budgets = budgets_of(state, policy=policy, now=now)
+    min_age = timedelta(seconds=0 if budgets.may_undo(candidate.uid) else policy.min_pod_age_s)
     rules = (
-        *_state_rules(candidate.info, policy=policy, now=now),
+        *_state_rules(candidate.info, min_age, now=now),
         *_protection_rules(candidate.info),
         *_placement_rules(state, candidate),
         *_owner_rules(state, candidate),
     )
     refusal = next((reason for broken, reason in rules if broken), None)
-    return refusal or budgets_of(state, policy=policy, now=now).of_pod(
+    return refusal or budgets.of_pod(
         candidate.uid, owner_uid=candidate.owner_uid, namespace=candidate.info.record.namespace
     )
 
@@ -98,12 +100,12 @@ def why_not_evictable(
 _Rules = tuple[tuple[bool, HoldReason], ...]
 
 
-def _state_rules(pod: PodInfo, *, policy: RebalancerPolicy, now: datetime) -> _Rules:
+def _state_rules(pod: PodInfo, min_age: timedelta, *, now: datetime) -> _Rules:
     age = now - pod.started_at if pod.started_at else timedelta(0)
     return (
         (pod.record.terminating, HoldReason.TERMINATING),
         (pod.phase != "Running" or not pod.ready, HoldReason.NOT_READY),
-        (age < timedelta(seconds=policy.min_pod_age_s), HoldReason.TOO_YOUNG),
+        (age < min_age, HoldReason.TOO_YOUNG),
         (pod.priority >= SYSTEM_PRIORITY, HoldReason.SYSTEM_CRITICAL),
     )
 

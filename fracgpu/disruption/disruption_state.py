@@ -3,7 +3,7 @@
 Which cards could bear one more pod, and what past moves forbid, is counted once for a plan.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from math import ceil
@@ -220,7 +220,7 @@ class PlanIndex:
         return frozenset(
             past_move.move.source
             for past_move in self._of_owner.get(owner_uid, ())
-            if counts(past_move, policy.mode) and now - past_move.started_at < span
+            if counts(past_move) and now - past_move.started_at < span
         )
 
     def _read(self, past: Sequence[PastMove]) -> None:
@@ -231,15 +231,6 @@ class PlanIndex:
         self._of_owner = {}
         for past_move in past:
             self._of_owner.setdefault(past_move.move.owner_uid, []).append(past_move)
-
-
-def load_coming(card: CardUuid, under_way: Sequence[PastMove]) -> float:
-    """Return the load that is on its way to a card, as a share of its time."""
-    return sum(
-        past_move.move.busy_ratio
-        for past_move in under_way
-        if card in _destinations(past_move.move, past_move.landed)
-    )
 
 
 def _destinations(move: Move, landed: CardUuid | None) -> tuple[CardUuid, ...]:
@@ -345,7 +336,9 @@ class DisruptionState:
     def number_of(self, card: CardUuid) -> int | None:
         """Return the number of a card in the load model; None if the index does not have it."""
         place = self.index.places(self.snapshot).get(card)
-        return None if place is None else place[0] * self.index.matrix(self.snapshot).width + place[1]
+        return (
+            None if place is None else place[0] * self.index.matrix(self.snapshot).width + place[1]
+        )
 
     def cool_cards(self) -> CoolCards:
         """Return what is measured of the cool cards, by their place in *index*."""
@@ -386,34 +379,42 @@ def card_level(state: DisruptionState, card: CardUuid) -> float:
 
 def _load_model(state: DisruptionState, *, line: float) -> LoadModel:
     matrix = state.index.matrix(state.snapshot)
-    places = state.index.places(state.snapshot)
     rest = np.zeros(matrix.size * matrix.width)
     loads: list[PodLoad] = []
-    for node in state.snapshot.nodes.values():
-        for uuid, info in node.cards.items():
-            reading = state.reading(uuid)
-            if reading is None or uuid not in places:
-                continue
-            number = places[uuid][0] * matrix.width + places[uuid][1]
-            slow = min(reading.level_ratio, reading.slow_level_ratio)
-            rest[number] = max(0.0, slow - sum(use.busy_ratio for use in reading.pods.values()))
-            for uid in info.pods:
-                use = reading.pods.get(uid)
-                if uid in state.pods and (use is not None or uid in state.history.rows):
-                    loads.append(
-                        PodLoad(
-                            uid=uid,
-                            owner_uid=state.pods[uid].owner_uid,
-                            card=number,
-                            busy_ratio=use.busy_ratio if use else 0.0,
-                            full=slow >= FULL_SPAN_RATIO,
-                        )
-                    )
+    for uuid, (row, column) in state.index.places(state.snapshot).items():
+        info, reading = state.snapshot.card(uuid), state.reading(uuid)
+        if info is not None and reading is not None:
+            number = row * matrix.width + column
+            of_pods = sum(use.busy_ratio for use in reading.pods.values())
+            rest[number] = max(0.0, _lasting(reading) - of_pods)
+            loads += _loads_on(state, info.pods, reading, number)
     for past_move in state.under_way():
         for card in _destinations(past_move.move, past_move.landed):
-            if card in places:
-                rest[places[card][0] * matrix.width + places[card][1]] += past_move.move.busy_ratio
+            at = state.number_of(card)
+            if at is not None:
+                rest[at] += past_move.move.busy_ratio
     return LoadModel(state.history, loads, rest, line=line)
+
+
+def _loads_on(
+    state: DisruptionState, uids: Iterable[str], reading: CardReading, number: int
+) -> Iterator[PodLoad]:
+    """Yield the loads of those pods of a card of which something is known."""
+    for uid in uids:
+        use = reading.pods.get(uid)
+        if uid in state.pods and (use is not None or uid in state.history.rows):
+            yield PodLoad(
+                uid=uid,
+                owner_uid=state.pods[uid].owner_uid,
+                card=number,
+                busy_ratio=use.busy_ratio if use else 0.0,
+                full=_lasting(reading) >= FULL_SPAN_RATIO,
+            )
+
+
+def _lasting(reading: CardReading) -> float:
+    """Return how busy a card is over both windows: a pod that left stays in the long one."""
+    return min(reading.level_ratio, reading.slow_level_ratio)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,6 +60,7 @@ class RebalancerPolicy:
         aggressiveness: the level, 1 to 5, that the values were derived from.
         change_freezes: times in which no move is begun.
         reset_breakers_at: what happened before this time opens no circuit breaker.
+        ignored: keys of the ConfigMap that older versions had, and that set nothing any more.
     """
 
     mode: Mode = Mode.DRY_RUN
@@ -68,6 +69,7 @@ class RebalancerPolicy:
     change_freezes: tuple[ChangeFreeze, ...] = ()
     reset_breakers_at: datetime | None = None
     make_room: MakeRoom = MakeRoom.OFF
+    ignored: tuple[str, ...] = ()
 
     tick_s: float = _tuned(15, "pause between two cycles", low=1, high=300)
     startup_grace_s: float = _tuned(

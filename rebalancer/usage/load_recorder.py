@@ -34,19 +34,33 @@ class LoadRecorder:
         self._prometheus = prometheus
         self._spans: dict[int, _Span] = {}
 
+    async def read_all(self, policy: RebalancerPolicy, *, at_s: float) -> None:
+        """Ask for all spans at once, for one look."""
+        for _ in range(-(-round(policy.memory_window_s / SPAN_S) // _AT_ONCE)):
+            await self.observe(policy, at_s=at_s)
+
     async def observe(self, policy: RebalancerPolicy, *, at_s: float) -> None:
         """Ask for the spans that are missing; one that cannot be read is asked for again."""
         if self._prometheus is None:
             return
-        newest = int(at_s // SPAN_S)
-        wanted = range(newest, newest - round(policy.memory_window_s / SPAN_S), -1)
-        self._spans = {number: span for number, span in self._spans.items() if number in wanted}
+        wanted = self._wanted(int(at_s // SPAN_S), policy)
         missing = [number for number in wanted if number not in self._spans]
         for number in missing[:_AT_ONCE]:
             try:
                 self._spans[number] = await _read(self._prometheus, number * SPAN_S)
             except QueryFailed:
                 return  # the cycle's own queries say so
+
+    def keep(self, number: int, span: _Span, policy: RebalancerPolicy) -> None:
+        """Remember a span that is known already."""
+        self._wanted(number, policy)
+        self._spans[number] = span
+
+    def _wanted(self, newest: int, policy: RebalancerPolicy) -> range:
+        """Return the spans of the memory window, the newest first; forget all others."""
+        wanted = range(newest, newest - round(policy.memory_window_s / SPAN_S), -1)
+        self._spans = {number: span for number, span in self._spans.items() if number in wanted}
+        return wanted
 
     def history(self, past: Sequence[PastMove]) -> LoadHistory:
         """Return what is remembered; a replacement has the history of the pods before it."""

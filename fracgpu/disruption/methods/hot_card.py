@@ -42,11 +42,14 @@ from fracgpu.state.move_object import MoveMode
 
 NAME: Final = "hot-card"
 
-_SINGLE_REPLICA_COST: Final = 2.0  # in points, where nothing runs until the new pod is ready
+_SINGLE_REPLICA_COST: Final = 0.5  # in points, where nothing runs until the new pod is ready
 
 _OVERUSE_SLACK: Final = 0.05  # share of a card by which a pod may exceed what it was granted
 
 _WORTH_OF_OVERUSE: Final = 0.5  # share of the best gain that the pod above its share must bring
+
+_RELIEF: Final = 2.0  # points for a whole card's load taken off, up to what makes the card calm
+_OVERSHOOT: Final = 0.25  # of the load taken off beyond that
 
 _MOST_COMPARED: Final = 256  # targets, those with the lowest expected load
 
@@ -167,6 +170,10 @@ def _card_refusal(
     if why is not None:
         return HeldBack(subject=card, reason=HoldReason[why.name])
     budgets = budgets_of(state, policy=policy, now=now)
+    shown = budgets.shown(card)
+    if shown is not None:
+        detail = f"at {shown.started_at:%H:%M}: {shown.move.pod}"
+        return HeldBack(subject=card, reason=HoldReason.SHOWN, detail=detail)
     reason = budgets.of_source(card, node=state.node_of(card))
     return HeldBack(subject=card, reason=reason) if reason else None
 
@@ -237,7 +244,9 @@ def best_move(
     assert target is not None, "there is a coolest card"
     points = 100 * saved * known.belief
     cost = _cost(state, card, candidate)
-    gain = points - cost
+    excess = reading.level_ratio - policy.clear_ratio
+    relief = min(use.busy_ratio, excess) - _OVERSHOOT * max(0.0, use.busy_ratio - excess)
+    gain = points + _RELIEF * known.belief * relief - cost
     best = _move(state, card, candidate, use, (target.node, target.card), gain=gain)
     if best.gain_points <= 0:
         return HeldBack(
@@ -267,7 +276,7 @@ def _best_saving(
     numbers = targets.rows * width + targets.columns
     saved = loads.saved(candidate.uid, numbers, grows=growth)
     ranked = saved - _TIE * expected
-    best = ranked >= ranked.max() - 1e-9  # noqa: PLR2004 - rounding
+    best = ranked >= ranked.max() - 1e-9
     return float(saved[best].max()), targets.only(best)
 
 
@@ -323,7 +332,9 @@ def _closed(
         if node in state.snapshot.nodes
         for card in state.snapshot.nodes[node].cards
     }
-    left = state.plan_index.left(candidate.owner_uid, state.past, policy=policy, now=now)
+    left: frozenset[CardUuid] = frozenset()
+    if not budgets.may_undo(candidate.uid):
+        left = state.plan_index.left(candidate.owner_uid, state.past, policy=policy, now=now)
     sources = {past_move.move.source for past_move in state.under_way()}
     return frozenset({source, *left, *sources, *busy, *budgets.closed_targets()})
 
@@ -332,7 +343,7 @@ def _most_mib(need: PodNeed) -> int:
     return sum(container.mib for container in need.containers)
 
 
-def _move(  # noqa: PLR0913 - the facts about one pair of pod and card
+def _move(
     state: DisruptionState,
     card: CardUuid,
     candidate: PlacedPod,

@@ -95,7 +95,6 @@ RISING = (
     "max_per_pod_per_hour",
     "max_cordoned_ratio",
     "breaker_aborts",
-    "breaker_useless_ratio",
 )
 
 
