@@ -134,7 +134,10 @@ def replay_json(
         "frames": frames,
         "policies": {
             name: {
-                **{key: round(value, 4) for key, value in asdict(world.figures).items()},
+                **{
+                    key: value if key == "held" else round(value, 4)
+                    for key, value in asdict(world.figures).items()
+                },
                 "list": [
                     {
                         "at": move.at.isoformat(),

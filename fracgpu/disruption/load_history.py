@@ -42,7 +42,7 @@ _VARIES: Final = 4e-4  # variance above the noise of measuring
 _LOST_RATIO: Final = 0.95  # mean share of its time above which a card gives less than is asked for
 _HOT_WEIGHT: Final = 0.2  # of load above the hot line, which is not lost
 _TOLD: Final = 3  # spans after a move, from which on it is known what it saved
-_BELIEVED: Final = 0.1  # what moves that were not made are taken to have saved, as forecast
+_BELIEVED: Final = 0.03  # what moves that were not made are taken to have saved, as forecast
 _TINY: Final = 1e-9
 
 

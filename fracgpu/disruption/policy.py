@@ -138,7 +138,7 @@ class RebalancerPolicy:
     max_in_flight: int = _tuned(1, "moves at once", low=1, high=20)
     max_in_flight_per_node: int = _tuned(1, "moves at once off, or onto, one node", low=1, high=20)
     max_per_hour: int = _tuned(12, "moves in any hour", low=1, high=1000)
-    max_per_day: int = _tuned(40, "moves in any day", low=1, high=10000)
+    max_per_day: int = _tuned(80, "moves in any day", low=1, high=10000)
     max_per_namespace_per_hour: int = _tuned(
         2, "moves of one namespace in any hour", low=1, high=1000
     )

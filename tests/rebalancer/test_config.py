@@ -41,6 +41,7 @@ def test_every_default_can_be_written_down() -> None:
         "aggressiveness",
         "change_freezes",
         "reset_breakers_at",
+        "ignored",
     }
     assert {tunable.name for tunable in tunables()} == {
         field.name for field in fields(RebalancerPolicy)
@@ -181,6 +182,14 @@ def test_the_reference_lists_every_key_with_default_and_range() -> None:
     assert "| `tickS` | pause between two cycles | 15 s | 1\u2013300 |" in table
     assert " | 256 MiB | 0\u201365536 |" in table
     assert all(f"| `{camel(tunable.name)}` |" in table for tunable in tunables())
+
+
+def test_keys_of_older_versions_set_nothing_and_reset_nothing() -> None:
+    old = parse_policy("mode: active\nbreakerUselessS: 1200\nbreakerUselessRatio: 0.9\n")
+
+    assert old == replace(
+        RebalancerPolicy(), mode=Mode.ACTIVE, ignored=("breakerUselessRatio", "breakerUselessS")
+    )
 
 
 def test_the_documentation_holds_the_reference_as_it_is() -> None:

@@ -137,7 +137,7 @@ def test_what_a_move_saved_is_read_from_what_the_pods_did_since() -> None:
 def test_the_belief_in_forecasts_is_what_was_saved_of_what_was_forecast() -> None:
     assert belief([]) == 1
     assert belief([(0.2, 0.2), (0.1, 0.15)]) == 1  # one that saved more makes up for nothing
-    assert belief([(0.4, 0.0)]) == pytest.approx(0.1 / 0.5)
+    assert belief([(0.4, 0.0)]) == pytest.approx(0.03 / 0.43)
     assert belief([(0.1, -0.5)]) == 0
 
 

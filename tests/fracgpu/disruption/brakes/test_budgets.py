@@ -114,10 +114,10 @@ def test_a_move_that_helped_nobody_is_undone_once_and_then_its_owner_rests() -> 
     assert why("second", replace(failed, useless=False)) is HoldReason.OWNER_COOLDOWN
 
 
-def test_a_backlog_is_cleared_fast_and_no_day_has_more_than_two_moves_an_hour() -> None:
-    spread = [a_past_move(minutes_ago=61 + 30 * m) for m in range(ACTIVE.max_per_day)]
+def test_a_backlog_is_cleared_fast_and_no_day_has_more_than_four_moves_an_hour() -> None:
+    spread = [a_past_move(minutes_ago=61 + 15 * m) for m in range(ACTIVE.max_per_day)]
 
-    assert ACTIVE.max_per_day <= 2 * 24
+    assert ACTIVE.max_per_day <= 4 * 24
     assert budgets(*spread).of_cluster() is HoldReason.DAILY_BUDGET
     assert budgets(*spread[1:]).of_cluster() is None
     assert budgets(*spread, now=NOON + timedelta(hours=4)).of_cluster() is None
