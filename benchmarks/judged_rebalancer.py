@@ -38,8 +38,7 @@ from fracgpu.state.ledger import Ledger
 from fracgpu.state.move_object import MoveMode, MovePhase
 from fracgpu.state.pod_info import pod_info_of
 from fracgpu.units import Mib
-from rebalancer.usage.load_recorder import LoadRecorder
-from rebalancer.usage.measured import MeasuredUsage
+from rebalancer.usage.measured import LoadRecorder, MeasuredUsage
 from rebalancer.usage.prometheus import Sample
 
 _TICK_S: Final = 57.0  # the judge's step: one scrape and one cycle

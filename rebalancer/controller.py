@@ -36,8 +36,7 @@ from rebalancer.moves.janitor import Janitor
 from rebalancer.moves.record import MoveRecord, new_record, spec_of
 from rebalancer.moves.steps import StepContext
 from rebalancer.moves.store import MoveStore, MovesUnreadable
-from rebalancer.usage.load_recorder import LoadRecorder
-from rebalancer.usage.measured import Measured
+from rebalancer.usage.measured import LoadRecorder, Measured
 
 log = structlog.get_logger()
 

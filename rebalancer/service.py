@@ -33,8 +33,7 @@ from rebalancer.moves.side_effects import Evictor, SideEffects
 from rebalancer.moves.store import MoveStore
 from rebalancer.settings import RebalancerSettings
 from rebalancer.usage.credentials import CredentialFiles
-from rebalancer.usage.load_recorder import LoadRecorder
-from rebalancer.usage.measured import MeasuredUsage
+from rebalancer.usage.measured import LoadRecorder, MeasuredUsage
 from rebalancer.usage.prometheus import Prometheus
 
 

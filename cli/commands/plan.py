@@ -42,8 +42,7 @@ from fracgpu.disruption.move import PastMove
 from kube.client import KubeClient
 from process import logs
 from rebalancer.moves.store import MoveStore, MovesUnreadable
-from rebalancer.usage.load_recorder import LoadRecorder
-from rebalancer.usage.measured import Querier
+from rebalancer.usage.measured import LoadRecorder, Querier
 from rebalancer.usage.past import look_back, server_time
 from rebalancer.usage.prometheus import QueryFailed
 

@@ -8,7 +8,6 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -134,10 +133,8 @@ def replay_json(
         "frames": frames,
         "policies": {
             name: {
-                **{
-                    key: value if key == "held" else round(value, 4)
-                    for key, value in asdict(world.figures).items()
-                },
+                **{key: round(value, 4) for key, value in world.figures.numbers().items()},
+                "held": dict(world.figures.held),
                 "list": [
                     {
                         "at": move.at.isoformat(),

@@ -33,7 +33,7 @@ from fracgpu.state.ledger import Ledger
 from fracgpu.state.move_object import MoveMode
 from fracgpu.state.pod_info import pod_info_of
 from fracgpu.units import Mib
-from rebalancer.usage.load_recorder import LoadRecorder
+from rebalancer.usage.measured import LoadRecorder
 from simulator.usage_replay.pods import ReplayedPod, pod_body
 from simulator.usage_replay.recording import Frame, Piece, RecordedCard
 from simulator.usage_replay.windows import SampleWindow, readings, samples_of
@@ -65,6 +65,10 @@ class ReplayFigures:
     full_h: float = 0.0
     lost_h: float = 0.0
     held: Counter[str] = field(default_factory=Counter)
+
+    def numbers(self) -> dict[str, float]:
+        """Return all figures that are one number, by name."""
+        return {name: value for name, value in vars(self).items() if name != "held"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +241,10 @@ class ReplayedWorld:
         number = int(now.timestamp() // SPAN_S) + 1  # a span is named after its end
         if number != self._span:
             means = {
-                uid: (fmean(used for used, _ in seen), 2 * sum(it for _, it in seen) > len(seen))
+                uid: (
+                    fmean(used for used, _ in seen),
+                    2 * sum(full for _, full in seen) > len(seen),
+                )
                 for uid, seen in self._in_span.items()
             }
             self._loads.keep(self._span, means, self._policy)

@@ -8,7 +8,7 @@ import pytest
 from fracgpu.disruption.load_history import SPAN_S
 from fracgpu.disruption.policy import RebalancerPolicy
 from rebalancer.usage import promql
-from rebalancer.usage.load_recorder import LoadRecorder
+from rebalancer.usage.measured import LoadRecorder
 from rebalancer.usage.prometheus import QueryError, QueryFailed, Sample
 from tests.support.rebalancing import a_past_move
 
