@@ -173,7 +173,8 @@ class LoadModel:
         load = self._demand[pod]
         before, target = self._was[source], self._was[cards]
         relief = (self._bad(before) - self._bad(before - load)).mean()
-        return relief - (self._bad(target + load + grows) - self._bad(target)).mean(-1)
+        found: Floats = relief - (self._bad(target + load + grows) - self._bad(target)).mean(-1)
+        return found
 
     def _saved_by_chance(
         self, pod: int, source: np.int64, cards: NDArray[np.int64], grows: float
@@ -191,7 +192,8 @@ class LoadModel:
         with_it = self._bad_by_chance(
             self._expected[cards] + mean + grows, self._varies[cards] + variance + beside[cards]
         )
-        return before[-1] - without - (with_it - before[:-1])
+        found: Floats = before[-1] - without - (with_it - before[:-1])
+        return found
 
     def _saved_now(
         self, pod: int, source: np.int64, cards: NDArray[np.int64], grows: float
@@ -223,7 +225,7 @@ class LoadModel:
         load = self._demand[pods]
         missed = float(((load[:, _HOUR:] - load[:, :-_HOUR]) ** 2).mean(1).sum())
         varies = 2 * float(self._variance[pods].sum()) + _TINY
-        return float(np.clip(1 - missed / varies, 0, 1)) * compared / (compared + _HOUR)
+        return float(float(np.clip(1 - missed / varies, 0, 1)) * compared / (compared + _HOUR))
 
     def _common_rhythm(self) -> float:
         """Return how far, 0..1, pods of different owners that varied together still do."""
