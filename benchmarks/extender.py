@@ -91,9 +91,12 @@ async def _placed(
     # Of the listed pods every second one is of a kind that runs already.
     numbers = range(int(pod_of is unseen_pending_pod), 2 * _CALLS, 2)
     first = {"cold": _CALLS, "watched": 2 * _CALLS}.get(label, 0)
+    before_s = live.cpu_s
     async with Caller(live.port, live.trust) as caller:
         for number in numbers:
             await _place(caller, pod_of(number + 2 * first), nodes, took)
+    cpu_ms = 1000 * (live.cpu_s - before_s) / _CALLS
+    yield _figure(f"cpu_{label}_{nodes}_nodes", cpu_ms, "ms", "of filter, prioritize and bind")
     for verb, times_ms in took.items():
         for share in (50, 99, 100):
             yield _figure(

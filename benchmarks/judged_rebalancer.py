@@ -21,11 +21,10 @@ from benchmarks.fixtures.judged_prometheus import (
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, NodeCards
 from fracgpu.disruption.brakes import NO_OUTAGES, effective_mode, open_breakers
-from fracgpu.disruption.cordons import cards_to_cordon
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardHeat, CardUsage, blindness
 from fracgpu.disruption.move import Ending, Move, PastMove
-from fracgpu.disruption.planner import advance_all, plan_moves, validate_move
+from fracgpu.disruption.planner import advance_all, cards_to_cordon, plan_moves, validate_move
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.disruption.verification import verify
 from fracgpu.k8s.pod import decode_pod
@@ -57,9 +56,7 @@ _T = TypeVar("_T")
 POLICY: Final = RebalancerPolicy(
     mode=Mode.ACTIVE,
     tick_s=_TICK_S,
-    scrape_interval_s=_TICK_S,
     step_s=_TICK_S,
-    stale_after_s=3 * _TICK_S,
 )
 
 

@@ -26,8 +26,8 @@ from typing import Any, Final
 
 from benchmarks.figure import Figure
 from benchmarks.fixtures.live_extender import SECRET, extender_process
+from benchmarks.fixtures.live_process import cpu_s
 from benchmarks.fixtures.objects import a_node, a_pending_pod
-from benchmarks.resources.shipped_roles import cpu_s
 from fracgpu import names
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.access import connect_to

@@ -27,8 +27,8 @@ from typing import Any, Final
 from benchmarks.figure import Figure
 from benchmarks.fixtures.http_caller import Caller, request_bytes
 from benchmarks.fixtures.live_extender import SECRET, LiveExtender, extender_process
+from benchmarks.fixtures.live_process import fetch
 from benchmarks.fixtures.objects import a_node, a_pending_pod, a_pod, node_name
-from benchmarks.resources.shipped_roles import cpu_s
 from fracgpu import names
 from fracgpu.doctor.scheduling import EXTENDER_LEASE
 from kube.access import connect_to
@@ -63,13 +63,11 @@ class Sample:
         pause_s: the longest time that its event loop stood still in the last minute or two, as it
             says itself.
         answer_s: the longest time that it took to answer a probe since the last sample.
-        cpu_s: CPU time since it was started.
     """
 
     rss_mib: float
     pause_s: float
     answer_s: float
-    cpu_s: float
 
 
 @dataclass(slots=True)
@@ -122,7 +120,6 @@ class _Rig:
             rss_mib=leader.rss_mib,
             pause_s=await leader.longest_pause_s(),
             answer_s=max(answers, default=0.0),
-            cpu_s=cpu_s(leader.process.pid),
         )
 
     async def probe(self) -> None:
@@ -130,7 +127,7 @@ class _Rig:
         while True:
             began = time.perf_counter()
             with suppress(OSError):  # between two leaders
-                await asyncio.to_thread(self.leader().get, "livez")
+                await asyncio.to_thread(fetch, self.leader().telemetry_port, "livez")
                 self.answers_s.append(time.perf_counter() - began)
             await asyncio.sleep(_POLL_S)
 

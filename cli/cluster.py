@@ -26,7 +26,7 @@ from fracgpu.state.node_info import ObservedNode, observe_node
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.reservation import MoveClaims, read_claims
 from fracgpu.state.snapshot import Snapshot
-from kube.access import connect
+from kube.access import connect, own_namespace
 from kube.client import KubeClient
 from kube.errors import (
     AccessError,
@@ -89,15 +89,9 @@ async def _claims(client: KubeClient) -> tuple[MoveClaims, ...] | None:
         return None
 
 
-def snapshot_of(
-    pods: Iterable[PodInfo],
-    nodes: Iterable[NodeCards],
-    *,
-    moves: Iterable[MoveClaims] = (),
-    now: datetime,
-) -> Snapshot:
+def snapshot_of(pods: Iterable[PodInfo], nodes: Iterable[NodeCards], *, now: datetime) -> Snapshot:
     """Return which pod holds what, folded by the same ledger as in the scheduler."""
-    return _ledger_of(pods, nodes, moves).snapshot(now=now)
+    return _ledger_of(pods, nodes, ()).snapshot(now=now)
 
 
 def _ledger_of(
@@ -244,6 +238,13 @@ def with_cluster(
         return unanswered
     except KeyboardInterrupt:
         return interrupted
+
+
+async def namespace_of(options: argparse.Namespace) -> str:
+    """Return the namespace of the flag, else that of the kubeconfig's context."""
+    if options.namespace is not None:
+        return str(options.namespace)
+    return await asyncio.to_thread(own_namespace, options.kubeconfig, context=options.context)
 
 
 def trouble(error: KubeError) -> str:

@@ -1,6 +1,6 @@
 """What the extender would choose for a pod, decided by its own core from the listed cluster."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -24,12 +24,8 @@ _MIX_NOTE: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterStrategy:
-    """The cluster's strategy; *note* says why it may be another one."""
-
-    strategy: Strategy = DEFAULT_STRATEGY
-    note: str = ""
+DEFAULT_CONFIG_MAP: Final = f"{names.SYSTEM_NAMESPACE}/{names.CONFIG_MAP}"
+"""The ``namespace/name`` of the ConfigMap that the extender reads by default."""
 
 
 class _StoppedClock(SystemClock):
@@ -42,20 +38,26 @@ class _StoppedClock(SystemClock):
         return self._now
 
 
-async def read_strategy(client: KubeClient, *, namespace: str, config_map: str) -> ClusterStrategy:
-    """Return the strategy from the ConfigMap that the extender reads, or its default."""
+async def read_strategy(
+    client: KubeClient, *, namespace: str, config_map: str
+) -> tuple[Strategy, tuple[str, ...]]:
+    """Return the strategy from the ConfigMap that the extender reads, or its default.
+
+    A note beside it says where the extender may have another one.
+    """
     where = f"{placement_config.KEY!r} of ConfigMap {namespace}/{config_map}"
     try:
         body = await client.get(CONFIGMAPS, config_map, namespace=namespace)
         text = (decode_object(body).get("data") or {}).get(placement_config.KEY)
-        return ClusterStrategy(strategy=placement_config.parse_strategy(text or ""))
+        return placement_config.parse_strategy(text or ""), ()
     except NotFound:
-        return ClusterStrategy()
+        return DEFAULT_STRATEGY, ()
     except (KubeError, ValueError) as error:
-        return ClusterStrategy(
-            note=f"{where} cannot be read ({error}), so {DEFAULT_STRATEGY.value} was "
+        note = (
+            f"{where} cannot be read ({error}), so {DEFAULT_STRATEGY.value} was "
             "assumed; the extender goes on with the last good value that it has seen"
         )
+        return DEFAULT_STRATEGY, (note,)
 
 
 def with_choice(
@@ -102,8 +104,3 @@ def _core(state: ClusterState, observed: ObservedCluster) -> SchedulerCore:
             core.bound_pods.put(pod)
     core.least_waste.learn_now(ahead=False)
     return core
-
-
-def default_config_map() -> str:
-    """Return the ``namespace/name`` of the ConfigMap that the extender reads by default."""
-    return f"{names.SYSTEM_NAMESPACE}/{names.CONFIG_MAP}"

@@ -3,9 +3,12 @@
 import argparse
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from datetime import datetime
 from enum import Enum
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import yaml
 
@@ -16,6 +19,9 @@ _DURATION: Final = re.compile(r"([0-9]{1,6})(ms|s|m|h)?")
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _NO_LIMIT_S: Final = 24 * 3600.0
 _DEFAULT_TIMEOUT: Final = "30s"
+
+
+_Number = TypeVar("_Number", int, float)
 
 
 class Parser(argparse.ArgumentParser):
@@ -137,14 +143,44 @@ def add_system_namespace_flag(parser: argparse.ArgumentParser, *older: str) -> N
 def encode(body: object, output: Output, *, stream: bool = False) -> str:
     """Return *body* as JSON or YAML; in a *stream*, one line or one document for each call."""
     if output is Output.YAML:
-        text: str = yaml.safe_dump(_plain(body), sort_keys=False, allow_unicode=False)
+        text: str = yaml.safe_dump(as_json(body), sort_keys=False, allow_unicode=False)
         return ("---\n" if stream else "") + text.rstrip("\n")
-    return json.dumps(body, indent=None if stream else 2)
+    return json.dumps(as_json(body), indent=None if stream else 2)
 
 
-def _plain(body: object) -> Any:
-    """Return *body* as JSON has it, with tuples as lists and enums as their values."""
-    return json.loads(json.dumps(body))
+def as_json(value: object) -> Any:
+    """Return *value* as JSON has it: dataclasses as objects with names in camelCase."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {str(key): as_json(inner) for key, inner in value.items()}
+    if isinstance(value, tuple | list):
+        return [as_json(inner) for inner in value]
+    if is_dataclass(value):
+        return {_camel(field.name): as_json(getattr(value, field.name)) for field in fields(value)}
+    return value
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def number(
+    kind: Callable[[str], _Number], low: int, high: int, *, unit: str = ""
+) -> Callable[[str], _Number]:
+    """Return what reads the value of a flag that is a number within these bounds."""
+
+    def read(text: str) -> _Number:
+        with suppress(ValueError):
+            found = kind(text)
+            if low <= found <= high:
+                return found
+        raise argparse.ArgumentTypeError(f"{text!r}; want {low} to {high}{unit}")
+
+    return read
 
 
 def _duration_s(text: str) -> float:
@@ -153,3 +189,11 @@ def _duration_s(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r}; want a time such as 5s, 500ms, 1m, or 0")
     seconds = int(found[1]) * _UNITS_S[found[2] or "s"]
     return seconds or _NO_LIMIT_S
+
+
+def slashed(text: str) -> tuple[str, str]:
+    """Return the two words of ``A/B``, for argparse."""
+    first, slash, second = text.partition("/")
+    if not (first and slash and second) or "/" in second:
+        raise argparse.ArgumentTypeError(f"{text!r}; want two names with a slash between them")
+    return first, second

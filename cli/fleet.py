@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from cli.flags import as_json
 from fracgpu.explain.answers import Holder
 from fracgpu.explain.explanation import holders_of
 from fracgpu.explain.trouble import card_trouble, node_trouble
@@ -94,46 +95,7 @@ def only_namespace(fleet: Fleet, namespace: str) -> Fleet:
 
 def fleet_json(fleet: Fleet) -> dict[str, Any]:
     """Return *fleet* as the JSON that ``fracgpu cards --json`` prints."""
-    return {
-        "nodes": [
-            {
-                "name": node.name,
-                "trouble": node.trouble,
-                "cards": [_card_json(card) for card in node.cards],
-            }
-            for node in fleet.nodes
-        ],
-        "heldMib": fleet.held_mib,
-        "capacityMib": fleet.capacity_mib,
-    }
-
-
-def _card_json(card: CardRow) -> dict[str, Any]:
-    return {
-        "uuid": card.uuid,
-        "index": card.index,
-        "model": card.model,
-        "capacityMib": card.capacity_mib,
-        "heldMib": card.held_mib,
-        "freeMib": card.free_mib,
-        "foreignMib": card.foreign_mib,
-        "heldCores": card.held_cores,
-        "heldSlots": card.held_slots,
-        "slots": card.slots,
-        "heat": card.heat,
-        "health": card.health,
-        "trouble": card.trouble,
-        "until": card.until.isoformat() if card.until else None,
-        "slices": [
-            {
-                "pod": slice_.pod,
-                "mib": slice_.mib,
-                "cores": slice_.cores,
-                "terminating": slice_.terminating,
-            }
-            for slice_ in card.slices
-        ],
-    }
+    return {**as_json(fleet), "heldMib": fleet.held_mib, "capacityMib": fleet.capacity_mib}
 
 
 def _card(

@@ -31,7 +31,10 @@ class Command:
     """One subcommand; its module is imported only when it is run."""
 
     module: str
-    """Has ``main(argv: Sequence[str]) -> int``; *argv* is what follows the subcommand."""
+    """Has ``main(argv: Sequence[str]) -> int``; *argv* is what follows the subcommand.
+
+    What argparse raises where the arguments are wrong becomes an exit code here.
+    """
     summary: str
 
 
@@ -51,6 +54,10 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "moves": Command(
         module="cli.commands.moves", summary="show what the rebalancer moves, and has moved"
     ),
+    "move": Command(
+        module="cli.commands.move", summary="have the rebalancer move a pod to another card"
+    ),
+    "drain": Command(module="cli.commands.drain", summary="empty a card, and keep new pods off it"),
     "plan": Command(
         module="cli.commands.plan",
         summary="show what the rebalancer would do now, and why not more",
@@ -118,7 +125,16 @@ def _run(words: list[str]) -> int:
     run = cast(
         "Callable[[Sequence[str]], int]", vars(importlib.import_module(command.module))["main"]
     )
-    return run(rest)
+    try:
+        return run(rest)
+    except SystemExit as end:  # argparse has printed its help or what is wrong
+        return CALLED_WRONG if end.code else DONE
+
+
+def complain(command: str, message: str, *, code: int = FAILED) -> int:
+    """Print what is wrong; return the exit code."""
+    print(f"fracgpu {command}: {message}", file=sys.stderr)
+    return code
 
 
 def usage() -> str:

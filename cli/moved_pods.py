@@ -69,7 +69,9 @@ async def _give_back(client: KubeClient, pod: PodInfo, marks: Sequence[str]) -> 
         await _patch(client, pod, marks)
         return f"pod {record.key}: given back to its {pod.owner[0] if pod.owner else 'owner'}"
     original = original_value(victim.hash_label)
-    owner = await Owners(client).with_hash(original, namespace=record.namespace)
+    owner = await Owners(client).with_hash(
+        original, namespace=record.namespace, key=victim.hash_key
+    )
     if not owner.there:
         await _patch(client, pod, marks)
         return f"pod {record.key}: its ReplicaSet is gone; delete the pod if nobody needs it"

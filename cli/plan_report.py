@@ -139,7 +139,7 @@ def report_json(report: PlanReport) -> dict[str, Any]:
         "mode": report.mode.value,
         "configuredMode": report.policy.mode.value,
         "breakers": [
-            {"name": breaker.breaker.value, "why": breaker.why, "until": _time(breaker.until)}
+            {"name": breaker.breaker.value, "why": breaker.why, "until": breaker.until}
             for breaker in report.breakers
         ],
         "trustedRatio": round(report.trusted_ratio, 4),
@@ -223,7 +223,3 @@ def _held_json(held: HeldBack, report: PlanReport) -> dict[str, Any]:
         "detail": held.detail,
         "gainPoints": held.gain_points,
     }
-
-
-def _time(at: datetime | None) -> str | None:
-    return at.isoformat() if at else None

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from cli.cluster import workload_of
@@ -26,6 +26,7 @@ from kube.errors import KubeError, NotFound
 from kube.kinds import SECRETS
 from kube.objects import decode_object
 from rebalancer.usage.prometheus import (
+    Prometheus,
     QueryError,
     QueryFailed,
     Sample,
@@ -45,16 +46,6 @@ _KINDS: Final[Mapping[int | None, QueryError]] = {
     404: QueryError.UNREACHABLE,  # no such Service
     503: QueryError.UNREACHABLE,  # no endpoint of it
 }
-
-
-class Source(Protocol):
-    """What commands need of a Prometheus, however it is reached."""
-
-    async def query(self, query: str, *, at_s: float | None = None) -> tuple[Sample, ...]: ...
-
-    async def query_range(
-        self, query: str, *, start_s: float, end_s: float, step_s: float
-    ) -> tuple[Series, ...]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +114,7 @@ def rebalancers_url(deployment: Mapping[str, Any]) -> str:
 @asynccontextmanager
 async def reach_prometheus(
     client: KubeClient, options: argparse.Namespace
-) -> AsyncIterator[Source]:
+) -> AsyncIterator["Prometheus | ProxiedPrometheus"]:
     """Open the Prometheus of the flags, else the rebalancer's.
 
     Raises:

@@ -201,9 +201,11 @@ async def make_plan(
     """
     if node is not None:
         body = await client.get_object(NODES, node)
-        reason = _goes_on_sharing(body)
-        if reason:
-            raise StillSharesError(reason)
+        if shares(body["metadata"].get("labels") or {}):
+            raise StillSharesError(
+                f"node {node} has the label {names.SHARE_LABEL}=true; remove it first: "
+                f"kubectl label node {node} {names.SHARE_LABEL}-"
+            )
         return RemovalPlan(**_marked([body]), pods=await _holders(client, node=node))
     bodies = [decode_object(raw) for raw in (await client.list(NODES)).items]
     if nodes_only:
@@ -396,25 +398,23 @@ class Removal:
             if pod.record.node and pod.record.live
         }
 
-    async def _clean(self, name: str) -> NodeMarks:
-        """Remove what is left on a node; return what was there."""
+    async def _clean(self, name: str) -> None:
+        """Remove what is left on a node."""
         try:
             marks = marks_of(await self._client.get_object(NODES, name), include_admin_keys=True)
             if marks.resources:
-                await self._patch(name, marks.status_patch(), subresource="status")
+                await self._client.patch(NODES, name, marks.status_patch(), subresource="status")
             if marks.labels or marks.annotations:
-                await self._patch(name, marks.metadata_patch())
+                await self._client.patch(NODES, name, marks.metadata_patch())
             if marks.condition:
                 how = PatchType.STRATEGIC
-                await self._patch(name, marks.condition_patch(), subresource="status", how=how)
+                await self._client.patch(
+                    NODES, name, marks.condition_patch(), subresource="status", how=how
+                )
         except NotFound:
-            return NodeMarks()
+            return
         if marks:
             self._on_progress(f"node {name}: removed {', '.join(marks.words)}")
-        return marks
-
-    async def _patch(self, name: str, patch: Mapping[str, Any], **how: Any) -> None:
-        await self._client.patch(NODES, name, patch, **how)
 
     async def _delete(self, objects: Iterable[FoundObject]) -> None:
         for found in objects:
@@ -472,15 +472,3 @@ class Removal:
 
     def _in_time(self) -> bool:
         return self._clock.monotonic() < self._until_s
-
-
-def _goes_on_sharing(node: Mapping[str, Any]) -> str:
-    """Return why one node must not be cleaned by itself, or an empty text."""
-    labels = node.get("metadata", {}).get("labels") or {}
-    name = node.get("metadata", {}).get("name", "")
-    if not shares(labels):
-        return ""
-    return (
-        f"node {name} has the label {names.SHARE_LABEL}=true; remove it first: "
-        f"kubectl label node {name} {names.SHARE_LABEL}-"
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 import structlog
@@ -17,6 +17,8 @@ from kube.kinds import CONFIGMAPS
 T = TypeVar("T")
 
 _log = structlog.get_logger()
+
+_LONGEST: Final = 64 * 1024  # characters of one key
 
 
 class ConfigWatcher(Generic[T]):
@@ -130,8 +132,12 @@ def strict_mapping(text: str) -> dict[str, Any]:
     """Parse a YAML mapping without duplicate keys; an empty text is an empty mapping.
 
     Raises:
-        ValueError: the text is not YAML, not a mapping with strings as keys, or repeats a key.
+        ValueError: the text is not YAML, not a mapping with strings as keys, or repeats a key; it
+            is longer than anybody writes, so that reading it would take seconds; or it has a number
+            that YAML 1.1 reads in another base than people do.
     """
+    if len(text) > _LONGEST:
+        raise ValueError(f"has {len(text)} characters; want at most {_LONGEST}")
     try:
         # _StrictLoader is a SafeLoader: it builds nothing but plain values.
         found = yaml.load(text, Loader=_StrictLoader)  # noqa: S506
@@ -147,7 +153,18 @@ def strict_mapping(text: str) -> dict[str, Any]:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """A safe loader that refuses duplicate keys, of which PyYAML silently keeps the last."""
+    """A safe loader that refuses duplicate keys, of which PyYAML silently keeps the last.
+
+    And 010, which YAML 1.1 reads as 8, and 1:30, which it reads as 90.
+    """
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        digits = str(node.value).lstrip("+-")
+        if ":" in digits or (digits.startswith("0") and digits.strip("0_").isdecimal()):
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{node.value} is no decimal number in YAML", node.start_mark
+            )
+        return int(super().construct_yaml_int(node))
 
     def construct_mapping(
         self,
@@ -164,6 +181,9 @@ class _StrictLoader(yaml.SafeLoader):
             if isinstance(key, Hashable):
                 keys.add(key)
         return super().construct_mapping(node, deep=deep)
+
+
+_StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.construct_yaml_int)
 
 
 class _ConfigMap(msgspec.Struct, frozen=True):

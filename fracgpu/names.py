@@ -46,8 +46,15 @@ MOVED_BY: Final = "fracgpu.io/moved-by"
 # When the pod is going to be moved (UTC, RFC 3339), so that it can prepare; by the rebalancer.
 NOTICE: Final = "fracgpu.io/move-notice"
 NOTICE_WITHDRAWN: Final = "withdrawn"  # its value when the move was given up; soon taken off
+# Pod annotation that people write: move it now. On a Move: what was recommended may be done.
+MOVE_REQUESTED: Final = "fracgpu.io/move-requested"
+# Pod annotations: how many seconds before its move it wants to be told, and that it is ready for
+# it; by its author, and by whoever is told.
+MOVE_GRACE: Final = "fracgpu.io/move-grace"
+MOVE_READY: Final = "fracgpu.io/move-ready"
+APPROVED: Final = "fracgpu.io/approved"
 RESERVED_KEYS: Final = (GRANTED, ASSIGNMENT, WIRED, TERM, MOVE, MOVED_BY, NOTICE)
-POD_KEYS: Final = frozenset((*REQUEST_KEYS, *RESERVED_KEYS))
+POD_KEYS: Final = frozenset((*REQUEST_KEYS, *RESERVED_KEYS, MOVE_REQUESTED, MOVE_GRACE, MOVE_READY))
 MOVE_MARKS: Final = (MOVED_BY, NOTICE)  # what a move that ended must not leave on a pod
 
 # Node annotations: the agent's inventory, and the cards that the rebalancer has cordoned.
@@ -56,6 +63,8 @@ NODE_CORDONS: Final = "fracgpu.io/cordons"
 # Node annotation that an operator writes: UUIDs of cards to take out of service, separated by
 # commas.
 NODE_OUT_OF_SERVICE: Final = "fracgpu.io/out-of-service"
+# The same of cards that take no more pods, and whose pods the rebalancer moves away.
+NODE_DRAIN: Final = "fracgpu.io/drain"
 
 # Node condition: whether this node's cards are shared by us, and if not, why.
 SHARING_CONDITION: Final = "FracGPUSharing"

@@ -9,26 +9,37 @@ from enum import Enum
 from typing import Any, Final, TypeVar
 from zoneinfo import ZoneInfo
 
+import structlog
+
 from component.config_keys import REBALANCER
 from component.config_watcher import strict_mapping
 from fracgpu.disruption.aggressiveness import DEFAULT_LEVEL, LEVELS, policy_at
 from fracgpu.disruption.change_freeze import ChangeFreeze, parse_duration, parse_schedule
 from fracgpu.disruption.disruption_state import DisruptionState, PlanIndex
 from fracgpu.disruption.planner import plan_moves
-from fracgpu.disruption.policy import MakeRoom, Mode, RebalancerPolicy, Tunable, tunables
+from fracgpu.disruption.policy import (
+    MakeRoom,
+    Mode,
+    Namespaces,
+    RebalancerPolicy,
+    Tunable,
+    tunables,
+)
 from fracgpu.errors import shorten
 from fracgpu.placement.snapshot_index import SnapshotIndex
 from fracgpu.spelling import unknown_keys
 
+log = structlog.get_logger()
+
 KEY: Final = REBALANCER
+# What earlier versions had to be told. The rest of a policy that has such a key still counts.
+LEARNT: Final = ("breakerUselessRatio", "breakerUselessS", "scrapeIntervalS", "staleAfterS")
 
 _T = TypeVar("_T")
 _E = TypeVar("_E", bound=Enum)
 
 _MOST_SHOWN: Final = 60
 _MOST_FREEZES: Final = 20
-# Keys of older versions that have no successor: they are named in a warning, and set nothing.
-RETIRED: Final = frozenset({"breakerUselessRatio", "breakerUselessS"})
 _FREEZE_KEYS: Final = ("schedule", "duration", "timeZone")
 
 
@@ -36,7 +47,7 @@ def parse_policy(text: str) -> RebalancerPolicy:
     """Parse a policy.
 
     ``aggressiveness`` sets every value that is left out; without it they keep their defaults (of
-    mode, ``dryRun``). A key that only older versions had sets nothing, and is no mistake.
+    mode, ``dryRun``). A key of `LEARNT` is logged and ignored.
 
     Raises:
         ValueError: the message lists every mistake: unknown keys, wrong types, values out of
@@ -44,8 +55,9 @@ def parse_policy(text: str) -> RebalancerPolicy:
     """
     found = strict_mapping(text)
     by_key = {camel(tunable.name): tunable for tunable in tunables()}
-    mistakes = unknown_keys(found, (*by_key, *_READERS, *RETIRED))
-    values: dict[str, Any] = {"ignored": tuple(sorted(found.keys() & RETIRED))}
+    found = _without_learnt(found)
+    mistakes = unknown_keys(found, (*by_key, *_READERS))
+    values: dict[str, Any] = {}
     for key, value in found.items():
         try:
             if key in _READERS:
@@ -66,6 +78,12 @@ def parse_policy(text: str) -> RebalancerPolicy:
     if mistakes:
         raise ValueError("; ".join(mistakes))
     return policy
+
+
+def _without_learnt(found: dict[str, Any]) -> dict[str, Any]:
+    if ignored := [key for key in LEARNT if key in found]:
+        log.warning("settings_ignored", keys=ignored, why="what they said is learnt now")
+    return {key: value for key, value in found.items() if key not in ignored}
 
 
 def policy_hash(policy: RebalancerPolicy) -> str:
@@ -90,9 +108,9 @@ def schema() -> dict[str, Any]:
         }
         for tunable in tunables()
     }
-    sets_nothing = {"description": "sets nothing any more", "deprecated": True}
     others = {key: dict(accepted) for key, (_, _, accepted) in _READERS.items()}
-    properties = {**others, **numbers, **dict.fromkeys(sorted(RETIRED), sets_nothing)}
+    ignored = {key: {"description": "ignored: it is learnt", "type": "number"} for key in LEARNT}
+    properties = {**others, **numbers, **ignored}
     return {"type": "object", "additionalProperties": False, "properties": properties}
 
 
@@ -103,10 +121,13 @@ def reference() -> str:
     lines = ["| key | meaning | default | range |", "|---|---|---|---|"]
     modes = ", ".join(f"`{mode.value}`" for mode in Mode)
     choices = ", ".join(f"`{choice.value}`" for choice in MakeRoom)
+    whose = ", ".join(f"`{choice.value}`" for choice in Namespaces)
     lines += [
         f"| `mode` | how far the rebalancer may go | `{default.mode.value}` | {modes} |",
         f"| `makeRoom` | how far it may go for a pod that waits | `{default.make_room.value}` | "
         f"{choices} |",
+        "| `namespaces` | whose pods may be moved, by the label `fracgpu.io/rebalance` "
+        f"(`never`, `allow`) | `{default.namespaces.value}` | {whose} |",
         "| `paused` | begin no move; those under way are finished | false | true, false |",
         "| `aggressiveness` | sets all values that are not set here "
         f"| {default.aggressiveness} | {LEVELS[0]} to {LEVELS[-1]} |",
@@ -150,6 +171,10 @@ def _mode(value: object) -> Mode:
 
 def _make_room(value: object) -> MakeRoom:
     return _choice(value, MakeRoom)
+
+
+def _namespaces(value: object) -> Namespaces:
+    return _choice(value, Namespaces)
 
 
 def _choice(value: object, choices: type[_E]) -> _E:
@@ -250,6 +275,7 @@ _READERS: Final[Mapping[str, tuple[str, Callable[[object], object], Mapping[str,
     # YAML 1.1 reads a bare `off` as False.
     "mode": ("mode", _mode, {"enum": [*(mode.value for mode in Mode), False]}),
     "makeRoom": ("make_room", _make_room, {"enum": [*(each.value for each in MakeRoom), False]}),
+    "namespaces": ("namespaces", _namespaces, {"enum": [each.value for each in Namespaces]}),
     "paused": ("paused", _flag, {"type": "boolean"}),
     "aggressiveness": ("aggressiveness", _level, {"type": "integer", "enum": list(LEVELS)}),
     "changeFreezes": (

@@ -15,11 +15,11 @@ from fracgpu.disruption.brakes import (
     effective_mode,
     open_breakers,
 )
-from fracgpu.disruption.cordons import cards_to_avoid, cards_to_cordon
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardHeat, Heat, blindness
-from fracgpu.disruption.move import ENDED, Move, PastMove, Plan
-from fracgpu.disruption.planner import advance_all, plan_moves
+from fracgpu.disruption.methods import requested
+from fracgpu.disruption.move import ENDED, UNDER_WAY, Move, PastMove, Plan
+from fracgpu.disruption.planner import advance_all, cards_to_avoid, cards_to_cordon, plan_moves
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import MovePhase
@@ -33,7 +33,7 @@ from rebalancer.metrics import CycleMetrics
 from rebalancer.moves.cordons import Cordons, DesiredCordons
 from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.janitor import Janitor
-from rebalancer.moves.record import MoveRecord, new_record, spec_of
+from rebalancer.moves.record import MoveRecord, approved, new_record, spec_of
 from rebalancer.moves.steps import StepContext
 from rebalancer.moves.store import MoveStore, MovesUnreadable
 from rebalancer.usage.measured import LoadRecorder, Measured
@@ -100,7 +100,6 @@ class Controller:
         self._trouble = "no cycle yet"
         self._kind = ""
         self._config_problem = ""
-        self._ignored: tuple[str, ...] = ()
         self._outages = NO_OUTAGES
         self._breakers: tuple[OpenBreaker, ...] = ()
 
@@ -173,6 +172,7 @@ class Controller:
             parts.audit.write, state, plan, measured, policy=policy, mode=mode, now=now
         )
 
+        await self._begin_approved(context)
         for move in plan.moves:
             await self._begin(move, context, mode=mode)
         await self._cordon(replace(state, past=self._past()), policy, now=now)
@@ -224,11 +224,35 @@ class Controller:
         self._breakers = breakers
         return effective_mode(policy, breakers)
 
+    async def _begin_approved(self, context: StepContext) -> None:
+        """Plan what was recommended and people have approved, unless that is too long ago."""
+        store, policy = self._parts.store, context.policy
+        if policy.mode not in (Mode.ACTIVE, Mode.RECOMMEND):
+            return
+        for record in store.records:
+            lately = context.now - record.planned_at < _RECOMMENDED_FOR
+            if record.phase is MovePhase.RECOMMENDED and record.object.approved and lately:
+                begun = any(
+                    other.spec.approved and other.spec.pod == record.spec.pod
+                    for other in store.records
+                )
+                if begun:  # by a predecessor that came no further
+                    await store.forget(record)
+                    continue
+                in_flight = sum(other.phase in UNDER_WAY for other in store.records)
+                if in_flight >= policy.max_in_flight:
+                    return
+                planned = approved(record, policy=policy, now=context.now)
+                await self._parts.reporter.planned(await store.put(planned))
+                await store.forget(record)
+
     async def _begin(self, move: Move, context: StepContext, *, mode: Mode) -> None:
         """Persist a new move; the next cycle continues it, once the source is cordoned."""
         parts, now = self._parts, context.now
         if move.only_recommended and mode is Mode.ACTIVE:
             mode = Mode.RECOMMEND
+        if mode is Mode.RECOMMEND and move.method == requested.NAME:
+            mode = Mode.ACTIVE  # people have decided it already
         dry_run = mode is not Mode.ACTIVE
         spec = spec_of(
             move,
@@ -313,10 +337,6 @@ class Controller:
             self._config_problem = config.problem
             if config.problem:
                 await self._parts.reporter.config_refused(config.problem)
-        if config.value.ignored != self._ignored:
-            self._ignored = config.value.ignored
-            if self._ignored:
-                log.warning("config_keys_ignored", keys=list(self._ignored), why="they set nothing")
 
     def _set_trouble(self, trouble: str, *, detail: str) -> None:
         """Store *trouble* for ``/readyz``, and log when it begins and ends."""

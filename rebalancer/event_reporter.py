@@ -22,7 +22,7 @@ from kube.kinds import CONFIGMAPS, NODES, PODS, Kind
 from rebalancer.hindsight import Hindsight
 from rebalancer.metrics import RebalancerMetrics, move_labels
 from rebalancer.moves.record import MoveRecord
-from rebalancer.moves.steps import EvictionResult
+from rebalancer.moves.steps import EvictionResult, notice_of
 
 log = structlog.get_logger()
 
@@ -170,7 +170,7 @@ class EventReporter:
 
     async def noticed(self, record: MoveRecord, *, policy: RebalancerPolicy) -> None:
         """Report to the pod, in an Event, when it is going to be disturbed."""
-        at = record.phase_since + timedelta(seconds=policy.notice_s)
+        at = record.phase_since + notice_of(record, policy)
         note = f"{_leaving(record)} at {at:%H:%M:%S} UTC"
         await self._tell(record, "MoveNoticed", note)
 

@@ -15,18 +15,17 @@ import statistics
 import sys
 import tempfile
 import time
-import urllib.request
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.figure import Figure, percentile
+from benchmarks.fixtures.live_process import cpu_s, fetch, memory_mib
 from benchmarks.fixtures.objects import CARDS
 from benchmarks.resources.rig import POD_LABEL, ResourcesRig, open_resources_rig
-from benchmarks.resources.shipped_roles import cpu_s, peak_mib
 from fracgpu import names
 from kube.client import KubeClient
 from kube.kinds import PODS
@@ -42,7 +41,6 @@ _LIFE_S: Final = 20.0
 _WARM_UP_S: Final = 30.0
 _WINDOW_S: Final = 120.0
 _SCRAPE_S: Final = 15.0
-_SCRAPE_LIMIT_S: Final = 10.0
 _LAST_WORDS: Final = 2_000  # characters of the log of a role that ended
 _WANTED_SHARE: Final = 0.9  # of the pods of the load that have to be placed
 
@@ -53,13 +51,6 @@ class _Load:
 
     created: int = 0
     placed: int = 0
-
-
-@dataclass(slots=True)
-class _Use:
-    """The CPU time of each second of one process, in thousandths of a core."""
-
-    seconds: list[float] = field(default_factory=list)
 
 
 def figures() -> Iterator[Figure]:
@@ -91,7 +82,7 @@ async def measured(
             await asyncio.sleep(warm_up_s)
             before = (load.created, load.placed)
             uses = await _watched(rig, window_s)
-            peaks = {name: peak_mib(pid) for name, pid in rig.pids().items()}
+            peaks = {name: memory_mib(pid, "VmHWM") for name, pid in rig.pids().items()}
             _check(load, before)
             known = await asyncio.to_thread(_known_cards, rig.telemetry["rebalancer"])
             if known < _WANTED_SHARE * nodes * CARDS:
@@ -110,23 +101,23 @@ async def measured(
     return found
 
 
-def _of(role: str, nodes: int, peak: float, use: _Use, note: str) -> Iterator[Figure]:
+def _of(role: str, nodes: int, peak: float, used: Sequence[float], note: str) -> Iterator[Figure]:
     name = f"resources.{role}_{nodes}_nodes"
     yield Figure(name=f"{name}_memory_peak", value=round(peak, 1), unit="MiB", note=note)
-    mean = round(statistics.mean(use.seconds), 1)
+    mean = round(statistics.mean(used), 1)
     yield Figure(name=f"{name}_cpu_mean", value=mean, unit="millicores", note=note)
-    busiest = round(max(use.seconds))
+    busiest = round(max(used))
     yield Figure(name=f"{name}_cpu_busiest_second", value=busiest, unit="millicores", note=note)
 
 
-async def _watched(rig: ResourcesRig, window_s: float) -> Mapping[str, _Use]:
-    """Return how much CPU time each process used, second by second.
+async def _watched(rig: ResourcesRig, window_s: float) -> Mapping[str, Sequence[float]]:
+    """Return the CPU time of each second of each process, in thousandths of a core.
 
     Raises:
         RuntimeError: a process ended meanwhile.
     """
     pids = rig.pids()
-    uses = {name: _Use() for name in pids}
+    uses: dict[str, list[float]] = {name: [] for name in pids}
     ends = time.monotonic() + window_s
     last = {name: (time.monotonic(), cpu_s(pid)) for name, pid in pids.items()}
     while time.monotonic() < ends:
@@ -138,7 +129,7 @@ async def _watched(rig: ResourcesRig, window_s: float) -> Mapping[str, _Use]:
                 log = (rig.logs / f"{name}.log").read_text(errors="replace")
                 raise RuntimeError(f"{name} ended: {log[-_LAST_WORDS:]}") from None
             then, before_s = last[name]
-            uses[name].seconds.append(1000 * (used_s - before_s) / (now - then))
+            uses[name].append(1000 * (used_s - before_s) / (now - then))
             last[name] = (now, used_s)
     return uses
 
@@ -200,20 +191,13 @@ async def _scraped(telemetry: Mapping[str, int]) -> AsyncIterator[Mapping[str, l
 async def _scrape(port: int, took_s: list[float]) -> None:
     while True:
         began_s = time.perf_counter()
-        await asyncio.to_thread(_get, f"http://127.0.0.1:{port}/metrics")
+        await asyncio.to_thread(fetch, port, "metrics")
         took_s.append(time.perf_counter() - began_s)
         await asyncio.sleep(_SCRAPE_S)
 
 
 def _known_cards(port: int) -> float:
     """Return how many cards the rebalancer has a heat for; 0 where it is blind."""
-    lines = _get(f"http://127.0.0.1:{port}/metrics").splitlines()
+    lines = fetch(port, "metrics").splitlines()
     family = "fracgpu_rebalancer_cards{"
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(family))
-
-
-def _get(url: str) -> str:
-    # A plain http URL on loopback, made by this program.
-    with urllib.request.urlopen(url, timeout=_SCRAPE_LIMIT_S) as answer:  # noqa: S310
-        found: str = answer.read().decode()
-        return found

@@ -64,9 +64,7 @@ class Pod:
 def canned(policy: RebalancerPolicy, *, nodes: int, pods_per_node: int) -> JudgedPrometheus:
     """Return the answers for all cards and pods of a cluster, for one policy's queries."""
     rng = np.random.default_rng(_SEED)
-    scrapes = 1 + round(
-        max(policy.slow_window_s, policy.forecast_window_s) / policy.scrape_interval_s
-    )
+    scrapes = 1 + round(max(policy.slow_window_s, policy.forecast_window_s) / policy.step_s)
     cards: list[Card] = []
     pods: list[Pod] = []
     for node in range(nodes):

@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from simulator.demo.service_accounts import deployed
@@ -53,18 +52,6 @@ def shipped_container(role: str) -> dict[str, Any]:
                     found: dict[str, Any] = container
                     return found
     raise LookupError(f"no container of deploy/ runs the role {role}")
-
-
-def cpu_s(pid: int) -> float:
-    """Return the CPU time of a process so far, in seconds; see proc(5)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime
-
-
-def peak_mib(pid: int) -> float:
-    """Return the largest resident memory that a process has had, in MiB."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) / 1024
 
 
 def _expanded(word: str) -> str:

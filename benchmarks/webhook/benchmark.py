@@ -1,6 +1,7 @@
-"""CPU time of kube-apiserver for each pod that is created, with FracGPU and without.
+"""CPU time of a review beside an echo's, and of kube-apiserver with FracGPU and without.
 
-Two real control planes run side by side: one with the policies and webhook configurations of
+A review is compared with a bare aiohttp handler that returns the body, in short blocks in turn.
+Then two real control planes run side by side: one with the policies and webhook configurations of
 ``deploy/`` and the real webhook, one without any object of ours. Pods are created in each in turn,
 in blocks, and only the CPU time that its kube-apiserver spends during its own blocks counts, less
 what it spends in as long a time without requests; so other load on the machine changes the time
@@ -11,6 +12,7 @@ Without KUBEBUILDER_ASSETS it only says that it needs them.
 
 import asyncio
 import base64
+import json
 import os
 import sys
 import tempfile
@@ -19,12 +21,15 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.figure import Figure
-from benchmarks.fixtures.live_webhook import PLAIN, create_objects, live_webhook
-from benchmarks.resources.shipped_roles import cpu_s
+from benchmarks.fixtures.http_caller import Caller, connects, request_bytes
+from benchmarks.fixtures.live_process import cpu_s, running
+from benchmarks.fixtures.live_webhook import PLAIN, create_objects, live_webhook, simulated_webhook
+from benchmarks.fixtures.reviews import a_review
 from certs.authority import Pair, make_ca, make_serving
 from fracgpu import names
 from kube.access import connect_to
@@ -41,6 +46,7 @@ from kube.kinds import (
 from process.clock import SystemClock
 from simulator.demo.service_accounts import account_of, deployed, install_rights
 from simulator.envtest.control_plane import ASSETS_ENV, ControlPlane, find_assets
+from simulator.envtest.ports import free_ports
 
 SLOW: Final = True  # a minute or two, with two real control planes
 
@@ -48,6 +54,7 @@ _CALLERS: Final = 4
 _READY_LIMIT_S: Final = 60.0
 _POLL_S: Final = 0.2
 _IDLE_S: Final = 5.0  # before each row
+_ECHO_BLOCKS, _ECHO_CALLS = 20, 200
 # As kube-apiserver has it by default; ControlPlane turns off what needs a controller manager.
 _FLAGS: Final = {"disable-admission-plugins": None}
 
@@ -141,11 +148,37 @@ class _Cluster:
 
 def figures() -> Iterator[Figure]:
     """Yield the figures; see ``benchmarks.figure.Benchmark``."""
+    yield asyncio.run(beside_echo(_ECHO_BLOCKS))
     value = os.environ.get(ASSETS_ENV)
     if not value:
-        sys.stderr.write(f"bench: webhook needs {ASSETS_ENV}; not measured\n")
+        sys.stderr.write(f"bench: the rest needs {ASSETS_ENV}; not measured\n")
         return
     yield from asyncio.run(measured(find_assets(value), ROWS))
+
+
+async def beside_echo(blocks: int) -> Figure:
+    """Return how many times the CPU time of the echo a review takes."""
+    request = request_bytes("/mutate", json.dumps(a_review()).encode())
+    (port,) = free_ports(1)
+    with tempfile.TemporaryDirectory() as folder:
+        log, words = Path(folder, "echo.log"), (str(port), f"{folder}/serving.pem")
+        async with (
+            simulated_webhook(Path(folder)) as webhook,
+            running(log, "benchmarks.webhook.echo", *words, ready=partial(connects, port)) as echo,
+            Caller(webhook.port, webhook.trust) as first,
+            Caller(port, webhook.trust) as second,
+        ):
+            used_s: list[list[float]] = []
+            for _ in range(blocks + 1):  # the first one warms up
+                for caller in (first, second):
+                    for _ in range(_ECHO_CALLS):
+                        await caller.timed_ms(request)
+                used_s.append([cpu_s(webhook.process.pid), cpu_s(echo.pid)])
+    ours, theirs = (after - before for before, after in zip(used_s[0], used_s[-1], strict=True))
+    note = (
+        f"{blocks * _ECHO_CALLS} reviews; want at most 2.5; load average {os.getloadavg()[0]:.1f}"
+    )
+    return Figure(name="webhook.echo_cpu", value=round(ours / theirs, 2), unit="ratio", note=note)
 
 
 async def measured(assets: Path, rows: Sequence[Row]) -> list[Figure]:
@@ -204,7 +237,7 @@ async def _fracgpu(cluster: _Cluster, folder: Path) -> AsyncIterator[None]:
     for config in deployed("ConfigMap"):
         await client.create(CONFIGMAPS, config)
     kubeconfig = cluster.api.kubeconfig(folder / "kubeconfig")
-    async with live_webhook(kubeconfig, folder / "webhook.log") as webhook:
+    async with live_webhook(kubeconfig, folder / "webhook.log", ca) as webhook:
         await install_rights(client)
         for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
             for configuration in deployed(kind.kind):

@@ -23,7 +23,8 @@ from typing import Any, Final
 
 from benchmarks.fixtures.adversarial_reviews import adversarial_reviews
 from benchmarks.fixtures.http_caller import Caller, request_bytes
-from benchmarks.fixtures.live_webhook import LiveWebhooks, live_webhooks
+from benchmarks.fixtures.live_process import LiveProcess
+from benchmarks.fixtures.live_webhook import simulated_webhook
 from benchmarks.fixtures.odd_reviews import odd_reviews
 
 _COUNT: Final = 100_000
@@ -59,6 +60,12 @@ class FuzzReport:
     def report(self) -> dict[str, Any]:
         """Return the report as JSON, with the memory of each tenth of the run."""
         step = max(1, len(self.rss_mib) // 10)
+        by_kind = sorted(self.cpu_s_by_kind.items(), key=lambda entry: -entry[1])
+        costs = {
+            "most_cpu_ms": round(self.most_cpu_s * 1000, 1),
+            "of": self.most_cpu_of,
+            "most_cpu_ms_by_kind": {kind: round(cpu_s * 1000, 1) for kind, cpu_s in by_kind},
+        }
         return {
             "reviews": sum(self.statuses.values()),
             "answers": dict(sorted(self.statuses.items())),
@@ -68,32 +75,18 @@ class FuzzReport:
             "rss_mib": [round(mib, 1) for mib in self.rss_mib[::step]],
             "rss_mib_last": round(self.rss_mib[-1], 1) if self.rss_mib else None,
             "rss_mib_most": round(max(self.rss_mib), 1) if self.rss_mib else None,
-            **(
-                {
-                    "most_cpu_ms": round(self.most_cpu_s * 1000, 1),
-                    "of": self.most_cpu_of,
-                    "most_cpu_ms_by_kind": {
-                        kind: round(cpu_s * 1000, 1)
-                        for kind, cpu_s in sorted(
-                            self.cpu_s_by_kind.items(), key=lambda entry: -entry[1]
-                        )
-                    },
-                }
-                if self.most_cpu_of
-                else {}
-            ),
+            **(costs if self.most_cpu_of else {}),
         }
 
 
-async def fuzz(live: LiveWebhooks, *, count: int, seed: int = _SEED) -> FuzzReport:
+async def fuzz(webhook: LiveProcess, *, count: int, seed: int = _SEED) -> FuzzReport:
     """Send *count* odd reviews, one after the other, and check every answer."""
-    webhook = live.webhooks[0]
     report = FuzzReport()
     reviews = odd_reviews(count, seed=seed)
     # The first one takes long to generate, and the server closes a connection idle for 5 s.
     first = tuple(islice(reviews, 1))
     began_s = time.monotonic()
-    async with Caller(webhook.port, live.trust()) as caller:
+    async with Caller(webhook.port, webhook.trust) as caller:
         for number, (path, body) in enumerate(chain(first, reviews)):
             if number % _RSS_EVERY == 0:
                 report.rss_mib.append(webhook.rss_mib)
@@ -107,12 +100,11 @@ async def fuzz(live: LiveWebhooks, *, count: int, seed: int = _SEED) -> FuzzRepo
     return report
 
 
-async def fuzz_costs(live: LiveWebhooks, *, count: int, seed: int = _SEED) -> FuzzReport:
+async def fuzz_costs(webhook: LiveProcess, *, count: int, seed: int = _SEED) -> FuzzReport:
     """Send *count* adversarial reviews, and check the CPU time of each against its limit."""
-    webhook = live.webhooks[0]
     report = FuzzReport()
     began_s = time.monotonic()
-    async with Caller(webhook.port, live.trust()) as caller:
+    async with Caller(webhook.port, webhook.trust) as caller:
         for number, (what, path, body) in enumerate(adversarial_reviews(count, seed=seed)):
             if number % _RSS_EVERY == 0:
                 report.rss_mib.append(webhook.rss_mib)
@@ -213,7 +205,7 @@ def _patch_fault(response: dict[str, Any]) -> str:
 
 async def _run(count: int, dear: int, seed: int) -> list[FuzzReport]:
     with tempfile.TemporaryDirectory() as folder:
-        async with live_webhooks(Path(folder), models=MODELS) as live:
+        async with simulated_webhook(Path(folder), models=MODELS) as live:
             odd = await fuzz(live, count=count, seed=seed)
             return [odd, await fuzz_costs(live, count=dear, seed=seed)]
 

@@ -15,7 +15,7 @@ from cli.cluster import (
 )
 from cli.flags import LISTS, Output, Parser, add_cluster_flags, add_pod_namespace_flags, encode
 from cli.fleet import Fleet, fleet_json, fleet_of, only_namespace
-from cli.main import CALLED_WRONG, DONE, FAILED
+from cli.main import DONE, FAILED
 from cli.printers.cells import safe
 from cli.printers.live import open_console, open_fleet_screen, show_fleet
 from fracgpu.cards.card import NodeCards
@@ -35,10 +35,7 @@ _SHORTEST_FRAME_S: Final = 0.2
 
 def main(argv: Sequence[str]) -> int:
     """Show the cards; return 1 if there are none or the API server does not answer."""
-    try:
-        options = arguments().parse_args(argv)
-    except SystemExit as end:  # argparse has printed its help or what is wrong
-        return DONE if not end.code else CALLED_WRONG
+    options = arguments().parse_args(argv)
     work = _follow if options.watch else _show
     return with_cluster("cards", options, lambda client: work(client, options))
 

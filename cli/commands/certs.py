@@ -11,7 +11,8 @@ from certs.settings import CertsSettings
 from certs.status import CertificateStatus, Report, collect_report
 from cli.cluster import certs_settings, with_cluster
 from cli.flags import LISTS, Output, Parser, add_cluster_flags, add_system_namespace_flag, encode
-from cli.main import CALLED_WRONG, DONE, FAILED
+from cli.main import CALLED_WRONG, DONE, FAILED, complain
+from cli.printers.text import Tone, table_lines
 from kube.client import KubeClient
 from process.clock import SystemClock
 
@@ -21,13 +22,11 @@ _NAMES_SHOWN: Final = 1
 
 def main(argv: Sequence[str]) -> int:
     """Run the subcommand; return 0: valid or done, 1: not so, 2: wrong arguments."""
+    options = arguments().parse_args(argv)
     try:
-        options = arguments().parse_args(argv)
         given = _given(options)
-    except SystemExit as end:  # argparse has printed its help or what is wrong
-        return DONE if not end.code else CALLED_WRONG
     except ValueError as error:
-        return _complain(CALLED_WRONG, str(error))
+        return complain("certs", str(error), code=CALLED_WRONG)
     work = _status if options.verb == "status" else _rotate
 
     async def run(client: KubeClient) -> int:
@@ -66,13 +65,13 @@ async def _rotate(client: KubeClient, settings: CertsSettings, options: argparse
             on_progress=lambda line: print(line, file=sys.stderr, flush=True),
         )
     except RotationRefused as error:
-        return _complain(FAILED, str(error))
+        return complain("certs", str(error))
     except asyncio.CancelledError:  # Ctrl-C
-        _complain(FAILED, "stopped waiting; the rotation goes on in the cluster")
+        complain("certs", "stopped waiting; the rotation goes on in the cluster")
         raise
     if report is None:
-        return _complain(
-            FAILED, f"not done within {options.timeout_s:g} s; see `fracgpu certs status`"
+        return complain(
+            "certs", f"not done within {options.timeout_s:g} s; see `fracgpu certs status`"
         )
     _print(report, options.output)
     return FAILED if report.problems else DONE
@@ -93,9 +92,9 @@ def as_text(report: Report) -> str:
         f"made by {maker}; {report.authorities} trusted "
         + ("authority" if report.authorities == 1 else "authorities"),
         "",
-        *_table(certificates),
+        *_texts(certificates),
         "",
-        *_table(bundles),
+        *_texts(bundles),
     ]
     problems = report.problems
     return "\n".join(
@@ -169,12 +168,8 @@ def duration(seconds: int) -> str:
     return f"{seconds} s"
 
 
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+def _texts(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    return [line.text for line in table_lines(rows, [Tone.PLAIN] * len(rows))]
 
 
 def _given(options: argparse.Namespace) -> dict[str, Any]:
@@ -222,8 +217,3 @@ def arguments() -> argparse.ArgumentParser:
         "--timeout-s", type=float, default=300.0, help="longest wait, in seconds; default 300"
     )
     return parser
-
-
-def _complain(code: int, mistake: str) -> int:
-    print(f"fracgpu: {mistake}", file=sys.stderr)
-    return code

@@ -5,15 +5,12 @@ from collections.abc import Sequence
 
 from cli.completion import SHELLS, script
 from cli.flags import Parser
-from cli.main import CALLED_WRONG, DONE
+from cli.main import DONE
 
 
 def main(argv: Sequence[str]) -> int:
     """Print the script of the shell that *argv* names; return the exit code."""
-    try:
-        options = arguments().parse_args(argv)
-    except SystemExit as end:  # argparse has printed its help or what is wrong
-        return DONE if not end.code else CALLED_WRONG
+    options = arguments().parse_args(argv)
     print(script(options.shell))
     return DONE
 

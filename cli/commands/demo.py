@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from cli.flags import Parser
-from cli.main import CALLED_WRONG, DONE, FAILED
+from cli.flags import Parser, number
+from cli.main import CALLED_WRONG, DONE, FAILED, complain
 from cli.printers.live import (
-    Screen,
+    Show,
     open_console,
     open_screen,
     print_plain,
@@ -66,23 +66,20 @@ class _Outcome:
 
 def main(argv: Sequence[str]) -> int:
     """Run the demo; return 0 only if every promise held."""
-    try:
-        options = arguments().parse_args(argv)
-    except SystemExit as end:  # argparse has printed its help or what is wrong
-        return DONE if not end.code else CALLED_WRONG
+    options = arguments().parse_args(argv)
     try:
         settings = _settings(options)
     except _CannotStartError as error:
-        return _complain(CALLED_WRONG, str(error))
+        return complain("demo", str(error), code=CALLED_WRONG)
     try:
         # A short path: sockets are in this folder, and a socket's path has at most 107 bytes.
         with tempfile.TemporaryDirectory(prefix="fracgpu-", dir="/tmp") as folder:
             _log_to(Path(folder) / "demo.log")
             return asyncio.run(_show(settings, options, Path(folder)))
     except (KeyboardInterrupt, asyncio.CancelledError):
-        return _complain(FAILED, _STOPPED)
+        return complain("demo", _STOPPED)
     except (RigFailed, ControlPlaneError, PrometheusFailed) as error:
-        return _complain(FAILED, str(error))
+        return complain("demo", str(error))
 
 
 class _CannotStartError(Exception):
@@ -115,8 +112,8 @@ async def _show(settings: RigSettings, options: argparse.Namespace, workdir: Pat
     say = partial(print_plain, console)
     say(f"starting {settings.nodes} nodes with {settings.cards_per_node} cards each ...")
     async with open_rig(settings, workdir, SystemClock()) as rig:
-        with open_screen(console) as screen:
-            outcome = await _run(rig, options, screen)
+        with open_screen(console) as show:
+            outcome = await _run(rig, options, show)
         show_promises(console, outcome.promises)
         _write_report(options.report, outcome)
         if outcome.trouble:
@@ -127,19 +124,13 @@ async def _show(settings: RigSettings, options: argparse.Namespace, workdir: Pat
             kept = _keep_logs(workdir, options.report.with_suffix(".logs"))
             say(f"the logs of every role are in {kept}")
         if options.keep:
-            stop = _stop_on_signal()
+            stop = asyncio.Event()
+            _on_signals(stop.set)  # the exit code stays as it is
             _print_addresses(rig, say)
             await stop.wait()
     if options.keep:
         say(_STOPPED)
     return DONE if outcome.kept else FAILED
-
-
-def _stop_on_signal() -> asyncio.Event:
-    """Return an event that Ctrl-C and other signals to stop set; the exit code stays as it is."""
-    stop = asyncio.Event()
-    _on_signals(stop.set)
-    return stop
 
 
 def _on_signals(react: Callable[[], object]) -> None:
@@ -149,13 +140,13 @@ def _on_signals(react: Callable[[], object]) -> None:
     it still means it. Only SIGHUP stays ignored, if it is: that is what nohup is for.
     """
     loop = asyncio.get_running_loop()
-    for number in _STOPPING:
-        if number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+    for each in _STOPPING:
+        if each is signal.SIGHUP and signal.getsignal(each) is signal.SIG_IGN:
             continue
-        loop.add_signal_handler(number, react)
+        loop.add_signal_handler(each, react)
 
 
-async def _run(rig: Rig, options: argparse.Namespace, screen: Screen) -> _Outcome:
+async def _run(rig: Rig, options: argparse.Namespace, show: Show) -> _Outcome:
     clock = SystemClock()
     progress = Progress()
     script = Script(rig, clock, progress)
@@ -171,7 +162,7 @@ async def _run(rig: Rig, options: argparse.Namespace, screen: Screen) -> _Outcom
                 roles=rig.roles(),
                 refusals=[refusal_line(each.name, each.message) for each in progress.refusals],
             )
-            screen.show(state, elapsed_s=elapsed_s, duration_s=planned_s, step=progress.step)
+            show(state, elapsed_s=elapsed_s, duration_s=planned_s, step=progress.step)
             cordoned = any(card.cordoned for node in state.nodes for card in node.cards)
             if options.picture is not None and cordoned and not saved:
                 saved = True
@@ -274,11 +265,15 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--duration",
-        type=_seconds,
+        type=number(float, 30, 3600, unit=" seconds"),
         help="run for at least so many seconds (default: until ten seconds after the relief)",
     )
-    parser.add_argument("--nodes", type=_count, default=4, help="simulated nodes (default 4)")
-    parser.add_argument("--cards", type=_count, default=4, help="cards per node (default 4)")
+    parser.add_argument(
+        "--nodes", type=number(int, 2, 16), default=4, help="simulated nodes (default 4)"
+    )
+    parser.add_argument(
+        "--cards", type=number(int, 2, 16), default=4, help="cards per node (default 4)"
+    )
     parser.add_argument(
         "--keep",
         action="store_true",
@@ -299,29 +294,6 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def _seconds(text: str) -> float:
-    return _within(float, text, low=30, high=3600, unit=" seconds")
-
-
-def _count(text: str) -> int:
-    return _within(int, text, low=2, high=16)
-
-
-_Number = TypeVar("_Number", int, float)
-
-
-def _within(
-    kind: Callable[[str], _Number], text: str, *, low: int, high: int, unit: str = ""
-) -> _Number:
-    try:
-        number = kind(text)
-    except ValueError:
-        number = kind("0")  # out of every range, so the error below is raised
-    if not low <= number <= high:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {low} to {high}{unit}")
-    return number
-
-
 def _why_not_writable(path: Path) -> str:
     """Return why *path* cannot be written, or an empty text; tried before the demo starts."""
     existed = path.exists()
@@ -338,8 +310,3 @@ def _log_to(path: Path) -> None:
     """Write the logs of this process to *path* instead of the screen."""
     stream = path.open("a")
     logs.configure(level="info", json=True, stream=stream)
-
-
-def _complain(code: int, message: str) -> int:
-    print(f"fracgpu demo: {message}", file=sys.stderr)
-    return code

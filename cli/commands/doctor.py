@@ -5,23 +5,21 @@ Exit code 0: everything was checked and nothing found; 1: something was found; 2
 """
 
 import argparse
-import asyncio
 import sys
 from collections.abc import Sequence
 from typing import Final
 
-from cli.cluster import NOT_INSTALLED, is_installed, with_cluster
+from cli.cluster import NOT_INSTALLED, is_installed, namespace_of, with_cluster
 from cli.doctor.gathering import Gatherer
 from cli.doctor.prometheus_probe import ask_directly, ask_through_proxy
 from cli.flags import LISTS, Output, Parser, add_cluster_flags, add_system_namespace_flag, encode
-from cli.main import CALLED_WRONG, DONE, FAILED, UNKNOWN, version
+from cli.main import DONE, FAILED, UNKNOWN, version
 from cli.printers.doctor_lines import doctor_json, doctor_lines
 from cli.printers.live import open_console, show_lines
 from cli.rebalancing import add_prometheus_flags, open_prometheus
 from fracgpu.doctor.checkup import CHECKS, examine
 from fracgpu.doctor.facts import PrometheusFact, Unread
 from fracgpu.doctor.finding import Result
-from kube.access import own_namespace
 from kube.client import KubeClient
 from process import logs
 from process.clock import Clock, SystemClock
@@ -38,10 +36,7 @@ def main(argv: Sequence[str], *, clock: Clock | None = None) -> int:
         argv: the arguments.
         clock: of this machine; None means its own.
     """
-    try:
-        options = arguments().parse_args(argv)
-    except SystemExit as end:  # argparse has printed its help or what is wrong
-        return DONE if not end.code else CALLED_WRONG
+    options = arguments().parse_args(argv)
     return with_cluster(
         "doctor",
         options,
@@ -83,10 +78,9 @@ def exit_code(results: Sequence[Result]) -> int:
 
 
 async def _namespace(options: argparse.Namespace) -> str:
-    if options.namespace is not None:
-        return str(options.namespace)
-    found = await asyncio.to_thread(own_namespace, options.kubeconfig, context=options.context)
-    return "default" if found in (*_EXCLUDED, options.system_namespace) else found
+    found = await namespace_of(options)
+    excluded = options.namespace is None and found in (*_EXCLUDED, options.system_namespace)
+    return "default" if excluded else found
 
 
 async def _ask_prometheus(

@@ -5,26 +5,20 @@ arguments, a pod that does not exist or one that requests no card.
 """
 
 import argparse
-import asyncio
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
-from datetime import datetime
-from enum import Enum
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
-from cli.cluster import ObservedCluster, cluster_state_of, observe, with_cluster
-from cli.extender_choice import default_config_map, read_strategy, with_choice
-from cli.flags import Parser, add_cluster_flags, encode
+from cli.cluster import ObservedCluster, cluster_state_of, namespace_of, observe, with_cluster
+from cli.extender_choice import DEFAULT_CONFIG_MAP, read_strategy, with_choice
+from cli.flags import Parser, add_cluster_flags, as_json, encode
 from cli.kube_scheduler import read_guards, with_refusals
-from cli.main import CALLED_WRONG, DONE, FAILED
+from cli.main import CALLED_WRONG, DONE, FAILED, complain
 from cli.printers.live import open_console, show_lines
 from cli.printers.text import explanation_lines
 from fracgpu import names
-from fracgpu.explain.answers import Explanation, PodVerdict, Suggestion
+from fracgpu.explain.answers import PodVerdict
 from fracgpu.explain.explanation import explain
 from fracgpu.explain.suggestions import suggest
-from kube.access import own_namespace
 from kube.client import KubeClient
 from process.clock import SystemClock
 
@@ -32,86 +26,49 @@ from process.clock import SystemClock
 def main(argv: Sequence[str]) -> int:
     """Explain the pod that *argv* names; return the exit code."""
     parser = arguments()
-    try:
-        options = parser.parse_args(argv)
-        words = options.pod[1:] if options.pod[0] in ("pod", "pods") else options.pod
-        if len(words) != 1:
-            parser.error(f"name one pod; got {' '.join(options.pod)!r}")
-    except SystemExit as end:  # argparse has printed its help or what is wrong
-        return DONE if not end.code else CALLED_WRONG
+    options = parser.parse_args(argv)
+    words = options.pod[1:] if options.pod[0] in ("pod", "pods") else options.pod
+    if len(words) != 1:
+        parser.error(f"name one pod; got {' '.join(options.pod)!r}")
     return with_cluster("explain", options, lambda client: _explain(client, words[0], options))
 
 
 async def _explain(client: KubeClient, word: str, options: argparse.Namespace) -> int:
-    key = word if "/" in word else f"{await _namespace(options)}/{word}"
+    key = word if "/" in word else f"{await namespace_of(options)}/{word}"
     observed = await observe(client)
     subject = observed.find(key)
     if subject is None:
-        return _complain(f"no pod {key}{_nearest(observed, key)}")
+        return complain("explain", f"no pod {key}{_nearest(observed, key)}", code=CALLED_WRONG)
     namespace, _, config_map = options.config_map.rpartition("/")
-    config = await read_strategy(client, namespace=namespace, config_map=config_map)
+    strategy, notes = await read_strategy(client, namespace=namespace, config_map=config_map)
     state = cluster_state_of(
         observed,
         subject,
         schedulers=options.scheduler_name or [names.SCHEDULER_NAME],
-        strategy=config.strategy,
+        strategy=strategy,
         now=SystemClock().now(),
     )
-    state = replace(state, notes=(*state.notes, *((config.note,) if config.note else ())))
+    state = replace(state, notes=(*state.notes, *notes))
     if not subject.info.record.node:
         state = with_refusals(state, subject, observed, await read_guards(client, subject))
     state = with_choice(state, subject, observed)
     explanation = explain(subject, state)
     if explanation.verdict is PodVerdict.ASKS_NOTHING:
-        return _complain(f"{key} requests no share of a card; add the annotation {names.FRACTION}")
+        text = f"{key} requests no share of a card; add the annotation {names.FRACTION}"
+        return complain("explain", text, code=CALLED_WRONG)
     suggestions = suggest(subject, state, explanation)
     if options.output.structured:
-        print(encode(explanation_json(explanation, suggestions), options.output))
+        answer = {"fits": explanation.verdict.good, "remedies": suggestions}
+        print(encode({**as_json(explanation), **answer}, options.output))
     else:
         show_lines(open_console(), explanation_lines(explanation, suggestions))
     return DONE if explanation.verdict.good else FAILED
-
-
-async def _namespace(options: argparse.Namespace) -> str:
-    if options.namespace is not None:
-        return str(options.namespace)
-    return await asyncio.to_thread(own_namespace, options.kubeconfig, context=options.context)
-
-
-def explanation_json(explanation: Explanation, suggestions: Sequence[Suggestion]) -> dict[str, Any]:
-    """Return the whole answer as JSON."""
-    answer: dict[str, Any] = _plain(explanation)
-    return {**answer, "fits": explanation.verdict.good, "remedies": _plain(tuple(suggestions))}
-
-
-def _plain(value: object) -> Any:
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, tuple):
-        return [_plain(inner) for inner in value]
-    if is_dataclass(value):
-        return {_camel(field.name): _plain(getattr(value, field.name)) for field in fields(value)}
-    return value
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
 
 
 def _nearest(observed: ObservedCluster, key: str) -> str:
     name = key.partition("/")[2]
     same = [pod.info.record.key for pod in observed.pods if pod.info.record.name == name]
     return f"; did you mean {same[0]}?" if same else ""
-
-
-def _complain(message: str) -> int:
-    print(f"fracgpu explain: {message}", file=sys.stderr)
-    return CALLED_WRONG
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -138,7 +95,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--config-map",
-        default=default_config_map(),
+        default=DEFAULT_CONFIG_MAP,
         metavar="NAMESPACE/NAME",
         help="ConfigMap whose key 'placement' has the cluster's strategy (default: %(default)s)",
     )

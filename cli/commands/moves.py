@@ -14,11 +14,12 @@ import msgspec
 
 from cli.cluster import with_cluster
 from cli.flags import LISTS, Output, Parser, add_cluster_flags, add_pod_namespace_flags, encode
-from cli.main import CALLED_WRONG, DONE, FAILED
+from cli.main import CALLED_WRONG, DONE, complain
 from cli.printers.live import open_console, show_lines
 from cli.printers.move_lines import change_line, move_lines, move_table
+from fracgpu import names
 from fracgpu.errors import WireError
-from fracgpu.state.move_object import MoveObject, decode_move
+from fracgpu.state.move_object import MoveObject, MovePhase, decode_move
 from kube.client import KubeClient
 from kube.errors import NotFound
 from kube.informer import Change, ChangeType, Informer
@@ -35,11 +36,13 @@ _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 def main(argv: Sequence[str]) -> int:
     """Show the moves; return the exit code."""
-    try:
-        options = arguments().parse_args(argv)
-    except SystemExit as end:  # argparse has printed its help or what is wrong
-        return DONE if not end.code else CALLED_WRONG
-    work = _follow if options.watch else _show
+    options = arguments().parse_args(argv)
+    words = options.words
+    approving = words[:1] == ["approve"]
+    if len(words) > 1 + approving or (approving and len(words) == 1):
+        return complain("moves", "want NAME, or approve NAME", code=CALLED_WRONG)
+    options.name = words[-1] if words else None
+    work = _approve if approving else _follow if options.watch else _show
     return with_cluster("moves", options, lambda client: work(client, options))
 
 
@@ -60,9 +63,9 @@ async def read_moves(client: KubeClient) -> list[MoveObject]:
 
 def newest_first(moves: Sequence[MoveObject]) -> list[MoveObject]:
     """Return the moves by when they were made, the newest first; by name within one second."""
-    by_name = sorted(moves, key=lambda move: move.name)
     return sorted(
-        by_name, key=lambda move: move.metadata.creation_timestamp or _LONG_AGO, reverse=True
+        moves,
+        key=lambda move: (_LONG_AGO - (move.metadata.creation_timestamp or _LONG_AGO), move.name),
     )
 
 
@@ -79,14 +82,14 @@ async def _show(client: KubeClient, options: argparse.Namespace) -> int:
     try:
         moves = await read_moves(client)
     except NotFound:
-        return _complain(_NO_MOVES)
+        return complain("moves", _NO_MOVES)
     moves = [move for move in moves if _asked_for(move, options)]
     if options.name is None:
         _print(moves, options.output)
         return DONE
     found = [move for move in moves if options.name in (move.name, move.spec.pod.name)]
     if not found:
-        return _complain(f"no move is named {options.name!r}, nor a pod that was moved")
+        return complain("moves", f"no move is named {options.name!r}, nor a pod that was moved")
     now = SystemClock().now()
     if options.output in (Output.TABLE, Output.WIDE):
         for move in found:
@@ -114,6 +117,19 @@ def _print(moves: Sequence[MoveObject], output: Output) -> None:
         show_lines(console, move_table(moves, now=SystemClock().now(), width=width))
 
 
+async def _approve(client: KubeClient, options: argparse.Namespace) -> int:
+    change = {"metadata": {"annotations": {names.APPROVED: "true"}}}
+    try:
+        move = decode_move(await client.get(MOVES, options.name))
+        if move.status.phase is not MovePhase.RECOMMENDED:
+            return complain("moves", f"{move.name} is {move.status.phase.value}, not recommended")
+        await client.patch(MOVES, move.name, change)
+    except NotFound:
+        return complain("moves", f"no move is named {options.name!r}")
+    print("approved; the rebalancer makes a new Move of it unless it is older than an hour")
+    return DONE
+
+
 async def _follow(client: KubeClient, options: argparse.Namespace) -> int:
     logs.configure(level="error", json=False)
     console, clock = open_console(), SystemClock()
@@ -136,7 +152,7 @@ async def _follow(client: KubeClient, options: argparse.Namespace) -> int:
     try:
         await client.list(MOVES)  # an informer would wait for the resource
     except NotFound:
-        return _complain(_NO_MOVES)
+        return complain("moves", _NO_MOVES)
     await watch_moves(client, show)
     return DONE
 
@@ -147,20 +163,15 @@ def move_json(move: MoveObject) -> dict[str, Any]:
     return body
 
 
-def _complain(message: str) -> int:
-    print(f"fracgpu moves: {message}", file=sys.stderr)
-    return FAILED
-
-
 def arguments() -> argparse.ArgumentParser:
     """Return the parser of the command's arguments."""
     parser = Parser(
         prog="fracgpu moves",
-        usage="fracgpu moves [NAME] [flags]",
+        usage="fracgpu moves [NAME | approve NAME] [flags]",
         description="The rebalancer's moves, newest first; with a name (of a move or of a pod that "
-        "was moved) its reason and every phase.",
+        "was moved) its reason and every phase. With approve, a recommended one is made.",
     )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="one move, or the moves of one pod")
+    parser.add_argument("words", nargs="*", metavar="NAME", help="one move, or those of one pod")
     parser.add_argument("--watch", "-w", action="store_true", help="follow changes until Ctrl-C")
     add_pod_namespace_flags(parser)
     add_cluster_flags(parser, formats=LISTS)

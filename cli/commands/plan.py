@@ -6,7 +6,6 @@ wrong arguments.
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -23,7 +22,7 @@ from cli.flags import (
     add_system_namespace_flag,
     encode,
 )
-from cli.main import CALLED_WRONG, DONE, FAILED
+from cli.main import DONE, complain
 from cli.plan_report import PlanReport, report_json, report_on
 from cli.printers.live import open_console, show_lines
 from cli.printers.plan_lines import plan_lines
@@ -51,10 +50,7 @@ _LONG_LEADING: Final = timedelta(days=1)
 
 def main(argv: Sequence[str]) -> int:
     """Show the plan; return the exit code."""
-    try:
-        options = arguments().parse_args(argv)
-    except SystemExit as end:  # argparse has printed its help or what is wrong
-        return DONE if not end.code else CALLED_WRONG
+    options = arguments().parse_args(argv)
     return with_cluster("plan", options, lambda client: _plan(client, options))
 
 
@@ -76,8 +72,7 @@ async def _plan(client: KubeClient, options: argparse.Namespace) -> int:
                 scheduler_name=options.scheduler_name,
             )
     except (ReadingFailed, QueryFailed, MovesUnreadable) as error:
-        print(f"fracgpu plan: {error}", file=sys.stderr)
-        return FAILED
+        return complain("plan", str(error))
     if options.namespace is not None:
         report = report.of_namespace(options.namespace)
     if options.output.structured:

@@ -6,15 +6,14 @@ recorded, or a policy has a mistake; 2: wrong arguments.
 
 import argparse
 import re
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 from cli.cluster import with_cluster
-from cli.flags import Parser, add_cluster_flags, add_system_namespace_flag, encode
-from cli.main import CALLED_WRONG, DONE, FAILED
+from cli.flags import Parser, add_cluster_flags, add_system_namespace_flag, encode, number
+from cli.main import DONE, complain
 from cli.printers.live import open_console, open_progress, show_lines
 from cli.printers.replay_lines import replay_table
 from cli.prometheus_access import reach_prometheus
@@ -42,18 +41,10 @@ _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days"}
 def main(argv: Sequence[str]) -> int:
     """Replay; return the exit code."""
     parser = arguments()
-    try:
-        options = parser.parse_args(argv)
-        now = SystemClock().now()
-        start, end = _time(options.start, now), _time(options.end, now)
-        if not timedelta(0) < end - start <= _LONGEST:
-            parser.error(
-                f"--from {options.start} --to {options.end}: want a time of 31 days at most, "
-                "which begins before it ends"
-            )
-    except SystemExit as stop:  # argparse has printed its help or what is wrong
-        return DONE if not stop.code else CALLED_WRONG
-    span = (start, min(end, now))
+    options = parser.parse_args(argv)
+    if not timedelta(0) < options.end - options.start <= _LONGEST:
+        parser.error("--from, --to: want a time of 31 days at most, which begins before it ends")
+    span = (options.start, min(options.end, SystemClock().now()))
     return with_cluster("rebalance replay", options, lambda client: _replay(client, options, span))
 
 
@@ -68,8 +59,7 @@ async def _replay(
                 prometheus, worlds, span, step_s=options.step_s, quiet=options.output.structured
             )
     except (ReadingFailed, QueryFailed, RecordingMissing) as error:
-        print(f"fracgpu rebalance replay: {error}", file=sys.stderr)
-        return FAILED
+        return complain("rebalance replay", str(error))
     if options.output.structured:
         print(encode(replay_json(worlds, span, frames=frames), options.output))
     else:
@@ -128,8 +118,8 @@ def replay_json(
 ) -> dict[str, Any]:
     """Return the figures of every world, and its moves."""
     return {
-        "from": span[0].isoformat(),
-        "to": span[1].isoformat(),
+        "from": span[0],
+        "to": span[1],
         "frames": frames,
         "policies": {
             name: {
@@ -137,12 +127,12 @@ def replay_json(
                 "held": dict(world.figures.held),
                 "list": [
                     {
-                        "at": move.at.isoformat(),
+                        "at": move.at,
                         "pod": move.pod,
                         "from": move.source,
                         "to": move.target,
                         "gainPoints": move.gain_points,
-                        "mode": move.mode.value,
+                        "mode": move.mode,
                     }
                     for move in world.moves
                 ],
@@ -152,37 +142,19 @@ def replay_json(
     }
 
 
-def _time(text: str, now: datetime) -> datetime:
-    if text == "now":
-        return now
-    ago = _AGO.fullmatch(text)
-    if ago is not None:
-        return now - timedelta(**{_UNITS[ago.group(2)]: int(ago.group(1))})
-    found = datetime.fromisoformat(text)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-def _time_word(text: str) -> str:
+def _time(text: str) -> datetime:
+    now, ago = SystemClock().now(), _AGO.fullmatch(text)
     try:
-        _time(text, datetime(2026, 1, 1, tzinfo=UTC))
+        if text == "now":
+            return now
+        if ago is not None:
+            return now - timedelta(**{_UNITS[ago.group(2)]: int(ago.group(1))})
+        found = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(
             f"{text!r}; want a time such as 2026-01-31T12:00 (UTC), or 90m, 12h or 7d ago"
         ) from None
-    return text
-
-
-def _seconds(low: float, high: float) -> Any:
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = -1.0
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"{text!r}; want {low:g} to {high:g}")
-        return value
-
-    return parse
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -199,12 +171,12 @@ def arguments() -> argparse.ArgumentParser:
         "--from",
         dest="start",
         required=True,
-        type=_time_word,
+        type=_time,
         metavar="TIME",
         help="2026-01-31T12:00 (UTC), or 7d, 12h, 90m ago",
     )
     parser.add_argument(
-        "--to", dest="end", default="now", type=_time_word, metavar="TIME", help="default: now"
+        "--to", dest="end", default="now", type=_time, metavar="TIME", help="default: now"
     )
     parser.add_argument(
         "--config",
@@ -213,11 +185,11 @@ def arguments() -> argparse.ArgumentParser:
         help="the candidate: the text of the ConfigMap's key rebalancer",
     )
     parser.add_argument(
-        "--step-s", type=_seconds(5, 300), default=60.0, help="time between two cycles (60)"
+        "--step-s", type=number(float, 5, 300), default=60.0, help="time between two cycles (60)"
     )
     parser.add_argument(
         "--startup-s",
-        type=_seconds(0, 3600),
+        type=number(float, 0, 3600),
         default=60.0,
         help="how long a replacement takes to be ready (60)",
     )

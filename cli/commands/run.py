@@ -84,7 +84,8 @@ def main(argv: Sequence[str]) -> int:
         settings: ProcessSettings = load(settings_type, flags, os.environ, program=name)
         logs.configure(level=settings.log_level, json=settings.log_json)
         log.info("settings_loaded", role=name, **describe(settings))
-        service = _build(name, role, settings)
+        build: Callable[..., Service] = vars(importlib.import_module(f"{name}.service"))["build"]
+        service = build(settings, **role.parts(settings))
     except HelpRequested as help_text:
         print(help_text)
         return DONE
@@ -119,11 +120,6 @@ def usage() -> str:
     lines += [f"  {name:<13} {role.summary}" for name, role in ROLES.items()]
     lines += ["", "  fracgpu run ROLE --help lists its flags and environment variables"]
     return "\n".join(lines)
-
-
-def _build(name: str, role: Role, settings: ProcessSettings) -> Service:
-    build: Callable[..., Service] = vars(importlib.import_module(f"{name}.service"))["build"]
-    return build(settings, **role.parts(settings))
 
 
 def _complain(code: int, *mistakes: str) -> int:

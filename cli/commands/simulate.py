@@ -6,15 +6,14 @@ cards, and none leaves. With ``--departures`` they come and go as well.
 """
 
 import argparse
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from cli.cluster import observe, with_cluster
-from cli.flags import Parser, add_cluster_flags, encode
-from cli.main import CALLED_WRONG, DONE, FAILED
+from cli.flags import Parser, add_cluster_flags, encode, number
+from cli.main import CALLED_WRONG, DONE, complain
 from cli.printers.chart import svg_chart, text_chart
 from cli.printers.live import open_console, open_progress, show_lines
 from cli.printers.text import Line, departures_lines, replay_lines
@@ -36,18 +35,15 @@ _FIRST_SEED: Final = 42
 def main(argv: Sequence[str]) -> int:
     """Replay a workload with each policy and show how much of the fleet was allocated."""
     parser = arguments()
-    try:
-        options = parser.parse_args(argv)
-        if options.live == (options.file is not None):
-            parser.error("want either a pod list or --live")
-    except SystemExit as end:  # argparse has printed its help or what is wrong
-        return DONE if not end.code else CALLED_WRONG
+    options = parser.parse_args(argv)
+    if options.live == (options.file is not None):
+        parser.error("want either a pod list or --live")
     if options.live:
         return with_cluster("simulate", options, lambda client: _live(client, options))
     try:
         return _compare(_from_files(options.file, options.nodes), options)
     except (WorkloadError, OSError, UnicodeDecodeError) as error:
-        return _complain(f"{error}")
+        return complain("simulate", str(error), code=CALLED_WRONG)
 
 
 async def _live(client: KubeClient, options: argparse.Namespace) -> int:
@@ -56,7 +52,7 @@ async def _live(client: KubeClient, options: argparse.Namespace) -> int:
     try:
         workload = of_cluster(nodes, (pod.info for pod in observed.pods))
     except WorkloadError as error:
-        return _complain(f"{error}", code=FAILED)
+        return complain("simulate", str(error))
     return _compare(workload, options)
 
 
@@ -82,7 +78,7 @@ def _compare(workload: ReplayWorkload, options: argparse.Namespace) -> int:
     try:
         leaving = _with_departures(workload, options)
     except WorkloadError as error:
-        return _complain(f"--departures: {error}")
+        return complain("simulate", f"--departures: {error}", code=CALLED_WRONG)
     console = open_console()
     seeds = range(options.seed, options.seed + options.seeds)
     outcomes: dict[str, list[ReplayResult]] = {policy: [] for policy in options.policy}
@@ -175,11 +171,8 @@ def _scaled(
 
 def _what(workload: ReplayWorkload, seeds: int) -> str:
     nodes = f"{counted(len(workload.nodes), 'node')} with {counted(workload.cards, 'card')}"
-    return f"{nodes}, a workload of {counted(len(workload.pods), 'pod')}, {_seeds(seeds)}"
-
-
-def _seeds(count: int) -> str:
-    return "1 order of arrival" if count == 1 else f"{count} orders of arrival"
+    orders = f"{counted(seeds, 'order')} of arrival"
+    return f"{nodes}, a workload of {counted(len(workload.pods), 'pod')}, {orders}"
 
 
 def _policies(text: str) -> list[str]:
@@ -191,23 +184,6 @@ def _policies(text: str) -> list[str]:
             f"unknown policy {', '.join(unknown)}; want some of: {known}"
         )
     return chosen
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 100:  # noqa: PLR2004 - as in the message
-        raise argparse.ArgumentTypeError(f"{text} is not within 1 to 100")
-    return int(text)
-
-
-def _percent(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 130:  # noqa: PLR2004 - as in the message
-        raise argparse.ArgumentTypeError(f"{text} is not within 1 to 130")
-    return int(text)
-
-
-def _complain(message: str, *, code: int = CALLED_WRONG) -> int:
-    print(f"fracgpu simulate: {message}", file=sys.stderr)
-    return code
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -245,7 +221,10 @@ def arguments() -> argparse.ArgumentParser:
         "--seed", type=int, default=_FIRST_SEED, help=f"the first seed (default {_FIRST_SEED})"
     )
     parser.add_argument(
-        "--seeds", type=_count, default=1, help="orders of arrival to average (default 1)"
+        "--seeds",
+        type=number(int, 1, 100),
+        default=1,
+        help="orders of arrival to average (default 1)",
     )
     parser.add_argument(
         "--cpu-pods",
@@ -256,7 +235,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--departures",
-        type=_percent,
+        type=number(int, 1, 130),
         metavar="PERCENT",
         help="let pods leave as well, as their lifetimes say (columns scheduled_time and "
         "deletion_time), and keep that share of all cards requested",

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from cli.cluster import with_cluster
 from cli.flags import LISTS, Output, Parser, add_cluster_flags, encode
-from cli.main import CALLED_WRONG, DONE, FAILED
+from cli.main import DONE, FAILED, complain
 from cli.removal import HOST_FILES, Left, Removal, RemovalPlan, StillSharesError, make_plan
 from fracgpu.errors import counted
 from kube.client import KubeClient
@@ -20,10 +20,7 @@ _WAIT_S: Final = 420.0
 
 def main(argv: Sequence[str]) -> int:
     """Show what would be removed, or remove it; return 1 if something is left."""
-    try:
-        options = arguments().parse_args(argv)
-    except SystemExit as end:  # argparse has printed its help or what is wrong
-        return DONE if not end.code else CALLED_WRONG
+    options = arguments().parse_args(argv)
     return with_cluster("uninstall", options, lambda client: _run(client, options))
 
 
@@ -31,8 +28,7 @@ async def _run(client: KubeClient, options: argparse.Namespace) -> int:
     try:
         plan = await make_plan(client, node=options.node, nodes_only=options.nodes)
     except StillSharesError as error:
-        print(f"fracgpu uninstall: {error}", file=sys.stderr)
-        return FAILED
+        return complain("uninstall", str(error))
     if options.output in (Output.TABLE, Output.WIDE):
         return await _tell_and_remove(client, plan, options)
     if options.output is Output.NAME:
@@ -40,7 +36,7 @@ async def _run(client: KubeClient, options: argparse.Namespace) -> int:
             print(name)
     left = await _remove(client, plan, options) if options.yes and plan else Left()
     if options.output.structured:
-        removed = left_json(left) if options.yes else None
+        removed = left if options.yes else None
         print(encode({"found": plan_json(plan), "left": removed}, options.output))
     return FAILED if left.unfinished else DONE
 
@@ -94,16 +90,6 @@ def plan_json(plan: RemovalPlan) -> dict[str, Any]:
         "sharedNamespaces": {name: list(others) for name, others in plan.shared.items()},
         "pods": list(plan.pods),
         "moved": list(plan.moved),
-    }
-
-
-def left_json(left: Left) -> dict[str, Any]:
-    """Return what is left as JSON."""
-    return {
-        "nodes": {name: list(words) for name, words in left.nodes.items()},
-        "namespaces": list(left.namespaces),
-        "withoutAgent": list(left.without_agent),
-        "moved": list(left.moved),
     }
 
 

@@ -1,19 +1,21 @@
 """Asks Prometheus which series there are: directly, or through the API server's Service proxy."""
 
-from collections.abc import Iterable
 from typing import Final
 
 from cli.cluster import workload_of
 from cli.prometheus_access import ProxiedPrometheus, rebalancers_url, service_of
 from fracgpu import names
+from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.doctor.facts import PrometheusFact, Unread
 from fracgpu.doctor.measurements import NOT_COMPILED, SERIES
 from kube.client import KubeClient
 from kube.errors import Forbidden
-from rebalancer.usage.measured import Querier
-from rebalancer.usage.prometheus import QueryFailed, Sample
+from rebalancer.usage.measured import Querier, intervals
+from rebalancer.usage.prometheus import QueryFailed
+from rebalancer.usage.promql import interval
 
 _NAME: Final = "__name__"
+_WINDOWS_S: Final = (RebalancerPolicy().fast_window_s, RebalancerPolicy().forecast_window_s)
 
 
 def query() -> str:
@@ -25,10 +27,9 @@ def query() -> str:
 async def ask_directly(url: str, prometheus: Querier) -> PrometheusFact:
     """Return what the Prometheus at *url* says."""
     try:
-        samples = await prometheus.query(query())
+        return await _counted(url, prometheus)
     except QueryFailed as error:
         return PrometheusFact(url=url, error=str(error))
-    return _counted(url, samples)
 
 
 async def ask_through_proxy(client: KubeClient, *, namespace: str) -> PrometheusFact | Unread:
@@ -47,7 +48,7 @@ async def ask_through_proxy(client: KubeClient, *, namespace: str) -> Prometheus
             "an address that can be reached from here with --prometheus-url"
         )
     try:
-        return _counted(url, await ProxiedPrometheus(client, service).query(query()))
+        return await _counted(url, ProxiedPrometheus(client, service))
     except QueryFailed as error:
         if isinstance(error.__cause__, Forbidden):
             return Unread(
@@ -57,7 +58,12 @@ async def ask_through_proxy(client: KubeClient, *, namespace: str) -> Prometheus
         return PrometheusFact(url=url, error=str(error))
 
 
-def _counted(url: str, samples: Iterable[Sample]) -> PrometheusFact:
+async def _counted(url: str, prometheus: Querier) -> PrometheusFact:
+    series = {
+        sample.labels.get(_NAME, ""): int(sample.value)
+        for sample in await prometheus.query(query())
+    }
+    times = [await prometheus.query(interval(each)) for each in _WINDOWS_S]
     return PrometheusFact(
-        url=url, series={sample.labels.get(_NAME, ""): int(sample.value) for sample in samples}
+        url=url, series=series, interval_s=max(intervals(times).values(), default=None)
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from itertools import cycle
 from typing import Final
 
 Curves = Mapping[str, Sequence[float]]
@@ -18,7 +19,7 @@ def text_chart(curves: Curves, *, width: int = 61, height: int = 16) -> Iterator
     low, high = _range(curves)
     last = max(len(curve) for curve in curves.values()) - 1
     grid = [[" "] * width for _ in range(height)]
-    for mark, curve in zip(_cycled(_MARKS, len(curves)), curves.values(), strict=True):
+    for mark, curve in zip(cycle(_MARKS), curves.values(), strict=False):
         for column in range(width):
             load = _FROM_PERCENT + (last - _FROM_PERCENT) * column / (width - 1)
             value = curve[min(max(round(load), 0), len(curve) - 1)]
@@ -31,7 +32,7 @@ def text_chart(curves: Curves, *, width: int = 61, height: int = 16) -> Iterator
     yield "        └" + "─" * width
     left, right = f"{_FROM_PERCENT} % load", f"{last} %"
     yield "         " + left + right.rjust(width - len(left))
-    legend = zip(_cycled(_MARKS, len(curves)), curves, strict=True)
+    legend = zip(cycle(_MARKS), curves, strict=False)
     yield "         " + "   ".join(f"{mark} {name}" for mark, name in legend)
 
 
@@ -68,7 +69,7 @@ def svg_chart(curves: Curves, *, title: str) -> str:
             f'<path d="M{_EDGE} {y:.1f}H{_WIDE - _EDGE}" stroke="#ddd"/>'
             f'<text x="{_EDGE - 8}" y="{y + 4:.1f}" text-anchor="end">{value:.1f}</text>'
         )
-    legend = zip(_cycled(_COLOURS, len(curves)), curves.items(), strict=True)
+    legend = zip(cycle(_COLOURS), curves.items(), strict=False)
     for number, (colour, (name, curve)) in enumerate(legend):
         loads = range(_FROM_PERCENT, len(curve))
         points = " ".join(f"{across(load):.1f},{down(curve[load]):.1f}" for load in loads)
@@ -85,7 +86,3 @@ def _range(curves: Curves) -> tuple[float, float]:
     values = [value for curve in curves.values() for value in curve[_FROM_PERCENT:]]
     low, high = min(values, default=0.0), max(values, default=100.0)
     return (low, high) if high > low else (low - 1.0, high + 1.0)
-
-
-def _cycled(items: Sequence[str], count: int) -> list[str]:
-    return [items[at % len(items)] for at in range(count)]

@@ -85,7 +85,7 @@ def _state(trouble: str) -> str:
     """Return one word for what keeps new pods off a card."""
     if not trouble:
         return "ok"
-    words = ("unhealthy", "cordoned", "avoided")
+    words = ("unhealthy", "drained", "cordoned", "avoided")
     return next((word for word in words if trouble.startswith(word)), "closed")
 
 

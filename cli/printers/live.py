@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.live import Live
@@ -19,56 +19,42 @@ from simulator.demo.dashboard import Dashboard
 from simulator.demo.promises import Promise
 
 
-class Screen(Protocol):
-    """Where progress is shown."""
+class Show(Protocol):
+    """Shows the state of the demo now."""
 
-    def show(self, state: Dashboard, *, elapsed_s: float, duration_s: float, step: str) -> None:
-        """Show the state of the demo now."""
-        ...
-
-
-class PlainScreen:
-    """Prints one line for each event; for pipes, files and CI."""
-
-    def __init__(self, write: Callable[[str], None]) -> None:
-        self._write = write
-        self._shown: list[str] = []
-        self._step = ""
-
-    def show(self, state: Dashboard, *, elapsed_s: float, duration_s: float, step: str) -> None:
-        if step != self._step:
-            self._step = step
-            self._write(f"[{elapsed(elapsed_s, duration_s)}] {step}")
-        for line in _unseen(self._shown, state.event_lines):
-            self._write(f"  {line}")
-        self._shown = list(state.event_lines)
+    def __call__(
+        self, state: Dashboard, *, elapsed_s: float, duration_s: float, step: str
+    ) -> None: ...
 
 
-class LiveScreen:
-    """Redraws the whole view in place."""
+def plain_show(write: Callable[[str], None]) -> Show:
+    """Return what writes one line for each event; for pipes, files and CI."""
+    shown: list[str] = []
+    steps = [""]
 
-    def __init__(self, live: Live) -> None:
-        self._live = live
+    def show(state: Dashboard, *, elapsed_s: float, duration_s: float, step: str) -> None:
+        if step != steps[-1]:
+            steps.append(step)
+            write(f"[{elapsed(elapsed_s, duration_s)}] {step}")
+        for line in _unseen(shown, state.event_lines):
+            write(f"  {line}")
+        shown[:] = state.event_lines
 
-    def show(self, state: Dashboard, *, elapsed_s: float, duration_s: float, step: str) -> None:
-        view = dashboard(
-            state,
-            elapsed_s=elapsed_s,
-            duration_s=duration_s,
-            step=step,
-            room=self._live.console.size,
-        )
-        self._live.update(view, refresh=True)
+    return show
 
 
 @contextmanager
-def open_screen(console: Console) -> Iterator[Screen]:
-    """Yield the screen that suits *console*; the last frame of the live view stays visible."""
+def open_screen(console: Console) -> Iterator[Show]:
+    """Yield what shows the demo on *console*; the last frame of the live view stays visible."""
     if not console.is_terminal:
-        yield PlainScreen(lambda line: print_plain(console, line))
+        yield plain_show(lambda line: print_plain(console, line))
         return
     with Live(console=console, auto_refresh=False, screen=False) as live:
-        yield LiveScreen(live)
+
+        def redraw(state: Dashboard, **times: Any) -> None:
+            live.update(dashboard(state, room=live.console.size, **times), refresh=True)
+
+        yield redraw
 
 
 def show_promises(console: Console, results: Sequence[Promise]) -> None:

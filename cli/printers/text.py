@@ -125,7 +125,8 @@ def explanation_lines(
     explanation: Explanation, suggestions: Sequence[Suggestion]
 ) -> Iterator[Line]:
     """Yield the answer first, then the blockers, what would help, and the reasons card by card."""
-    yield Line(text=_headline(explanation), tone=_headline_tone(explanation))
+    tone = Tone.GOOD if explanation.verdict.good else Tone.BAD
+    yield Line(text=_headline(explanation), tone=tone)
     if explanation.asks:
         yield Line(text=f"  requests: {explanation.asks}")
     for held in explanation.held:
@@ -170,10 +171,6 @@ def _headline(explanation: Explanation) -> str:
             return f"{pod} does not fit on any of {len(explanation.nodes)} nodes"
         case _:
             return f"{pod} {explanation.verdict.value}"
-
-
-def _headline_tone(explanation: Explanation) -> Tone:
-    return Tone.GOOD if explanation.verdict.good else Tone.BAD
 
 
 def _node_lines(node: NodeAnswer) -> Iterator[Line]:

@@ -94,6 +94,7 @@ class NodeCards:
     """The cards of one node, and what currently keeps new slices off them.
 
     Attributes:
+        drained: cards that take no more pods, because people want them empty.
         shared: the node shares its cards.
         schedulable: the node takes new pods.
         unschedulable: it is cordoned (``spec.unschedulable``).
@@ -108,6 +109,7 @@ class NodeCards:
     node: str
     cards: tuple[Card, ...] = ()
     cordons: tuple[Cordon, ...] = ()
+    drained: frozenset[CardUuid] = frozenset()
     shared: bool = True
     schedulable: bool = True
     unschedulable: bool = False
@@ -138,8 +140,9 @@ class NodeCards:
         return (self.load_time - MAX_CLOCK_SKEW, self.load_time + HEAT_MAX_AGE)
 
     def effects(self, *, now: datetime) -> Mapping[CardUuid, CordonEffect]:
-        """Return what the cordons do that have not expired at *now*, by card."""
-        return {cordon.card: cordon.effect for cordon in self.cordons if cordon.until > now}
+        """Return what keeps new pods off the cards at *now*: cordons, and that they are drained."""
+        found = {cordon.card: cordon.effect for cordon in self.cordons if cordon.until > now}
+        return found | dict.fromkeys(self.drained, CordonEffect.NO_SCHEDULE)
 
     def cordoned(self, *, now: datetime) -> frozenset[CardUuid]:
         """Return the cards that take no new slices at *now*."""

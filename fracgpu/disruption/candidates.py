@@ -9,12 +9,16 @@ The replacement comes to be beside the pod, or after its eviction. A pod is rele
 ReplicaSet by another value of the label by which that selects it.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
+from statistics import median
 from typing import Final
 
+from fracgpu import names
 from fracgpu.disruption.disruption_state import DisruptionState, budgets_of
 from fracgpu.disruption.move import HoldReason
-from fracgpu.disruption.policy import RebalancerPolicy
+from fracgpu.disruption.policy import Namespaces, RebalancerPolicy
 from fracgpu.k8s.disruption_budget import PodDisruptionBudget
 from fracgpu.k8s.workloads.quota import quota_usage
 from fracgpu.k8s.workloads.workload import Workload
@@ -23,8 +27,10 @@ from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.move_object import MoveMode
 from fracgpu.state.pod_info import PodInfo
 
-# A Deployment's ReplicaSet selects its pods by it.
+# A Deployment's ReplicaSet selects its pods by the first, that of an Argo Rollout by the second.
 HASH_LABEL: Final = "pod-template-hash"
+HASH_LABELS: Final = (HASH_LABEL, "rollouts-pod-template-hash")
+_ROLLOUT: Final = "Rollout"
 RELEASED_SUFFIX: Final = ".moved"  # of the label's value, while the pod is released
 _LONGEST_LABEL: Final = 63
 
@@ -36,10 +42,14 @@ def mode_of(pod: PodInfo) -> MoveMode:
     controller makes a replacement only once the pod is gone.
     """
     by_replicaset = pod.owner is not None and pod.owner[0] == "ReplicaSet"
-    selected_by_hash = bool(pod.labels.get(HASH_LABEL))
-    if by_replicaset and selected_by_hash and pod.rebalance is not Rebalance.EVICT:
+    if by_replicaset and hash_label_of(pod.labels) and pod.rebalance is not Rebalance.EVICT:
         return MoveMode.SURGE
     return MoveMode.EVICT
+
+
+def hash_label_of(labels: Mapping[str, str]) -> str:
+    """Return the label by which its ReplicaSet selects a pod; empty without one."""
+    return next((label for label in HASH_LABELS if labels.get(label)), "")
 
 
 def released_value(hash_value: str) -> str:
@@ -58,10 +68,25 @@ _PRIORITY: Final = 0.5
 _PER_10_GIB: Final = 0.1  # reloading takes as long as the memory is large
 
 
-def disruption_cost(pod: PodInfo, *, mib: int) -> float:
+_STARTUP_S: Final = 300.0  # of which each costs a point
+
+
+def startup_s(state: DisruptionState, candidate: PlacedPod) -> float:
+    """Return how long pods of a pod's owner take from their start to Ready; 0 if nothing tells."""
+    pods = {pod.uid: pod.info for pod in (candidate, *state.pods_of(candidate.owner_uid))}
+    took = [
+        (pod.ready_at - pod.started_at).total_seconds()
+        for pod in pods.values()
+        if pod.ready_at and pod.started_at
+    ]
+    return max(0.0, median(took)) if took else 0.0
+
+
+def disruption_cost(pod: PodInfo, *, mib: int, startup_s: float = 0.0) -> float:
     """Return what it costs to move a pod that holds *mib* of a card, in per cent of one card."""
     return (
         _BASE
+        + startup_s / _STARTUP_S
         + (_NO_SURGE if mode_of(pod) is MoveMode.EVICT else 0.0)
         + (_PRIORITY if pod.priority > 0 else 0.0)
         + _PER_10_GIB * mib / (10 * 1024)
@@ -80,23 +105,46 @@ _PROTECTED_BY: Final = {
 
 
 def why_not_evictable(
-    state: DisruptionState, candidate: PlacedPod, *, policy: RebalancerPolicy, now: datetime
+    state: DisruptionState,
+    candidate: PlacedPod,
+    *,
+    policy: RebalancerPolicy,
+    now: datetime,
+    requested: bool = False,
 ) -> HoldReason | None:
-    """Return the first reason that forbids moving a pod, or None if it may be moved."""
+    """Return the first reason that forbids moving a pod, or None if it may be moved.
+
+    What only keeps moves few does not count where people have requested the move.
+    """
     budgets = budgets_of(state, policy=policy, now=now)
-    min_age = timedelta(seconds=0 if budgets.may_undo(candidate.uid) else policy.min_pod_age_s)
+    if requested:
+        policy = replace(policy, namespaces=Namespaces.ALL)
+    at_once = requested or budgets.may_undo(candidate.uid)
+    min_age = timedelta(seconds=0 if at_once else policy.min_pod_age_s)
     rules = (
         *_state_rules(candidate.info, min_age, now=now),
+        (_opted_out(state, candidate, policy), HoldReason.NAMESPACE),
         *_protection_rules(candidate.info),
         *_placement_rules(state, candidate),
         *_owner_rules(state, candidate),
     )
     refusal = next((reason for broken, reason in rules if broken), None)
+    if requested:
+        return refusal
     return refusal or budgets.of_pod(
         candidate.uid, owner_uid=candidate.owner_uid, namespace=candidate.info.record.namespace
     )
 
 
+def _opted_out(state: DisruptionState, candidate: PlacedPod, policy: RebalancerPolicy) -> bool:
+    labels = state.scheduling.namespaces.get(candidate.info.record.namespace, {})
+    wish = labels.get(names.REBALANCE)
+    if policy.namespaces is Namespaces.LABELLED:
+        return wish != ALLOWED
+    return wish == Rebalance.NEVER.value
+
+
+ALLOWED: Final = "allow"  # a namespace's label: its pods may be moved where not all may be
 _Rules = tuple[tuple[bool, HoldReason], ...]
 
 
@@ -185,9 +233,13 @@ def _workload_rules(state: DisruptionState, candidate: PlacedPod, mode: MoveMode
     kind = candidate.info.owner[0] if candidate.info.owner else ""
     found = state.workloads.controllers_of(candidate.owner_uid)
     missing = kind in _FOLLOWED and (not found or _owner_is_missing(found))
+    asked = candidate.info.rebalance is Rebalance.SURGE
+    # Of a Rollout the ReplicaSets alone are known: during a rollout two of them have pods.
+    rollout = found[0].owner if found and found[0].owner_kind == _ROLLOUT else ""
+    several = bool(rollout) and len(state.workloads.of_owner(rollout)) > 1
     return (
         (missing, HoldReason.OWNER_NOT_KNOWN),
-        (any(workload.rolling_out for workload in found), HoldReason.ROLLOUT),
+        (several or any(workload.rolling_out for workload in found), HoldReason.ROLLOUT),
         (any(workload.paused for workload in found), HoldReason.OWNER_PAUSED),
         (
             any(workload.ready < workload.desired for workload in found),
@@ -197,12 +249,19 @@ def _workload_rules(state: DisruptionState, candidate: PlacedPod, mode: MoveMode
             mode is MoveMode.SURGE and any(workload.recreate for workload in found),
             HoldReason.RECREATE,
         ),
+        (
+            mode is MoveMode.SURGE and not asked and any(workload.no_surge for workload in found),
+            HoldReason.NO_SURGE,
+        ),
     )
 
 
 def _owner_is_missing(found: tuple[Workload, ...]) -> bool:
-    """Report whether a Deployment is named as the owner and is not known."""
-    return found[0].owner_kind == "Deployment" and len(found) == 1
+    """Report whether an owner is named that is not known.
+
+    Whoever it is, it may want its pods otherwise: a Rollout is known by its ReplicaSets.
+    """
+    return bool(found[0].owner_kind) and found[0].owner_kind != _ROLLOUT and len(found) == 1
 
 
 def _budget_rules(state: DisruptionState, candidate: PlacedPod, mode: MoveMode) -> _Rules:
@@ -218,6 +277,10 @@ def _budget_rules(state: DisruptionState, candidate: PlacedPod, mode: MoveMode) 
         (len(budgets) > 1, HoldReason.SEVERAL_BUDGETS),
         (any(not budget.observed for budget in budgets), HoldReason.BUDGET_NOT_OBSERVED),
         (any(not _allows(budget, mode) for budget in budgets), HoldReason.BUDGET),
+        (
+            pod.rebalance is not Rebalance.SURGE and any(budget.forbids for budget in budgets),
+            HoldReason.BUDGET_FORBIDS,
+        ),
     )
 
 
@@ -242,7 +305,8 @@ def _surge_rules(state: DisruptionState, candidate: PlacedPod) -> _Rules:
     return (
         (
             any(
-                HASH_LABEL in service.labels and service.selects(namespace, pod.labels)
+                not service.labels.keys().isdisjoint(HASH_LABELS)
+                and service.selects(namespace, pod.labels)
                 for service in state.workloads.services.of(namespace)
             ),
             HoldReason.SERVICE_BY_HASH,

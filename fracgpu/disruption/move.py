@@ -53,6 +53,7 @@ class HoldReason(Enum):
     OPT_IN = "its kind of owner is only moved with rebalance: evict"
     NEVER = "it is annotated rebalance: never"
     SURGE_ONLY = "it is annotated rebalance: surge, and would be gone before its replacement runs"
+    NAMESPACE = "its namespace is not rebalanced, by its label fracgpu.io/rebalance"
     PROTECTED = "an annotation of another evictor protects it"
     SYSTEM_CRITICAL = "it is critical to the system"
     NEED_UNREADABLE = "its request cannot be read"
@@ -68,7 +69,9 @@ class HoldReason(Enum):
     RECREATE = "its Deployment never runs an old pod beside a new one"
     SEVERAL_BUDGETS = "more than one disruption budget selects it"
     BUDGET_NOT_OBSERVED = "its disruption budget has just been changed"
+    NO_SURGE = "its Deployment has maxSurge 0, and it is not annotated rebalance: surge"
     BUDGET = "its disruption budget allows no disruption"
+    BUDGET_FORBIDS = "its disruption budget has maxUnavailable 0"
     SERVICE_BY_HASH = "a Service selects it by the label that a surge changes"
     QUOTA = "a quota leaves no room for its replacement beside it"
     SINGLE_REPLICA = "it is the only replica"
@@ -116,7 +119,7 @@ class Ending(Enum):
     BLOCKED = "blocked"  # a disruption budget did not allow it in time
     # Only before.
     OUTDATED = "outdated"  # checked again, the move was not right any more
-    EXPIRED = "expired"  # the first step did not come in time
+    EXPIRED = "expired"  # the first step did not come, or had no effect, in time
     # Only after. A surge is rolled back, so that the pod stays.
     NOT_CREATED = "not_created"  # the replacement could not be created: a quota, for example
     NOT_READY = "not_ready"  # the replacement did not become Ready

@@ -28,6 +28,13 @@ class MakeRoom(Enum):
     OFF = "off"  # plan nothing, except in a dry run, which shows what there would be
 
 
+class Namespaces(Enum):
+    """Whose pods may be moved."""
+
+    ALL = "all"  # but those of namespaces that are labelled fracgpu.io/rebalance: never
+    LABELLED = "labelled"  # only those of namespaces that are labelled fracgpu.io/rebalance: allow
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tunable:
     """One value: its field, what it means, its default and the range it must lie in.
@@ -60,7 +67,6 @@ class RebalancerPolicy:
         aggressiveness: the level, 1 to 5, that the values were derived from.
         change_freezes: times in which no move is begun.
         reset_breakers_at: what happened before this time opens no circuit breaker.
-        ignored: keys of the ConfigMap that older versions had, and that set nothing any more.
     """
 
     mode: Mode = Mode.DRY_RUN
@@ -69,7 +75,7 @@ class RebalancerPolicy:
     change_freezes: tuple[ChangeFreeze, ...] = ()
     reset_breakers_at: datetime | None = None
     make_room: MakeRoom = MakeRoom.OFF
-    ignored: tuple[str, ...] = ()
+    namespaces: Namespaces = Namespaces.ALL
 
     tick_s: float = _tuned(15, "pause between two cycles", low=1, high=300)
     startup_grace_s: float = _tuned(
@@ -113,8 +119,6 @@ class RebalancerPolicy:
 
     # What is known of cards.
     step_s: float = _tuned(30, "resolution of the windows", low=1, high=300)
-    scrape_interval_s: float = _tuned(15, "how often Prometheus scrapes a node", low=1, high=300)
-    stale_after_s: float = _tuned(45, "age above which a sample is stale", low=2, high=900)
     coverage_ratio: float = _tuned(
         0.8, "share of the short window's samples that must exist", low=0.1, high=1
     )
@@ -254,14 +258,22 @@ class RebalancerPolicy:
             f"{self.fast_window_s:g}",
         )
         yield (
-            self.scrape_interval_s * 5 > self.fast_window_s,
-            f"scrape_interval_s is {self.scrape_interval_s:g}; want at most a fifth of "
-            f"fast_window_s, {self.fast_window_s:g}",
+            self.settle_s < self.fast_window_s,
+            f"settle_s is {self.settle_s:g}; want at least fast_window_s, {self.fast_window_s:g}",
         )
         yield (
-            self.stale_after_s < 2 * self.scrape_interval_s,
-            f"stale_after_s is {self.stale_after_s:g}; want at least twice scrape_interval_s, "
-            f"{self.scrape_interval_s:g}",
+            self.memory_window_s < self.forecast_window_s,
+            f"memory_window_s is {self.memory_window_s:g}; want at least forecast_window_s, "
+            f"{self.forecast_window_s:g}",
+        )
+        yield (
+            self.max_per_hour > self.max_per_day,
+            f"max_per_hour is {self.max_per_hour}; want at most max_per_day, {self.max_per_day}",
+        )
+        yield (
+            self.max_per_owner_per_hour > self.max_per_owner_per_day,
+            f"max_per_owner_per_hour is {self.max_per_owner_per_hour}; want at most "
+            f"max_per_owner_per_day, {self.max_per_owner_per_day}",
         )
         yield (
             self.cordon_s < 2 * self.tick_s,

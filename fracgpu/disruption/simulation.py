@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.candidates import HASH_LABEL, mode_of, released_value
+from fracgpu.disruption.candidates import hash_label_of, mode_of, released_value
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.k8s.scheduling.cluster import Change, Flags
 from fracgpu.k8s.scheduling.node_filters import NodeFilter, allowed_nodes, refusals
@@ -216,7 +216,8 @@ class PlacementSimulation:
         watched = constraints.spread or constraints.affinity or constraints.anti_affinity
         if not (watched or self._cluster.guards()):
             return self._expected
-        labels = {**pod.labels, HASH_LABEL: released_value(pod.labels.get(HASH_LABEL, ""))}
+        key = hash_label_of(pod.labels)
+        labels = {**pod.labels, key: released_value(pod.labels[key])}
         released = replace(pod, labels=shared_labels(labels))
         return (*self._expected, gone, Change(released, 1))
 

@@ -81,11 +81,13 @@ class PrometheusFact:
         url: the address that the rebalancer uses, or that the caller named.
         error: why it gave no answer; empty if it did.
         series: how many series there are now of each metric that was asked for.
+        interval_s: the longest scrape interval of any card; None if nothing tells.
     """
 
     url: str
     error: str = ""
     series: Mapping[str, int] = field(default_factory=dict)
+    interval_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,6 +65,7 @@ SERIES: Final = (
     ),
 )
 
+LONGEST_INTERVAL_S: Final = 150.0  # a quarter of the rebalancer's default short window
 NOT_COMPILED: Final = "fracgpu_scheduler_fill_compiled"
 """Counted where it is 0: the extenders that cannot load the library of least-waste."""
 
@@ -94,6 +95,14 @@ def _prometheus(facts: Facts) -> Iterator[Finding]:
                 cure=series.cure,
                 needs=(SHARING_NODES, ALL_AGENTS, workload(AGENT), INSTALLED),
             )
+    longest_s = LONGEST_INTERVAL_S
+    if answer.interval_s is not None and answer.interval_s > longest_s:
+        yield error(
+            f"cards are scraped every {answer.interval_s:.0f} s; expected is a scrape every "
+            f"{longest_s:.0f} s at least, a quarter of the rebalancer's short window, so none is "
+            "trusted",
+            cure="set scrape_interval of the job, or interval of the PodMonitor, to 15 to 60 s",
+        )
     if without := answer.series.get(NOT_COMPILED):
         yield warning(
             f"{counted(without, 'scheduler extender')} without the compiled code of least-waste, "

@@ -47,6 +47,8 @@ def card_trouble(card_info: CardInfo, node: NodeCards, *, unplaced: str) -> Card
     closes = True
     if card.health is not Health.HEALTHY:
         text = f"unhealthy: {card.health_reason}" if card.health_reason else "unhealthy"
+    elif card.uuid in node.drained:
+        text, until = "drained: people want it empty", None
     elif card_info.cordoned and cordon is not None:
         text = f"cordoned until {cordon.until:%H:%M:%S} UTC: {cordon.reason}"
     elif card_info.unplaced_mib:

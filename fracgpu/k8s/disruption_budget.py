@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -21,8 +21,9 @@ class _Meta(msgspec.Struct):
     generation: int = 0
 
 
-class _Spec(msgspec.Struct):
+class _Spec(msgspec.Struct, rename="camel"):
     selector: LabelSelectorJson | None = None
+    max_unavailable: int | str | None = None
 
 
 class _Status(msgspec.Struct, rename="camel"):
@@ -39,6 +40,7 @@ class _Wire(msgspec.Struct):
     status: _Status = msgspec.field(default_factory=_Status)
 
 
+NONE_AT_ALL: Final = (0, "0", "0%")
 _decoder: Final = msgspec.json.Decoder(_Wire)
 # A LabelSelector has no such operators yet, so what they would mean there is not known.
 _OF_NODES: Final = frozenset({"Gt", "Lt"})
@@ -55,6 +57,8 @@ class PodDisruptionBudget:
         desired_healthy: how many of them must stay so.
         observed: the disruption controller has seen the latest change of the budget.
         selects_all: its selector is empty.
+        forbids: its ``maxUnavailable`` is 0: none of its pods may be disrupted, however many there
+            are.
     """
 
     namespace: str
@@ -67,6 +71,7 @@ class PodDisruptionBudget:
     desired_healthy: int = 0
     observed: bool = True
     selects_all: bool = False
+    forbids: bool = False
 
     def guards(self, namespace: str, labels: Mapping[str, str]) -> bool:
         """Report whether the Eviction API asks this budget about a pod with these labels.
@@ -91,13 +96,15 @@ class PodDisruptionBudget:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetedPod:
-    """A potential victim of preemption, as budgets see it."""
+class BudgetedPod(Protocol):
+    """A pod as budgets see it."""
 
-    namespace: str
-    name: str
-    labels: Mapping[str, str]
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def labels(self) -> Mapping[str, str]: ...
 
 
 def read_budget(body: bytes) -> PodDisruptionBudget:
@@ -120,6 +127,7 @@ def read_budget(body: bytes) -> PodDisruptionBudget:
         observed=wire.status.observed_generation >= wire.metadata.generation,
         selects_all=wire.spec.selector is not None
         and not (selector.match_labels or selector.match_expressions),
+        forbids=wire.spec.max_unavailable in NONE_AT_ALL,
     )
 
 

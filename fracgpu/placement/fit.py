@@ -142,17 +142,12 @@ class Cards(NamedTuple):
 
     def without(self, leaving: Sequence[Sequence[CardAllocation]]) -> "Cards":
         """Return cards in a line as if pods that hold this had left each of them."""
-        amounts = [
-            (
-                sum(one.mib for one in pods),
-                sum(one.cores for one in pods),
-                sum(one.slots for one in pods),
-            )
-            for pods in leaving
-        ]
-        mib, cores, slots = -np.array(amounts, np.int64).reshape(-1, 3).T
-        left = self.pods - np.array([len(pods) for pods in leaving], np.int64)
-        return self.less(mib, cores, slots)._replace(pods=left)
+        amounts = [(one.mib, one.cores, one.slots) for pods in leaving for one in pods]
+        sums = np.array([(0, 0, 0), *amounts], np.int64).cumsum(0)
+        counts = np.array([len(pods) for pods in leaving], np.int64)
+        ends = counts.cumsum()
+        mib, cores, slots = (sums[ends - counts] - sums[ends]).T
+        return self.less(mib, cores, slots)._replace(pods=self.pods - counts)
 
     def emptied(self) -> "Cards":
         """Return the cards as if nothing held them; a slot is free on each."""

@@ -153,8 +153,8 @@ class NodeMatrix:
         if row is None:
             row = self.rows[name] = self._add()
             self.names[row] = name
-        elif self.infos[row] == node_info:  # our own Binding, observed: it was assumed before
-            return
+        elif node_info is self.infos[row] or node_info == self.infos[row]:
+            return  # by value, for our own Binding when it is observed: it was assumed before
         cards = tuple(node_info.cards.values())
         if len(cards) > self.width:
             self._grow(rows=len(self.changed), width=len(cards))

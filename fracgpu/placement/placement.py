@@ -66,9 +66,21 @@ SCORING: Final[Mapping[Strategy, Scoring]] = {
     Strategy.LEAST_WASTE: pack,
 }
 
+_WITHIN_HEAT: Final = 1e-3  # nodes publish heat in hundredths
+
 # The columns of each container's cards, [row, one of its cards], by name.
 _Columns = Mapping[str, IntArray]
 _Scores = NDArray[np.float64]
+
+
+def coolest_first(score: _Scores, *, avoided: Flags, heat: _Scores) -> _Scores:
+    """Return the scores of cards, those of avoided cards by heat and, if equally hot, by *score*.
+
+    One that was just relieved is among them: the pod gets it only if no cooler card has room.
+    """
+    if not avoided.any():
+        return score
+    return np.where(avoided, (1 - _WITHIN_HEAT) * (1.0 - heat) + _WITHIN_HEAT * score, score)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,12 +144,12 @@ def evaluate(matrix: NodeMatrix, need: PodNeed, rows: IntArray, *, strategy: Str
     node_reasons = matrix.node_state[rows]
     fits = node_reasons == SHARES
     reasons = np.zeros_like(cards.state)
-    lacking, found = _unfit_alone(cards, need)
+    lacking, found, alone = _unfit_alone(cards, need)
     lacking &= fits
     reasons[lacking] = found[lacking]
     node_reasons[lacking & (found == USABLE).any(1)] = FitReason.TOO_FEW_CARDS.code
     fits &= ~lacking
-    first = _Chooser(need, strategy).first_choice(cards)
+    first = _Chooser(need, strategy).first_choice(cards, alone)
     score, avoided = np.where(fits, first.score, 0.0), fits & first.avoided
     result = FitResult(
         fits=fits, node_reasons=node_reasons, reasons=reasons, score=score, avoided=avoided
@@ -159,8 +171,8 @@ def place(
     """Return the cards for a pod on one node; the same input always gives the same answer.
 
     The pod's own strategy, if it names one, overrides *strategy*. Cards in *exclude* are treated as
-    cordoned. Avoided cards are taken only if the pod does not fit on the others. Ties go to the
-    lower index, then the smaller UUID.
+    cordoned. Avoided cards are taken only if the pod does not fit on the others, the coolest first.
+    Ties go to the lower index, then the smaller UUID.
     """
     reason = node_reason(node_info)
     if reason is not None:
@@ -169,11 +181,11 @@ def place(
     if exclude:
         excluded = np.array([[uuid in exclude for uuid in node_info.cards]])
         cards.state[excluded & (cards.state == USABLE)] = FitReason.CORDONED.code
-    lacking, reasons = _unfit_alone(cards, need)
+    lacking, reasons, alone = _unfit_alone(cards, need)
     if lacking[0]:
         return _no_placement(node_info, reasons, FitReason.TOO_FEW_CARDS)
     chooser = _Chooser(need, strategy)
-    chosen = chooser.first_choice(cards)
+    chosen = chooser.first_choice(cards, alone)
     if not chosen.settled[0]:
         searched = _search(cards, node_info, chooser)
         if isinstance(searched, FitReason):
@@ -231,18 +243,20 @@ def _specs(need: PodNeed) -> list[ContainerSpec]:
     return [ContainerSpec(name=part.name, kind=part.kind) for part in need.containers]
 
 
-def _unfit_alone(cards: Cards, need: PodNeed) -> tuple[Flags, Codes]:
+def _unfit_alone(cards: Cards, need: PodNeed) -> tuple[Flags, Codes, Mapping[str, Flags]]:
     """Return the rows on which some container does not fit by itself, and why.
 
-    The reasons, [row, card], are those of the first such container; of the last one elsewhere.
+    The reasons, [row, card], are those of the first such container; of the last one elsewhere. The
+    third is where each container fits by itself, [row, card].
     """
     lacking = np.zeros(len(cards.state), np.bool_)
-    reasons = cards.state
+    reasons, alone = cards.state, {}
     for container in need.containers:
         found = unfit_reasons(cards, need, CardRequest.of(container))
+        alone[container.name] = found == USABLE
         reasons = np.where(lacking[:, np.newaxis], reasons, found)
-        lacking |= (found == USABLE).sum(1) < container.cards
-    return lacking, reasons
+        lacking |= alone[container.name].sum(1) < container.cards
+    return lacking, reasons, alone
 
 
 def _no_placement(node_info: NodeInfo, reasons: Codes, otherwise: FitReason) -> NoPlacement:
@@ -292,12 +306,17 @@ class _Chooser:
             key=lambda part: (part.kind is ContainerKind.INIT, -part.mib, -part.cards),
         )
 
-    def first_choice(self, cards: Cards) -> _Chosen:
-        """Return the best cards of each container; elsewhere than where each fits, any cards."""
+    def first_choice(self, cards: Cards, alone: Mapping[str, Flags]) -> _Chosen:
+        """Return the best cards of each container; elsewhere than where each fits, any cards.
+
+        Args:
+            cards: of any nodes.
+            alone: where each container fits by itself.
+        """
         columns: dict[str, IntArray] = {}
         settled = np.full(len(cards.state), not self.linked)
         for container in self.largest_first:
-            fits, key = self.ranked(cards, container, columns)
+            fits, key = self.ranked(cards, container, columns, alone=alone[container.name])
             columns[container.name] = _best(key, container.cards)
             if len(self.largest_first) > 1:
                 settled &= (fits.sum(1) >= container.cards) & self.fit_together(cards, columns)
@@ -318,17 +337,24 @@ class _Chooser:
         return _Chosen(columns=columns, settled=settled, score=score, avoided=avoided)
 
     def ranked(
-        self, cards: Cards, container: ContainerNeed, before: _Columns
+        self,
+        cards: Cards,
+        container: ContainerNeed,
+        before: _Columns,
+        *,
+        alone: Flags | None = None,
     ) -> tuple[Flags, _Scores]:
         """Return on which cards a container fits beside those *before* it, and how good each is.
 
         The second is lower for avoided cards than for any other, and infinitely low where the
-        container does not fit.
+        container does not fit. *alone* is where it fits by itself, if that is known.
         """
         left = cards.less(*self._amounts(cards, before)) if before else cards
         # An init container runs before the apps, so what they take does not count against it.
         asked = cards if container.kind is ContainerKind.INIT else left
-        fits = unfit_reasons(asked, self.need, CardRequest.of(container)) == USABLE
+        fits = alone
+        if fits is None or asked is not cards:
+            fits = unfit_reasons(asked, self.need, CardRequest.of(container)) == USABLE
         score = self._scores(cards, left.free_mib - container.mib)
         if cards.avoided.any():
             score = score - 2.0 * cards.avoided
@@ -343,7 +369,8 @@ class _Chooser:
 
     def _scores(self, cards: Cards, left_mib: IntArray) -> _Scores:
         """Return each card's score by what is left of it."""
-        return self.scoring.score(left_mib / np.maximum(cards.capacity_mib, 1), cards.heat)
+        score = self.scoring.score(left_mib / np.maximum(cards.capacity_mib, 1), cards.heat)
+        return coolest_first(score, avoided=cards.avoided, heat=cards.heat)
 
     def _taken(self, cards: Cards, columns: _Columns, amount: str) -> IntArray:
         """Return what containers take of each card at their peak: ``mib``, ``cores`` or slots."""

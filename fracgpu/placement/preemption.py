@@ -7,18 +7,16 @@ highest priority, then fewest victims, as kube-scheduler itself chooses between 
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations, compress
 from math import comb
-from types import MappingProxyType
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
-from msgspec import structs
 
-from fracgpu.cards.card import CardUuid
-from fracgpu.k8s.disruption_budget import BudgetedPod, BudgetIndex
+from fracgpu.k8s.disruption_budget import BudgetIndex
 from fracgpu.k8s.resources import HostResources
 from fracgpu.placement.fit import (
     SHARES,
@@ -36,8 +34,8 @@ from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import CardAllocation
+from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.snapshot import CardInfo, NodeInfo
-from fracgpu.units import Mib
 
 # Up to this many victims on one card, every combination is tried; beyond, or where there are more
 # combinations than that, the largest go first.
@@ -50,34 +48,20 @@ _WANTED_AT_LEAST: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PotentialVictim:
-    """A pod on the node that may be preempted.
-
-    Attributes:
-        priority: lower than that of the preempting pod.
-        started: when it started (RFC 3339, as the API server writes it).
-        host: what it would free besides cards.
-    """
-
-    uid: str
-    budgeted: BudgetedPod
-    priority: int
-    started: str = ""
-    host: HostResources
-    by_card: Mapping[CardUuid, CardAllocation]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PreemptionTarget:
-    """A node, and what it lacks for the preempting pod.
+    """A node, what it lacks for the preempting pod, and who may have to leave it.
 
     Attributes:
         node: the node and its cards as they will be once terminating pods are gone.
         missing: CPU, memory and pods that the node lacks now; zero or less if it lacks none.
+        potential_victims: the pods of lower priority; no other pod is preempted.
+        proposed: UIDs of kube-scheduler's victims; preferred when the host lacks something.
     """
 
     node: NodeInfo
     missing: HostResources
+    potential_victims: Sequence[BoundPod]
+    proposed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +72,10 @@ class Victims:
     violations: int
 
 
+_Victims = Sequence[BoundPod]
+_OnCard = tuple[int, _Victims]
 # (budget violations, highest priority, number of victims, sum of priorities, sorted UIDs)
 _Cost = tuple[int, int, int, int, tuple[str, ...]]
-_Fits = Callable[[Sequence[PotentialVictim]], bool]
 _NO_BUDGETS: Final = BudgetIndex()
 
 
@@ -134,101 +119,205 @@ def fits_if_emptied(matrix: NodeMatrix, rows: IntArray, need: PodNeed) -> Flags:
 
 
 def choose_victims(
-    target: PreemptionTarget,
+    targets: Sequence[PreemptionTarget],
     need: PodNeed,
-    potential_victims: Sequence[PotentialVictim],
     *,
     strategy: Strategy,
     budgets: BudgetIndex = _NO_BUDGETS,
-    proposed: frozenset[str] = frozenset(),
-) -> Victims | None:
-    """Return the victims on one node, or None if no choice of victims makes the pod fit.
+) -> Sequence[Victims | None]:
+    """Return the victims on each node, or None where no choice of them makes the pod fit.
+
+    None as well where the pod fits already.
 
     Args:
-        target: the node.
+        targets: the nodes.
         need: what the pod requests of cards.
-        potential_victims: the pods of lower priority; no other pod is preempted.
         strategy: the cluster's default.
         budgets: the disruption budgets.
-        proposed: UIDs of kube-scheduler's victims; preferred when the host lacks something.
     """
-    cards = _Cards(target.node, need) if len(need.containers) == 1 else None
-
-    def fits_together(victims: Sequence[PotentialVictim]) -> bool:
-        return isinstance(place(_without(target.node, victims), need, strategy=strategy), Placement)
-
-    fits = fits_together if cards is None else cards.fit
-    holders = [pod for pod in potential_victims if pod.by_card]
-    if fits(()):
-        chosen: Sequence[PotentialVictim] | None = ()
-    elif not fits(holders):
-        return None
-    elif cards is not None:
-        chosen = _on_cards(cards, holders, budgets)
+    if len(need.containers) == 1:
+        chosen = _Cards(targets, need, budgets).choose()
     else:
-        chosen = _reprieve(holders, fits)
-    if chosen is None or not fits(chosen):
-        chosen = _reprieve(holders, fits)
-    complete = _with_host(chosen, potential_victims, target.missing, proposed)
-    if not complete:
-        return None
-    return Victims(
-        uids=tuple(victim.uid for victim in _most_important_first(complete)),
-        violations=budgets.violations(victim.budgeted for victim in complete),
-    )
-
-
-class _Cards:
-    """The cards of one node that a pod's only container may have.
-
-    For one container no search is needed: it fits if enough cards have room for it.
-    """
-
-    def __init__(self, node_info: NodeInfo, need: PodNeed) -> None:
-        self._need = need
-        (self.container,) = need.containers
-        self._asked = CardRequest.of(self.container)
-        self._cards = cards_of(node_info.cards.values())
-        open_to = suits(self._cards, need, self._asked)[0] & (node_reason(node_info) is None)
-        self.columns: Mapping[CardUuid, int] = {
-            uuid: column for column, uuid in enumerate(node_info.cards) if open_to[column]
-        }
-
-    def fit(self, victims: Sequence[PotentialVictim]) -> bool:
-        """Report whether the container fits without the victims."""
-        freed = _by_card(victims)
-        sets = [freed.get(uuid, ()) for uuid in self.columns]
-        fitting = self._room(tuple(self.columns), sets)
-        return int(np.count_nonzero(fitting)) >= self.container.cards
-
-    def has_room(self, uuid: CardUuid, sets: Sequence[Sequence[PotentialVictim]]) -> Flags:
-        """Return for each set of victims whether it makes the container fit on one card."""
-        return self._room([uuid] * len(sets), sets)
-
-    def _room(self, uuids: Sequence[CardUuid], sets: Sequence[Sequence[PotentialVictim]]) -> Flags:
-        columns = np.array([self.columns[uuid] for uuid in uuids], np.int64)
-        cards = self._cards.at((np.zeros_like(columns), columns))
-        leaving = [
-            [victim.by_card[uuid] for victim in victims]
-            for uuid, victims in zip(uuids, sets, strict=True)
-        ]
-        found: Flags = unfit_reasons(cards.without(leaving), self._need, self._asked) == USABLE
-        return found
-
-
-def _by_card(
-    pods: Sequence[PotentialVictim],
-) -> Mapping[CardUuid, Sequence[PotentialVictim]]:
-    found: dict[CardUuid, list[PotentialVictim]] = {}
-    for pod in pods:
-        for uuid in pod.by_card:
-            found.setdefault(uuid, []).append(pod)
+        chosen = [_spared(target, need, strategy) for target in targets]
+    found: list[Victims | None] = []
+    for target, some in zip(targets, chosen, strict=True):
+        complete = () if some is None else _with_host(some, target)
+        uids = tuple(victim.uid for victim in _most_important_first(complete))
+        violations = budgets.violations(complete)
+        found.append(Victims(uids=uids, violations=violations) if uids else None)
     return found
 
 
-def _cost(victims: Sequence[PotentialVictim], budgets: BudgetIndex) -> _Cost:
+def _spared(target: PreemptionTarget, need: PodNeed, strategy: Strategy) -> _Victims | None:
+    """Return victims that make room for several containers, or None if none do."""
+
+    def fits(victims: _Victims) -> bool:
+        node_info = target.node
+        for victim in victims:
+            node_info = node_info.without_allocations(victim.allocation.by_card, pod_uid=victim.uid)
+        return isinstance(place(node_info, need, strategy=strategy), Placement)
+
+    holders = [pod for pod in target.potential_victims if pod.allocation.by_card]
+    if fits(()):
+        return ()
+    return _reprieve(holders, fits) if fits(holders) else None
+
+
+class _Cards:
+    """The cards of some nodes in a line, and who may have to leave each.
+
+    For one container no search is needed: it fits where enough cards have room for it. What has
+    room has it still when more pods leave: no rule asks for others on a card.
+    """
+
+    def __init__(
+        self, targets: Sequence[PreemptionTarget], need: PodNeed, budgets: BudgetIndex
+    ) -> None:
+        self._targets = targets
+        self._need = need
+        (container,) = need.containers
+        self._wanted, self._asked = container.cards, CardRequest.of(container)
+        self._budgets = budgets
+        infos: list[CardInfo] = []
+        self._of_node: list[range] = []
+        for target in targets:
+            first = len(infos)
+            if node_reason(target.node) is None:
+                infos += target.node.cards.values()
+            self._of_node.append(range(first, len(infos)))
+        self._cards = cards_of(infos).at(0)
+        self._uuids = [info.card.uuid for info in infos]
+        self._here: list[list[BoundPod]] = [[] for _ in infos]
+
+    def choose(self) -> list[_Victims | None]:
+        """Return victims on each node that free as many cards as are wanted, the cheapest."""
+        free = {card for card, _ in self._with_room((card, ()) for card in range(len(self._uuids)))}
+        lacking = [
+            (target, cards)
+            for target, cards in zip(self._targets, self._of_node, strict=True)
+            if len(free.intersection(cards)) < self._wanted
+        ]
+        for target, cards in lacking:
+            numbers = {self._uuids[card]: card for card in cards}
+            for pod in target.potential_victims:
+                for uuid in pod.allocation.by_card.keys() & numbers:
+                    self._here[numbers[uuid]].append(pod)
+        everyone = [(card, self._here[card]) for _, cards in lacking for card in cards]
+        helped = {card for card, _ in self._with_room(everyone)}
+        nodes = [[card for card in cards if card in helped] for _, cards in lacking]
+        cheapest = self._cheapest([cards for cards in nodes if len(cards) >= self._wanted])
+        found: list[_Victims | None] = []
+        for cards in self._of_node:
+            some = sorted((cheapest[card] for card in cards if card in cheapest), key=itemgetter(0))
+            union = {pod.uid: pod for _, pods in some[: self._wanted] for pod in pods}
+            fits = union or len(free.intersection(cards)) >= self._wanted
+            found.append(tuple(union.values()) if fits else None)
+        return found
+
+    def _cheapest(self, nodes: Sequence[Sequence[int]]) -> Mapping[int, tuple[_Cost, _Victims]]:
+        """Return by card the cheapest victims that make room there, and their cost.
+
+        Cards are left out that are not among the cheapest of their node.
+        """
+        pools: dict[int, _Victims] = {}
+        cards = [card for those in nodes for card in those]
+        least = [(card, some) for card in cards for some in self._least_important(card)]
+        for card, some in self._with_room(least):
+            pools.setdefault(card, some)
+        nobody: tuple[_Cost, _Victims] = _cost((), self._budgets), ()
+        found = {card: nobody for card, pool in pools.items() if not pool}
+        for count in range(1, _MAX_COMBINED + 2):
+            sets: list[_OnCard] = []
+            large: dict[int, _Victims] = {}
+            for card in self._undecided(nodes, pools, found, count):
+                combined = self._combinations(card, pools[card], count)
+                if combined is None:
+                    large[card] = pools[card]
+                else:
+                    sets += [(card, some) for some in combined]
+            for card, some in (*self._with_room(sets), *self._largest(large)):
+                cost = _cost(some, self._budgets)
+                if card not in found or cost < found[card][0]:
+                    found[card] = cost, some
+        return found
+
+    def _undecided(
+        self,
+        nodes: Sequence[Sequence[int]],
+        pools: Mapping[int, _Victims],
+        found: Mapping[int, tuple[_Cost, _Victims]],
+        count: int,
+    ) -> Iterator[int]:
+        """Yield the cards that may be among the cheapest of their node with *count* victims."""
+        for cards in nodes:
+            best = sorted(found[card][0] for card in cards if card in found)[: self._wanted]
+            for card in cards:
+                if card not in found:
+                    least = 0, max(pod.priority for pod in pools[card]), count
+                    if len(best) < self._wanted or least < best[-1]:
+                        yield card
+
+    def _with_room(self, sets: Iterable[_OnCard]) -> list[_OnCard]:
+        """Return the sets of victims, each on a card, without whom the container fits there."""
+        sets = list(sets)
+        if not sets:
+            return []
+        cards = self._cards.at(np.array([card for card, _ in sets], np.int64))
+        uuids = self._uuids
+        leaving = [[pod.allocation.by_card[uuids[card]] for pod in some] for card, some in sets]
+        fits = unfit_reasons(cards.without(leaving), self._need, self._asked) == USABLE
+        return list(compress(sets, fits.tolist()))
+
+    def _least_important(self, card: int) -> Iterator[_Victims]:
+        """Yield those of up to each priority, first of those that no budget protects."""
+        here = self._here[card]
+        yield ()
+        for pool in ([pod for pod in here if not self._budgets.violations((pod,))], here):
+            for highest in sorted({pod.priority for pod in pool}):
+                yield [pod for pod in pool if pod.priority <= highest]
+
+    def _combinations(self, card: int, pods: _Victims, count: int) -> Iterable[_Victims] | None:
+        """Return every choice of *count* pods, or None if they are too many to try.
+
+        Of pods that free the same on the card and differ only in name, the first by UID are
+        cheapest, so that no others are tried.
+        """
+        uuid = self._uuids[card]
+        counts: Counter[tuple[CardAllocation, int, tuple[str, ...]]] = Counter()
+        different: list[BoundPod] = []
+        for pod in sorted(pods, key=lambda pod: pod.uid):
+            counted = tuple(f"{one.namespace}/{one.name}" for one in self._budgets.of(pod))
+            key = pod.allocation.by_card[uuid], pod.priority, counted
+            counts[key] += 1
+            if counts[key] <= count:
+                different.append(pod)
+        if count > _MAX_COMBINED or comb(len(different), count) > _MAX_COMBINATIONS:
+            return None
+        return combinations(different, count)
+
+    def _largest(self, pools: Mapping[int, _Victims]) -> Iterable[_OnCard]:
+        """Return the largest pods of each card that make room, less those that are not needed."""
+        sets = []
+        for card, pods in pools.items():
+            uuid = self._uuids[card]
+            ordered = sorted(
+                pods, key=lambda pod: (-pod.allocation.by_card[uuid].mib, pod.priority, pod.uid)
+            )
+            sets += [(card, ordered[:count]) for count in range(len(ordered), 0, -1)]
+        left = dict(self._with_room(sets))
+        order = {card: _most_important_first(pods) for card, pods in left.items()}
+        for turn in range(max(map(len, order.values()), default=0)):
+            left |= self._with_room(
+                (card, [pod for pod in left[card] if pod is not pods[turn]])
+                for card, pods in order.items()
+                if turn < len(pods)
+            )
+        return left.items()
+
+
+def _cost(victims: _Victims, budgets: BudgetIndex) -> _Cost:
     return (
-        budgets.violations(victim.budgeted for victim in victims),
+        budgets.violations(victims),
         max((victim.priority for victim in victims), default=0),
         len(victims),
         sum(victim.priority for victim in victims),
@@ -236,82 +325,7 @@ def _cost(victims: Sequence[PotentialVictim], budgets: BudgetIndex) -> _Cost:
     )
 
 
-def _on_cards(
-    cards: _Cards, holders: Sequence[PotentialVictim], budgets: BudgetIndex
-) -> Sequence[PotentialVictim] | None:
-    """Return victims that free as many cards as the one container needs, the cheapest cards."""
-    by_card = _by_card(holders)
-    found: list[tuple[_Cost, tuple[PotentialVictim, ...]]] = []
-    for uuid in cards.columns:
-        victims = _of_card(cards, uuid, by_card.get(uuid, ()), budgets)
-        if victims is not None:
-            found.append((_cost(victims, budgets), victims))
-    if len(found) < cards.container.cards:
-        return None
-    found.sort(key=lambda entry: entry[0])
-    cheapest = found[: cards.container.cards]
-    union = {victim.uid: victim for _, victims in cheapest for victim in victims}
-    return tuple(union.values())
-
-
-def _of_card(
-    cards: _Cards, uuid: CardUuid, here: Sequence[PotentialVictim], budgets: BudgetIndex
-) -> tuple[PotentialVictim, ...] | None:
-    """Return the cheapest victims that make one slice fit on one card, or None if none do.
-
-    The result is empty if the slice fits without any victim.
-    """
-    unprotected = [pod for pod in here if not budgets.violations((pod.budgeted,))]
-    sets: list[Sequence[PotentialVictim]] = [()]
-    for pool in (unprotected, here):
-        highest = sorted({pod.priority for pod in pool})
-        sets += [[pod for pod in pool if pod.priority <= priority] for priority in highest]
-    enough = np.flatnonzero(cards.has_room(uuid, sets))
-    if not len(enough):
-        return None
-    some = sets[int(enough[0])]
-    return _fewest(cards, uuid, some, budgets) if some else ()
-
-
-def _fewest(
-    cards: _Cards, uuid: CardUuid, some: Sequence[PotentialVictim], budgets: BudgetIndex
-) -> tuple[PotentialVictim, ...]:
-    for count in range(1, min(_MAX_COMBINED, len(some)) + 1):
-        different = _first_of_equals(some, count, budgets, card=uuid)
-        if comb(len(different), count) > _MAX_COMBINATIONS:
-            break
-        sets = list(combinations(different, count))
-        if enough := list(compress(sets, cards.has_room(uuid, sets).tolist())):
-            return min(enough, key=lambda victims: _cost(victims, budgets))
-    largest_first = sorted(some, key=lambda pod: (-pod.by_card[uuid].mib, pod.priority, pod.uid))
-    first = [largest_first[:count] for count in range(len(largest_first) + 1)]
-    taken = first[int(cards.has_room(uuid, first).argmax())]
-
-    def is_enough(victims: Sequence[PotentialVictim]) -> bool:
-        return bool(cards.has_room(uuid, (victims,))[0])
-
-    return tuple(_reprieve(taken, is_enough))
-
-
-def _first_of_equals(
-    pods: Sequence[PotentialVictim], count: int, budgets: BudgetIndex, *, card: CardUuid
-) -> Sequence[PotentialVictim]:
-    """Return the pods less those that are never in the cheapest set of *count*.
-
-    Of pods that free the same on the card and differ only in name, the first by UID are cheapest.
-    """
-    counts: Counter[tuple[CardAllocation, int, tuple[str, ...]]] = Counter()
-    found: list[PotentialVictim] = []
-    for pod in sorted(pods, key=lambda pod: pod.uid):
-        counted = tuple(f"{one.namespace}/{one.name}" for one in budgets.of(pod.budgeted))
-        key = pod.by_card[card], pod.priority, counted
-        counts[key] += 1
-        if counts[key] <= count:
-            found.append(pod)
-    return found
-
-
-def _reprieve(victims: Sequence[PotentialVictim], fits: _Fits) -> Sequence[PotentialVictim]:
+def _reprieve(victims: _Victims, fits: Callable[[_Victims], bool]) -> _Victims:
     """Return the victims less those that are not needed, sparing the most important first."""
     left = list(victims)
     for victim in _most_important_first(victims):
@@ -321,18 +335,14 @@ def _reprieve(victims: Sequence[PotentialVictim], fits: _Fits) -> Sequence[Poten
     return left
 
 
-def _with_host(
-    chosen: Sequence[PotentialVictim],
-    potential_victims: Sequence[PotentialVictim],
-    missing: HostResources,
-    proposed: frozenset[str],
-) -> Sequence[PotentialVictim]:
+def _with_host(chosen: _Victims, target: PreemptionTarget) -> _Victims:
     """Return the victims with those added that free the missing CPU, memory and pods.
 
     The result is empty if there are no victims, or if all of them do not free enough.
     """
+    missing = target.missing
 
-    def lacks(victims: Sequence[PotentialVictim]) -> bool:
+    def lacks(victims: _Victims) -> bool:
         return (
             sum(victim.host.cpu_milli for victim in victims) < missing.cpu_milli
             or sum(victim.host.memory_mib for victim in victims) < missing.memory_mib
@@ -343,8 +353,8 @@ def _with_host(
         return chosen
     extended = list(chosen)
     taken = {victim.uid for victim in chosen}
-    others = [pod for pod in potential_victims if pod.uid not in taken]
-    others.sort(key=lambda pod: (pod.uid not in proposed, pod.priority, pod.uid))
+    others = [pod for pod in target.potential_victims if pod.uid not in taken]
+    others.sort(key=lambda pod: (pod.uid not in target.proposed, pod.priority, pod.uid))
     for pod in others:
         if not lacks(extended):
             break
@@ -358,28 +368,6 @@ def _with_host(
     return extended
 
 
-def _without(node_info: NodeInfo, victims: Sequence[PotentialVictim]) -> NodeInfo:
-    cards = dict(node_info.cards)
-    for uuid, here in _by_card(victims).items():
-        if uuid in cards:
-            cards[uuid] = _card_without(cards[uuid], uuid, here)
-    return replace(node_info, cards=MappingProxyType(cards))
-
-
-def _card_without(
-    card_info: CardInfo, uuid: CardUuid, victims: Sequence[PotentialVictim]
-) -> CardInfo:
-    freed = [victim.by_card[uuid] for victim in victims]
-    total = CardAllocation(
-        mib=Mib(sum(held.mib for held in freed)),
-        cores=sum(held.cores for held in freed),
-        slots=sum(held.slots for held in freed),
-    )
-    left = card_info.without_allocation(total, pod_uid="")
-    gone = {victim.uid for victim in victims}
-    return structs.replace(left, pods=tuple(uid for uid in card_info.pods if uid not in gone))
-
-
-def _most_important_first(victims: Sequence[PotentialVictim]) -> list[PotentialVictim]:
+def _most_important_first(victims: _Victims) -> list[BoundPod]:
     """Return the victims in kube-scheduler's order: higher priority, then earlier start."""
     return sorted(victims, key=lambda victim: (-victim.priority, victim.started or "~", victim.uid))

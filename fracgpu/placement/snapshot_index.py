@@ -13,7 +13,12 @@ from numpy.typing import NDArray
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.placement.node_matrix import IntArray, NodeMatrix
-from fracgpu.placement.placement import SCORING, allocation_on_one_card, cards_for_pod
+from fracgpu.placement.placement import (
+    SCORING,
+    allocation_on_one_card,
+    cards_for_pod,
+    coolest_first,
+)
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.bound_pod import BoundPod
@@ -104,17 +109,16 @@ class SnapshotIndex:
         assert need is not None, "a pod that is placed has a need"
         matrix = self.matrix(snapshot)
         strategy = need.strategy or strategy
-        if strategy is Strategy.LEAST_WASTE:
-            host = pod.host
-            cost = self._least_waste.card_costs(need, host, rows, columns)
-            # Of nothing but avoided cards the tightest is taken, as by `choose_cards`.
-            if cost is not None and not np.isnan(cost).all():
-                return np.where(np.isnan(cost), -np.inf, -cost)
         cells = rows, columns
         left = matrix.free_mib[cells] - allocation_on_one_card(need).mib
         capacity = np.maximum(matrix.capacity_mib[cells], 1)
-        score = SCORING[strategy].score(left / capacity, matrix.heat[cells])
-        found: NDArray[np.float64] = score - matrix.avoided[cells]
+        heat, avoided = matrix.heat[cells], matrix.avoided[cells]
+        score = SCORING[strategy].score(left / capacity, heat)
+        found: NDArray[np.float64] = coolest_first(score, avoided=avoided, heat=heat) - avoided
+        if strategy is Strategy.LEAST_WASTE:
+            cost = self._least_waste.card_costs(need, pod.host, rows, columns)
+            if cost is not None and not np.isnan(cost).all():
+                return np.where(np.isnan(cost), np.nanmin(-cost) - 2.0 + found, -cost)
         return found
 
     def fitting(self, need: PodNeed, snapshot: Snapshot) -> Cells:

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from fracgpu import names
 from fracgpu.errors import decode_wire
 
 KIND: Final = "Move"
@@ -146,6 +147,10 @@ class MoveSpec(_Shape, frozen=True, kw_only=True):
         reserved_until: when the reservation lapses, unless the status extends it.
         source_denied_until: until when the owner's pods are kept off the source.
         beneficiary: the waiting pod that gets in; None if the move is for its source's own sake.
+        startup_s: how long the owner's pods take from their start to Ready; 0 if nothing tells.
+        grace_s: how long before it is disturbed the pod wants to be told, unless it says that it is
+            ready.
+        approved: people want it, so it is made in the mode ``recommend`` as well.
         config_hash: the hash of the policy under which the move was planned.
     """
 
@@ -161,6 +166,9 @@ class MoveSpec(_Shape, frozen=True, kw_only=True):
     reserved_until: datetime
     source_denied_until: datetime
     beneficiary: Beneficiary | None = None
+    startup_s: float = 0.0
+    grace_s: float = 0.0
+    approved: bool = False
     config_hash: str = ""
 
 
@@ -215,6 +223,7 @@ class MoveMeta(_Shape, frozen=True, kw_only=True):
     uid: str = ""
     resource_version: str = ""
     creation_timestamp: datetime | None = None
+    annotations: dict[str, str] | None = None
 
 
 class MoveObject(_Shape, frozen=True, kw_only=True):
@@ -227,6 +236,11 @@ class MoveObject(_Shape, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         return self.metadata.name
+
+    @property
+    def approved(self) -> bool:
+        """Whether people have approved what it recommends."""
+        return (self.metadata.annotations or {}).get(names.APPROVED) == "true"
 
     @property
     def reserved_until(self) -> datetime:

@@ -12,7 +12,7 @@ from fracgpu.cards.annotations import (
     read_heat,
     read_load_time,
 )
-from fracgpu.cards.card import NodeCards
+from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.errors import WireError
 from fracgpu.k8s.node import Node, decode_node
 from fracgpu.k8s.node_affinity import SOFT_EFFECTS, taints_of
@@ -90,6 +90,11 @@ def node_cards_of(node: Node) -> NodeCards:
         node=meta.name,
         cards=read(names.NODE_CARDS, read_cards, ()),
         cordons=read(names.NODE_CORDONS, read_cordons, ()),
+        drained=frozenset(
+            CardUuid(card.strip())
+            for card in annotations.get(names.NODE_DRAIN, "").split(",")
+            if card.strip()
+        ),
         shared=labels.get(names.SHARE_LABEL) == "true",
         schedulable=not node.spec.unschedulable and not why_no_pod_starts(node),
         unschedulable=node.spec.unschedulable,

@@ -45,6 +45,7 @@ class PodInfo:
         host: what it requests of the node besides cards.
         started_at: when kubelet acknowledged it; None before.
         ready: its Ready condition is True.
+        ready_at: since when.
         owner: (kind, name, uid) of the controlling owner, or None for a bare pod.
         waiting: container → kubelet's message on why it has not started; absent without a message.
         container_ids: container → the runtime's id, without the ``containerd://`` prefix.
@@ -69,6 +70,7 @@ class PodInfo:
     host: HostResources = NO_HOST_RESOURCES
     phase: str = ""
     ready: bool = False
+    ready_at: datetime | None = None
     started_at: datetime | None = None
     priority: int = 0
     rebalance: Rebalance | None = None
@@ -111,7 +113,10 @@ def pod_info_of(pod: Pod) -> PodInfo:
     containers = _containers(spec)
     assignment, problem = _assignment_of(annotations)
     need, need_problem, rebalance = _need_of(annotations, containers)
-    conditions = {condition.type: condition.status for condition in status.conditions or ()}
+    ready = next(
+        (each for each in status.conditions or () if (each.type, each.status) == ("Ready", "True")),
+        None,
+    )
     container_ids = _container_ids(status)
     refused = _unschedulable(status.conditions or ())
     owner = next((owner for owner in meta.owner_references or () if owner.controller), None)
@@ -133,7 +138,8 @@ def pod_info_of(pod: Pod) -> PodInfo:
         need_problem=need_problem,
         host=pod_requests(containers),
         phase=status.phase,
-        ready=conditions.get("Ready") == "True",
+        ready=ready is not None,
+        ready_at=ready.last_transition_time if ready else None,
         started_at=status.start_time,
         priority=spec.priority or 0,
         rebalance=rebalance,

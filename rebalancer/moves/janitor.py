@@ -86,7 +86,9 @@ class Janitor:
         marks = [mark for mark in names.MOVE_MARKS if mark in info.annotations and mark not in kept]
         if victim.released or (victim.moved_by and not victim.controller_uid):
             value = original_value(victim.hash_label)
-            owner = await self._owners.with_hash(value, namespace=record.namespace)
+            owner = await self._owners.with_hash(
+                value, namespace=record.namespace, key=victim.hash_key
+            )
             others = (other for other in pods if other.uid != pod.uid)
             orphaned = bool(orphans_of(others, record.namespace, hash_value=value))
             what = what_to_do(owner, released=victim.released, orphaned=orphaned)

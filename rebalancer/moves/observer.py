@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.candidates import HASH_LABEL, original_value
+from fracgpu.disruption.candidates import HASH_LABEL, HASH_LABELS, hash_label_of, original_value
 from fracgpu.errors import WireError
 from fracgpu.k8s.node import decode_node
 from fracgpu.k8s.pod import Pod, decode_pod
@@ -71,6 +71,7 @@ class Observer:
         pod = await self._pod(spec.pod.namespace, spec.pod.name)
         victim = victim_of(pod, uid=spec.pod.uid)
         owner = await self._owners.read(spec.owner, namespace=spec.pod.namespace)
+        owner = replace(owner, others=_others(spec.owner.uid, spec.pod.uid, context))
         if not owner.there:
             value = record.status.released_hash or original_value(victim.hash_label)
             left = orphans_of(context.state.pods.values(), spec.pod.namespace, hash_value=value)
@@ -131,6 +132,14 @@ class Observer:
         return why_no_pod_starts(found)
 
 
+def _others(owner_uid: str, pod_uid: str, context: StepContext) -> int:
+    return sum(
+        pod.info.ready and pod.info.record.live and not pod.info.record.terminating
+        for pod in context.state.pods_of(owner_uid)
+        if pod.uid != pod_uid
+    )
+
+
 def victim_of(pod: PodInfo | None, *, uid: str) -> VictimFacts:
     """Return the facts about the pod with a UID, given the pod that now has its name."""
     if pod is None:
@@ -144,9 +153,11 @@ def victim_of(pod: PodInfo | None, *, uid: str) -> VictimFacts:
         there=True,
         running=pod.phase == "Running",
         controller_uid=pod.owner[2] if pod.owner else "",
-        hash_label=pod.labels.get(HASH_LABEL, ""),
+        hash_label=pod.labels.get(hash_label_of(pod.labels), ""),
+        hash_key=hash_label_of(pod.labels) or HASH_LABEL,
         moved_by=pod.annotations.get(names.MOVED_BY, ""),
         notice=pod.annotations.get(names.NOTICE, ""),
+        prepared=pod.annotations.get(names.MOVE_READY) == "true",
         version=record.resource_version,
     )
 
@@ -160,7 +171,7 @@ def orphans_of(pods: Iterable[PlacedPod], namespace: str, *, hash_value: str) ->
         and not pod.info.owner
         and not pod.info.record.terminating
         and hash_value
-        and pod.info.labels.get(HASH_LABEL) == hash_value
+        and pod.info.labels.get(hash_label_of(pod.info.labels)) == hash_value
     ]
 
 
@@ -253,10 +264,12 @@ class Owners:
             return _GONE
         return await self.facts(found, kind=owner.kind)
 
-    async def with_hash(self, hash_value: str, *, namespace: str) -> OwnerFacts:
+    async def with_hash(
+        self, hash_value: str, *, namespace: str, key: str = HASH_LABEL
+    ) -> OwnerFacts:
         """Return the facts about the ReplicaSet that selects by a hash; not there if none does."""
         listed = await self._client.list(
-            REPLICASETS, namespace=namespace, label_selector=f"{HASH_LABEL}={hash_value}"
+            REPLICASETS, namespace=namespace, label_selector=f"{key}={hash_value}"
         )
         for raw in listed.items:
             found = decode_object(bytes(raw))
@@ -271,7 +284,7 @@ class Owners:
         current, observed = True, is_observed(found)
         if kind == REPLICASETS.kind:
             deployment = await self._deployment_of(found)
-            current = deployment is None or is_current(found, deployment)
+            current = is_current(found, deployment) if deployment else await self._is_alone(found)
             # One that is being scaled has not said yet how many pods its ReplicaSet should have.
             observed = observed and (deployment is None or is_observed(deployment))
         if kind == STATEFULSETS.kind:
@@ -287,6 +300,20 @@ class Owners:
             failure=_failure(found),
             selects_by=selects_by(found),
         )
+
+    async def _is_alone(self, replicaset: _Object) -> bool:
+        """Report whether no other ReplicaSet of its owner has pods, as during an Argo rollout."""
+        metadata = replicaset["metadata"]
+        owners = {each["uid"] for each in metadata.get("ownerReferences") or ()}
+        if not owners:
+            return True
+        listed = await self._client.list(REPLICASETS, namespace=metadata["namespace"])
+        for other in (decode_object(bytes(raw)) for raw in listed.items):
+            references = other["metadata"].get("ownerReferences") or ()
+            sibling = any(each["uid"] in owners for each in references)
+            if sibling and other["metadata"]["uid"] != metadata["uid"] and any(_pods_of(other)):
+                return False
+        return True
 
     async def _deployment_of(self, replicaset: _Object) -> _Object | None:
         for reference in replicaset["metadata"].get("ownerReferences") or ():
@@ -304,6 +331,12 @@ class Owners:
             return None
 
 
+def _pods_of(found: _Object) -> tuple[int, int]:
+    """Return how many pods a ReplicaSet should have, and has."""
+    desired, _ = _replicas(found)
+    return desired, (found.get("status") or {}).get("replicas", 0)
+
+
 def is_current(replicaset: _Object, deployment: _Object) -> bool:
     """Report whether a ReplicaSet is all that its Deployment wants now, however many pods that is.
 
@@ -315,10 +348,10 @@ def is_current(replicaset: _Object, deployment: _Object) -> bool:
 
 
 def selects_by(found: _Object) -> str:
-    """Return the ``pod-template-hash`` that a controller selects by; empty without one."""
+    """Return the hash of the template that a controller selects by; empty without one."""
     selector = (found.get("spec") or {}).get("selector") or {}
     labels = selector.get("matchLabels") or {}
-    value = labels.get(HASH_LABEL, "")
+    value = labels.get(hash_label_of(labels), "")
     return value if isinstance(value, str) else ""
 
 
@@ -326,7 +359,7 @@ def _template(found: _Object) -> _Object:
     """Return the pod template without the hash."""
     template = found["spec"]["template"]
     metadata = {key: value for key, value in (template.get("metadata") or {}).items() if value}
-    labels = {k: v for k, v in (metadata.get("labels") or {}).items() if k != HASH_LABEL}
+    labels = {k: v for k, v in (metadata.get("labels") or {}).items() if k not in HASH_LABELS}
     return {**template, "metadata": {**metadata, "labels": labels}}
 
 

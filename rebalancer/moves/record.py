@@ -11,9 +11,20 @@ from typing import Any, Final
 
 import msgspec
 
+from fracgpu import names
 from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.candidates import startup_s
 from fracgpu.disruption.disruption_state import DisruptionState
-from fracgpu.disruption.move import DISTURBING, ENDED, UNDER_WAY, Ending, Move, PastMove
+from fracgpu.disruption.methods import requested
+from fracgpu.disruption.move import (
+    DISTURBING,
+    ENDED,
+    FAILURES,
+    UNDER_WAY,
+    Ending,
+    Move,
+    PastMove,
+)
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.state.move_object import (
     CardReference,
@@ -30,6 +41,7 @@ from fracgpu.state.move_object import (
     RequestedShare,
     Transition,
 )
+from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.reservation import claims_of
 from fracgpu.units import Mib
 from kube.kinds import JOBS, REPLICASETS, REPLICATION_CONTROLLERS, STATEFULSETS
@@ -162,8 +174,15 @@ class MoveRecord:
 
     @property
     def disturbed(self) -> bool:
-        """Whether a step was announced that the pod's users could notice."""
-        return any(passed.phase in DISTURBING for passed in self.status.transitions)
+        """Whether a step was announced that the pod's users could notice.
+
+        A surge without a replacement that neither failed nor goes on has left all as it was.
+        """
+        passed = {each.phase for each in self.status.transitions} & DISTURBING
+        undone = self.phase in ENDED and self.ending not in FAILURES
+        if passed == {MovePhase.SURGING} and undone:
+            return self.status.replacement is not None
+        return bool(passed)
 
     def first_in(self, phase: MovePhase) -> datetime | None:
         """Return when a phase was entered for the first time."""
@@ -259,15 +278,17 @@ def spec_of(
         holds: the move reserves its target; one that is only rehearsed or shown does not.
     """
     pod = state.pods.get(move.pod_uid)
+    grace_s = grace_of(pod.info) if pod else 0.0
+    before_bound = longest_before_bound(move.mode, policy) + timedelta(seconds=grace_s)
     kind, owner, _ = (pod.info.owner if pod else None) or ("ReplicaSet", "unknown", "")
     source = _card(state, move.source, node=move.source_node)
     target = _card(state, move.target, node=move.target_node)
     beneficiary = move.beneficiary
-    why = (
-        f"card {source.display} is busy {move.level_ratio:.0%} of the time"
-        if beneficiary is None
-        else f"pod {beneficiary.namespace}/{beneficiary.name} waits for card {source.display}"
-    )
+    why = f"card {source.display} is busy {move.level_ratio:.0%} of the time"
+    if beneficiary is not None:
+        why = f"pod {beneficiary.namespace}/{beneficiary.name} waits for card {source.display}"
+    elif move.method == requested.NAME:
+        why = f"people want it off card {source.display}"
     message = f"{why}; card {target.display} has room"
     if beneficiary is not None and not holds:
         beneficiary = msgspec.structs.replace(beneficiary, held_until=now)
@@ -291,11 +312,37 @@ def spec_of(
             level_ratio=move.level_ratio,
             gain_points=move.gain_points,
         ),
-        reserved_until=now + longest_before_bound(move.mode, policy) if holds else now,
+        reserved_until=now + before_bound if holds else now,
         source_denied_until=now + timedelta(seconds=policy.return_cooldown_s) if holds else now,
         beneficiary=beneficiary,
+        startup_s=round(startup_s(state, pod), 3) if pod else 0.0,
+        grace_s=grace_s,
+        approved=move.method == requested.NAME,
         config_hash=config_hash,
     )
+
+
+def approved(record: MoveRecord, *, policy: RebalancerPolicy, now: datetime) -> MoveRecord:
+    """Return the planned move that a recommended one becomes once people have approved it."""
+    spec = record.spec
+    spec = msgspec.structs.replace(
+        spec,
+        approved=True,
+        reserved_until=now
+        + longest_before_bound(spec.mode, policy)
+        + timedelta(seconds=spec.grace_s),
+        source_denied_until=now + timedelta(seconds=policy.return_cooldown_s),
+    )
+    return new_record(spec, now=now)
+
+
+_LONGEST_GRACE_S: Final = 3600.0
+
+
+def grace_of(pod: PodInfo) -> float:
+    """Return how many seconds before its move a pod wants to be told; 0 without a number."""
+    wish = pod.annotations.get(names.MOVE_GRACE, "")
+    return min(float(wish), _LONGEST_GRACE_S) if wish.isascii() and wish.isdecimal() else 0.0
 
 
 def longest_before_bound(mode: MoveMode, policy: RebalancerPolicy) -> timedelta:

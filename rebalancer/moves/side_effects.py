@@ -1,11 +1,11 @@
 """What a move does to pods: dry runs, the notice, the label that releases a pod, the eviction."""
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, timedelta
+from datetime import UTC
 from typing import Any, Final
 
 from fracgpu import names
-from fracgpu.disruption.candidates import HASH_LABEL, original_value, released_value
+from fracgpu.disruption.candidates import original_value, released_value
 from fracgpu.disruption.move import Move
 from fracgpu.errors import WireError
 from fracgpu.state.move_object import MoveMode
@@ -23,6 +23,7 @@ from rebalancer.moves.steps import (
     MoveFacts,
     StepContext,
     VictimFacts,
+    notice_of,
 )
 
 # The API server's message; its status is 500, and a retry always gives the same answer.
@@ -169,7 +170,7 @@ class SideEffects:
         return await self._evictor.dry_run(record.move)
 
     async def _notice(self, record: MoveRecord, context: StepContext) -> EvictionResult:
-        at = record.phase_since + timedelta(seconds=context.policy.notice_s)
+        at = record.phase_since + notice_of(record, context.policy)
         pod = record.spec.pod
         notice = f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
         metadata = {"uid": pod.uid, "annotations": {names.NOTICE: notice}}
@@ -229,7 +230,7 @@ def _unchanged(uid: str, victim: VictimFacts) -> list[dict[str, Any]]:
 def _release(record: MoveRecord, victim: VictimFacts) -> list[dict[str, Any]]:
     return [
         *_unchanged(record.spec.pod.uid, victim),
-        {"op": "replace", "path": _LABEL, "value": released_value(victim.hash_label)},
+        {"op": "replace", "path": _label(victim), "value": released_value(victim.hash_label)},
         {"op": "add", "path": _annotation(names.MOVED_BY), "value": record.id},
     ]
 
@@ -263,7 +264,7 @@ def restoring(
         original: the value of the label before the pod was released.
         marks: the annotations to take off.
     """
-    label = {"op": "replace", "path": _LABEL, "value": original}
+    label = {"op": "replace", "path": _label(victim), "value": original}
     return [
         *_unchanged(uid, victim),
         *([label] if victim.released else []),
@@ -276,7 +277,8 @@ def _pointer(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-_LABEL: Final = f"/metadata/labels/{_pointer(HASH_LABEL)}"
+def _label(victim: VictimFacts) -> str:
+    return f"/metadata/labels/{_pointer(victim.hash_key)}"
 
 
 def _annotation(key: str) -> str:

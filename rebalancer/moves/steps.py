@@ -14,7 +14,8 @@ phase            what must be true to go on                          else
 planned          cordon visible (of a hot card), still right, owner  wait; aborted when outdated
                  settled, preflight
 reserved         nothing more                                        -
-noticed          the notice is over, and all of that is still true   wait; aborted when outdated
+noticed          the notice is over, or the pod says that it is      wait; aborted when outdated
+                 ready, and all of that is still true
 surging          the replacement is Ready on a cool card             wait; rolled back
 replacementReady it has been Ready long enough                       back to surging; rolled back
 rollingBack      the pod belongs to its ReplicaSet again             retry
@@ -33,7 +34,7 @@ from enum import Enum
 from typing import Final
 
 from fracgpu.cards.card import CardUuid, NodeCards
-from fracgpu.disruption.candidates import RELEASED_SUFFIX
+from fracgpu.disruption.candidates import HASH_LABEL, RELEASED_SUFFIX
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import Heat, blindness
 from fracgpu.disruption.move import Ending
@@ -125,9 +126,10 @@ class Do:
 Step = Wait | Enter | Do
 
 
-def why_stopped(policy: RebalancerPolicy) -> str:
-    """Return why a move that has begun is undone; empty while the mode is active."""
-    return "" if policy.mode is Mode.ACTIVE else f"mode is {policy.mode.value}"
+def why_stopped(record: MoveRecord, policy: RebalancerPolicy) -> str:
+    """Return why a move that has begun is undone; empty while the mode lets it go on."""
+    approved = policy.mode is Mode.RECOMMEND and record.spec.approved
+    return "" if approved or policy.mode is Mode.ACTIVE else f"mode is {policy.mode.value}"
 
 
 def end(record: MoveRecord, ending: Ending, detail: str, *, now: datetime) -> Enter:
@@ -150,9 +152,11 @@ class VictimFacts:
         why_gone: why it is not there; empty if it is.
         running: its phase is Running. A pending pod bypasses every disruption budget.
         controller_uid: of its controller; empty for a pod without one.
-        hash_label: its label ``pod-template-hash``; empty without one.
+        hash_label: its label by which a ReplicaSet selects it; empty without one.
+        hash_key: that label, ``pod-template-hash`` or that of Argo Rollouts.
         moved_by: the Move that its annotation names; empty without one.
         notice: the time in its annotation that announces the move; empty without one.
+        prepared: its annotation says that it is ready to be moved.
         version: its resourceVersion.
     """
 
@@ -161,8 +165,10 @@ class VictimFacts:
     running: bool = False
     controller_uid: str = ""
     hash_label: str = ""
+    hash_key: str = HASH_LABEL
     moved_by: str = ""
     notice: str = ""
+    prepared: bool = False
     version: str = ""
 
     @property
@@ -204,11 +210,13 @@ class OwnerFacts:
         there: the very controller exists and is not being deleted.
         observed: its status is of its current spec.
         desired: how many pods it should have.
-        ready: how many of its pods are Ready, by its own status.
+        ready: how many of its pods are Ready, by its own status. That may be of before the move, as
+            long as kube-controller-manager is not back after an outage.
+        others: how many Ready pods besides the moved one belong to it.
         current: it is what its Deployment wants now; false during a rollout to another one.
         failure: why it could not create a pod; empty if it could.
-        selects_by: the value of ``pod-template-hash`` that it selects its pods by; empty if it does
-            not select by this label.
+        selects_by: the hash of the template that it selects its pods by; empty if it does not
+            select by that label.
         orphans: it left pods without a controller behind, as ``--cascade=orphan`` does.
     """
 
@@ -216,6 +224,7 @@ class OwnerFacts:
     observed: bool = False
     desired: int = 0
     ready: int = 0
+    others: int = 0
     current: bool = True
     failure: str = ""
     selects_by: str = ""
@@ -225,6 +234,11 @@ class OwnerFacts:
     def satisfied(self) -> bool:
         """Whether all the pods that it should have are Ready."""
         return self.there and self.observed and self.ready >= self.desired
+
+    @property
+    def needs_no_other(self) -> bool:
+        """Whether it has all the pods that it should have without the moved one."""
+        return self.there and self.observed and self.others >= self.desired
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,17 +280,28 @@ def reserved(record: MoveRecord, _: MoveFacts, context: StepContext) -> Step:
 def noticed(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step:
     """Return what a move does whose pod has been given notice."""
     now, policy = context.now, context.policy
-    notice = timedelta(seconds=policy.notice_s)
+    notice = notice_of(record, policy)
     if notice and facts.victim.there and not facts.victim.notice:
         return Do(Action.NOTICE)
-    if record.age(now=now) < notice and not _why_not_begun(policy):
-        return Wait(f"the notice of {policy.notice_s:g} s")
+    asked = record.spec.grace_s > 0 and facts.victim.prepared
+    if record.age(now=now) < notice and not asked and not _why_not_begun(record, policy):
+        return Wait(f"the notice of {notice.total_seconds():g} s")
     if now > record.phase_since:  # else all of it was checked in this very cycle
         late = record.age(now=now) > notice + timedelta(seconds=policy.plan_ttl_s)
         found = _check(record, facts, context, late=late)
         if found is not None:
             return found
     return Enter(_begun(record, facts, context))
+
+
+def notice_of(record: MoveRecord, policy: RebalancerPolicy) -> timedelta:
+    """Return how long before it is disturbed the pod is told; it may be ready earlier."""
+    return timedelta(seconds=max(policy.notice_s, record.spec.grace_s))
+
+
+def _replaced_within(record: MoveRecord, policy: RebalancerPolicy) -> timedelta:
+    """Return how long a replacement may take: twice as long as others of its owner at least."""
+    return timedelta(seconds=max(policy.replacement_ttl_s, 2 * record.spec.startup_s))
 
 
 def preflight_answered(record: MoveRecord, result: EvictionResult, context: StepContext) -> Step:
@@ -299,7 +324,8 @@ def notice_answered(record: MoveRecord, result: EvictionResult, context: StepCon
     """Return what follows from telling the pod; the notice itself is read in the next cycle."""
     if result.outcome is EvictionOutcome.REFUSED:
         return end(record, Ending.REFUSED, result.detail, now=context.now)
-    return Wait(result.detail or f"the notice of {context.policy.notice_s:g} s")
+    notice = notice_of(record, context.policy)
+    return Wait(result.detail or f"the notice of {notice.total_seconds():g} s")
 
 
 def without_move(state: DisruptionState, record: MoveRecord) -> DisruptionState:
@@ -313,7 +339,7 @@ def _check(
 ) -> Step | None:
     """Return why the pod may not be disturbed now, as a step; None if it may be."""
     now = context.now
-    stopped = _why_not_begun(context.policy)
+    stopped = _why_not_begun(record, context.policy)
     if stopped:
         return end(record, Ending.PAUSED, stopped, now=now)
     obstacle = _obstacle(record, facts)
@@ -328,9 +354,9 @@ def _check(
     return end(record, Ending.OUTDATED, outdated, now=now) if outdated else None
 
 
-def _why_not_begun(policy: RebalancerPolicy) -> str:
+def _why_not_begun(record: MoveRecord, policy: RebalancerPolicy) -> str:
     """Return why nobody may be disturbed anew; what has begun is finished while it is paused."""
-    return why_stopped(policy) or ("paused" if policy.paused else "")
+    return why_stopped(record, policy) or ("paused" if policy.paused else "")
 
 
 def _obstacle(record: MoveRecord, facts: MoveFacts) -> _Obstacle | None:
@@ -350,7 +376,7 @@ def _obstacle(record: MoveRecord, facts: MoveFacts) -> _Obstacle | None:
         (
             surge and (not victim.hash_label or owner.selects_by != victim.hash_label),
             Ending.REFUSED,
-            "its ReplicaSet does not select it by the label pod-template-hash",
+            "its ReplicaSet does not select it by the hash of its template",
         ),
         (bool(facts.target_problem), Ending.TARGET_LOST, facts.target_problem),
     )
@@ -362,8 +388,11 @@ def _not_yet(record: MoveRecord, facts: MoveFacts, context: StepContext) -> str:
     move = record.move
     node = context.nodes.get(move.source_node)
     # Cards that are freed for a waiting pod are kept by the Move; a cordon would keep that pod off.
-    if move.beneficiary is None and (
-        node is None or move.source not in node.cordoned(now=context.now)
+    # In the mode recommend there are no cordons, and a card that people drain has its own.
+    if (
+        move.beneficiary is None
+        and not record.spec.approved
+        and (node is None or move.source not in node.cordoned(now=context.now))
     ):
         return "the cordon of its card"
     state = context.state
@@ -375,10 +404,13 @@ def _not_yet(record: MoveRecord, facts: MoveFacts, context: StepContext) -> str:
 
 def _why_outdated(record: MoveRecord, context: StepContext) -> str:
     state = without_move(context.state, record)
+    policy = context.policy
+    if record.spec.approved:  # what was only recommended besides does not speak against it
+        policy = replace(policy, mode=Mode.ACTIVE)
     heat = state.heat.get(record.move.target)
     if heat is None or heat.heat is not Heat.COOL or state.reading(record.move.target) is None:
         return f"card {record.spec.target.display} is not known to be cool any more"
-    held = validate_move(state, record.move, policy=context.policy, now=context.now)
+    held = validate_move(state, record.move, policy=policy, now=context.now)
     return f"{held.subject}: {held.reason.value} {held.detail}".strip() if held else ""
 
 
@@ -456,9 +488,10 @@ def still_replaced(record: MoveRecord, facts: MoveFacts, context: StepContext) -
 def why_roll_back(record: MoveRecord, facts: MoveFacts, context: StepContext) -> _RollBack | None:
     """Return why a surge has to be undone, with the ending that it gives; None to go on."""
     owner, found = facts.owner, facts.replacement
-    stopped = why_stopped(context.policy)
+    stopped = why_stopped(record, context.policy)
     bound = found is not None and bool(found.node)
     lapsed = context.now >= record.object.reserved_until
+    unheard = found is None and facts.victim.controller_uid == record.spec.owner.uid
     misplaced = found is not None and bound and not _accepted(record, found, context)
     rules: tuple[tuple[bool, Ending, str], ...] = (
         (bool(stopped), Ending.PAUSED, stopped),
@@ -466,6 +499,7 @@ def why_roll_back(record: MoveRecord, facts: MoveFacts, context: StepContext) ->
         (not owner.current, Ending.ROLLOUT, "its owner is being rolled out"),
         (found is None and bool(owner.failure), Ending.NOT_CREATED, owner.failure),
         (not bound and bool(facts.target_problem), Ending.TARGET_LOST, facts.target_problem),
+        (lapsed and unheard, Ending.EXPIRED, "its controller has not acted on the change in time"),
         (not bound and lapsed, Ending.LAPSED, "the reservation lapsed before it was used"),
         (misplaced, Ending.MISPLACED, _where(found)),
         (found is not None and bool(found.stuck), Ending.NOT_READY, found.stuck if found else ""),
@@ -550,13 +584,13 @@ def _ended_by_itself(record: MoveRecord, facts: MoveFacts, context: StepContext)
 def _why_unready(record: MoveRecord, facts: MoveFacts, context: StepContext) -> _RollBack | None:
     """Return why the replacement is waited for no longer."""
     found = facts.replacement
-    limit = timedelta(seconds=context.policy.replacement_ttl_s)
+    limit = _replaced_within(record, context.policy)
     if found is not None and found.ready:
         limit *= 2  # one that is Ready by turns gets twice the time
     since = record.first_in(MovePhase.SURGING) or record.phase_since
     if context.now - since > limit:
         return Ending.NOT_READY, "the replacement did not become Ready in time"
-    scaled_down = found is None and facts.victim.released and facts.owner.satisfied
+    scaled_down = found is None and facts.victim.released and facts.owner.needs_no_other
     # A new leader may have released the pod only a moment ago.
     watched = context.now - max(since, context.state.leading_since)
     if scaled_down and (facts.owner.desired == 0 or watched > _OBSERVED_WITHIN):
@@ -660,10 +694,10 @@ def evicted(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step:
         return Enter(noted(record, found).to(MovePhase.VERIFYING, now=now))
     if not owner.there:
         return end(record, Ending.OWNER_GONE, "its controller is gone or being deleted", now=now)
-    if record.age(now=now) <= timedelta(seconds=context.policy.replacement_ttl_s):
+    if record.age(now=now) <= _replaced_within(record, context.policy):
         return Wait("the replacement is not Ready yet")
     # Lost is what the owner misses, not what is not seen: it may have been scaled down meanwhile.
-    if owner.satisfied:
+    if owner.needs_no_other:
         detail = "its owner has all the pods that it should have, without a replacement"
         return end(record, Ending.SCALED_DOWN, detail, now=now)
     detail = f"{owner.ready} of {owner.desired} pods of its owner are Ready"
@@ -672,7 +706,15 @@ def evicted(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Step:
 
 def verifying(record: MoveRecord, _: MoveFacts, context: StepContext) -> Step:
     """Return what a move does whose replacement runs."""
-    if record.age(now=context.now) < timedelta(seconds=context.policy.settle_s):
+    settle = timedelta(seconds=context.policy.settle_s)
+    there = record.spec.pod.uid in context.state.pods  # it still uses the source
+    if there and record.age(now=context.now) < _LONGEST_END:
+        # The time is written now and then only, not in every cycle of a long grace period.
+        settled_at = record.retry_at or record.phase_since
+        if settled_at - context.now < settle / 2:
+            return Enter(record.with_status(retry_at=context.now + settle, message=_ENDING))
+        return Wait(_ENDING)
+    if context.now < (record.retry_at or record.phase_since + settle):
         return Wait("the cards have to settle")
     if _may_start_still(record, context):
         return Wait("the pod that waits has not started yet")
@@ -681,6 +723,10 @@ def verifying(record: MoveRecord, _: MoveFacts, context: StepContext) -> Step:
         return end(record, Ending.UNVERIFIED, found.detail, now=context.now)
     ending = Ending.RELIEVED if found.relieved else Ending.USELESS
     return end(record, ending, found.detail, now=context.now)
+
+
+_ENDING: Final = "the old pod has not ended yet"
+_LONGEST_END: Final = timedelta(hours=6)  # a pod on a node that is lost never ends
 
 
 def _may_start_still(record: MoveRecord, context: StepContext) -> bool:
@@ -714,7 +760,7 @@ def verification(record: MoveRecord, context: StepContext) -> Verification:
 
 def _why_not(record: MoveRecord, facts: MoveFacts, context: StepContext) -> Enter | None:
     """Return what to do instead of evicting a pod that has no replacement yet; None to evict."""
-    stopped = why_stopped(context.policy)
+    stopped = why_stopped(record, context.policy)
     rules = (
         (bool(stopped), Ending.PAUSED, stopped),
         (not facts.owner.there, Ending.OWNER_GONE, "its controller is gone or being deleted"),

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Final, Protocol
 
 import numpy as np
@@ -17,6 +18,13 @@ from rebalancer.usage.prometheus import QueryError, QueryFailed, Sample, is_sane
 
 _PERCENT: Final = 100.0
 _LATE_SCRAPES: Final = 2  # age of the newest sample from which on one more must come first
+_STALE_SCRAPES: Final = 3  # age from which on it says nothing of the card any more
+_SCRAPED_WITHIN_S: Final = 3.0  # what reading the cards and a scrape may take besides
+_FEWEST_SAMPLES: Final = 4  # of the short window: fewer say nothing of it
+_USUAL_INTERVAL_S: Final = 15.0  # until two samples tell
+_SHORTEST_INTERVAL_S: Final = 1.0  # of a job that scrapes more often, that many have to do
+_MOST_OF_PODS: Final = 1.15  # of what a card is busy; more is counted twice
+_NOISE: Final = 0.02  # of what pods use, which is not sampled at the same moments
 _LATEST_S: Final = 1e11  # a Unix time in milliseconds would be above it
 _SLACK: Final = 1e-6  # means of floats may exceed their largest term slightly
 
@@ -39,6 +47,7 @@ class Measured:
             did not say it.
         age_s: age of the newest sample of any card; None when there is none.
         strangers: cards that Prometheus knows and the ledger does not.
+        interval_s: the longest scrape interval of any card.
     """
 
     usage: Mapping[CardUuid, CardUsage]
@@ -47,6 +56,7 @@ class Measured:
     at_s: float | None = None
     age_s: float | None = None
     strangers: int = 0
+    interval_s: float = _USUAL_INTERVAL_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +64,7 @@ class _Answers:
     """The answers of one cycle, as of one time: by card UUID, pods by card UUID and pod UID."""
 
     at_s: float
+    interval_s: Mapping[str, float]
     age_s: Mapping[str, float]
     collect_age_s: Mapping[str, float]
     samples: Mapping[str, float]
@@ -76,6 +87,15 @@ class _Answers:
     repeating: frozenset[str]
     pod_mean: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     pod_high: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    pod_samples: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def scraped_every_s(self, uuid: str) -> float:
+        """The scrape interval of a card."""
+        return self.interval_s.get(uuid, _USUAL_INTERVAL_S)
+
+    def expected(self, uuid: str, window_s: float) -> float:
+        """How many samples of a card a window should have."""
+        return window_s / self.scraped_every_s(uuid)
 
 
 class MeasuredUsage:
@@ -110,6 +130,7 @@ class MeasuredUsage:
             at_s=answers.at_s,
             age_s=min(ages, default=None),
             strangers=sum(CardUuid(uuid) not in cards for uuid in answers.age_s),
+            interval_s=max(answers.interval_s.values(), default=_USUAL_INTERVAL_S),
         )
 
     async def _ask_all(self, policy: RebalancerPolicy) -> _Answers:
@@ -121,8 +142,14 @@ class MeasuredUsage:
         if before_s is not None and at_s <= before_s:
             raise QueryFailed(QueryError.FROZEN, f"time() was {before_s:.3f} and is {at_s:.3f}")
         latest = await self._by_card(promql.BUSY, at_s)
+        windows = policy.fast_window_s, policy.forecast_window_s
+        interval_s = intervals(
+            [await self._prometheus.query(promql.interval(each), at_s=at_s) for each in windows]
+        )
+        longest_s = max(interval_s.values(), default=_USUAL_INTERVAL_S)
         return _Answers(
             at_s=at_s,
+            interval_s=interval_s,
             age_s=await self._by_card(promql.AGE, at_s),
             collect_age_s=await self._by_card(promql.COLLECT_AGE, at_s),
             samples=await self._by_card(promql.samples(policy), at_s),
@@ -144,11 +171,12 @@ class MeasuredUsage:
             remap_failed=await self._by_card(promql.REMAP_FAILED, at_s),
             repeating=_repeating(
                 latest,
-                await self._prometheus.query(promql.lately_busy_changes(policy), at_s=at_s),
-                await self._prometheus.query(promql.lately_power_changes(policy), at_s=at_s),
+                await self._prometheus.query(promql.lately_busy_changes(longest_s), at_s=at_s),
+                await self._prometheus.query(promql.lately_power_changes(longest_s), at_s=at_s),
             ),
             pod_mean=await self._by_pod(promql.pod_mean(policy), at_s),
             pod_high=await self._by_pod(promql.pod_high(policy), at_s),
+            pod_samples=await self._by_pod(promql.pod_samples(policy), at_s),
         )
 
     async def _by_card(self, query: str, at_s: float) -> dict[str, float]:
@@ -167,6 +195,29 @@ class MeasuredUsage:
         return by_card
 
 
+def intervals(answers: Sequence[Sequence[Sample]]) -> Mapping[str, float]:
+    """Return the scrape interval of each card, from those measured in several windows.
+
+    A window in which scrapes failed measures too much, and a single exporter may lack samples: the
+    shortest median of a scrape job counts for all of its cards, and of two jobs the quicker one.
+    """
+    of_job: dict[str, float] = {}
+    jobs: dict[str, set[str]] = {}
+    for samples in answers:
+        measured: dict[str, list[float]] = {}
+        for sample in samples:
+            job, uuid = sample.labels.get("job", ""), sample.labels.get("UUID", "")
+            if uuid and is_sane(sample.value, low=0, high=_LATEST_S):
+                measured.setdefault(job, []).append(sample.value)
+                jobs.setdefault(uuid, set()).add(job)
+        for job, values in measured.items():
+            of_job[job] = min(of_job.get(job, _LATEST_S), median(values))
+    return {
+        uuid: max(_SHORTEST_INTERVAL_S, min(of_job[job] for job in names))
+        for uuid, names in jobs.items()
+    }
+
+
 def _judge(uuid: CardUuid, answers: _Answers, policy: RebalancerPolicy) -> CardUsage:
     for judge in (_age_fault, _coverage_fault, _value_fault, _flat_fault):
         fault = judge(uuid, answers, policy)
@@ -179,25 +230,32 @@ def _judge(uuid: CardUuid, answers: _Answers, policy: RebalancerPolicy) -> CardU
 _Fault = tuple[ReadingQuality, str]
 
 
-def _age_fault(uuid: CardUuid, answers: _Answers, policy: RebalancerPolicy) -> _Fault | None:
+def _age_fault(uuid: CardUuid, answers: _Answers, _: RebalancerPolicy) -> _Fault | None:
     age_s = answers.age_s.get(uuid)
     if age_s is None:
         return ReadingQuality.UNKNOWN, "no sample of a card"
-    if not is_sane(age_s, low=-policy.stale_after_s, high=policy.stale_after_s):
+    stale_after_s = _STALE_SCRAPES * answers.scraped_every_s(uuid) + _SCRAPED_WITHIN_S
+    if not is_sane(age_s, low=-stale_after_s, high=stale_after_s):
         return ReadingQuality.STALE, "the newest sample of a card is too old"
     collect_age_s = answers.collect_age_s.get(uuid)
     # Only our own exporter reports when it last read its cards; others are trusted without that.
     if collect_age_s is not None and not is_sane(
-        collect_age_s, low=-policy.stale_after_s, high=policy.stale_after_s
+        collect_age_s, low=-stale_after_s, high=stale_after_s
     ):
         return ReadingQuality.STALE, "an exporter serves old readings, or its clock is wrong"
     return None
 
 
 def _coverage_fault(uuid: CardUuid, answers: _Answers, policy: RebalancerPolicy) -> _Fault | None:
-    expected = policy.fast_window_s / policy.scrape_interval_s
+    interval_s = answers.scraped_every_s(uuid)
+    longest_s = policy.fast_window_s / _FEWEST_SAMPLES
+    expected = answers.expected(uuid, policy.fast_window_s)
+    if interval_s > longest_s:
+        why = f"scraped every {interval_s:.0f} s; want every {longest_s:.0f} s at least"
+        return ReadingQuality.PARTIAL, why
     if answers.samples.get(uuid, 0.0) < policy.coverage_ratio * expected:
-        return ReadingQuality.PARTIAL, "too few samples in the short window"
+        why = f"fewer samples in the short window than the {expected:.0f} of a scrape every "
+        return ReadingQuality.PARTIAL, f"{why}{interval_s:.0f} s"
     return None
 
 
@@ -279,8 +337,8 @@ def _second_signal(uuid: CardUuid, answers: _Answers) -> float | None:
 
 
 def _reading(uuid: CardUuid, answers: _Answers, policy: RebalancerPolicy) -> CardReading:
-    late = answers.age_s[uuid] >= _LATE_SCRAPES * policy.scrape_interval_s
-    expected = policy.forecast_window_s / policy.scrape_interval_s
+    late = answers.age_s[uuid] >= _LATE_SCRAPES * answers.scraped_every_s(uuid)
+    expected = answers.expected(uuid, policy.forecast_window_s)
     pods = {}
     highs = answers.pod_high.get(uuid, {})
     for pod_uid, mean in answers.pod_mean.get(uuid, {}).items():
@@ -288,6 +346,8 @@ def _reading(uuid: CardUuid, answers: _Answers, policy: RebalancerPolicy) -> Car
         # A pod with impossible figures is treated as unmeasured: it is neither moved nor counted.
         if high is not None and _both_sane(mean, high):
             pods[pod_uid] = MeasuredPodUse(busy_ratio=_ratio(mean), high_ratio=_ratio(high))
+    if _counted_twice(uuid, pods, answers, policy):
+        pods = {}
     forecast = max(answers.forecast_mean[uuid], answers.forecast_quantile[uuid])
     return CardReading(
         level_ratio=_ratio(answers.level[uuid]),
@@ -305,6 +365,25 @@ def _reading(uuid: CardUuid, answers: _Answers, policy: RebalancerPolicy) -> Car
         broken=answers.remap_failed.get(uuid, 0.0) > 0,
         pods=pods,
     )
+
+
+def _counted_twice(
+    uuid: CardUuid,
+    pods: Mapping[str, MeasuredPodUse],
+    answers: _Answers,
+    policy: RebalancerPolicy,
+) -> bool:
+    """Report whether the pods of a card use more than the card, which cannot be.
+
+    A pod that has not run throughout the long window counts as much as it has of it.
+    """
+    expected = answers.expected(uuid, policy.slow_window_s)
+    samples = answers.pod_samples.get(uuid, {})
+    used = sum(
+        use.busy_ratio * min(1.0, samples.get(pod_uid, 0.0) / expected)
+        for pod_uid, use in pods.items()
+    )
+    return used > _MOST_OF_PODS * _ratio(answers.slow_level[uuid]) + _NOISE
 
 
 def _both_sane(mean: float, high: float) -> bool:

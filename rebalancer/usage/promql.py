@@ -129,6 +129,19 @@ def forecast_quantile(policy: RebalancerPolicy) -> str:
     return f"quantile_over_time(0.75, ({BUSY})[{_range(policy.slow_window_s, policy)}])"
 
 
+def interval(window_s: float) -> str:
+    """Return the query for the mean time between two samples of each card, for each scrape job.
+
+    Each job has its interval, which nothing but the samples' times tells. The first of the window
+    is looked for in steps of a twentieth of it, so the result is that exact.
+    """
+    times = f"timestamp({_PERCENT}) or timestamp({_RATIO})"
+    window, step = _seconds(window_s), _seconds(window_s / 20)
+    samples = f"count_over_time({_PERCENT}[{window}]) or count_over_time({_RATIO}[{window}])"
+    first = f"min_over_time(({times})[{window}:{step}])"
+    return f"min by (UUID, job) ((({times}) - {first}) / (({samples}) - 1 > 0))"
+
+
 def busy_changes(policy: RebalancerPolicy) -> str:
     """Return the query for how often each card's busy share changed in the short window."""
     return f"max by (UUID) ({_changes(_UTIL, policy.fast_window_s)})"
@@ -139,19 +152,17 @@ def power_changes(policy: RebalancerPolicy) -> str:
     return f"max by (UUID) ({_changes(_POWER, policy.fast_window_s)})"
 
 
-def lately_busy_changes(policy: RebalancerPolicy) -> str:
+def lately_busy_changes(interval_s: float) -> str:
     """Return the query for how often each card's busy share changed in the last scrapes.
 
     By scrape target as well, since an exporter that stops reading stops for all of its cards.
     """
-    window_s = _REPEATS * policy.scrape_interval_s
-    return f"max by (UUID, job, instance) ({_changes(_UTIL, window_s)})"
+    return f"max by (UUID, job, instance) ({_changes(_UTIL, _REPEATS * interval_s)})"
 
 
-def lately_power_changes(policy: RebalancerPolicy) -> str:
+def lately_power_changes(interval_s: float) -> str:
     """Return the query for how often each card's power draw changed in the last scrapes."""
-    window_s = _REPEATS * policy.scrape_interval_s
-    return f"max by (UUID, job, instance) ({_changes(_POWER, window_s)})"
+    return f"max by (UUID, job, instance) ({_changes(_POWER, _REPEATS * interval_s)})"
 
 
 def sm_active(policy: RebalancerPolicy) -> str:
@@ -186,8 +197,13 @@ def _still_reported(names: tuple[str, str], policy: RebalancerPolicy) -> str:
 
 def pod_mean(policy: RebalancerPolicy) -> str:
     """Return the query for the mean per cent of its card that each pod used, long window."""
+    return _of_pods("avg_over_time(", policy.slow_window_s)
+
+
+def pod_samples(policy: RebalancerPolicy) -> str:
+    """Return the query for the number of samples of each pod in the long window."""
     window = _seconds(policy.slow_window_s)
-    return f"sum by (UUID, pod_uid) (avg_over_time({names.METRIC_POD_BUSY}[{window}]))"
+    return f"max by (UUID, pod_uid) (count_over_time({names.METRIC_POD_BUSY}[{window}]))"
 
 
 def pod_high(policy: RebalancerPolicy) -> str:
@@ -195,8 +211,18 @@ def pod_high(policy: RebalancerPolicy) -> str:
 
     Summed over its containers, a close enough upper bound of the pod's own percentile.
     """
-    window = _seconds(policy.forecast_window_s)
-    return f"sum by (UUID, pod_uid) (quantile_over_time(0.9, {names.METRIC_POD_BUSY}[{window}]))"
+    return _of_pods("quantile_over_time(0.9, ", policy.forecast_window_s)
+
+
+def _of_pods(function: str, window_s: float) -> str:
+    """Return the query for a figure of each pod: the sum of those of its containers.
+
+    A container has several series after a restart of the node agent, and where two scrape jobs find
+    the same agent; without ``honor_labels`` its name is in ``exported_container``.
+    """
+    series = f"{function}{names.METRIC_POD_BUSY}[{_seconds(window_s)}])"
+    named = f'label_replace({series}, "container", "$1", "exported_container", "(.+)")'
+    return f"sum by (UUID, pod_uid) (max by (UUID, pod_uid, container) ({named}))"
 
 
 def _above(line_ratio: float, window: str) -> str:

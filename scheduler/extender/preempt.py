@@ -1,28 +1,23 @@
 """Preempt: which pods kube-scheduler should evict from which node, so that the pod fits.
 
 Nodes whose cards would not do even if nothing held them are left out by the node matrix. The others
-are looked at one by one, until there are as many as kube-scheduler itself would look for; other
-requests are answered in between.
+are looked at a few at a time, until there are as many as kube-scheduler itself would look for;
+other requests are answered in between.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Final
 from zlib import crc32
 
 import structlog
 
-from fracgpu.k8s.disruption_budget import (
-    BudgetedPod,
-    BudgetIndex,
-    PodDisruptionBudget,
-)
+from fracgpu.k8s.disruption_budget import BudgetIndex, PodDisruptionBudget
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.placement import denied_cards
 from fracgpu.placement.preemption import (
     CandidateCount,
-    PotentialVictim,
     PreemptionTarget,
     Victims,
     choose_victims,
@@ -39,8 +34,9 @@ from scheduler.extender.api import PreemptionArgs
 
 log = structlog.get_logger()
 
-# After this long other requests get their turn; one node may take as long again.
-_LONGEST_TURN_S: Final = 0.005
+# Other requests get their turn after so many nodes and pods on them. For several containers every
+# node is searched by itself, which takes as long.
+_AT_ONCE: Final = 128
 
 
 class Preemptor:
@@ -77,8 +73,8 @@ class Preemptor:
     async def preempt(self, args: PreemptionArgs) -> Mapping[str, Victims]:
         """Return nodes of the request where preemption helps, each with its victims.
 
-        All of them, if they are no more than kube-scheduler would look for. Between two nodes other
-        requests may be answered: each node is judged by what is known of it at its turn.
+        All of them, if they are no more than kube-scheduler would look for. Other requests are
+        answered meanwhile: each node is judged by what is known of it at its turn.
         """
         pod = args.pod
         if pod.need is None:
@@ -86,17 +82,16 @@ class Preemptor:
         found: dict[str, Victims] = {}
         budgets, count = BudgetIndex(self._budgets()), CandidateCount(len(args.proposed))
         nodes = self._nodes_to_try(args, pod.need)
-        turn_until_s = self._clock.monotonic() + _LONGEST_TURN_S
-        for node in nodes:
-            victims = self._on_node(pod, pod.need, node, args.proposed[node], budgets)
-            if victims is not None:
-                found[node] = victims
-                count.add(victims)
-            if count.enough:
-                break
-            if self._clock.monotonic() >= turn_until_s:
-                await self._clock.sleep(0)
-                turn_until_s = self._clock.monotonic() + _LONGEST_TURN_S
+        left = iter(nodes)
+        while not count.enough and (targets := self._next(pod, left, args.proposed)):
+            chosen = choose_victims(targets, pod.need, strategy=self._strategy(), budgets=budgets)
+            for target, victims in zip(targets, chosen, strict=True):
+                # kube-scheduler treats a node without victims as an error; such a node is left out,
+                # because there the pod need only wait for terminating pods.
+                if victims is not None and not count.enough:
+                    found[target.node.node.node] = victims
+                    count.add(victims)
+            await self._clock.sleep(0)
         log.info(
             "victims_chosen",
             pod=pod.record.key,
@@ -118,41 +113,37 @@ class Preemptor:
         first = crc32(args.pod.record.uid.encode()) % max(1, len(possible))
         return possible[first:] + possible[:first]
 
-    def _on_node(
-        self,
-        pod: PodInfo,
-        need: PodNeed,
-        node: str,
-        proposed: frozenset[str],
-        budgets: BudgetIndex,
-    ) -> Victims | None:
-        now = self._clock.now()
-        node_info = self._ledger.node_but(node, pod.record.uid, now=now)
-        if node_info is None:
-            return None
-        node_info = node_info.with_cordoned(denied_cards(self._ledger, pod, now=now))
-        here = self._here(node, proposed)
-        going = [other for other in here if other.terminating]
-        potential_victims = [
-            _potential_victim(other)
-            for other in here
-            if other.priority < pod.priority and not other.terminating
-        ]
-        room = PreemptionTarget(
-            node=_without(node_info, going),
-            missing=self._missing(pod, node, node_info, going=going),
-        )
-        victims = choose_victims(
-            room,
-            need,
-            potential_victims,
-            strategy=self._strategy(),
-            budgets=budgets,
-            proposed=proposed,
-        )
-        # kube-scheduler treats a node without victims as an error; such a node is left out, because
-        # there the pod need only wait for terminating pods.
-        return victims if victims is not None and victims.uids else None
+    def _next(
+        self, pod: PodInfo, nodes: Iterator[str], proposed: Mapping[str, frozenset[str]]
+    ) -> Sequence[PreemptionTarget]:
+        """Return the next nodes to look at, as they are now: no more than for one turn."""
+        now, size = self._clock.now(), 0
+        most = 1 if pod.need is not None and len(pod.need.containers) > 1 else _AT_ONCE
+        denied = denied_cards(self._ledger, pod, now=now)
+        found: list[PreemptionTarget] = []
+        while size < most and (node := next(nodes, None)) is not None:
+            node_info = self._ledger.node_but(node, pod.record.uid, now=now)
+            if node_info is None:
+                continue
+            here = self._here(node, proposed[node])
+            going = [other for other in here if other.terminating]
+            for other in going:
+                node_info = node_info.without_allocations(
+                    other.allocation.by_card, pod_uid=other.uid
+                )
+            potential_victims = [
+                other for other in here if other.priority < pod.priority and not other.terminating
+            ]
+            found.append(
+                PreemptionTarget(
+                    node=node_info.with_cordoned(denied),
+                    missing=self._missing(pod, node, node_info, going=going),
+                    potential_victims=potential_victims,
+                    proposed=proposed[node],
+                )
+            )
+            size += 1 + len(potential_victims)
+        return found
 
     def _here(self, node: str, proposed: frozenset[str]) -> list[BoundPod]:
         uids = self._ledger.pods_on(node) | proposed
@@ -178,20 +169,3 @@ class Preemptor:
             - sum(other.host.memory_mib for other in going),
             pods=used.pods + 1 - there.pods - len(going) if there.pods else 0,
         )
-
-
-def _potential_victim(pod: BoundPod) -> PotentialVictim:
-    return PotentialVictim(
-        uid=pod.uid,
-        budgeted=BudgetedPod(namespace=pod.namespace, name=pod.name, labels=pod.labels),
-        priority=pod.priority,
-        started=pod.started,
-        host=pod.host,
-        by_card=pod.allocation.by_card,
-    )
-
-
-def _without(node_info: NodeInfo, going: Sequence[BoundPod]) -> NodeInfo:
-    for pod in going:
-        node_info = node_info.without_allocations(pod.allocation.by_card, pod_uid=pod.uid)
-    return node_info

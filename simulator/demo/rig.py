@@ -54,8 +54,6 @@ DEMO_POLICY: Final[Mapping[str, Any]] = {
     "forecastWindowS": 20,
     "memoryWindowS": 20,
     "stepS": 1,
-    "scrapeIntervalS": 1,
-    "staleAfterS": 6,
     "coverageRatio": 0.5,
     "freshCardsRatio": 0.7,
     "settleS": 10,

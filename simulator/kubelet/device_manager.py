@@ -9,10 +9,10 @@ devices are reused for the containers after it.
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import grpc
 import structlog
@@ -23,6 +23,8 @@ from deviceplugin.proto import deviceplugin_pb2 as messages
 from deviceplugin.proto import deviceplugin_pb2_grpc as services
 
 log = structlog.get_logger()
+
+_Answer = TypeVar("_Answer")
 
 PRE_START_LIMIT_S: Final = 30.0
 _ALLOCATE_LIMIT_S: Final = 10.0
@@ -231,13 +233,11 @@ class DeviceManager(services.RegistrationServicer):
             container_requests=[messages.ContainerAllocateRequest(devices_ids=sorted(ids))]
         )
         try:
-            answer: messages.AllocateResponse = await endpoint.stub.Allocate(
-                request, timeout=_ALLOCATE_LIMIT_S
+            answer: messages.AllocateResponse = await _answer(
+                endpoint.stub.Allocate(request, timeout=_ALLOCATE_LIMIT_S)
             )
-        except grpc.aio.AioRpcError as error:
-            raise DeviceError(
-                f"Allocate failed due to {_rpc_text(error)}, which is unexpected"
-            ) from error
+        except _RpcError as error:
+            raise DeviceError(f"Allocate failed due to {error}, which is unexpected") from error
         if len(answer.container_responses) != 1:
             count = len(answer.container_responses)
             raise DeviceError(f"Allocate failed: {count} answers for 1 container")
@@ -256,10 +256,10 @@ class DeviceManager(services.RegistrationServicer):
             raise DeviceError(f"endpoint of {grant.resource} has been stopped")
         request = messages.PreStartContainerRequest(devices_ids=sorted(grant.ids))
         try:
-            await endpoint.stub.PreStartContainer(request, timeout=PRE_START_LIMIT_S)
-        except grpc.aio.AioRpcError as error:
+            await _answer(endpoint.stub.PreStartContainer(request, timeout=PRE_START_LIMIT_S))
+        except _RpcError as error:
             raise DeviceError(
-                f"device plugin PreStartContainer rpc failed with err: {_rpc_text(error)}"
+                f"device plugin PreStartContainer rpc failed with err: {error}"
             ) from error
 
     def retire(self, pod_uid: str) -> None:
@@ -283,5 +283,25 @@ class DeviceManager(services.RegistrationServicer):
             del self._grants[key]
 
 
-def _rpc_text(error: grpc.aio.AioRpcError) -> str:
-    return f"rpc error: code = {error.code().name} desc = {error.details()}"
+class _RpcError(Exception):
+    """A call to a plugin failed; the text is as kubelet has it."""
+
+
+async def _answer(call: Awaitable[_Answer]) -> _Answer:
+    """Return a plugin's answer.
+
+    When a plugin's stream ends, its channel is closed and with it every call on it. gRPC raises
+    that here as a cancellation, though nobody has cancelled this task: without an error the pod
+    would end without a word.
+    """
+    try:
+        return await call
+    except grpc.aio.AioRpcError as error:
+        text = f"rpc error: code = {error.code().name} desc = {error.details()}"
+        raise _RpcError(text) from error
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        text = "rpc error: code = CANCELLED desc = grpc: the client connection is closing"
+        raise _RpcError(text) from error

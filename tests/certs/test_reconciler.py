@@ -4,7 +4,6 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-import aiohttp
 import pytest
 
 from certs.authority import CertificateInfo, Pair, make_ca, read, read_pair, split
@@ -19,7 +18,7 @@ from kube.kinds import MUTATING_WEBHOOKS, SECRETS
 from process.telemetry import Registry, new_registry
 from process.tls import ServingTls
 from tests.certs.slices import WithReplicas
-from tests.certs.tls_harness import a_ca, a_client, ask, https, trusting
+from tests.certs.tls_harness import https
 from tests.certs.tls_harness import now as real_now
 from tests.certs.webhooks import BOTH, a_webhook, apply, bundles
 from tests.fakes.clock import NOON, VirtualClock
@@ -148,23 +147,6 @@ async def test_a_bundle_that_somebody_overwrote_is_restored(cluster: Harness) ->
     assert cluster.metric("fracgpu_certs_injections_total", configuration=configuration) == 2
 
 
-async def test_a_serving_certificate_is_renewed_at_two_thirds_of_its_life(cluster: Harness) -> None:
-    await cluster.settle()
-    first, ca = await cluster.facts(LEAF), await cluster.facts(CA)
-
-    await cluster.clock.advance((16 * DAY - 10 * MINUTE).total_seconds())
-    await cluster.settle()
-    assert await cluster.facts(LEAF) == first
-    await cluster.clock.advance((10 * MINUTE).total_seconds())
-    await cluster.settle()
-
-    second = await cluster.facts(LEAF)
-    assert second.issuer_key_id == ca.key_id
-    assert second.not_after > first.not_after
-    assert await cluster.facts(CA) == ca
-    assert cluster.metric("fracgpu_certs_renewals_total", certificate=LEAF, reason="due") == 1
-
-
 async def test_a_new_authority_is_trusted_everywhere_before_it_signs_and_the_old_until_it_ends(
     cluster: Harness,
 ) -> None:
@@ -196,58 +178,6 @@ async def test_a_new_authority_is_trusted_everywhere_before_it_signs_and_the_old
     await cluster.settle()
 
     assert await bundles(cluster.kube, MUTATING_WEBHOOKS) == [new_ca.cert_pem, new_ca.cert_pem]
-
-
-async def test_a_certificate_that_somebody_asked_to_replace_is_made_anew_once(
-    cluster: Harness,
-) -> None:
-    await cluster.settle()
-    ca, first = await cluster.facts(CA), await cluster.facts(LEAF)
-    await cluster.ask_for_another(LEAF)
-    await cluster.clock.advance(61)
-
-    await cluster.settle()
-    second = await cluster.facts(LEAF)
-    await cluster.settle()
-
-    assert second != first
-    assert (await cluster.facts(LEAF), await cluster.facts(CA)) == (second, ca)
-    assert cluster.metric("fracgpu_certs_renewals_total", certificate=LEAF, reason="asked") == 1
-
-
-async def test_an_authority_that_somebody_asked_to_replace_is_followed_by_all_it_signed(
-    cluster: Harness,
-) -> None:
-    await cluster.settle()
-    old = await cluster.pair(CA)
-    await cluster.ask_for_another(CA)
-
-    await cluster.settle()
-    new = await cluster.pair(CA)
-    both = new.cert_pem + old.cert_pem
-    assert await bundles(cluster.kube, MUTATING_WEBHOOKS) == [both, both]
-    await cluster.clock.advance(61)
-    await cluster.settle()
-
-    issuers = {(await cluster.facts(name)).issuer_key_id for name in (LEAF, CLIENT)}
-    assert issuers == {read(new.cert_pem).key_id}
-    assert cluster.metric("fracgpu_certs_trusted_authorities") == 2
-
-
-async def test_the_client_certificate_opens_the_server_that_asks_for_one(kube: KubeClient) -> None:
-    cluster = Harness(kube, start=real_now())
-    await cluster.settle()
-    stored = await cluster.store.read(LEAF)
-    assert stored is not None
-    tls = ServingTls(require_client_certificate=True)
-    tls.apply_secret(stored.data)
-
-    async with https(tls) as url:
-        bundle = await cluster.bundle(CLIENT)
-        assert await ask(url, trusting(bundle, client=await cluster.pair(CLIENT))) == "ok"
-        for stranger in (None, a_client(a_ca()), await cluster.pair(LEAF)):
-            with pytest.raises(aiohttp.ClientError):
-                await ask(url, trusting(bundle, client=stranger))
 
 
 async def test_an_authority_is_retired_once_every_replica_serves_what_its_successor_signed(

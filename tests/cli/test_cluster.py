@@ -11,7 +11,6 @@ from cli.cluster import (
     cluster_state_of,
     is_installed,
     permission_of,
-    snapshot_of,
     trouble,
     workload_of,
 )
@@ -73,21 +72,6 @@ def test_what_others_request_besides_cards_is_counted_on_their_node() -> None:
 
     assert state.node_constraints["n"].short == ("too little CPU: 500m free, 1000m asked",)
     assert state.node_constraints["m"].short == ()
-
-
-def test_the_ledger_is_folded_as_in_the_scheduler() -> None:
-    held = a_gpu_pod("p", nodeName="n", annotations={names.ASSIGNMENT: _on("GPU-n-1", 700)})
-    held["metadata"]["uid"] = "u1"
-
-    snapshot = snapshot_of(
-        [subject(held).info], [observed_node(a_sharing_node("n")).cards], now=NOON
-    )
-
-    assert [card.held_mib for card in snapshot.nodes["n"].cards.values()] == [0, 700, 0, 0]
-
-
-def _on(card: str, mib: int) -> str:
-    return json.dumps({"train": [{"card": card, "mib": mib}]})
 
 
 def an_error(status: int | None, verb: str = "GET", path: str = "/api/v1/nodes") -> KubeError:

@@ -11,6 +11,7 @@ import pytest
 from cli.commands.completion import main
 from cli.completion import SHELLS, candidates
 from cli.main import CALLED_WRONG, COMMANDS, DONE
+from cli.main import main as fracgpu
 
 BIN = Path(sys.executable).parent
 
@@ -44,7 +45,7 @@ def test_each_shell_has_its_script(shell: str, capsys: pytest.CaptureFixture[str
 
 
 def test_another_shell_is_a_wrong_call(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ksh"]) == CALLED_WRONG
+    assert fracgpu(["completion", "ksh"]) == CALLED_WRONG
 
     assert "invalid choice: 'ksh'" in capsys.readouterr().err
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cli.cluster import ObservedCluster, cluster_state_of
-from cli.extender_choice import ClusterStrategy, default_config_map, read_strategy, with_choice
+from cli.extender_choice import DEFAULT_CONFIG_MAP, read_strategy, with_choice
 from cli.rebalancing import read_settings
 from component.placement_config import parse_strategy
 from fracgpu import names
@@ -35,7 +35,7 @@ from tests.support.gpu import a_gpu_pod, a_sharing_node
 
 Json = dict[str, Any]
 MODELS = (("NVIDIA A30", 24_000), ("NVIDIA H100", 80_000), ("Tesla T4", 16_000))
-PLACE_OF_CONFIG = default_config_map().partition("/")
+PLACE_OF_CONFIG = DEFAULT_CONFIG_MAP.partition("/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,27 +206,13 @@ def test_a_pod_that_has_its_cards_is_not_offered_to_the_extender_again() -> None
     assert explanation.choice.node == ""
 
 
-async def with_config(kube: KubeClient, data: Json) -> ClusterStrategy:
+async def with_config(kube: KubeClient, data: Json) -> tuple[Strategy, tuple[str, ...]]:
     namespace, _, name = PLACE_OF_CONFIG
     await kube.create(NAMESPACES, {"metadata": {"name": namespace}})
     await kube.create(
         CONFIGMAPS, {"metadata": {"name": name, "namespace": namespace}, "data": data}
     )
     return await read_strategy(kube, namespace=namespace, config_map=name)
-
-
-async def test_the_strategy_is_read_where_the_extender_reads_it(kube: KubeClient) -> None:
-    found = await with_config(kube, {"placement": "strategy: spread"})
-
-    assert found == ClusterStrategy(strategy=Strategy.SPREAD)
-
-
-async def test_without_a_config_map_the_extenders_default_holds(kube: KubeClient) -> None:
-    namespace, _, name = PLACE_OF_CONFIG
-
-    found = await read_strategy(kube, namespace=namespace, config_map=name)
-
-    assert found == ClusterStrategy(strategy=Strategy.LEAST_WASTE)
 
 
 @pytest.mark.parametrize("data", [None, {}, {"placement": ""}, {"placement": "strategy: spread"}])
@@ -239,16 +225,17 @@ async def test_every_command_has_the_strategy_that_scheduler_and_rebalancer_have
 
     text = (data or {}).get("placement", "")
     wanted = parse_strategy(text) if text else DEFAULT_STRATEGY
-    assert explained.strategy is planned.strategy is wanted
+    assert explained == (wanted, ())
+    assert planned.strategy is wanted
 
 
-async def unconfigured(kube: KubeClient) -> ClusterStrategy:
+async def unconfigured(kube: KubeClient) -> tuple[Strategy, tuple[str, ...]]:
     return await read_strategy(kube, namespace=names.SYSTEM_NAMESPACE, config_map=names.CONFIG_MAP)
 
 
 async def test_a_strategy_that_cannot_be_read_is_said(kube: KubeClient) -> None:
-    found = await with_config(kube, {"placement": "strategy: tetris"})
+    found, (note,) = await with_config(kube, {"placement": "strategy: tetris"})
 
-    assert found.strategy is Strategy.LEAST_WASTE
-    assert "'placement' of ConfigMap fracgpu-system/fracgpu-config cannot be read" in found.note
-    assert "tetris" in found.note
+    assert found is Strategy.LEAST_WASTE
+    assert "'placement' of ConfigMap fracgpu-system/fracgpu-config cannot be read" in note
+    assert "tetris" in note

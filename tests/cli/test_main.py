@@ -26,7 +26,7 @@ def test_version_is_the_installed_one(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out == f"fracgpu {version()}\n"
 
 
-@pytest.mark.parametrize("argv", [[], ["dance"], ["--dance"]])
+@pytest.mark.parametrize("argv", [[], ["fly"], ["--fly"]])
 def test_a_wrong_call_is_exit_code_two_and_says_what_is_wanted(
     capsys: pytest.CaptureFixture[str], argv: list[str]
 ) -> None:
@@ -60,7 +60,7 @@ def test_asking_for_help_imports_no_role_and_no_third_party_library() -> None:
 
 def test_the_module_is_the_command() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "cli", "dance"],
+        [sys.executable, "-m", "cli", "fly"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -68,7 +68,7 @@ def test_the_module_is_the_command() -> None:
     )
 
     assert done.returncode == CALLED_WRONG
-    assert done.stderr == f"fracgpu: unknown command 'dance'; want one of: {', '.join(COMMANDS)}\n"
+    assert done.stderr == f"fracgpu: unknown command 'fly'; want one of: {', '.join(COMMANDS)}\n"
 
 
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["run", "webhook", "--help"]])

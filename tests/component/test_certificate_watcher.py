@@ -2,33 +2,24 @@ import asyncio
 import base64
 import contextlib
 import json
-import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from datetime import UTC, timedelta
-from pathlib import Path
 
 import aiohttp
 import pytest
-from aiohttp import web
 from cryptography import x509
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from certs.authority import Pair, make_ca, make_client, make_serving
+from certs.authority import Pair, make_serving
 from component.certificate_expiry import not_after
 from component.certificate_watcher import CertificateWatcher
 from component.metrics import CertificateMetrics
-from fracgpu.names import SYSTEM_NAMESPACE
-from kube.access import connect_to
 from kube.client import KubeClient
-from kube.informer import Change, ChangeType
 from kube.kinds import SECRETS
-from kube.objects import ObjectKey
-from process.clock import SystemClock
-from process.telemetry import HttpServer
 from process.tls import ServingTls, read_secret
-from tests.certs.tls_harness import HOUR, a_ca, a_leaf, ask, https, now, trusting
+from tests.certs.tls_harness import HOUR, a_ca, a_client, a_leaf, ask, https, now, trusting
 from tests.fakes.clock import VirtualClock
 from tests.support.waiting import until_true
 
@@ -48,9 +39,9 @@ def keys_of(pair: Pair) -> dict[str, bytes]:
 class Following:
     """A watcher of Secret default/tls, and what it reported so far."""
 
-    def __init__(self, client: KubeClient) -> None:
+    def __init__(self, client: KubeClient, *, mutual: bool) -> None:
         self.registry = CollectorRegistry()
-        self.tls = ServingTls()
+        self.tls = ServingTls(require_client_certificate=mutual)
         self.clock = VirtualClock()
         self.certificate = CertificateWatcher(
             client,
@@ -73,8 +64,9 @@ class Following:
 
 
 @pytest.fixture
-async def following(kube: KubeClient) -> AsyncIterator[Following]:
-    following = Following(kube)
+async def following(kube: KubeClient, request: pytest.FixtureRequest) -> AsyncIterator[Following]:
+    """Follow the Secret; parametrized with True, also ask callers for their certificates."""
+    following = Following(kube, mutual=getattr(request, "param", False))
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(run()) for run in following.certificate.tasks.values()]
         yield following
@@ -232,81 +224,17 @@ def test_what_is_no_certificate_is_said() -> None:
         not_after(b"hello")
 
 
-DAY = timedelta(days=1)
-NOW = SystemClock().now()
-CA = make_ca(name="ours", now=NOW, life=DAY)
-OTHER = make_ca(name="another", now=NOW, life=DAY)
-LEAF = make_serving(CA, names=("localhost",), now=NOW, life=DAY)
+@pytest.mark.parametrize("following", [True], indirect=True)
+async def test_only_callers_whose_certificate_is_of_our_authority_are_heard(
+    kube: KubeClient, following: Following
+) -> None:
+    ca = a_ca()
+    data = {**keys_of(a_leaf(ca)), "ca_crt": ca.cert_pem}
+    await kube.create(SECRETS, a_secret("tls", **data))
+    await following.until_counted(taken=1)
 
-
-def a_change(
-    what: ChangeType = ChangeType.ADDED, *, leaf: Pair = LEAF, ca: bytes = CA.cert_pem
-) -> Change[Mapping[str, bytes]]:
-    parts = {"tls.crt": leaf.cert_pem, "tls.key": leaf.key_pem, "ca.crt": ca}
-    data = {key: base64.b64encode(pem).decode() for key, pem in parts.items()}
-    return Change(
-        type=what,
-        key=ObjectKey(SYSTEM_NAMESPACE, "s"),
-        uid="s",
-        resource_version="1",
-        object=read_secret(json.dumps({"data": data}).encode()),
-    )
-
-
-def a_certificate(client: KubeClient, tls: ServingTls) -> CertificateWatcher:
-    metrics = CertificateMetrics("scheduler", CollectorRegistry(), VirtualClock())
-    return CertificateWatcher(client, tls, metrics=metrics, namespace=SYSTEM_NAMESPACE, secret="s")
-
-
-def a_caller(tmp_path: Path, ca: Pair | None) -> ssl.SSLContext:
-    context = ssl.create_default_context(cadata=CA.cert_pem.decode())
-    if ca is not None:
-        pair = make_client(ca, name="fracgpu-scheduler", now=NOW, life=DAY)
-        pem = tmp_path / "client.pem"
-        pem.write_bytes(pair.cert_pem + pair.key_pem)
-        context.load_cert_chain(pem)
-    return context
-
-
-async def test_only_callers_whose_certificate_is_of_our_authority_are_heard(tmp_path: Path) -> None:
-    tls = ServingTls(require_client_certificate=True)
-    async with connect_to("http://127.0.0.1:9") as client:
-        certificate = a_certificate(client, tls)
-        assert certificate.problem() == f"there is no Secret {SYSTEM_NAMESPACE}/s yet"
-        certificate.take(a_change())
-        assert certificate.problem() is None
-
-    async def hello(_request: web.Request) -> web.Response:
-        return web.Response(text="hello")
-
-    app = web.Application()
-    app.router.add_get("/", hello)
-    server = HttpServer(app, host="localhost", port=0, ssl_context=tls.context)
-    await server.start()
-    try:
-        url = f"https://localhost:{server.port}/"
-        async with aiohttp.ClientSession() as http:
-            async with http.get(url, ssl=a_caller(tmp_path, CA)) as answer:
-                assert await answer.text() == "hello"
-            for stranger in (None, OTHER):
-                with pytest.raises((aiohttp.ClientError, OSError)):
-                    async with http.get(url, ssl=a_caller(tmp_path, stranger)) as answer:
-                        await answer.text()
-    finally:
-        await server.stop(1.0)
-
-
-async def test_a_spoilt_or_deleted_secret_changes_nothing() -> None:
-    tls = ServingTls(require_client_certificate=True)
-    async with connect_to("http://127.0.0.1:9") as client:
-        certificate = a_certificate(client, tls)
-        spoilt = Pair(cert_pem=LEAF.cert_pem, key_pem=b"no key")
-        certificate.take(a_change(leaf=spoilt))
-        assert "cannot be served" in (certificate.problem() or "")
-
-        certificate.take(a_change())
-        certificate.take(a_change(leaf=spoilt))
-        certificate.take(a_change(ChangeType.DELETED))
-
-        assert certificate.problem() is None
-        assert tls.loaded
+    async with https(following.tls) as url:
+        assert await ask(url, trusting(ca.cert_pem, client=a_client(ca))) == "ok"
+        for stranger in (None, a_client(a_ca())):
+            with pytest.raises((aiohttp.ClientError, OSError)):
+                await ask(url, trusting(ca.cert_pem, client=stranger))

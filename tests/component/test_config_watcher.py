@@ -210,6 +210,12 @@ def test_a_mapping_is_read() -> None:
     assert strict_mapping("strategy: pack\nhotRatio: 0.9") == {"strategy": "pack", "hotRatio": 0.9}
 
 
+def test_numbers_that_have_one_meaning_are_read() -> None:
+    found = strict_mapping("a: 0\nb: -10\nc: 0x1f\nd: 0.50\ne: '010'\nf: 1_000")
+
+    assert found == {"a": 0, "b": -10, "c": 31, "d": 0.5, "e": "010", "f": 1000}
+
+
 def test_an_empty_text_is_an_empty_mapping() -> None:
     assert strict_mapping("# nothing yet\n") == {}
 
@@ -226,6 +232,10 @@ def test_an_empty_text_is_an_empty_mapping() -> None:
         ("[a]: pack", "not YAML"),
         ("!!python/object/apply:os.getcwd []", "not YAML"),
         ("day: 2026-13-45", "month must be in 1..12"),
+        ("limit: 010", "010 is no decimal number in YAML"),
+        ("limit: -0_17", "-0_17 is no decimal number in YAML"),
+        ("limit: 1:30", "1:30 is no decimal number in YAML"),
+        ("limit: " + 65536 * "1", "has 65543 characters; want at most 65536"),
     ],
 )
 def test_what_is_no_plain_mapping_is_refused_with_its_reason(text: str, reason: str) -> None:

@@ -14,6 +14,11 @@ CONFIGS = f"{NS}/configmaps"
 PDBS = "/apis/policy/v1/namespaces/NS/poddisruptionbudgets"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/NS/leases"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/NS/deployments"
+NODES = "/api/v1/nodes"
+CLUSTER_ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+READ_PODS = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}
+PARTS_OF_METADATA = ("labels", "annotations", "ownerReferences", "finalizers")
 
 
 @dataclass(frozen=True)
@@ -44,9 +49,9 @@ def mem(amount: Any) -> Json:
     return {"fracgpu.io/gpu-mem": amount}
 
 
-def labelled(labels: Json, selector: Json) -> Json:
+def labelled(labels: Json, selector: Json, **more: Any) -> Json:
     template = {"metadata": {"labels": labels}, "spec": a_pod()["spec"]}
-    spec = {"replicas": 0, "selector": {"matchLabels": selector}, "template": template}
+    spec = {"replicas": 0, "selector": {"matchLabels": selector}, "template": template, **more}
     return {"metadata": {"name": "d"}, "spec": spec}
 
 
@@ -95,6 +100,10 @@ ROUTES = [
     Ask("GET", "/api/v1/things"),
     Ask("GET", "/apis/example.org/v1/things"),
     Ask("GET", "/nothing"),
+    *(Ask("GET", path) for path in ("/healthz", "/livez", "/readyz", "/apis/policy", "/apis/none")),
+    Ask("GET", NS, words=False),
+    Ask("PATCH", NS, {"metadata": {"labels": {"a": "b"}}}, MERGE),
+    Ask("PATCH", NS, {"metadata": {"labels": {"a": None}}}, MERGE),
     Ask("GET", f"{NS}/nodes"),
     Ask("GET", "/api/v1/pods/p"),
     Ask("GET", f"{PODS}/p/nothing"),
@@ -125,6 +134,7 @@ VALIDATION = [
     Ask("POST", PODS, demanding("q", limits=mem("4"), requests=mem("3"))),
     Ask("POST", PODS, demanding("q", limits={"cpu": "1"}, requests={"cpu": "2"})),
     Ask("POST", PODS, demanding("q", limits={"gpumem": "1"}), words=False),
+    Ask("POST", PODS, demanding("q", limits={"kubernetes.io/batch": "1"}), words=False),
     Ask("POST", PODS, {"metadata": {"name": "q"}}),
     Ask("POST", PODS, a_pod("q", containers=[{}])),
     Ask("POST", PODS, a_pod("q", containers=[{"name": "a", "image": "x"}] * 2)),
@@ -139,7 +149,150 @@ VALIDATION = [
     Ask("POST", DEPLOYMENTS, labelled({"app": "a"}, {"app": "b"})),
     Ask("POST", DEPLOYMENTS, labelled({"app": "a"}, {})),
     Ask("POST", DEPLOYMENTS, labelled({"app": "a"}, {"app": "a"})),
+    Ask("POST", CLUSTER_ROLES, {"metadata": {"name": "system:side-by-side"}, "rules": [READ_PODS]}),
+    Ask("POST", CLUSTER_ROLES, {"metadata": {"name": "a/b"}}, words=False),
+    Ask("DELETE", f"{CLUSTER_ROLES}/system:side-by-side"),
+    Ask("POST", CONFIGS, {"metadata": {"name": "c", "labels": {"bad key": "x"}}}),
+    Ask("POST", CONFIGS, {"metadata": {"name": "c", "annotations": {"a": "x" * 300_000}}}),
+    *(
+        Ask("POST", CONFIGS, body, words=False)
+        for body in (
+            {"metadata": []},
+            *({"metadata": {"name": "c", part: "text"}} for part in PARTS_OF_METADATA),
+            {"metadata": {"name": "c", "labels": {"a": True}}},
+            {"metadata": {"name": "c"}, "data": {"a": [1]}},
+            {"metadata": {"name": "c"}, "data": {"a": {}}},
+        )
+    ),
+    Ask("POST", PODS, b"", words=False),
+    Ask("POST", PODS, {"metadata": {"name": "q"}, "spec": []}, words=False),
+    Ask("POST", PODS, demanding("q", limits={"cpu": "much"}), words=False),
 ]
+IMAGES = (
+    "app",
+    "app:latest",
+    "app:1",
+    "host:5000/app",
+    "host:5000/app:1",
+    f"app@sha256:{'0' * 64}",
+)
+AMOUNTS: tuple[Json, ...] = (
+    {},
+    {"limits": mem("1")},
+    {"requests": {"cpu": "1"}},
+    {"limits": {"cpu": "1"}},
+    {"limits": {"cpu": "1", "memory": "1Gi"}},
+    {"limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": "1"}},
+)
+WEBHOOK = {
+    "name": "w.example.org",
+    "clientConfig": {"service": {"name": "s", "namespace": "default"}},
+    "rules": [
+        {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["secrets"], "operations": ["*"]}
+    ],
+    "admissionReviewVersions": ["v1"],
+    "sideEffects": "None",
+    "namespaceSelector": {"matchLabels": {"nobody": "has"}},
+}
+DEFAULTS = [
+    Ask(
+        "POST",
+        PODS,
+        a_pod("p", containers=[{"name": f"c{n}", "image": one} for n, one in enumerate(IMAGES)]),
+    ),
+    Ask("POST", PODS, {**a_pod("other"), "spec": {"containers": a_pod()["spec"]["containers"]}}),
+    Ask("POST", PODS, a_pod("empty", meta={"labels": {}, "annotations": {}})),
+    *(Ask("POST", PODS, demanding(f"q{n}", **amounts)) for n, amounts in enumerate(AMOUNTS)),
+    Ask(
+        "PATCH",
+        f"{PODS}/p/status",
+        {"status": {"conditions": [{"type": "X", "status": "True"}]}},
+        STRATEGIC,
+    ),
+    Ask("POST", DEPLOYMENTS, labelled({"app": "a"}, {"app": "a"}, replicas=None)),
+    Ask("DELETE", f"{DEPLOYMENTS}/d"),
+    Ask("POST", DEPLOYMENTS, labelled({"app": "a"}, {"app": "a"}, revisionHistoryLimit=1)),
+    Ask("POST", NODES, {"metadata": {"name": "side-by-side"}, "status": {"capacity": mem(8000)}}),
+    Ask("PATCH", f"{NODES}/side-by-side/status", {"status": {"capacity": {"a/b": "2"}}}, MERGE),
+    Ask("DELETE", f"{NODES}/side-by-side"),
+    Ask(
+        "POST",
+        f"{NS}/events",
+        {"metadata": {"name": "e"}, "involvedObject": {"namespace": "side-by-side"}, "reason": "r"},
+    ),
+    Ask("POST", WEBHOOKS, {"metadata": {"name": "side-by-side"}, "webhooks": [WEBHOOK]}),
+    Ask("DELETE", f"{WEBHOOKS}/side-by-side"),
+]
+
+
+def containers(*parts: Json) -> Json:
+    return {"spec": {"template": {"spec": {"containers": [*parts]}}}}
+
+
+A, B = ({"name": name, "image": "x:1"} for name in "ab")
+PORT = {"containerPort": 80, "protocol": "TCP"}
+SINCE = "2026-01-01T00:00:00Z"
+TIMES = {"lastUpdateTime": SINCE, "lastTransitionTime": SINCE}
+OWNER = {"apiVersion": "v1", "kind": "ConfigMap", "name": "c"}
+TWO_CONTAINERS = labelled({"app": "a"}, {"app": "a"})
+TWO_CONTAINERS["spec"]["template"]["spec"]["containers"] = [A, B]
+STRATEGICS = [
+    Ask("POST", DEPLOYMENTS, TWO_CONTAINERS),
+    *(
+        Ask("PATCH", f"{DEPLOYMENTS}/d", patch, STRATEGIC)
+        for patch in (
+            containers({"name": "b", "image": "x:2"}, {"name": "c", "image": "x:1"}),
+            containers({"name": "a", "$patch": "delete"}),
+            {
+                "spec": {
+                    "template": {
+                        "spec": {
+                            "$setElementOrder/containers": [{"name": "c"}, {"name": "a"}],
+                            "containers": [
+                                {**A, "args": ["a"], "ports": [PORT, {**PORT, "containerPort": 81}]}
+                            ],
+                            "tolerations": [{"key": "a", "operator": "Exists"}],
+                        }
+                    }
+                }
+            },
+            {
+                "metadata": {"finalizers": ["x.org/x", "x.org/y"]},
+                **containers({"name": "a", "args": ["b"], "ports": [{**PORT, "name": "web"}]}),
+            },
+            {"metadata": {"finalizers": ["x.org/y", "x.org/z"]}},
+            {"metadata": {"$deleteFromPrimitiveList/finalizers": ["x.org/x"], "finalizers": []}},
+            {"metadata": {"ownerReferences": [{**OWNER, "uid": "1"}, {**OWNER, "uid": "2"}]}},
+            {"metadata": {"ownerReferences": [{"$patch": "delete", "uid": "1"}]}},
+            {"spec": {"strategy": {"$patch": "replace", "type": "Recreate"}}},
+            {"spec": {"strategy": {"$patch": "delete"}}},
+            {"spec": {"$patch": "merge", "minReadySeconds": 1}},
+            {"spec": {"strategy": {"$retainKeys": ["type"], "type": "Recreate"}}},
+            {"spec": {"template": {"spec": {"tolerations": None}}}},
+            containers({"$patch": "replace"}, {"name": "z", "image": "x:1"}),
+            containers({"image": "x:2"}),
+        )
+    ),
+    *(
+        Ask(
+            "PATCH",
+            f"{DEPLOYMENTS}/d/status",
+            {
+                "metadata": {"labels": {"via": "status"}},
+                "status": {"conditions": [{"type": kind, "status": "True", **TIMES}]},
+            },
+            STRATEGIC,
+        )
+        for kind in ("Available", "Progressing")
+    ),
+    Ask("PATCH", f"{DEPLOYMENTS}/d", [1], STRATEGIC, words=False),
+    Ask("PATCH", f"{DEPLOYMENTS}/d", {"metadata": {"finalizers": None}}, MERGE),
+]
+CHANGES: tuple[Json, ...] = (
+    {"activeDeadlineSeconds": 5},
+    {"tolerations": []},
+    {"containers": [OTHER_IMAGE, {"name": "b", "image": "x:1"}]},
+)
 PATCHES = [
     Ask("POST", PODS, a_pod("p")),
     Ask("PATCH", f"{PODS}/p", {"metadata": {"labels": {"a": None, "b": "c"}}}, MERGE),
@@ -158,7 +311,7 @@ PATCHES = [
     Ask(
         "PATCH",
         f"{PODS}/p",
-        [{"op": "add", "path": "/metadata/labels/z", "value": "1"}],
+        [{"op": "add", "path": "/metadata/labels/example.org~1z", "value": "1"}],
         JSON_PATCH,
     ),
     Ask("PATCH", f"{PODS}/p", {"spec": {"containers": [{"image": "y"}]}}, STRATEGIC),
@@ -171,6 +324,30 @@ PATCHES = [
     ),
     Ask("PATCH", f"{PODS}/p/status", {**READY, "metadata": {"labels": {"via": "status"}}}, MERGE),
     Ask("PATCH", f"{PODS}/p", {"status": {"phase": "Failed"}}, MERGE),
+    *(Ask("PATCH", f"{PODS}/p", {"spec": spec}, MERGE, words=False) for spec in CHANGES),
+    Ask(
+        "PATCH",
+        f"{PODS}/p",
+        {"spec": {"tolerations": [{"key": "x", "operator": "Exists"}]}},
+        STRATEGIC,
+        words=False,
+    ),
+    Ask("POST", PODS, demanding("d", limits=mem("1"))),
+    Ask(
+        "PATCH",
+        f"{PODS}/d",
+        {"spec": {"containers": [{"name": "main", "image": "y:1"}]}},
+        STRATEGIC,
+    ),
+    Ask("POST", PODS, a_pod("g", schedulingGates=[{"name": "x.org/a"}, {"name": "x.org/b"}])),
+    Ask("PATCH", f"{PODS}/g", {"spec": {"schedulingGates": [{"name": "x.org/b"}]}}, MERGE),
+    Ask(
+        "PATCH",
+        f"{PODS}/g",
+        {"spec": {"schedulingGates": [{"name": "x.org/b"}, {"name": "x.org/c"}]}},
+        MERGE,
+        words=False,
+    ),
 ]
 BINDING_AND_EVICTION = [
     Ask("POST", PODS, a_pod("p", meta={"labels": {"app": "a"}})),
@@ -222,7 +399,6 @@ CLAIMS = {
     "deletionTimestamp": "2000-01-01T00:00:00Z",
 }
 SECRETS = f"{NS}/secrets"
-NODE = "/api/v1/nodes/side-by-side"
 REGISTRY = [
     Ask("POST", PODS, {**a_pod("p", meta=CLAIMS), "status": {"phase": "Running"}}),
     Ask("PATCH", f"{PODS}/p", {}, MERGE),
@@ -239,6 +415,11 @@ REGISTRY = [
     Ask("POST", DEPLOYMENTS, labelled({"app": "a"}, {"app": "a"})),
     Ask("PATCH", f"{DEPLOYMENTS}/d", {"metadata": {"labels": {"x": "y"}}}, MERGE),
     Ask("PATCH", f"{DEPLOYMENTS}/d", {"spec": {"replicas": 3}}, MERGE),
+    Ask("POST", PODS, a_pod("graceful", nodeName="n1", terminationGracePeriodSeconds=20)),
+    Ask("DELETE", f"{PODS}/graceful?gracePeriodSeconds=0&dryRun=All"),
+    Ask("GET", f"{PODS}/graceful"),
+    Ask("DELETE", f"{PODS}/graceful?gracePeriodSeconds=15"),
+    Ask("DELETE", f"{PODS}/graceful", {"gracePeriodSeconds": 0}),
     Ask("POST", PODS, a_pod("graceful", nodeName="n1", terminationGracePeriodSeconds=20)),
     Ask("DELETE", f"{PODS}/graceful"),
     Ask("DELETE", f"{PODS}/graceful", {"gracePeriodSeconds": 60}),
@@ -272,6 +453,7 @@ def in_phase(phase: str, ready: str) -> Ask:
 EVICTED = Ask("POST", f"{PODS}/p/eviction", {"metadata": {"name": "p"}})
 GONE = Ask("DELETE", f"{PODS}/p", {"gracePeriodSeconds": 0})
 AGAIN = (GONE, Ask("POST", PODS, a_pod("p", meta={"labels": {"app": "a"}}, nodeName="n1")))
+UNHEALTHY = counted(disruptionsAllowed=0, currentHealthy=0)
 SUBRESOURCES = [
     Ask("POST", PODS, a_pod("p", meta={"labels": {"app": "a"}})),
     Ask("POST", f"{PODS}/p/binding", bound("p", namespace="other")),
@@ -293,11 +475,11 @@ SUBRESOURCES = [
     *(
         ask
         for phase in ("Pending", "Succeeded", "Failed")
-        for ask in (*AGAIN, in_phase(phase, "False"), counted(disruptionsAllowed=0), EVICTED)
+        for ask in (*AGAIN, in_phase(phase, "False"), UNHEALTHY, EVICTED)
     ),
     *(*AGAIN, in_phase("Running", "False"), counted(disruptionsAllowed=0), EVICTED),
     *(*AGAIN, in_phase("Running", "False")),
-    *(counted(disruptionsAllowed=0, currentHealthy=0), EVICTED),
+    *(UNHEALTHY, EVICTED),
     Ask("GET", f"{PDBS}/b"),
     Ask("PATCH", f"{PDBS}/b", {"spec": {"unhealthyPodEvictionPolicy": "AlwaysAllow"}}, MERGE),
     *(counted(disruptionsAllowed=0, currentHealthy=0, observedGeneration=2), EVICTED),
@@ -326,6 +508,8 @@ ASKS: Final = {
     "writes-and-reads": WRITES_AND_READS,
     "routes": ROUTES,
     "validation": VALIDATION,
+    "defaults": DEFAULTS,
+    "strategic-patches": STRATEGICS,
     "patches": PATCHES,
     "binding-and-eviction": BINDING_AND_EVICTION,
     "registry": REGISTRY,

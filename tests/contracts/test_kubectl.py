@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from kube.client import KubeClient
 from kube.kinds import MOVES, PODS
 from simulator.demo.definitions import install_definitions
 from simulator.envtest.control_plane import ASSETS_ENV
+from tests.support.gpu import a_sharing_node, register, some_cards
 from tests.support.kubectl import Kubectl
 from tests.support.moves import move_body, move_of
 from tests.support.waiting import until
@@ -158,3 +160,20 @@ async def test_delete_with_the_file_that_was_applied(
 
     assert said.startswith('pod "x" ')
     assert not (await client.list(PODS, namespace=namespace)).items
+
+
+async def test_it_runs_and_completes_our_plugin(
+    client: KubeClient, kubectl: Kubectl, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = Path(sys.executable).parent
+    monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
+    cards = some_cards(namespace, count=2)
+    await register(client, a_sharing_node(f"node-of-{namespace}", cards=cards))
+
+    said = await kubectl("fracgpu", "cards", "-o", "name")
+
+    assert {f"card/{card.uuid}" for card in cards} <= set(said.splitlines())
+    assert str(programs / "kubectl-fracgpu") in await kubectl("plugin", "list")
+    # What kubectl's own completion scripts ask at a press of Tab.
+    completed = await kubectl("__complete", "fracgpu", "cards", "-o", "ya")
+    assert completed.splitlines() == ["yaml", ":4"]

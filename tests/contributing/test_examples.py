@@ -22,8 +22,8 @@ EXAMPLES: Final = (
     "a metric",
     "a rebalancing method",
 )
-LIMIT_S: Final = 100
-# Four programs one after the other, on a machine that may have other work.
+LIMIT_S: Final = 300  # of one program, on a machine that may have much other work
+# Four programs one after the other.
 pytestmark = pytest.mark.timeout(4 * LIMIT_S)
 
 
@@ -108,9 +108,7 @@ def run(checkout: Path, tool: str, *words: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def result_of(
-    checkout: Path, tool: str, *words: str, limit_s: float = LIMIT_S
-) -> subprocess.CompletedProcess[str]:
+def result_of(checkout: Path, tool: str, *words: str) -> subprocess.CompletedProcess[str]:
     """Run one of our tools in the copy, whose packages come before the installed ones."""
     return subprocess.run(  # noqa: S603 - our own tools
         [Path(sys.executable).with_name(tool), *words],
@@ -119,7 +117,7 @@ def result_of(
         capture_output=True,
         text=True,
         check=False,
-        timeout=limit_s,
+        timeout=LIMIT_S,
     )
 
 
@@ -161,13 +159,13 @@ def test_examples_keep_the_style_and_the_import_contracts(checkout: Path) -> Non
 
 RULE: Final = read_example("an annotation that limits placement")
 # Of what a newcomer runs, by `make test`, what has to do with an annotation; the fastest first.
+# None of these draws examples: whatever is forgotten is refused in every run.
 _FIT: Final = "tests/fracgpu/placement/test_fit.py"
 GUARDS: Final = (
     "tests/docs/test_manifests.py::test_every_key_of_a_request_has_a_row_in_the_reference",
     "tests/fracgpu/request/test_language.py::test_every_key_is_read",
     f"{_FIT}::test_a_need_has_every_fact_of_its_request",
     f"{_FIT}::test_every_fact_of_a_pod_is_asked_by_a_rule",
-    f"{_FIT}::test_everybody_says_what_the_oracle_says",
 )
 
 
@@ -181,10 +179,7 @@ def test_an_annotation_that_limits_placement_is_refused_if_a_file_is_forgotten(
 ) -> None:
     add(RULE if forgotten is None else RULE.without(forgotten), checkout)
 
-    # The same examples in each run, so that what is refused once always is.
-    drawn = ("--hypothesis-profile=mutants", "--hypothesis-seed=1")
-    options = ("-q", "-x", "-n0", "-p", "no:cacheprovider", *drawn)
-    done = result_of(checkout, "pytest", *options, *GUARDS, limit_s=3 * LIMIT_S)
+    done = result_of(checkout, "pytest", "-q", "-x", "-n0", "-p", "no:cacheprovider", *GUARDS)
 
     assert (done.returncode == 0) == (forgotten is None), done.stdout + done.stderr
 

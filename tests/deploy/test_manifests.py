@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import cel
 import pytest
 
 from cli.commands.run import ROLES
@@ -20,7 +19,6 @@ from process.settings import load
 from rebalancer.config import KEY as REBALANCER_KEY
 from rebalancer.config import parse_policy
 from scheduler.leader_endpoint import PORT_NAME
-from simulator.apiserver.admission.match_conditions import context
 from simulator.cards.simulated_cards import open_cards
 from tests.support.yaml_files import read_documents, read_yaml
 from webhook.admission_config import KEY as ADMISSION_KEY
@@ -212,41 +210,6 @@ def test_no_role_may_do_everything() -> None:
     for role in of_kind("Role", "ClusterRole"):
         for rule in role["rules"]:
             assert "*" not in (*rule["verbs"], *rule["resources"], *rule["apiGroups"])
-
-
-def pod(**changes: Any) -> dict[str, Any]:
-    body: dict[str, Any] = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}}
-    body["metadata"].update(changes.pop("metadata", {}))
-    body["spec"].update(changes)
-    return body
-
-
-LIMITED = {"name": "c", "resources": {"limits": {"fracgpu.io/gpu-mem": "4096"}}}
-REQUESTED = {"name": "c", "resources": {"requests": {"fracgpu.io/gpu-mem": "4096"}}}
-
-
-@pytest.mark.parametrize(
-    ("asks", "body"),
-    [
-        (False, pod()),
-        (False, pod(metadata={"annotations": {"app": "x"}})),
-        (False, pod(containers=[{"name": "c", "resources": {"limits": {"cpu": "1"}}}])),
-        (False, pod(initContainers=[{"name": "i"}])),
-        (True, pod(metadata={"annotations": {"fracgpu.io/fraction": "0.5"}})),
-        (True, pod(metadata={"annotations": {"fracgpu.io/fracton": "0.5"}})),
-        (True, pod(containers=[LIMITED])),
-        (True, pod(containers=[REQUESTED])),
-        (True, pod(initContainers=[LIMITED])),
-        (True, pod(initContainers=[{"name": "i"}, REQUESTED])),
-    ],
-)
-def test_the_webhook_is_asked_about_exactly_the_pods_that_ask(
-    asks: bool, body: dict[str, Any]
-) -> None:
-    webhook = only("MutatingWebhookConfiguration", "fracgpu-webhook")["webhooks"][0]
-
-    for condition in webhook["matchConditions"]:
-        assert cel.evaluate(condition["expression"], context({"object": body})) is asks
 
 
 def test_the_webhook_fails_closed_and_soon() -> None:

@@ -16,8 +16,8 @@ PODS = "fracgpu-rebalancer-pods"
 ONLY_CORDONS = "The FracGPU rebalancer may change only the annotation fracgpu.io/cordons of a node."
 ONLY_OWN = "The FracGPU rebalancer may create only its own Lease, fracgpu-rebalancer."
 ONLY_MOVES = (
-    "The FracGPU rebalancer may change only the label pod-template-hash of a pod, its deletion "
-    "cost, and the annotations fracgpu.io/moved-by and fracgpu.io/move-notice."
+    "The FracGPU rebalancer may change only the hash label of a pod, its deletion cost, and the "
+    "annotations fracgpu.io/moved-by and fracgpu.io/move-notice."
 )
 POD: Json = {
     "metadata": {
@@ -142,6 +142,14 @@ def test_of_a_pod_it_changes_nothing_else(new: Json) -> None:
     assert refusals(PODS, new, old=POD, sender=ADMIN) == []
 
 
+def test_of_a_pod_of_a_rollout_it_changes_the_label_that_argo_selects_by() -> None:
+    old = pod(labels={"rollouts-pod-template-hash": "5d4f8c"})
+    new = pod(labels={"rollouts-pod-template-hash": "5d4f8c.moved"}, notes={names.MOVED_BY: "m"})
+
+    assert refusals(PODS, new, old=old, sender=REBALANCER) == []
+    assert refusals(PODS, new, old=POD, sender=REBALANCER) == [ONLY_MOVES]
+
+
 def test_a_pod_without_the_hash_does_not_get_one() -> None:
     bare = pod(labels={"pod-template-hash": None})
 
@@ -157,8 +165,16 @@ def test_a_move_is_written_by_the_rebalancer_alone_and_deleted_by_whom_rbac_allo
 
     for sender in (ADMIN, Sender(username="x")):
         assert refusals("fracgpu-moves", move, sender=sender) == said
-        assert refusals("fracgpu-moves", move, old=move, sender=sender) == said
     assert refusals("fracgpu-moves", move, sender=REBALANCER) == []
+    approved = {"metadata": {"name": "m", "annotations": {names.APPROVED: "true"}}, "spec": {}}
+    assert refusals("fracgpu-moves", approved, old=move, sender=ADMIN) == []
+    assert refusals("fracgpu-moves", approved, sender=ADMIN) == said
+    for other in (
+        approved | {"spec": {"mode": "Evict"}},
+        {"metadata": {"name": "m", "annotations": {"x": "y"}}, "spec": {}},
+        {"metadata": {"name": "m", "labels": {"x": "y"}}, "spec": {}},
+    ):
+        assert refusals("fracgpu-moves", other, old=move, sender=ADMIN) == said
     (rule,) = policy("fracgpu-moves")["matchConstraints"]["resourceRules"]
     assert rule["operations"] == ["CREATE", "UPDATE"]
     assert rule["resources"] == ["moves", "moves/*"]

@@ -202,7 +202,7 @@ async def test_the_clusters_own_scheduler_takes_over_lives_through_a_new_authori
             await applicants.until_placed(5)
             starts, agents = static.starts, set(harness.pods.kubelet.started)
             await rotate(harness)
-            harness.pods.proxy.cut()  # the next call needs a handshake
+            harness.pods.proxy.service.cut()  # the next call needs a handshake
             await applicants.until_placed(10)
             await applicants.finish()
         assert static.starts == starts + 1

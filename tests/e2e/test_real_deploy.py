@@ -37,6 +37,11 @@ ELSEWHERE: Final = {
     "certs: update secrets fracgpu-webhook-tls": "test_real_rotation",
     "deviceplugin: create events": "test_real_lifecycle",
     "deviceplugin: delete pods": "test_real_pod_deletions",
+    "rebalancer: delete moves.fracgpu.io": "test_real_policies_moves",
+    "rebalancer: get jobs.batch": "test_real_policies_moves",
+    "rebalancer: get replicationcontrollers": "test_real_policies_moves",
+    "rebalancer: get statefulsets.apps": "test_real_policies_moves",
+    "rebalancer: patch events": "test_real_policies_moves",
     "scheduler: create endpointslices.discovery.k8s.io": "test_real_scheduler_rollout",
     "scheduler: create events": "test_real_config",
     "scheduler: delete endpointslices.discovery.k8s.io fracgpu-scheduler-leader": (
@@ -50,8 +55,8 @@ ELSEWHERE: Final = {
     ),
     "scheduler: get pods": "test_real_fence",
     "scheduler: patch pods/status": "test_real_fence",
-    "scheduler: list secrets fracgpu-scheduler-tls": "test_real_mutual_tls",
-    "scheduler: watch secrets fracgpu-scheduler-tls": "test_real_mutual_tls",
+    "scheduler: list secrets fracgpu-scheduler-tls": "test_real_scheduler_rollout",
+    "scheduler: watch secrets fracgpu-scheduler-tls": "test_real_scheduler_rollout",
     # kube-scheduler beside the extender, which the demo runs as an administrator.
     "scheduler: get leases.coordination.k8s.io fracgpu-scheduler": "test_real_scheduler_rollout",
     "scheduler: update leases.coordination.k8s.io fracgpu-scheduler": (
@@ -63,8 +68,8 @@ ELSEWHERE: Final = {
 
 
 def excused(permission: Permission) -> bool:
-    """Report whether another test uses it; test_real_rebalancer_rights has all the rebalancer's."""
-    return str(permission) in ELSEWHERE or permission.role == "rebalancer"
+    """Report whether another test uses it."""
+    return str(permission) in ELSEWHERE
 
 
 def test_each_permission_that_the_loop_does_not_use_is_granted_and_has_a_test() -> None:

@@ -246,29 +246,3 @@ async def test_init_containers_that_kubelet_does_not_list_get_their_own_card() -
             assert len(sights) == 2
             for name, sight in sights.items():
                 assert sight.devices == node.expected(assigned.get(name, ())), (pod, name)
-
-
-async def test_a_runtime_without_cdi_is_found_out_and_gives_the_promised_device_file() -> None:
-    async with a_real_node(cards=some_cards("real-1", mib=CARD_MIB), cdi=False) as node:
-        await node.wait_counted(slots=4 * 32, mib=4 * CARD_MIB)
-        asked = [event for event in node.log_events() if event["event"] == "runtime_asked"]
-        assert [event["cdi"] for event in asked] == [False]
-        batch = Batch()
-        for number in range(8):
-            body = a_real_pod([a_container("train", mib=500, slots=1)], reports=node.reports)
-            pod = await node.create(body)
-            uid = pod["metadata"]["uid"]
-            batch.pods[uid] = pod
-            batch.assigned[uid] = [(node.cards[number % 4].uuid, 500)]
-
-        for uid, pod in batch.pods.items():
-            await node.bind(pod, train=batch.assigned[uid])
-        await node.wait_running(batch.pods)
-
-        for uid, pod in batch.pods.items():
-            (sight,) = node.sights(pod)
-            ((card, _),) = batch.assigned[uid]
-            assert sight.devices == node.expected(batch.assigned[uid])
-            assert sight.env[names.ENV_VISIBLE_DEVICES] == "void"
-            assert f"{names.ENV_VISIBLE_DEVICES}={card}" in sight.from_file
-            assert f"{names.ENV_MEM_MIB}=500" in sight.from_file

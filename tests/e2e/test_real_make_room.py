@@ -1,54 +1,149 @@
 """Room is made for a pod that waits, with a real control plane, scheduler and rebalancer.
 
-Kubelets are played, and a real Prometheus measures what the test says; all else is real.
+Kubelets and what is measured are played; all else is real.
 """
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import pytest
 
-from fracgpu.cards.card import CardUuid
-from fracgpu.state.move_object import MoveObject, MovePhase
-from tests.support.fragmented import (
-    APPS,
+from fracgpu import names
+from fracgpu.cards.card import Card
+from fracgpu.state.move_object import MoveObject, MovePhase, decode_move
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
+from kube.kinds import DEPLOYMENTS, MOVES, PDBS, PODS
+from tests.support.gpu import a_gpu_pod, some_cards
+from tests.support.moving import NAMESPACE, end_pod
+from tests.support.objects import a_budget
+from tests.support.real_moves import (
     CARD_MIB,
-    HALF_NODES,
-    Fragmented,
-    a_fragmented_cluster,
-    a_rebalancer,
+    MovingCluster,
+    a_moving_cluster,
+    a_workload,
     cards_of,
 )
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(540)]
 
+A30, L4 = "NVIDIA A30", "NVIDIA L4"
+HALF_NODES: Final = ("a30-1", "a30-2")
+
+
+class App(NamedTuple):
+    """A Deployment with a disruption budget; its pods want a third of a card."""
+
+    name: str
+    replicas: int = 1
+    min_available: int = 1
+    model: str = A30
+    rebalance: str = "surge"
+
+    def deployment(self) -> dict[str, Any]:
+        notes = {
+            names.MODEL: self.model,
+            names.REBALANCE: self.rebalance,
+            names.PLACEMENT: "spread",
+        }
+        body = a_workload(self.name, replicas=self.replicas, mib=8_000, annotations=notes)
+        (container,) = body["spec"]["template"]["spec"]["containers"]
+        container["resources"]["requests"]["cpu"] = "4"
+        return body
+
+
+APPS: Final = (
+    App("web", replicas=3, min_available=3),
+    App("api", replicas=2, min_available=2),
+    App("queue", replicas=2),
+    App("db", rebalance="never"),
+    App("vision", model=L4),
+)
+
+
+def a_fragmented_fleet() -> dict[str, tuple[Card, ...]]:
+    """Return two nodes of A30, and one of L4, one card of which will be idle."""
+    found = {name: some_cards(name, mib=CARD_MIB) for name in HALF_NODES}
+    other = some_cards("l4-1", count=2, mib=CARD_MIB)
+    return {**found, "l4-1": tuple(replace(card, model=L4) for card in other)}
+
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Fragmented]:
-    async with a_fragmented_cluster(tmp_path) as started:
+async def cluster(tmp_path: Path) -> AsyncIterator[MovingCluster]:
+    """Yield the cluster with one pod on each card of the A30 nodes.
+
+    One app after the other, so that on each node pods of two apps may be moved: an app rests after
+    a move, and no room for two cards could be made where all pods are of one.
+    """
+    async with a_moving_cluster(
+        tmp_path,
+        fleet=a_fragmented_fleet(),
+        companions=False,
+        makeRoom="active",
+        # So long that no room is made for the competitors as well.
+        makeRoomAfterS=30,
+        makeRoomHoldS=300,
+        planTtlS=60,
+        readyS=0,
+        **dict.fromkeys(("maxPerOwnerPerHour", "maxPerOwnerPerDay", "maxPerPodPerHour"), 100),
+        ownerCooldownS=1,
+        giveUpCooldownS=1,
+    ) as started:
+        for app in APPS:
+            budget = a_budget(app.name, app=app.name, min_available=app.min_available)
+            await started.kube.create(PDBS, budget, namespace=NAMESPACE)
+            await started.add(DEPLOYMENTS, app.deployment(), pods=app.replicas)
         yield started
 
 
-async def scattered(cluster: Fragmented) -> None:
-    """Assert that no A30 is idle."""
-    taken: set[CardUuid] = set()
-    for pod in await cluster.pods():
-        taken |= cards_of(pod)
-    assert {f"GPU-{node}-{index}" for node in HALF_NODES for index in range(4)} <= taken
+async def pod_of(cluster: MovingCluster, name: str) -> PodInfo:
+    return decode_pod_info(await cluster.kube.get(PODS, name, namespace=NAMESPACE))
 
 
-async def moves_for(cluster: Fragmented, pod: str) -> list[MoveObject]:
-    uid = (await cluster.pod(pod)).record.uid
+async def ask(
+    cluster: MovingCluster, name: str, *, cpu: str = "1", cards: int = 1, mib: int = CARD_MIB
+) -> None:
+    """Create a pod that asks for A30 cards; it has no owner, so it is never moved."""
+    notes = {names.MODEL: A30}
+    body = a_gpu_pod(name, mib=mib, cards=cards, namespace=NAMESPACE, annotations=notes)
+    body["spec"]["containers"][0]["resources"]["requests"]["cpu"] = cpu
+    await cluster.kube.create(PODS, body)
+
+
+async def refused(cluster: MovingCluster, name: str) -> bool:
+    return (await pod_of(cluster, name)).unschedulable_since is not None
+
+
+async def placed(cluster: MovingCluster, name: str) -> bool:
+    return bool((await pod_of(cluster, name)).record.node)
+
+
+async def complete(cluster: MovingCluster) -> bool:
+    """Report whether each app has exactly its pods, all Ready."""
+    for app in APPS:
+        pods = await cluster.pods(app.name)
+        if len(pods) != app.replicas or not all(pod.ready for pod in pods):
+            return False
+    return True
+
+
+async def moves(cluster: MovingCluster) -> list[MoveObject]:
+    return [decode_move(bytes(raw)) for raw in (await cluster.kube.list(MOVES)).items]
+
+
+async def moves_for(cluster: MovingCluster, pod: str) -> list[MoveObject]:
+    uid = (await pod_of(cluster, pod)).record.uid
     return [
         move
-        for move in await cluster.moves()
+        for move in await moves(cluster)
         if move.spec.beneficiary is not None and move.spec.beneficiary.uid == uid
     ]
 
 
-async def competitors(cluster: Fragmented, pod: str) -> list[str]:
+async def competitors(cluster: MovingCluster, pod: str) -> list[str]:
     """Create pods that would take a freed card, once moves for *pod* have begun; return them."""
 
     async def begun() -> bool:
@@ -59,19 +154,18 @@ async def competitors(cluster: Fragmented, pod: str) -> list[str]:
         [f"{kind}-{number}" for number in range(3)] for kind in ("small", "large", "cpu")
     )
     for name in small:
-        await cluster.ask(name, mib=2_000)
+        await ask(cluster, name, mib=2_000)
     for name in large:  # more than is free on any card
-        await cluster.ask(name, mib=CARD_MIB - 2_000)
+        await ask(cluster, name, mib=CARD_MIB - 2_000)
     for name in cpu:  # with its CPU taken the pod would not fit
-        await cluster.ask(name, mib=2_000, cpu="12")
+        await ask(cluster, name, mib=2_000, cpu="12")
     return [*small, *large, *cpu]
 
 
-async def all_done(cluster: Fragmented) -> bool:
+async def all_done(cluster: MovingCluster) -> bool:
     """Report whether all moves have ended; none was given up once it had disturbed a pod."""
-    moves = await cluster.moves()
-    disturbed = [move for move in moves if has_disturbed(move)]
-    assert not [move for move in disturbed if move.status.phase is MovePhase.ABORTED], moves
+    disturbed = [move for move in await moves(cluster) if has_disturbed(move)]
+    assert not [move for move in disturbed if move.status.phase is MovePhase.ABORTED], disturbed
     return all(move.status.phase is MovePhase.DONE for move in disturbed)
 
 
@@ -80,33 +174,31 @@ def has_disturbed(move: MoveObject) -> bool:
 
 
 async def test_make_room_lets_a_whole_card_pod_in_on_a_fragmented_cluster(
-    cluster: Fragmented,
+    cluster: MovingCluster,
 ) -> None:
-    await scattered(cluster)
+    taken = {card for pod in await cluster.pods() for card in cards_of(pod)}
+    assert {f"GPU-{node}-{index}" for node in HALF_NODES for index in range(4)} <= taken
     (db,) = await cluster.pods("db")
-    cluster.watch()
-    # So long that no room is made for the competitors as well.
-    await cluster.configure(mode="active", makeRoom="active", makeRoomAfterS=30)
-    async with a_rebalancer(cluster):
-        for name, cards in (("one", 1), ("two", 2)):
-            await cluster.ask(name, cards=cards, cpu="40")
-            await until(partial(cluster.refused, name), what="it waits", limit_s=60)
-            others = await competitors(cluster, name)
-            await until(partial(cluster.bound, name), what="it is placed", limit_s=180)
+    await cluster.leading()
+    for name, cards in (("one", 1), ("two", 2)):
+        await ask(cluster, name, cards=cards, cpu="40")
+        await until(partial(refused, cluster, name), what="it waits", limit_s=60)
+        others = await competitors(cluster, name)
+        await until(partial(placed, cluster, name), what="it is placed", limit_s=180)
 
-            pod = await cluster.pod(name)
-            moves = await moves_for(cluster, name)
-            assert 1 <= len(moves) <= 3
-            for move in moves:
-                assert move.spec.beneficiary is not None
-                assert cards_of(pod) == set(move.spec.beneficiary.cards)
-                assert move.spec.source.card in cards_of(pod)
-            await until(lambda: all_done(cluster), what="its moves have ended", limit_s=60)
-            for other in others:
-                await cluster.remove(other)
-            await until(cluster.complete, what="every app has its pods", limit_s=120)
+        pod = await pod_of(cluster, name)
+        made = await moves_for(cluster, name)
+        assert 1 <= len(made) <= 3
+        for move in made:
+            assert move.spec.beneficiary is not None
+            assert cards_of(pod) == set(move.spec.beneficiary.cards)
+            assert move.spec.source.card in cards_of(pod)
+        await until(lambda: all_done(cluster), what="its moves have ended", limit_s=60)
+        for other in others:
+            await end_pod(cluster.kube, other)
+        await until(partial(complete, cluster), what="every app has its pods", limit_s=120)
 
-    assert len(cards_of(await cluster.pod("two"))) == 2
+    assert len(cards_of(await pod_of(cluster, "two"))) == 2
     for app in APPS:
         assert cluster.fewest_ready[app.name] >= app.min_available, app.name
     assert [pod.record.uid for pod in await cluster.pods("db")] == [db.record.uid]

@@ -158,6 +158,21 @@ async def test_a_move_under_way_is_finished_if_the_configuration_is(
     await assert_relieved(cluster, held)
 
 
+async def test_a_move_that_is_switched_off_once_the_replacement_is_ready_is_rolled_back(
+    cluster: MovingCluster,
+) -> None:
+    held = await hold(cluster, "off", entering(MovePhase.REPLACEMENT_READY))
+    await cluster.configure(mode="off")
+    held.go_on.set()
+    await cluster.wait_move(
+        held.app, lambda move: move.status.phase in ENDED, what="the move ends", limit_s=90
+    )
+    cluster.cool()
+    await cluster.configure()  # only then are cards opened again
+
+    await assert_rolled_back(cluster, held, Ending.PAUSED)
+
+
 async def test_without_its_configuration_a_move_under_way_is_rolled_back(
     cluster: MovingCluster,
 ) -> None:

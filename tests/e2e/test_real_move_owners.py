@@ -8,14 +8,22 @@ from typing import Any
 
 import pytest
 
+from fracgpu import names
 from fracgpu.disruption.move import Ending
 from fracgpu.state.move_object import MovePhase
 from fracgpu.state.pod_info import PodInfo
 from kube.client import PatchType
-from kube.kinds import DEPLOYMENTS, JOBS, MOVES, PODS, STATEFULSETS
+from kube.kinds import DEPLOYMENTS, JOBS, MOVES, PDBS, PODS, STATEFULSETS
 from tests.support.api_gate import entering, evicting
 from tests.support.moving import NAMESPACE
-from tests.support.real_moves import EVICT, MovingCluster, a_job, a_workload, card_of
+from tests.support.objects import a_budget
+from tests.support.real_moves import (
+    EVICT,
+    MovingCluster,
+    a_job,
+    a_workload,
+    card_of,
+)
 from tests.support.waiting import until
 
 pytestmark = [
@@ -36,6 +44,25 @@ async def surge(cluster: MovingCluster, app: str) -> PodInfo:
         what="the replacement is bound",
     )
     return victim
+
+
+async def test_an_only_replica_under_a_budget_moves_to_the_reserved_card_without_a_gap(
+    cluster: MovingCluster,
+) -> None:
+    app = await cluster.add(DEPLOYMENTS, a_workload("guarded"))
+    await cluster.kube.create(PDBS, a_budget(app, app=app, min_available=1), namespace=NAMESPACE)
+    often = ("maxPerOwnerPerHour", "maxPerOwnerPerDay", "maxPerPodPerHour")
+    await cluster.configure(**dict.fromkeys(often, 100), ownerCooldownS=1)
+    for number in range(1, 4):
+        source = card_of(await cluster.heat(app))
+
+        *_, move = await cluster.settle(app, moves=number)
+
+        assert move.status.result == Ending.RELIEVED.value, move.status
+        (landed,) = await cluster.pods(app)
+        assert landed.annotations[names.MOVE] == move.name
+        assert card_of(landed) == move.spec.target.card != source == move.spec.source.card
+    assert cluster.fewest_ready[app] == 1
 
 
 async def scale(cluster: MovingCluster, app: str, replicas: int) -> None:

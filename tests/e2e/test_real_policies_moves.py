@@ -7,10 +7,16 @@ from pathlib import Path
 import pytest
 
 from fracgpu import names
-from fracgpu.state.move_object import MoveStatus, decode_move
-from kube.client import PatchType
+from fracgpu.state.move_object import MoveStatus, OwnerReference, decode_move
+from kube.client import KubeClient, PatchType
 from kube.errors import Forbidden, NotFound
-from kube.kinds import MOVES, MUTATING_WEBHOOKS, PODS, VALIDATING_WEBHOOKS
+from kube.event_correlator import EventCorrelator
+from kube.events import EventRecorder, Regarding
+from kube.kinds import MOVES, MUTATING_WEBHOOKS, NODES, PODS, VALIDATING_WEBHOOKS
+from process.clock import SystemClock
+from rebalancer.moves.observer import Owners
+from rebalancer.moves.record import OWNER_KINDS
+from rebalancer.moves.steps import OwnerFacts
 from tests.support.moves import move_body, move_of, status_body
 from tests.support.policed import Harness, a_pod, annotated, is_refused, policed_harness, refusal
 from tests.support.waiting import until
@@ -73,6 +79,21 @@ async def test_a_move_is_written_by_the_rebalancer_alone_and_read_by_the_schedul
     await admin.delete(MOVES, "move-1")  # the administrator's way to release what it reserves
     await rebalancer.create(MOVES, body)
     await rebalancer.delete(MOVES, "move-1")
+    await check_what_few_moves_need(rebalancer)
+
+
+async def check_what_few_moves_need(rebalancer: KubeClient) -> None:
+    """Ask for a controller of each kind, and count an Event up, with the rebalancer's rights."""
+    for kind in OWNER_KINDS:
+        owner = OwnerReference(api_version="v1", kind=kind, name="gone", uid="u")
+        found = await Owners(rebalancer).read(owner, namespace="default")
+        assert found == OwnerFacts(there=False)
+    correlator = EventCorrelator()
+    recorder = EventRecorder(rebalancer, "rebalancer", SystemClock(), correlator=correlator)
+    for _ in range(2):
+        node = Regarding(kind=NODES, name="n1", namespace="")
+        await recorder.emit(node, reason="HotCardDetected", note="n1/0")
+    assert recorder.failed == 0
 
 
 async def check_the_table(harness: Harness) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from fracgpu import names
 from fracgpu.cards.card import Health
-from kube.kinds import CONFIGMAPS, PODS
+from kube.kinds import PODS
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register, some_cards
-from tests.support.real_scheduler import Harness, assert_cards_hold, real_scheduler
+from tests.support.real_scheduler import Harness, real_scheduler
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
@@ -113,51 +113,3 @@ async def test_an_event_of_failed_scheduling_has_few_reasons_the_commonest_first
     assert 2 <= len(counts) <= 6, message
     assert counts == sorted(counts, reverse=True)
     assert len(message.encode()) <= 1_024
-
-
-async def test_the_extender_killed_in_the_middle_allocates_nothing_twice(harness: Harness) -> None:
-    wanted = {f"p{n}": (7_900, 1) for n in range(36)}  # three to a card: every card is filled
-    for number, (name, (mib, cards)) in enumerate(wanted.items()):
-        await harness.client.create(PODS, a_gpu_pod(name, mib=mib, cards=cards))
-        if number == 18:
-            harness.roles.kill("scheduler")
-
-    async def all_bound() -> bool:
-        return len(await harness.bound()) == len(wanted)
-
-    await until(all_bound, what="36 pods bound although the extender died", limit_s=120)
-    assert_cards_hold(await harness.bound(), wanted, card_mib=CARD_MIB)
-    assert harness.roles.starts("scheduler") >= 2
-
-
-async def test_the_strategy_follows_the_config_map_without_a_restart(harness: Harness) -> None:
-    system = names.SYSTEM_NAMESPACE
-    await harness.client.create(
-        CONFIGMAPS,
-        {
-            "metadata": {"name": names.CONFIG_MAP, "namespace": system},
-            "data": {"placement": "strategy: spread\n"},
-        },
-    )
-    wanted = {f"p{n}": (4_000, 1) for n in range(12)}
-
-    # The edit reaches the extender by a watch; the first pods may still be packed.
-    async def spread() -> bool:
-        for name in wanted:
-            await harness.client.create(PODS, a_gpu_pod(name, mib=4_000))
-
-        async def all_bound() -> bool:
-            return len(await harness.bound()) == len(wanted)
-
-        await until(all_bound, what="12 pods bound", limit_s=60)
-        cards = {
-            slice_.card
-            for pod in (await harness.bound()).values()
-            for slices in (pod.record.assignment or {}).values()
-            for slice_ in slices
-        }
-        for name in wanted:
-            await harness.client.delete(PODS, name, namespace="default", grace_s=0)
-        return len(cards) == 12
-
-    await until(spread, what="12 pods on 12 cards", limit_s=100)

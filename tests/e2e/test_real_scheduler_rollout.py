@@ -57,7 +57,7 @@ async def test_a_new_authority_an_update_and_the_loss_of_the_leader_never_stop_p
             after_rotation = set(harness.pods.kubelet.started)
             second = await issuers(harness.client)
             # A client that trusts only the earlier authority can no longer call any replica.
-            harness.pods.proxy.cut()
+            harness.pods.proxy.service.cut()
             await applicants.until_placed(10)
             rotated = applicants.figures
 

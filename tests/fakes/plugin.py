@@ -19,16 +19,22 @@ class FakePlugin(services.DevicePluginServicer):
     Attributes:
         refusals: error texts of the next PreStartContainer calls, one each.
         started: the id sets of successful PreStartContainer calls.
+        answering: while it is not set, Allocate and PreStartContainer do not answer.
+        calls: how many of these calls there were.
     """
 
     def __init__(self, folder: Path, **devices: str) -> None:
         self._folder = folder
         self._devices = devices
+        self._listing = True
         self._changed = asyncio.Event()
         self.refusals: list[str] = []
         self.allocate_refusal = ""
         self.allocated: list[frozenset[str]] = []
         self.started: list[frozenset[str]] = []
+        self.answering = asyncio.Event()
+        self.answering.set()
+        self.calls = 0
         self.cdi_name: Callable[[frozenset[str]], str] = lambda ids: "-".join(sorted(ids))
 
     @asynccontextmanager
@@ -65,6 +71,14 @@ class FakePlugin(services.DevicePluginServicer):
     def change(self, **devices: str) -> None:
         """List other devices from now on."""
         self._devices = devices
+        self._notify()
+
+    def end_listing(self) -> None:
+        """End the ListAndWatch stream; other calls are still served."""
+        self._listing = False
+        self._notify()
+
+    def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -73,7 +87,7 @@ class FakePlugin(services.DevicePluginServicer):
         request: messages.Empty,
         context: grpc.aio.ServicerContext[messages.Empty, messages.ListAndWatchResponse],
     ) -> AsyncGenerator[messages.ListAndWatchResponse, None]:
-        while True:
+        while self._listing:
             changed = self._changed
             devices = [
                 messages.Device(ID=device, health=how) for device, how in self._devices.items()
@@ -86,6 +100,7 @@ class FakePlugin(services.DevicePluginServicer):
         request: messages.AllocateRequest,
         context: grpc.aio.ServicerContext[messages.AllocateRequest, messages.AllocateResponse],
     ) -> messages.AllocateResponse:
+        await self._answer()
         if self.allocate_refusal:
             await context.abort(grpc.StatusCode.INTERNAL, self.allocate_refusal)
         (asked,) = request.container_requests
@@ -102,7 +117,12 @@ class FakePlugin(services.DevicePluginServicer):
             messages.PreStartContainerRequest, messages.PreStartContainerResponse
         ],
     ) -> messages.PreStartContainerResponse:
+        await self._answer()
         if self.refusals:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, self.refusals.pop(0))
         self.started.append(frozenset(request.devices_ids))
         return messages.PreStartContainerResponse()
+
+    async def _answer(self) -> None:
+        self.calls += 1
+        await self.answering.wait()

@@ -75,16 +75,3 @@ def test_a_glob_takes_a_few_steps_for_each_character_of_a_name(glob: str) -> Non
 
     assert 1 <= name.walked <= 96
     assert lines.count <= 10 * 96
-
-
-def test_a_name_is_walked_once_for_all_globs() -> None:
-    globs = tuple(f"*[!q]*[!q]*[!{n}]*?*{n:05}z" for n in range(32))
-    names = [Walked(f"{n:060}") for n in range(40)]
-    any_glob_matches("0123456789", globs)
-
-    with counted_lines() as lines:
-        found = [name for name in names if any_glob_matches(name, globs)]
-
-    assert found == []
-    assert max(name.walked for name in names) <= 60
-    assert lines.count <= 10 * 60 * len(names)

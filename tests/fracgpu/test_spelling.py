@@ -1,7 +1,5 @@
 """Suggestions take bounded work, whatever the word and the known words are."""
 
-import random
-
 from fracgpu.spelling import did_you_mean, nearest, room_for_list, unknown_keys
 from tests.support.work import calls_of
 
@@ -28,19 +26,6 @@ def test_a_long_suggestion_is_shown_in_part() -> None:
 
 def test_a_list_beside_a_hint_is_shorter() -> None:
     assert room_for_list("did you mean 'a'?") < room_for_list("")
-
-
-def test_a_thousand_candidates_that_are_much_alike_cost_little() -> None:
-    dice = random.Random(5)  # noqa: S311 - a test's dice, not a secret
-    word = "".join(dice.choices("ab1", k=63))
-    known = []
-    for _ in range(1000):
-        letters = list(word)
-        for _ in range(25):
-            letters[dice.randrange(63)] = dice.choice("ab1")
-        known.append("".join(letters))
-
-    assert calls_of(lambda: nearest(word, known)) < 1000
 
 
 def test_unknown_keys_are_named_with_what_was_probably_meant() -> None:

@@ -128,17 +128,6 @@ async def test_a_repeated_event_is_counted_up_and_written_anew_once_it_has_expir
     assert recorder.failed == 0
 
 
-async def test_too_many_events_about_one_object_are_dropped() -> None:
-    answer = answering(json_answer({"metadata": {"name": "a.1"}}))
-    async with recording(answer, correlator=EventCorrelator()) as (recorder, server):
-        for number in range(30):
-            await recorder.emit(POD, reason="Moved", note=f"for the {number}th time")
-        await recorder.emit(POD, reason="Lost", note="no replacement", level=EventLevel.WARNING)
-
-    assert len(server.heard) == 26
-    assert recorder.dropped == 5
-
-
 def test_an_equal_event_is_counted_up_for_ten_minutes_after_the_last() -> None:
     correlator = EventCorrelator()
     assert correlator.same("hot", now=NOON) is None

@@ -196,17 +196,6 @@ async def test_after_gone_a_new_list_tells_only_what_was_missed(how: HowGone) ->
         assert rig.collection.lists == 2
 
 
-async def test_a_list_after_gone_that_shows_nothing_new_tells_nothing() -> None:
-    async with following("a", "b") as rig:
-        rig.collection.bookmark()
-        rig.collection.forget()
-        rig.collection.inject(b'{"type":"ERROR","object":{"code":410,"reason":"Expired"}}\n')
-        await until_true(lambda: rig.collection.lists == 2, what="a second list")
-        await rig.watching()
-
-        assert len(rig.changes) == 2
-
-
 async def test_an_outage_keeps_what_was_known_and_is_waited_out(rig: Rig) -> None:
     rig.collection.down = True
     with capture_logs() as logs:
@@ -222,18 +211,6 @@ async def test_an_outage_keeps_what_was_known_and_is_waited_out(rig: Rig) -> Non
     rig.collection.put("a", "new")
     rig.collection.down = False
     assert await rig.tells(2) == [("ADDED", "a", "old"), ("MODIFIED", "a", "new")]
-
-
-async def test_a_refusal_is_waited_out_too(rig: Rig) -> None:
-    rig.collection.forbidden = True
-    with capture_logs() as logs:
-        rig.collection.cut()
-        await until_true(lambda: len(logs) >= 2, what="two failed attempts")
-    rig.collection.put("a", "new")
-    rig.collection.forbidden = False
-
-    assert (await rig.tells(2))[1] == ("MODIFIED", "a", "new")
-    assert "403 Forbidden" in logs[0]["error"]
 
 
 async def test_an_informer_that_starts_during_an_outage_syncs_after_it() -> None:
@@ -283,17 +260,6 @@ async def test_the_next_good_version_of_a_dropped_object_is_told(rig: Rig) -> No
     rig.collection.put("a", "good again")
 
     assert (await rig.tells(2))[1] == ("MODIFIED", "a", "good again")
-
-
-async def test_a_kube_decode_error_is_dropped_like_any_other() -> None:
-    def picky(body: bytes) -> str:
-        if b'"b"' in body:
-            raise KubeDecodeError(verb="", path="", status=None, reason="", message="no b")
-        return value_of(body)
-
-    async with following("a", "b", "c", decode=picky) as rig:
-        assert rig.reported == [("ADDED", "a", "old"), ("ADDED", "c", "old")]
-        assert rig.informer.dropped == 1
 
 
 async def test_an_object_that_was_never_good_goes_without_a_word() -> None:

@@ -290,19 +290,6 @@ async def test_an_answer_that_was_lost_is_no_loss(leases: Leases, clock: Virtual
         assert one.election.still_leader()
 
 
-async def test_an_edit_by_a_stranger_is_no_loss(leases: Leases, clock: VirtualClock) -> None:
-    one = Candidate(leases, clock, "one")
-    async with running(one) as (task,):
-        await passes(clock, 1)
-        edited = leases.stored[PATH]
-        leases.write(PATH, edited | {"metadata": edited["metadata"] | {"labels": {"x": "y"}}})
-        await passes(clock, A_LONG_TIME_S)
-
-        assert not task.done()
-        assert one.election.still_leader()
-        assert leases.stored[PATH]["metadata"]["labels"] == {"x": "y"}
-
-
 async def test_a_lease_of_an_older_version_was_restored_and_is_lost_at_the_next_renewal(
     leases: Leases, clock: VirtualClock
 ) -> None:

@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 from aiohttp import web
 
@@ -19,9 +20,31 @@ def say(what: str, **fields: object) -> None:
     sys.stdout.flush()
 
 
+class DrainingClock(SystemClock):
+    """A clock whose only sleep, that before the server stops, ends when a request says so."""
+
+    def __init__(self) -> None:
+        self.drained = asyncio.Event()
+
+    async def sleep(self, duration_s: float) -> None:
+        await self.drained.wait()
+
+
+CLOCK: Final = web.AppKey("clock", DrainingClock)
+_WHILE_STOPPING_S: Final = 0.2
+
+
 async def slow(request: web.Request) -> web.Response:
+    """Answer a moment after the server has begun to stop."""
     say("asked")
-    await asyncio.sleep(float(request.query.get("seconds", "0")))
+    await request.app[CLOCK].drained.wait()
+    await asyncio.sleep(_WHILE_STOPPING_S)
+    return web.Response(text="done")
+
+
+async def last(request: web.Request) -> web.Response:
+    """Answer at once, and let the server stop."""
+    request.app[CLOCK].drained.set()
     return web.Response(text="done")
 
 
@@ -36,11 +59,13 @@ async def loop(mode: str) -> None:
         say("loop_cancelled")
 
 
-def build(mode: str) -> Service:
+def build(mode: str, clock: DrainingClock) -> Service:
     gate = ReadyGate()
     telemetry = TelemetryServer(new_registry(), "127.0.0.1", 0, gate.readiness)
     app = web.Application()
-    app.router.add_get("/", slow)
+    app[CLOCK] = clock
+    app.router.add_get("/slow", slow)
+    app.router.add_get("/last", last)
     server = HttpServer(app, host="127.0.0.1", port=0)
 
     @asynccontextmanager
@@ -58,10 +83,11 @@ def build(mode: str) -> Service:
 
     return Service(
         name="sample", open=parts, gate=gate, telemetry=telemetry,
-        drain_wait_s=0.3, drain_timeout_s=5,
+        drain_wait_s=1, drain_timeout_s=60,
     )  # fmt: skip
 
 
 if __name__ == "__main__":
     logs.configure(json=True)
-    sys.exit(asyncio.run(run_until_stopped(build(sys.argv[1]), SystemClock())))
+    waiting = DrainingClock()
+    sys.exit(asyncio.run(run_until_stopped(build(sys.argv[1], waiting), waiting)))

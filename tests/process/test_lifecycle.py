@@ -225,7 +225,7 @@ class Child:
 
     async def say(self, what: str) -> dict[str, Any]:
         assert self.process.stdout is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while line := await self.process.stdout.readline():
                 said: dict[str, Any] = json.loads(line)
                 if said.pop("what") == what:
@@ -253,16 +253,16 @@ async def test_a_signal_lets_the_request_in_flight_finish(number: signal.Signals
         await until_status(session, ready, 200)
 
         async with asyncio.TaskGroup() as group:
-            call = group.create_task(text(session, f"http://127.0.0.1:{up['port']}/?seconds=1"))
+            call = group.create_task(text(session, f"http://127.0.0.1:{up['port']}/slow"))
             await sample.say("asked")
             sample.process.send_signal(number)
             await until_status(session, ready, 503)
-            assert await text(session, f"http://127.0.0.1:{up['port']}/?seconds=0") == "done"
+            assert await text(session, f"http://127.0.0.1:{up['port']}/last") == "done"
 
         await sample.say("loop_cancelled")
         await sample.say("clients_closed")
         assert call.result() == "done"
-        assert await asyncio.wait_for(sample.process.wait(), 20) == 0
+        assert await asyncio.wait_for(sample.process.wait(), 60) == 0
 
 
 async def test_a_crash_in_a_process_is_exit_code_one_and_a_logged_traceback() -> None:
@@ -281,7 +281,7 @@ async def text(session: aiohttp.ClientSession, url: str) -> str:
 
 
 async def until_status(session: aiohttp.ClientSession, url: str, status: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             async with session.get(url) as response:
                 if response.status == status:

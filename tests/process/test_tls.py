@@ -81,16 +81,6 @@ async def test_a_client_without_server_name_gets_the_newest_certificate_too() ->
     assert shown == der(second)
 
 
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_tls_1_2_and_1_3_are_served(version: ssl.TLSVersion) -> None:
-    ca = a_ca()
-    context = trusting(ca.cert_pem)
-    context.minimum_version = context.maximum_version = version
-
-    async with https(tls_with(a_leaf(ca))) as url:
-        assert await ask(url, context) == "ok"
-
-
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated")
 async def test_older_tls_is_refused() -> None:
     ca = a_ca()
@@ -269,17 +259,3 @@ async def test_no_ticket_is_given_where_client_certificates_are_checked(
         got, session, _ = await asyncio.to_thread(answer, url, context)
 
     assert (got[-2:], session is not None and session.has_ticket) == (b"ok", False)
-
-
-async def test_no_session_is_resumed_where_client_certificates_are_checked() -> None:
-    ca = a_ca()
-    leaf = a_leaf(ca)
-    context = trusting(ca.cert_pem, client=a_client(ca))
-    tls = ServingTls(require_client_certificate=True)
-    tls.replace(cert_pem=leaf.cert_pem, key_pem=leaf.key_pem, client_ca_pem=ca.cert_pem)
-
-    async with https(tls) as url:
-        _, session, _ = await asyncio.to_thread(answer, url, context)
-        got, _, resumed = await asyncio.to_thread(answer, url, context, session)
-
-    assert (got[-2:], resumed, session is not None and session.has_ticket) == (b"ok", False, False)

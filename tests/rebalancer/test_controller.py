@@ -20,7 +20,7 @@ from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import decode_pod_info
 from fracgpu.state.snapshot import Snapshot
 from kube.client import KubeClient
-from kube.kinds import CUSTOM_RESOURCE_DEFINITIONS, NODES, PODS
+from kube.kinds import CUSTOM_RESOURCE_DEFINITIONS, MOVES, NODES, PODS
 from kube.objects import encode
 from rebalancer.usage.measured import Measured
 from scheduler.core import SchedulerCore
@@ -37,11 +37,12 @@ from tests.support.moving import (
     add_pod,
     cordons_of,
     effects_of,
+    end_pod,
     events,
     hot_usage,
     make_cluster,
 )
-from tests.support.rebalancing import COOL_CARD, HOT_CARD, a_move, a_reading
+from tests.support.rebalancing import CARD_MIB, COOL_CARD, HOT_CARD, a_move, a_reading
 from tests.support.records import a_record
 from tests.support.waiting import until_true
 
@@ -288,18 +289,50 @@ async def test_by_default_the_target_is_what_the_extender_would_choose_and_not_t
         rig.usage.readings |= {CardUuid(card): a_reading(0.05) for card in others}
 
         record = await rig.tick_until_planned()
+        choice = await extenders_choice(kube, "pod-a", clock=rig.clock, closed={HOT_CARD})
 
     assert rig.placement.value is DEFAULT_STRATEGY is Strategy.LEAST_WASTE
     assert record.move.target == roomy
-    assert record.move.target == await extenders_choice(kube, "pod-a", closed={HOT_CARD})
+    assert record.move.target == choice
 
 
-async def extenders_choice(kube: KubeClient, name: str, *, closed: set[CardUuid]) -> CardUuid:
+async def test_after_a_move_a_new_pod_lands_on_a_cooler_card_while_there_is_room(
+    kube: KubeClient,
+) -> None:
+    """The card that was relieved is then less busy than the average card, and the fullest."""
+    idle = CardUuid("GPU-idle")
+    await make_cluster(kube, annotations={names.REBALANCE: "evict"})
+    async with a_rig(kube) as rig:
+        planned = await rig.tick_until_planned()
+        await rig.tick()
+        await end_pod(kube, "pod-a")
+        await add_pod(kube, "pod-c", card=COOL_CARD, node="n2", mib=CARD_MIB, move=planned.id)
+        await add_pod(kube, "pod-d", card=HOT_CARD, mib=12_000)
+        await register(kube, a_sharing_node("n3", cards=[a_card(idle)]))
+        levels = {HOT_CARD: 0.3, COOL_CARD: 0.7, idle: 0.1}
+        rig.usage.readings |= {card: a_reading(level) for card, level in levels.items()}
+        for _ in range(50):
+            await rig.tick()
+        assert rig.record().ending is Ending.RELIEVED
+
+        assert await extenders_choice(kube, "pod-b", clock=rig.clock) == idle
+
+        await add_pod(kube, "full", card=idle, node="n3", mib=CARD_MIB)
+        assert await extenders_choice(kube, "pod-b", clock=rig.clock) == HOT_CARD
+
+
+async def extenders_choice(
+    kube: KubeClient,
+    name: str,
+    *,
+    clock: VirtualClock,
+    closed: Collection[CardUuid] = frozenset(),
+) -> CardUuid:
     """Return the card that the extender would give a replica of a pod that owns nothing yet."""
-    core = SchedulerCore(strategy=lambda: DEFAULT_STRATEGY, clock=VirtualClock())
+    core = SchedulerCore(strategy=lambda: DEFAULT_STRATEGY, clock=clock)
     for raw in (await kube.list(NODES)).items:
         node = read_node(bytes(raw))
-        if not closed & {card.uuid for card in node.cards}:
+        if not any(card.uuid in closed for card in node.cards):
             core.ledger.set_node(node)
     for raw in (await kube.list(PODS)).items:
         bound = decode_bound_pod(bytes(raw))
@@ -408,6 +441,61 @@ async def test_recommending_it_shows_a_move_once_as_an_object_and_changes_nothin
         assert rig.figure("decisions_total", outcome="held", reason="shown") > 0
         assert await all_are_there(kube)
         assert await cordons_of(kube, "n1") == {}
+
+
+async def test_what_people_approve_is_done_in_the_mode_recommend(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube, policy=replace(DRY_RUN, mode=Mode.RECOMMEND)) as rig:
+        await rig.tick_until_planned()
+        shown = rig.record().id
+        approval = {"metadata": {"annotations": {names.APPROVED: "true"}}}
+        await kube.patch(MOVES, shown, approval)
+        await rig.tick()
+
+        assert rig.record().phase is MovePhase.PLANNED
+        assert rig.record().spec.approved
+        assert rig.record().object.reserved_until > rig.clock.now()
+        assert len((await kube.list(MOVES)).items) == 1
+        await rig.tick()
+        assert rig.record().phase is MovePhase.SURGING
+        assert await cordons_of(kube, "n1") == {}
+        # Recommended once more: nobody has approved that.
+        rig.config.value = replace(rig.config.value, mode=Mode.DRY_RUN)
+        await rig.tick()
+        assert rig.record().ending is Ending.PAUSED
+
+
+async def test_an_approval_that_comes_too_late_is_not_acted_on(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube, policy=replace(DRY_RUN, mode=Mode.RECOMMEND)) as rig:
+        await rig.tick_until_planned()
+        shown = rig.record().id
+        rig.usage.trouble = "unreachable: gone"  # nothing else is recommended meanwhile
+        await rig.tick(seconds=3601)
+        approval = {"metadata": {"annotations": {names.APPROVED: "true"}}}
+        await kube.patch(MOVES, shown, approval)
+        await rig.tick()
+
+        assert [record.phase for record in rig.store.records] == [MovePhase.RECOMMENDED]
+
+
+async def test_a_pod_that_people_want_moved_is_moved_though_its_card_is_cool(
+    kube: KubeClient,
+) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube, policy=replace(DRY_RUN, mode=Mode.RECOMMEND)) as rig:
+        rig.usage.readings[HOT_CARD] = a_reading(0.1)
+        await kube.patch(
+            PODS,
+            "pod-b",
+            {"metadata": {"annotations": {names.MOVE_REQUESTED: "now"}}},
+            namespace=NAMESPACE,
+        )
+        await rig.tick_until_planned()
+
+        assert rig.record().spec.pod.name == "pod-b"
+        assert rig.record().phase is MovePhase.PLANNED
+        assert rig.record().spec.reason.message.startswith("people want it off card n1/0")
 
 
 async def test_a_card_is_avoided_before_it_is_closed_and_closed_before_anything_moves(

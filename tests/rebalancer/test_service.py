@@ -43,7 +43,6 @@ SCRAPE_S: Final = 0.25
 QUICK: Final[dict[str, Any]] = {
     "mode": "active",
     **SHORT_WINDOWS,
-    "staleAfterS": 6,
     "settleS": 6,
     "cordonS": 60,
     "planTtlS": 60,

@@ -74,16 +74,6 @@ def test_an_assignment_that_cannot_be_read_is_counted_on_every_card_by_the_pods_
     assert cluster.count(gauge, annotation=names.ASSIGNMENT) == 0
 
 
-def test_without_limits_that_can_be_read_such_a_pod_takes_every_card() -> None:
-    cluster = Harness(cards=2, mib=CARD_MIB)
-    pod = a_gpu_pod("bound", nodeName="n", annotations={names.ASSIGNMENT: "?"})
-    pod["spec"]["containers"][0]["resources"] = {}
-    cluster.api.put(pod)
-    cluster.see("bound", ChangeType.ADDED)
-
-    assert not fits(cluster, 1)
-
-
 def test_a_field_of_a_later_version_is_skipped() -> None:
     later = '{"train":[{"card":"GPU-n-0","mib":20000,"since":"2027"}]}'
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from fracgpu.cards.card import CardUuid, Health
+from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.resources import HostResources
 from fracgpu.names import ASSIGNMENT, MODEL
 from fracgpu.placement.policies.least_waste.library import Library
-from fracgpu.placement.policies.least_waste.mix import Demand
 from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
 from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod import decode_bound_pod
@@ -162,44 +161,6 @@ async def test_least_waste_takes_an_avoided_card_only_if_the_pod_fits_on_no_othe
     assert wasting.cluster.held("GPU-b-1") == 24_000
 
 
-def cordon(cluster: Harness, *cards: int) -> None:
-    until = (cluster.clock.now() + timedelta(minutes=5)).isoformat()
-    entries = {f"GPU-b-{card}": {"until": until} for card in cards}
-    cluster.annotate_node({"cordons": json.dumps(entries)}, node="b")
-
-
-def fail(cluster: Harness, *cards: int) -> None:
-    cluster.add_node(
-        "b",
-        tuple(
-            replace(card, health=Health.UNHEALTHY) if card.index in cards else card
-            for card in some_cards("b", count=2)
-        ),
-    )
-
-
-@pytest.mark.parametrize("close", [cordon, fail])
-async def test_a_card_that_is_closed_is_not_free_for_least_waste(
-    close: Callable[..., None],
-) -> None:
-    wasting = Wasting()
-    assert await WorkloadLearner(wasting.order).once()
-    pod = pending(mib=12_000)
-    assert pod.need is not None
-    open_cards = wasting.order.prefer(pod.need, HOST, "b")
-
-    close(wasting.cluster, 1)
-    left = wasting.order.prefer(pod.need, HOST, "b")
-    close(wasting.cluster, 0, 1)
-    none = wasting.order.prefer(pod.need, HOST, "b")
-    scores = wasting.quality(pod, "a", "b")
-
-    assert open_cards == frozenset({CardUuid("GPU-b-1")})
-    assert left == frozenset({CardUuid("GPU-b-0")})
-    assert none is None
-    assert scores == [1.0, 0.0]
-
-
 async def test_the_same_mix_is_not_learnt_twice_and_another_one_is() -> None:
     wasting = Wasting()
 
@@ -217,36 +178,6 @@ async def test_the_same_mix_is_not_learnt_twice_and_another_one_is() -> None:
     assert await WorkloadLearner(wasting.order).once()
 
 
-async def test_exactly_one_node_has_the_ten_points() -> None:
-    wasting = Wasting()
-    await WorkloadLearner(wasting.order).once()
-
-    found = sorted(wasting.scores(pending(mib=12_000)).values())
-
-    assert found[-1] == 10
-    assert found[-2] <= 7
-
-
-async def test_what_is_full_or_gone_is_told_at_once() -> None:
-    wasting = Wasting()
-    await WorkloadLearner(wasting.order).once()
-    pod = pending(mib=24_000)
-    before = wasting.quality(pod, "a", "d")
-    bound(wasting.cluster, "p0", node="a", card=0, mib=24_000)
-    bound(wasting.cluster, "p1", node="a", card=1, mib=24_000)
-    wasting.matrix.refresh(now=wasting.cluster.clock.now())
-
-    after = wasting.quality(pod, "a", "d")
-
-    assert before is not None
-    assert after is not None
-    assert before[0] > 0
-    assert after == [0.0, 1.0]
-    wasting.cluster.ledger.remove_node("a")
-    wasting.matrix.refresh(now=wasting.cluster.clock.now())
-    assert wasting.quality(pod, "d") == [1.0]
-
-
 async def test_pods_of_several_containers_are_left_to_the_cards_scores() -> None:
     wasting = Wasting()
     await WorkloadLearner(wasting.order).once()
@@ -256,23 +187,6 @@ async def test_pods_of_several_containers_are_left_to_the_cards_scores() -> None
 
     assert wasting.order.score(two, HOST, wasting.matrix.rows_of(["a"])) is None
     assert wasting.order.prefer(two, HOST, "a") is None
-
-
-async def test_binds_that_follow_each_other_without_a_question_count_no_mib_twice() -> None:
-    wasting = Wasting()
-    assert await WorkloadLearner(wasting.order).once()
-    cluster = wasting.cluster
-    cluster.choosers[Strategy.LEAST_WASTE] = wasting.order
-    for n in range(5):
-        cluster.create(f"p{n}", mib=9_000)
-
-    answers = [await cluster.bind(f"p{n}", node="a") for n in range(5)]
-
-    assert answers[:4] == [""] * 4
-    assert "no room on node a any more" in answers[4]
-    node_info = cluster.ledger.node("a", now=cluster.clock.now())
-    assert node_info is not None
-    assert [card_info.held_mib for card_info in node_info.cards.values()] == [18_000, 18_000]
 
 
 class TwoModels:
@@ -373,26 +287,6 @@ def test_a_pod_that_requests_more_cpu_than_there_is_anywhere_ends_nothing(cpu: s
     found = two.order.score(pod.need, HOST, two.cluster.matrix.rows_of(["a", "b"]))
 
     assert found is not None
-
-
-def test_a_share_that_accepts_any_model_leaves_the_scarce_one_to_those_that_name_it() -> None:
-    two = TwoModels()
-    # Three fifths of the demand can go on T4 only, and one of these cards is begun.
-    two.order.expect(
-        [
-            *[Demand(cards=1, share_milli=500, models=frozenset({"*T4*"}))] * 3,
-            *[Demand(cards=1, share_milli=500)] * 2,
-        ]
-    )
-    two.runs("on-t4", model="*T4*", node="y", mib=12_000)
-    two.order.learn_now()
-    pod = pending(mib=12_000)
-    rows = two.cluster.matrix.rows_of(["b", "y"])
-
-    found = two.order.score(pod.need, HOST, rows)
-
-    assert found is not None
-    assert int(found.argmax()) == 0, "an empty card of the other model, not the begun T4"
 
 
 @asynccontextmanager

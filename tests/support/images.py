@@ -318,11 +318,8 @@ def program_image(name: str, program: Path, archive: Path) -> Path:
     """Write an image of one static program in ``/usr/local/bin`` to *archive* and return it."""
     layer = archive.with_suffix(".layer")
     with tarfile.open(layer, "w") as tar:
-        for folder in ("usr", "usr/local", "usr/local/bin", "tmp", "etc", "var", "var/run"):
-            entry = tarfile.TarInfo(folder)
-            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-            tar.addfile(entry)
-        tar.add(program.resolve(), f"usr/local/bin/{program.name}", filter=_as_root)
+        add_folders(tar, "usr", "usr/local", "usr/local/bin", "tmp", "etc", "var", "var/run")
+        tar.add(program.resolve(), f"usr/local/bin/{program.name}", filter=as_root)
     config = ImageConfig(
         entrypoint=(f"/usr/local/bin/{program.name}",), env=(f"PATH={DEFAULT_PATH}",)
     )
@@ -331,7 +328,16 @@ def program_image(name: str, program: Path, archive: Path) -> Path:
     return archive
 
 
-def _as_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+def add_folders(tar: tarfile.TarFile, *folders: str) -> None:
+    """Add empty folders to a layer."""
+    for folder in folders:
+        entry = tarfile.TarInfo(folder)
+        entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+        tar.addfile(entry)
+
+
+def as_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Return the entry of a program as one that belongs to root."""
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = "root"
     entry.mode = 0o755

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,9 @@ class Kubectl:
     async def ask(self, *words: str, stdin: Any = None) -> Answer:
         """Run kubectl; *stdin* is an object to send as JSON."""
         process = await asyncio.create_subprocess_exec(
-            "kubectl", "--kubeconfig", str(self.kubeconfig), *words,
+            "kubectl", *words,
+            # Not a flag: kubectl takes none before the name of a plugin.
+            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

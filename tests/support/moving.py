@@ -62,7 +62,6 @@ SHORT_WINDOWS: Final[Mapping[str, Any]] = {
     "forecastWindowS": 10,
     "memoryWindowS": 10,
     "stepS": 1,
-    "scrapeIntervalS": 1,
 }
 
 NAMESPACE: Final = "ml"
@@ -120,6 +119,10 @@ async def set_owner_ready(kube: KubeClient, ready: int) -> None:
     await kube.patch(
         REPLICASETS, OWNER, {"status": status}, namespace=NAMESPACE, subresource="status"
     )
+
+
+async def scale(kube: KubeClient, replicas: int) -> None:
+    await kube.patch(REPLICASETS, OWNER, {"spec": {"replicas": replicas}}, namespace=NAMESPACE)
 
 
 async def add_pod(  # noqa: PLR0913 - the facts that tests vary

@@ -256,7 +256,7 @@ async def a_node(
             )
             node.write_cards(here)
             try:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     await kubelet.wait_ready()
                 if agent:
                     node.start_agent()

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 import yaml
 
 from fracgpu import names
-from fracgpu.cards.card import CordonEffect
+from fracgpu.cards.card import Card, CordonEffect
 from fracgpu.disruption.move import ENDED
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.state.move_object import MoveObject, decode_move
@@ -62,10 +62,15 @@ EVICT: Final = {names.REBALANCE: "evict"}
 
 
 def a_workload(
-    name: str, *, replicas: int = 1, annotations: Mapping[str, str] | None = None, **spec: Any
+    name: str,
+    *,
+    replicas: int = 1,
+    mib: int = POD_MIB,
+    annotations: Mapping[str, str] | None = None,
+    **spec: Any,
 ) -> dict[str, Any]:
     """Return a Deployment, ReplicaSet or StatefulSet whose pods are labelled with its name."""
-    template = a_gpu_pod("template", mib=POD_MIB, namespace=NAMESPACE, annotations=annotations)
+    template = a_gpu_pod("template", mib=mib, namespace=NAMESPACE, annotations=annotations)
     metadata = {"labels": {"app": name}, "annotations": template["metadata"]["annotations"]}
     return {
         "metadata": {"name": name},
@@ -217,7 +222,7 @@ class MeasuredLoad:
             promql.COLLECT_AGE,
             promql.REMAP_FAILED,
             promql.power_changes(policy),
-            promql.lately_power_changes(policy),
+            promql.lately_power_changes(1.0),
             promql.sm_active(policy),
             promql.engine_active(policy),
         )
@@ -232,7 +237,10 @@ class MeasuredLoad:
             promql.fast_hot(policy): hot,
             promql.slow_hot(policy): hot,
             promql.busy_changes(policy): constant(3),
-            promql.lately_busy_changes(policy): constant(3),
+            promql.lately_busy_changes(1.0): constant(3),
+            promql.interval(policy.fast_window_s): constant(1.0),
+            promql.interval(policy.forecast_window_s): constant(1.0),
+            promql.pod_samples(policy): lambda: [(labels, _ENOUGH) for labels, _ in of_pods()],
             promql.pod_mean(policy): of_pods,
             promql.pod_high(policy): of_pods,
             **dict.fromkeys(absent, list),
@@ -259,12 +267,12 @@ LEASE: Final = "fracgpu-rebalancer"
 QUICK: Final[Mapping[str, Any]] = {
     "mode": "active",
     **SHORT_WINDOWS,
-    "staleAfterS": 4,
-    "settleS": 2,
+    "settleS": 5,
     "cordonS": 60,
     "minPodAgeS": 0,
     "readyS": 2,
     "maxPerHour": 1000,
+    "maxPerDay": 1000,
     "maxPerNamespacePerHour": 1000,
     "cardCooldownS": 1,
     "breakerAborts": 100,
@@ -498,7 +506,7 @@ class MovingCluster:
         if gone or not pod.record.assignment:
             self.load.pods.pop(change.uid, None)
         else:
-            self.load.pods[change.uid] = card_of(pod)
+            self.load.pods[change.uid] = min(cards_of(pod))
         if app and app == self._hot and change.uid not in self.load.busy:
             self.load.busy[change.uid] = BUSY  # the replacement does the same work
         ready = self._ready.setdefault(app, set())
@@ -520,22 +528,37 @@ class MovingCluster:
             await asyncio.sleep(0.2)
 
 
+def cards_of(pod: PodInfo) -> set[str]:
+    """Return the cards of a pod; none before it is bound."""
+    return {part.card for parts in (pod.record.assignment or {}).values() for part in parts}
+
+
 def card_of(pod: PodInfo) -> str:
     """Return the only card of a pod."""
-    assert pod.record.assignment is not None, pod.record.key
-    ((one,),) = pod.record.assignment.values()
-    return one.card
+    (one,) = cards_of(pod)
+    return one
 
 
 @asynccontextmanager
 async def a_moving_cluster(
-    workdir: Path, *, nodes: Sequence[str] = ("gpu-1", "gpu-2"), cards: int = 4, **policy: Any
+    workdir: Path,
+    *,
+    fleet: Mapping[str, Sequence[Card]] | None = None,
+    companions: bool = True,
+    **policy: Any,
 ) -> AsyncIterator[MovingCluster]:
-    """Start the control plane with our extender; rebalancers are started by the test."""
-    bodies = [
-        a_sharing_node(name, cards=some_cards(name, count=cards, mib=CARD_MIB)) for name in nodes
-    ]
-    on = {str(card.uuid): name for name in nodes for card in some_cards(name, count=cards)}
+    """Start the control plane with our extender; rebalancers are started by the test.
+
+    Args:
+        workdir: for state and logs.
+        fleet: the cards of each node; by default four on each of two.
+        companions: put one pod on every card.
+        policy: changes of the rebalancer's.
+    """
+    two = {name: some_cards(name, mib=CARD_MIB) for name in ("gpu-1", "gpu-2")}
+    nodes = two if fleet is None else fleet
+    bodies = [a_sharing_node(name, cards=cards) for name, cards in nodes.items()]
+    on = {str(card.uuid): name for name, cards in nodes.items() for card in cards}
     text = yaml.safe_dump({**QUICK, **policy})
     load = MeasuredLoad(parse_policy(text), on)
     async with (
@@ -562,7 +585,8 @@ async def a_moving_cluster(
             ]
             await informer.wait_synced()
             try:
-                await _fill(cluster, count=len(on))
+                if companions:
+                    await _fill(cluster, count=len(on))
                 yield cluster
             finally:
                 for task in tasks:

@@ -1,8 +1,5 @@
 """A real containerd for tests: found or unpacked from Debian's archive, with one tiny image."""
 
-import hashlib
-import io
-import json
 import os
 import re
 import shutil
@@ -16,7 +13,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.envtest.ports import free_ports
-from tests.support.images import cache_dir, locked
+from tests.support.images import (
+    ImageConfig,
+    add_folders,
+    as_root,
+    cache_dir,
+    locked,
+    write_archive,
+)
 
 IMAGE: Final = "test.local/busybox:1"
 _APPLETS: Final = ("sh", "sleep", "cat", "ls", "env", "echo", "stat", "mv", "sort", "tr", "grep")
@@ -129,8 +133,16 @@ def _run(
 
 def import_image(runtime: Runtime, *, socket: Path, workdir: Path) -> None:
     """Import the image :data:`IMAGE`, with busybox and nothing else, to containerd."""
-    archive = workdir / "busybox.tar"
-    archive.write_bytes(_image_archive(busybox().read_bytes()))
+    archive, layer = workdir / "busybox.tar", workdir / "busybox.layer"
+    with tarfile.open(layer, "w") as tar:
+        add_folders(tar, "bin", "tmp", "dev", "proc", "sys", "etc")
+        tar.add(busybox().resolve(), "bin/busybox", filter=as_root)
+        for applet in _APPLETS:
+            link = tarfile.TarInfo(f"bin/{applet}")
+            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+            tar.addfile(link)
+    config = ImageConfig(entrypoint=("/bin/sleep", "2147483647"), env=("PATH=/bin",))
+    write_archive(archive, IMAGE, layer, config)
     import_archive(runtime, socket=socket, archive=archive)
 
 
@@ -142,51 +154,6 @@ def import_archive(runtime: Runtime, *, socket: Path, archive: Path) -> None:
 def tag_image(runtime: Runtime, *, socket: Path, image: str, name: str) -> None:
     """Give an image of containerd a further name, as if kubelet had pulled it from there."""
     _run([str(runtime.ctr), "-a", str(socket), "-n", "k8s.io", "image", "tag", image, name])
-
-
-def _image_archive(program: bytes) -> bytes:
-    """Write an image as ``docker save`` does: one layer, its configuration and a manifest."""
-    layer = io.BytesIO()
-    with tarfile.open(fileobj=layer, mode="w") as tar:
-        for folder in ("bin", "tmp", "dev", "proc", "sys", "etc"):
-            entry = tarfile.TarInfo(folder)
-            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-            tar.addfile(entry)
-        _add(tar, "bin/busybox", program, mode=0o755)
-        for applet in _APPLETS:
-            link = tarfile.TarInfo(f"bin/{applet}")
-            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
-            tar.addfile(link)
-    config = {
-        "architecture": "amd64",
-        "os": "linux",
-        "config": {"Entrypoint": ["/bin/sleep", "2147483647"], "Env": ["PATH=/bin"]},
-        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{_digest(layer.getvalue())}"]},
-    }
-    config_bytes = json.dumps(config).encode()
-    manifest = [
-        {
-            "Config": f"{_digest(config_bytes)}.json",
-            "RepoTags": [IMAGE],
-            "Layers": ["layer/layer.tar"],
-        }
-    ]
-    image = io.BytesIO()
-    with tarfile.open(fileobj=image, mode="w") as tar:
-        _add(tar, "manifest.json", json.dumps(manifest).encode())
-        _add(tar, f"{_digest(config_bytes)}.json", config_bytes)
-        _add(tar, "layer/layer.tar", layer.getvalue())
-    return image.getvalue()
-
-
-def _add(tar: tarfile.TarFile, name: str, body: bytes, *, mode: int = 0o644) -> None:
-    entry = tarfile.TarInfo(name)
-    entry.size, entry.mode = len(body), mode
-    tar.addfile(entry, io.BytesIO(body))
-
-
-def _digest(body: bytes) -> str:
-    return hashlib.sha256(body).hexdigest()
 
 
 def containerd_config(  # noqa: PLR0913 - each line of the file has one

@@ -70,16 +70,18 @@ class Harness:
 
     async def metric(self, name: str) -> float:
         """Return the value of one of the extender's metrics."""
+        return (await metrics_of(self.telemetry_port))[name]
 
-        def read() -> str:
-            url = f"http://127.0.0.1:{self.telemetry_port}/metrics"
-            with urllib.request.urlopen(url, timeout=5) as answer:
-                return str(answer.read().decode())
 
-        for line in (await asyncio.to_thread(read)).splitlines():
-            if line.startswith(f"{name} "):
-                return float(line.split()[1])
-        raise AssertionError(f"no metric {name}")
+async def metrics_of(port: int) -> dict[str, float]:
+    """Return the metrics of the process whose telemetry is at *port*; OSError if nobody answers."""
+
+    def read() -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            return str(answer.read().decode())
+
+    lines = [line for line in (await asyncio.to_thread(read)).splitlines() if line[:1] != "#"]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
 @asynccontextmanager

@@ -41,7 +41,7 @@ from tests.support.processes import Child
 from tests.support.real_apiserver import WITHOUT_NODES, real_api_server
 from tests.support.real_scheduler import is_ready
 from tests.support.roles import running_roles
-from tests.support.tcp import a_connection, a_tcp_server
+from tests.support.sticky_service import StickyService
 from tests.support.waiting import until, until_true
 
 SYSTEM: Final = names.SYSTEM_NAMESPACE
@@ -75,15 +75,6 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
         path.write_bytes(content)
 
 
-async def proxied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copy bytes one way until either end closes."""
-    with contextlib.suppress(OSError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    writer.close()
-
-
 @dataclass
 class Proxy:
     """kube-proxy for the leader's Service: each connection goes where the EndpointSlice says.
@@ -93,13 +84,7 @@ class Proxy:
 
     client: KubeClient
     announced: list[tuple[str, ...]] = field(default_factory=list)
-    _ports: tuple[int, ...] = ()
-    _open: set[asyncio.StreamWriter] = field(default_factory=set)
-
-    def cut(self) -> None:
-        """Close every connection, so that the next request needs a handshake."""
-        for writer in self._open:
-            writer.close()
+    service: StickyService = field(default_factory=StickyService)
 
     async def follow(self) -> None:
         while True:
@@ -121,36 +106,11 @@ class Proxy:
             for endpoint_slice in slices
             for end in endpoint_slice.get("endpoints") or ()
         ]
-        self._ports = tuple(
-            port["port"] for endpoint_slice, _ in ends for port in endpoint_slice["ports"]
-        )
+        ports = [port["port"] for endpoint_slice, _ in ends for port in endpoint_slice["ports"]]
+        self.service.endpoint = ports[0] if ports else 0
         addresses = tuple(address for _, end in ends for address in end["addresses"])
         if not self.announced or self.announced[-1] != addresses:
             self.announced.append(addresses)
-
-    @asynccontextmanager
-    async def serving(
-        self, host: str = "127.0.0.1", port: int = 0
-    ) -> AsyncIterator[tuple[str, int]]:
-        """Accept connections at *host* and *port* until the block ends; yield both."""
-        async with a_tcp_server(self._carry, host, port) as address:
-            yield address
-
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if not self._ports:
-            return
-        self._open.add(writer)
-        try:
-            async with (
-                a_connection("127.0.0.1", self._ports[0]) as (there, back),
-                asyncio.TaskGroup() as group,
-            ):
-                group.create_task(proxied(reader, back), name="there")
-                group.create_task(proxied(there, writer), name="back")
-        except OSError:
-            return  # nobody listens there
-        finally:
-            self._open.discard(writer)
 
 
 @dataclass
@@ -400,7 +360,7 @@ async def scheduler_pods(
 ) -> AsyncIterator[SchedulerPods]:
     """Run the pods, and the leader's Service at *listen*, until the block ends."""
     proxy = Proxy(client=client)
-    async with proxy.serving(*listen) as (host, port), asyncio.TaskGroup() as group:
+    async with proxy.service.open(*listen) as (host, port), asyncio.TaskGroup() as group:
         kubelet = Kubelet(
             api=api,
             client=client,

@@ -8,9 +8,11 @@ _LONGEST_S = 0.3
 
 
 async def until(
-    condition: Callable[[], Awaitable[bool]], *, what: str, limit_s: float = 20.0
+    condition: Callable[[], Awaitable[bool]], *, what: str, limit_s: float = 60.0
 ) -> None:
     """Return once *condition* is true.
+
+    The limit is for what never comes, not for a machine that is busy.
 
     Raises:
         AssertionError: it was not within *limit_s*; the message says *what* was awaited.
@@ -26,7 +28,7 @@ async def until(
         raise AssertionError(f"not within {limit_s} s: {what}") from None
 
 
-async def until_true(condition: Callable[[], bool], *, what: str, limit_s: float = 20.0) -> None:
+async def until_true(condition: Callable[[], bool], *, what: str, limit_s: float = 60.0) -> None:
     """Like :func:`until`, for a condition that needs no awaiting."""
 
     async def holds() -> bool:

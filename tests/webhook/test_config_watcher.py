@@ -115,22 +115,3 @@ async def test_a_misspelt_key_of_the_config_map_makes_an_event_and_a_metric(
             return registry.get_sample_value("fracgpu_webhook_config_valid") == 1
 
         await until(valid, what="without them all is in use")
-
-
-async def test_a_config_map_full_of_unknown_keys_is_told_in_one_event_that_names_a_few(
-    kube: KubeClient,
-) -> None:
-    async with followed(kube, CollectorRegistry()) as (rules, _):
-        body = a_config_map("voidOthers: false")
-        body["data"] |= {f"placement-{n:05}": "" for n in range(20_000)}
-        await kube.create(CONFIGMAPS, body)
-
-        named = "; ".join(
-            f"placement-{n:05} is not a key here; did you mean placement?" for n in range(5)
-        )
-        await until_noted(
-            kube,
-            f"{named}; 19995 more keys are not known here either; "
-            "want only admission, placement, rebalancer",
-        )
-        assert rules.config.value.void_others is False, "the keys that are right count"

@@ -14,7 +14,8 @@ import pytest
 from aiohttp import web
 
 from benchmarks.fixtures.http_caller import Caller, request_bytes
-from benchmarks.fixtures.live_webhook import LiveWebhooks, live_webhooks
+from benchmarks.fixtures.live_process import LiveProcess
+from benchmarks.fixtures.live_webhook import simulated_webhook
 from benchmarks.fixtures.reviews import a_review
 from certs.authority import make_client
 from process.connections import ConnectionLimits, Connections
@@ -27,15 +28,14 @@ BODY = json.dumps(a_review()).encode()
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-async def opened(live: LiveWebhooks, count: int, *, sends: bytes = b"") -> Sequence[Ends]:
+async def opened(live: LiveProcess, count: int, *, sends: bytes = b"") -> Sequence[Ends]:
     """Return TLS connections that send *sends* and then nothing more."""
     limited = asyncio.Semaphore(20)
-    trust = live.trust()
 
     async def one() -> Ends | None:
         async with limited:
             try:
-                ends = await asyncio.open_connection("127.0.0.1", live.webhooks[0].port, ssl=trust)
+                ends = await asyncio.open_connection("127.0.0.1", live.port, ssl=live.trust)
                 if sends:
                     ends[1].write(sends)
                     await ends[1].drain()
@@ -48,8 +48,8 @@ async def opened(live: LiveWebhooks, count: int, *, sends: bytes = b"") -> Seque
     return [task.result() for task in tasks if task.result() is not None]  # type: ignore[misc]  # filtered
 
 
-async def honest(live: LiveWebhooks) -> None:
-    async with Caller(live.webhooks[0].port, live.trust()) as caller:
+async def honest(live: LiveProcess) -> None:
+    async with Caller(live.port, live.trust) as caller:
         async with asyncio.timeout(20):
             status, answer = await caller.post(request_bytes("/mutate", BODY))
     assert status == 200
@@ -69,15 +69,15 @@ async def test_idle_connections_and_half_sent_bodies_cost_little_and_hold_up_nob
     large = b"x" * (2 * 1024 * 1024)
     half = request_bytes("/mutate", b"x" * (3 * 1024 * 1024 - 1))[: len(large)]
     most = [0.0]
-    async with live_webhooks(tmp_path) as live, AsyncExitStack() as stack:
+    async with simulated_webhook(tmp_path) as live, AsyncExitStack() as stack:
         await honest(live)
         attacks = ((b"", 600), (half, 200), (half[:100_000], 200), (b"POST /", 200), (half, 200))
         for sends, count in attacks:
             for _, writer in await opened(live, count, sends=sends):
                 stack.callback(writer.close)
             await honest(live)
-            most.append(live.webhooks[0].rss_mib)
-            assert open_files(live.webhooks[0].process.pid) < 300  # 200 connections at once
+            most.append(live.rss_mib)
+            assert open_files(live.process.pid) < 300  # 200 connections at once
 
         assert max(most) < 450, most
         await honest(live)

@@ -16,6 +16,7 @@ from fracgpu.cards.card import FULL_CORES, CardUuid, Health
 from fracgpu.disruption.candidates import (
     disruption_cost,
     mode_of,
+    startup_s,
     why_not_evictable,
     why_not_now,
 )
@@ -244,9 +245,7 @@ def best_move(
     assert target is not None, "there is a coolest card"
     points = 100 * saved * known.belief
     cost = _cost(state, card, candidate)
-    excess = reading.level_ratio - policy.clear_ratio
-    relief = min(use.busy_ratio, excess) - _OVERSHOOT * max(0.0, use.busy_ratio - excess)
-    gain = points + _RELIEF * known.belief * relief - cost
+    gain = points - cost + _relief(reading, use, policy) * (points > cost)
     best = _move(state, card, candidate, use, (target.node, target.card), gain=gain)
     if best.gain_points <= 0:
         return HeldBack(
@@ -256,6 +255,13 @@ def best_move(
             gain_points=best.gain_points,
         )
     return best
+
+
+def _relief(reading: CardReading, use: MeasuredPodUse, policy: RebalancerPolicy) -> float:
+    """Return what tells moves that save as much from each other: how near they bring calm."""
+    excess = reading.level_ratio - policy.clear_ratio
+    beyond = max(0.0, use.busy_ratio - excess)
+    return _RELIEF * (min(use.busy_ratio, excess) - _OVERSHOOT * beyond)
 
 
 def _best_saving(
@@ -381,5 +387,6 @@ def _cost(state: DisruptionState, card: CardUuid, candidate: PlacedPod) -> float
     alone = mode_of(candidate.info) is MoveMode.EVICT and all(
         other is candidate for other in state.pods_of(candidate.owner_uid)
     )
-    cost = disruption_cost(candidate.info, mib=allocation.mib)
+    startup = startup_s(state, candidate)
+    cost = disruption_cost(candidate.info, mib=allocation.mib, startup_s=startup)
     return cost + (_SINGLE_REPLICA_COST if alone else 0.0)

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from fracgpu.errors import decode_wire
+from fracgpu.k8s.disruption_budget import NONE_AT_ALL
 from fracgpu.k8s.pod import OwnerReference
 
 
@@ -23,6 +24,7 @@ class Workload:
         observed: its controller has seen the latest change of it.
         paused: a Deployment whose rollouts are paused.
         recreate: a Deployment that never runs pods of two templates at once.
+        no_surge: a Deployment whose rollouts may create no pod beyond those that it wants.
         terminating: it is being deleted.
     """
 
@@ -39,6 +41,7 @@ class Workload:
     observed: bool = True
     paused: bool = False
     recreate: bool = False
+    no_surge: bool = False
     terminating: bool = False
 
     @property
@@ -67,8 +70,13 @@ class _Meta(msgspec.Struct, rename="camel"):
     owner_references: list[OwnerReference] | None = None
 
 
-class _Strategy(msgspec.Struct):
+class _RollingUpdate(msgspec.Struct, rename="camel"):
+    max_surge: int | str | None = None
+
+
+class _Strategy(msgspec.Struct, rename="camel"):
     type: str = ""
+    rolling_update: _RollingUpdate | None = None
 
 
 class _Spec(msgspec.Struct):
@@ -152,5 +160,8 @@ def _workload(wire: _Wire, *, kind: str, current: int) -> Workload:
         observed=status.observed_generation >= meta.generation,
         paused=spec.paused,
         recreate=spec.strategy is not None and spec.strategy.type == "Recreate",
+        no_surge=spec.strategy is not None
+        and spec.strategy.rolling_update is not None
+        and spec.strategy.rolling_update.max_surge in NONE_AT_ALL,
         terminating=meta.deletion_timestamp is not None,
     )

@@ -38,6 +38,10 @@ class WorkloadState:
     services: ByNamespace[ServiceSelector] = field(default_factory=ByNamespace)
     unknown: tuple[str, ...] = ()
 
+    def of_owner(self, owner_uid: str) -> Sequence[Workload]:
+        """Return the controllers with pods that have this controller themselves."""
+        return [workload for workload in self.workloads.values() if workload.owner == owner_uid]
+
     def controllers_of(self, owner_uid: str) -> tuple[Workload, ...]:
         """Return a pod's controller, then the controller of that, as far as they are known."""
         first = self.workloads.get(owner_uid)

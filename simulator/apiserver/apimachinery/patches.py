@@ -82,7 +82,7 @@ def strategic_merge_patch(document: dict[str, Any], patch: Any) -> dict[str, Any
             return {key: value for key, value in patch.items() if key != _DIRECTIVE}
         case "delete":
             return {}
-        case None | "merge":
+        case None:
             pass
         case unknown:
             raise MergeError(f"unknown patch type: {unknown} in map: {_go_map(patch)}")

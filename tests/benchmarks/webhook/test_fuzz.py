@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.fixtures.live_webhook import live_webhooks
+from benchmarks.fixtures.live_webhook import simulated_webhook
 from benchmarks.fixtures.odd_reviews import odd_reviews
 from benchmarks.fixtures.reviews import a_review
 from benchmarks.webhook.fuzz import MODELS, _fault_of, fuzz, fuzz_costs
@@ -63,7 +63,7 @@ async def test_a_real_webhook_answers_odd_reviews_rightly_and_stays_as_it_is(
     tmp_path: Path,
 ) -> None:
     """Three hundred times as many are `make fuzz`."""
-    async with live_webhooks(tmp_path, models=MODELS) as live:
+    async with simulated_webhook(tmp_path, models=MODELS) as live:
         await fuzz(live, count=200, seed=1)  # caches and pools fill
 
         tally = await fuzz(live, count=300, seed=2)
@@ -80,7 +80,7 @@ async def test_a_real_webhook_answers_odd_reviews_rightly_and_stays_as_it_is(
 async def test_none_of_the_dear_reviews_takes_more_cpu_of_a_real_webhook_than_its_limit(
     tmp_path: Path,
 ) -> None:
-    async with live_webhooks(tmp_path, models=MODELS) as live:
+    async with simulated_webhook(tmp_path, models=MODELS) as live:
         await fuzz_costs(live, count=24, seed=1)  # modules and caches are loaded from here on
 
         tally = await fuzz_costs(live, count=96, seed=2)

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cli.commands.cards import main, read_fleet, watch_fleet
+from cli.commands.cards import main, watch_fleet
 from cli.fleet import Fleet
 from cli.main import CALLED_WRONG, DONE, FAILED
+from cli.main import main as fracgpu
 from kube.client import KubeClient
-from kube.kinds import PODS
 from process.clock import SystemClock
 from tests.cli.live_cluster import NODE, Cli, a_pod, bind, furnish
 from tests.support.waiting import until_true
@@ -73,15 +73,6 @@ async def test_a_cluster_without_cards_is_told_how_to_share_some(cli: Cli) -> No
     assert "kubectl label node NAME fracgpu.io/share=true" in cli.read().out
 
 
-async def test_a_pod_that_ended_holds_nothing(kube: KubeClient) -> None:
-    await furnish(kube)
-    await bind(kube, await a_pod(kube, "job", mib=9_000), card=0, mib=9_000)
-    done = {"status": {"phase": "Succeeded"}}
-    await kube.patch(PODS, "job", done, namespace="default", subresource="status")
-
-    assert (await read_fleet(kube, SystemClock())).held_mib == 0
-
-
 async def test_watching_shows_each_change(kube: KubeClient) -> None:
     await furnish(kube)
     shown: list[Fleet] = []
@@ -109,4 +100,4 @@ async def test_an_api_server_that_does_not_answer_is_said_in_words(
 
 
 def test_a_flag_that_does_not_exist_is_a_wrong_call() -> None:
-    assert main(["--nodes"]) == CALLED_WRONG
+    assert fracgpu(["cards", "--nodes"]) == CALLED_WRONG

@@ -12,6 +12,7 @@ from certs.service import build
 from certs.settings import CertsSettings
 from certs.status import BundleStatus, CertificateRole, CertificateStatus, Report, TrustState
 from cli.commands.certs import as_json, as_text, duration, main
+from cli.main import main as fracgpu
 from kube.client import KubeClient
 from kube.kinds import MUTATING_WEBHOOKS, NAMESPACES
 from process.clock import SystemClock
@@ -173,7 +174,7 @@ async def test_status_of_an_empty_cluster_is_one_and_names_what_is_missing(cli: 
 
     output = cli.read()
     assert "problem: Secret fracgpu-ca: there is none" in output.out
-    assert "fracgpu: there is no certificate to replace" in output.err
+    assert "fracgpu certs: there is no certificate to replace" in output.err
 
 
 @pytest.mark.parametrize(
@@ -191,6 +192,6 @@ async def test_status_of_an_empty_cluster_is_one_and_names_what_is_missing(cli: 
 def test_the_exit_code_tells_whether_it_was_called_right(
     argv: tuple[str, ...], code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(argv) == code
+    assert fracgpu(["certs", *argv]) == code
     output = capsys.readouterr()
     assert output.out + output.err

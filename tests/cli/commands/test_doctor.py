@@ -9,6 +9,7 @@ import yaml
 
 from cli.commands.doctor import exit_code, main
 from cli.main import CALLED_WRONG, DONE, FAILED, UNKNOWN
+from cli.main import main as fracgpu
 from fracgpu.doctor.checkup import CHECKS, examine
 from fracgpu.doctor.facts import Unread
 from kube.kinds import NODES
@@ -68,6 +69,6 @@ async def test_an_api_server_that_does_not_answer_leaves_everything_unknown(
 
 
 def test_a_check_that_does_not_exist_is_a_wrong_call(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--check", "dance"]) == CALLED_WRONG
+    assert fracgpu(["doctor", "--check", "dance"]) == CALLED_WRONG
 
     assert "webhook-registered" in capsys.readouterr().err

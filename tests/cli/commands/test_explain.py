@@ -8,6 +8,7 @@ import pytest
 
 from cli.commands.explain import main
 from cli.main import CALLED_WRONG, DONE, FAILED
+from cli.main import main as fracgpu
 from fracgpu import names
 from kube.kinds import CONFIGMAPS, MOVES, NAMESPACES, NODES, PODS
 from process.clock import SystemClock
@@ -72,29 +73,6 @@ async def test_a_running_pod_is_exit_code_zero_and_names_its_card(cli: Cli) -> N
     assert "card 1 NVIDIA A30: 9000 MiB" in out
 
 
-async def test_a_cordoned_node_and_a_full_cpu_are_told(cli: Cli) -> None:
-    await furnish(cli.kube)
-    await cli.kube.patch(NODES, NODE, {"spec": {"unschedulable": True}})
-    pod = await a_pod(cli.kube, "waits", mib=1_000)
-    assert await cli.call(main, "default/waits") == FAILED
-    assert f"to open it: kubectl uncordon {NODE}" in cli.read().out
-    await cli.kube.patch(NODES, NODE, {"spec": {"unschedulable": False}})
-
-    body = json.loads(json.dumps(pod))
-    body["metadata"] = {
-        "name": "hungry",
-        "namespace": "default",
-        "annotations": pod["metadata"]["annotations"],
-    }
-    resources = body["spec"]["containers"][0]["resources"]
-    for part in ("limits", "requests"):
-        resources[part] = {**resources[part], "cpu": "65"}
-    await cli.kube.create(PODS, body)
-
-    assert await cli.call(main, "default/hungry") == FAILED
-    assert "too little CPU: 64000m free, 65000m asked" in cli.read().out
-
-
 async def test_gates_and_another_scheduler_are_told(cli: Cli) -> None:
     await furnish(cli.kube)
     gates = [{"name": "team/quota"}]
@@ -121,7 +99,7 @@ async def test_a_pod_that_is_not_there_or_asks_nothing_is_a_wrong_call(cli: Cli)
 
 @pytest.mark.parametrize("argv", [[], ["pod"], ["pod", "a/b", "c/d"], ["a/b", "--what"]])
 def test_anything_but_one_pod_is_a_wrong_call(argv: list[str]) -> None:
-    assert main(argv) == CALLED_WRONG
+    assert fracgpu(["explain", *argv]) == CALLED_WRONG
 
 
 async def test_explain_asks_with_the_clusters_strategy_and_the_pods_own(cli: Cli) -> None:
@@ -183,44 +161,6 @@ async def test_a_card_that_a_move_holds_is_said_to_be_reserved_and_for_which_rep
         "too little free memory for 5000 MiB; 20000 MiB reserved for the replacement of "
         "team-a/web-1 (move move-1)",
     ]
-
-
-async def test_a_pod_that_kube_scheduler_keeps_off_a_node_for_its_pods_is_told_why(
-    cli: Cli,
-) -> None:
-    await furnish(cli.kube)
-    first = await a_pod(cli.kube, "first", mib=1_000, affinity=ALONE)
-    await bind(cli.kube, first, card=0, mib=1_000)
-    await a_pod(cli.kube, "second", mib=1_000, affinity=ALONE)
-    await a_pod(cli.kube, "third", mib=1_000)
-
-    for name, refused in (
-        (
-            "second",
-            "pod anti-affinity; kube-scheduler refuses it: anti-affinity of another pod",
-        ),
-        ("third", "anti-affinity of another pod"),
-    ):
-        assert await cli.call(main, name) == FAILED
-        out = cli.read().out
-        assert f"{NODE}: kube-scheduler refuses it: {refused}; its cards fit" in out
-        assert "not evaluated" not in out
-
-    await cli.kube.delete(PODS, "first", namespace="default", grace_s=0)
-    assert await cli.call(main, "second") == DONE
-
-
-ALONE: dict[str, Any] = {
-    "podAntiAffinity": {
-        "requiredDuringSchedulingIgnoredDuringExecution": [
-            {
-                "topologyKey": "kubernetes.io/hostname",
-                "labelSelector": {},
-                "namespaceSelector": {},
-            }
-        ]
-    }
-}
 
 
 async def test_a_pod_is_told_which_move_makes_room_for_it_and_others_for_whom_the_card_is_kept(

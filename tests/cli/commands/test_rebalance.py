@@ -9,6 +9,7 @@ import pytest
 
 from cli.commands.rebalance import main
 from cli.main import CALLED_WRONG, DONE, FAILED
+from cli.main import main as fracgpu
 from fracgpu import names
 from kube.kinds import CONFIGMAPS, NAMESPACES
 from process.clock import SystemClock
@@ -96,10 +97,5 @@ async def test_a_prometheus_that_is_gone_and_a_bad_candidate_are_told(cli: Cli) 
 def test_wrong_arguments_are_refused(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*words, "--prometheus-url", "http://127.0.0.1:9"]) == CALLED_WRONG
+    assert fracgpu(["rebalance", *words, "--prometheus-url", "http://127.0.0.1:9"]) == CALLED_WRONG
     assert message in capsys.readouterr().err
-
-
-def test_help_is_no_mistake(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == DONE
-    assert "side by side" in capsys.readouterr().out

@@ -7,6 +7,7 @@ import pytest
 
 from cli.commands.simulate import main
 from cli.main import CALLED_WRONG, DONE, FAILED
+from cli.main import main as fracgpu
 from tests.cli.live_cluster import Cli, a_pod, furnish
 from tests.simulator.replay.trace import NODES, PODS
 
@@ -90,7 +91,9 @@ def test_with_departures_json_holds_both_worlds(
 def test_without_lifetimes_nobody_knows_when_pods_leave(
     trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([str(trace), "--departures", "80", "--policy", "pack"]) == CALLED_WRONG
+    assert (
+        fracgpu(["simulate", str(trace), "--departures", "80", "--policy", "pack"]) == CALLED_WRONG
+    )
 
     assert "no pod has a scheduled_time and a deletion_time" in capsys.readouterr().err
 
@@ -126,7 +129,7 @@ def test_a_pod_list_without_a_node_list_beside_it_is_told_to_name_one(
 ) -> None:
     (trace.parent / "my_nodes.csv").unlink()
 
-    assert main([str(trace)]) == CALLED_WRONG
+    assert fracgpu(["simulate", str(trace)]) == CALLED_WRONG
 
     assert "name the node list with --nodes" in capsys.readouterr().err
 
@@ -136,7 +139,7 @@ def test_a_file_that_is_no_trace_is_named_with_its_line(
 ) -> None:
     trace.write_text(PODS.replace("1,330", "x,330"))
 
-    assert main([str(trace)]) == CALLED_WRONG
+    assert fracgpu(["simulate", str(trace)]) == CALLED_WRONG
 
     assert "line 4: num_gpu is 'x'; want a whole number" in capsys.readouterr().err
 
@@ -156,5 +159,5 @@ def test_a_file_that_is_no_trace_is_named_with_its_line(
 def test_what_cannot_be_run_is_a_wrong_call(
     argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(argv) == CALLED_WRONG
+    assert fracgpu(["simulate", *argv]) == CALLED_WRONG
     assert capsys.readouterr().err

@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 
 from cli.commands.uninstall import (
-    left_json,
     left_lines,
     main,
     plan_json,
     plan_lines,
     plan_names,
 )
+from cli.flags import as_json
 from cli.main import CALLED_WRONG, DONE, FAILED
+from cli.main import main as fracgpu
 from cli.removal import FoundObject, Left, RemovalPlan
 from fracgpu.cards.node_marks import NodeMarks
 from kube.kinds import CLUSTER_ROLES, NAMESPACES, ROLE_BINDINGS
@@ -66,13 +67,8 @@ def test_what_is_left_is_named_with_the_files_of_hosts_that_no_agent_cleaned() -
 
 @pytest.mark.parametrize("flags", [["--yes", "--dry-run"], ["--wait-s", "soon"], ["extra"]])
 def test_a_wrong_call_is_told(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(flags) == CALLED_WRONG
+    assert fracgpu(["uninstall", *flags]) == CALLED_WRONG
     assert "usage: fracgpu uninstall" in capsys.readouterr().err
-
-
-def test_help_is_no_mistake(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == DONE
-    assert "--yes" in capsys.readouterr().out
 
 
 def test_a_cluster_that_does_not_answer_is_told(
@@ -116,7 +112,7 @@ def test_programs_read_the_plan_and_what_is_left_as_json() -> None:
     left = Left(
         nodes={"n1": ["capacity x"]}, namespaces=["a"], without_agent=["n2"], moved=["ml/p1"]
     )
-    assert left_json(left) == {
+    assert as_json(left) == {
         "nodes": {"n1": ["capacity x"]},
         "namespaces": ["a"],
         "withoutAgent": ["n2"],

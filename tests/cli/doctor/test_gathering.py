@@ -211,12 +211,6 @@ async def test_what_is_not_a_version_is_not_an_answer() -> None:
             await gathered(client)
 
 
-async def test_a_clock_that_is_right_is_not_said_to_be_wrong(kube: KubeClient) -> None:
-    facts = await gathered(kube, clock=SystemClock())
-
-    assert facts.caller_ahead == timedelta(0)
-
-
 async def test_an_answer_without_a_date_leaves_the_callers_clock() -> None:
     async def version(_: web.Request) -> web.Response:
         return web.json_response({"gitVersion": "v1.36.2"}, headers={"Date": "today"})

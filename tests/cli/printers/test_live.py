@@ -7,10 +7,10 @@ from rich.console import Console
 
 from cli.fleet import Fleet, fleet_of
 from cli.printers.live import (
-    PlainScreen,
     open_fleet_screen,
     open_progress,
     open_screen,
+    plain_show,
     show_fleet,
     show_lines,
     show_promises,
@@ -35,11 +35,11 @@ def a_dashboard(*event_lines: str) -> Dashboard:
 
 def test_each_piece_of_news_is_written_once_and_in_order() -> None:
     lines: list[str] = []
-    screen = PlainScreen(lines.append)
+    show = plain_show(lines.append)
 
-    screen.show(a_dashboard("one"), elapsed_s=1, duration_s=90, step="starting")
-    screen.show(a_dashboard("one", "two"), elapsed_s=2, duration_s=90, step="starting")
-    screen.show(a_dashboard("two", "three"), elapsed_s=91, duration_s=90, step="watching")
+    show(a_dashboard("one"), elapsed_s=1, duration_s=90, step="starting")
+    show(a_dashboard("one", "two"), elapsed_s=2, duration_s=90, step="starting")
+    show(a_dashboard("two", "three"), elapsed_s=91, duration_s=90, step="watching")
 
     assert lines == [
         "[1 s of about 90 s] starting",
@@ -52,10 +52,10 @@ def test_each_piece_of_news_is_written_once_and_in_order() -> None:
 
 def test_news_that_came_all_at_once_is_not_lost_with_the_window() -> None:
     lines: list[str] = []
-    screen = PlainScreen(lines.append)
-    screen.show(a_dashboard("one"), elapsed_s=1, duration_s=90, step="s")
+    show = plain_show(lines.append)
+    show(a_dashboard("one"), elapsed_s=1, duration_s=90, step="s")
 
-    screen.show(a_dashboard("eight", "nine"), elapsed_s=2, duration_s=90, step="s")
+    show(a_dashboard("eight", "nine"), elapsed_s=2, duration_s=90, step="s")
 
     assert lines[-2:] == ["  eight", "  nine"]
 
@@ -64,8 +64,8 @@ def test_a_pipe_gets_plain_lines_and_a_plain_verdict() -> None:
     out = io.StringIO()
     console = Console(file=out, width=80)
 
-    with open_screen(console) as screen:
-        screen.show(a_dashboard("hello [red]"), elapsed_s=1, duration_s=90, step="starting")
+    with open_screen(console) as show:
+        show(a_dashboard("hello [red]"), elapsed_s=1, duration_s=90, step="starting")
     show_promises(console, [Promise(name="no pod was lost", held=True, detail="13 of 13")])
 
     assert "hello [red]" in out.getvalue()
@@ -76,8 +76,8 @@ def test_a_terminal_gets_the_live_view() -> None:
     out = io.StringIO()
     console = Console(file=out, width=120, force_terminal=True)
 
-    with open_screen(console) as screen:
-        screen.show(a_dashboard("hello"), elapsed_s=1, duration_s=90, step="starting")
+    with open_screen(console) as show:
+        show(a_dashboard("hello"), elapsed_s=1, duration_s=90, step="starting")
 
     assert "\x1b[" in out.getvalue()
     assert "what happened" in out.getvalue()

@@ -1,7 +1,9 @@
 """Plans: the best pair, within every budget, and never onto a card without a trusted reading."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, timedelta
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -10,11 +12,17 @@ from hypothesis import strategies as st
 
 from fracgpu.cards.card import CardUuid, Health, NodeCards
 from fracgpu.disruption.change_freeze import ChangeFreeze, parse_schedule
-from fracgpu.disruption.cordons import cards_to_avoid, cards_to_cordon
 from fracgpu.disruption.disruption_state import DisruptionState, PlanIndex
 from fracgpu.disruption.heat import CardHeat, Heat, ReadingQuality
 from fracgpu.disruption.move import Ending, HoldReason, PastMove, Plan
-from fracgpu.disruption.planner import advance_all, first_heat, plan_moves, validate_move
+from fracgpu.disruption.planner import (
+    advance_all,
+    cards_to_avoid,
+    cards_to_cordon,
+    first_heat,
+    plan_moves,
+    validate_move,
+)
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.placement.snapshot_index import SnapshotIndex
 from fracgpu.state.cluster_state import PlacedPod
@@ -225,33 +233,64 @@ def test_hot_cards_beyond_those_that_may_be_closed_are_avoided() -> None:
     assert avoided_in(state) == set(uuids) - closed
 
 
-def relieved(*, minutes_ago: float, level_ratio: float, **changes: Any) -> DisruptionState:
-    """Return a state in which a pod left the card that was hot, and the other card is at 0.3."""
+def relieved(
+    *,
+    minutes_ago: float,
+    level_ratio: float | None,
+    others: Mapping[str, float] = MappingProxyType({}),
+    **changes: Any,
+) -> DisruptionState:
+    """Return a state in which a pod left the card that was hot, and another card is at 0.3."""
+    levels = {COOL_CARD: 0.3, **others}
     past = replace(
         a_past_move(minutes_ago=minutes_ago + 5, source=HOT_CARD),
         ended_at=NOON - timedelta(minutes=minutes_ago),
         **changes,
     )
     return a_disruption_state(
-        readings={HOT_CARD: a_reading(level_ratio), COOL_CARD: a_reading(0.3)},
+        readings={
+            **{uuid: a_reading(level) for uuid, level in levels.items()},
+            HOT_CARD: None if level_ratio is None else a_reading(level_ratio),
+        },
         past=[past],
         pods=[],
     )
 
 
 def test_a_relieved_card_that_is_cool_again_is_avoided_while_others_are_cooler() -> None:
-    assert avoided_in(relieved(minutes_ago=20, level_ratio=0.5)) == {HOT_CARD}
+    assert avoided_in(relieved(minutes_ago=20, level_ratio=0.31)) == {HOT_CARD}
+
+
+def test_a_relieved_card_is_avoided_while_one_card_is_cooler_however_busy_the_others_are() -> None:
+    state = relieved(minutes_ago=20, level_ratio=0.31, others=dict.fromkeys("abc", 0.7))
+
+    assert avoided_in(state) == {HOT_CARD}
+
+
+def test_a_relieved_card_that_is_not_measured_any_more_is_not_known_to_be_the_coolest() -> None:
+    assert avoided_in(relieved(minutes_ago=20, level_ratio=None)) == {HOT_CARD}
+
+
+def test_a_closed_card_is_not_compared_with_a_relieved_one() -> None:
+    """No pod would get it instead."""
+    state = relieved(minutes_ago=20, level_ratio=0.5)
+    broken = usage_of(COOL_CARD, replace(IDLE, broken=True))
+    closed = replace(state, usage={**state.usage, COOL_CARD: broken})
+
+    assert cards_to_cordon(closed, policy=ACTIVE, now=NOON) == {COOL_CARD}
+    assert avoided_in(closed) == frozenset()
 
 
 @pytest.mark.parametrize(
     "state",
     [
         relieved(minutes_ago=20, level_ratio=0.2),
+        relieved(minutes_ago=20, level_ratio=0.3),
         relieved(minutes_ago=61, level_ratio=0.5),
         relieved(minutes_ago=20, level_ratio=0.5, disturbed=False),
         relieved(minutes_ago=20, level_ratio=0.5, ending=Ending.DRY_RUN),
     ],
-    ids=["it is cooler than the average card", "long ago", "no pod left it", "only shown"],
+    ids=["it is the coolest", "no other is cooler", "long ago", "no pod left it", "only shown"],
 )
 def test_a_card_that_nobody_needs_to_keep_off_is_not_avoided(state: DisruptionState) -> None:
     assert avoided_in(state) == frozenset()

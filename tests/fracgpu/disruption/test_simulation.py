@@ -1,13 +1,15 @@
 """Where a replacement could run: the scheduler's rules, asked before a pod is moved."""
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fracgpu.cards.card import CardUuid, NodeCards
+from fracgpu.cards.card import CardUuid, Cordon, CordonEffect, NodeCards
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.simulation import PlacementSimulation, Target
 from fracgpu.k8s.container import ContainerKind
@@ -153,6 +155,34 @@ def test_the_choice_of_the_scheduler_is_known(strategy: Strategy, card: str) -> 
     assert avoided.scheduler_choice(pod, avoided.targets(pod)) == Target(
         "n2", CardUuid(others.pop())
     )
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+def test_avoided_cards_come_last_and_of_them_the_coolest_first(strategy: Strategy) -> None:
+    nodes = [a_node("n1", HOT_CARD)]
+    for name, heat in (("n2", 0.6), ("n3", 0.3), ("n4", 0.5), ("n5", 0.9)):
+        card = CardUuid(f"GPU-{name}")
+        entry = Cordon(
+            card=card,
+            until=NOON + timedelta(minutes=5),
+            reason="warm",
+            effect=CordonEffect.PREFER_NO_SCHEDULE,
+        )
+        cordons = () if name == "n5" else (entry,)
+        nodes.append(
+            replace(a_node(name, card), heat={card: heat}, load_time=NOON, cordons=cordons)
+        )
+    pods = [replica(), a_placed_pod("other", CardUuid("GPU-n4"), node="n4", mib=12_000)]
+    state = replace(a_disruption_state(nodes=nodes, pods=pods), strategy=strategy)
+    state.index.observe({pod.uid: a_bound_pod(pod) for pod in pods})
+    state.learn()
+    simulation = PlacementSimulation(state)
+    targets = simulation.targets(pods[0])
+
+    preference = simulation.preference(pods[0], targets.rows, targets.columns)
+
+    order = [targets[at].node for at in np.argsort(-preference).tolist()]
+    assert order == ["n5", "n3", "n4", "n2"]
 
 
 @settings(max_examples=20)

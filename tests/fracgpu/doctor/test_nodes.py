@@ -9,7 +9,7 @@ from fracgpu import names
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.doctor.facts import Facts, PrometheusFact
 from fracgpu.doctor.finding import Severity, Verdict
-from fracgpu.doctor.measurements import NOT_COMPILED, SERIES, Series
+from fracgpu.doctor.measurements import LONGEST_INTERVAL_S, NOT_COMPILED, SERIES, Series
 from rebalancer.usage import promql
 from tests.support.examined import (
     NODE,
@@ -32,51 +32,151 @@ def with_condition(reason: str, message: str) -> Facts:
     return healthy(nodes=(node,))
 
 
-def with_node(**changed: Any) -> Facts:
+def noted(key: str, text: str) -> Facts:
     node = a_node()
-    for part, value in changed.items():
-        node[part] = {**node.get(part, {}), **value}
+    node["metadata"]["annotations"][key] = text
     return healthy(nodes=(node,))
 
 
-def test_a_cluster_in_which_no_node_shares_is_found() -> None:
-    finding = found_by("nodes", healthy(nodes=()))
-
-    assert finding.cure == "kubectl label node NAME fracgpu.io/share=true"
-
-
-def test_a_labelled_node_without_an_agent_is_found() -> None:
-    elsewhere = a_role_pod("fracgpu-deviceplugin-2", AGENT, node="gpu-2")
-
-    finding = found_by("agents", healthy(pods=(elsewhere,)))
-
-    assert f"node {NODE} has the label fracgpu.io/share=true and no agent" in finding.observed
-    label = "app.kubernetes.io/name=fracgpu-deviceplugin"
-    assert finding.cure == f"kubectl -n fracgpu-system describe daemonset -l {label}"
-
-
-def test_an_agent_that_is_not_ready_is_found() -> None:
-    finding = found_by("agents", healthy(pods=(a_role_pod("agent-1", AGENT, ready=False),)))
-
-    assert "agent-1 on node gpu-1 is not ready" in finding.observed
-    assert "logs agent-1" in finding.cure
+def a_job(*, annotations: dict[str, str], limits: dict[str, str]) -> dict[str, Any]:
+    return {
+        "kind": "Job",
+        "metadata": {
+            "name": "train",
+            "namespace": "ml",
+            "labels": {"kueue.x-k8s.io/queue-name": "gpus"},
+        },
+        "spec": {
+            "template": {
+                "metadata": {"annotations": annotations},
+                "spec": {"containers": [{"name": "c", "resources": {"limits": limits}}]},
+            }
+        },
+    }
 
 
-@pytest.mark.parametrize("reason", ["CardsUnavailable", "NoCardToShare"])
-def test_an_agent_without_a_driver_is_found(reason: str) -> None:
-    message = "NVML: driver not loaded"
+ALL = {series.spellings[0]: 4 for series in SERIES}
+HALF = a_job(annotations={"fracgpu.io/fraction": "0.5"}, limits={"cpu": "1"})
+UNANSWERED = PrometheusFact(url="http://prom:9090", error="connection refused")
 
-    finding = found_by("driver", with_condition(reason, message))
+# Check, facts, words of what was observed and of its cure.
+FAULTS = {
+    "no node shares": (
+        "nodes",
+        healthy(nodes=()),
+        ("kubectl label node NAME fracgpu.io/share=true",),
+    ),
+    "no agent": (
+        "agents",
+        healthy(pods=(a_role_pod("fracgpu-deviceplugin-2", AGENT, node="gpu-2"),)),
+        (
+            f"node {NODE} has the label fracgpu.io/share=true and no agent",
+            "describe daemonset -l app.kubernetes.io/name=fracgpu-deviceplugin",
+        ),
+    ),
+    "an agent that is not ready": (
+        "agents",
+        healthy(pods=(a_role_pod("agent-1", AGENT, ready=False),)),
+        ("agent-1 on node gpu-1 is not ready", "logs agent-1"),
+    ),
+    "no driver": (
+        "driver",
+        with_condition("CardsUnavailable", "NVML: driver not loaded"),
+        ("NVML: driver not loaded", "run nvidia-smi on the node"),
+    ),
+    "no card": (
+        "driver",
+        with_condition("NoCardToShare", "all are in MIG mode"),
+        ("all are in MIG mode", "run nvidia-smi on the node"),
+    ),
+    "an agent that kubelet does not know": (
+        "driver",
+        with_condition(names.AGENT_NOT_REGISTERED, "kubelet is silent"),
+        ("warning: node gpu-1 takes no new pods: kubelet is silent",),
+    ),
+    "cards that cannot be read": (
+        "driver",
+        noted(names.NODE_CARDS, "{"),
+        ("nothing is placed there",),
+    ),
+    "a runtime that does not answer": (
+        "cdi",
+        with_condition("RuntimeUnknown", "/run/containerd/containerd.sock: no such file"),
+        ("containerd.sock: no such file", "--cri-socket"),
+    ),
+    "HAMi on a sharing node": (
+        "second-accountant",
+        noted("hami.io/node-nvidia-register", "GPU-1,10,24576,100"),
+        ("HAMi", "nodeSelector"),
+    ),
+    "memory that nobody was given": (
+        "strangers",
+        noted(names.NODE_FOREIGN, '{"GPU-gpu-1-0": 5000, "GPU-gpu-1-1": 0}'),
+        ("card GPU-gpu-1-0 of node gpu-1: 5000 MiB", "docs/security.md"),
+    ),
+    "foreign memory that cannot be read": (
+        "strangers",
+        noted(names.NODE_FOREIGN, "much"),
+        ("nothing is placed there",),
+    ),
+    "load that is stale": (
+        "load",
+        noted(names.NODE_LOAD_TIME, "2026-11-20T11:40:00Z"),
+        ("last confirmed 20 minutes ago", "the agent writes it every five minutes"),
+    ),
+    "load without a time": (
+        "load",
+        noted(names.NODE_LOAD_TIME, ""),
+        ("has no time that can be read",),
+    ),
+    "a template whose resource appears only at admission": (
+        "kueue",
+        healthy(queued=(HALF,)),
+        (
+            "Job ml/train asks by fracgpu.io/fraction",
+            "limit fracgpu.io/gpu-mem: MIB into the template",
+        ),
+    ),
+    "a Prometheus that does not answer": (
+        "prometheus",
+        healthy(prometheus=UNANSWERED),
+        (
+            "Prometheus at http://prom:9090 does not answer: connection refused",
+            "FRACGPU_REBALANCER_PROMETHEUS_URL",
+        ),
+    ),
+    "an extender without its library": (
+        "prometheus",
+        healthy(prometheus=PrometheusFact(url="u", series={**ALL, NOT_COMPILED: 2})),
+        (
+            "warning: 2 scheduler extenders without the compiled code of least-waste",
+            "pack",
+        ),
+    ),
+    "a mistake in the configuration": (
+        "configuration",
+        healthy(config_mistakes={"rebalancer": "hotRatio is 9; want a number from 0.5 to 1"}),
+        (
+            "ConfigMap fracgpu-system/fracgpu-config, key rebalancer: hotRatio is 9",
+            "kubectl -n fracgpu-system edit configmap fracgpu-config",
+        ),
+    ),
+    "no configuration": (
+        "configuration",
+        healthy(config_mistakes=None),
+        ("every role uses its defaults",),
+    ),
+}
 
-    assert message in finding.observed
-    assert "run nvidia-smi on the node" in finding.cure
 
+@pytest.mark.parametrize(("check", "facts", "words"), FAULTS.values(), ids=FAULTS.keys())
+def test_a_fault_of_a_node_is_found_with_its_cure(
+    check: str, facts: Facts, words: tuple[str, ...]
+) -> None:
+    finding = found_by(check, facts)
 
-def test_an_agent_that_kubelet_does_not_know_is_found() -> None:
-    finding = found_by("driver", with_condition(names.AGENT_NOT_REGISTERED, "kubelet is silent"))
-
-    assert finding.observed == "node gpu-1 takes no new pods: kubelet is silent"
-    assert finding.severity is Severity.WARNING
+    said = f"{finding.severity.value}: {finding.observed}; cure: {finding.cure}"
+    assert [word for word in words if word not in said] == []
 
 
 def test_an_agent_that_has_not_reported_is_found() -> None:
@@ -102,22 +202,6 @@ def test_an_unhealthy_card_is_found() -> None:
 
     assert "card 0 (GPU-gpu-1-0) of node gpu-1 is unhealthy: XID 79" in finding.observed
     assert finding.severity is Severity.WARNING
-
-
-def test_an_inventory_that_cannot_be_read_is_found() -> None:
-    node = a_node()
-    node["metadata"]["annotations"][names.NODE_CARDS] = "{"
-
-    assert "nothing is placed there" in found_by("driver", healthy(nodes=(node,))).observed
-
-
-def test_a_runtime_that_does_not_answer_is_found() -> None:
-    facts = with_condition("RuntimeUnknown", "/run/containerd/containerd.sock: no such file")
-
-    finding = found_by("cdi", facts)
-
-    assert "containerd.sock: no such file" in finding.observed
-    assert "--cri-socket" in finding.cure
 
 
 @pytest.mark.parametrize(
@@ -159,16 +243,6 @@ def test_another_device_plugin_on_a_sharing_node_is_found() -> None:
 
     assert "another device plugin counts nvidia.com/gpu (4)" in finding.observed
     assert "nvidia.com/gpu.deploy.device-plugin=false" in finding.cure
-
-
-def test_hami_on_a_sharing_node_is_found() -> None:
-    node = a_node()
-    node["metadata"]["annotations"]["hami.io/node-nvidia-register"] = "GPU-1,10,24576,100"
-
-    finding = found_by("second-accountant", healthy(nodes=(node,)))
-
-    assert "HAMi" in finding.observed
-    assert "nodeSelector" in finding.cure
 
 
 def test_another_plugin_on_a_node_that_does_not_share_is_nobodys_business() -> None:
@@ -216,41 +290,6 @@ def test_taints_of_kubernetes_itself_are_not_told() -> None:
     assert result_of("taints", facts).verdict is Verdict.FINE
 
 
-def test_memory_that_nobody_was_given_is_found() -> None:
-    node = a_node()
-    node["metadata"]["annotations"][names.NODE_FOREIGN] = '{"GPU-gpu-1-0": 5000, "GPU-gpu-1-1": 0}'
-
-    finding = found_by("strangers", healthy(nodes=(node,)))
-
-    assert "card GPU-gpu-1-0 of node gpu-1: 5000 MiB" in finding.observed
-    assert "docs/security.md" in finding.cure
-
-
-def test_foreign_memory_that_cannot_be_read_is_found() -> None:
-    node = a_node()
-    node["metadata"]["annotations"][names.NODE_FOREIGN] = "much"
-
-    assert "nothing is placed there" in found_by("strangers", healthy(nodes=(node,))).observed
-
-
-@pytest.mark.parametrize(
-    ("written", "words"),
-    [
-        ("2026-11-20T11:40:00Z", "last confirmed 20 minutes ago"),
-        ("", "has no time that can be read"),
-        ("yesterday", "has no time that can be read"),
-    ],
-)
-def test_load_that_is_stale_is_found(written: str, words: str) -> None:
-    node = a_node()
-    node["metadata"]["annotations"][names.NODE_LOAD_TIME] = written
-
-    finding = found_by("load", healthy(nodes=(node,)))
-
-    assert words in finding.observed
-    assert "the agent writes it every five minutes" in finding.cure
-
-
 def test_a_node_that_never_reported_load_has_none_that_is_stale() -> None:
     node = a_node()
     del node["metadata"]["annotations"][names.NODE_HEAT]
@@ -260,49 +299,11 @@ def test_a_node_that_never_reported_load_has_none_that_is_stale() -> None:
     assert result_of("load", later).verdict is Verdict.FINE
 
 
-def a_job(*, annotations: dict[str, str], limits: dict[str, str]) -> dict[str, Any]:
-    return {
-        "kind": "Job",
-        "metadata": {
-            "name": "train",
-            "namespace": "ml",
-            "labels": {"kueue.x-k8s.io/queue-name": "gpus"},
-        },
-        "spec": {
-            "template": {
-                "metadata": {"annotations": annotations},
-                "spec": {"containers": [{"name": "c", "resources": {"limits": limits}}]},
-            }
-        },
-    }
-
-
-def test_a_template_whose_resource_appears_only_at_admission_is_found() -> None:
-    job = a_job(annotations={"fracgpu.io/fraction": "0.5"}, limits={"cpu": "1"})
-
-    finding = found_by("kueue", healthy(queued=(job,)))
-
-    assert "Job ml/train asks by fracgpu.io/fraction" in finding.observed
-    assert "limit fracgpu.io/gpu-mem: MIB into the template" in finding.cure
-
-
 def test_a_template_with_the_limit_or_without_a_request_is_fine() -> None:
     limit = a_job(annotations={}, limits={"fracgpu.io/gpu-mem": "4096"})
     plain = a_job(annotations={}, limits={"cpu": "1"})
 
     assert result_of("kueue", healthy(queued=(limit, plain))).verdict is Verdict.FINE
-
-
-ALL = {series.spellings[0]: 4 for series in SERIES}
-
-
-def test_a_prometheus_that_does_not_answer_is_found() -> None:
-    answer = PrometheusFact(url="http://prom:9090", error="connection refused")
-
-    finding = found_by("prometheus", healthy(prometheus=answer))
-
-    assert "Prometheus at http://prom:9090 does not answer: connection refused" in finding.observed
-    assert "FRACGPU_REBALANCER_PROMETHEUS_URL" in finding.cure
 
 
 @pytest.mark.parametrize("series", SERIES, ids=lambda series: series.spellings[0])
@@ -315,22 +316,26 @@ def test_each_series_that_is_absent_is_named(series: Series) -> None:
     assert "honor_labels" in finding.cure
 
 
+@pytest.mark.parametrize(("interval_s", "found"), [(None, 0), (60.0, 0), (160.0, 1)])
+def test_an_interval_that_is_too_long_is_named_with_what_is_expected(
+    interval_s: float | None, found: int
+) -> None:
+    answer = PrometheusFact(url="u", series=ALL, interval_s=interval_s)
+
+    findings = result_of("prometheus", healthy(prometheus=answer)).findings
+
+    assert len(findings) == found
+    assert RebalancerPolicy().fast_window_s / 4 == LONGEST_INTERVAL_S
+    for finding in findings:
+        assert "every 160 s; expected is a scrape every 150 s" in finding.observed
+
+
 def test_another_spelling_of_a_series_will_do() -> None:
     ratios = {series.spellings[-1]: 1 for series in SERIES}
 
     assert not result_of(
         "prometheus", healthy(prometheus=PrometheusFact(url="u", series=ratios))
     ).findings
-
-
-def test_an_extender_that_places_by_pack_for_want_of_its_library_is_found() -> None:
-    answer = PrometheusFact(url="u", series={**ALL, NOT_COMPILED: 2})
-
-    finding = found_by("prometheus", healthy(prometheus=answer))
-
-    assert finding.severity is Severity.WARNING
-    assert "2 scheduler extenders without the compiled code of least-waste" in finding.observed
-    assert "pack" in finding.observed
 
 
 def test_the_series_without_which_nothing_is_moved_are_those_that_the_rebalancer_asks_for() -> None:
@@ -341,20 +346,3 @@ def test_the_series_without_which_nothing_is_moved_are_those_that_the_rebalancer
     for series in SERIES:
         if series.severity is Severity.ERROR or "pod" in series.spellings[0]:
             assert all(spelling in asked for spelling in series.spellings)
-
-
-def test_a_mistake_in_the_configuration_is_found() -> None:
-    mistakes = {"rebalancer": "hotRatio is 9; want a number from 0.5 to 1"}
-
-    finding = found_by("configuration", healthy(config_mistakes=mistakes))
-
-    assert (
-        "ConfigMap fracgpu-system/fracgpu-config, key rebalancer: hotRatio is 9" in finding.observed
-    )
-    assert finding.cure == "kubectl -n fracgpu-system edit configmap fracgpu-config"
-
-
-def test_a_missing_configuration_is_found() -> None:
-    assert "every role uses its defaults" in (
-        found_by("configuration", healthy(config_mistakes=None)).observed
-    )

@@ -60,19 +60,142 @@ def pods(*bodies: Json) -> Facts:
     return healthy(pods=bodies)
 
 
-def test_an_empty_cluster_is_told_that_nothing_is_installed() -> None:
-    facts = healthy(deployments=(), daemon_sets=(), mutating_webhooks=())
-
-    finding = found_by("installed", facts)
-
-    assert "FracGPU is not installed" in finding.observed
-    assert "--system-namespace" in finding.cure
+def with_profile(configuration: dict[str, Any]) -> Facts:
+    return healthy(scheduler_configurations={"ConfigMap p, key profile.yaml": configuration})
 
 
-def test_another_namespace_is_named_where_the_webhook_runs_there() -> None:
-    facts = healthy(deployments=(), daemon_sets=(), system_namespace="wrong")
+def with_extender(**changed: object) -> Facts:
+    (extender,) = profile()["extenders"]
+    return with_profile({**profile(), "extenders": [{**extender, **changed}]})
 
-    assert found_by("installed", facts).cure == "fracgpu doctor --system-namespace fracgpu-system"
+
+QUOTA = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: small"}
+REFUSED = {"status": {"availableReplicas": 0, "conditions": [QUOTA]}}
+STALE = a_lease("fracgpu-scheduler-extender", LEADER, renewed=NOON - timedelta(minutes=5))
+GOOD = CertificateFact(secret="s", not_after=NOON + timedelta(days=20))
+NO_BUNDLE = TrustFact(webhook="fracgpu-webhook, pods.fracgpu.io", problem="has no bundle")
+UNREACHED = "failed calling webhook: connection refused"
+
+# Check, facts, words of what was observed and of its cure.
+FAULTS = {
+    "nothing installed": (
+        "installed",
+        healthy(deployments=(), daemon_sets=(), mutating_webhooks=()),
+        ("FracGPU is not installed", "--system-namespace"),
+    ),
+    "another namespace": (
+        "installed",
+        healthy(deployments=(), daemon_sets=(), system_namespace="wrong"),
+        ("fracgpu doctor --system-namespace fracgpu-system",),
+    ),
+    "a role that was scaled to nothing": (
+        "replicas",
+        healthy(deployments=deployments(scheduler={"spec": {"replicas": 0}})),
+        (
+            "error: Deployment fracgpu-scheduler is scaled to 0 replicas",
+            "kubectl -n fracgpu-system scale deployment fracgpu-scheduler --replicas=2",
+        ),
+    ),
+    "no DaemonSet": (
+        "replicas",
+        healthy(daemon_sets=()),
+        ("no DaemonSet fracgpu-deviceplugin",),
+    ),
+    "pods that the API server refuses": (
+        "replicas",
+        healthy(deployments=deployments(webhook=REFUSED)),
+        ("exceeded quota: small",),
+    ),
+    "one image of all roles that cannot be pulled": (
+        "pods",
+        pods(*(waiting(app, "ImagePullBackOff", "no such host") for app in APPS)),
+        (
+            "error: ",
+            "image registry/fracgpu:9 cannot be pulled: no such host; cure: push the image",
+        ),
+    ),
+    "a pod that crashes": (
+        "pods",
+        pods(
+            waiting(
+                "fracgpu-webhook", "CrashLoopBackOff", "back-off 5m0s restarting",
+                lastState={"terminated": {"exitCode": 2, "reason": "Error"}},
+            )
+        ),
+        (
+            "pod fracgpu-webhook-1 does not start: CrashLoopBackOff: Error; its last exit code was",
+            "logs fracgpu-webhook-1 --all-containers --previous",
+        ),
+    ),
+    "a pod that lacks a Secret": (
+        "pods",
+        pods(waiting("fracgpu-webhook", "CreateContainerConfigError", 'secret "x" not found')),
+        (
+            'CreateContainerConfigError: secret "x" not found',
+            "describe pod fracgpu-webhook-1",
+        ),
+    ),
+    "a profile without the extender": (
+        "scheduler-profile",
+        with_profile({**profile(), "extenders": []}),
+        ("no extender for fracgpu.io/gpu-mem", "kubectl apply --server-side"),
+    ),
+    "an extender that may fail": (
+        "scheduler-profile",
+        with_extender(ignorable=True),
+        ("is ignorable",),
+    ),
+    "an extender that binds nothing": (
+        "scheduler-profile",
+        with_extender(bindVerb=""),
+        ("has no bindVerb",),
+    ),
+    "a leader that does not renew": (
+        "extender-leads",
+        healthy(leases=(STALE,)),
+        (f"holder {LEADER} has not renewed it since 2026-11-20 11:55:00 UTC",),
+    ),
+    "a rebalancer that nobody leads": (
+        "rebalancer-leads",
+        healthy(leases=(a_lease("fracgpu-scheduler-extender", LEADER),)),
+        ("hot cards",),
+    ),
+    "no mutating webhook": (
+        "webhook-registered",
+        healthy(mutating_webhooks=()),
+        ("WebhookConfiguration fracgpu-webhook", "kubectl apply --server-side"),
+    ),
+    "no validating webhook": (
+        "webhook-registered",
+        healthy(validating_webhooks=()),
+        ("WebhookConfiguration fracgpu-webhook", "kubectl apply --server-side"),
+    ),
+    "a bundle that does not match the certificate": (
+        "webhook-trust",
+        healthy(certificates=CertificatesFact(certificates=(GOOD,), mistrust=(NO_BUNDLE,))),
+        ("pods.fracgpu.io: has no bundle", "logs deployment/fracgpu-certs"),
+    ),
+    "a webhook that cannot be reached": (
+        "webhook-answers",
+        healthy(admission=AdmissionAnswer(refused_by_webhook=False, message=UNREACHED)),
+        (UNREACHED, "NetworkPolicy"),
+    ),
+    "a webhook that is not asked": (
+        "webhook-answers",
+        healthy(admission=AdmissionAnswer(refused_by_webhook=False, message="")),
+        ("did not ask FracGPU's webhook", "namespaceSelector"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("check", "facts", "words"), FAULTS.values(), ids=FAULTS.keys())
+def test_a_fault_of_a_role_is_found_with_its_cure(
+    check: str, facts: Facts, words: tuple[str, ...]
+) -> None:
+    finding = found_by(check, facts)
+
+    said = f"{finding.severity.value}: {finding.observed}; cure: {finding.cure}"
+    assert [word for word in words if word not in said] == []
 
 
 def test_roles_that_run_outside_the_cluster_are_not_looked_for_in_it() -> None:
@@ -100,71 +223,6 @@ def test_replicas_that_are_missing_are_found() -> None:
     assert "there is no Deployment fracgpu-webhook" in gone.observed
 
 
-def test_a_role_that_was_scaled_to_nothing_is_found() -> None:
-    facts = healthy(deployments=deployments(scheduler={"spec": {"replicas": 0}}))
-
-    finding = found_by("replicas", facts)
-
-    assert finding.severity is Severity.ERROR
-    assert finding.observed == "Deployment fracgpu-scheduler is scaled to 0 replicas"
-    assert finding.cure == (
-        "kubectl -n fracgpu-system scale deployment fracgpu-scheduler --replicas=2"
-    )
-
-
-def test_a_daemon_set_that_is_missing_is_found() -> None:
-    assert (
-        "no DaemonSet fracgpu-deviceplugin"
-        in found_by("replicas", healthy(daemon_sets=())).observed
-    )
-
-
-def test_pods_that_the_api_server_refuses_are_told_with_its_reason() -> None:
-    failed = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: small"}
-    status = {"availableReplicas": 0, "conditions": [failed]}
-
-    facts = healthy(deployments=deployments(webhook={"status": status}))
-
-    assert found_by("replicas", facts).observed.endswith("exceeded quota: small")
-
-
-def test_an_image_that_cannot_be_pulled_is_one_finding_for_the_pods_of_all_roles() -> None:
-    bodies = [waiting(app, "ImagePullBackOff", "no such host") for app in APPS]
-
-    finding = found_by("pods", pods(*bodies))
-
-    assert finding.severity is Severity.ERROR
-    assert "image registry/fracgpu:9 cannot be pulled: no such host" in finding.observed
-    assert finding.cure.startswith("push the image")
-
-
-@pytest.mark.parametrize(
-    ("body", "words", "cure"),
-    [
-        (
-            waiting(
-                "fracgpu-webhook", "CrashLoopBackOff", "back-off 5m0s restarting",
-                lastState={"terminated": {"exitCode": 2, "reason": "Error"}},
-            ),
-            "pod fracgpu-webhook-1 does not start: CrashLoopBackOff: Error; its last exit code was",
-            "logs fracgpu-webhook-1 --all-containers --previous",
-        ),
-        (
-            waiting("fracgpu-webhook", "CreateContainerConfigError", 'secret "x" not found'),
-            'CreateContainerConfigError: secret "x" not found',
-            "describe pod fracgpu-webhook-1",
-        ),
-    ],
-)  # fmt: skip
-def test_a_pod_that_does_not_start_is_told_with_kubelets_reason(
-    body: Json, words: str, cure: str
-) -> None:
-    finding = found_by("pods", pods(body))
-
-    assert words in finding.observed
-    assert cure in finding.cure
-
-
 def test_a_pod_that_is_not_scheduled_is_told_with_the_schedulers_reason() -> None:
     body = a_role_pod("w-1", "fracgpu-webhook", ready=False)
     body["status"]["conditions"].append(
@@ -187,17 +245,6 @@ def test_a_pod_beside_one_that_runs_is_a_warning_and_one_that_only_starts_is_non
     assert result_of("pods", pods(starting, leaving)).verdict is Verdict.FINE
 
 
-def with_profile(configuration: dict[str, Any]) -> Facts:
-    return healthy(scheduler_configurations={"ConfigMap p, key profile.yaml": configuration})
-
-
-def test_a_profile_without_the_extender_is_found() -> None:
-    finding = found_by("scheduler-profile", with_profile({**profile(), "extenders": []}))
-
-    assert "no extender for fracgpu.io/gpu-mem" in finding.observed
-    assert "kubectl apply --server-side" in finding.cure
-
-
 @pytest.mark.parametrize("percent", [None, 50, 0])
 def test_a_profile_that_does_not_score_every_node_is_found(percent: int | None) -> None:
     changed = profile()
@@ -217,17 +264,6 @@ def test_a_percentage_for_all_profiles_will_do() -> None:
     changed["percentageOfNodesToScore"] = 100
 
     assert result_of("scheduler-profile", with_profile(changed)).verdict is Verdict.FINE
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [("ignorable", True, "is ignorable"), ("bindVerb", "", "has no bindVerb")],
-)
-def test_an_extender_that_can_be_passed_is_found(key: str, value: object, words: str) -> None:
-    changed = profile()
-    changed["extenders"][0][key] = value
-
-    assert words in found_by("scheduler-profile", with_profile(changed)).observed
 
 
 def test_a_missing_profile_is_found_and_an_unseen_configuration_is_not_checked() -> None:
@@ -265,14 +301,6 @@ def test_an_extender_without_a_leader_is_found() -> None:
         assert "logs deployment/fracgpu-scheduler" in finding.cure
 
 
-def test_a_leader_that_does_not_renew_is_found() -> None:
-    stale = a_lease("fracgpu-scheduler-extender", LEADER, renewed=NOON - timedelta(minutes=5))
-
-    finding = found_by("extender-leads", healthy(leases=(stale,)))
-
-    assert f"holder {LEADER} has not renewed it since 2026-11-20 11:55:00 UTC" in finding.observed
-
-
 def test_an_endpoint_slice_that_leads_to_another_is_found() -> None:
     webhook = a_slice("w", "10.1.0.3", service="fracgpu-webhook")
     for slice_, words in (
@@ -284,20 +312,6 @@ def test_an_endpoint_slice_that_leads_to_another_is_found() -> None:
 
         assert words in finding.observed
         assert "logs -l app.kubernetes.io/name=fracgpu-scheduler" in finding.cure
-
-
-def test_a_rebalancer_that_nobody_leads_is_found() -> None:
-    extender = a_lease("fracgpu-scheduler-extender", LEADER)
-
-    assert "hot cards" in found_by("rebalancer-leads", healthy(leases=(extender,))).observed
-
-
-@pytest.mark.parametrize("fact", ["mutating_webhooks", "validating_webhooks"])
-def test_a_missing_webhook_configuration_is_found(fact: str) -> None:
-    finding = found_by("webhook-registered", healthy(**{fact: ()}))
-
-    assert "WebhookConfiguration fracgpu-webhook" in finding.observed
-    assert "kubectl apply --server-side" in finding.cure
 
 
 def test_a_webhook_that_may_be_passed_is_found() -> None:
@@ -314,17 +328,6 @@ def test_a_webhook_that_somebody_removed_is_found() -> None:
     facts = healthy(mutating_webhooks=(configuration,))
 
     assert "no webhook pods.fracgpu.io" in found_by("webhook-registered", facts).observed
-
-
-def test_a_bundle_that_does_not_match_the_certificate_is_found() -> None:
-    good = CertificateFact(secret="s", not_after=NOON + timedelta(days=20))
-    mistrust = TrustFact(webhook="fracgpu-webhook, pods.fracgpu.io", problem="has no bundle")
-    facts = healthy(certificates=CertificatesFact(certificates=(good,), mistrust=(mistrust,)))
-
-    finding = found_by("webhook-trust", facts)
-
-    assert "pods.fracgpu.io: has no bundle" in finding.observed
-    assert "logs deployment/fracgpu-certs" in finding.cure
 
 
 @pytest.mark.parametrize(
@@ -356,25 +359,6 @@ def test_a_webhook_without_a_ready_endpoint_is_found() -> None:
 
     assert "Service fracgpu-system/fracgpu-webhook has no ready endpoint" in finding.observed
     assert "kubectl -n fracgpu-system describe pods" in finding.cure
-
-
-def test_a_webhook_that_cannot_be_reached_is_found() -> None:
-    refused = "failed calling webhook: connection refused"
-    answer = AdmissionAnswer(refused_by_webhook=False, message=refused)
-
-    finding = found_by("webhook-answers", healthy(admission=answer))
-
-    assert refused in finding.observed
-    assert "NetworkPolicy" in finding.cure
-
-
-def test_a_webhook_that_is_not_asked_is_found() -> None:
-    answer = AdmissionAnswer(refused_by_webhook=False, message="")
-
-    finding = found_by("webhook-answers", healthy(admission=answer))
-
-    assert "did not ask FracGPU's webhook" in finding.observed
-    assert "namespaceSelector" in finding.cure
 
 
 def test_the_policies_that_are_looked_for_are_those_of_deploy() -> None:

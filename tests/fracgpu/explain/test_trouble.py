@@ -40,6 +40,10 @@ def test_the_gravest_trouble_of_a_card_is_named() -> None:
     assert card_trouble(
         structs.replace(unsure, cordoned=True), cordoned, unplaced="x/y"
     ) == CardTrouble(text="cordoned until 13:00:00 UTC: hot", until=UNTIL, closes=True)
+    drained = replace(cordoned, drained=frozenset({CARD.uuid}))
+    assert card_trouble(CardInfo(card=CARD, cordoned=True), drained, unplaced="") == CardTrouble(
+        text="drained: people want it empty", closes=True
+    )
     ill = replace(CARD, health=Health.UNHEALTHY, health_reason="Xid 79")
     assert card_trouble(CardInfo(card=ill, cordoned=True), cordoned, unplaced="") == CardTrouble(
         text="unhealthy: Xid 79", until=UNTIL, closes=True

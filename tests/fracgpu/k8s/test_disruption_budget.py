@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from fracgpu.errors import WireError
-from fracgpu.k8s.disruption_budget import BudgetedPod, BudgetIndex, read_budget
+from fracgpu.k8s.disruption_budget import BudgetIndex, read_budget
+from fracgpu.state.bound_pod import BoundPod
+from fracgpu.state.snapshot import PodAllocation
 
 
 def a_budget(allowed: int = 1, **selector: Any) -> bytes:
@@ -19,8 +21,9 @@ def a_budget(allowed: int = 1, **selector: Any) -> bytes:
     ).encode()
 
 
-def a_subject(name: str = "p", namespace: str = "default", **labels: str) -> BudgetedPod:
-    return BudgetedPod(namespace=namespace, name=name, labels=labels)
+def a_subject(name: str = "p", namespace: str = "default", **labels: str) -> BoundPod:
+    held = PodAllocation(pod_uid=name, node="n", by_card={})
+    return BoundPod(namespace=namespace, name=name, labels=labels, allocation=held)
 
 
 def test_more_victims_than_a_budget_allows_break_it() -> None:

@@ -12,7 +12,6 @@ from fracgpu.k8s.node import Taint, decode_node
 from fracgpu.k8s.node_affinity import taints_of
 from fracgpu.k8s.pod import decode_pod
 from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
-from fracgpu.k8s.scheduling.preferences import has_preferences
 from fracgpu.k8s.selectors import label_selector, parse_label_selector
 from simulator.apiserver.apimachinery.field_selectors import parse_field_selector
 from simulator.apiserver.apimachinery.resources import NODES, PODS
@@ -138,31 +137,6 @@ def test_preferences_refuse_no_node() -> None:
     wish = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
 
     assert rules_of(affinity=wish).allows({"zone": "a"}, ())
-
-
-REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
-
-
-def test_preferences_and_constraints_read_an_affinity_that_was_decoded_once() -> None:
-    affinity = {
-        "nodeAffinity": {
-            REQUIRED: {
-                "nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}]
-            },
-            PREFERRED: [{"weight": 1, "preference": {"matchFields": []}}],
-        },
-        "podAntiAffinity": {REQUIRED: [{"topologyKey": "decoded-once"}]},
-    }
-    pod = decode_pod(json.dumps({"spec": {"affinity": affinity}}).encode())
-    decoded = read_affinity.cache_info().misses
-
-    constraints = scheduling_constraints_of(pod)
-
-    assert has_preferences(pod.spec)
-    assert constraints.node.terms is not None
-    assert [term.topology_key for term in constraints.anti_affinity] == ["decoded-once"]
-    assert read_affinity.cache_info().misses == decoded + 1
 
 
 @pytest.mark.parametrize("body", [b"", b"null", b"{}"])

@@ -21,7 +21,6 @@ from fracgpu.cards.card_class import CardClass, model_allowed
 from fracgpu.disruption.room.card_table import CardTable
 from fracgpu.explain.explanation import by_strategy, try_cards
 from fracgpu.k8s.container import ContainerKind
-from fracgpu.k8s.disruption_budget import BudgetedPod
 from fracgpu.k8s.resources import NO_HOST_RESOURCES
 from fracgpu.placement.fit import (
     CardRequest,
@@ -36,7 +35,6 @@ from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import NoPlacement, Placement
 from fracgpu.placement.placement import NO_CHOOSERS, CardsOnNode, cards_on_node, evaluate, place
 from fracgpu.placement.preemption import (
-    PotentialVictim,
     PreemptionTarget,
     choose_victims,
     fits_if_emptied,
@@ -46,6 +44,7 @@ from fracgpu.request.grant import grant, need_from_limits
 from fracgpu.request.need import ContainerNeed, PodNeed, PodRequest, SliceRequest, Strategy
 from fracgpu.request.need import Topology as CardTopology
 from fracgpu.state.allocation import Assignment, CardAllocation
+from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.cluster_state import ClusterState
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodInfo
@@ -225,18 +224,9 @@ class World:
         assert info is not None
         return info
 
-    def victims(self, node: str) -> list[PotentialVictim]:
-        return [
-            PotentialVictim(
-                uid=uid,
-                budgeted=BudgetedPod(namespace="default", name=uid, labels={}),
-                priority=0,
-                host=NO_HOST_RESOURCES,
-                by_card=pod.by_card,
-            )
-            for uid, pod in self.pods.items()
-            if pod.node == node
-        ]
+    def victims(self, node: str) -> list[BoundPod]:
+        pods = [pod for pod in self.pods.values() if pod.node == node]
+        return [BoundPod(namespace="default", name=it.pod_uid, allocation=it) for it in pods]
 
 
 @st.composite
@@ -288,14 +278,20 @@ def cards_in(info: NodeInfo, need: PodNeed, assignment: Assignment) -> list[list
 
 
 def check_preemption(world: World, need: PodNeed, strategy: Strategy) -> None:
-    for name in NODES:
-        info, pods = world.node(name), world.victims(name)
-        found = choose_victims(
-            PreemptionTarget(node=info, missing=NO_HOST_RESOURCES), need, pods, strategy=strategy
+    targets = [
+        PreemptionTarget(
+            node=world.node(name),
+            missing=NO_HOST_RESOURCES,
+            potential_victims=world.victims(name),
         )
-        left = info
-        for pod in pods if found is None else [it for it in pods if it.uid in found.uids]:
-            left = left.without_allocations(pod.by_card, pod_uid=pod.uid)
+        for name in NODES
+    ]
+    victims = choose_victims(targets, need, strategy=strategy)
+    for name, target, found in zip(NODES, targets, victims, strict=True):
+        left = info = target.node
+        for pod in target.potential_victims:
+            if found is None or pod.uid in found.uids:
+                left = left.without_allocations(pod.allocation.by_card, pod_uid=pod.uid)
         if found is None:  # either nothing helps, or nobody has to go
             assert not node_takes(left, need) or node_takes(info, need)
         else:

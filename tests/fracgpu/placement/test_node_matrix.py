@@ -129,14 +129,6 @@ def test_many_changes_are_taken_over_in_steps_or_all_at_once_where_somebody_need
     assert matrix.refresh(now=NOON, most=4)
 
 
-def test_globs_are_judged_once_for_each_model() -> None:
-    cards = (a_card("GPU-a", model="NVIDIA A30"), a_card("GPU-b", index=1, model="Tesla T4"))
-    _, matrix = a_matrix(NodeCards(node="n", cards=cards))
-
-    assert matrix.models == ("NVIDIA A30", "Tesla T4")
-    assert matrix.allowed(("*T4*",)).tolist() == [False, True]
-
-
 @pytest.mark.parametrize("names", [[], ["b"], ["b", "a"], ["b", "gone", "a"], ["gone"]], ids=str)
 def test_rows_come_in_the_order_of_the_names(names: list[str]) -> None:
     ledger = Ledger()

@@ -87,23 +87,6 @@ def test_of_equal_cards_the_lower_index_wins(strategy: Strategy) -> None:
     assert placed(node_info, a_pod_need(a_need(1)), strategy=strategy) == on("GPU-z", 1)
 
 
-def test_memory_free_on_two_cards_is_not_room_for_one_slice() -> None:
-    node_info = a_node_info(
-        *TWO_CARDS, held={"GPU-a": an_allocation(16_000), "GPU-b": an_allocation(16_000)}
-    )
-
-    no = refused(node_info, a_pod_need(a_need(16_000)))
-
-    assert set(no.refusals.values()) == {FitReason.TOO_LITTLE_FREE}
-    assert no.text == "2 of 2 cards: too little free memory"
-
-
-def test_several_cards_are_distinct() -> None:
-    (slices,) = placed(a_node_info(*TWO_CARDS), a_pod_need(a_need(100, cards=2))).values()
-
-    assert {part.card for part in slices} == {"GPU-a", "GPU-b"}
-
-
 def test_too_few_cards_are_counted_with_the_reason_of_each_other_one() -> None:
     node_info = a_node_info(*TWO_CARDS, held={"GPU-a": an_allocation(24_000)})
 
@@ -111,17 +94,6 @@ def test_too_few_cards_are_counted_with_the_reason_of_each_other_one() -> None:
 
     assert no.node_reason is FitReason.TOO_FEW_CARDS
     assert no.text == "too few cards (1 of 2 cards: too little free memory)"
-
-
-def test_compute_is_a_dimension_of_its_own() -> None:
-    node_info = a_node_info(
-        *TWO_CARDS, held={"GPU-a": an_allocation(1, cores=80), "GPU-b": an_allocation(1)}
-    )
-
-    assert placed(node_info, a_pod_need(a_need(1, cores=30))) == on("GPU-b", 1, cores=30)
-    no = refused(a_node_info(*TWO_CARDS[:1], held={"GPU-a": an_allocation(1, cores=80)}),
-                 a_pod_need(a_need(1, cores=30)))  # fmt: skip
-    assert no.refusals == {"GPU-a": FitReason.TOO_FEW_CORES}
 
 
 def test_a_card_with_all_its_slots_taken_is_refused_and_says_so() -> None:
@@ -132,17 +104,6 @@ def test_a_card_with_all_its_slots_taken_is_refused_and_says_so() -> None:
         refused(node_info, a_pod_need(a_need(80))).text == "1 of 1 cards: all its slots are taken"
     )
     assert placed(a_node_info(few, held={"GPU-a": an_allocation(80)}), a_pod_need(a_need(80)))
-
-
-def test_a_pod_of_several_containers_takes_a_slot_for_each_of_them() -> None:
-    one, two = (replace(card, slots=1) for card in TWO_CARDS)
-    apart = a_pod_need(a_need(80, name="a"), a_need(80, name="b"))
-
-    assert placed(a_node_info(one, two), apart) == {
-        **on("GPU-a", 80, container="a"),
-        **on("GPU-b", 80, container="b"),
-    }
-    assert refused(a_node_info(one), apart).node_reason is FitReason.CONTAINERS_CLASH
 
 
 def test_each_card_has_its_own_reason() -> None:
@@ -186,24 +147,6 @@ def test_a_node_may_refuse_as_a_whole(node_info: NodeInfo, reason: FitReason) ->
     no = refused(node_info, a_pod_need(a_need(8)))
 
     assert (no.node_reason, no.text) == (reason, reason.value)
-
-
-@pytest.mark.parametrize("kind", ContainerKind)
-def test_a_share_goes_only_on_a_card_of_the_size_it_was_granted_for(kind: ContainerKind) -> None:
-    half = a_need(12_000, share=Fraction(1, 2), kind=kind)
-    large, granted = a_card("GPU-large", mib=80_000), a_card("GPU-granted", index=1)
-    need = a_pod_need(half)
-
-    assert placed(a_node_info(large, granted), need) == on("GPU-granted", 12_000)
-    assert refused(a_node_info(large), need).refusals == {"GPU-large": FitReason.WRONG_CLASS}
-
-
-def test_an_init_container_may_use_what_the_apps_will_use_later() -> None:
-    need = a_pod_need(
-        a_need(20_000, name="load", kind=ContainerKind.INIT), a_need(20_000, name="serve")
-    )
-
-    assert set(placed(a_node_info(a_card("GPU-a")), need)) == {"load", "serve"}
 
 
 def test_containers_that_fit_only_one_by_one_clash() -> None:

@@ -9,14 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fracgpu.cards.card import Card, CardUuid, Health, NodeCards
-from fracgpu.k8s.disruption_budget import BudgetedPod, BudgetIndex, PodDisruptionBudget
+from fracgpu.k8s.disruption_budget import BudgetIndex, PodDisruptionBudget
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
 from fracgpu.placement.preemption import (
     CandidateCount,
-    PotentialVictim,
     PreemptionTarget,
     Victims,
     choose_victims,
@@ -24,6 +23,7 @@ from fracgpu.placement.preemption import (
 )
 from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
 from fracgpu.state.allocation import CardAllocation
+from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.snapshot import NodeInfo, PodAllocation, build_node_info
 from fracgpu.units import Mib
@@ -34,26 +34,26 @@ from tests.support.examples import at_least
 ONE_EACH = HostResources(cpu_milli=1000, memory_mib=1, pods=1)
 
 
-def a_potential_victim(
-    uid: str, *, priority: int = 0, app: str = "", **mib_on: int
-) -> PotentialVictim:
-    return PotentialVictim(
-        uid=uid,
-        budgeted=BudgetedPod(namespace="default", name=uid, labels={"app": app}),
+def a_potential_victim(uid: str, *, priority: int = 0, app: str = "", **mib_on: int) -> BoundPod:
+    by_card = {CardUuid(card): CardAllocation(mib=Mib(mib)) for card, mib in mib_on.items()}
+    return BoundPod(
+        namespace="default",
+        name=uid,
+        labels={"app": app},
         priority=priority,
         host=ONE_EACH,
-        by_card={CardUuid(card): CardAllocation(mib=Mib(mib)) for card, mib in mib_on.items()},
+        allocation=PodAllocation(pod_uid=uid, node="n", by_card=by_card),
     )
 
 
-def loads_of(cards: Sequence[Card], pods: Sequence[PotentialVictim]) -> NodeInfo:
-    held = [PodAllocation(pod_uid=pod.uid, node="n", by_card=pod.by_card) for pod in pods]
+def loads_of(cards: Sequence[Card], pods: Sequence[BoundPod]) -> NodeInfo:
+    held = [pod.allocation for pod in pods]
     return build_node_info(NodeCards(node="n", cards=tuple(cards)), held)
 
 
 def chosen(  # noqa: PLR0913 - what a test varies
     need: PodNeed,
-    pods: Sequence[PotentialVictim],
+    pods: Sequence[BoundPod],
     *,
     cards: Sequence[Card] = (),
     budgets: Sequence[PodDisruptionBudget] = (),
@@ -62,14 +62,14 @@ def chosen(  # noqa: PLR0913 - what a test varies
     below: int = 100,
 ) -> Victims | None:
     here = cards or [a_card(name, mib=800, index=n) for n, name in enumerate("ab")]
-    return choose_victims(
-        PreemptionTarget(node=loads_of(here, pods), missing=missing),
-        need,
-        [pod for pod in pods if pod.priority < below],
-        strategy=Strategy.PACK,
-        budgets=BudgetIndex(budgets),
+    target = PreemptionTarget(
+        node=loads_of(here, pods),
+        missing=missing,
+        potential_victims=[pod for pod in pods if pod.priority < below],
         proposed=proposed,
     )
+    (found,) = choose_victims([target], need, strategy=Strategy.PACK, budgets=BudgetIndex(budgets))
+    return found
 
 
 def uids(victims: Victims | None) -> set[str]:
@@ -199,8 +199,8 @@ def test_among_dozens_of_different_pods_on_a_card_no_victim_is_in_vain() -> None
 
     found = uids(chosen(need, pods, cards=cards))
 
-    freed = [pod.by_card[CardUuid("a")].mib for pod in pods if pod.uid in found]
-    free = 32_000 - sum(pod.by_card[CardUuid("a")].mib for pod in pods)
+    freed = [pod.allocation.by_card[CardUuid("a")].mib for pod in pods if pod.uid in found]
+    free = 32_000 - sum(pod.allocation.by_card[CardUuid("a")].mib for pod in pods)
     assert free + sum(freed) >= 4_000 > free + sum(freed) - min(freed)
 
 
@@ -222,9 +222,9 @@ def test_kube_schedulers_rule_says_when_enough_nodes_are_found() -> None:
 
 
 @st.composite
-def cards_and_victims(draw: st.DrawFn) -> tuple[list[Card], list[PotentialVictim]]:
+def cards_and_victims(draw: st.DrawFn) -> tuple[list[Card], list[BoundPod]]:
     cards = [a_card(name, mib=400, index=n) for n, name in enumerate("abc")]
-    pods: list[PotentialVictim] = []
+    pods: list[BoundPod] = []
     for n, card in enumerate(cards):
         left = 400
         for k in range(draw(st.integers(0, 4))):
@@ -244,13 +244,13 @@ def cards_and_victims(draw: st.DrawFn) -> tuple[list[Card], list[PotentialVictim
     st.sampled_from([1, 1, 2]),
 )
 def test_the_pod_fits_afterwards_and_without_any_one_victim_it_would_not(
-    drawn: tuple[list[Card], list[PotentialVictim]], mib: int, count: int
+    drawn: tuple[list[Card], list[BoundPod]], mib: int, count: int
 ) -> None:
     cards, pods = drawn
     need = a_pod_need(a_need(mib, cards=count))
     lesser = [pod for pod in pods if pod.priority < 100]
 
-    def fits_without(gone: Sequence[PotentialVictim]) -> bool:
+    def fits_without(gone: Sequence[BoundPod]) -> bool:
         rest = [pod for pod in pods if pod not in gone]
         return isinstance(place(loads_of(cards, rest), need, strategy=Strategy.PACK), Placement)
 
@@ -265,7 +265,7 @@ def test_the_pod_fits_afterwards_and_without_any_one_victim_it_would_not(
     for one in victims:
         assert not fits_without([victim for victim in victims if victim is not one])
     if count == 1:
-        assert len({card for victim in victims for card in victim.by_card}) == 1
+        assert len({card for victim in victims for card in victim.allocation.by_card}) == 1
         top = max(victim.priority for victim in victims)
         cheaper = [pod for pod in lesser if pod.priority < top]
         assert not fits_without(cheaper), "lower priorities would have done"
@@ -288,7 +288,7 @@ def test_the_pod_fits_afterwards_and_without_any_one_victim_it_would_not(
     st.booleans(),
 )
 def test_no_node_is_left_out_by_the_arrays_on_which_victims_would_be_found(
-    drawn: tuple[list[Card], list[PotentialVictim]],
+    drawn: tuple[list[Card], list[BoundPod]],
     sick: list[Card],
     wanted: ContainerNeed,
     models: tuple[str, ...],
@@ -299,19 +299,15 @@ def test_no_node_is_left_out_by_the_arrays_on_which_victims_would_be_found(
     ledger = Ledger()
     ledger.set_node(NodeCards(node="n", cards=tuple(cards), shared=shared))
     for pod in pods:
-        ledger.observe(PodAllocation(pod_uid=pod.uid, node="n", by_card=pod.by_card))
+        ledger.observe(pod.allocation)
     matrix = NodeMatrix(ledger)
     matrix.refresh(now=NOON)
     need = a_pod_need(wanted, models=models)
     node_info = ledger.node("n", now=NOON)
     assert node_info is not None
 
-    found = choose_victims(
-        PreemptionTarget(node=node_info, missing=NO_HOST_RESOURCES),
-        need,
-        pods,
-        strategy=Strategy.PACK,
-    )
+    target = PreemptionTarget(node=node_info, missing=NO_HOST_RESOURCES, potential_victims=pods)
+    (found,) = choose_victims([target], need, strategy=Strategy.PACK)
 
     (possible,) = fits_if_emptied(matrix, matrix.rows_of(["n"]), need).tolist()
     assert possible or found is None

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec import structs
 
-from fracgpu.cards.card import CardUuid, Cordon, NodeCards
+from fracgpu.cards.card import FULL_CORES, CardUuid, Cordon, NodeCards
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
 from fracgpu.placement.node_matrix import NodeMatrix
@@ -48,10 +48,15 @@ LATER = NOON + timedelta(minutes=10)
 
 
 def a_pod(
-    uid: str, *needs: int, owner: str = "web", cards: int = 1, containers: int = 1
+    uid: str,
+    *needs: int,
+    owner: str = "web",
+    cards: int = 1,
+    cores: int = 0,
+    containers: int = 1,
 ) -> PodInfo:
     names = [f"c{number}" for number in range(containers)]
-    wanted = [a_need(needs[0], name=name, cards=cards) for name in names]
+    wanted = [a_need(needs[0], name=name, cards=cards, cores=cores) for name in names]
     return PodInfo(
         record=a_record(uid), need=a_pod_need(*wanted), owner=("ReplicaSet", owner, owner)
     )
@@ -91,6 +96,7 @@ def test_a_pod_is_placed_on_the_card_that_is_held_for_it() -> None:
     assert placed(ledger, a_pod("p", 80), "n") is None
     assert placed(ledger, a_pod("p", 80, owner="api")) is None
     assert placed(ledger, a_pod("p", 160)) is None
+    assert placed(ledger, a_pod("p", 80, cores=10)) is None
     assert placed(ledger, replace(a_pod("p", 80), owner=None)) is None
     assert placed(ledger, replace(a_pod("p", 80), need=None)) is None
 
@@ -186,13 +192,17 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(
         mib=st.sampled_from(MIBS),
+        asks=st.sampled_from([(1, 0), (1, 0), (1, 40), (2, 0), (2, 100)]),
         owner=st.sampled_from((*OWNERS, "other")),
         strategy=st.sampled_from(Strategy),
         node=st.sampled_from(NODE_NAMES),
     )
-    def a_pod_is_placed(self, mib: int, owner: str, strategy: Strategy, node: str) -> None:
+    def a_pod_is_placed(
+        self, mib: int, asks: tuple[int, int], owner: str, strategy: Strategy, node: str
+    ) -> None:
         self.count += 1
-        pod = a_pod(f"u{self.count}", mib, owner=owner)
+        cards, cores = asks
+        pod = a_pod(f"u{self.count}", mib, owner=owner, cards=cards, cores=cores)
         assert pod.need is not None
         held = place_reserved(self.ledger, pod, strategy=strategy, now=self.now, nodes=NODE_NAMES)
         move = ""
@@ -242,6 +252,17 @@ class AnyOrder(RuleBasedStateMachine):
         record = replace(pod.record, node=node, assignment=assignment, move=move)
         self.bound[uid] = record
         self.ledger.set_pod(record)
+
+    @rule(data=st.data())
+    def older_news_of_a_pod_come(self, data: st.DataObject) -> None:
+        if self.under_way:
+            pod, *_ = self.under_way[data.draw(st.sampled_from(sorted(self.under_way)))]
+            self.ledger.set_pod(pod.record)
+
+    @rule(node=st.sampled_from(NODES))
+    def a_node_goes_and_comes(self, node: NodeCards) -> None:
+        self.ledger.remove_node(node.node)
+        self.ledger.set_node(node)
 
     @rule(data=st.data(), gone=st.booleans())
     def a_pod_ends(self, data: st.DataObject, gone: bool) -> None:
@@ -300,6 +321,8 @@ class AnyOrder(RuleBasedStateMachine):
             for card_info in node_info.cards.values():
                 held_mib = card_info.held_mib - card_info.reserved_mib
                 assert 0 <= held_mib <= card_info.card.capacity_mib
+                assert card_info.held_cores <= FULL_CORES
+                assert card_info.held_slots <= card_info.card.slots
                 assert card_info.reserved_mib >= 0
 
     @invariant()
@@ -328,7 +351,12 @@ class AnyOrder(RuleBasedStateMachine):
     def what_requests_are_answered_from_is_the_ledger(self) -> None:
         self.matrix.refresh(now=self.now)
         for name in NODE_NAMES:
-            assert self.matrix.infos[self.matrix.rows[name]] == self.ledger.node(name, now=self.now)
+            node_info, row = self.ledger.node(name, now=self.now), self.matrix.rows[name]
+            assert node_info is not None
+            assert self.matrix.infos[row] == node_info
+            assert self.matrix.free_mib[row].tolist() == [
+                card.free_mib for card in node_info.cards.values()
+            ]
 
 
 TestAnyOrder = AnyOrder.TestCase

@@ -10,7 +10,6 @@ from fracgpu.k8s.container import ContainerKind, pod_resource_sum
 from fracgpu.request.grant import Fitting
 from fracgpu.request.need import PodRequest, SliceRequest
 from fracgpu.units import Mib, share_of
-from tests.support.work import calls_of
 
 SIZES = st.integers(1, 400).map(lambda granules: granules * 80)
 MAYBE = st.none() | st.integers(1, 40_000)
@@ -116,27 +115,3 @@ def test_the_most_cards_of_so_many_mib_are_those_of_the_best_class(
     ]
 
     assert Fitting(PodRequest(slices=()), classes).cards_of(Mib(mib)) == max(large, default=0)
-
-
-def test_hundreds_of_classes_and_containers_cost_little() -> None:
-    classes = [
-        CardClass(
-            capacity_mib=Mib(8_000 + 80 * n),
-            models=frozenset({f"MODEL-{n}"}),
-            most_per_node=1,
-            cards=1,
-            free_share=1,
-        )
-        for n in range(400)
-    ]
-    slices = tuple(
-        SliceRequest(container=f"c{n}", share=Fraction(1, 120 + n), limit_mib=Mib(1))
-        for n in range(128)
-    )
-
-    def held() -> list[bool]:
-        fitting = Fitting(PodRequest(slices=slices), classes)
-        return [fitting.holds(kind) and fitting.agrees(kind) for kind in classes]
-
-    assert not any(held())
-    assert calls_of(held) < 10 * (len(classes) + len(slices))

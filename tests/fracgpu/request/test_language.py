@@ -284,6 +284,12 @@ REFUSED: dict[str, tuple[Sequence[ContainerSpec], dict[str, str], str]] = {
         "limits['fracgpu.io/gpu-mem'] of container 'a' is '1001'; want a number of MiB that "
         "divides evenly over its 2 cards; '1000' would do",
     ),
+    "a limit that is less than a MiB on each of its cards": (
+        [a_spec("a", gpu_mem="2")],
+        {"cards": "3"},
+        "limits['fracgpu.io/gpu-mem'] of container 'a' is '2'; want a number of MiB that divides "
+        "evenly over its 3 cards; '3' would do",
+    ),
 }
 
 

@@ -14,7 +14,7 @@ from fracgpu.state.allocation import (
     most_by_limits,
 )
 from fracgpu.units import MAX_MIB, Mib
-from tests.support.core import a_record, an_allocation, kinds, on
+from tests.support.core import an_allocation, kinds
 
 
 def a_slice(card: str, mib: int, *, cores: int = 0) -> Slice:
@@ -76,18 +76,6 @@ def test_the_allocation_is_at_least_every_slice_and_at_most_their_sum(
     allocation = allocations_by_card(assignment, specs)[CardUuid("GPU-1")]
 
     assert max(mib for _, mib in parts) <= allocation.mib <= sum(mib for _, mib in parts)
-
-
-def test_a_record_is_named_by_namespace_and_name() -> None:
-    assert a_record("u1").key == "default/pod-u1"
-
-
-def test_an_empty_assignment_holds_nothing() -> None:
-    assert allocations_by_card({}, [ContainerSpec(name="a")]) == {}
-
-
-def test_an_allocation_shares_compute_freely_by_default() -> None:
-    assert allocations_by_card(on("GPU-1", 7), []) == {"GPU-1": CardAllocation(mib=Mib(7), cores=0)}
 
 
 def test_the_most_a_pod_can_hold_of_one_card_is_what_its_limits_say_at_its_peak() -> None:

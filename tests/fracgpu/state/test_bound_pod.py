@@ -1,6 +1,5 @@
 """A bound pod holds the same as the pod info decoded from the same object."""
 
-import gc
 import json
 from typing import Any
 
@@ -148,14 +147,6 @@ def test_pods_share_what_they_have_in_common() -> None:
     assert one.node is other.node
 
 
-def test_a_bound_pod_is_nothing_that_the_garbage_collector_looks_at() -> None:
-    found = decode_bound_pod(json.dumps(bound()).encode())
-
-    assert found is not None
-    held = found.allocation.by_card[CardUuid("GPU-a")]
-    assert not any(gc.is_tracked(part) for part in (found, found.allocation, held))
-
-
 def test_what_is_no_pod_is_refused() -> None:
     with pytest.raises(WireError, match="pod"):
         decode_bound_pod(b"[]")
@@ -186,11 +177,3 @@ def test_the_move_whose_reservation_it_consumed_is_known_even_if_its_assignment_
         assert found is not None
         assert found.allocation.move == "move-1"
         assert found.allocation == allocation_of(decode_pod_info(body).record)
-
-
-def test_a_pod_that_was_not_moved_costs_no_memory_for_it() -> None:
-    one, other = (decode_bound_pod(json.dumps(bound()).encode()) for _ in range(2))
-
-    assert one is not None
-    assert other is not None
-    assert one.allocation.move is other.allocation.move

@@ -95,45 +95,6 @@ def test_without_claims_a_snapshot_is_the_same_one() -> None:
     assert with_claims(snapshot, [], now=NOON) is snapshot
 
 
-def test_reservations_of_one_card_add_up_and_the_one_that_is_used_counts_as_its_pod() -> None:
-    ledger, until = a_ledger([]), NOON + timedelta(minutes=5)
-    for name, mib in (("move-1", 1000), ("move-2", 2000)):
-        move = move_of(
-            name=name,
-            source=("n1", "GPU-a"),
-            target=("n2", "GPU-c"),
-            mib=mib,
-            reserved_until=until,
-        )
-        ledger.set_claims(claims_of(move))
-    arrived = PodRecord(
-        uid="p1",
-        namespace="ml",
-        name="p1",
-        node="n2",
-        containers=(ContainerSpec(name="main"),),
-        assignment={"main": (Slice(card=CardUuid("GPU-c"), mib=Mib(1000)),)},
-        move="move-1",
-    )
-
-    def counted() -> tuple[int, int, frozenset[str]]:
-        node = ledger.node("n2", now=NOON)
-        assert node is not None
-        card_info = node.cards[CardUuid("GPU-c")]
-        return card_info.held_mib, card_info.reserved_mib, card_info.moves
-
-    before = counted()
-    ledger.set_pod(arrived)
-    used = counted()
-    ledger.take_changed(now=NOON)
-    ledger.remove_pod("p1")
-    changed, after = ledger.take_changed(now=NOON), counted()
-
-    assert before == (3000, 3000, frozenset({"move-1", "move-2"}))
-    assert used == (3000, 2000, frozenset({"move-2"}))
-    assert (changed, after) == (frozenset({"n2"}), before)
-
-
 def test_a_card_may_be_reserved_and_kept_for_a_pod() -> None:
     ledger, until = a_ledger([]), NOON + timedelta(minutes=5)
     a_card_of_n1, a_card_of_n2 = ("n1", "GPU-a"), ("n2", "GPU-c")

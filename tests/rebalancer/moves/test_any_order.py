@@ -143,6 +143,7 @@ class Model(Observer, SideEffects):
             observed=True,
             desired=self.desired,
             ready=self.ready(),
+            others=self.siblings + (self.replacement is not None and self.replacement.ready),
             current=self.current,
             failure=self.failure,
             selects_by=HASH if self.mode is MoveMode.SURGE else "",
@@ -273,7 +274,7 @@ class Model(Observer, SideEffects):
         if self.stored is None or self.stored.phase in ENDED:
             return
         state = a_disruption_state(
-            pods=PODS,
+            pods=[pod for pod in PODS if self.there or pod.uid != "pod-a"],
             past=[self.stored.past()],
             readings={HOT_CARD: a_reading(0.9, pods=BUSY), COOL_CARD: a_reading(0.05)},
         )

@@ -29,6 +29,7 @@ from tests.support.moving import (
     end_pod,
     events,
     make_cluster,
+    scale,
     set_owner_ready,
     set_ready,
 )
@@ -252,6 +253,8 @@ async def test_a_pod_that_its_owner_does_not_miss_is_not_lost(
     async with a_rig(kube, policy=policy, clock=clock) as rig:
         await rig.tick_until_planned()
         await rig.tick()
+        await scale(kube, 1)
+        await set_owner_ready(kube, 1)
         await end_pod(kube, "pod-a")
         for _ in range(3):
             await rig.tick()

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from fracgpu.disruption.cordons import cards_to_cordon
 from fracgpu.disruption.move import Ending, Move
-from fracgpu.disruption.planner import plan_moves
+from fracgpu.disruption.planner import cards_to_cordon, plan_moves
 from fracgpu.disruption.policy import MakeRoom
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.move_object import MovePhase, decode_move

@@ -230,6 +230,41 @@ def test_a_controller_that_does_not_select_by_the_hash_selects_by_nothing() -> N
     assert selects_by({"spec": {"selector": {"app": "web"}}}) == ""  # a ReplicationController
 
 
+async def test_of_a_rollout_of_argo_another_replicaset_with_pods_is_a_rollout(
+    kube: KubeClient,
+) -> None:
+    await kube.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+    rollout = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout", "name": "web", "uid": "r1"}
+    made = []
+    for value in ("5d4f8c", "77aa11"):
+        labels = {"app": "web", "rollouts-pod-template-hash": value}
+        body = {
+            "metadata": {
+                "name": f"web-{value}",
+                "namespace": NAMESPACE,
+                "labels": labels,
+                "ownerReferences": [rollout | {"controller": True}],
+            },
+            "spec": {
+                "replicas": 1,
+                "selector": {"matchLabels": labels},
+                "template": template(hashed=False) | {"metadata": {"labels": labels}},
+            },
+        }
+        made.append(await kube.create(REPLICASETS, body))
+    owners = Owners(kube)
+
+    during = await owners.facts(made[0], kind="ReplicaSet")
+    none = {"spec": {"replicas": 0}}
+    await kube.patch(REPLICASETS, "web-77aa11", none, namespace=NAMESPACE)
+    after = await owners.facts(made[0], kind="ReplicaSet")
+
+    assert (during.current, after.current) == (False, True)
+    assert during.selects_by == "5d4f8c"
+    argos = "rollouts-pod-template-hash"
+    assert (await owners.with_hash("5d4f8c", namespace=NAMESPACE, key=argos)).there
+
+
 @pytest.mark.parametrize(
     ("spec", "status", "desired", "ready"),
     [

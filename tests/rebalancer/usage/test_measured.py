@@ -196,7 +196,8 @@ async def test_an_hour_of_a_real_prometheus_is_judged_card_by_card(measured: Mea
     }
     assert measured.trouble == ""
     assert measured.age_s is not None
-    assert 0 <= measured.age_s < POLICY.stale_after_s
+    assert 0 <= measured.age_s < 48
+    assert measured.interval_s == pytest.approx(15, rel=0.05)
 
     _check_readings(measured)
 
@@ -243,8 +244,7 @@ def _check_readings(measured: Measured) -> None:
 
 
 SHORT: Final = RebalancerPolicy(
-    tick_s=1, fast_window_s=5, slow_window_s=10, forecast_window_s=10, step_s=1,
-    scrape_interval_s=1, stale_after_s=3,
+    tick_s=1, fast_window_s=5, slow_window_s=10, forecast_window_s=10, step_s=1, coverage_ratio=0.5
 )  # fmt: skip
 
 

@@ -10,9 +10,7 @@ import yaml
 from fracgpu.disruption.policy import RebalancerPolicy
 from rebalancer.usage import promql
 
-SHORT = RebalancerPolicy(
-    fast_window_s=10, slow_window_s=20, forecast_window_s=30, step_s=2, scrape_interval_s=1
-)
+SHORT = RebalancerPolicy(fast_window_s=10, slow_window_s=20, forecast_window_s=30, step_s=2)
 
 
 def questions(policy: RebalancerPolicy) -> dict[str, str]:
@@ -20,12 +18,15 @@ def questions(policy: RebalancerPolicy) -> dict[str, str]:
         *(promql.samples, promql.peak, promql.level, promql.slow_level, promql.fast_hot),
         *(promql.slow_hot, promql.forecast_mean, promql.forecast_quantile),
         *(promql.history, promql.remembered),
-        *(promql.pod_mean, promql.pod_high, promql.busy_changes, promql.power_changes),
-        *(promql.lately_busy_changes, promql.lately_power_changes),
+        *(promql.pod_mean, promql.pod_high, promql.pod_samples),
+        *(promql.busy_changes, promql.power_changes),
         *(promql.sm_active, promql.engine_active),
     )
     fixed = {
         "busy": promql.BUSY,
+        "lately_busy_changes": promql.lately_busy_changes(15),
+        "lately_power_changes": promql.lately_power_changes(15),
+        "interval": promql.interval(policy.fast_window_s),
         "age": promql.AGE,
         "collect_age": promql.COLLECT_AGE,
         "free": promql.FREE_MIB,
@@ -72,7 +73,7 @@ def test_a_short_memory_is_read_at_the_resolution_of_the_windows() -> None:
 
 
 def test_every_question_about_a_card_speaks_both_dialects() -> None:
-    of_pods = {"pod_mean", "pod_high"}
+    of_pods = {"pod_mean", "pod_high", "pod_samples"}
     names = {
         "free": ("FB_FREE ", "FB_FREE_BYTES"),
         "power_changes": ("POWER_USAGE", "BOARD_POWER_WATTS"),

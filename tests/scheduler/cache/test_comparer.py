@@ -1,7 +1,8 @@
 """The cache compared with a rebuild from scratch."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
@@ -181,8 +182,9 @@ async def test_reservations_are_part_of_the_fold_and_overcommit_nothing() -> Non
     assert await cached.compare() == ()
 
 
-async def test_a_pod_that_changes_while_pods_are_read_is_no_drift() -> None:
-    cached = CachedNodes()
+@asynccontextmanager
+async def being_compared(cached: CachedNodes) -> AsyncIterator[None]:
+    """Let the body run between two pieces of the pods; assert that no drift was found."""
     nothing = structs.replace(cached.a_pod(1, 1).allocation, by_card={})
     # So many that they are read in several pieces, between which requests are answered.
     idle = [
@@ -190,38 +192,30 @@ async def test_a_pod_that_changes_while_pods_are_read_is_no_drift() -> None:
         for n in range(5_000)
     ]
     cached.pods = [*idle, *cached.pods]
-    changed = cached.a_pod(2, 2_000)
     async with asyncio.TaskGroup() as group:
         comparing = group.create_task(cached.compare())
         await asyncio.sleep(0)
         assert not comparing.done()
-        cached.pods = [changed if pod.name == changed.name else pod for pod in cached.pods]
-        cached.ledger.observe(changed.allocation)
+        yield
         while not comparing.done():
             await cached.clock.advance(0.0)
 
     assert comparing.result() == ()
     assert await cached.compare() == ()
+
+
+async def test_a_pod_that_changes_while_pods_are_read_is_no_drift() -> None:
+    cached = CachedNodes()
+    changed = cached.a_pod(2, 2_000)
+    async with being_compared(cached):
+        cached.pods = [changed if pod.name == changed.name else pod for pod in cached.pods]
+        cached.ledger.observe(changed.allocation)
 
 
 async def test_a_node_that_is_deleted_while_pods_are_read_is_no_drift() -> None:
     cached = CachedNodes()
-    nothing = structs.replace(cached.a_pod(1, 1).allocation, by_card={})
-    idle = [
-        structs.replace(cached.a_pod(1, 1), name=f"idle-{n}", allocation=nothing)
-        for n in range(5_000)
-    ]
-    cached.pods = [*idle, *cached.pods]
-    async with asyncio.TaskGroup() as group:
-        comparing = group.create_task(cached.compare())
-        await asyncio.sleep(0)
-        assert not comparing.done()
+    async with being_compared(cached):
         cached.nodes = [node for node in cached.nodes if node.node != "n7"]
         cached.pods = [pod for pod in cached.pods if pod.name != "p7"]
         cached.ledger.remove_pod("u7")
         cached.ledger.remove_node("n7")
-        while not comparing.done():
-            await cached.clock.advance(0.0)
-
-    assert comparing.result() == ()
-    assert await cached.compare() == ()

@@ -3,30 +3,17 @@
 import json
 from datetime import timedelta
 
-import pytest
 from structlog.testing import capture_logs
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.names import ASSIGNMENT
 from fracgpu.state.node_info import read_node
-from fracgpu.state.pod_info import decode_pod_info
 from fracgpu.state.reservation import read_claims
 from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey
 from tests.scheduler.harness import Harness
 from tests.support.gpu import a_gpu_pod, a_sharing_node
 from tests.support.moves import move_of
-
-
-def test_pods_and_nodes_are_read() -> None:
-    assert decode_pod_info(json.dumps(a_gpu_pod("p")).encode()).record.name == "p"
-    assert read_node(json.dumps(a_sharing_node("n")).encode()).node == "n"
-
-
-def test_what_is_none_is_a_value_error_that_an_informer_survives() -> None:
-    for decode in (decode_pod_info, read_node):
-        with pytest.raises(ValueError, match="Expected `object`"):
-            decode(b"[]")
 
 
 def test_a_bound_pod_is_counted_until_it_is_deleted() -> None:
@@ -100,8 +87,3 @@ def test_a_move_that_cannot_be_read_is_logged_and_counts_as_full() -> None:
     assert cluster.held("GPU-n-0") >= 24_000
     (entry,) = logs
     assert (entry["event"], entry["move"], entry["counts_as"]) == ("move_unreadable", "odd", "full")
-
-
-def test_what_has_no_name_is_no_move() -> None:
-    with pytest.raises(ValueError, match=r"metadata\.name"):
-        read_claims(b"{}")

@@ -1,20 +1,16 @@
 """Bind: choose the cards, assume them, and write node and cards in one Binding."""
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 
 from fracgpu import names
-from fracgpu.cards.card import CardUuid
-from fracgpu.k8s.resources import HostResources
-from fracgpu.request.need import PodNeed, Strategy
+from fracgpu.request.need import Strategy
 from kube.errors import Conflict, Forbidden, Invalid, KubeError
 from kube.leader_election import LeaseLost
 from scheduler.extender.api import BindingArgs
 from tests.scheduler.harness import PATH, Harness, refusal, silence
-from tests.support.gpu import a_gpu_pod, some_cards
+from tests.support.gpu import a_gpu_pod
 from tests.support.objects import a_pod
 
 
@@ -102,22 +98,6 @@ async def test_a_placement_counts_before_the_informer_shows_it_and_once_after() 
     assert cluster.ledger.assumed == {}
 
 
-@pytest.mark.parametrize("cards", [1, 2])
-async def test_the_event_of_our_own_binding_changes_nothing_in_the_matrix(cards: int) -> None:
-    cluster = Harness(cards=2)
-    cluster.create(mib=1000, cards=cards)
-    await cluster.bind()
-    matrix = cluster.matrix
-    matrix.refresh(now=cluster.clock.now())
-    before = matrix.now
-
-    cluster.see("p")
-    matrix.refresh(now=cluster.clock.now())
-
-    assert matrix.now == before
-    assert cluster.ledger.observed.keys() == {cluster.api.pods["p"]["metadata"]["uid"]}
-
-
 async def test_two_binds_at_once_do_not_choose_the_same_mib() -> None:
     cluster = Harness(cards=1)
     cluster.api.held = asyncio.Event()
@@ -133,29 +113,6 @@ async def test_two_binds_at_once_do_not_choose_the_same_mib() -> None:
     assert first.result() == ""
     assert "no room on node n any more" in second.result()
     assert cluster.held() == 13_000
-
-
-async def test_a_card_with_all_slots_taken_is_refused_by_filter_and_bind_and_says_so() -> None:
-    cluster = Harness(cards=1)
-    (card,) = some_cards("n", count=1)
-    cluster.add_node("n", (replace(card, slots=2),))
-    cluster.api.held = asyncio.Event()
-    for name in ("p", "q", "r"):
-        cluster.create(name, mib=80)
-
-    async with asyncio.TaskGroup() as group:
-        # All three have passed the filter; the third meets the two others' assumptions.
-        binds = [group.create_task(cluster.bind(name), name=name) for name in ("p", "q", "r")]
-        await asyncio.sleep(0)
-        cluster.api.held.set()
-    cluster.create("late", mib=80)
-    filtered = cluster.extender.filter(cluster.asking("late", "n"))
-
-    assert [bind.result() for bind in binds[:2]] == ["", ""]
-    assert "1 of 1 cards: all its slots are taken" in binds[2].result()
-    assert filtered.passed == ()
-    assert "no free slot" in filtered.failed["n"]
-    assert len(cluster.api.bindings) == 2
 
 
 async def test_one_pod_is_bound_by_one_request_at_a_time() -> None:
@@ -528,35 +485,6 @@ async def test_the_clusters_strategy_chooses_the_card() -> None:
     await cluster.bind("second")
 
     assert (cluster.held("GPU-n-0"), cluster.held("GPU-n-1")) == (1000, 1000)
-
-
-class Stubborn:
-    """A policy that always chooses the same card, full or not."""
-
-    def prefer(
-        self,
-        need: PodNeed,
-        host: HostResources,
-        node: str,
-        *,
-        closed: Mapping[CardUuid, str],
-    ) -> frozenset[CardUuid]:
-        return frozenset({CardUuid(f"GPU-{node}-0")})
-
-
-async def test_a_policy_that_prefers_a_full_card_cannot_assign_it_twice() -> None:
-    cluster = Harness()
-    cluster.choosers[Strategy.PACK] = Stubborn()
-    for name in ("p0", "p1", "p2"):
-        cluster.create(name, mib=20_000)
-
-    answers = [await cluster.bind(name) for name in ("p0", "p1", "p2")]
-
-    assert answers[:2] == ["", ""]
-    assert "no room" in answers[2]
-    node_info = cluster.ledger.node("n", now=cluster.clock.now())
-    assert node_info is not None
-    assert [card_info.held_mib for card_info in node_info.cards.values()] == [20_000, 20_000]
 
 
 BURST = ("a", "b", "c", "d", "e")  # as many as are written at once

@@ -283,18 +283,3 @@ async def test_a_node_with_nothing_but_an_avoided_card_gets_no_point_while_anoth
     second = cluster.extender.prioritize(cluster.asking("second", "hot", "warm", "cool"))
     assert second.tolist() == [0, 10, 0]
     assert await cluster.bind("second", node="warm") == ""
-
-
-async def test_an_avoided_card_counts_as_any_other_once_its_time_is_over() -> None:
-    cluster = Harness("n", "m", cards=1)
-    cluster.create("other", mib=4_000)
-    await cluster.bind("other", node="n")
-    cluster.see("other")
-    until = (cluster.clock.now() + timedelta(minutes=5)).isoformat()
-    entry = {"GPU-n-0": {"until": until, "effect": "PreferNoSchedule"}}
-    cluster.annotate_node({"cordons": json.dumps(entry)}, node="n")
-    cluster.create("p", mib=8_000)
-
-    assert scores(cluster, "n", "m") == {"n": 0, "m": 10}
-    await cluster.clock.advance(300)
-    assert scores(cluster, "n", "m")["n"] == 10

@@ -93,23 +93,6 @@ async def test_until_the_card_is_free_the_pod_is_placed_like_any_other() -> None
     assert card(cluster, "other") == "GPU-n-0"  # nothing is kept for a pod that has got in
 
 
-@pytest.mark.parametrize("ended", ["lapsed", "rolled back", "deleted"])
-async def test_the_card_is_everybodys_again_when_the_hold_ends(ended: str) -> None:
-    cluster = a_cluster("n")
-    cluster.see_move(keeping(cluster, "GPU-n-0", "GPU-n-1"))
-    cluster.create("other", mib=8000)
-    assert passed(cluster, "other", "n") == ()
-
-    if ended == "lapsed":
-        await cluster.clock.advance(600)
-    elif ended == "rolled back":
-        cluster.see_move(keeping(cluster, phase=MovePhase.ROLLING_BACK))
-    else:
-        cluster.see_move(gone="move-1")
-
-    assert passed(cluster, "other", "n") == ("n",)
-
-
 async def test_the_cards_are_kept_again_if_the_binding_of_the_pod_failed() -> None:
     cluster = a_cluster("n")
     cluster.see_move(keeping(cluster, "GPU-n-0", "GPU-n-1"))

@@ -11,15 +11,12 @@ from fracgpu.placement.placement import MAX_SCORE
 from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import MoveObject, MovePhase
 from fracgpu.state.pod_info import decode_pod_info
-from fracgpu.state.reservation import read_claims
-from kube.informer import Change, ChangeType
-from kube.objects import ObjectKey
+from kube.informer import ChangeType
 from scheduler.extender.api import PreemptionArgs
 from tests.fakes.clock import NOON
-from tests.scheduler.harness import Harness, refusal, silence
+from tests.scheduler.harness import Harness, silence
 from tests.support.gpu import a_gpu_pod
 from tests.support.moves import move_of
-from tests.support.work import calls_of
 
 UNTIL = NOON + timedelta(minutes=10)
 OWNER = "uid-web"
@@ -107,62 +104,6 @@ async def test_a_reservation_is_counted_once_from_the_binding_on() -> None:
     assert cluster.held("GPU-m-1") == 0
 
 
-async def test_if_the_replacement_goes_the_next_one_gets_the_card() -> None:
-    cluster = a_cluster()
-    cluster.see_move(a_move())
-    cluster.create("p", mib=8000, owner=OWNER)
-    await cluster.bind("p", node="m")
-    cluster.see("p")
-    cluster.delete("p")
-
-    assert cluster.held("GPU-m-1") == 8000
-    cluster.create("q", mib=8000, owner=OWNER)
-    assert cluster.extender.filter(cluster.asking("q", "n", "m")).passed == ("m",)
-
-
-async def test_a_second_pod_of_the_controller_is_placed_like_any_other() -> None:
-    cluster = a_cluster()
-    cluster.see_move(a_move())
-    for name in ("p", "q"):
-        cluster.create(name, mib=8000, owner=OWNER)
-    await cluster.bind("p", node="m")
-
-    assert cluster.extender.filter(cluster.asking("q", "n", "m")).passed == ("n", "m")
-    await cluster.bind("q", node="n")
-    assert names.MOVE not in cards_of(cluster, "q")
-
-
-@pytest.mark.parametrize(
-    "pod",
-    [
-        {"mib": 8000, "owner": "other"},
-        {"mib": 8000},
-        {"mib": 4000, "owner": OWNER},
-        {"mib": 8000, "cards": 2, "owner": OWNER},
-        {"mib": 8000, "owner": OWNER, "annotations": {names.CORES: "10"}},
-    ],
-    ids=["another owner", "no owner", "another size", "two cards", "with compute"],
-)
-async def test_it_is_for_the_same_controller_and_the_same_request_alone(
-    pod: dict[str, Any],
-) -> None:
-    cluster = a_cluster()
-    cluster.see_move(a_move(source=("x", "GPU-x")))
-    cluster.create("p", **pod)
-
-    assert cluster.extender.filter(cluster.asking("p", "n", "m")).passed == ("n", "m")
-    assert await cluster.bind("p", node="m") == ""
-    assert names.MOVE not in cards_of(cluster)
-
-
-async def test_the_moved_pod_itself_never_takes_the_reservation() -> None:
-    cluster = a_cluster()
-    pod = cluster.create("p", mib=8000, owner=OWNER)
-    cluster.see_move(a_move(pod=("default", "p", pod.record.uid), source=("x", "GPU-x")))
-
-    assert cluster.extender.filter(cluster.asking("p", "n", "m")).passed == ("n", "m")
-
-
 async def test_a_target_that_is_no_candidate_is_given_up_and_the_source_stays_denied() -> None:
     cluster = a_cluster()
     cluster.see_move(a_move())
@@ -175,19 +116,6 @@ async def test_a_target_that_is_no_candidate_is_given_up_and_the_source_stays_de
     assert names.MOVE not in cards_of(cluster)
     assert cluster.held("GPU-m-1") == 8000
     assert cluster.count("fracgpu_scheduler_reservations_given_up_total") == 1
-
-
-async def test_a_card_that_cannot_take_the_pod_any_more_is_given_up() -> None:
-    cluster = a_cluster()
-    cluster.create("other", mib=20_000)
-    await cluster.bind("other", node="m")
-    taken = card(cluster, "other")
-    cluster.see_move(a_move(target=("m", taken)))
-    cluster.create("p", mib=8000, owner=OWNER)
-
-    assert cluster.extender.filter(cluster.asking("p", "n", "m")).passed == ("n", "m")
-    assert await cluster.bind("p", node="m") == ""
-    assert card(cluster) != taken
 
 
 @pytest.mark.parametrize("why", ["cordoned", "unschedulable", "gone"])
@@ -224,18 +152,6 @@ async def test_a_controllers_pods_are_kept_off_the_card_that_they_left(strategy:
     assert cluster.extender.filter(cluster.asking("last")).passed == ("n",)
 
 
-async def test_a_reservation_lapses_by_its_own_time() -> None:
-    cluster = a_cluster("m")
-    cluster.see_move(a_move(mib=24_000))
-    cluster.see_move(a_move("move-2", target=("m", "GPU-m-0"), mib=24_000))
-    cluster.create("other", mib=8000)
-    assert cluster.extender.filter(cluster.asking("other", "m")).passed == ()
-
-    await cluster.clock.advance(600)
-
-    assert cluster.extender.filter(cluster.asking("other", "m")).passed == ("m",)
-
-
 async def test_pods_that_waited_for_a_reserved_card_are_retried_when_it_is_released() -> None:
     cluster = Harness("m", cards=1)
     cluster.see_move(a_move(target=("m", "GPU-m-0"), mib=24_000))
@@ -247,18 +163,6 @@ async def test_pods_that_waited_for_a_reserved_card_are_retried_when_it_is_relea
     await cluster.waker.once()
 
     assert cluster.api.patches == ["other"]
-
-
-async def test_a_refused_binding_leaves_the_reservation() -> None:
-    cluster = a_cluster()
-    cluster.see_move(a_move())
-    cluster.create("p", mib=8000, owner=OWNER)
-    cluster.api.bind_raises = refusal()
-
-    assert await cluster.bind("p", node="m")
-
-    assert cluster.held("GPU-m-1") == 8000
-    assert cluster.extender.filter(cluster.asking("p", "n", "m")).passed == ("m",)
 
 
 async def test_a_binding_without_an_answer_keeps_the_card_for_its_pod() -> None:
@@ -320,69 +224,6 @@ async def test_a_card_is_not_preempted_for_a_controller_that_is_kept_off_it() ->
 
     assert await cluster.preemptor.preempt(asked("other"))
     assert await cluster.preemptor.preempt(asked(OWNER)) == {}
-
-
-def see_raw(cluster: Harness, body: dict[str, Any]) -> None:
-    claims = read_claims(json.dumps(body).encode())
-    key = ObjectKey("", claims.move)
-    cluster.handlers.move_changed(
-        Change(type=ChangeType.ADDED, key=key, uid="u", resource_version="1", object=claims)
-    )
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        {"target": {"node": "m", "card": "GPU-m-0"}},
-        {"target": {"node": "m", "card": "GPU-m-0"}, "request": {"mib": -5000}},
-        {"target": {"node": "m", "card": "GPU-m-0"}, "request": {"mib": 10**40}},
-    ],
-)
-async def test_an_unreadable_move_keeps_its_whole_target_and_no_other_card(
-    spec: dict[str, Any],
-) -> None:
-    cluster = a_cluster("m")
-    see_raw(cluster, {"metadata": {"name": "odd"}, "spec": spec})
-    for number in range(3):
-        cluster.create(f"p{number}", mib=8000)
-        assert await cluster.bind(f"p{number}", node="m") == ""
-        assert card(cluster, f"p{number}") == "GPU-m-1"
-
-    cluster.create("last", mib=8000)
-    assert cluster.extender.filter(cluster.asking("last", "m")).passed == ()
-    cluster.see_move(gone="odd")
-    assert cluster.extender.filter(cluster.asking("last", "m")).passed == ("m",)
-
-
-async def test_moves_that_name_no_known_node_or_card_change_nothing() -> None:
-    cluster = a_cluster()
-    cluster.see_move(a_move("a", target=("nowhere", "GPU-m-1")))
-    cluster.see_move(a_move("b", target=("m", "GPU-unknown")))
-    cluster.see_move(a_move("c", target=("m" * 253, "G" * 128), source=("x" * 253, "G" * 128)))
-    see_raw(cluster, {"metadata": {"name": "d"}, "spec": {"target": {"node": [], "card": {}}}})
-    cluster.create("p", mib=24_000)
-
-    assert cluster.extender.filter(cluster.asking("p", "n", "m")).passed == ("n", "m")
-    assert cluster.held("GPU-m-1") == cluster.held("GPU-m-0") == 0
-
-
-async def test_a_thousand_moves_cost_others_nothing_and_the_owner_of_the_reservations_little() -> (
-    None
-):
-    moves = 1000
-    cluster, quiet = a_cluster(), a_cluster()
-    for number in range(moves):
-        cluster.see_move(a_move(f"m{number}", mib=1, source=(f"s{number}", f"GPU-s{number}")))
-
-    def filters(of: Harness, pod: str) -> int:
-        """Return the calls of a filter request, the second one for the pod."""
-        of.create(pod, mib=8000, **({"owner": OWNER} if pod == "own" else {}))
-        asking = of.asking(pod, "n", "m")
-        assert of.extender.filter(asking).passed == ("n", "m")
-        return calls_of(lambda: of.extender.filter(asking))
-
-    assert filters(cluster, "other") == filters(quiet, "other")
-    assert filters(cluster, "own") < filters(quiet, "own") + 10 * moves
 
 
 async def test_a_node_is_scored_by_the_card_that_the_owner_gets_not_by_the_one_it_is_kept_off() -> (

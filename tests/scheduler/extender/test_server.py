@@ -210,26 +210,6 @@ async def test_a_narrow_answer_names_one_node_in_the_form_of_the_request() -> No
     assert [node["metadata"]["name"] for node in response["Nodes"]["items"]] == ["gpu-1"]
 
 
-async def test_recorded_requests_with_whole_nodes_are_answered_with_whole_nodes() -> None:
-    async with serving() as served:
-        filtered = await served.ask("filter", recorded("filter-nodes"))
-
-    found = {node["metadata"]["name"] for node in filtered["Nodes"]["items"]}
-    assert {"gpu-1", "gpu-2"} <= found
-    assert filtered["NodeNames"] is None
-
-
-async def test_a_recorded_bind_request_writes_the_binding() -> None:
-    args = json.loads(recorded("bind"))
-    pod = json.loads(recorded("filter-names"))["Pod"]
-    async with serving() as served:
-        served.cluster.api.put({**pod, "metadata": {**pod["metadata"], "uid": args["PodUID"]}})
-        assert await served.ask("bind", recorded("bind")) == {"Error": ""}
-
-        (binding,) = served.cluster.api.bindings
-    assert binding["target"]["name"] == args["Node"]
-
-
 async def test_a_pod_whose_binding_was_refused_is_not_waited_for() -> None:
     async with serving() as served:
         cluster = served.cluster
@@ -317,12 +297,6 @@ async def test_a_preempt_request_is_answered_with_victims_by_uid(as_pods: bool) 
     assert victims["NumPDBViolations"] == 0
     assert len(victims["Pods"]) == 1
     assert victims["Pods"][0]["UID"].startswith("uid-low-")
-
-
-@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
-async def test_the_verbs_are_posts(verb: str) -> None:
-    async with serving() as served:
-        assert (await served.get(verb))[0] == 405
 
 
 async def test_a_replica_that_does_not_lead_says_so_and_writes_nothing() -> None:

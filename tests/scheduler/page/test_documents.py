@@ -55,20 +55,6 @@ async def test_heat_that_is_not_known_is_left_out_and_never_zero() -> None:
     assert node["heatAt"] == "2026-01-05T12:00:00Z"
 
 
-async def test_old_heat_is_unknown() -> None:
-    cluster = PageCluster()
-    cluster.node("n")
-    cluster.heat("n", 0.9, 0.1, 0.1, 0.1)
-    await cluster.board.refresh()
-
-    await cluster.advance(15 * 60)
-    await cluster.board.refresh()
-
-    node = cluster.document("node/n")
-    assert [card.get("heat") for card in node["cards"]] == [None] * 4
-    assert "heatAt" not in node
-
-
 async def test_a_cordon_is_shown_until_it_lapses() -> None:
     cluster = PageCluster()
     until = NOON + timedelta(minutes=10)

@@ -11,18 +11,6 @@ from tests.support.gpu import some_cards
 from tests.support.page import PageCluster
 
 
-async def test_a_pod_that_waits_is_explained() -> None:
-    cluster = PageCluster()
-    cluster.node("n")
-    cluster.pod("p", mib=30_000)
-
-    found = await cluster.explainer.explain("default", "p")
-
-    assert found is not None
-    assert found.explanation.verdict is PodVerdict.STUCK
-    assert found.explanation.nodes[0].node == "n"
-
-
 async def test_what_would_help_is_told_but_not_that_nothing_would() -> None:
     cluster = PageCluster()
     cluster.node("n", cards=some_cards("n", count=1, mib=24_000))

@@ -1,13 +1,8 @@
 """The few nodes that are looked at for one waiting pod."""
 
-import json
-
 from fracgpu.cards.card import Card, CardUuid
-from fracgpu.explain.answers import PodVerdict
-from fracgpu.explain.explanation import explain
-from fracgpu.explain.subject import read_subject
 from fracgpu.units import Mib
-from scheduler.page.explaining import nearest_nodes, state_for
+from scheduler.page.explaining import nearest_nodes
 from tests.support.gpu import some_cards
 from tests.support.page import PageCluster
 
@@ -47,29 +42,3 @@ def test_of_a_large_cluster_only_a_few_nodes_are_looked_at() -> None:
     )
 
     assert found == ("n00", "n01", "n02", "n03", "n04", "n05")
-
-
-def test_the_reasons_are_those_of_fracgpu_explain() -> None:
-    cluster = PageCluster()
-    cluster.node("n", cards=some_cards("n", count=2))
-    cluster.pod("a", on="n", card=0, mib=23_000)
-    cluster.pod("b", on="n", card=1, mib=20_000)
-    cluster.pod("p", mib=6000)
-    subject = read_subject(json.dumps(cluster.shelf.pods["default/p"]).encode())
-
-    state = state_for(
-        subject,
-        cluster.core,
-        strategy=cluster.strategy,
-        scheduler=subject.info.scheduler_name,
-        now=cluster.clock.now(),
-    )
-    found = explain(subject, state)
-
-    assert found.verdict is PodVerdict.STUCK
-    (node,) = found.nodes
-    assert [card.reason for card in node.cards] == ["too little free memory for 6000 MiB"] * 2
-    assert [holder.pod for card in node.cards for holder in card.holders] == [
-        "default/a",
-        "default/b",
-    ]

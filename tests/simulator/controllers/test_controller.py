@@ -22,7 +22,7 @@ async def test_a_key_waits_once_however_often_it_was_added() -> None:
 
 async def test_a_reader_waits_for_the_first_key() -> None:
     queue = WorkQueue()
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         reading = group.create_task(queue.get())
         queue.add(B)
 
@@ -50,7 +50,7 @@ async def test_a_reconcile_that_lost_a_race_is_retried() -> None:
     controller = Stubborn(failures=1)
     controller.queue.add(A)
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         running = group.create_task(run_controller(controller))
         await controller.done.wait()
         running.cancel()

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from kube.kinds import DEPLOYMENTS, PODS, REPLICASETS
+from kube.kinds import DEPLOYMENTS, REPLICASETS
 from tests.simulator.controllers.harness import Harness, an_owner
 
 
@@ -18,35 +18,6 @@ async def test_it_makes_one_replicaset_named_by_its_template(harness: Harness) -
     await harness.wait_status(
         DEPLOYMENTS, "web", replicas=2, readyReplicas=2, availableReplicas=2, updatedReplicas=2
     )
-
-
-async def test_it_follows_a_change_of_scale(harness: Harness) -> None:
-    await harness.kube.create(DEPLOYMENTS, an_owner("web", replicas=3), namespace=harness.namespace)
-    await harness.wait_count(3)
-
-    await harness.kube.patch(
-        DEPLOYMENTS, "web", {"spec": {"replicas": 1}}, namespace=harness.namespace
-    )
-
-    await harness.wait_count(1)
-
-
-async def test_a_pod_that_leaves_by_its_template_hash_keeps_running_beside_its_successor(
-    harness: Harness,
-) -> None:
-    await harness.kube.create(DEPLOYMENTS, an_owner("web", replicas=1), namespace=harness.namespace)
-    (first,) = await harness.ready_all(1)
-    name = first["metadata"]["name"]
-
-    await harness.kube.patch(
-        PODS,
-        name,
-        {"metadata": {"labels": {"pod-template-hash": "moving"}}},
-        namespace=harness.namespace,
-    )
-
-    pods = await harness.wait_count(2)
-    assert name in {pod["metadata"]["name"] for pod in pods}
 
 
 async def test_a_new_template_is_rolled_out_without_a_moment_of_nobody(harness: Harness) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kube.kinds import REPLICASETS
-from simulator.controllers.pods import deletion_rank, from_template, is_active, phase
+from simulator.controllers.pods import deletion_rank, from_template
 
 if TYPE_CHECKING:
     from simulator.objects import Json
@@ -44,15 +44,6 @@ def test_what_is_lost_least_goes_first(first: Json, second: Json) -> None:
 
 def test_a_deletion_cost_that_is_no_number_counts_as_none() -> None:
     assert deletion_rank(a_pod("a", metadata=costly("dear"))) == deletion_rank(a_pod("a"))
-
-
-def test_a_pod_of_which_nobody_has_spoken_is_pending() -> None:
-    assert phase({"metadata": {}}) == "Pending"
-
-
-def test_a_pod_that_was_asked_to_end_is_not_active() -> None:
-    assert is_active(a_pod("a"))
-    assert not is_active(a_pod("a", metadata={"deletionTimestamp": LATE}))
 
 
 def test_a_pod_made_from_a_template_is_controlled_and_does_not_share_it() -> None:

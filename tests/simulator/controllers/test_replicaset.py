@@ -24,18 +24,6 @@ async def test_it_creates_as_many_pods_as_are_asked_for(harness: Harness) -> Non
     await harness.wait_status(REPLICASETS, "a", replicas=3, readyReplicas=None)
 
 
-async def test_a_deleted_pod_is_replaced(harness: Harness) -> None:
-    await harness.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace=harness.namespace)
-    (first,) = await harness.wait_count(1)
-
-    await harness.kube.delete(PODS, first["metadata"]["name"], namespace=harness.namespace)
-
-    await harness.wait_pods(
-        lambda pods: len(pods) == 1 and pods[0]["metadata"]["uid"] != first["metadata"]["uid"],
-        what="a replacement",
-    )
-
-
 async def test_a_terminating_pod_is_replaced_before_it_is_gone(harness: Harness) -> None:
     await harness.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace=harness.namespace)
     (first,) = await harness.wait_count(1)
@@ -69,43 +57,6 @@ async def test_surplus_goes_from_the_pods_that_are_not_ready(harness: Harness) -
 
     (left,) = await harness.wait_count(1)
     assert left["metadata"]["name"] == kept
-
-
-async def test_a_pod_whose_labels_no_longer_match_is_released_and_replaced(
-    harness: Harness,
-) -> None:
-    await harness.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace=harness.namespace)
-    (first,) = await harness.wait_count(1)
-    name = first["metadata"]["name"]
-
-    await harness.kube.patch(
-        PODS, name, {"metadata": {"labels": {"app": "loose"}}}, namespace=harness.namespace
-    )
-
-    pods = await harness.wait_pods(
-        lambda found: len(found) == 2 and not all(map(owners, found)), what="a released pod"
-    )
-    (loose,) = [pod for pod in pods if not owners(pod)]
-    assert loose["metadata"]["name"] == name
-
-
-async def test_a_released_pod_that_matches_again_is_adopted_and_one_goes(harness: Harness) -> None:
-    await harness.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace=harness.namespace)
-    (first,) = await harness.wait_count(1)
-    name = first["metadata"]["name"]
-    await harness.kube.patch(
-        PODS, name, {"metadata": {"labels": {"app": "loose"}}}, namespace=harness.namespace
-    )
-    await harness.wait_count(2)
-    await harness.set_status(name)  # the ready one is the one to keep
-
-    await harness.kube.patch(
-        PODS, name, {"metadata": {"labels": {"app": "a"}}}, namespace=harness.namespace
-    )
-
-    (left,) = await harness.wait_count(1)
-    assert left["metadata"]["name"] == name
-    assert owners(left) == ["a"]
 
 
 async def test_a_refused_pod_is_told_in_the_status(harness: Harness) -> None:

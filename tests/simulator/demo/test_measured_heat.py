@@ -11,7 +11,7 @@ from simulator.envtest.prometheus import RealPrometheus
 async def test_a_prometheus_that_knows_no_card_says_so(tmp_path: Path) -> None:
     async with (
         RealPrometheus.start(tmp_path, {}) as real,
-        Prometheus(real.url, limit_s=3, limit_bytes=1_000_000) as asked,
+        Prometheus(real.url, limit_s=60, limit_bytes=1_000_000) as asked,
     ):
         assert await MeasuredHeat(asked).busy_ratio_by_card() == {}
 

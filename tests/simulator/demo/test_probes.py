@@ -6,34 +6,18 @@ from aiohttp import web
 
 from simulator.demo.supervisor import why_not_ready
 from simulator.envtest.ports import free_ports
+from tests.support.scripted import a_server, answering
 
 
-async def _serve(status: int, text: str) -> tuple[web.AppRunner, str]:
-    async def readyz(_: web.Request) -> web.Response:
-        return web.Response(status=status, text=text)
-
-    app = web.Application()
-    app.router.add_get("/readyz", readyz)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    return runner, f"127.0.0.1:{runner.addresses[0][1]}"
+async def asked(answer: web.Response) -> str | None:
+    async with a_server(answering(answer)) as server:
+        return await why_not_ready(server.url.removeprefix("http://"))
 
 
-async def test_a_ready_role_has_no_excuse() -> None:
-    runner, address = await _serve(200, "ok")
-    try:
-        assert await why_not_ready(address) is None
-    finally:
-        await runner.cleanup()
-
-
-async def test_a_role_that_is_not_ready_says_why() -> None:
-    runner, address = await _serve(503, "inventory: not listed yet")
-    try:
-        assert await why_not_ready(address) == "inventory: not listed yet"
-    finally:
-        await runner.cleanup()
+async def test_a_ready_role_has_no_excuse_and_one_that_is_not_ready_says_why() -> None:
+    assert await asked(web.Response(text="ok")) is None
+    trouble = web.Response(status=503, text="inventory: not listed yet")
+    assert await asked(trouble) == "inventory: not listed yet"
 
 
 async def test_a_role_that_does_not_answer_is_not_ready() -> None:

@@ -4,7 +4,7 @@ import yaml
 
 from fracgpu.disruption.policy import Mode
 from rebalancer.config import parse_policy
-from simulator.demo.rig import DEMO_POLICY, RigSettings
+from simulator.demo.rig import DEMO_POLICY
 
 
 def test_the_policy_of_the_demo_is_one_that_the_rebalancer_reads() -> None:
@@ -12,7 +12,3 @@ def test_the_policy_of_the_demo_is_one_that_the_rebalancer_reads() -> None:
 
     assert policy.mode is Mode.ACTIVE
     assert policy.hot_ratio == 0.8
-
-
-def test_the_default_rig_is_four_nodes_of_four_cards_without_real_binaries() -> None:
-    assert RigSettings() == RigSettings(nodes=4, cards_per_node=4, assets=None)

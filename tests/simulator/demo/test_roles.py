@@ -67,12 +67,6 @@ def test_a_role_does_not_inherit_settings_from_the_caller(monkeypatch: pytest.Mo
     assert "FRACGPU_WEBHOOK_LISTEN_PORT" not in spec_of(PROCESSES[1]).env
 
 
-def test_no_two_servers_share_a_port() -> None:
-    ports = [ADDRESSES.webhook, ADDRESSES.extender, *ADDRESSES.telemetry.values()]
-
-    assert len(set(ports)) == len(ports)
-
-
 def test_the_page_has_a_port_of_its_own_which_is_printed_at_the_end() -> None:
     (scheduler,) = (process for process in PROCESSES if process.role == "scheduler")
     flags = list(scheduler.flags)

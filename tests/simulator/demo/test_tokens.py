@@ -3,26 +3,18 @@
 import json
 
 import pytest
-from aiohttp import web
 
 from kube.access import connect_to
 from kube.errors import KubeDecodeError, NotFound
 from simulator.demo.service_accounts import issue_token
-from tests.support.scripted import Handler, a_server
+from tests.support.scripted import a_server, answering, json_answer, status_answer
 
 NODE = {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "u-1"}
 
 
-def answering(body: object, *, status: int = 200) -> Handler:
-    async def handle(_: web.Request) -> web.Response:
-        return web.json_response(body, status=status)
-
-    return handle
-
-
 async def test_the_request_names_the_account_and_the_node() -> None:
     async with (
-        a_server(answering({"status": {"token": "t0k3n"}})) as server,
+        a_server(answering(json_answer({"status": {"token": "t0k3n"}}))) as server,
         connect_to(server.url) as client,
     ):
         token = await issue_token(
@@ -43,9 +35,9 @@ async def test_the_request_names_the_account_and_the_node() -> None:
 
 
 async def test_an_account_that_is_not_there_is_said() -> None:
-    status = {"kind": "Status", "code": 404, "reason": "NotFound", "message": "no such account"}
+    refusal = status_answer(404, "NotFound", "no such account")
     async with (
-        a_server(answering(status, status=404)) as server,
+        a_server(answering(refusal)) as server,
         connect_to(server.url) as client,
     ):
         with pytest.raises(NotFound, match="no such account"):
@@ -53,6 +45,9 @@ async def test_an_account_that_is_not_there_is_said() -> None:
 
 
 async def test_an_answer_without_a_token_is_an_error() -> None:
-    async with a_server(answering({"status": {}})) as server, connect_to(server.url) as client:
+    async with (
+        a_server(answering(json_answer({"status": {}}))) as server,
+        connect_to(server.url) as client,
+    ):
         with pytest.raises(KubeDecodeError):
             await issue_token(client, namespace="ml", account="agent")

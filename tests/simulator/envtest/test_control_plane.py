@@ -1,21 +1,18 @@
 import asyncio
-import os
 import stat
 from pathlib import Path
 
 import pytest
 
 from kube.access import connect
-from kube.client import KubeClient
 from kube.errors import KubeError
 from kube.informer import Change, Informer
-from kube.kinds import CONFIGMAPS, DEPLOYMENTS, PODS
+from kube.kinds import CONFIGMAPS
 from kube.retry import RetryPolicy
 from simulator.envtest.control_plane import ControlPlane, ControlPlaneError, find_assets
-from simulator.envtest.ports import free_ports
-from tests.support.objects import a_config, a_pod
+from tests.support.objects import a_config
 from tests.support.real_apiserver import real_api_server
-from tests.support.waiting import until, until_true
+from tests.support.waiting import until_true
 
 FAST = RetryPolicy(attempts=1, first_pause_s=0.05, longest_pause_s=0.2)
 
@@ -30,10 +27,6 @@ def test_a_folder_without_the_binaries_is_refused_by_name(tmp_path: Path) -> Non
 def test_no_folder_at_all_is_refused() -> None:
     with pytest.raises(ControlPlaneError, match="KUBEBUILDER_ASSETS is not set"):
         find_assets(None)
-
-
-def test_free_ports_are_all_different() -> None:
-    assert len(set(free_ports(20))) == 20
 
 
 async def test_a_server_that_ends_at_once_is_an_error_that_names_its_log(tmp_path: Path) -> None:
@@ -92,33 +85,3 @@ async def test_an_informer_lives_through_a_restart_of_the_real_server(tmp_path: 
             following.cancel()
 
     assert [change.type.value for change in changes] == ["ADDED", "MODIFIED"]
-
-
-@pytest.mark.e2e
-async def test_the_controller_manager_and_the_scheduler_do_their_part(tmp_path: Path) -> None:
-    async with real_api_server(tmp_path) as api, connect(api.kubeconfig(tmp_path / "k")) as client:
-        for name in ("kube-controller-manager", "kube-scheduler"):
-            if not os.access(api.assets / name, os.X_OK):
-                pytest.skip(f"no {name} beside kube-apiserver")
-        config = tmp_path / "scheduler.yaml"
-        config.write_text(
-            "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
-            "leaderElection: {leaderElect: false}\n"
-            f"clientConnection: {{kubeconfig: {tmp_path / 'k'}}}\n"
-        )
-        await api.start_controller_manager()
-        await api.start_scheduler(config)
-        await make_deployment(client)
-
-        async def unschedulable() -> bool:
-            pods = await client.list(PODS, namespace="default", label_selector="app=a")
-            return any(b'"Unschedulable"' in bytes(pod) for pod in pods.items)
-
-        await until(unschedulable, what="a pod that was made and found no node", limit_s=40)
-
-
-async def make_deployment(client: KubeClient) -> None:
-    containers = a_pod("x")["spec"]["containers"]
-    template = {"metadata": {"labels": {"app": "a"}}, "spec": {"containers": containers}}
-    spec = {"replicas": 1, "selector": {"matchLabels": {"app": "a"}}, "template": template}
-    await client.create(DEPLOYMENTS, {"metadata": {"name": "a"}, "spec": spec}, namespace="default")

@@ -1,7 +1,7 @@
 """The simulated device manager against a plugin on a real socket."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -176,6 +176,47 @@ async def test_a_refused_start_carries_the_plugins_text() -> None:
 
         with pytest.raises(DeviceError, match=r"PreStartContainer rpc failed.*card on fire"):
             await manager.pre_start(grant)
+
+
+@pytest.mark.parametrize("call", ["Allocate", "PreStartContainer"])
+async def test_a_call_that_the_plugins_death_cuts_short_is_refused(call: str) -> None:
+    """Kubelet closes the connection when the stream ends, and with it every call on it."""
+    async with a_plugin(a="Healthy", b="Healthy") as (manager, plugin):
+        grant = await manager.allocate(a_key(), resource=RESOURCE, count=1, reusable=set())
+        plugin.answering.clear()
+
+        async def ask() -> None:
+            if call == "Allocate":
+                await manager.allocate(a_key("two"), resource=RESOURCE, count=1, reusable=set())
+            else:
+                await manager.pre_start(grant)
+
+        async with asyncio.TaskGroup() as group:
+            asking = group.create_task(_refusal_of(ask()))
+            await until_true(lambda: plugin.calls == 2, what="the plugin is asked")
+            plugin.end_listing()
+
+        assert call in asking.result()
+        assert "connection is closing" in asking.result()
+
+
+async def _refusal_of(call: Awaitable[None]) -> str:
+    with pytest.raises(DeviceError) as caught:
+        await call
+    return str(caught.value)
+
+
+async def test_a_call_whose_pod_is_deleted_ends_with_it() -> None:
+    async with a_plugin(a="Healthy") as (manager, plugin):
+        plugin.answering.clear()
+        async with asyncio.TaskGroup() as group:
+            asking = group.create_task(
+                manager.allocate(a_key(), resource=RESOURCE, count=1, reusable=set())
+            )
+            await until_true(lambda: plugin.calls == 1, what="the plugin is asked")
+            asking.cancel()
+
+        assert asking.cancelled()
 
 
 async def test_starting_empties_the_folder_of_sockets_and_of_nothing_else() -> None:

@@ -5,19 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.kubelet.device_plugin import SocketError
 from fracgpu import names
-from kube.access import connect
 from kube.client import KubeClient
-from kube.kinds import NODES, PODS
+from kube.kinds import NODES
 from process.clock import SystemClock
 from simulator.apiserver.server import ApiServer
-from simulator.kubelet.container_runtime import CreatedContainer
 from simulator.kubelet.kubelet import Kubelet, KubeletConfig, KubeletFolders, visible_cards
-from tests.support.gpu import a_gpu_pod
+from tests.fakes.plugin import RESOURCE, FakePlugin
 from tests.support.node import a_node, short_folder
-from tests.support.real_apiserver import real_api_server
-from tests.support.waiting import until
+from tests.support.objects import a_pod
+from tests.support.waiting import until, until_true
 
 
 async def test_four_nodes_in_one_process_each_serve_their_own_pods(
@@ -96,14 +93,27 @@ async def test_an_agent_that_dies_takes_its_slots_out_of_allocatable(
     assert status["capacity"][names.GPU_SLOT] == "128"
 
 
-async def test_a_kubelet_in_too_deep_a_folder_says_so(kube: KubeClient) -> None:
-    folders = KubeletFolders.under(Path("/tmp") / ("d" * 100))  # noqa: S108 - never made
-    kubelet = Kubelet(kube, SystemClock(), KubeletConfig(node="gpu-1", folders=folders))
+async def test_a_pod_whose_agent_dies_while_it_is_admitted_has_failed(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    async with a_node(kube, api.kubeconfig(tmp_path / "kubeconfig"), agent=False) as node:
+        plugin = FakePlugin(node.folders.device_plugins, a="Healthy")
+        async with plugin.serving():
+            await plugin.register()
+            await until_true(
+                lambda: node.kubelet.devices.amounts() == {RESOURCE: (1, 1)}, what="its device"
+            )
+            plugin.answering.clear()
+            amounts = {"limits": {RESOURCE: "1"}, "requests": {RESOURCE: "1"}}
+            body = a_pod("one", namespace="default")
+            body["spec"]["containers"][0]["resources"] = amounts
+            pod = await node.bind(body)
+            await until_true(lambda: plugin.calls == 1, what="the plugin is asked")
+            plugin.end_listing()
 
-    with pytest.raises(ExceptionGroup) as caught:
-        await kubelet.run()
+            found = await node.wait_phase(pod, "Failed")
 
-    assert caught.group_contains(SocketError, match="use a folder with a shorter path")
+    assert found["status"]["reason"] == "UnexpectedAdmissionError"
 
 
 async def test_a_kubelet_that_starts_clears_what_its_forerunner_left(kube: KubeClient) -> None:
@@ -115,34 +125,8 @@ async def test_a_kubelet_that_starts_clears_what_its_forerunner_left(kube: KubeC
         kubelet = Kubelet(kube, SystemClock(), KubeletConfig(node="gpu-1", folders=folders))
         async with asyncio.TaskGroup() as group:
             task = group.create_task(kubelet.run())
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await kubelet.wait_ready()
             task.cancel()
 
         assert list(folders.processes.iterdir()) == []
-
-
-def test_what_a_container_sees_is_in_its_environment() -> None:
-    assert visible_cards(CreatedContainer(env={names.ENV_VISIBLE_DEVICES: "a,b"})) == ("a", "b")
-    assert visible_cards(CreatedContainer()) == ()
-
-
-@pytest.mark.e2e
-async def test_a_real_api_server_is_content_with_the_kubelet_and_the_agent(tmp_path: Path) -> None:
-    async with real_api_server(tmp_path) as api:
-        config = api.kubeconfig(tmp_path / "kubeconfig")
-        async with connect(config) as client, a_node(client, config) as node:
-            pods = [await node.run_pod(f"equal-{n}", card=n, mib=3000) for n in range(4)]
-            for pod in pods:
-                await node.wait_phase(pod, "Running")
-            refused = await node.bind(a_gpu_pod("forged"))
-            await node.wait_message(refused, "has no cards in")
-            observed = [node.cards_of(pod) for pod in pods]
-            await client.delete(PODS, "equal-0", namespace="default")
-
-            async def gone() -> bool:
-                return pods[0]["metadata"]["uid"] not in node.kubelet.created_containers()
-
-            await until(gone, what="the deleted pod is let go")
-
-    assert observed == [(node.uuid(n),) for n in range(4)]

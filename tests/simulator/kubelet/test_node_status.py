@@ -41,7 +41,7 @@ async def rig(kube: KubeClient) -> AsyncIterator[Rig]:
     made = Rig(kube)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(made.status.run())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await made.status.ready.wait()
         yield made
         task.cancel()
@@ -98,7 +98,7 @@ async def test_what_another_removes_during_a_sync_stays_removed(kube: KubeClient
 
     async with asyncio.TaskGroup() as group:
         task = group.create_task(kubelet.run())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await kubelet.ready.wait()
         task.cancel()
 

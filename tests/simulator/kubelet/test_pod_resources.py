@@ -1,12 +1,8 @@
 """The simulated PodResources socket, called by the agent's own client."""
 
 import asyncio
-from pathlib import Path
-
-import pytest
 
 from deviceplugin.claims import SlotHolder
-from deviceplugin.kubelet.device_plugin import SocketError
 from deviceplugin.kubelet.pod_resources import PodResourcesClient
 from fracgpu import names
 from simulator.kubelet.device_manager import ContainerKey, DeviceManager
@@ -43,11 +39,3 @@ async def test_holders_are_listed_container_by_container() -> None:
     holder = SlotHolder(namespace="ml", pod="one", container="train", slot_ids=frozenset({"a"}))
     assert holders == (holder,)
     assert after == ()
-
-
-async def test_a_path_too_long_for_a_socket_is_refused() -> None:
-    manager = DeviceManager(Path("dp"), on_change=lambda: None, seed="s")
-    server = PodResourcesServer(Path("/" + "p" * 120), pods=list, devices=manager)
-
-    with pytest.raises(SocketError, match="121 bytes"):
-        await server.run()

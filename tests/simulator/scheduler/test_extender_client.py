@@ -6,26 +6,20 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from process.telemetry import HttpServer
 from simulator.envtest.ports import free_ports
 from simulator.scheduler.extender_client import ExtenderClient, ExtenderError
 from tests.support.gpu import Json, a_gpu_pod
+from tests.support.scripted import a_server, answering
 
 
 @asynccontextmanager
-async def answering(body: str, *, status: int = 200) -> AsyncIterator[ExtenderClient]:
-    async def answer(_: web.Request) -> web.Response:
-        return web.Response(text=body, status=status)
-
-    app = web.Application()
-    app.router.add_post("/{verb}", answer)
-    server = HttpServer(app, host="127.0.0.1", port=0)
-    await server.start()
-    try:
-        async with ExtenderClient.open(f"http://127.0.0.1:{server.port}/") as client:
-            yield client
-    finally:
-        await server.stop(1.0)
+async def asking(body: str, *, status: int = 200) -> AsyncIterator[ExtenderClient]:
+    answer = web.Response(text=body, status=status)
+    async with (
+        a_server(answering(answer)) as server,
+        ExtenderClient.open(f"{server.url}/") as client,
+    ):
+        yield client
 
 
 def the_pod() -> Json:
@@ -36,7 +30,7 @@ def the_pod() -> Json:
 
 async def test_both_maps_of_failed_nodes_are_reasons() -> None:
     body = '{"NodeNames":["a"],"FailedNodes":{"b":"x"},"FailedAndUnresolvableNodes":{"c":"y"}}'
-    async with answering(body) as client:
+    async with asking(body) as client:
         answer = await client.filter(the_pod(), ["a", "b", "c"])
 
     assert (answer.passed, answer.refused) == (("a",), {"b": "x", "c": "y"})
@@ -52,19 +46,19 @@ async def test_both_maps_of_failed_nodes_are_reasons() -> None:
     ],
 )
 async def test_an_answer_that_is_none_is_an_error(body: str, status: int, reason: str) -> None:
-    async with answering(body, status=status) as client:
+    async with asking(body, status=status) as client:
         with pytest.raises(ExtenderError, match=reason):
             await client.filter(the_pod(), ["a"])
 
 
 async def test_an_error_in_the_binding_result_is_an_error() -> None:
-    async with answering('{"Error":"taken"}') as client:
+    async with asking('{"Error":"taken"}') as client:
         with pytest.raises(ExtenderError, match="taken"):
             await client.bind(the_pod(), "a")
 
 
 async def test_scores_are_read_by_host() -> None:
-    async with answering('[{"Host":"a","Score":3}]') as client:
+    async with asking('[{"Host":"a","Score":3}]') as client:
         assert await client.prioritize(the_pod(), ["a"]) == {"a": 3}
 
 

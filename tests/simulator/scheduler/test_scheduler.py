@@ -270,34 +270,6 @@ async def test_after_an_error_the_pod_is_tried_again_by_itself(
         assert await until_bound(client, "p") == "a"
 
 
-async def test_node_affinity_decides_before_the_extender(client: KubeClient) -> None:
-    for name, memory in (("a", "24000"), ("b", "80000")):
-        node = a_sharing_node(name)
-        node["metadata"]["labels"]["memory"] = memory
-        await register(client, node)
-    terms = [{"matchExpressions": [{"key": "memory", "operator": "Gt", "values": ["40000"]}]}]
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    pod = a_gpu_pod("p", affinity={"nodeAffinity": required})
-    extender = FakeExtender(scores={"a": 10})
-
-    async with scheduling(client, extender):
-        await client.create(PODS, pod)
-        assert await until_bound(client, "p") == "b"
-
-
-async def test_higher_priority_goes_first(client: KubeClient) -> None:
-    for name, priority in (("low", 0), ("high", 1000)):
-        await client.create(PODS, a_gpu_pod(name, mib=24_000, priority=priority))
-    extender = FakeExtender()
-
-    async with scheduling(client, extender):
-        await until_event(client, "low", reason="FailedScheduling")
-        await register(client, a_sharing_node("a", cards=some_cards("a", count=1)))
-        await until_bound(client, "high")
-
-    assert await node_of(client, "low") == ""
-
-
 def test_a_cluster_without_nodes_is_named_as_such() -> None:
     assert fit_error({}, total=0) == "no nodes available to schedule pods"
 

@@ -23,7 +23,7 @@ from tests.support.backfill import Past, write_blocks
 CARD = CardUuid("GPU-1")
 STEP_S = 30.0
 # Scraped at the steps of its windows, so that both see the very same samples.
-POLICY = RebalancerPolicy(step_s=STEP_S, scrape_interval_s=STEP_S, stale_after_s=60)
+POLICY = RebalancerPolicy(step_s=STEP_S)
 
 
 def test_a_window_remembers_so_many_samples_and_a_gap_is_missing() -> None:
@@ -97,7 +97,7 @@ async def test_a_reading_is_what_a_real_prometheus_answers_the_rebalancer(tmp_pa
 
     async with (
         RealPrometheus.start(tmp_path, {}) as server,
-        Prometheus(server.url, limit_s=10, limit_bytes=1 << 20) as client,
+        Prometheus(server.url, limit_s=60, limit_bytes=1 << 20) as client,
     ):
         measured = await MeasuredUsage(AsOf(client, at_s=end_s)).observe([CARD], POLICY)
 

@@ -3,16 +3,8 @@ from typing import Any
 import pytest
 
 from fracgpu.errors import RequestError
-from fracgpu.request.grant import Grant
-from fracgpu.request.need import ContainerNeed, PodNeed
-from fracgpu.units import Mib
 from tests.webhook.builders import a_container, a_pod, parsed
-from webhook.admission.pod_edits import container_edits, refuse_chosen_cards
-
-VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
-GRANTED = Grant(
-    need=PodNeed(containers=(ContainerNeed(name="granted", mib=Mib(2048)),)), card_class=None
-)
+from webhook.admission.pod_edits import refuse_chosen_cards
 
 
 def with_env(*env: dict[str, Any]) -> dict[str, Any]:
@@ -20,7 +12,13 @@ def with_env(*env: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "env", [[], [VOID], [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}], [{"name": "X"}]]
+    "env",
+    [
+        [],
+        [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
+        [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}],
+        [{"name": "X"}],
+    ],
 )
 def test_a_container_that_shows_itself_no_card_is_fine(env: list[dict[str, Any]]) -> None:
     refuse_chosen_cards(parsed(a_pod(a_container(env=env))))
@@ -58,25 +56,3 @@ def test_a_container_that_sets_the_limit_of_a_cards_memory_is_refused(
 
     with pytest.raises(RequestError, match="want no such variable: FracGPU limits the memory"):
         refuse_chosen_cards(parsed(pod))
-
-
-def test_containers_without_a_grant_are_kept_from_all_cards() -> None:
-    pod = parsed(
-        a_pod(
-            a_container("granted"),
-            a_container("bare"),
-            a_container("with", env=[{"name": "A", "value": "b"}]),
-            a_container("has", env=[VOID]),
-            init=[a_container("init")],
-        )
-    )
-
-    edits = container_edits(pod, GRANTED, {}, void_others=True)
-    left = container_edits(pod, GRANTED, {}, void_others=False)
-
-    assert [(edit.path, edit.value) for edit in edits if edit not in left] == [
-        ("/spec/initContainers/0/env", [VOID]),
-        ("/spec/containers/1/env", [VOID]),
-        ("/spec/containers/2/env/-", VOID),
-    ]
-    assert [edit.path for edit in left] == ["/spec/containers/0/resources"]

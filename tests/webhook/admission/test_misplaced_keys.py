@@ -1,7 +1,6 @@
 import pytest
 
 from tests.webhook.builders import Json, a_pod, judged
-from webhook.admission.mutation import requests_among
 from webhook.admission.verdict import Allowed, Denied
 
 
@@ -66,9 +65,3 @@ def test_a_label_that_is_no_request_is_warned_of() -> None:
     assert judged(pod) == Allowed(
         warnings=("label fracgpu.io/a and 2 more has no effect: FracGPU reads annotations",)
     )
-
-
-def test_requests_are_found_in_any_case_and_in_order() -> None:
-    keys = ["fracgpu.io/memory", "app", "FracGPU.io/Cores", "fracgpu.io/granted"]
-
-    assert requests_among(keys) == ["FracGPU.io/Cores", "fracgpu.io/memory"]

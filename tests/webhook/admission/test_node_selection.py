@@ -451,26 +451,3 @@ def test_a_windows_pod_is_refused_as_such() -> None:
     )
     assert isinstance(decided(a_pod(spec={"os": {"name": "windows"}})), Allowed)
     assert isinstance(decided(a_pod(fraction="0.5", spec={"os": {"name": "linux"}})), Patched)
-
-
-@pytest.mark.parametrize(
-    ("asks", "message"),
-    [
-        (
-            {"memory": "8\u00a0Gi"},
-            "fracgpu.io/memory is '8\\xa0Gi'; want a Kubernetes quantity with a unit, e.g. '8Gi' "
-            "or '8000Mi'; it contains U+00A0 (no-break space): type it anew",
-        ),
-        (
-            {"placement": "pack\u200b", "fraction": "0.5"},
-            "fracgpu.io/placement is 'pack\\u200b'; want one of pack, spread, least-waste, "
-            "topology, load-aware; it contains U+200B (zero width space): type it anew; did you "
-            "mean 'pack'?",
-        ),
-    ],
-)
-def test_a_character_that_cannot_be_seen_is_named(asks: dict[str, str], message: str) -> None:
-    refused = decided(a_pod(also=asks))
-
-    assert isinstance(refused, Denied)
-    assert refused.message == message

@@ -1,7 +1,8 @@
-"""Every system's published example pods, translated: each foreign key has a known fate.
+"""Published example pods with keys that no row of a dialect has: each has a known fate.
 
-The shapes are written from facts that the systems publish (*source* of each row); a row's *fates*
-name every foreign key of the pod, and what must have become of it.
+What a row of tests/fracgpu/request/dialects has is compared there, to the letter. The shapes are
+written from facts that the systems publish (*source* of each one); its *fates* name every foreign
+key of the pod, and what must have become of it.
 """
 
 from dataclasses import dataclass, field, replace
@@ -53,12 +54,6 @@ class Shape:
 
 SHAPES = [
     Shape(
-        name="gpushare",
-        source="gpushare-scheduler-extender, samples",
-        limits={"aliyun.com/gpu-mem": "3"},
-        fates={"aliyun.com/gpu-mem": REMOVED},
-    ),
-    Shape(
         name="ACK with cores",
         source="Alibaba Cloud ACK, nodes labelled ack.node.gpu.schedule=core_mem",
         limits={"aliyun.com/gpu-mem": "8", "aliyun.com/gpu-core.percentage": "30"},
@@ -75,25 +70,6 @@ SHAPES = [
         source="kubeflow/arena: the resource names of ACK",
         limits={"aliyun.com/gpu-mem": "8", "aliyun.com/gpu-core.tflops": "3"},
         fates={"aliyun.com/gpu-mem": "", "aliyun.com/gpu-core.tflops": REFUSED},
-    ),
-    Shape(
-        name="ACK over several cards",
-        source="Alibaba Cloud ACK, multi-GPU sharing",
-        limits={"aliyun.com/gpu-mem": "8"},
-        labels={"aliyun.com/gpu-count": "2"},
-        fates={"aliyun.com/gpu-mem": "memory=4096Mi", "aliyun.com/gpu-count": "cards=2"},
-    ),
-    Shape(
-        name="HAMi",
-        source="HAMi, examples/nvidia",
-        limits={"nvidia.com/gpu": "2", "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"},
-        scheduler="hami-scheduler",
-        fates={
-            "nvidia.com/gpu": "cards=2",
-            "nvidia.com/gpumem": "memory=3000Mi",
-            "nvidia.com/gpucores": "cores=30",
-            SCHEDULER: WARNED,
-        },
     ),
     Shape(
         name="HAMi by model",
@@ -113,28 +89,6 @@ SHAPES = [
             "hami.io/gpu-scheduler-policy": "placement=spread",
             "hami.io/resource-pool": WARNED,
         },
-    ),
-    Shape(
-        name="HAMi with MIG",
-        source="HAMi, dynamic MIG",
-        limits={"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8000"},
-        notes={"nvidia.com/vgpu-mode": "mig"},
-        fates={"nvidia.com/gpu": "", "nvidia.com/gpumem": "", "nvidia.com/vgpu-mode": REFUSED},
-    ),
-    Shape(
-        name="HAMi on one card",
-        source="HAMi, examples/nvidia: specify card by UUID",
-        limits={"nvidia.com/gpu": "1"},
-        notes={"nvidia.com/use-gpuuuid": "GPU-1"},
-        fates={"nvidia.com/gpu": "", "nvidia.com/use-gpuuuid": REFUSED},
-    ),
-    Shape(
-        name="KAI by fraction",
-        source="KAI-Scheduler, docs/gpu-sharing",
-        notes={"gpu-fraction": "0.5"},
-        labels={"kai.scheduler/queue": "default-queue"},
-        scheduler="kai-scheduler",
-        fates={"gpu-fraction": "fraction=0.5", "kai.scheduler/queue": WARNED, SCHEDULER: WARNED},
     ),
     Shape(
         name="KAI by memory in a pod group",
@@ -158,65 +112,6 @@ SHAPES = [
         limits={"nvidia.com/gpu": "0"},
         notes={"gpu-fraction": "0.5"},
         fates={"nvidia.com/gpu": "none", "gpu-fraction": "fraction=0.5"},
-    ),
-    Shape(
-        name="NvFractions",
-        source="KAI-Scheduler issue 1505",
-        notes={
-            "nvidia.cdi.k8s.io/train.gpu-memory.request": "8Gi",
-            "nvidia.cdi.k8s.io/train.gpu-memory.limit": "12Gi",
-            "kai.scheduler/container.train.gpu-memory.portion.limit": "0.5",
-        },
-        fates={
-            "nvidia.cdi.k8s.io/train.gpu-memory.request": "memory=8192Mi",
-            "nvidia.cdi.k8s.io/train.gpu-memory.limit": WARNED,
-            "kai.scheduler/container.train.gpu-memory.portion.limit": WARNED,
-        },
-    ),
-    Shape(
-        name="an order of NVIDIA's NRI plugin beside a request",
-        source="nvidia-container-toolkit pull request 1498",
-        notes={"gpu-fraction": "0.5", "nvidia.cdi.k8s.io/container.train": "nvidia.com/gpu=0"},
-        fates={"gpu-fraction": "", "nvidia.cdi.k8s.io/container.train": REFUSED},
-    ),
-    Shape(
-        name="vcuda",
-        source="tkestack/gpu-manager, README",
-        limits={"tencent.com/vcuda-core": "50", "tencent.com/vcuda-memory": "30"},
-        notes={"tencent.com/vcuda-core-limit": "80"},
-        fates={
-            "tencent.com/vcuda-core": "cores=50",
-            "tencent.com/vcuda-memory": "memory=7680Mi",
-            "tencent.com/vcuda-core-limit": WARNED,
-        },
-    ),
-    Shape(
-        name="qGPU",
-        source="Tencent Cloud, product/457/59103",
-        limits={"tke.cloud.tencent.com/qgpu-memory": "5", "tke.cloud.tencent.com/qgpu-core": "30"},
-        fates={
-            "tke.cloud.tencent.com/qgpu-memory": "memory=5120Mi",
-            "tke.cloud.tencent.com/qgpu-core": "cores=30",
-        },
-    ),
-    Shape(
-        name="Elastic GPU",
-        source="elastic-ai/elastic-gpu, README",
-        limits={"elasticgpu.io/gpu-core": "50", "elasticgpu.io/gpu-memory": "1024"},
-        fates={"elasticgpu.io/gpu-core": "cores=50", "elasticgpu.io/gpu-memory": "memory=1024Mi"},
-    ),
-    Shape(
-        name="an ElasticGPUClaim",
-        source="elastic-ai/elastic-gpu, README",
-        notes={"egpuc.elasticgpu.io/train": "claim"},
-        fates={"egpuc.elasticgpu.io/train": REFUSED},
-    ),
-    Shape(
-        name="nos",
-        source="nebuly-ai/nos, dynamic MPS partitioning",
-        limits={"nvidia.com/gpu-10gb": "1"},
-        scheduler="nos-scheduler",
-        fates={"nvidia.com/gpu-10gb": "memory=10240Mi", SCHEDULER: WARNED},
     ),
     Shape(
         name="Volcano by virtual GPU",
@@ -262,23 +157,6 @@ SHAPES = [
             "volcano.sh/vgpu-memory": "",
             "volcano.sh/vgpu-mode": REFUSED,
             SCHEDULER: "",
-        },
-    ),
-    Shape(
-        name="Volcano by memory",
-        source="volcano.sh, user guide: GPU sharing",
-        limits={"volcano.sh/gpu-memory": "1024"},
-        fates={"volcano.sh/gpu-memory": "memory=1024Mi"},
-    ),
-    Shape(
-        name="Huawei CCE",
-        source="Huawei Cloud CCE, GPU virtualization",
-        limits={"volcano.sh/gpu-mem.128Mi": "40", "volcano.sh/gpu-core.percentage": "25"},
-        scheduler="volcano",
-        fates={
-            "volcano.sh/gpu-mem.128Mi": "memory=5120Mi",
-            "volcano.sh/gpu-core.percentage": "cores=25",
-            SCHEDULER: WARNED,
         },
     ),
     Shape(
@@ -388,45 +266,12 @@ SHAPES = [
             SCHEDULER: WARNED,
         },
     ),
-    Shape(
-        name="Koordinator's whole cards",
-        source="koordinator.sh, user manual: device scheduling",
-        limits={"koordinator.sh/gpu": "200"},
-        fates={"koordinator.sh/gpu": "cards=2"},
-    ),
-    Shape(
-        name="AWS",
-        source="awslabs/aws-virtual-gpu-device-plugin, README",
-        limits={"k8s.amazonaws.com/vgpu": "1"},
-        fates={"k8s.amazonaws.com/vgpu": "fraction=0.1"},
-    ),
-    Shape(
-        name="whole cards",
-        source="NVIDIA/k8s-device-plugin, README",
-        limits={"nvidia.com/gpu": "1"},
-        fates={"nvidia.com/gpu": "fraction=1"},
-    ),
-    Shape(
-        name="time slices",
-        source="NVIDIA/k8s-device-plugin, README: renameByDefault",
-        limits={"nvidia.com/gpu.shared": "1"},
-        fates={"nvidia.com/gpu.shared": "fraction=0.25"},
-    ),
 ]
 
 
 def taken(shape: Shape) -> AdmissionResult:
     settings = DialectSettings(options=OPTIONS)
     return judged(shape.pod(), labels=ALL, rules=replace(RULES, dialects=settings))
-
-
-def test_every_dialect_has_a_published_shape() -> None:
-    words = [word for shape in SHAPES for word in shape.words]
-    owned = [(dialect.name, (dialect.limits, dialect.annotations)) for dialect in DIALECTS]
-
-    assert [
-        name for name, places in owned if not any(w in keys for w in words for keys in places)
-    ] == []
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)

@@ -12,11 +12,12 @@ from fracgpu.disruption.candidates import (
     SYSTEM_PRIORITY,
     disruption_cost,
     mode_of,
+    startup_s,
     why_not_evictable,
     why_not_now,
 )
 from fracgpu.disruption.move import HoldReason, PastMove
-from fracgpu.disruption.policy import RebalancerPolicy
+from fracgpu.disruption.policy import Namespaces, RebalancerPolicy
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.k8s.disruption_budget import PodDisruptionBudget
 from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
@@ -26,6 +27,7 @@ from fracgpu.k8s.workloads.workload import Workload
 from fracgpu.k8s.workloads.workload_state import ByNamespace, WorkloadState
 from fracgpu.request.need import ContainerNeed, PodNeed, Rebalance
 from fracgpu.state.allocation import Slice
+from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.move_object import MoveMode
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
@@ -189,6 +191,7 @@ def why(
     replicaset: dict[str, Any] | None = None,
     deployment: dict[str, Any] | None = None,
     owner: tuple[str, str, str] = ("ReplicaSet", "web-h1", "owner-1"),
+    pod_facts: dict[str, Any] | None = None,
     **guards: Any,
 ) -> HoldReason | None:
     pod = a_placed_pod(
@@ -196,6 +199,7 @@ def why(
         labels=LABELS,
         owner=owner,
         record={"containers": (ContainerSpec(name="main", requests={"cpu": "1"}),)},
+        **(pod_facts or {}),
     )
     workloads = (
         replace(REPLICASET, **(replicaset or {})),
@@ -248,8 +252,62 @@ def test_a_deployment_that_recreates_never_surges() -> None:
     assert why(EVICT, deployment={"recreate": True}) is None
 
 
-def test_a_replicaset_of_another_controller_is_followed_no_further() -> None:
-    assert why(EVICT, replicaset={"owner": "rollout", "owner_kind": "Rollout"}) is None
+def test_an_owner_of_the_owner_that_is_not_known_holds() -> None:
+    of_a_machine: dict[str, Any] = {"owner": "m", "owner_kind": "InferenceSet"}
+
+    assert why(EVICT, replicaset=of_a_machine) is HoldReason.OWNER_NOT_KNOWN
+    assert why(SURGE, replicaset=of_a_machine) is HoldReason.OWNER_NOT_KNOWN
+
+
+def test_a_rollout_of_argo_is_known_by_its_replicasets() -> None:
+    rollout = {"owner": "rollout", "owner_kind": "Rollout"}
+
+    assert why(SURGE, replicaset=rollout) is None
+    # While it rolls out, another ReplicaSet of it has pods.
+    both: dict[str, Any] = {"replicaset": rollout, "deployment": {**rollout, "kind": "ReplicaSet"}}
+    assert why(SURGE, **both) is HoldReason.ROLLOUT
+    argos = {"rollouts-pod-template-hash": "5d4f8c"}
+    assert mode_of(a_placed_pod("a", labels=argos).info) is SURGE
+
+
+def test_what_an_author_rules_out_holds_unless_the_pod_asks_for_it() -> None:
+    no_surge: dict[str, Any] = {"deployment": {"no_surge": True}}
+    forbidden: dict[str, Any] = {
+        "budgets": [a_budget(forbids=True, allowed=0, healthy=2, desired_healthy=2)]
+    }
+    asked: dict[str, Any] = {"rebalance": Rebalance.SURGE}
+
+    assert why(SURGE, **no_surge) is HoldReason.NO_SURGE
+    assert why(EVICT, **no_surge) is None
+    assert why(SURGE, **no_surge, pod_facts=asked) is None
+    assert why(SURGE, **forbidden) is HoldReason.BUDGET_FORBIDS
+    assert why(SURGE, **forbidden, pod_facts=asked) is None
+    # As promised, an only replica that must stay is replaced first.
+    only = [a_budget(allowed=0, healthy=1, desired_healthy=1)]
+    assert why(SURGE, budgets=only) is None
+
+
+@pytest.mark.parametrize(
+    ("wish", "whose", "held"),
+    [
+        (None, Namespaces.ALL, False),
+        ("allow", Namespaces.ALL, False),
+        ("never", Namespaces.ALL, True),
+        (None, Namespaces.LABELLED, True),
+        ("never", Namespaces.LABELLED, True),
+        ("allow", Namespaces.LABELLED, False),
+    ],
+)
+def test_a_namespace_opts_in_or_out_by_its_label(
+    wish: str | None, whose: Namespaces, *, held: bool
+) -> None:
+    pod = a_placed_pod("pod-a")
+    state = a_disruption_state(pods=[pod, a_placed_pod("pod-b")])
+    state.scheduling.namespaces = {"ml": {"fracgpu.io/rebalance": wish} if wish else {}}
+
+    found = why_not_evictable(state, pod, policy=replace(POLICY, namespaces=whose), now=NOON)
+
+    assert found is (HoldReason.NAMESPACE if held else None)
 
 
 def test_owners_that_are_not_followed_are_left_to_their_pods() -> None:
@@ -317,6 +375,20 @@ def test_the_cost_of_a_pod(facts: dict[str, Any], mib: int, points: float) -> No
 
 
 HASHED = {"pod-template-hash": "5d4f8c"}
+
+
+def test_what_an_owners_pods_take_to_be_ready_is_learnt_and_costs() -> None:
+    def took(uid: str, seconds: float) -> PlacedPod:
+        start = NOON - timedelta(hours=1)
+        return a_placed_pod(uid, started_at=start, ready_at=start + timedelta(seconds=seconds))
+
+    pods = [took("a", 60), took("b", 90), took("c", 600), a_placed_pod("d")]
+    state = a_disruption_state(pods=pods)
+
+    assert startup_s(state, pods[0]) == 90
+    assert startup_s(a_disruption_state(), a_placed_pod("pod-a")) == 0
+    slow = disruption_cost(pods[0].info, mib=0, startup_s=90)
+    assert slow - disruption_cost(pods[0].info, mib=0) == pytest.approx(0.3)
 
 
 def test_a_pod_of_a_deployment_is_replaced_first() -> None:

@@ -57,13 +57,14 @@ def test_a_surge_costs_less_than_an_eviction_and_an_only_replica_no_more() -> No
             a_placed_pod(uid, owner=("ReplicaSet", "web", uid), **facts)
             for uid in ("pod-a", "pod-b")
         ]
-        (move,) = plan(a_disruption_state(pods=pods)).moves
+        busy = a_reading(0.95, pods={"pod-a": 0.45, "pod-b": 0.45})
+        (move,) = plan(a_disruption_state(pods=pods, readings={HOT_CARD: busy})).moves
         return move.gain_points
 
     by_surge = gain(labels={"pod-template-hash": "5d4f"})
     by_eviction = gain(rebalance=Rebalance.EVICT)
 
-    assert by_surge == pytest.approx(2 + 2 * 0.2 - 1 - 0.1 * 4000 / 10240)
+    assert by_surge == pytest.approx(3 + 2 * (0.3 - 0.15 / 4) - 1 - 0.1 * 4000 / 10240)
     # An eviction ends the only replica before there is another.
     assert by_surge - by_eviction == pytest.approx(0.5 + 0.5)
 

@@ -8,7 +8,7 @@ import pytest
 
 from fracgpu.errors import WireError
 from fracgpu.k8s.node import Taint, decode_node
-from fracgpu.k8s.node_affinity import NodeExpression, NodeRules, Toleration
+from fracgpu.k8s.node_affinity import NodeRules
 from fracgpu.k8s.pod import Resources, decode_pod
 from fracgpu.k8s.scheduling.cluster import NO_VALUE, Change, per_value
 from fracgpu.k8s.scheduling.constraints import (
@@ -188,29 +188,6 @@ def test_what_is_free_is_what_pods_have_not_requested() -> None:
     assert cluster.free("cpu").tolist() == [1500, 2000]
     assert cluster.free("pods").tolist() == [9, 10]
     assert cluster.free("example.com/x").tolist() == [0, 0]
-
-
-def test_selectors_and_taints_are_compared_once_for_each_value() -> None:
-    nodes = [
-        node_json("n1", labels={"disk": "ssd"}, taints=[{"key": "t", "effect": "NoSchedule"}]),
-        node_json("n2", labels={"disk": "hdd"}),
-        node_json("n3"),
-    ]
-    cluster = a_scheduling_cluster(nodes)
-    rules = NodeRules(
-        selector=(NodeExpression(key="disk", operator="NotIn", values=("hdd",)),),
-        terms=(
-            (NodeExpression(key="metadata.name", operator="In", values=("n1",), by_field=True),),
-            (NodeExpression(key="disk", operator="DoesNotExist"),),
-            (),
-        ),
-    )
-
-    assert cluster.selected(rules).tolist() == [True, False, True]
-    assert cluster.tolerated(NodeRules()).tolist() == [False, True, True]
-    tolerant = NodeRules(tolerations=(Toleration(key="t", operator="Exists"),))
-    assert cluster.tolerated(tolerant).all()
-    assert tolerant.tolerates((Taint(key="t"),))
 
 
 def test_a_cluster_without_nodes_answers() -> None:

@@ -14,19 +14,6 @@ from tests.fracgpu.request.dialects.pods import a_spec
 GRAIN = 10**9
 
 
-@pytest.mark.parametrize(
-    ("share", "text"),
-    [
-        (Fraction(1), "1"),
-        (Fraction(1, 2), "0.5"),
-        (Fraction(1, 8), "0.125"),
-        (Fraction(1, GRAIN), "0.000000001"),
-    ],
-)
-def test_a_share_is_written_exactly_and_short(share: Fraction, text: str) -> None:
-    assert decimal(share) == text
-
-
 def test_a_share_beyond_nine_decimals_is_our_own_mistake() -> None:
     with pytest.raises(AssertionError, match="more than nine decimals"):
         decimal(Fraction(1, 3))

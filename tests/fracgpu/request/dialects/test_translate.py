@@ -13,40 +13,12 @@ from fracgpu.request.dialects import NAMES, Options, PodForDialects, Translation
 from fracgpu.request.dialects.registry import DIALECTS, annotation_owners, limit_owners
 from fracgpu.request.need import PodRequest, SliceRequest
 from fracgpu.units import Mib
-from tests.fracgpu.request.dialects.pods import Row, a_pod, a_spec, places, read, refusal
-from tests.fracgpu.request.dialects.systems import (
-    test_elastic,
-    test_gpushare,
-    test_hami,
-    test_kai,
-    test_koordinator,
-    test_tencent,
-    test_tensor_fusion,
-    test_vgpu_manager,
-    test_volcano,
-)
+from tests.fracgpu.request.dialects.pods import Row, a_pod, a_spec, check, places, read, refusal
+from tests.fracgpu.request.dialects.rows import EVERY_ROW
 from tests.support.examples import at_least
 
 ALL = frozenset(NAMES)
 GPUSHARE = {"aliyun.com/gpu-mem": "3"}
-
-ROWS = {
-    f"{dialect}: {what}": (dialect, row)
-    for dialect, rows in (
-        ("gpushare", test_gpushare.ROWS),
-        ("hami", test_hami.ROWS),
-        ("kai", test_kai.ROWS),
-        ("vcuda", test_tencent.VCUDA_ROWS),
-        ("qgpu", test_tencent.QGPU_ROWS),
-        ("elastic-gpu", test_elastic.ROWS),
-        ("volcano", test_volcano.VOLCANO_ROWS),
-        ("cce", test_volcano.CCE_ROWS),
-        ("vgpu-manager", test_vgpu_manager.ROWS),
-        ("tensor-fusion", test_tensor_fusion.ROWS),
-        ("koordinator", test_koordinator.ROWS),
-    )
-    for what, row in rows.items()
-}
 
 
 def edited(pod: PodForDialects, result: Translation) -> PodForDialects:
@@ -82,7 +54,12 @@ def test_our_own_mistakes_are_refused_as_ever() -> None:
 # -- translation --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("dialect", "row"), ROWS.values(), ids=ROWS.keys())
+@EVERY_ROW
+def test_every_form_is_understood(dialect: str, row: Row) -> None:
+    check(dialect, row)
+
+
+@EVERY_ROW
 def test_what_was_taken_over_is_taken_over_again_without_an_edit(dialect: str, row: Row) -> None:
     pod = a_pod(row.limits, annotations=row.annotations, labels=row.labels)
     first = read(pod, dialect, options=row.options)
@@ -331,9 +308,3 @@ def test_keys_that_nobody_knows_ask_for_nothing(
     limits: dict[str, str], annotations: dict[str, str]
 ) -> None:
     assert read(a_pod(limits, annotations=annotations), *NAMES) == Translation()
-
-
-def test_every_table_of_rows_is_held_to_the_round_trip() -> None:
-    tested = {dialect for dialect, _ in ROWS.values()}
-
-    assert tested | {"nos", "aws", "nvidia"} == ALL

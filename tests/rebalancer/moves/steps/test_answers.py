@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from fracgpu.cards.card import CardUuid
@@ -26,8 +27,11 @@ from rebalancer.moves.steps import (
     VictimFacts,
     Wait,
     evict_answered,
+    evicted,
+    noticed,
     preflight_answered,
     replacement_ready,
+    verifying,
     why_roll_back,
 )
 from tests.fakes.clock import NOON
@@ -37,6 +41,7 @@ from tests.support.rebalancing import (
     a_disruption_state,
     a_move,
     a_node,
+    a_placed_pod,
     a_reading,
 )
 from tests.support.records import a_record
@@ -65,6 +70,60 @@ def moving(mode: MoveMode, phase: MovePhase) -> MoveRecord:
 
 def ended(step: Step) -> Ending | None:
     return step.record.ending if isinstance(step, Enter) else None
+
+
+def with_spec(record: MoveRecord, **changes: Any) -> MoveRecord:
+    spec = msgspec.structs.replace(record.spec, **changes)
+    return replace(record, object=msgspec.structs.replace(record.object, spec=spec))
+
+
+@pytest.mark.parametrize(("prepared", "after_s", "waits"), [
+    (False, 10, True), (True, 10, False), (False, 601, False),
+])  # fmt: skip
+def test_a_pod_that_wants_time_is_waited_for_until_it_is_ready_or_the_time_is_over(
+    prepared: bool, after_s: float, waits: bool
+) -> None:
+    record = with_spec(moving(MoveMode.EVICT, MovePhase.NOTICED), grace_s=600.0)
+    told = VictimFacts(
+        there=True,
+        running=True,
+        notice="2026-01-05T12:10:00Z",
+        prepared=prepared,
+        controller_uid=record.spec.owner.uid,
+    )
+    context = a_context(now=NOON + timedelta(seconds=after_s))
+
+    step = noticed(record, facts(victim=told), context)
+
+    # Without a cordon it then waits for that.
+    said = "the notice of 600 s" if waits else "the cordon of its card"
+    assert step == Wait(said)
+    assert noticed(record, facts(victim=replace(told, notice="")), context) == Do(Action.NOTICE)
+
+
+def test_a_replacement_may_take_twice_as_long_as_others_of_its_owner() -> None:
+    slow = with_spec(moving(MoveMode.EVICT, MovePhase.EVICTED), startup_s=900.0)
+    usual = moving(MoveMode.EVICT, MovePhase.EVICTED)
+    late = a_context(now=NOON + timedelta(seconds=1700))
+
+    assert evicted(slow, facts(), late) == Wait("the replacement is not Ready yet")
+    assert ended(evicted(usual, facts(), late)) is Ending.LOST
+
+
+def test_a_move_is_verified_once_the_old_pod_is_gone() -> None:
+    """With a grace period of an hour it uses the source long after its replacement is Ready."""
+    old = a_placed_pod("pod-x", record={"terminating": True})
+    there = a_context(state=a_disruption_state(pods=[old]), now=NOON + timedelta(seconds=900))
+    record = moving(MoveMode.EVICT, MovePhase.VERIFYING)
+
+    step = verifying(record, facts(), there)
+    assert isinstance(step, Enter)
+    assert step.record.phase is MovePhase.VERIFYING
+    assert verifying(step.record, facts(), there) == Wait("the old pod has not ended yet")
+    gone = a_context(now=NOON + timedelta(seconds=930))
+    assert verifying(step.record, facts(), gone) == Wait("the cards have to settle")
+    settled = verifying(step.record, facts(), a_context(now=NOON + timedelta(seconds=1501)))
+    assert ended(settled) is not None
 
 
 @pytest.mark.parametrize("mode", MoveMode)

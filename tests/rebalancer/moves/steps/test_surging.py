@@ -20,6 +20,7 @@ from rebalancer.moves.steps import (
     OwnerFacts,
     StepContext,
     VictimFacts,
+    Wait,
     surging,
 )
 from tests.fakes.clock import NOON, VirtualClock
@@ -34,6 +35,7 @@ from tests.support.moving import (
     add_budget,
     end_pod,
     events,
+    scale,
     schedule,
 )
 from tests.support.rebalancing import COOL_CARD, HOT_CARD, a_disruption_state, a_reading
@@ -292,12 +294,40 @@ def test_a_new_leader_that_has_just_released_the_pod_waits_for_its_replacement(
     context = StepContext(state=state, nodes={}, policy=ACTIVE, now=now)
     facts = MoveFacts(
         victim=VictimFacts(there=True, running=True, hash_label=f"{HASH}.moved", moved_by="m"),
-        owner=OwnerFacts(there=True, observed=True, desired=2, ready=2),
+        owner=OwnerFacts(there=True, observed=True, desired=2, ready=2, others=2),
     )
 
     step = surging(a_record(MovePhase.SURGING), facts, context)
 
     assert (step.record.ending if isinstance(step, Enter) else None) is ending
+
+
+@pytest.mark.parametrize("released", [True, False])
+def test_a_status_of_before_an_outage_does_not_end_a_surge(*, released: bool) -> None:
+    """The ReplicaSet's status says 2 of 2, and one of them is the pod that it should replace."""
+    now = NOON + timedelta(seconds=100)
+    state = replace(a_disruption_state(), leading_since=NOON)
+    context = StepContext(state=state, nodes={}, policy=ACTIVE, now=now)
+    record = a_record(MovePhase.SURGING)
+    facts = MoveFacts(
+        victim=VictimFacts(
+            there=True,
+            running=True,
+            hash_label=f"{HASH}.moved",
+            moved_by="m",
+            controller_uid="" if released else record.spec.owner.uid,
+        ),
+        owner=OwnerFacts(there=True, observed=True, desired=2, ready=2, others=1),
+    )
+
+    assert isinstance(surging(record, facts, context), Wait)
+    late = replace(context, now=now + timedelta(hours=1))
+    step = surging(record, facts, late)
+    assert isinstance(step, Enter)
+    assert step.record.ending is (Ending.LAPSED if released else Ending.EXPIRED)
+    ended = step.record.ended(step.record.ending, now=late.now)
+    # What its controller never knew of has disturbed nobody: its owner need not rest.
+    assert ended.past().disturbed is released
 
 
 async def test_a_scale_to_nothing_during_a_surge_ends_it_at_once(
@@ -540,10 +570,6 @@ async def allows(kube: KubeClient, disruptions: int) -> bool:
     status = budget.get("status") or {}
     observed = status.get("observedGeneration") == budget["metadata"]["generation"]
     return bool(observed and status.get("disruptionsAllowed", 0) == disruptions)
-
-
-async def scale(kube: KubeClient, replicas: int) -> None:
-    await kube.patch(REPLICASETS, OWNER, {"spec": {"replicas": replicas}}, namespace=NAMESPACE)
 
 
 async def count_pods(cluster: SurgeCluster, count: int) -> bool:

@@ -102,12 +102,6 @@ def labelling(key: str) -> Json:
     return patching({"op": "add", "path": "/metadata/labels", "value": {key: "x"}})
 
 
-async def test_without_webhooks_the_object_is_handed_back_as_it_is() -> None:
-    attributes = asked()
-
-    assert await Harness().admission.mutate(attributes) is attributes.value
-
-
 async def test_each_webhook_sees_what_the_one_before_it_made() -> None:
     harness = Harness()
     harness.add("a", labelling("first"))
@@ -117,40 +111,6 @@ async def test_each_webhook_sees_what_the_one_before_it_made() -> None:
 
     assert value["metadata"]["labels"] == {"first": "x", "second": "y"}
     assert harness.webhooks.requests[1]["object"]["metadata"]["labels"] == {"first": "x"}
-
-
-async def test_a_review_tells_who_does_what_to_which() -> None:
-    harness = Harness()
-    harness.add("a", {"allowed": True})
-
-    await harness.mutate(context=Context(dry_run=True))
-
-    (request,) = harness.webhooks.requests
-    assert request["kind"] == {"group": "", "version": "v1", "kind": "Pod"}
-    assert request["resource"] == {"group": "", "version": "v1", "resource": "pods"}
-    assert (request["name"], request["namespace"]) == ("a", "default")
-    assert request["operation"] == "CREATE"
-    assert request["dryRun"] is True
-    assert request["userInfo"]["username"] == "kubernetes-admin"
-    assert request["object"]["kind"] == "Pod"
-    assert request["oldObject"] is None
-    (call,) = harness.webhooks.calls
-    assert call.url.endswith("/?timeout=10s")
-    assert call.timeout_s == 10
-
-
-async def test_a_refusal_is_told_in_the_webhooks_words_and_code() -> None:
-    harness = Harness()
-    status = {"message": "no such fraction", "code": 422, "reason": "Invalid"}
-    harness.add("a", {"allowed": False, "status": status})
-
-    with pytest.raises(ApiError) as caught:
-        await harness.mutate()
-
-    assert (caught.value.code, caught.value.reason) == (422, "Invalid")
-    assert caught.value.message == (
-        'admission webhook "a.example.org" denied the request: no such fraction'
-    )
 
 
 @pytest.mark.parametrize(
@@ -234,24 +194,6 @@ async def test_all_validating_webhooks_are_asked_and_the_first_refusal_counts() 
         await harness.validate()
 
     assert len(harness.webhooks.calls) == 3
-
-
-@pytest.mark.parametrize(
-    ("expression", "calls"),
-    [
-        ("object.metadata.name == 'a'", 1),
-        ("object.metadata.name == 'b'", 0),
-        ("request.operation == 'DELETE'", 0),
-        ("request.userInfo.username == 'kubernetes-admin'", 1),
-    ],
-)
-async def test_match_conditions_are_asked_before_the_webhook(expression: str, calls: int) -> None:
-    harness = Harness()
-    harness.add("a", {"allowed": True}, matchConditions=[{"name": "c", "expression": expression}])
-
-    await harness.mutate()
-
-    assert len(harness.webhooks.calls) == calls
 
 
 async def test_a_condition_that_fails_fails_as_the_policy_says() -> None:

@@ -28,38 +28,6 @@ def names(listed: Json) -> list[str]:
     return [item["metadata"]["name"] for item in listed["items"]]
 
 
-def test_a_whole_list_has_the_revision_of_the_store() -> None:
-    store = a_store("b", "a")
-
-    listed = page(Lister(store))
-
-    assert (listed["kind"], listed["apiVersion"]) == ("PodList", "v1")
-    assert listed["metadata"] == {"resourceVersion": str(store.revision)}
-    assert names(listed) == ["a", "b"]
-
-
-def test_pages_show_one_moment_whatever_is_written_between_them() -> None:
-    store = a_store("a", "b", "c")
-    lister = Lister(store)
-    first = page(lister, limit=2)
-    store.write(Key("pods", "default", "bb"), {"metadata": {"name": "bb"}}, expected=0)
-
-    second = page(lister, limit=2, token=first["metadata"]["continue"])
-
-    assert names(first) == ["a", "b"]
-    assert first["metadata"]["remainingItemCount"] == 1
-    assert names(second) == ["c"]
-    assert "continue" not in second["metadata"]
-    assert second["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
-
-
-def test_a_page_may_be_asked_for_again() -> None:
-    lister = Lister(a_store("a", "b"))
-    token = page(lister, limit=1)["metadata"]["continue"]
-
-    assert names(page(lister, token=token)) == names(page(lister, token=token)) == ["b"]
-
-
 def test_a_selected_list_does_not_say_how_many_are_left() -> None:
     selection = ListSelection(labels=parse_label_selector("name in (a, b)"))
 

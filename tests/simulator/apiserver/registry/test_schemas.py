@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from simulator.apiserver.registry.schemas import faults, prune, unknown_keywords
+from simulator.apiserver.registry.schemas import faults, unknown_keywords
 
 if TYPE_CHECKING:
     from simulator.objects import Json
@@ -52,40 +52,6 @@ def test_a_value_outside_its_schema_is_a_fault_of_its_field(
 )
 def test_a_value_inside_its_schema_has_no_fault(schema: Json, value: object) -> None:
     assert faults(schema_of(x=schema), {"spec": {"x": value}}) == []
-
-
-def test_an_item_is_named_by_its_index() -> None:
-    item = {"type": "object", "required": ["a"], "properties": {"a": {"type": "string"}}}
-    schema = schema_of(x={"type": "array", "items": item})
-
-    found = faults(schema, {"spec": {"x": [{"a": "1"}, {}]}})
-
-    assert [(fault.field, fault.reason) for fault in found] == [
-        ("spec.x[1].a", "FieldValueRequired")
-    ]
-
-
-def test_what_may_not_change_is_compared_once_the_object_is_valid() -> None:
-    schema = schema_of(x={"type": "integer"})
-    schema["properties"]["spec"]["x-kubernetes-validations"] = [
-        {"rule": "self == oldSelf", "message": "never changes"}
-    ]
-    before = {"spec": {"x": 1}}
-
-    assert faults(schema, {"spec": {"x": 1}}, before) == []
-    assert [f.message for f in faults(schema, {"spec": {"x": 2}}, before)] == [
-        "Invalid value: never changes"
-    ]
-    assert [f.field for f in faults(schema, {"spec": {"x": "2"}}, before)] == ["spec.x"]
-
-
-def test_fields_without_a_schema_are_removed_at_every_depth() -> None:
-    schema = schema_of(x={"type": "array", "items": {"type": "object", "properties": {}}})
-    value = {"kind": "K", "metadata": {"any": 1}, "spec": {"x": [{"y": 1}], "z": 1}, "w": 1}
-
-    prune(schema, value)
-
-    assert value == {"kind": "K", "metadata": {"any": 1}, "spec": {"x": [{}]}}
 
 
 def test_a_keyword_that_is_not_evaluated_is_named() -> None:

@@ -3,32 +3,23 @@ from fractions import Fraction
 from fracgpu.request.dialects.dialect import ONE_CARD, Options
 from fracgpu.request.dialects.systems.aws import VGPU
 from fracgpu.request.need import SliceRequest
-from tests.fracgpu.request.dialects.pods import Row, check, check_refused
+from tests.fracgpu.request.dialects.pods import Row, check_refused
 
-
-def test_virtual_gpus_are_tenths_of_a_card_by_default() -> None:
-    check(
-        "aws",
-        Row(
-            limits={VGPU: "3"},
-            part=SliceRequest(container="train", share=Fraction(3, 10)),
-            written={"fraction": "0.3"},
-            raw="k8s.amazonaws.com/vgpu=3",
-        ),
-    )
-
-
-def test_all_the_parts_of_a_card_are_a_whole_card() -> None:
-    check(
-        "aws",
-        Row(
-            limits={VGPU: "4"},
-            options=Options(aws_vgpus_per_card=4),
-            part=SliceRequest(container="train", share=ONE_CARD),
-            written={"fraction": "1"},
-            raw="k8s.amazonaws.com/vgpu=4",
-        ),
-    )
+ROWS = {
+    "tenths of a card by default": Row(
+        limits={VGPU: "3"},
+        part=SliceRequest(container="train", share=Fraction(3, 10)),
+        written={"fraction": "0.3"},
+        raw="k8s.amazonaws.com/vgpu=3",
+    ),
+    "all the parts of a card": Row(
+        limits={VGPU: "4"},
+        options=Options(aws_vgpus_per_card=4),
+        part=SliceRequest(container="train", share=ONE_CARD),
+        written={"fraction": "1"},
+        raw="k8s.amazonaws.com/vgpu=4",
+    ),
+}
 
 
 def test_more_parts_than_a_card_has_are_refused() -> None:

@@ -3,7 +3,7 @@ import pytest
 from fracgpu.request.dialects.dialect import ONE_CARD
 from fracgpu.request.need import SliceRequest
 from fracgpu.units import Mib
-from tests.fracgpu.request.dialects.pods import Row, check, check_refused
+from tests.fracgpu.request.dialects.pods import Row, check_refused
 
 ROWS = {
     f"{what} as {spelling} spells it": row
@@ -23,11 +23,6 @@ ROWS = {
         ),
     }.items()
 }
-
-
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
-def test_every_form_of_elastic_gpu_is_understood(row: Row) -> None:
-    check("elastic-gpu", row)
 
 
 @pytest.mark.parametrize(

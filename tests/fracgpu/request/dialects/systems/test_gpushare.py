@@ -9,7 +9,6 @@ from tests.fracgpu.request.dialects.pods import (
     Row,
     a_pod,
     a_spec,
-    check,
     check_refused,
     read,
     refusal,
@@ -51,11 +50,6 @@ ROWS = {
         raw="aliyun.com/gpu-mem=8",
     ),
 }
-
-
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
-def test_every_form_of_gpushare_is_understood(row: Row) -> None:
-    check("gpushare", row)
 
 
 @pytest.mark.parametrize(

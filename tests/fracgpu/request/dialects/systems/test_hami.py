@@ -23,7 +23,7 @@ from fracgpu.request.dialects.systems.hami import (
 )
 from fracgpu.request.need import SliceRequest, Strategy
 from fracgpu.units import Mib
-from tests.fracgpu.request.dialects.pods import Row, a_pod, check, check_refused, places, read
+from tests.fracgpu.request.dialects.pods import Row, a_pod, check_refused, places, read
 
 ONE_GIB = SliceRequest(container="train", mib=Mib(1024))
 ASKS = {GPU: "1", MEMORY: "1024"}
@@ -146,11 +146,6 @@ ROWS = {
         raw=RAW,
     ),
 }
-
-
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
-def test_every_form_of_hami_is_understood(row: Row) -> None:
-    check("hami", row)
 
 
 @pytest.mark.parametrize(

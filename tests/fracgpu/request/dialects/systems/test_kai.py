@@ -7,7 +7,7 @@ from fracgpu.request.dialects import Options, PodForDialects, Translation
 from fracgpu.request.dialects.systems.kai import CONTAINER, DEVICES, FRACTION, MEMORY, MPS
 from fracgpu.request.need import SliceRequest
 from fracgpu.units import Mib
-from tests.fracgpu.request.dialects.pods import Row, a_pod, check, check_refused, read, refusal
+from tests.fracgpu.request.dialects.pods import Row, a_pod, check_refused, read, refusal
 
 REQUEST = "nvidia.cdi.k8s.io/train.gpu-memory.request"
 LIMIT = "nvidia.cdi.k8s.io/train.gpu-memory.limit"
@@ -118,11 +118,6 @@ ROWS = {
         ),
     ),
 }
-
-
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
-def test_every_form_of_kai_is_understood(row: Row) -> None:
-    check("kai", row)
 
 
 PART = "a share of one card above 0 and below 1, e.g. '0.5'"

@@ -6,7 +6,7 @@ from fracgpu.request.dialects.dialect import ONE_CARD
 from fracgpu.request.dialects.systems.koordinator import CORE, GPU, MEMORY, RATIO, SHARED
 from fracgpu.request.need import SliceRequest
 from fracgpu.units import Mib
-from tests.fracgpu.request.dialects.pods import Row, check, check_refused
+from tests.fracgpu.request.dialects.pods import Row, check_refused
 
 ROWS = {
     "core and memory of one card in one number": Row(
@@ -59,11 +59,6 @@ ROWS = {
         raw="koordinator.sh/gpu-memory=8Gi, koordinator.sh/gpu.shared=2",
     ),
 }
-
-
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
-def test_every_form_of_koordinator_is_understood(row: Row) -> None:
-    check("koordinator", row)
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,16 @@ import pytest
 
 from fracgpu.request.need import SliceRequest
 from fracgpu.units import Mib
-from tests.fracgpu.request.dialects.pods import Row, check, check_refused
+from tests.fracgpu.request.dialects.pods import Row, check_refused
 
-
-def test_one_slice_is_its_size_in_gb_which_are_gib() -> None:
-    check(
-        "nos",
-        Row(
-            limits={"nvidia.com/gpu-10gb": "1"},
-            part=SliceRequest(container="train", mib=Mib(10240)),
-            written={"memory": "10240Mi"},
-            raw="nvidia.com/gpu-10gb=1",
-        ),
-    )
+ROWS = {
+    "a slice of its size in GB, which are GiB": Row(
+        limits={"nvidia.com/gpu-10gb": "1"},
+        part=SliceRequest(container="train", mib=Mib(10240)),
+        written={"memory": "10240Mi"},
+        raw="nvidia.com/gpu-10gb=1",
+    ),
+}
 
 
 @pytest.mark.parametrize(

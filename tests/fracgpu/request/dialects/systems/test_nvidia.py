@@ -6,34 +6,26 @@ from fracgpu.request.dialects import Translation
 from fracgpu.request.dialects.dialect import ONE_CARD, Options
 from fracgpu.request.dialects.systems.nvidia import GPU, SHARED
 from fracgpu.request.need import SliceRequest
-from tests.fracgpu.request.dialects.pods import Row, a_pod, check, check_refused, read
+from tests.fracgpu.request.dialects.pods import Row, a_pod, check_refused, read
 
 IN_THREE = Options(nvidia_replicas=3)
 
 
-def test_whole_cards_are_whole_cards_once_it_is_on() -> None:
-    check(
-        "nvidia",
-        Row(
-            limits={GPU: "2"},
-            part=SliceRequest(container="train", share=ONE_CARD, cards=2),
-            written={"fraction": "1", "cards": "2"},
-            raw="nvidia.com/gpu=2",
-        ),
-    )
-
-
-def test_a_copy_of_a_card_is_its_part_and_never_more() -> None:
-    check(
-        "nvidia",
-        Row(
-            limits={SHARED: "1"},
-            options=IN_THREE,
-            part=SliceRequest(container="train", share=Fraction(333_333_333, 10**9)),
-            written={"fraction": "0.333333333"},
-            raw="nvidia.com/gpu.shared=1",
-        ),
-    )
+ROWS = {
+    "whole cards": Row(
+        limits={GPU: "2"},
+        part=SliceRequest(container="train", share=ONE_CARD, cards=2),
+        written={"fraction": "1", "cards": "2"},
+        raw="nvidia.com/gpu=2",
+    ),
+    "a copy of a card is its part and never more": Row(
+        limits={SHARED: "1"},
+        options=IN_THREE,
+        part=SliceRequest(container="train", share=Fraction(333_333_333, 10**9)),
+        written={"fraction": "0.333333333"},
+        raw="nvidia.com/gpu.shared=1",
+    ),
+}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from fracgpu.request.dialects.systems.tencent import (
 )
 from fracgpu.request.need import SliceRequest
 from fracgpu.units import Mib
-from tests.fracgpu.request.dialects.pods import Row, check, check_refused, places
+from tests.fracgpu.request.dialects.pods import Row, check_refused, places
 
 VCUDA_ROWS = {
     "percent of a card and memory in units of 256 MiB": Row(
@@ -79,16 +79,6 @@ QGPU_ROWS = {
 }
 
 
-@pytest.mark.parametrize("row", VCUDA_ROWS.values(), ids=VCUDA_ROWS.keys())
-def test_every_form_of_vcuda_is_understood(row: Row) -> None:
-    check("vcuda", row)
-
-
-@pytest.mark.parametrize("row", QGPU_ROWS.values(), ids=QGPU_ROWS.keys())
-def test_every_form_of_qgpu_is_understood(row: Row) -> None:
-    check("qgpu", row)
-
-
 VCUDA_WANT = "want percent of one card from 1 to 99, or 100 for each whole card up to 6400"
 QGPU_WANT = (
     "want percent of one card from 5 to 99 in steps of 5, or 100 for each whole card up to 6400"
@@ -99,8 +89,7 @@ QGPU_WANT = (
     ("limits", "sentence"),
     [
         ({VCUDA_CORE: "150"}, f"L(tencent.com/vcuda-core) is '150'; {VCUDA_WANT}"),
-        ({VCUDA_CORE: "-1"}, f"L(tencent.com/vcuda-core) is '-1'; {VCUDA_WANT}"),
-        ({VCUDA_CORE: "1e2"}, f"L(tencent.com/vcuda-core) is '1e2'; {VCUDA_WANT}"),
+        ({VCUDA_CORE: "6500"}, f"L(tencent.com/vcuda-core) is '6500'; {VCUDA_WANT}"),
         (
             {VCUDA_CORE: "30"},
             "L(tencent.com/vcuda-core) is '30'; want tencent.com/vcuda-memory beside it; write "

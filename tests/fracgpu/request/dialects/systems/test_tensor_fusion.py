@@ -17,7 +17,7 @@ from fracgpu.request.dialects.systems.tensor_fusion import (
 )
 from fracgpu.request.need import SliceRequest
 from fracgpu.units import Mib
-from tests.fracgpu.request.dialects.pods import Row, a_pod, check, check_refused, read, refusal
+from tests.fracgpu.request.dialects.pods import Row, a_pod, check_refused, read, refusal
 
 ONE = SliceRequest(container="train", mib=Mib(4096))
 NO_BURST = "which is ignored: FracGPU grants the request and no burst above it"
@@ -76,11 +76,6 @@ ROWS = {
         ),
     ),
 }
-
-
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
-def test_every_form_of_tensor_fusion_is_understood(row: Row) -> None:
-    check("tensor-fusion", row)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from fracgpu.request.dialects.systems.vgpu_manager import (
 )
 from fracgpu.request.need import SliceRequest, Strategy
 from fracgpu.units import Mib
-from tests.fracgpu.request.dialects.pods import Row, check, check_refused
+from tests.fracgpu.request.dialects.pods import Row, check_refused
 
 ROWS = {
     "cards, memory of each and cores of each": Row(
@@ -63,11 +63,6 @@ ROWS = {
         ),
     ),
 }
-
-
-@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
-def test_every_form_of_vgpu_manager_is_understood(row: Row) -> None:
-    check("vgpu-manager", row)
 
 
 @pytest.mark.parametrize(

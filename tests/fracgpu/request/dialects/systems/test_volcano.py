@@ -4,7 +4,7 @@ from fracgpu.request.dialects.dialect import ONE_CARD, Options
 from fracgpu.request.dialects.systems.volcano import CCE_CORES, CCE_MEMORY, MEMORY, NUMBER, VGPU
 from fracgpu.request.need import SliceRequest
 from fracgpu.units import Mib
-from tests.fracgpu.request.dialects.pods import Row, check, check_refused
+from tests.fracgpu.request.dialects.pods import Row, check_refused
 
 VOLCANO_ROWS = {
     "memory on one card, MB being MiB": Row(
@@ -54,16 +54,6 @@ CCE_ROWS = {
         raw="volcano.sh/gpu-core.percentage=25, volcano.sh/gpu-mem.128Mi=16",
     ),
 }
-
-
-@pytest.mark.parametrize("row", VOLCANO_ROWS.values(), ids=VOLCANO_ROWS.keys())
-def test_every_form_of_volcano_is_understood(row: Row) -> None:
-    check("volcano", row)
-
-
-@pytest.mark.parametrize("row", CCE_ROWS.values(), ids=CCE_ROWS.keys())
-def test_every_form_of_cce_is_understood(row: Row) -> None:
-    check("cce", row)
 
 
 @pytest.mark.parametrize(

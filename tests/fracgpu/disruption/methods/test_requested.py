@@ -1,0 +1,104 @@
+"""What people ask for is moved, unless something protects the pod."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from fracgpu import names
+from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.disruption_state import DisruptionState
+from fracgpu.disruption.methods import requested
+from fracgpu.disruption.move import HoldReason
+from fracgpu.disruption.planner import plan_moves, validate_move
+from fracgpu.request.need import Rebalance
+from tests.fakes.clock import NOON
+from tests.support.rebalancing import (
+    ACTIVE,
+    COOL_CARD,
+    HOT_CARD,
+    a_disruption_state,
+    a_node,
+    a_past_move,
+    a_placed_pod,
+    a_reading,
+)
+
+ASKED = {names.MOVE_REQUESTED: "2026-01-05T12:00:00Z"}
+
+
+def a_calm_state(*, drained: bool = False, **facts: Any) -> DisruptionState:
+    """Return two idle cards; pod-a and pod-b are on the first."""
+    source = replace(
+        a_node("n1", HOT_CARD), drained=frozenset({CardUuid(HOT_CARD)} if drained else ())
+    )
+    return a_disruption_state(
+        nodes=(source, a_node("n2", COOL_CARD)),
+        pods=[a_placed_pod("pod-a", **facts), a_placed_pod("pod-b")],
+        readings={HOT_CARD: a_reading(0.1, pods={"pod-a": 0.05, "pod-b": 0.05})},
+    )
+
+
+def test_a_pod_is_moved_that_people_ask_for_however_calm_its_card_is() -> None:
+    # Young, and its namespace had its moves: that only keeps moves few.
+    state = a_calm_state(annotations=ASKED, started_at=NOON - timedelta(seconds=60))
+    state = replace(state, past=[a_past_move(minutes_ago=20, owner_uid="owner-1")])
+
+    (move,) = plan_moves(state, policy=ACTIVE, now=NOON).moves
+
+    assert (move.pod_uid, move.method) == ("pod-a", requested.NAME)
+    assert (move.source, move.target) == (HOT_CARD, COOL_CARD)
+    assert validate_move(state, move, policy=ACTIVE, now=NOON) is None
+
+
+def test_a_drained_card_is_emptied_pod_by_pod() -> None:
+    state = a_calm_state(drained=True)
+
+    assert requested.subjects(state, policy=ACTIVE, now=NOON) == ["pod-a", "pod-b"]
+    (move,) = plan_moves(state, policy=ACTIVE, now=NOON).moves
+    assert move.pod_uid == "pod-a"
+    assert plan_moves(a_calm_state(), policy=ACTIVE, now=NOON).moves == ()
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"rebalance": Rebalance.NEVER}, HoldReason.NEVER),
+        ({"annotations": {**ASKED, "karpenter.sh/do-not-disrupt": "true"}}, HoldReason.PROTECTED),
+        ({"owner": None}, HoldReason.NO_OWNER),
+    ],
+)
+def test_what_protects_a_pod_protects_it_here(facts: dict[str, Any], reason: HoldReason) -> None:
+    state = a_calm_state(**({"annotations": ASKED} | facts))
+
+    plan = plan_moves(state, policy=ACTIVE, now=NOON)
+
+    assert plan.moves == ()
+    assert [held.reason for held in plan.held] == [reason]
+
+
+def test_a_pod_without_a_target_is_held_and_a_move_that_ended_is_not_tried_at_once() -> None:
+    asked = a_calm_state(annotations=ASKED)
+    full = replace(asked, heat={HOT_CARD: asked.heat[CardUuid(HOT_CARD)]})
+    tried = a_past_move(minutes_ago=2, pod_uid="pod-a", owner_uid="owner-1")
+    tried = replace(tried, ended_at=NOON - timedelta(minutes=1))
+
+    assert [held.reason for held in plan_moves(full, policy=ACTIVE, now=NOON).held] == [
+        HoldReason.NO_TARGET
+    ]
+    plan = plan_moves(replace(asked, past=[tried]), policy=ACTIVE, now=NOON)
+    assert [held.reason for held in plan.held] == [HoldReason.GIVEN_UP]
+    later = plan_moves(replace(asked, past=[tried]), policy=ACTIVE, now=NOON + timedelta(minutes=5))
+    assert len(later.moves) == 1
+
+
+def test_a_move_whose_pod_has_left_its_card_is_outdated() -> None:
+    state = a_calm_state(annotations=ASKED)
+    (move,) = plan_moves(state, policy=ACTIVE, now=NOON).moves
+    gone = replace(state, pods={})
+
+    held = validate_move(gone, move, policy=ACTIVE, now=NOON)
+
+    assert held is not None
+    assert held.reason is HoldReason.NOT_KNOWN
