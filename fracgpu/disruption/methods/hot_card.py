@@ -245,7 +245,7 @@ def best_move(
     assert target is not None, "there is a coolest card"
     points = 100 * saved * known.belief
     cost = _cost(state, card, candidate)
-    gain = points - cost + _relief(reading, use, policy) * (points > cost)
+    gain = points + known.belief * _relief(reading, use, policy) - cost
     best = _move(state, card, candidate, use, (target.node, target.card), gain=gain)
     if best.gain_points <= 0:
         return HeldBack(
@@ -258,7 +258,7 @@ def best_move(
 
 
 def _relief(reading: CardReading, use: MeasuredPodUse, policy: RebalancerPolicy) -> float:
-    """Return what tells moves that save as much from each other: how near they bring calm."""
+    """Return what it is worth, in points, to bring a card nearer to where it is calm."""
     excess = reading.level_ratio - policy.clear_ratio
     beyond = max(0.0, use.busy_ratio - excess)
     return _RELIEF * (min(use.busy_ratio, excess) - _OVERSHOOT * beyond)

@@ -231,7 +231,7 @@ def test_a_target_may_be_warm_while_work_is_lost_and_not_where_it_would_lose_as_
     def moves(level: float) -> int:
         hot = a_reading(1.0, pods={"pod-a": 0.33, "pod-b": 0.33, "pod-c": 0.33})
         pods = [a_placed_pod(uid) for uid in ("pod-a", "pod-b", "pod-c")]
-        readings = {HOT_CARD: hot, COOL_CARD: a_reading(level)}
+        readings: dict[str, Any] = {HOT_CARD: hot, COOL_CARD: a_reading(level)}
         return len(plan(a_disruption_state(pods=pods, readings=readings)).moves)
 
     assert [moves(level) for level in (0.3, 0.5, 0.65, 0.7)] == [1, 1, 1, 0]
