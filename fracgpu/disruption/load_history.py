@@ -147,7 +147,9 @@ class LoadModel:
         lasting = np.minimum(self.rhythm * was + (1 - self.rhythm) * chance, was)
         share = self._foretold(source)
         now = self._saved_now(pod, source, cards, grows)
-        found: Floats = share * now + (1 - share) * lasting
+        blend = share * now + (1 - share) * lasting
+        # What costs more in the long run is not done for what is so now.
+        found: Floats = np.where(lasting < -_TINY, np.minimum(blend, lasting), blend)
         return found
 
     def saved_since(self, uid: str, source: int, *, spans: int) -> float | None:
