@@ -133,6 +133,8 @@ can-push:
 proto: setup ## generate deviceplugin/proto from our .proto files
 	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. \
 		deviceplugin/proto/cri.proto deviceplugin/proto/deviceplugin.proto deviceplugin/proto/podresources.proto
+	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. \
+		deviceplugin/proto/nri.proto deviceplugin/proto/ttrpc.proto
 
 dashboards: setup ## write the Grafana dashboards into the chart; then run make manifests
 	$(BIN)/python -m tools.dashboards
@@ -148,5 +150,5 @@ images: setup ## list the images that a cluster pulls (options: IMAGES="--kubern
 
 clean: ## remove what the other targets made
 	find . -name __pycache__ -not -path "./.venv*" -prune -exec rm -rf {} +
-	rm -f fracgpu/placement/policies/least_waste/least_waste-*.so
+	rm -f fracgpu/placement/policies/least_waste/least_waste-*.so deviceplugin/container/verify-*64
 	rm -rf .venv .venv-3.* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -43,11 +43,16 @@ class CardRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRow:
-    """One node and its cards by index; *trouble* says why it takes no new pods."""
+    """One node and its cards by index; *trouble* says why it takes no new pods.
+
+    Attributes:
+        identity: how its agent knows whose container starts: ``nri`` or ``listed``.
+    """
 
     name: str
     cards: tuple[CardRow, ...] = ()
     trouble: str = ""
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +80,13 @@ def fleet_of(snapshot: Snapshot, pods: Mapping[str, PodInfo], *, node: str | Non
     for name, info in snapshot.nodes.items():
         if name == node or (node is None and (info.cards or info.node.shared)):
             cards = (_card(card, info, snapshot, pods) for card in info.cards.values())
-            rows.append(NodeRow(name=name, cards=tuple(cards), trouble=node_trouble(info.node)))
+            row = NodeRow(
+                name=name,
+                cards=tuple(cards),
+                trouble=node_trouble(info.node),
+                identity=info.node.identity,
+            )
+            rows.append(row)
     return Fleet(nodes=tuple(rows))
 
 

@@ -9,6 +9,7 @@ from msgspec import structs
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.errors import counted
+from fracgpu.k8s.container import ContainerSpec
 from fracgpu.k8s.quantity import integer_amount
 from fracgpu.state.allocation import CardAllocation, Slice, allocations_by_card
 from fracgpu.state.pod_info import PodInfo
@@ -34,73 +35,38 @@ class SlotHolder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeContainers:
-    """The containers of pods that the runtime has.
-
-    Attributes:
-        running: pod UID and name of each that runs.
-        exited: pod UID, name and runtime id of each that has exited, if its pod has none of that
-            name in any other state.
-    """
-
-    running: frozenset[tuple[str, str]] = frozenset()
-    exited: frozenset[tuple[str, str, str]] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeClaims:
     """What is known of this node when a container starts.
 
     Attributes:
-        pods: the pods of this node, and those that PodResources names, wherever they are now.
+        pods: the pods of this node by UID.
         cards: this node's cards as they are now.
-        token: what kubelet writes into the status of the container that it wants to start, where
-            an earlier start of these ids was rejected with it; else empty.
-        owner_uid: the pod last verified to hold these ids, if they were not allocated since.
-        elsewhere: UIDs of pods that are proven not to want this start.
-        takers: slot id → how often it was allocated to which pod, by UID; to an unknown one by "".
-        started: the slot ids with which a container was seen to start, by pod UID and name.
     """
 
     node: str
     cards: Mapping[CardUuid, Card]
-    pods: Mapping[PodKey, PodInfo] = field(default_factory=dict)
-    token: str = ""
-    owner_uid: str = ""
-    elsewhere: frozenset[str] = frozenset()
-    takers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    started: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+    pods: Mapping[str, PodInfo] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The container that may start, its pod, and the cards assigned to it.
-
-    Attributes:
-        shared: other live pods may hold the same ids, and so use the same device name.
-        most: how often kubelet may have allocated one of the ids to this pod alone.
-        alone: no other pod here can have been allocated them.
-    """
+    """The container that may start, its pod, and the cards assigned to it."""
 
     pod: PodInfo
     container: str
     slices: tuple[Slice, ...]
     cards: tuple[Card, ...]
-    shared: bool = False
-    most: int = 1
-    alone: bool = True
 
 
 class RejectReason(Enum):
     """Why a container may not start; the value is a metric label."""
 
     NOBODY = "nobody_holds_them"
-    SEVERAL_PODS = "several_pods_hold_them"
-    PARTLY_HELD = "held_in_other_sets"
-    AMBIGUOUS = "container_unclear"
-    UNLISTED = "container_not_listed"
-    LISTED_TWICE = "container_listed_twice"
-    OTHER_POD = "pod_of_same_name"
+    SEVERAL = "several_may_hold_them"
+    UNKNOWN_POD = "pod_unknown"
+    ENDED = "pod_has_ended"
+    DIFFERS = "assignment_differs"
+    OLD_SPEC = "old_spec"
     WRONG_NODE = "pod_of_another_node"
     NOT_ASSIGNED = "not_assigned"
     UNREADABLE = "assignment_unreadable"
@@ -119,55 +85,51 @@ class Rejected:
     reason: RejectReason
     text: str
 
-    @property
-    def askable(self) -> bool:
-        """Whether it would be clear if kubelet said which container it wants to start."""
-        return self.reason in (RejectReason.AMBIGUOUS, RejectReason.UNLISTED)
 
-
-def claim_of(
-    container: str, slot_ids: frozenset[str], pod: PodInfo, node_claims: NodeClaims
-) -> Claim | Rejected:
-    """Return the claim of a pod's container on *slot_ids*, or why it may not have its cards."""
+def claim_of(container: str, pod: PodInfo, node_claims: NodeClaims) -> Claim | Rejected:
+    """Return the claim of a pod's container, or why it may not have its cards."""
     record = pod.record
     whose = f"container {container} of {record.key}"
     if record.node != node_claims.node:
         text = f"{record.key} is bound to {record.node or 'no node'}, not to {node_claims.node}"
-        return _rejected(RejectReason.WRONG_NODE, text)
-    if node_claims.owner_uid and node_claims.owner_uid != record.uid:
-        text = (
-            f"{id_list(slot_ids)} belong to the pod with UID {node_claims.owner_uid}, and kubelet "
-            f"has not allocated them since; {record.key} has UID {record.uid}"
-        )
-        return _rejected(RejectReason.OTHER_POD, text)
+        return Rejected(reason=RejectReason.WRONG_NODE, text=text)
+    if not record.live:
+        return Rejected(reason=RejectReason.ENDED, text=f"{record.key} has ended")
     if record.problem:
-        return _rejected(RejectReason.UNREADABLE, f"{record.key}: {record.problem}")
+        text = f"{record.key}: {record.problem}"
+        return Rejected(reason=RejectReason.UNREADABLE, text=text)
     slices = (record.assignment or {}).get(container, ())
     if not slices:
         text = f"{whose} has no cards in {names.ASSIGNMENT}; it was not bound by FracGPU"
-        return _rejected(RejectReason.NOT_ASSIGNED, text)
-    if len(slices) != len(slot_ids):
-        held, assigned = counted(len(slot_ids), "slot"), counted(len(slices), "card")
-        text = f"{whose} holds {held} and is assigned {assigned}"
-        return _rejected(RejectReason.WRONG_COUNT, text)
-    rejected = _check_size(container, slices, pod) or _check_cards(slices, whose, node_claims)
+        return Rejected(reason=RejectReason.NOT_ASSIGNED, text=text)
+    spec = next((spec for spec in record.containers if spec.name == container), None)
+    slots = wanted_slots(spec)
+    if len(slices) != slots:
+        text = f"{whose} requests {counted(slots, 'slot')} and is assigned "
+        text += counted(len(slices), "card")
+        return Rejected(reason=RejectReason.WRONG_COUNT, text=text)
+    rejected = _check_size(whose, slices, spec) or _check_cards(slices, whose, node_claims)
     if rejected is not None:
         return rejected
     cards = tuple(node_claims.cards[part.card] for part in slices)
     return Claim(pod=pod, container=container, slices=slices, cards=cards)
 
 
-def _check_size(container: str, slices: Sequence[Slice], pod: PodInfo) -> Rejected | None:
-    spec = next((spec for spec in pod.record.containers if spec.name == container), None)
+def wanted_slots(spec: ContainerSpec | None) -> int:
+    """Return how many slots a container requests."""
+    return (integer_amount(spec.limits.get(names.GPU_SLOT, "")) if spec else None) or 0
+
+
+def _check_size(whose: str, slices: Sequence[Slice], spec: ContainerSpec | None) -> Rejected | None:
     limit = integer_amount(spec.limits.get(names.GPU_MEM, "")) if spec is not None else None
     assigned_mib = sum(part.mib for part in slices)
     if limit == assigned_mib:
         return None
     text = (
-        f"container {container} of {pod.record.key} is assigned {assigned_mib} MiB, "
+        f"{whose} is assigned {assigned_mib} MiB, "
         f"but its limit {names.GPU_MEM} is {limit if limit is not None else 'absent'}"
     )
-    return _rejected(RejectReason.WRONG_SIZE, text)
+    return Rejected(reason=RejectReason.WRONG_SIZE, text=text)
 
 
 def _check_cards(slices: Sequence[Slice], whose: str, node_claims: NodeClaims) -> Rejected | None:
@@ -175,10 +137,10 @@ def _check_cards(slices: Sequence[Slice], whose: str, node_claims: NodeClaims) -
         card = node_claims.cards.get(part.card)
         if card is None:
             text = f"{whose} is assigned {part.card}, which {node_claims.node} does not have"
-            return _rejected(RejectReason.NO_SUCH_CARD, text)
+            return Rejected(reason=RejectReason.NO_SUCH_CARD, text=text)
         if card.health is not Health.HEALTHY:
             text = f"{whose} is assigned {part.card}, which is unhealthy: {card.health_reason}"
-            return _rejected(RejectReason.UNHEALTHY, text)
+            return Rejected(reason=RejectReason.UNHEALTHY, text=text)
     held = held_on(node_claims.pods.values(), node=node_claims.node)
     unplaced = _unplaced(node_claims)
     for part in slices:
@@ -188,11 +150,11 @@ def _check_cards(slices: Sequence[Slice], whose: str, node_claims: NodeClaims) -
             text = f"{what} {node_claims.node} together hold {total.mib} of {card.capacity_mib} MiB"
             for pod, most in sorted(unplaced.items()):
                 text += f", and {pod} up to {most.mib} more: its {names.ASSIGNMENT} cannot be read"
-            return _rejected(RejectReason.OVER_CAPACITY, text)
+            return Rejected(reason=RejectReason.OVER_CAPACITY, text=text)
         if total.slots + sum(allocation.slots for allocation in unplaced.values()) > card.slots:
             what = f"{what} {node_claims.node} together have"
             text = f"{what} {total.slots} containers of {card.slots}"
-            return _rejected(RejectReason.OVER_SLOTS, text)
+            return Rejected(reason=RejectReason.OVER_SLOTS, text=text)
     return None
 
 
@@ -222,10 +184,6 @@ def held_on(pods: Iterable[PodInfo], *, node: str) -> dict[CardUuid, CardAllocat
                     slots=before.slots + allocation.slots,
                 )
     return held
-
-
-def _rejected(reason: RejectReason, text: str) -> Rejected:
-    return Rejected(reason=reason, text=text)
 
 
 def id_list(slot_ids: Iterable[str]) -> str:

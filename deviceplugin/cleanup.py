@@ -9,9 +9,7 @@ from typing import Final
 
 import structlog
 
-from deviceplugin.container.cdi import CdiError, device_name
-from deviceplugin.container.injection import AllocatedFolders, SpecStore
-from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
+from deviceplugin.container.cdi import CdiError, CdiFolder
 from deviceplugin.node.node_status import take_back
 from fracgpu.cards.node_marks import marks_of, shares
 from fracgpu.state.pod_info import PodInfo
@@ -40,34 +38,25 @@ class NodeCleanup:
         client: reads and writes the node.
         recorder: writes the event that names the pods that still run.
         pods: this node's pods as last seen.
-        pod_resources: kubelet's list of holders.
         specs: the runtime's CDI folder.
-        links: the folders of device files.
-        allocated_folders: which sets of slot ids were allocated with such a folder.
         folders: further folders of ours in which each card's folder is removed: those of MPS.
     """
 
-    def __init__(  # noqa: PLR0913 - its parts, all by keyword; made once, in service.py
+    def __init__(
         self,
         *,
         node: str,
         client: KubeClient,
         recorder: EventRecorder,
         pods: Callable[[], Iterable[PodInfo]],
-        pod_resources: PodResources,
-        specs: SpecStore,
-        links: SpecStore,
-        allocated_folders: AllocatedFolders,
+        specs: CdiFolder,
         folders: Sequence[Path] = (),
     ) -> None:
         self._node = node
         self._client = client
         self._recorder = recorder
         self._pods = pods
-        self._pod_resources = pod_resources
         self._specs = specs
-        self._links = links
-        self._allocated_folders = allocated_folders
         self._folders = folders
 
     async def run(self) -> None:
@@ -88,46 +77,21 @@ class NodeCleanup:
         if shares(labels):
             return
         await take_back(self._client, self._node, marks_of(node))
-        kept = await self._remove_files()
+        await asyncio.to_thread(self._remove_files)
         running = sorted(pod.record.key for pod in self._pods() if _holds(pod))
-        log.info("node_given_back", node=self._node, pods_left=running, links_left=sorted(kept))
+        log.info("node_given_back", node=self._node, pods_left=running)
         if running:
             await self._emit(running)
 
-    async def _remove_files(self) -> frozenset[str]:
-        """Remove what we wrote for container starts; return the folders that are still in use."""
+    def _remove_files(self) -> None:
+        """Remove what we wrote for container starts: no container is created any more."""
         try:
-            held = frozenset(
-                device_name(holder.slot_ids) for holder in await self._pod_resources.holders()
-            )
-        except PodResourcesError as error:
-            log.warning("links_kept", reason=str(error))
-            held = self._names(self._links)
-        # A running container has the file with its variables mounted from its folder.
-        self._remove(self._links, self._names(self._links) - held)
-        try:
-            await asyncio.to_thread(self._allocated_folders.end, held=held)
-        except OSError as error:
-            log.warning("files_kept", reason=str(error))
-        # The runtime reads a CDI spec only when it creates a container, and creates none any more.
-        self._remove(self._specs, self._names(self._specs))
-        for folder in self._folders:
-            await asyncio.to_thread(_remove_card_folders, folder)
-        return held & self._names(self._links)
-
-    def _names(self, store: SpecStore) -> frozenset[str]:
-        try:
-            return store.names()
+            for name in sorted(self._specs.names()):
+                self._specs.remove(name)
         except CdiError as error:
             log.warning("files_kept", reason=str(error))
-            return frozenset()
-
-    def _remove(self, store: SpecStore, device_names: Iterable[str]) -> None:
-        for name in sorted(device_names):
-            try:
-                store.remove(name)
-            except CdiError as error:
-                log.warning("files_kept", reason=str(error))
+        for folder in self._folders:
+            _remove_card_folders(folder)
 
     async def _emit(self, running: Sequence[str]) -> None:
         more = f" and {len(running) - _MOST_NAMED} more" if len(running) > _MOST_NAMED else ""

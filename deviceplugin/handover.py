@@ -17,6 +17,8 @@ from process.clock import Clock
 log = structlog.get_logger()
 
 _POLL_S: Final = 0.05
+# The longest usual time from our answer to kubelet until the runtime has asked for the container.
+_CREATED_S: Final = 0.3
 _LEAVING: Final = "the node agent is stopping; the node takes new pods once the next one serves it"
 
 
@@ -106,6 +108,8 @@ class Handover:
             log.warning("left_before_pods_were_admitted", pods=pods)
         finally:
             await self._server.stop(max(0.0, end_s - now_s()))
+            if self.acts:
+                await self._clock.sleep(min(_CREATED_S, max(0.0, end_s - now_s())))
 
     def release(self) -> None:
         """Release the lock, so that the next agent acts; nothing of this one may still run."""

@@ -13,13 +13,13 @@ class DevicePluginMetrics:
     def __init__(self, registry: Registry) -> None:
         self._starts = Counter(
             "fracgpu_deviceplugin_starts_total",
-            "Container starts asked for, by outcome.",
+            "Container starts that were decided, by outcome.",
             ["outcome"],
             registry=registry,
         )
         self._start_s = Histogram(
             "fracgpu_deviceplugin_start_seconds",
-            "Time to resolve one container start.",
+            "Time of one answer about a container start, to kubelet or to the runtime.",
             buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
             registry=registry,
         )
@@ -37,7 +37,7 @@ class DevicePluginMetrics:
         )
         self._disagreements = Counter(
             "fracgpu_deviceplugin_disagreements_total",
-            "Disagreements found between assignment, kubelet, CDI spec and processes, by kind.",
+            "Disagreements found between assignment, kubelet, device files and processes, by kind.",
             ["kind"],
             registry=registry,
         )
@@ -49,13 +49,13 @@ class DevicePluginMetrics:
         )
         self._last_check = Gauge(
             "fracgpu_deviceplugin_last_consistency_check_success",
-            "1 if the last consistency check could read kubelet and the CDI folder, else 0.",
+            "1 if the last consistency check could read kubelet's list, else 0.",
             registry=registry,
         )
-        self._injection = Gauge(
-            "fracgpu_deviceplugin_injection",
-            "1 for how new containers get their cards: cdi, links, or unknown while the runtime "
-            "does not say what it can do.",
+        self._identity = Gauge(
+            "fracgpu_deviceplugin_identity",
+            "1 for how it is known whose container starts: nri, listed, or none while the runtime "
+            "has not been asked.",
             ["by"],
             registry=registry,
         )
@@ -100,10 +100,10 @@ class DevicePluginMetrics:
         """Record how many running containers could not be looked into."""
         self._not_checked.set(containers)
 
-    def runtime_is(self, state: str) -> None:
-        """Record how new containers get their cards: ``cdi``, ``links`` or ``unknown``."""
-        for label in ("cdi", "links", "unknown"):
-            self._injection.labels(label).set(label == state)
+    def identity_is(self, way: str) -> None:
+        """Record how it is known whose container starts: ``nri``, ``listed`` or ``none``."""
+        for label in ("nri", "listed", "none"):
+            self._identity.labels(label).set(label == way)
 
     def consistency_check_failed(self) -> None:
         self._last_check.set(0)

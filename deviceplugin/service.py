@@ -1,21 +1,22 @@
 """Builds the node agent: the only module of this package that names concrete parts."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from deviceplugin.cards.interface import Cards, CardSamples
-from deviceplugin.claims import PodKey
+from deviceplugin.claims import Claim, PodKey
 from deviceplugin.cleanup import NodeCleanup
-from deviceplugin.container.cdi import CdiFolder
-from deviceplugin.container.cri import RuntimeWatch, containers
-from deviceplugin.container.device_links import LinkFolder
-from deviceplugin.container.injection import AllocatedFolders, Injection
+from deviceplugin.container.cdi import CdiFolder, remove_device_files
+from deviceplugin.container.cri import RuntimeWatch
 from deviceplugin.container.mps import MpsDaemons
 from deviceplugin.container.nvidia_cdi import NvidiaCdiSpecs
 from deviceplugin.container.spec_builder import MPS, ContainerSpecBuilder, Enforcer
-from deviceplugin.exporter.attribution import Attribution
+from deviceplugin.container.verify_hook import VerifyHook
+from deviceplugin.exporter.attribution import Attribution, KnownContainers
 from deviceplugin.exporter.collector import AgeCollector, CardCollector
 from deviceplugin.exporter.consistency import ConsistencyCheck
 from deviceplugin.exporter.families import DcgmNaming
@@ -24,8 +25,10 @@ from deviceplugin.exporter.load_annotator import LoadAnnotator
 from deviceplugin.exporter.sampler import Sampler
 from deviceplugin.exporter.visible_devices import VisibleDevices
 from deviceplugin.handover import Handover
+from deviceplugin.identity.node_pods import NodePods
+from deviceplugin.identity.starts import ContainerStarts
+from deviceplugin.identity.ways import UNDECIDED, Way, Ways
 from deviceplugin.kubelet.device_plugin import DevicePlugin, PluginServer
-from deviceplugin.kubelet.pod_lookup import PodLookup
 from deviceplugin.kubelet.pod_resources import PodResourcesClient
 from deviceplugin.kubelet.pre_start import PreStartHandler
 from deviceplugin.kubelet.registration import Registration, new_socket
@@ -37,6 +40,7 @@ from deviceplugin.node.inventory import InventoryTracker
 from deviceplugin.node.node_status import NodeStatusUpdater
 from deviceplugin.node.pod_annotator import PodAnnotator
 from deviceplugin.node.rejected_pods import RejectedPodCleaner
+from deviceplugin.nri.plugin import NriPlugin
 from deviceplugin.settings import DevicePluginSettings
 from fracgpu import names
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
@@ -135,53 +139,45 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         beat=heartbeats[_LIST].beat,
         on_listed=metrics.cards_listed,
     )
+    node_pods = NodePods(on_change=lambda: updater.wake())  # noqa: PLW0108 - it is made below
     pods = Informer(
         pod_reader,
         PODS,
         decode=decode_pod_info,
         field_selector=f"spec.nodeName={node}",
-        on_change=lambda _: updater.wake(),
+        on_change=node_pods.observe,
     )
     annotator = PodAnnotator(client)
     pod_resources = PodResourcesClient(
         settings.pod_resources_socket, timeout_s=settings.pod_resources_timeout_s
     )
-    specs = CdiFolder(settings.cdi_dir)
-    links = LinkFolder(settings.links_dir, dev_root=settings.dev_root)
     runtime = RuntimeWatch(
         settings.cri_socket,
         injection=settings.injection,
         clock=clock,
         period_s=settings.runtime_period_s,
-        metrics=metrics,
         on_change=lambda: updater.wake(),  # noqa: PLW0108 - it is made below
-    )
-    injection = Injection(
-        specs, links, AllocatedFolders(settings.links_dir / ".handed-out"), runtime
     )
     recorder = EventRecorder(client, "fracgpu-deviceplugin", clock, instance=node)
     mps = _mps(settings, clock)
-    pre_start = PreStartHandler(
-        node=node,
+
+    def connection_changed() -> None:
+        updater.wake()
+        plugin.watch_changed.set()  # the registration looks whether there is anything to register
+
+    starts = _starts(
+        settings,
         tracker=tracker,
+        pods=lambda: node_pods.by_uid if pods.synced else None,
         pod_resources=pod_resources,
-        lookup=PodLookup(
-            pod_reader, lambda: _by_key(pods), timeout_s=settings.pod_lookup_timeout_s
-        ),
-        containers=lambda: containers(settings.cri_socket),
-        builder=ContainerSpecBuilder(
-            NvidiaCdiSpecs([Path(folder) for folder in settings.vendor_cdi_dirs]),
-            enforcer=Enforcer(settings.enforcer),
-            mps=mps,
-        ),
-        locations=injection,
+        runtime=runtime,
+        mps=mps,
         clock=clock,
         metrics=metrics,
-        on_prepared=annotator.note,
+        on_started=annotator.note,
+        on_change=connection_changed,
     )
-    plugin = DevicePlugin(
-        tracker, pre_start, injection, links_visible=settings.links_visible_devices
-    )
+    plugin = DevicePlugin(tracker, starts.pre_start)
     nodes, updater = _node_updater(
         client,
         node,
@@ -189,6 +185,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         tracker=tracker,
         health=health,
         runtime=runtime,
+        ways=starts.ways,
         unregistered=lambda: registration.problem,
         clock=clock,
         metrics=metrics,
@@ -198,12 +195,18 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         folder=settings.device_plugins_dir,
         server=server,
         plugin=plugin,
-        blocked=lambda: runtime.problem or _blocked(tracker, nodes.get("", node)),
+        blocked=lambda: (
+            runtime.problem
+            or starts.ways.problem
+            or (UNDECIDED if starts.ways.way() is None else None)
+            or _blocked(tracker, nodes.get("", node))
+        ),
         clock=clock,
         poll_s=settings.kubelet_poll_s,
         metrics=metrics,
         on_change=updater.wake,
     )
+
     handover = Handover(
         server=server,
         registration=registration,
@@ -213,11 +216,11 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         settle_s=settings.drain_wait_s,
         on_wait=heartbeats[_COLLECT].beat,
     )
+
     consistency = ConsistencyCheck(
         pods=lambda: _by_key(pods),
         pod_resources=pod_resources,
-        specs=specs,
-        attribution=Attribution(settings.proc_root),
+        attribution=Attribution(settings.proc_root, starts.known),
         visible_devices=VisibleDevices(settings.proc_root),
         cards=lambda: tracker.inventory.card_list.cards,
         clock=clock,
@@ -233,7 +236,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
     sampler = Sampler(
         cards=cards,
         tracker=tracker,
-        attribution=Attribution(settings.proc_root),
+        attribution=Attribution(settings.proc_root, starts.known),
         pods=lambda: _values(pods),
         clock=clock,
         period_s=settings.collect_period_s,
@@ -278,7 +281,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
     for name, problem in {
         "cards": lambda: tracker.problem,
         "pods": lambda: None if pods.synced else "this node's pods are not listed yet",
-        "runtime": lambda: runtime.problem,
+        "runtime": lambda: runtime.problem or (starts.ways.problem if handover.acts else None),
         # While another agent acts, this one is Ready to follow it.
         "node": lambda: updater.problem if handover.acts else None,
         "kubelet": lambda: registration.problem if handover.acts else None,
@@ -289,10 +292,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         client=client,
         recorder=recorder,
         pods=lambda: _values(pods),
-        pod_resources=pod_resources,
-        specs=specs,
-        links=links,
-        allocated_folders=injection.allocated_folders,
+        specs=CdiFolder(settings.cdi_dir),
         folders=(settings.mps_dir,),
     )
 
@@ -312,12 +312,96 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
             "node": nodes.run,
             "survey": tracker.run,
             **{name: handover.when_acting(loop) for name, loop in acting.items()},
-            "audit": handover.when_acting(pre_start.clean, consistency.run),
+            "nri": handover.when_acting(starts.prepare_host, starts.nri.run),
+            "audit": handover.when_acting(starts.pre_start.clean, consistency.run),
             "register": handover.run,
         },
         servers=(handover,),
     )
     return running, handover, cleanup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Starts:
+    """What decides about container starts."""
+
+    ways: Ways
+    by_nri: ContainerStarts
+    nri: NriPlugin
+    pre_start: PreStartHandler
+    hook: VerifyHook
+    old_links: Path
+
+    def known(self) -> KnownContainers | None:
+        """Return the containers that the runtime has named; None where it names none."""
+        return self.by_nri.containers if self.ways.way() is Way.NRI else None
+
+    async def prepare_host(self) -> None:
+        await asyncio.to_thread(self.hook.install)
+        await asyncio.to_thread(remove_device_files, self.old_links)
+
+
+def _starts(  # noqa: PLR0913 - its parts, nearly all by keyword; called once
+    settings: DevicePluginSettings,
+    *,
+    tracker: InventoryTracker,
+    pods: Callable[[], Mapping[str, PodInfo] | None],
+    pod_resources: PodResourcesClient,
+    runtime: RuntimeWatch,
+    mps: MpsDaemons | None,
+    clock: Clock,
+    metrics: DevicePluginMetrics,
+    on_started: Callable[[Claim], None],
+    on_change: Callable[[], None],
+) -> _Starts:
+    builder = ContainerSpecBuilder(
+        NvidiaCdiSpecs([Path(folder) for folder in settings.vendor_cdi_dirs]),
+        enforcer=Enforcer(settings.enforcer),
+        mps=mps,
+    )
+    hook = VerifyHook(settings.host_dir / "bin")
+    ways = Ways(
+        hook_problem=lambda: hook.problem, clock=clock, metrics=metrics, on_change=on_change
+    )
+    loop = asyncio.get_running_loop()
+
+    def started(claim: Claim) -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(on_started, claim)
+
+    by_nri = ContainerStarts(
+        node=settings.node_name,
+        tracker=tracker,
+        pods=pods,
+        builder=builder,
+        clock=clock,
+        metrics=metrics,
+        on_started=started,
+        dev_root=settings.dev_root,
+    )
+    pre_start = PreStartHandler(
+        node=settings.node_name,
+        tracker=tracker,
+        ways=ways,
+        pod_resources=pod_resources,
+        pods=pods,
+        runtime=runtime,
+        builder=builder,
+        specs=CdiFolder(settings.cdi_dir),
+        hook=hook,
+        mps=mps,
+        clock=clock,
+        metrics=metrics,
+        on_prepared=on_started,
+    )
+    return _Starts(
+        ways=ways,
+        by_nri=by_nri,
+        nri=NriPlugin(settings.nri_socket, by_nri, clock, on_status=ways.observe),
+        pre_start=pre_start,
+        hook=hook,
+        old_links=settings.host_dir / "links",
+    )
 
 
 def _heartbeats(settings: DevicePluginSettings, clock: Clock) -> Mapping[str, Heartbeat]:
@@ -348,6 +432,7 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
     tracker: InventoryTracker,
     health: HealthWatch,
     runtime: RuntimeWatch,
+    ways: Ways,
     unregistered: Callable[[], str | None],
     clock: Clock,
     metrics: DevicePluginMetrics,
@@ -371,7 +456,8 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
         writer=client,
         clock=clock,
         metrics=metrics,
-        blocked=lambda: runtime.problem,
+        blocked=lambda: runtime.problem or ways.problem,
+        way=lambda: way.value if (way := ways.way()) is not None else "",
         held_mib=lambda: held_mib(_values(pods)) if pods.synced else None,
         unregistered=unregistered,
     )

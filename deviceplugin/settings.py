@@ -43,8 +43,12 @@ class DevicePluginSettings(ProcessSettings):
     )
     injection: str = setting(
         "auto",
-        "how a container gets its card: by CDI, by device files, or by what the runtime supports",
-        choices=("auto", "cdi", "links"),
+        "whether the runtime reads CDI specs: ask it, or cdi if it does and cannot say so",
+        choices=("auto", "cdi"),
+    )
+    nri_socket: Path = setting(
+        Path("/var/run/nri/nri.sock"),
+        "the runtime's NRI socket, by which it says whose container starts",
     )
     cri_socket: Path = setting(
         Path("/run/containerd/containerd.sock"),
@@ -53,14 +57,9 @@ class DevicePluginSettings(ProcessSettings):
     runtime_period_s: float = setting(
         30.0, "time between two checks whether the runtime reads CDI specs", low=0.2, high=3600
     )
-    links_dir: Path = setting(
-        Path("/var/lib/fracgpu/links"), "folder of device files for runtimes without CDI"
-    )
-    links_visible_devices: str = setting(
-        "void",
-        "NVIDIA_VISIBLE_DEVICES where containers get device files: with void the runtime adds "
-        "nothing, with none NVIDIA's runtime adds the driver's libraries",
-        choices=("void", "none"),
+    host_dir: Path = setting(
+        Path("/var/lib/fracgpu"),
+        "our folder on the host, under the same path: the hook for runtimes without NRI",
     )
     enforcer: str = setting(
         Enforcer.NONE.value,
@@ -113,7 +112,7 @@ class DevicePluginSettings(ProcessSettings):
     )
     audit_period_s: float = setting(
         60.0,
-        "time between two comparisons of assignment, kubelet, CDI and processes",
+        "time between two comparisons of assignment, kubelet, device files and processes",
         low=0.2,
         high=3600,
     )
@@ -122,9 +121,6 @@ class DevicePluginSettings(ProcessSettings):
     )
     pod_resources_timeout_s: float = setting(
         5.0, "longest wait for kubelet's PodResources answer", low=0.1, high=20
-    )
-    pod_lookup_timeout_s: float = setting(
-        5.0, "longest wait for the API server while a container starts", low=0.1, high=20
     )
 
     @property

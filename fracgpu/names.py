@@ -65,6 +65,9 @@ NODE_CORDONS: Final = "fracgpu.io/cordons"
 NODE_OUT_OF_SERVICE: Final = "fracgpu.io/out-of-service"
 # The same of cards that take no more pods, and whose pods the rebalancer moves away.
 NODE_DRAIN: Final = "fracgpu.io/drain"
+# Node annotation that the agent writes for people: how it knows whose container starts, by the
+# container runtime's NRI (`nri`) or by kubelet's list and a hook (`listed`).
+NODE_IDENTITY: Final = "fracgpu.io/identity"
 
 # Node condition: whether this node's cards are shared by us, and if not, why.
 SHARING_CONDITION: Final = "FracGPUSharing"

@@ -69,18 +69,23 @@ class SchedulerCore:
             strategy=strategy,
             clock=clock,
             orders={Strategy.LEAST_WASTE: self.least_waste},
-            host_left=self._host_left,
+            host_left=self.host_left,
         )
 
-    def _host_left(self, node: str) -> HostResources | None:
-        """Return what no pod has requested of a node; None if the node does not say what it has."""
+    def host_left(self, node: str, but: str) -> HostResources | None:
+        """Return what no pod but that with UID *but* has requested of a node, or is about to.
+
+        None if the node does not say what it has.
+        """
         known = self.ledger.nodes.get(node)
         if known is None or known.host == NO_HOST_RESOURCES:
             return None
-        used = self.bound_pods.used(node)
+        # Bindings take effect one beside the other, and later than we are asked about the next pod.
+        used = [self.bound_pods.used(node)]
+        used += (assumption.host for assumption in self.ledger.assumed_on(node, but=but))
         return HostResources(
-            cpu_milli=known.host.cpu_milli - used.cpu_milli,
-            memory_mib=known.host.memory_mib - used.memory_mib,
+            cpu_milli=known.host.cpu_milli - sum(host.cpu_milli for host in used),
+            memory_mib=known.host.memory_mib - sum(host.memory_mib for host in used),
         )
 
     def best_node(self, pod: PodInfo, candidates: Sequence[str]) -> str | None:

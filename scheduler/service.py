@@ -217,6 +217,7 @@ def _wire(  # noqa: PLR0915 - a statement for each part
         metrics=metrics,
         limit_s=settings.bind_timeout_s,
         choosers=core.choosers,
+        host_left=core.host_left,
         groups=BindGroups(clock, pause_s=settings.bind_pause_s),
     )
     comparer = CacheComparer(

@@ -121,7 +121,8 @@ async def _mps(card: CardUuid, folder: Path) -> AsyncIterator[Mapping[str, str]]
     daemons = MpsDaemons(folder, program=_MPS, clock=SystemClock())
     async with asyncio.TaskGroup() as group:
         running = group.create_task(daemons.run(), name="mps")
-        folders = await daemons.ensure(card)
+        await daemons.prepare([card])
+        folders = daemons.folders(card)
         yield {
             **{name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"},
             "CUDA_MPS_PIPE_DIRECTORY": folders.pipe,

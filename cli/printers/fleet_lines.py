@@ -13,6 +13,7 @@ _GAP: Final = 2
 _MOST_COLUMNS: Final = (24, 4, 20, 15, 5, 4, 9)
 _LEAST_NODE: Final = 4
 _PODS_BESIDE: Final = 36  # with fewer columns left, the pods are below their card
+_LISTED: Final = "listed"  # the way of a node whose runtime has no NRI
 _INDENT: Final = "      "
 
 
@@ -149,7 +150,9 @@ def _some(words: Sequence[str], room: int) -> str:
 def _sum_up(fleet: Fleet) -> str:
     ratio = fleet.held_mib / fleet.capacity_mib if fleet.capacity_mib else 0.0
     cards = "1 card" if fleet.cards == 1 else f"{fleet.cards} cards"
-    return f"{cards}, {fleet.held_mib} of {fleet.capacity_mib} MiB held ({ratio:.0%})"
+    listed = [safe(node.name) for node in fleet.nodes if node.identity == _LISTED]
+    some = f"; without NRI: {', '.join(listed)}" if listed else ""
+    return f"{cards}, {fleet.held_mib} of {fleet.capacity_mib} MiB held ({ratio:.0%}){some}"
 
 
 def _tone(card: CardRow | None, trouble: str) -> Tone:

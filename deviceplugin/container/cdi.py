@@ -5,8 +5,9 @@ import hashlib
 import json
 import math
 import os
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,9 +23,15 @@ CDI_VERSION: Final = "0.5.0"
 _NAME_CHARS: Final = 16
 _FILE_PREFIX: Final = names.CDI_KIND.replace("/", "-") + "_"
 _FILE_SUFFIX: Final = ".json"
+_MARK: Final = "[0-9a-f]" * _NAME_CHARS
+# The device that all slots share where the runtime says by NRI whose container it is.
+SHARED: Final = "shared"
+# What a spec mounts that gives no cards: a file that never exists, so that no container is made of
+# it until the agent's answer by NRI has replaced the mount. Its name is in the pod's Events.
+ABSENT: Final = "/run/fracgpu/the-node-agent-has-not-answered"
 # Beside kubelet's own /dev/termination-log: the runtime makes this folder anew for each container,
 # so there is always a place for it.
-_MARK_PATH: Final = "/dev/fracgpu-spec"
+MARK_PATH: Final = "/dev/fracgpu-spec"
 
 
 class CdiError(Exception):
@@ -122,47 +129,48 @@ def spec_for(
     )
 
 
+def closed_spec(name: str) -> CdiSpec:
+    """Return the spec of a device of which no container can be made but by an answer by NRI."""
+    return CdiSpec(name=name, mounts=(Mount(host_path=ABSENT, path=MARK_PATH, read_only=True),))
+
+
 class CdiFolder:
     """The specs of our own kind in the runtime's CDI folder; other kinds are never touched.
 
     Runtimes keep the specs in memory, and read them again a while after the folder has changed, or
     never where the change was missed (``pkg/cdi/cache.go`` of container-device-interface). So a
-    spec that was replaced could still be used. Each spec therefore mounts a file of its own, whose
-    name follows from its content and which is removed when another one is written for the same
-    device: from a spec that is not the last one, no container can be made.
+    spec that was replaced may still be used: each that gives cards has a hook which verifies whose
+    container it is. Those of agents before the hook mount a file beside them, a mark; it is removed
+    with them, and then no container is made of them.
     """
-
-    read_once: Final = True
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def write(self, spec: CdiSpec) -> None:
-        """Write *spec* atomically, replacing an older one.
+        """Write *spec* atomically, replacing an older one; one that is there already is left.
 
         Raises:
             CdiError: the folder cannot be written.
         """
         target = self._file(spec.name)
         # The runtime reads every *.json and *.yaml here, so an unfinished file has neither suffix.
-        temporary = target.with_suffix(".new")
-        mark = self._mark(spec)
-        new = not mark.exists()
+        temporary, text = target.with_suffix(".new"), json.dumps(spec.document())
         try:
+            with contextlib.suppress(FileNotFoundError):
+                if target.read_text(errors="replace") == text:
+                    return
             self._folder.mkdir(parents=True, exist_ok=True)
-            mark.touch(mode=0o444)
-            mount = Mount(host_path=str(mark), path=_MARK_PATH, read_only=True)
             with temporary.open("w", encoding="utf-8") as file:
-                json.dump(replace(spec, mounts=(*spec.mounts, mount)).document(), file)
+                file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(target)
-            self._remove_marks(spec.name, keep=mark)
+            for mark in self._folder.glob(f"{_FILE_PREFIX}{spec.name}.{_MARK}"):
+                mark.unlink(missing_ok=True)
         except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
-                if new:
-                    mark.unlink(missing_ok=True)
             raise CdiError(f"cannot write {target}: {error.strerror or error}") from error
 
     def names(self) -> frozenset[str]:
@@ -182,30 +190,12 @@ class CdiFolder:
         )
 
     def written_s(self, name: str) -> float:
-        """Return when a device's spec was written, as of :func:`modified_s`."""
-        return modified_s(self._folder.glob(f"{_FILE_PREFIX}{name}.*"))
-
-    def environments(self) -> Mapping[str, Mapping[str, str]]:
-        """Return the environment in each spec of ours, by device name; empty for an invalid spec.
-
-        Raises:
-            CdiError: the folder cannot be read.
-        """
-        return {
-            name: _environment(file) for name in self.names() if (file := self._file(name)).exists()
-        }
-
-    def withdraw(self, name: str) -> None:
-        """Remove the spec of one device, if it is there; a container made from it can still start.
-
-        Raises:
-            CdiError: the folder cannot be written.
-        """
+        """Return when a device's spec was written, in seconds since 1970; inf if not known."""
+        files = self._folder.glob(f"{_FILE_PREFIX}{name}.*")
         try:
-            self._file(name).unlink(missing_ok=True)
-        except OSError as error:
-            reason = error.strerror or error
-            raise CdiError(f"cannot remove {self._file(name)}: {reason}") from error
+            return max((file.stat().st_mtime for file in files), default=math.inf)
+        except OSError:
+            return math.inf
 
     def remove(self, name: str) -> None:
         """Remove the spec of one device and all that belongs to it, if it is there.
@@ -223,24 +213,15 @@ class CdiFolder:
     def _file(self, name: str) -> Path:
         return self._folder / f"{_FILE_PREFIX}{name}{_FILE_SUFFIX}"
 
-    def _mark(self, spec: CdiSpec) -> Path:
-        content = json.dumps(spec.document(), sort_keys=True).encode()
-        return self._folder / (
-            f"{_FILE_PREFIX}{spec.name}.{hashlib.sha256(content).hexdigest()[:_NAME_CHARS]}"
-        )
 
-    def _remove_marks(self, name: str, *, keep: Path) -> None:
-        for mark in self._folder.glob(f"{_FILE_PREFIX}{name}.{'[0-9a-f]' * _NAME_CHARS}"):
-            if mark != keep:
-                mark.unlink(missing_ok=True)
+def remove_device_files(root: Path) -> None:
+    """Remove the folders of device files that agents before NRI gave containers without CDI.
 
-
-def modified_s(paths: Iterable[Path]) -> float:
-    """Return when the last of *paths* was modified, in seconds since 1970; inf if not known."""
-    try:
-        return max((path.stat().st_mtime for path in paths), default=math.inf)
-    except OSError:
-        return math.inf
+    Nobody verifies whose container gets them, and kubelet keeps naming the folder as long as the
+    pod lives: without it the container does not start. One that runs keeps its files.
+    """
+    for folder in root.glob("*/dev"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _node(node: DeviceNode) -> dict[str, str]:
@@ -256,12 +237,3 @@ def _mount(mount: Mount) -> dict[str, Any]:
         "containerPath": mount.path,
         "options": ["ro" if mount.read_only else "rw", "nosuid", "nodev", "rbind"],
     }
-
-
-def _environment(file: Path) -> dict[str, str]:
-    try:
-        document = json.loads(file.read_text())
-        (device,) = document["devices"]
-        return dict(variable.partition("=")[::2] for variable in device["containerEdits"]["env"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}

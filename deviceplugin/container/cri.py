@@ -1,4 +1,4 @@
-"""Asks the container runtime which containers run, and periodically whether it reads CDI specs."""
+"""Asks the container runtime periodically whether it reads CDI specs."""
 
 import asyncio
 import json
@@ -9,8 +9,6 @@ from typing import Any, Final
 import grpc
 import structlog
 
-from deviceplugin.claims import RuntimeContainers
-from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.proto import cri_pb2 as messages
 from deviceplugin.proto import cri_pb2_grpc as services
 from deviceplugin.sockets import socket_identity
@@ -29,11 +27,10 @@ _RETRY_S: Final = 2.0
 _FAILURES_UNTIL_UNKNOWN: Final = 3
 # containerd reads CDI specs since 1.7, which reports `enableCDI`; a 1.x without it is older.
 _CONTAINERD_WITHOUT_CDI: Final = "1."
-# Labels that kubelet sets on every container (k8s.io/kubelet/pkg/types/labels.go).
-_POD_UID_LABEL: Final = "io.kubernetes.pod.uid"
-_CONTAINER_LABEL: Final = "io.kubernetes.container.name"
-# A node of 1,000 containers answers with less than 4 MiB, gRPC's default; as many may have exited.
-_MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
+_WITHOUT_CDI: Final = (
+    "the runtime on {socket} reads no CDI specs, so no container gets a card: in containerd 1.7 "
+    "set enable_cdi = true, or upgrade to 2.0 (docs/install.md#the-container-runtime)"
+)
 
 
 async def knows_cdi(socket: Path) -> bool:
@@ -68,54 +65,6 @@ async def knows_cdi(socket: Path) -> bool:
     return _by_version(socket, version_info) if enabled is None else enabled
 
 
-async def containers(socket: Path) -> RuntimeContainers:
-    """Return the containers of pods that the runtime has.
-
-    Raises:
-        RuntimeUnknownError: there is no runtime on its CRI socket, or no answer.
-    """
-    options = [
-        ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
-        ("grpc.use_local_subchannel_pool", 1),
-    ]
-    try:
-        async with (
-            asyncio.timeout(_TIMEOUT_S),
-            grpc.aio.insecure_channel(f"unix:{socket}", options=options) as channel,
-        ):
-            stub = services.RuntimeServiceStub(channel)  # type: ignore[no-untyped-call]
-            answer: messages.ListContainersResponse | None = await stub.ListContainers(
-                messages.ListContainersRequest()
-            )
-    except grpc.aio.AioRpcError as error:
-        raise RuntimeUnknownError(f"{socket} answered {error.code().name}") from error
-    except TimeoutError as error:
-        raise RuntimeUnknownError(f"{socket} gave no answer in {_TIMEOUT_S:g} s") from error
-    if answer is None:
-        raise RuntimeUnknownError(f"the answer of {socket} is not a CRI message")
-    return _containers_in(answer)
-
-
-def _containers_in(answer: messages.ListContainersResponse) -> RuntimeContainers:
-    states: dict[tuple[str, str], set[int]] = {}
-    ids: dict[tuple[str, str], set[str]] = {}
-    for container in answer.containers:
-        whose = (container.labels[_POD_UID_LABEL], container.labels[_CONTAINER_LABEL])
-        states.setdefault(whose, set()).add(container.state)
-        ids.setdefault(whose, set()).add(container.id)
-    return RuntimeContainers(
-        running=frozenset(
-            whose for whose, found in states.items() if messages.CONTAINER_RUNNING in found
-        ),
-        exited=frozenset(
-            (*whose, container_id)
-            for whose, found in states.items()
-            if found == {messages.CONTAINER_EXITED}
-            for container_id in ids[whose]
-        ),
-    )
-
-
 def _cdi_enabled(config: str) -> bool | None:
     try:
         found: Any = json.loads(config)
@@ -146,10 +95,9 @@ class RuntimeWatch:
 
     Args:
         socket: its CRI socket.
-        injection: ``auto``, or what an administrator has decided: ``cdi`` or ``links``.
+        injection: ``auto``, or ``cdi`` where an administrator knows that it reads them.
         clock: paces the calls.
         period_s: between two calls.
-        metrics: records the state: ``cdi``, ``links`` or ``unknown``.
         on_change: called when :attr:`problem` has changed.
     """
 
@@ -160,31 +108,22 @@ class RuntimeWatch:
         injection: str,
         clock: Clock,
         period_s: float,
-        metrics: DevicePluginMetrics,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._socket = socket
         self._clock = clock
         self._period_s = period_s
-        self._metrics = metrics
         self._on_change = on_change
         self._decided = injection != "auto"
-        self._reads_cdi = injection == "cdi" if self._decided else None
         self._asked_of: tuple[int, int] | None = None
         self._failures = 0
         self._problem = None if self._decided else f"the runtime on {socket} has not been asked yet"
         self._asking = asyncio.Lock()
-        self._record()
 
     @property
     def problem(self) -> str | None:
-        """Why it is unknown whether the runtime reads CDI specs, or None."""
+        """Why containers would not get their cards from the runtime, or None."""
         return self._problem
-
-    @property
-    def reads_cdi(self) -> bool:
-        """Whether the runtime reads CDI specs, by its last answer; False before the first."""
-        return bool(self._reads_cdi)
 
     async def run(self) -> None:
         """Ask until cancelled."""
@@ -194,50 +133,31 @@ class RuntimeWatch:
             pause_s = self._period_s if not self._failures else min(_RETRY_S, self._period_s)
             await self._clock.sleep(pause_s)
 
-    async def sure(self) -> bool:
-        """Report whether the runtime that would start a container now reads CDI specs.
+    async def check(self) -> str | None:
+        """Return the problem of the runtime that would start a container now, or None."""
+        asked_of = self._asked_of
+        if self._decided or (asked_of is not None and socket_identity(self._socket) == asked_of):
+            return self._problem
+        return await self._ask()
 
-        Raises:
-            RuntimeUnknownError: the runtime has restarted since it answered, and does not answer.
-        """
-        if self._decided:
-            return self.reads_cdi
-        if self._reads_cdi is None or socket_identity(self._socket) != self._asked_of:
-            error = await self._ask()
-            if error is not None:
-                raise error
-        return self.reads_cdi
-
-    async def _ask(self) -> RuntimeUnknownError | None:
+    async def _ask(self) -> str | None:
+        """Ask, and return what is wrong; one failed call does not yet change :attr:`problem`."""
         async with self._asking:
             asked_of = socket_identity(self._socket)
             try:
                 reads_cdi = await knows_cdi(self._socket)
             except RuntimeUnknownError as error:
-                self._failed(str(error))
-                return error
-            self._answered(reads_cdi=reads_cdi, asked_of=asked_of)
-            return None
+                self._failures += 1
+                if self._asked_of is None or self._failures >= _FAILURES_UNTIL_UNKNOWN:
+                    self._set(str(error))
+                return str(error)
+            self._asked_of, self._failures = asked_of, 0
+            self._set(None if reads_cdi else _WITHOUT_CDI.format(socket=self._socket))
+            return self._problem
 
-    def _answered(self, *, reads_cdi: bool, asked_of: tuple[int, int] | None) -> None:
-        if reads_cdi is not self._reads_cdi or self._problem is not None:
-            log.info("runtime_asked", socket=str(self._socket), cdi=reads_cdi)
-        had_problem, self._problem = self._problem is not None, None
-        self._reads_cdi, self._asked_of, self._failures = reads_cdi, asked_of, 0
-        self._record()
-        if had_problem:
-            self._on_change()
-
-    def _failed(self, reason: str) -> None:
-        self._failures += 1
-        known = self._reads_cdi is not None and self._failures < _FAILURES_UNTIL_UNKNOWN
-        if known or reason == self._problem:
+    def _set(self, problem: str | None) -> None:
+        if problem == self._problem:
             return
-        log.warning("runtime_not_asked", reason=reason)
-        self._problem = reason
-        self._record()
+        log.info("runtime_asked", socket=str(self._socket), problem=problem)
+        self._problem = problem
         self._on_change()
-
-    def _record(self) -> None:
-        known = "cdi" if self._reads_cdi else "links"
-        self._metrics.runtime_is("unknown" if self._problem is not None else known)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -53,6 +53,7 @@ class _Daemon:
 
     folder: Path
     ready: asyncio.Event = field(default_factory=asyncio.Event)
+    tried: asyncio.Event = field(default_factory=asyncio.Event)  # it was ready once, or has failed
     problem: str = "it has not been started yet"
 
 
@@ -86,7 +87,17 @@ class MpsDaemons(Mps):
                 card = await self._requested.get()
                 group.create_task(self._keep(card, group), name=f"mps_{card}")
 
-    async def ensure(self, card: CardUuid) -> Folders:
+    async def prepare(self, cards: Iterable[CardUuid]) -> None:
+        for card in cards:
+            if card not in self._daemons and _FOLDER_NAME.fullmatch(card):
+                self._daemons[card] = _Daemon(folder=self._root / card)
+                self._requested.put_nowait(card)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._ready_limit_s):
+                for daemon in list(self._daemons.values()):
+                    await daemon.tried.wait()
+
+    def folders(self, card: CardUuid) -> Folders:
         if not _FOLDER_NAME.fullmatch(card):
             raise MpsError(f"{card!r} is not valid as the name of a folder")
         longest = self._root / card / "pipe" / _LONGEST_SOCKET
@@ -94,15 +105,9 @@ class MpsDaemons(Mps):
             text = f"the folder for MPS, {self._root}, has too long a path for sockets"
             raise MpsError(f"{text}: {longest} has {length} bytes; want at most {_LONGEST_PATH}")
         daemon = self._daemons.get(card)
-        if daemon is None:
-            daemon = self._daemons[card] = _Daemon(folder=self._root / card)
-            self._requested.put_nowait(card)
-        try:
-            async with asyncio.timeout(self._ready_limit_s):
-                await daemon.ready.wait()
-        except TimeoutError:
-            text = f"the MPS daemon of {card} is not ready after {self._ready_limit_s:g} s"
-            raise MpsError(f"{text}: {daemon.problem}") from None
+        if daemon is None or not daemon.ready.is_set():
+            problem = daemon.problem if daemon is not None else "it has not been started yet"
+            raise MpsError(f"the MPS daemon of {card} is not ready: {problem}")
         shm = self._root / "shm"
         return Folders(
             pipe=str(daemon.folder / "pipe"),
@@ -120,6 +125,7 @@ class MpsDaemons(Mps):
                 daemon.problem = f"{self._program}: {error.strerror or error}"
             finally:
                 daemon.ready.clear()
+                daemon.tried.set()
             log.warning("mps_daemon_ended", card=card, reason=daemon.problem)
             if self._clock.monotonic() - began_s > _LONGEST_PAUSE_S:
                 pause_s = _FIRST_PAUSE_S
@@ -168,6 +174,7 @@ class MpsDaemons(Mps):
             await self._clock.sleep(_POLL_S)
         if process.returncode is None:
             daemon.ready.set()
+            daemon.tried.set()
         code = await process.wait()
         daemon.ready.clear()
         return code

@@ -1,6 +1,5 @@
-"""Builds the CDI spec of a container: device files, driver libraries, environment, isolation."""
+"""Builds what a container gets: device files, driver libraries, environment, isolation."""
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import Enum
@@ -56,17 +55,21 @@ class MpsFolders(Protocol):
 class Mps(Protocol):
     """Runs MPS daemons."""
 
-    async def ensure(self, card: CardUuid) -> MpsFolders:
-        """Start the daemon of *card* if needed, and return its folders once it is ready.
+    async def prepare(self, cards: Iterable[CardUuid]) -> None:
+        """Start the daemons that do not run yet, and wait until each is ready or has failed."""
+        ...
+
+    def folders(self, card: CardUuid) -> MpsFolders:
+        """Return the folders of a daemon that is ready; in any thread.
 
         Raises:
-            MpsError: it does not become ready.
+            MpsError: it is not ready.
         """
         ...
 
 
 class ContainerSpecBuilder:
-    """Builds the CDI specs of containers.
+    """Builds the CDI specs of containers, in any thread; reads NVIDIA's spec if it has changed.
 
     Args:
         nvidia_specs: the driver's own specs.
@@ -85,7 +88,7 @@ class ContainerSpecBuilder:
         self._enforcer = enforcer
         self._mps = mps
 
-    async def build(self, name: str, claim: Claim, inventory: Inventory) -> CdiSpec:
+    def build(self, name: str, claim: Claim, inventory: Inventory) -> CdiSpec:
         """Return the spec of the CDI device *name*, for the container of *claim*.
 
         Raises:
@@ -95,10 +98,10 @@ class ContainerSpecBuilder:
         spec = spec_for(name, claim.slices, claim.cards, nodes)
         spec = replace(spec, env={**spec.env, **self._older_names(claim)})
         try:
-            spec = await asyncio.to_thread(self._with_driver, spec, claim, inventory)
+            spec = self._with_driver(spec, claim, inventory)
         except NvidiaCdiError as error:
             raise SpecBuildError(str(error)) from error
-        return await self._isolated(spec, claim)
+        return self._isolated(spec, claim)
 
     def _older_names(self, claim: Claim) -> dict[str, str]:
         """Return the variables of older systems: for one card, or limits by index."""
@@ -137,7 +140,7 @@ class ContainerSpecBuilder:
             ),
         )
 
-    async def _isolated(self, spec: CdiSpec, claim: Claim) -> CdiSpec:
+    def _isolated(self, spec: CdiSpec, claim: Claim) -> CdiSpec:
         requested = claim.pod.annotations.get(names.ISOLATION) == MPS
         if self._mps is None:
             if requested:
@@ -151,7 +154,7 @@ class ContainerSpecBuilder:
                 raise SpecBuildError(f"{text}, and MPS limits a container on one card only")
             return spec
         try:
-            folders = await self._mps.ensure(claim.cards[0].uuid)
+            folders = self._mps.folders(claim.cards[0].uuid)
         except MpsError as error:
             raise SpecBuildError(str(error)) from error
         (part,) = claim.slices

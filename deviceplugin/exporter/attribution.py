@@ -1,7 +1,7 @@
-"""Finds the pod of a process on a card by the process's control group."""
+"""Finds the container of a process on a card by the process's control group."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,6 +15,7 @@ _POD: Final = re.compile(
 # becomes where the runtime uses cgroupfs.
 _CONTAINER: Final = re.compile(r"(?:^|[-:])([0-9a-f]{64})(?:\.scope)?$")
 
+_COLONS: Final = 2
 # What the kernel appends to the path of a group that was removed while a process was in it.
 _REMOVED: Final = " (deleted)"
 
@@ -59,15 +60,62 @@ def _owner_in_path(path: str) -> Owner | None:
     return None
 
 
+KnownContainers = Mapping[str, tuple[str, str]]
+"""By container id: the UID of its pod, and its cgroup path as in the OCI spec."""
+
+
+def known_owner_in_cgroup(text: str, known: KnownContainers) -> Owner | None:
+    """Return the container in the lines of ``/proc/<pid>/cgroup``, if the runtime named it.
+
+    Containers of one runtime are not nested, and what a container makes below its own group may
+    have any name. So the outermost group counts that is a known container's, by its name and its
+    parent's. That is enough of the path: its beginning is unknown where the node itself runs in a
+    container, or where the reader has a cgroup namespace of its own.
+    """
+    groups = {
+        name: (parent, Owner(pod_uid=uid, container_id=container_id))
+        for container_id, (uid, path) in known.items()
+        for parent, name in _groups(path)
+    }
+    for line in text.splitlines():
+        above = ".."
+        for part in line.split(":", 2)[-1].removesuffix(_REMOVED).split("/"):
+            parent, owner = groups.get(part, (None, None))
+            if owner is not None and (parent is None or above in ("..", parent)):
+                return owner
+            above = part
+    return None
+
+
+def _groups(path: str) -> Iterable[tuple[str | None, str]]:
+    """Yield the parent and the name that a container's group may have; None for any parent."""
+    above, _, name = path.rpartition("/")
+    if name.count(":") != _COLONS:
+        yield above.rpartition("/")[2], name
+        return
+    # "slice:prefix:name", which systemd's driver reads so, and the other one as a name.
+    parent, prefix, container = name.split(":")
+    yield parent, f"{prefix}-{container}.scope"
+    yield None, name
+
+
 class Attribution:
     """Finds the owners of processes, and caches them by pid *and* start time.
 
     A pid alone is not unique: the kernel reuses it. That a process has no owner is not cached: it
     may have been read before it was moved to its control group.
+
+    Args:
+        proc_root: the host's /proc.
+        known: the containers that the runtime has named; None where it names none, and the owner is
+            the one in the innermost group that looks like a pod's.
     """
 
-    def __init__(self, proc_root: Path) -> None:
+    def __init__(
+        self, proc_root: Path, known: Callable[[], KnownContainers | None] = lambda: None
+    ) -> None:
         self._proc_root = proc_root
+        self._containers = known
         self._known: dict[tuple[int, str], Owner] = {}
 
     def owners(self, pids: Iterable[int]) -> Mapping[int, Owner | None]:
@@ -97,7 +145,8 @@ class Attribution:
         return fields[wanted] if len(fields) > wanted else None
 
     def _read(self, pid: int) -> Owner | None:
-        return owner_in_cgroup(self._text(pid, "cgroup"))
+        text, known = self._text(pid, "cgroup"), self._containers()
+        return owner_in_cgroup(text) if known is None else known_owner_in_cgroup(text, known)
 
     def _text(self, pid: int, file: str) -> str:
         try:

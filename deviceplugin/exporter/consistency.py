@@ -1,4 +1,4 @@
-"""Compares assignments with kubelet, CDI specs, device files and processes."""
+"""Compares assignments with kubelet, device files and processes."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,15 +11,12 @@ import structlog
 
 from deviceplugin.cards.interface import CardHardware, SamplesByCard
 from deviceplugin.claims import PodKey, SlotHolder
-from deviceplugin.container.cdi import CdiError, CdiFolder, device_name
 from deviceplugin.exporter.attribution import Attribution, Owner
 from deviceplugin.exporter.visible_devices import VisibleDevices, card_files
 from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
 from deviceplugin.metrics import DevicePluginMetrics
-from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.container import ContainerKind
-from fracgpu.state.allocation import Slice
 from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
 
@@ -33,8 +30,6 @@ class Disagreement(Enum):
 
     KUBELET_LACKS = "kubelet_lacks_the_slots"
     KUBELET_HAS = "kubelet_has_slots_of_no_assignment"
-    SPEC_MISSING = "cdi_spec_missing"
-    SPEC_DIFFERS = "cdi_spec_differs"
     PROCESS_ELSEWHERE = "process_on_another_card"
     CARD_MISSING = "container_lacks_its_card"
     CARD_TOO_MANY = "container_has_another_card"
@@ -55,7 +50,6 @@ class Evidence:
     Attributes:
         pods: this node's pods as the API server has them.
         holders: kubelet's list.
-        specs: the environment in each CDI spec of ours, by device name.
         readings: the processes on the cards.
         owners: the pod of each process, by pid.
         devices: the cards whose device files each container has, by the container's id.
@@ -64,7 +58,6 @@ class Evidence:
 
     pods: Mapping[PodKey, PodInfo]
     holders: Sequence[SlotHolder] = ()
-    specs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     readings: SamplesByCard = field(default_factory=dict)
     owners: Mapping[int, Owner | None] = field(default_factory=dict)
     devices: Mapping[str, frozenset[CardUuid]] = field(default_factory=dict)
@@ -76,7 +69,7 @@ def compare(evidence: Evidence) -> frozenset[Finding]:
 
     Pods that are starting or terminating are left out: there the sources cannot agree yet.
     """
-    found = [*_kubelet_lacks(evidence), *_by_holder(evidence), *_processes(evidence)]
+    found = [*_kubelet_lacks(evidence), *_kubelet_has(evidence), *_processes(evidence)]
     return frozenset((*found, *_devices(evidence)))
 
 
@@ -122,41 +115,14 @@ def _kubelet_lacks(evidence: Evidence) -> Iterable[Finding]:
                 yield Finding(kind=Disagreement.KUBELET_LACKS, subject=subject)
 
 
-def _by_holder(evidence: Evidence) -> Iterable[Finding]:
-    # Where kubelet has given the same ids to several pods, the spec is that of the last start.
-    same: dict[frozenset[str], list[SlotHolder]] = {}
-    for holder in evidence.holders:
-        same.setdefault(holder.slot_ids, []).append(holder)
+def _kubelet_has(evidence: Evidence) -> Iterable[Finding]:
     for holder in evidence.holders:
         pod = evidence.pods.get(holder.key)
         if pod is None or not _settled(pod):
             continue
-        subject = f"{pod.record.key}/{holder.container}"
-        slices = (pod.record.assignment or {}).get(holder.container, ())
-        if not slices:
+        if not (pod.record.assignment or {}).get(holder.container, ()):
+            subject = f"{pod.record.key}/{holder.container}"
             yield Finding(kind=Disagreement.KUBELET_HAS, subject=subject)
-            continue
-        env = evidence.specs.get(device_name(holder.slot_ids))
-        if env is None:
-            if len(same[holder.slot_ids]) == 1:  # it is removed when the ids are allocated again
-                yield Finding(kind=Disagreement.SPEC_MISSING, subject=subject)
-        elif not any(_may_be_of(env, other, evidence) for other in same[holder.slot_ids]):
-            yield Finding(kind=Disagreement.SPEC_DIFFERS, subject=subject)
-
-
-def _may_be_of(env: Mapping[str, str], holder: SlotHolder, evidence: Evidence) -> bool:
-    """Report whether a spec gives what a holder is assigned, or nobody knows what that is."""
-    pod = evidence.pods.get(holder.key)
-    if pod is None:
-        return True
-    slices = (pod.record.assignment or {}).get(holder.container, ())
-    return pod.record.live and _gives(env, slices)
-
-
-def _gives(env: Mapping[str, str], slices: Sequence[Slice]) -> bool:
-    cards = ",".join(part.card for part in slices)
-    amounts = ",".join(str(part.mib) for part in slices)
-    return (env.get(names.ENV_VISIBLE_DEVICES), env.get(names.ENV_MEM_MIB)) == (cards, amounts)
 
 
 def _processes(evidence: Evidence) -> Iterable[Finding]:
@@ -185,7 +151,6 @@ class ConsistencyCheck:
     Args:
         pods: this node's pods as last seen, or None before.
         pod_resources: kubelet's list.
-        specs: the CDI folder.
         attribution: finds the pods of processes.
         visible_devices: finds the cards that running containers have.
         cards: the node's cards with their device files.
@@ -200,7 +165,6 @@ class ConsistencyCheck:
         *,
         pods: Callable[[], Mapping[PodKey, PodInfo] | None],
         pod_resources: PodResources,
-        specs: CdiFolder,
         attribution: Attribution,
         visible_devices: VisibleDevices,
         cards: Callable[[], Iterable[CardHardware]],
@@ -211,7 +175,6 @@ class ConsistencyCheck:
     ) -> None:
         self._pods = pods
         self._pod_resources = pod_resources
-        self._specs = specs
         self._attribution = attribution
         self._visible_devices = visible_devices
         self._cards = cards
@@ -248,13 +211,12 @@ class ConsistencyCheck:
             evidence = Evidence(
                 pods=pods,
                 holders=await self._pod_resources.holders(),
-                specs=await asyncio.to_thread(self._specs.environments),
                 readings=samples,
                 owners=await asyncio.to_thread(self._attribution.owners, pids),
                 devices=devices,
                 findable=frozenset(files),
             )
-        except (PodResourcesError, CdiError) as error:
+        except PodResourcesError as error:
             self._metrics.consistency_check_failed()
             log.warning("audit_not_done", reason=str(error))
             return

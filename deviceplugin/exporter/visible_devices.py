@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from deviceplugin.cards.interface import CardHardware
-from deviceplugin.container.device_links import host_file
+from deviceplugin.container.adjustment import host_file
 from deviceplugin.exporter.attribution import owner_in_cgroup
 from fracgpu.cards.card import CardUuid
 

@@ -12,16 +12,12 @@ from typing import Final, Protocol
 import grpc
 import structlog
 
-from deviceplugin.claims import Claim
-from deviceplugin.container.cdi import device_name, qualified_name
-from deviceplugin.container.device_links import ENV_DIR
-from deviceplugin.container.injection import Injection
+from deviceplugin.container.cdi import qualified_name
 from deviceplugin.kubelet.pre_start import PreStartError
 from deviceplugin.node.inventory import InventoryTracker, Slot
 from deviceplugin.proto import deviceplugin_pb2 as messages
 from deviceplugin.proto import deviceplugin_pb2_grpc as services
 from deviceplugin.sockets import socket_identity
-from fracgpu import names
 
 log = structlog.get_logger()
 
@@ -44,16 +40,16 @@ class SocketError(Exception):
 class Starter(Protocol):
     """Decides whether a container may start."""
 
-    async def prepare(self, slot_ids: frozenset[str]) -> Claim:
-        """Write what the container with *slot_ids* gets, and return its claim.
+    def allocate(self, slot_ids: frozenset[str]) -> str:
+        """Return the name of the CDI device for the container with *slot_ids*."""
+        ...
+
+    async def prepare(self, slot_ids: frozenset[str]) -> None:
+        """Have the spec of the container with *slot_ids* ready.
 
         Raises:
             PreStartError: the container may not start.
         """
-        ...
-
-    def allocated(self, slot_ids: frozenset[str]) -> None:
-        """Record that kubelet allocates *slot_ids* to a container."""
         ...
 
 
@@ -63,22 +59,11 @@ class DevicePlugin(services.DevicePluginServicer):
     Args:
         tracker: the inventory, for the slots that kubelet counts.
         starter: decides whether containers may start.
-        injection: decides how a container gets its card; None for always by a CDI name.
-        links_visible: ``NVIDIA_VISIBLE_DEVICES`` of containers that get device files.
     """
 
-    def __init__(
-        self,
-        tracker: InventoryTracker,
-        starter: Starter,
-        injection: Injection | None = None,
-        *,
-        links_visible: str = "void",
-    ) -> None:
+    def __init__(self, tracker: InventoryTracker, starter: Starter) -> None:
         self._tracker = tracker
         self._starter = starter
-        self._injection = injection
-        self._links_visible = links_visible
         self._watchers = 0
         self.watch_changed: Final = asyncio.Event()  # set when a stream begins or ends
         self._ending = False
@@ -140,46 +125,14 @@ class DevicePlugin(services.DevicePluginServicer):
         request: messages.AllocateRequest,
         context: grpc.aio.ServicerContext[messages.AllocateRequest, messages.AllocateResponse],
     ) -> messages.AllocateResponse:
-        """Return a CDI device for each set of ids; PreStartContainer finds out whose they are."""
+        """Return a CDI device for each set of ids; whose they are is not known yet."""
+        answers = []
         for container in request.container_requests:
-            self._starter.allocated(frozenset(container.devices_ids))
-            log.debug("slots_allocated", slots=sorted(container.devices_ids))
-        return messages.AllocateResponse(
-            container_responses=[
-                await self._allocated(frozenset(container.devices_ids))
-                for container in request.container_requests
-            ]
-        )
-
-    async def _allocated(self, slot_ids: frozenset[str]) -> messages.ContainerAllocateResponse:
-        name = device_name(slot_ids)
-        links = await self._injection.allocate(slot_ids) if self._injection else None
-        if links is None:
-            return messages.ContainerAllocateResponse(
-                cdi_devices=[messages.CDIDevice(name=qualified_name(name))]
-            )
-        return messages.ContainerAllocateResponse(
-            # A folder as a device: every device file that is in it when the container is created.
-            devices=[
-                messages.DeviceSpec(
-                    host_path=str(links.devices(name)),
-                    container_path="/dev",
-                    permissions="rw",
-                )
-            ],
-            mounts=[
-                messages.Mount(
-                    host_path=str(links.environment(name)),
-                    container_path=ENV_DIR,
-                    read_only=True,
-                )
-            ],
-            # An image may set "all". With "void" NVIDIA's runtime adds nothing; with "none" it adds
-            # the driver's libraries and control devices, and in its CDI mode it requires a device
-            # of that name, which not every node's specification has (NVIDIA Container Toolkit,
-            # "Environment Variables").
-            envs={names.ENV_VISIBLE_DEVICES: self._links_visible},
-        )
+            slot_ids = frozenset(container.devices_ids)
+            device = messages.CDIDevice(name=qualified_name(self._starter.allocate(slot_ids)))
+            answers.append(messages.ContainerAllocateResponse(cdi_devices=[device]))
+            log.debug("slots_allocated", slots=sorted(slot_ids), device=device.name)
+        return messages.AllocateResponse(container_responses=answers)
 
     async def PreStartContainer(
         self,

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -65,6 +66,7 @@ class NodeStatusUpdater:
         clock: paces the comparisons.
         metrics: counts the writes.
         blocked: why no card can be allocated now, however healthy, or None.
+        way: how it is known whose container starts, for people; empty while that is not known.
         held_mib: what this node's pods hold, or None before they are listed.
         unregistered: why kubelet does not have our slots, or None.
     """
@@ -79,12 +81,14 @@ class NodeStatusUpdater:
         clock: Clock,
         metrics: DevicePluginMetrics,
         blocked: Callable[[], str | None] = lambda: None,
+        way: Callable[[], str] = lambda: "",
         held_mib: Callable[[], int | None] = lambda: 0,
         unregistered: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._node = node
         self._unregistered = unregistered
         self._blocked = blocked
+        self._way = way
         self._held_mib = held_mib
         self._tracker = tracker
         self._current = current
@@ -126,6 +130,8 @@ class NodeStatusUpdater:
             return False
         blocked = self._blocked()
         want = self._desired(have)
+        if want is not None and have.shares and (way := self._way()):
+            want = replace(want, annotations={**want.annotations, names.NODE_IDENTITY: way})
         if want is None:
             # The cards have not been listed yet; that is not a node without cards.
             self._problem = self._tracker.problem

@@ -1,1 +1,1 @@
-"""Generated messages of the two kubelet protocols we speak; ``make proto`` writes them."""
+"""Generated messages of the protocols of kubelet and runtimes; ``make proto`` writes them."""

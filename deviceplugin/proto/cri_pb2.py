@@ -9,7 +9,6 @@ from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
 _runtime_version.ValidateProtobufRuntimeVersion(
     _runtime_version.Domain.PUBLIC,
     7,
@@ -25,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64\x65viceplugin/proto/cri.proto\x12\nruntime.v1\"!\n\x0eVersionRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\"@\n\x0fVersionResponse\x12\x14\n\x0cruntime_name\x18\x02 \x01(\t\x12\x17\n\x0fruntime_version\x18\x03 \x01(\t\" \n\rStatusRequest\x12\x0f\n\x07verbose\x18\x01 \x01(\x08\"q\n\x0eStatusResponse\x12\x32\n\x04info\x18\x02 \x03(\x0b\x32$.runtime.v1.StatusResponse.InfoEntry\x1a+\n\tInfoEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x17\n\x15ListContainersRequest\"\xa4\x01\n\tContainer\x12\n\n\x02id\x18\x01 \x01(\t\x12)\n\x05state\x18\x06 \x01(\x0e\x32\x1a.runtime.v1.ContainerState\x12\x31\n\x06labels\x18\x08 \x03(\x0b\x32!.runtime.v1.Container.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"C\n\x16ListContainersResponse\x12)\n\ncontainers\x18\x01 \x03(\x0b\x32\x15.runtime.v1.Container*k\n\x0e\x43ontainerState\x12\x15\n\x11\x43ONTAINER_CREATED\x10\x00\x12\x15\n\x11\x43ONTAINER_RUNNING\x10\x01\x12\x14\n\x10\x43ONTAINER_EXITED\x10\x02\x12\x15\n\x11\x43ONTAINER_UNKNOWN\x10\x03\x32\xf4\x01\n\x0eRuntimeService\x12\x44\n\x07Version\x12\x1a.runtime.v1.VersionRequest\x1a\x1b.runtime.v1.VersionResponse\"\x00\x12\x41\n\x06Status\x12\x19.runtime.v1.StatusRequest\x1a\x1a.runtime.v1.StatusResponse\"\x00\x12Y\n\x0eListContainers\x12!.runtime.v1.ListContainersRequest\x1a\".runtime.v1.ListContainersResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64\x65viceplugin/proto/cri.proto\x12\nruntime.v1\"!\n\x0eVersionRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\"@\n\x0fVersionResponse\x12\x14\n\x0cruntime_name\x18\x02 \x01(\t\x12\x17\n\x0fruntime_version\x18\x03 \x01(\t\" \n\rStatusRequest\x12\x0f\n\x07verbose\x18\x01 \x01(\x08\"q\n\x0eStatusResponse\x12\x32\n\x04info\x18\x02 \x03(\x0b\x32$.runtime.v1.StatusResponse.InfoEntry\x1a+\n\tInfoEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\x99\x01\n\x0eRuntimeService\x12\x44\n\x07Version\x12\x1a.runtime.v1.VersionRequest\x1a\x1b.runtime.v1.VersionResponse\"\x00\x12\x41\n\x06Status\x12\x19.runtime.v1.StatusRequest\x1a\x1a.runtime.v1.StatusResponse\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,10 +33,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_STATUSRESPONSE_INFOENTRY']._loaded_options = None
   _globals['_STATUSRESPONSE_INFOENTRY']._serialized_options = b'8\001'
-  _globals['_CONTAINER_LABELSENTRY']._loaded_options = None
-  _globals['_CONTAINER_LABELSENTRY']._serialized_options = b'8\001'
-  _globals['_CONTAINERSTATE']._serialized_start=555
-  _globals['_CONTAINERSTATE']._serialized_end=662
   _globals['_VERSIONREQUEST']._serialized_start=44
   _globals['_VERSIONREQUEST']._serialized_end=77
   _globals['_VERSIONRESPONSE']._serialized_start=79
@@ -48,14 +43,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STATUSRESPONSE']._serialized_end=292
   _globals['_STATUSRESPONSE_INFOENTRY']._serialized_start=249
   _globals['_STATUSRESPONSE_INFOENTRY']._serialized_end=292
-  _globals['_LISTCONTAINERSREQUEST']._serialized_start=294
-  _globals['_LISTCONTAINERSREQUEST']._serialized_end=317
-  _globals['_CONTAINER']._serialized_start=320
-  _globals['_CONTAINER']._serialized_end=484
-  _globals['_CONTAINER_LABELSENTRY']._serialized_start=439
-  _globals['_CONTAINER_LABELSENTRY']._serialized_end=484
-  _globals['_LISTCONTAINERSRESPONSE']._serialized_start=486
-  _globals['_LISTCONTAINERSRESPONSE']._serialized_end=553
-  _globals['_RUNTIMESERVICE']._serialized_start=665
-  _globals['_RUNTIMESERVICE']._serialized_end=909
+  _globals['_RUNTIMESERVICE']._serialized_start=295
+  _globals['_RUNTIMESERVICE']._serialized_end=448
 # @@protoc_insertion_point(module_scope)

@@ -104,6 +104,7 @@ class NodeCards:
         foreign: MiB in use on each card by no known pod; valid however old it is.
         load_time: when the agent last confirmed *heat*, by its own clock.
         host: CPU, host memory and number of pods of the node.
+        identity: how its agent knows whose container starts: ``nri`` or ``listed``; empty before.
     """
 
     node: str
@@ -120,6 +121,7 @@ class NodeCards:
     foreign: Mapping[CardUuid, Mib] = field(default_factory=dict)
     load_time: datetime | None = None
     host: "HostResources" = field(default_factory=lambda: NO_HOST_RESOURCES)
+    identity: str = ""
 
     @property
     def problem(self) -> str:

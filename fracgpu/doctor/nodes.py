@@ -14,7 +14,6 @@ from fracgpu.doctor.cures import change
 from fracgpu.doctor.facts import (
     Facts,
     Json,
-    NotKnownError,
     annotations_of,
     is_ready,
     known,
@@ -38,7 +37,6 @@ from fracgpu.doctor.ranking import (
 from fracgpu.errors import WireError, counted
 from fracgpu.k8s.node import Taint
 from fracgpu.k8s.node_affinity import EXCLUDING_EFFECTS, NodeRules, Toleration
-from fracgpu.k8s.release import Release, release_of
 
 _DRIVER_REASONS: Final = ("CardsUnavailable", "NoCardToShare")
 _RUNTIME_REASON: Final = "RuntimeUnknown"
@@ -46,9 +44,12 @@ _HAMI: Final = "hami.io/node-"  # HAMi's device plugin registers its cards in su
 # Tolerated by every DaemonSet's pods, or gone by themselves.
 _KUBERNETES_OWN: Final = "node.kubernetes.io/"
 _NEEDS: Final = "docs/node.md#what-the-node-needs"
-# containerd reads CDI specs by default from 2.0 on, and where it is configured to from 1.7 on.
-_CDI_POSSIBLE: Final = Release(1, 7)
-_CDI_DEFAULT: Final = Release(2, 0)
+_LISTED: Final = "listed"
+_RUNTIME_CURE: Final = (
+    "let the agent reach the runtime's sockets (--cri-socket, --nri-socket; platform in "
+    "docs/install.md#platforms); containerd 1.7 has CDI and NRI off until its configuration turns "
+    "them on (docs/install.md#the-container-runtime)"
+)
 
 
 def _sharing(facts: Facts) -> list[Json]:
@@ -162,36 +163,16 @@ def _unhealthy(node: Json) -> Iterator[Finding]:
 
 
 def _runtime(facts: Facts) -> Iterator[Finding]:
-    unsure = []
     for node in _sharing(facts):
         condition, name = _condition(node), name_of(node)
         if condition is not None and condition.get("reason") == _RUNTIME_REASON:
-            yield error(
-                f"node {name}: {condition.get('message')}",
-                cure="let the agent reach the runtime's socket (--cri-socket; platform in "
-                "docs/install.md#platforms)",
-            )
-            continue
-        runtime = str(node.get("status", {}).get("nodeInfo", {}).get("containerRuntimeVersion", ""))
-        kind, _, version = runtime.partition("://")
-        release = release_of(version)
-        if kind != "containerd" or release is None or release >= _CDI_DEFAULT:
-            continue
-        if release < _CDI_POSSIBLE:
+            yield error(f"node {name}: {condition.get('message')}", cure=_RUNTIME_CURE)
+        elif annotations_of(node).get(names.NODE_IDENTITY) == _LISTED:
             yield warning(
-                f"node {name} runs {runtime}, which reads no CDI specs: containers get the card's "
-                "device files, without the driver's libraries",
-                cure="upgrade to containerd 1.7 with enable_cdi = true, or 2.0 "
-                "(docs/node.md#runtimes-without-cdi)",
+                f"node {name} has no NRI: a container whose slots another one may have as well, or "
+                "an init container with cards of its own, is refused",
+                cure=_RUNTIME_CURE,
             )
-        else:
-            unsure.append(f"{name} ({runtime})")
-    if unsure:
-        raise NotKnownError(
-            f"containerd before 2.0 reads CDI specs only if its configuration has enable_cdi = "
-            f"true, which no object of the cluster says: {_some(unsure)}; the metric "
-            "fracgpu_deviceplugin_injection of the agents does"
-        )
 
 
 def _second_accountant(facts: Facts) -> Iterator[Finding]:
@@ -351,16 +332,11 @@ def _runtime_classes(facts: Facts) -> Iterator[Finding]:
                 )
 
 
-def _some(words: list[str]) -> str:
-    shown = ", ".join(words[:5])
-    return shown + (f" and {len(words) - 5} more" if len(words) > 5 else "")  # noqa: PLR2004
-
-
 CHECKS: Final = (
     Check(name="nodes", title="At least one node shares its cards", find=_some_share),
     Check(name="agents", title="Every sharing node has a running agent", find=_agents),
     Check(name="driver", title="Every agent reads its cards, and they are healthy", find=_driver),
-    Check(name="cdi", title="Every node's runtime reads CDI specs", find=_runtime),
+    Check(name="runtime", title="Every node's runtime says whose container starts", find=_runtime),
     Check(
         name="runtime-class",
         title="Every runtime class that is named exists",

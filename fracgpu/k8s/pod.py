@@ -70,7 +70,6 @@ class Container(msgspec.Struct, rename="camel"):
 
     name: str = ""
     restart_policy: str | None = None
-    restart_policy_rules: list[Something] | None = None
     ports: list[Port] | None = None
     resources: Resources | None = None
 
@@ -110,7 +109,6 @@ class PodSpec(msgspec.Struct, rename="camel"):
     """``spec``; what few pods have, or many share, stays JSON until it is looked at."""
 
     node_name: str = ""
-    restart_policy: str = ""
     scheduler_name: str = ""
     priority: int | None = None
     containers: list[Container] | None = None
@@ -143,17 +141,10 @@ class Waiting(msgspec.Struct):
     message: str = ""
 
 
-class Terminated(msgspec.Struct, rename="camel"):
-    """The state of a container that has ended."""
-
-    exit_code: int = 0
-
-
 class ContainerState(msgspec.Struct):
     """The state of a container."""
 
     waiting: Waiting | None = None
-    terminated: Terminated | None = None
 
 
 class ContainerStatus(msgspec.Struct):

@@ -68,6 +68,9 @@ SCORING: Final[Mapping[Strategy, Scoring]] = {
 
 _WITHIN_HEAT: Final = 1e-3  # nodes publish heat in hundredths
 
+HostLeft = Callable[[str, str], HostResources | None]
+"""What no pod but one has requested of a node, by node and UID; None if that is not known."""
+
 # The columns of each container's cards, [row, one of its cards], by name.
 _Columns = Mapping[str, IntArray]
 _Scores = NDArray[np.float64]
@@ -671,7 +674,7 @@ def cards_without_host(
     ledger: Ledger,
     pod: PodInfo,
     *,
-    host_left: Callable[[str], HostResources | None],
+    host_left: HostLeft,
     now: datetime,
 ) -> Mapping[CardUuid, str]:
     """Return the cards of nodes whose CPU or memory is kept for other pods, and the node of each.
@@ -681,7 +684,7 @@ def cards_without_host(
     Args:
         ledger: what Moves keep.
         pod: the pod that asks.
-        host_left: what no pod has requested of a node; None if that is not known.
+        host_left: what no other pod has requested of a node.
         now: the time.
     """
     kept: dict[str, list[HostResources]] = {}
@@ -692,7 +695,7 @@ def cards_without_host(
     wanted = pod.host
     found: dict[CardUuid, str] = {}
     for node, hosts in kept.items():
-        left, node_info = host_left(node), ledger.node(node, now=now)
+        left, node_info = host_left(node, pod.record.uid), ledger.node(node, now=now)
         if left is None or node_info is None:
             continue
         cpu_milli = left.cpu_milli - sum(host.cpu_milli for host in hosts)

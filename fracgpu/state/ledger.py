@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from fracgpu.cards.card import CardUuid, NodeCards
+from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.state.allocation import Assignment, PodRecord, allocations_by_card
 from fracgpu.state.card_hold import CardHold, held_cards
 from fracgpu.state.reservation import MoveClaims, Reservation
@@ -230,12 +231,14 @@ class Assumption:
     Attributes:
         move: the name of the Move whose reservation it consumes; empty if it consumes none.
         nominated: its Binding is not written yet; kube-scheduler has nominated the pod to the node.
+        host: what it takes of the node besides cards.
     """
 
     allocation: PodAllocation
     until: datetime
     move: str = ""
     nominated: bool = False
+    host: HostResources = NO_HOST_RESOURCES
 
 
 class _FoldedNode(msgspec.Struct, frozen=True, gc=False):
@@ -308,7 +311,7 @@ class Ledger:
         self._unobserve(uid)
         self.forget(uid)
 
-    def assume(
+    def assume(  # noqa: PLR0913 - the facts of one placement
         self,
         pod: PodRecord,
         *,
@@ -317,6 +320,7 @@ class Ledger:
         until: datetime,
         move: str = "",
         nominated: bool = False,
+        host: HostResources = NO_HOST_RESOURCES,
     ) -> Assumption:
         """Count a placement before its Binding is confirmed, and return the assumption.
 
@@ -329,6 +333,7 @@ class Ledger:
             until=until,
             move=move,
             nominated=nominated,
+            host=host,
         )
         if pod.uid not in self._observed:
             self.forget(pod.uid)
@@ -375,6 +380,10 @@ class Ledger:
     def reservations(self) -> ReservationIndex:
         """What Moves claim; change it only by the methods of the ledger."""
         return self._reservations
+
+    def assumed_on(self, node: str, *, but: str) -> Sequence[Assumption]:
+        """Return the assumptions about pods on a node, but for that of the pod with UID *but*."""
+        return [self._assumed[uid] for uid in self._assumed_on.get(node, ()) if uid != but]
 
     def pods_on(self, node: str) -> frozenset[str]:
         """Return the UIDs of pods that hold something on a node, observed or assumed."""

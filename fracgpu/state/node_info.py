@@ -105,6 +105,7 @@ def node_cards_of(node: Node) -> NodeCards:
         load_time=read(names.NODE_LOAD_TIME, read_load_time, None),
         unreadable=unreadable,
         host=node_allocatable(node.status.allocatable or {}),
+        identity=annotations.get(names.NODE_IDENTITY, ""),
     )
 
 

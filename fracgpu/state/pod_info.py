@@ -1,6 +1,6 @@
 """A pod object decoded: what it requests and holds, and what scheduling and moving it need."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -47,10 +47,7 @@ class PodInfo:
         ready: its Ready condition is True.
         ready_at: since when.
         owner: (kind, name, uid) of the controlling owner, or None for a bare pod.
-        waiting: container → kubelet's message on why it has not started; absent without a message.
         container_ids: container → the runtime's id, without the ``containerd://`` prefix.
-        finished: the containers that have ended and, by the pod's restart policy, are never started
-            again, with that id.
         reason: why the pod is in its phase (``status.reason``); empty if kubelet gives none.
         unschedulable_since: since when kube-scheduler has found no node for it; None if it has not
             tried (the pod is gated), or found one. The API server keeps the time while the
@@ -79,9 +76,7 @@ class PodInfo:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     node_selector: Mapping[str, str] = field(default_factory=dict)
-    waiting: Mapping[str, str] = field(default_factory=dict)
     container_ids: Mapping[str, str] = field(default_factory=dict)
-    finished: Mapping[str, str] = field(default_factory=dict)
     reason: str = ""
     created_at: datetime | None = None
     unschedulable_since: datetime | None = None
@@ -117,7 +112,6 @@ def pod_info_of(pod: Pod) -> PodInfo:
         (each for each in status.conditions or () if (each.type, each.status) == ("Ready", "True")),
         None,
     )
-    container_ids = _container_ids(status)
     refused = _unschedulable(status.conditions or ())
     owner = next((owner for owner in meta.owner_references or () if owner.controller), None)
     return PodInfo(
@@ -148,9 +142,7 @@ def pod_info_of(pod: Pod) -> PodInfo:
         labels=meta.labels or {},
         annotations=annotations,
         node_selector=spec.node_selector or {},
-        waiting=_waiting(status),
-        container_ids=container_ids,
-        finished={name: container_ids.get(name, "") for name in _finished(spec, status)},
+        container_ids=_container_ids(status),
         reason=status.reason,
         created_at=meta.creation_timestamp,
         unschedulable_since=refused.last_transition_time if refused else None,
@@ -269,38 +261,3 @@ def _container_ids(status: PodStatus) -> dict[str, str]:
         for container in status.of_containers
         if container.container_id
     }
-
-
-def _finished(spec: PodSpec, status: PodStatus) -> Iterable[str]:
-    """Yield the app containers that have ended and are never started again.
-
-    A container with a policy of its own is not among them, because it starts again in a new
-    sandbox; and where rules say what an exit leads to, that may be a restart of the whole pod.
-
-    Sources: ``computePodActions`` in ``pkg/kubelet/kuberuntime/kuberuntime_manager.go`` and
-    ``ContainerShouldRestart`` in ``pkg/api/v1/pod/util.go``, Kubernetes 1.36.
-    """
-    if spec.restart_policy not in ("Never", "OnFailure"):
-        return
-    containers = spec.containers or ()
-    if any(one.restart_policy_rules for one in (*containers, *(spec.init_containers or ()))):
-        return
-    plain = {container.name for container in containers if container.restart_policy is None}
-    for found in status.container_statuses or ():
-        ended = found.state.terminated if found.state is not None else None
-        if ended is None or found.name not in plain:
-            continue
-        if spec.restart_policy == "Never" or ended.exit_code == 0:
-            yield found.name
-
-
-def _waiting(status: PodStatus) -> dict[str, str]:
-    messages = {}
-    for container in status.of_containers:
-        if (
-            container.state is not None
-            and container.state.waiting is not None
-            and container.state.waiting.message
-        ):
-            messages[container.name] = container.state.waiting.message
-    return messages

@@ -45,7 +45,11 @@ from rebalancer.moves.steps import (
 # With these reasons time alone does not start a container.
 # Source: kubernetes pkg/kubelet/images/types.go, pkg/kubelet/kuberuntime/kuberuntime_container.go.
 _STUCK: Final = frozenset(
-    {"ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError"}
+    {
+        *("ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"),
+        # The node agent refuses a start, to kubelet or to the container runtime.
+        *("CreateContainerConfigError", "CreateContainerError"),
+    }
 )
 _Read = TypeVar("_Read")
 

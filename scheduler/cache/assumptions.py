@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.state.allocation import Assignment, PodRecord
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
@@ -69,6 +70,7 @@ class _Watched:
     node: str
     assignment: Assignment
     move: str
+    host: HostResources
     since_s: float
 
 
@@ -106,15 +108,30 @@ class Assumptions:
         self._watched: dict[str, _Watched] = {}
 
     def count(
-        self, record: PodRecord, *, node: str, assignment: Assignment, move: str = ""
+        self,
+        record: PodRecord,
+        *,
+        node: str,
+        assignment: Assignment,
+        move: str = "",
+        host: HostResources = NO_HOST_RESOURCES,
     ) -> None:
-        """Assume a placement, before its Binding is written; *move* is what the Binding names."""
+        """Assume a placement, before its Binding is written.
+
+        Args:
+            record: the pod.
+            node: its node.
+            assignment: its cards.
+            move: what the Binding names.
+            host: what the pod takes of the node besides cards.
+        """
         self._put(
             _Watched(
                 record=record,
                 node=node,
                 assignment=assignment,
                 move=move,
+                host=host,
                 since_s=self._clock.monotonic(),
             )
         )
@@ -235,6 +252,7 @@ class Assumptions:
             assignment=watched.assignment,
             until=until,
             move=watched.move,
+            host=watched.host,
         )
         self._watched[watched.record.uid] = watched
 

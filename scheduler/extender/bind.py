@@ -17,7 +17,14 @@ import structlog
 
 from fracgpu import names
 from fracgpu.placement.outcome import NoPlacement
-from fracgpu.placement.placement import NO_CHOOSERS, Choosers, cards_on_node, reservations_for
+from fracgpu.placement.placement import (
+    NO_CHOOSERS,
+    Choosers,
+    HostLeft,
+    cards_on_node,
+    cards_without_host,
+    reservations_for,
+)
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import Assignment, write_assignment
 from fracgpu.state.ledger import Ledger
@@ -87,6 +94,7 @@ class Binder:
         metrics: count the outcomes.
         limit_s: timeout of one request to the API server.
         choosers: strategies that choose cards themselves.
+        host_left: what no other pod has requested of a node's CPU and memory.
         groups: when each Binding may be written; at once without them.
     """
 
@@ -105,9 +113,11 @@ class Binder:
         metrics: SchedulerMetrics,
         limit_s: float,
         choosers: Choosers = NO_CHOOSERS,
+        host_left: HostLeft = lambda *_: None,
         groups: BindGroups | None = None,
     ) -> None:
         self._choosers = choosers
+        self._host_left = host_left
         self._groups = groups or BindGroups(clock, pause_s=0.0)
         self._api = api
         self._ledger = ledger
@@ -197,7 +207,11 @@ class Binder:
             chosen = choice
             # There must be no await since the choice, or another bind could choose the same MiB.
             self._assumptions.count(
-                pod.record, node=args.node, assignment=chosen.assignment, move=chosen.move
+                pod.record,
+                node=args.node,
+                assignment=chosen.assignment,
+                move=chosen.move,
+                host=pod.host,
             )
         await self._groups.turn()
         if chosen is not None and (refusal := await self._recorded(args)) is not None:
@@ -233,19 +247,25 @@ class Binder:
         return found
 
     def _choose(self, pod: PodInfo, args: BindingArgs) -> _Chosen | BindRefusal:
+        now = self._clock.now()
         answer = cards_on_node(
             self._ledger,
             pod,
             args.node,
             strategy=self._strategy(),
             choosers=self._choosers,
-            now=self._clock.now(),
+            now=now,
         )
         if answer is None:
             return BindRefusal(reason=f"node {args.node} is not known to the extender")
         if isinstance(answer, NoPlacement):
             return BindRefusal(reason=f"no room on node {args.node} any more: {answer.text}")
         if not answer.held:
+            kept = cards_without_host(self._ledger, pod, host_left=self._host_left, now=now)
+            if args.node in kept.values():
+                # Another pod has been bound there since this one was filtered.
+                reason = f"CPU or memory of node {args.node} is kept for a pod that waits for it"
+                return BindRefusal(reason=reason)
             self._give_up(pod, args)
         return _Chosen(assignment=answer.placement.assignment, move=answer.move)
 

@@ -21,6 +21,7 @@ from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import (
     MAX_SCORE,
     FitResult,
+    HostLeft,
     cards_without_host,
     denied_cards,
     evaluate,
@@ -108,7 +109,7 @@ class Extender:
         strategy: returns the cluster's current default.
         clock: the time at which cordons and assumptions are evaluated.
         orders: strategies that score nodes themselves.
-        host_left: what no pod has requested of a node's CPU and memory; None if it is not known.
+        host_left: what no other pod has requested of a node's CPU and memory.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class Extender:
         strategy: Callable[[], Strategy],
         clock: Clock,
         orders: Mapping[Strategy, NodeScorer] = _NO_ORDERS,
-        host_left: Callable[[str], HostResources | None] = lambda _: None,
+        host_left: HostLeft = lambda *_: None,
     ) -> None:
         self._matrix = matrix
         self._strategy = strategy

@@ -111,6 +111,7 @@ def _plugin(node: str, place: NodePaths) -> Sequence[str]:
         *("--cdi-dir", str(folders.cdi), "--proc-root", str(folders.proc)),
         # This machine's own runtime is not checked: the simulated one supports CDI.
         *("--injection", "cdi", "--vendor-cdi-dirs", str(folders.cdi)),
+        *("--nri-socket", str(folders.nri_socket), "--host-dir", str(folders.host)),
         *("--survey-period-s", "2", "--collect-period-s", "1", "--kubelet-poll-s", "0.5"),
         # A demo of two minutes cannot wait for an average over five minutes.
         *("--load-average-s", "10", "--load-report-s", "6"),

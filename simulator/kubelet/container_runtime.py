@@ -1,12 +1,15 @@
-"""A simulated container runtime: it resolves CDI names and records containers' processes."""
+"""A simulated container runtime: CDI names, plugins, hooks, and records of processes."""
 
+import asyncio
 import itertools
 import json
+import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+from deviceplugin.nri.interface import Container, Device, Mount, PodSandbox
 from simulator.cards.processes import ProcessFolder, SimulatedProcess
 from simulator.kubelet.device_manager import ContainerKey
 
@@ -22,6 +25,7 @@ class RuntimeFailedError(Exception):
 class CreatedContainer:
     """What a container really got."""
 
+    id: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     device_nodes: tuple[str, ...] = ()
 
@@ -35,46 +39,83 @@ class ContainerLoad:
     busy_ratio: float
 
 
+class Adjusted(Protocol):
+    """A container as its plugins want it."""
+
+    @property
+    def container(self) -> Container: ...
+
+
+class Plugins(Protocol):
+    """The plugins that the runtime asks by NRI."""
+
+    pods: dict[str, PodSandbox]
+
+    async def create_container(self, pod: PodSandbox, container: Container) -> Adjusted:
+        """Ask them.
+
+        Raises:
+            RuntimeFailedError: one refuses.
+        """
+        ...
+
+
 class ContainerRuntime:
-    """Resolves CDI devices as containerd does, and records running containers.
+    """Resolves CDI devices as containerd does, asks plugins, and records running containers.
 
     Args:
         cdi_dir: folder of CDI specs.
+        plugins: whom to ask before a container is created; None without NRI.
         proc_root: stands in for the host's ``/proc``.
         processes: the processes on the simulated cards.
     """
 
-    def __init__(self, *, cdi_dir: Path, proc_root: Path, processes: ProcessFolder) -> None:
+    def __init__(
+        self,
+        *,
+        cdi_dir: Path,
+        proc_root: Path,
+        processes: ProcessFolder,
+        plugins: Plugins | None = None,
+    ) -> None:
         self._cdi_dir = cdi_dir
+        self._plugins = plugins
+        self._ids = itertools.count(1)
         self._proc_root = proc_root
         self._processes = processes
         self._pids = itertools.count(_FIRST_PID)
         self._running: dict[ContainerKey, int] = {}
 
-    @property
-    def running(self) -> frozenset[ContainerKey]:
-        """The containers that run now."""
-        return frozenset(self._running)
-
-    def create(self, cdi_devices: Sequence[str], *, env: Mapping[str, str]) -> CreatedContainer:
-        """Return a container with the edits of its CDI devices, reading the folder each time.
+    async def create(
+        self, sandbox: PodSandbox, name: str, cdi_devices: Sequence[str], *, env: Mapping[str, str]
+    ) -> CreatedContainer:
+        """Return a container with the edits of its CDI devices and of plugins.
 
         Raises:
-            RuntimeFailedError: a device is in no spec, or in two.
+            RuntimeFailedError: a device is in no spec, or in two; a plugin or a hook refuses; or a
+                file to mount does not exist.
         """
         devices = self._devices()
-        unknown = [name for name in cdi_devices if name not in devices]
+        unknown = [device for device in cdi_devices if device not in devices]
         if unknown:
             names = ", ".join(unknown)
             raise RuntimeFailedError(
                 f"failed to inject CDI devices: unresolvable CDI devices {names}"
             )
-        got, nodes = dict(env), []
-        for name in cdi_devices:
-            edits = devices[name]
-            got |= dict(variable.split("=", 1) for variable in edits.get("env", ()))
-            nodes += [node["path"] for node in edits.get("deviceNodes", ())]
-        return CreatedContainer(env=got, device_nodes=tuple(nodes))
+        edits = [devices[device] for device in cdi_devices]
+        container = _edited(f"{next(self._ids):064x}", sandbox, name, edits, env=env)
+        if self._plugins is not None:
+            self._plugins.pods[sandbox.id] = sandbox
+            container = (await self._plugins.create_container(sandbox, container)).container
+        await asyncio.to_thread(_check_mounts, container)
+        for edit in edits:
+            for hook in edit.get("hooks", ()):
+                await asyncio.to_thread(_run_hook, hook, sandbox, name)
+        return CreatedContainer(
+            id=container.id,
+            env=dict(line.partition("=")[::2] for line in container.env),
+            device_nodes=tuple(device.path for device in container.devices),
+        )
 
     def _devices(self) -> Mapping[str, Mapping[str, Any]]:
         found: dict[str, Mapping[str, Any]] = {}
@@ -90,13 +131,16 @@ class ContainerRuntime:
                 found[name] = device["containerEdits"]
         return found
 
-    def start(self, key: ContainerKey, load: ContainerLoad | None) -> int:
+    def start(
+        self, key: ContainerKey, load: ContainerLoad | None, *, container_id: str = ""
+    ) -> int:
         """Start a created container, with a process on its cards if it has a *load*."""
         pid = next(self._pids)
         self._running[key] = pid
         folder = self._proc_root / str(pid)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "cgroup").write_text(f"0::/kubepods/burstable/pod{key.pod_uid}/{pid:064x}\n")
+        path = _cgroups_path(key.pod_uid, container_id or f"{pid:064x}")
+        (folder / "cgroup").write_text(f"0::{path}\n")
         zeros = " 0" * _BEFORE_STARTTIME
         (folder / "stat").write_text(f"{pid} (main) S{zeros} {pid * 100}\n")
         if load is not None:
@@ -125,3 +169,65 @@ class ContainerRuntime:
         """Stop the containers in *keys*, or all."""
         for key in list(keys) or list(self._running):
             self.stop(key)
+
+
+def _edited(
+    container_id: str,
+    sandbox: PodSandbox,
+    name: str,
+    edits: Sequence[Mapping[str, Any]],
+    *,
+    env: Mapping[str, str],
+) -> Container:
+    """Return a container with the edits of CDI specs."""
+    lines = [f"{key}={value}" for key, value in env.items()]
+    return Container(
+        id=container_id,
+        sandbox_id=sandbox.id,
+        name=name,
+        env=[*lines, *(line for edit in edits for line in edit.get("env", ()))],
+        mounts=[
+            Mount(destination=mount["containerPath"], source=mount["hostPath"])
+            for edit in edits
+            for mount in edit.get("mounts", ())
+        ],
+        devices=[
+            Device(path=node["path"], major=0, minor=0)
+            for edit in edits
+            for node in edit.get("deviceNodes", ())
+        ],
+        cgroups_path=_cgroups_path(sandbox.uid, container_id),
+    )
+
+
+def _cgroups_path(pod_uid: str, container_id: str) -> str:
+    return f"/kubepods/burstable/pod{pod_uid}/{container_id}"
+
+
+def _check_mounts(container: Container) -> None:
+    for mount in container.mounts:
+        if not Path(mount.source).exists():
+            raise RuntimeFailedError(
+                f'error mounting "{mount.source}" to rootfs at "{mount.destination}": '
+                "no such file or directory"
+            )
+
+
+def _run_hook(hook: Mapping[str, Any], sandbox: PodSandbox, name: str) -> None:
+    """Run a hook as runc does, with the annotations that containerd sets."""
+    state = {
+        "annotations": {
+            "io.kubernetes.cri.sandbox-uid": sandbox.uid,
+            "io.kubernetes.cri.container-name": name,
+        }
+    }
+    ran = subprocess.run(  # noqa: S603 - named by the node agent's spec
+        hook["args"],
+        executable=hook["path"],
+        input=json.dumps(state),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ran.returncode != 0:
+        raise RuntimeFailedError(f"error running createRuntime hook: {ran.stderr.strip()}")

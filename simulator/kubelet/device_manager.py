@@ -10,7 +10,7 @@ devices are reused for the containers after it.
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -265,6 +265,12 @@ class DeviceManager(services.RegistrationServicer):
     def retire(self, pod_uid: str) -> None:
         """Free the devices of a pod that has ended; they stay listed until released."""
         self._ended.add(pod_uid)
+
+    def rename(self, pod_uid: str, cdi_devices: tuple[str, ...]) -> None:
+        """Keep other CDI devices for a pod: those with which an earlier plugin answered."""
+        for key, grants in self._grants.items():
+            if key.pod_uid == pod_uid:
+                grants[:] = [replace(grant, cdi_devices=cdi_devices) for grant in grants]
 
     def forget(self, pod_uid: str) -> None:
         """Count the devices of a pod as free, though the pod keeps them.

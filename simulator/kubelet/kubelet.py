@@ -21,9 +21,9 @@ from kube.objects import decode_object
 from process.clock import Clock
 from simulator.cards.processes import ProcessFolder
 from simulator.kubelet.container_runtime import ContainerRuntime, CreatedContainer
-from simulator.kubelet.cri import RuntimeServer
 from simulator.kubelet.device_manager import DeviceManager
 from simulator.kubelet.node_status import NodeStatus
+from simulator.kubelet.nri import NriServer
 from simulator.kubelet.pod_resources import ListedPod, PodResourcesServer
 from simulator.kubelet.pod_status import KubeletPod, read_kubelet_pod
 from simulator.kubelet.pod_worker import PodTiming, PodWorker, WorkerParts
@@ -37,7 +37,8 @@ class KubeletFolders:
 
     device_plugins: Path
     pod_resources_socket: Path
-    cri_socket: Path
+    nri_socket: Path
+    host: Path
     cdi: Path
     proc: Path
     processes: Path
@@ -48,7 +49,8 @@ class KubeletFolders:
         return cls(
             device_plugins=root / "dp",
             pod_resources_socket=root / "pr" / "kubelet.sock",
-            cri_socket=root / "cri.sock",
+            nri_socket=root / "nri.sock",
+            host=root / "host",
             cdi=root / "cdi",
             proc=root / "proc",
             processes=root / "processes",
@@ -62,6 +64,7 @@ class KubeletConfig:
     Attributes:
         labels: of the node; by default those of a node that shares its cards.
         sync_s: longest time between two node status syncs.
+        nri: the runtime has NRI on.
         list_ended_pods: list pods in PodResources that have ended, as kubelets before 1.34 do.
     """
 
@@ -70,6 +73,7 @@ class KubeletConfig:
     labels: Mapping[str, str] = field(default_factory=lambda: {names.SHARE_LABEL: "true"})
     timing: PodTiming = field(default_factory=PodTiming)
     sync_s: float = 5.0
+    nri: bool = True
     list_ended_pods: bool = False
 
 
@@ -115,10 +119,13 @@ class Kubelet:
         )
         processes = ProcessFolder(folders.processes)
         processes.clear()
+        self.nri = NriServer(folders.nri_socket) if config.nri else None
         self.runtime = ContainerRuntime(
-            cdi_dir=folders.cdi, proc_root=folders.proc, processes=processes
+            cdi_dir=folders.cdi,
+            proc_root=folders.proc,
+            processes=processes,
+            plugins=self.nri,
         )
-        self._runtime_server = RuntimeServer(folders.cri_socket, self.runtime)
         self._parts = WorkerParts(
             client=client,
             clock=clock,
@@ -145,7 +152,8 @@ class Kubelet:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.devices.run(), name="device_manager")
                 group.create_task(self._pod_resources.run(), name="pod_resources")
-                group.create_task(self._runtime_server.run(), name="runtime")
+                if self.nri is not None:
+                    group.create_task(self.nri.run(), name="nri")
                 group.create_task(self._status.run(), name="node_status")
                 group.create_task(self._nodes.run(), name="node")
                 group.create_task(self._pods.run(), name="pods")

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from deviceplugin.nri.interface import PodSandbox
 from fracgpu.k8s.container import ContainerKind, init_container_kind
 from fracgpu.k8s.pod import Container, decode_pod
 from simulator.kubelet.device_manager import ContainerKey
@@ -36,6 +37,16 @@ class KubeletPod:
     def listed_containers(self) -> tuple[str, ...]:
         """Return the names of the containers that PodResources lists: all but plain init ones."""
         return tuple(container.name for container in self.containers if not container.init)
+
+    @property
+    def sandbox(self) -> PodSandbox:
+        return PodSandbox(
+            id=f"sandbox-{self.uid}",
+            uid=self.uid,
+            name=self.name,
+            namespace=self.namespace,
+            annotations=self.annotations,
+        )
 
     def key(self, container: str) -> ContainerKey:
         return ContainerKey(

@@ -181,16 +181,20 @@ class PodWorker:
             pause_s = min(timing.longest_backoff_s, pause_s * 2)
         self.created[container] = created
         await self._parts.clock.sleep(timing.start_delay_s)
-        pid = self._parts.runtime.start(self.pod.key(container), self._load(container, created))
+        pid = self._parts.runtime.start(
+            self.pod.key(container), self._load(container, created), container_id=created.id
+        )
         self._states[container] = {"running": {"startedAt": self._stamp()}}
         log.info("container_started", pod=self.pod.name, container=container, pid=pid)
 
     async def _try(self, container: str) -> CreatedContainer | None:
         try:
             return await self._create(container)
-        except (DeviceError, RuntimeFailedError) as error:
-            await self._refused(container, str(error))
-            return None
+        except DeviceError as error:
+            await self._refused(container, "CreateContainerConfigError", str(error))
+        except RuntimeFailedError as error:
+            await self._refused(container, "CreateContainerError", str(error))
+        return None
 
     async def _create(self, container: str) -> CreatedContainer:
         grants = self._grants.get(container, [])
@@ -198,13 +202,11 @@ class PodWorker:
             await self._parts.devices.pre_start(grant)
         env = {key: value for grant in grants for key, value in grant.env.items()}
         cdi_devices = [name for grant in grants for name in grant.cdi_devices]
-        return self._parts.runtime.create(cdi_devices, env=env)
+        return await self._parts.runtime.create(self.pod.sandbox, container, cdi_devices, env=env)
 
-    async def _refused(self, container: str, text: str) -> None:
+    async def _refused(self, container: str, reason: str, text: str) -> None:
         log.warning("container_not_started", pod=self.pod.name, container=container, reason=text)
-        self._states[container] = {
-            "waiting": {"reason": "CreateContainerConfigError", "message": text}
-        }
+        self._states[container] = {"waiting": {"reason": reason, "message": text}}
         await self._event(EventLevel.WARNING, "Failed", f"Error: {text}")
         await self._report("Pending")
 

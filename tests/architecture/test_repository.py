@@ -82,13 +82,14 @@ def test_no_test_stands_where_neither_make_test_nor_make_e2e_runs_it() -> None:
 
 
 @pytest.mark.slow
-def test_the_wheel_has_every_file_of_the_page_and_least_waste_for_each_processor(
+def test_the_wheel_has_every_file_of_the_page_and_what_is_compiled_for_each_processor(
     tmp_path: Path,
 ) -> None:
     folder = ROOT / "scheduler" / "page" / "static"
     files = {path.relative_to(ROOT).as_posix() for path in folder.iterdir()}
     folder_of_c = "fracgpu/placement/policies/least_waste"
     libraries = {f"{folder_of_c}/least_waste-{name}.so" for name in ("x86_64", "aarch64")}
+    libraries |= {f"deviceplugin/container/verify-{name}" for name in ("x86_64", "aarch64")}
     source = tmp_path / "source"
     for path in tracked():
         if not path.suffix or path.suffix in (

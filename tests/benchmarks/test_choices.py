@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +11,6 @@ from benchmarks.referee import Policy
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.placement.outcome import Placement
-from fracgpu.placement.policies.least_waste.mix import Demand, WorkloadMix
 from fracgpu.request.need import Strategy
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import decode_pod_info
@@ -147,25 +145,3 @@ def test_the_shipped_policy_learns_and_chooses_what_the_measured_one_does(
         assert shipped == measured.place(pod, cluster)
         if shipped is not None:
             cluster.place(pod, *shipped)
-
-
-@given(history=st.lists(st.one_of(SHARES, PAIRS, PLAIN), min_size=1, max_size=12))
-@settings(max_examples=25, deadline=None)
-def test_what_is_learnt_is_what_the_pods_asked_models_included(history: list[Pod]) -> None:
-    informed = InformedCore()
-    informed.learn(history)
-
-    asked = WorkloadMix()
-    for pod in history:
-        demand = Demand(
-            cpu_milli=pod.cpu, cards=pod.cards, share_milli=pod.milli, models=pod.models
-        )
-        asked.include(demand)
-
-    learnt = {
-        learnt_class.demand: learnt_class.frequency_ratio
-        for learnt_class in informed.core.least_waste.classes
-    }
-    assert learnt == pytest.approx(
-        {asked_class.demand: asked_class.frequency_ratio for asked_class in asked.classes()}
-    )

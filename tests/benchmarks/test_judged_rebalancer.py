@@ -116,18 +116,6 @@ def test_a_move_is_told_as_a_past_move_with_the_verdict_on_it() -> None:
     assert policy.held["ended_relieved"] == 1
 
 
-def test_calm_cards_are_left_alone() -> None:
-    policy = Policy()
-
-    decisions = [
-        policy.decide(tick * _TICK_S, shown.cards(), shown.pods(), [])
-        for tick in range(40)
-        for shown in [Shown(tick, busy=0.2)]
-    ]
-
-    assert decisions == [[]] * 40
-
-
 async def test_a_query_that_nobody_taught_the_stand_in_is_an_error() -> None:
     shown = Shown(30)
     prometheus = JudgedPrometheus(POLICY, shown.cards(), shown.pods(), 1.7e9, Remembered(5))

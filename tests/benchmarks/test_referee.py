@@ -9,16 +9,6 @@ from tests.benchmarks.referee_harness import HALF, HISTORY, NAMED, PAIR, PROCESS
 RNG = np.random.default_rng(1)
 
 
-def test_what_the_policy_did_is_told_to_it_with_the_next_pod() -> None:
-    cluster, policy = Cluster(4), Policy()
-    policy.start(cluster, HISTORY, RNG)
-    first = policy.place(HALF, cluster)
-    assert first is not None
-    cluster.place(HALF, first[0], tuple(first[1]))
-
-    assert policy.place(HALF, cluster) == first
-
-
 @pytest.mark.parametrize("pod", [HALF, PAIR, NAMED, PROCESSOR])
 def test_every_pod_that_fits_is_placed_until_none_does(pod: Pod) -> None:
     cluster, policy = Cluster(3), Policy()

@@ -40,7 +40,8 @@ async def daemon_of(uuid: str, root: Path) -> AsyncIterator[Folders]:
     async with asyncio.TaskGroup() as group:
         running = group.create_task(daemons.run(), name="mps")
         try:
-            yield await daemons.ensure(CardUuid(uuid))
+            await daemons.prepare([CardUuid(uuid)])
+            yield daemons.folders(CardUuid(uuid))
         finally:
             running.cancel()
 

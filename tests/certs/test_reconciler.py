@@ -253,47 +253,6 @@ async def test_a_bundle_of_nonsense_is_replaced_by_one_that_trusts_the_authority
     assert (await cluster.pair(CA)).cert_pem == ca_pem
 
 
-async def test_a_deleted_secret_comes_back(cluster: Harness) -> None:
-    await cluster.settle()
-    await cluster.kube.delete(SECRETS, LEAF, namespace=NAMESPACE)
-
-    await cluster.settle()
-
-    assert (await cluster.facts(LEAF)).issuer_key_id == (await cluster.facts(CA)).key_id
-
-
-class Failing:
-    """The real client, which does not answer while *down*."""
-
-    def __init__(self, kube: KubeClient) -> None:
-        self._kube, self.down = kube, True
-
-    def __getattr__(self, verb: str) -> Callable[..., Any]:
-        if self.down:
-            return self._fail
-        method: Callable[..., Any] = getattr(self._kube, verb)
-        return method
-
-    async def _fail(self, *_: object, **__: object) -> None:
-        raise Unavailable(verb="GET", path="/x", status=None, reason="Timeout", message="silence")
-
-
-async def test_an_api_server_that_does_not_answer_is_counted_and_asked_again(
-    cluster: Harness,
-) -> None:
-    client, registry = Failing(cluster.kube), new_registry()
-    loop = cluster.another(client=client, registry=registry)
-
-    assert await loop.run_once() == timedelta(seconds=5)
-
-    assert loop.problem == "no answer from kube-apiserver to GET /x: silence"
-    failures = registry.get_sample_value("fracgpu_certs_failures_total", {"reason": "Timeout"})
-    assert failures == 1
-    client.down = False
-    await cluster.settle(loop)
-    assert loop.problem is None
-
-
 async def test_the_loop_looks_when_told_and_when_something_is_due(cluster: Harness) -> None:
     await cluster.settle()
     # It looks each minute: no more of them than are needed.

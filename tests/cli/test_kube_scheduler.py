@@ -17,7 +17,13 @@ from fracgpu.state.cluster_state import ClusterState, ExplainedPod
 from fracgpu.state.node_info import observe_node
 from kube.client import KubeClient
 from kube.errors import Forbidden
-from kube.kinds import NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, Kind
+from kube.kinds import (
+    NAMESPACES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    STORAGE_CLASSES,
+    Kind,
+)
 from kube.objects import ObjectList
 from tests.support.explaining import NOON
 from tests.support.gpu import a_gpu_pod, a_sharing_node
@@ -145,8 +151,12 @@ async def test_claims_are_listed_only_for_a_pod_that_has_some(
 ) -> None:
     client = Limited(kube.transport)
     client.forbidden = (PERSISTENT_VOLUME_CLAIMS,)
+    for name, mode in (("at-once", "Immediate"), ("later", "WaitForFirstConsumer")):
+        storage_class = {"metadata": {"name": name}, "volumeBindingMode": mode, "provisioner": "x"}
+        await kube.create(STORAGE_CLASSES, storage_class)
 
     guards = await read_guards(client, subject(**spec))
 
     assert (guards.storage is None) is bool(spec)
+    assert guards.delayed == ({"at-once": False, "later": True} if spec else None)
     assert "default" in guards.namespaces

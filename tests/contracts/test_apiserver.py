@@ -386,20 +386,6 @@ async def test_a_watch_tells_what_happened_since_the_list_in_order(
     assert versions == sorted(set(versions))
 
 
-async def test_a_watch_tells_what_happens_while_it_is_open(
-    client: KubeClient, namespace: str
-) -> None:
-    since = await version_now(client, namespace)
-    selected = Selection(kind=CONFIGMAPS, namespace=namespace)
-
-    async with asyncio.TaskGroup() as group:
-        watching = group.create_task(take(client, selected, since=since, count=2))
-        await client.create(CONFIGMAPS, a_config("a"), namespace=namespace)
-        await client.delete(CONFIGMAPS, "a", namespace=namespace)
-
-    assert described(watching.result()) == [("ADDED", "a"), ("DELETED", "a")]
-
-
 async def test_a_watch_goes_on_from_the_last_event_seen(client: KubeClient, namespace: str) -> None:
     since = await version_now(client, namespace)
     for name in "abc":

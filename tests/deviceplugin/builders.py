@@ -13,8 +13,7 @@ from deviceplugin.cards.interface import (
     CardsUnavailableError,
     DeviceNode,
 )
-from deviceplugin.claims import RuntimeContainers, SlotHolder
-from deviceplugin.container.injection import Injection, SpecStore
+from deviceplugin.claims import SlotHolder
 from deviceplugin.node.inventory import Inventory, InventoryTracker
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, Health
@@ -105,15 +104,9 @@ def pod_json(  # noqa: PLR0913 - what a test may set of a pod
     containers: Sequence[dict[str, Any]] | None = None,
     inits: Sequence[dict[str, Any]] = (),
     annotations: Mapping[str, str] | None = None,
-    waiting: Mapping[str, str] | None = None,
     terminating: bool = False,
-    restarts: str = "Always",
-    ended: Mapping[str, int] | None = None,
 ) -> bytes:
-    """A pod as the API server sends it.
-
-    *assigned* is container → (card, MiB) of each slice, and *ended* container → exit code.
-    """
+    """A pod as the API server sends it; *assigned* is container → (card, MiB) of each slice."""
     slices_by_container = {"train": [("GPU-a", 1000)]} if assigned is None else assigned
     notes = dict(annotations or {})
     if slices_by_container:
@@ -132,41 +125,14 @@ def pod_json(  # noqa: PLR0913 - what a test may set of a pod
         },
         "spec": {
             "nodeName": node,
-            "restartPolicy": restarts,
             "containers": here,
             "initContainers": list(inits),
         },
-        "status": {"phase": phase, **_statuses(waiting or {}, ended or {}, inits)},
+        "status": {"phase": phase},
     }
     if terminating:
         body["metadata"]["deletionTimestamp"] = "2026-01-05T12:00:00Z"
     return json.dumps(body).encode()
-
-
-def _statuses(
-    waiting: Mapping[str, str], ended: Mapping[str, int], inits: Sequence[dict[str, Any]]
-) -> dict[str, Any]:
-    """Return container statuses as kubelet writes them, init containers in their own list."""
-    first = {container["name"] for container in inits}
-    all_ = [
-        {
-            "name": name,
-            "state": {"waiting": {"reason": "CreateContainerConfigError", "message": text}},
-        }
-        for name, text in waiting.items()
-    ]
-    all_ += [
-        {
-            "name": name,
-            "containerID": f"containerd://id-{name}",
-            "state": {"terminated": {"exitCode": code}},
-        }
-        for name, code in ended.items()
-    ]
-    return {
-        "initContainerStatuses": [item for item in all_ if item["name"] in first],
-        "containerStatuses": [item for item in all_ if item["name"] not in first],
-    }
 
 
 def a_pod(name: str = "train-0", **fields: Any) -> PodInfo:
@@ -177,22 +143,3 @@ def a_holder(pod: str = "train-0", container: str = "train", ids: str = "s1") ->
     return SlotHolder(
         namespace="ml", pod=pod, container=container, slot_ids=frozenset(ids.split(","))
     )
-
-
-class OneLocation(Injection):
-    """Writes every container's spec to the same folders, by default the one of CDI specs."""
-
-    def __init__(self, *stores: SpecStore) -> None:
-        self.locations = stores
-
-    @property
-    def folders(self) -> Sequence[SpecStore]:
-        return self.locations
-
-    async def stores(self, name: str) -> Sequence[SpecStore]:
-        return self.folders
-
-
-async def no_containers() -> RuntimeContainers:
-    """Answer for a runtime without containers."""
-    return RuntimeContainers()

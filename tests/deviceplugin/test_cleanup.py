@@ -3,22 +3,18 @@
 from pathlib import Path
 from typing import Any
 
-from deviceplugin.claims import SlotHolder
 from deviceplugin.cleanup import NodeCleanup
-from deviceplugin.container.cdi import CdiFolder, CdiSpec, device_name
-from deviceplugin.container.device_links import LinkFolder
-from deviceplugin.container.injection import AllocatedFolders
-from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
+from deviceplugin.container.cdi import SHARED, CdiFolder, CdiSpec, device_name
 from fracgpu import names
 from kube.client import KubeClient
 from kube.errors import Unavailable
 from kube.events import EventLevel, EventRecorder, Regarding
 from kube.kinds import Kind
-from tests.deviceplugin.builders import NODE, a_holder, a_pod
+from tests.deviceplugin.builders import NODE, a_pod
 
 Json = dict[str, Any]
 
-S1, S2 = device_name({"s1"}), device_name({"s2"})
+S1 = device_name({"s1"})
 
 
 class FakeNode(KubeClient, EventRecorder):
@@ -54,27 +50,13 @@ class FakeNode(KubeClient, EventRecorder):
         self.events.append((reason, note))
 
 
-class FakeKubelet(PodResources):
-    def __init__(self, *, silent: bool = False) -> None:
-        self.silent = silent
-
-    async def holders(self) -> tuple[SlotHolder, ...]:
-        if self.silent:
-            raise PodResourcesError("gone")
-        return (a_holder(ids="s1"),)
-
-
 class Rig:
-    """A node's files as an agent leaves them: two containers, of which kubelet knows the first."""
+    """A node's files as an agent leaves them."""
 
-    def __init__(self, root: Path, node: FakeNode, *, silent_kubelet: bool = False) -> None:
-        self.specs, self.links = CdiFolder(root / "cdi"), LinkFolder(root / "links")
-        for name in (S1, S2):
+    def __init__(self, root: Path, node: FakeNode) -> None:
+        self.specs = CdiFolder(root / "cdi")
+        for name in (S1, SHARED):
             self.specs.write(CdiSpec(name=name))
-            self.links.write(CdiSpec(name=name))
-        self.notes = root / "links" / ".handed-out"
-        for ids in ("s1", "s2"):
-            AllocatedFolders(self.notes).note(frozenset({ids}), by_links=True)
         (root / "cdi" / "nvidia.json").write_text("{}")
         self.mps = root / "mps"
         for folder in ("GPU-a", "shm"):
@@ -84,18 +66,12 @@ class Rig:
             client=node,
             recorder=node,
             pods=lambda: [a_pod("stays", phase="Running"), a_pod("over", phase="Succeeded")],
-            pod_resources=FakeKubelet(silent=silent_kubelet),
             specs=self.specs,
-            links=self.links,
-            allocated_folders=AllocatedFolders(self.notes),
             folders=(self.mps, root / "none"),
         )
 
-    def left(self) -> tuple[set[str], set[str], set[str]]:
-        mps = {path.name for path in self.mps.iterdir()}
-        noted = {path.name for path in self.notes.iterdir()}
-        assert noted == set(self.links.names()), "a note is kept as long as its folder"
-        return set(self.specs.names()), set(self.links.names()), mps
+    def left(self) -> tuple[set[str], set[str]]:
+        return set(self.specs.names()), {path.name for path in self.mps.iterdir()}
 
 
 async def test_a_node_that_shares_no_more_loses_marks_and_files(tmp_path: Path) -> None:
@@ -116,8 +92,7 @@ async def test_a_node_that_shares_no_more_loses_marks_and_files(tmp_path: Path) 
             },
             {"status": {"conditions": [{"type": names.SHARING_CONDITION, "$patch": "delete"}]}},
         ]
-        # The folder of a container that runs stays: its variables are mounted from there.
-        assert rig.left() == (set(), {S1}, {"shm"})
+        assert rig.left() == (set(), {"shm"})
         assert (tmp_path / place / "cdi" / "nvidia.json").exists()
         ((reason, note),) = node.events
         assert reason == "SharingEnded"
@@ -131,7 +106,7 @@ async def test_a_restart_takes_nothing_back(tmp_path: Path) -> None:
     await rig.cleanup.run()
 
     assert node.writes == []
-    assert rig.left() == ({S1, S2}, {S1, S2}, {"GPU-a", "shm"})
+    assert rig.left() == ({S1, SHARED}, {"GPU-a", "shm"})
 
 
 async def test_an_api_server_that_is_away_leaves_everything_as_it_is(tmp_path: Path) -> None:
@@ -141,12 +116,4 @@ async def test_an_api_server_that_is_away_leaves_everything_as_it_is(tmp_path: P
 
     await rig.cleanup.run()
 
-    assert rig.left() == ({S1, S2}, {S1, S2}, {"GPU-a", "shm"})
-
-
-async def test_without_kubelets_word_no_folder_counts_as_unused(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, FakeNode(share=None), silent_kubelet=True)
-
-    await rig.cleanup.run()
-
-    assert rig.left() == (set(), {S1, S2}, {"shm"})
+    assert rig.left() == ({S1, SHARED}, {"GPU-a", "shm"})

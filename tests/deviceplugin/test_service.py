@@ -10,6 +10,14 @@ from typing import Any
 
 import pytest
 
+from deviceplugin.container.cdi import (
+    MARK_PATH,
+    CdiFolder,
+    CdiSpec,
+    Mount,
+    device_name,
+    qualified_name,
+)
 from fracgpu import names
 from fracgpu.cards.annotations import read_cards
 from fracgpu.cards.card import Health
@@ -245,24 +253,106 @@ async def test_people_find_the_cards_noted_on_the_pod(node: Node) -> None:
     await until(annotated, what="the annotation is written")
 
 
-async def test_specs_of_pods_that_are_gone_do_not_stay(node: Node) -> None:
-    first = await node.run_pod("first", card=0)
-    await node.wait_phase(first, "Running")
+def slots_of(node: Node, pod: Any) -> frozenset[str]:
+    """Return the ids that kubelet has given the pod."""
+    ((_, (grant,)),) = [
+        found
+        for found in node.kubelet.devices.allocations().items()
+        if found[0].pod_uid == pod["metadata"]["uid"]
+    ]
+    return grant.ids
+
+
+async def test_a_pod_that_an_earlier_agent_admitted_restarts_on_its_own_card_after_an_upgrade(
+    node: Node,
+) -> None:
+    """Kubelet keeps the device of its slots; the runtime may remember what its spec gave."""
+    pod = await node.run_pod("before", card=1)
+    await node.wait_phase(pod, "Running")
+    name = device_name(slots_of(node, pod))
+    node.kubelet.devices.rename(pod["metadata"]["uid"], (qualified_name(name),))
+    mark = node.folders.cdi / f"fracgpu.io-slot_{name}.0123456789abcdef"
+    mark.touch()
+    mount = Mount(host_path=str(mark), path=MARK_PATH)
+    env = {names.ENV_VISIBLE_DEVICES: node.uuid(0)}  # of a pod with the same slot
+    CdiFolder(node.folders.cdi).write(CdiSpec(name=name, env=env, mounts=(mount,)))
     await node.kill_agent()
-    await node.client.delete(PODS, "first", namespace="default")
-
-    async def gone() -> bool:
-        return not (await node.client.list(PODS)).items
-
-    await until(gone, what="the pod is gone")
-    for file in node.folders.cdi.iterdir():  # as if it had run for an hour
-        os.utime(file, (0, file.stat().st_mtime - 3600))
     node.start_agent()
+    await node.wait_counted()
 
-    async def clean() -> bool:
-        return not list(node.folders.cdi.glob("*.json"))
+    await node.kubelet.restart_container(pod["metadata"]["uid"], "train")
 
-    await until(clean, what="the leftover spec is removed")
+    assert node.cards_of(pod) == (node.uuid(1),)
+
+
+async def test_without_nri_the_listed_container_starts_and_an_unlisted_one_never(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    config = api.kubeconfig(tmp_path / "kubeconfig")
+    async with a_node(kube, config, nri=False) as node:
+        pods = [await node.run_pod(f"listed-{n}", card=n % 4) for n in range(6)]
+        for pod in pods:
+            await node.wait_phase(pod, "Running")
+        body = a_gpu_pod("init")
+        (app,) = body["spec"]["containers"]
+        body["spec"]["initContainers"] = [{**app, "name": "prepare"}]
+        body["spec"]["containers"] = [{"name": "main", "image": app["image"]}]
+        unlisted = await node.bind(body, prepare=[(0, 1000)])
+        await node.wait_message(unlisted, "enable NRI")
+
+        await node.kill_agent()
+        node.start_agent()
+        await node.wait_counted()
+        await node.kubelet.restart_container(pods[3]["metadata"]["uid"], "train")
+
+        assert [node.cards_of(pod) for pod in pods] == [(node.uuid(n % 4),) for n in range(6)]
+        assert node.cards_of(unlisted, "prepare") == ()
+        found = (await node.client.get_object(NODES, node.name))["metadata"]["annotations"]
+        assert found[names.NODE_IDENTITY] == "listed"
+
+
+async def test_without_nri_a_slot_of_two_pods_starts_neither_again(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    config = api.kubeconfig(tmp_path / "kubeconfig")
+    async with a_node(kube, config, nri=False, slots_per_card=1) as node:
+        others = [await node.run_pod(f"other-{n}", card=n) for n in (1, 2, 3)]
+        first = await node.run_pod("first", card=0)
+        for pod in (*others, first):
+            await node.wait_phase(pod, "Running")
+        node.kubelet.devices.forget(first["metadata"]["uid"])
+
+        second = await node.run_pod("second", card=3)
+        await node.wait_message(second, "enable NRI")
+        assert node.cards_of(second) == ()
+
+        await node.client.delete(PODS, "first", namespace="default")
+        await node.client.delete(PODS, "other-3", namespace="default")
+        await node.wait_phase(second, "Running")
+        assert node.cards_of(second) == (node.uuid(3),)
+
+
+async def test_specs_of_pods_that_are_gone_do_not_stay(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    async with a_node(kube, api.kubeconfig(tmp_path / "kubeconfig"), nri=False) as node:
+        first = await node.run_pod("first", card=0)
+        await node.wait_phase(first, "Running")
+        await node.kill_agent()
+        await node.client.delete(PODS, "first", namespace="default")
+
+        async def gone() -> bool:
+            return not (await node.client.list(PODS)).items
+
+        await until(gone, what="the pod is gone")
+        for file in node.folders.cdi.iterdir():  # as if it had run for an hour
+            os.utime(file, (0, file.stat().st_mtime - 3600))
+        node.start_agent()
+
+        async def clean() -> bool:
+            return not list(node.folders.cdi.glob("*.json"))
+
+        await until(clean, what="the leftover spec is removed")
 
 
 async def test_readiness_names_each_check(node: Node) -> None:

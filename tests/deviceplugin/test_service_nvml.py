@@ -18,7 +18,7 @@ from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.k8s.quantity import integer_amount
 from fracgpu.units import Mib
 from kube.client import KubeClient
-from kube.kinds import NODES, PODS
+from kube.kinds import NODES
 from simulator.apiserver.server import ApiServer
 from tests.support.node import Node, a_node
 from tests.support.nvml import Values, a_card, write_values
@@ -79,7 +79,6 @@ async def an_agent(
     folder: Path,
     library: Path,
     *values: Values,
-    injection: str = "cdi",
     load_report_s: float = 60.0,
 ) -> AsyncIterator[Agent]:
     kubeconfig = api.kubeconfig(folder / "kubeconfig")
@@ -109,7 +108,8 @@ async def an_agent(
             f"--pod-resources-socket={node.folders.pod_resources_socket}",
             *(f"--cdi-dir={node.folders.cdi}", f"--vendor-cdi-dirs={node.folders.cdi}"),
             *(f"--proc-root={node.folders.proc}", f"--dev-root={folder}/dev"),
-            *(f"--injection={injection}", f"--links-dir={folder}/links"),
+            *("--injection=cdi", f"--host-dir={node.folders.host}"),
+            f"--nri-socket={node.folders.nri_socket}",
             f"--load-report-s={load_report_s}",
             *("--survey-period-s=0.5", "--collect-period-s=0.5", "--drain-timeout-s=0.5"),
         ]
@@ -213,12 +213,15 @@ async def test_a_driver_that_hangs_or_was_replaced_ends_the_process_and_the_next
         assert "the driver was replaced" in (tmp_path / f"{ROLE}.log").read_text()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="device files are made by root")
 async def test_a_container_gets_the_drivers_common_device_files_though_they_came_late(
     api: ApiServer, kube: KubeClient, tmp_path: Path, nvml_library: Path
 ) -> None:
     dev = tmp_path / "dev"
     dev.mkdir()
-    (dev / "nvidiactl").touch()
+    # None of them is in the agent's own /dev, which is as the host's was at its start.
+    for name in ("nvidia0", "nvidiactl"):
+        os.mknod(dev / name, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
     async with an_agent(api, kube, tmp_path, nvml_library) as agent:
         node = agent.node
         pod = await node.run_pod("early", card=0)
@@ -226,7 +229,8 @@ async def test_a_container_gets_the_drivers_common_device_files_though_they_came
         uid = pod["metadata"]["uid"]
         first = node.kubelet.created_containers()[uid]["train"].device_nodes
         for name in ("nvidia-uvm", "nvidia-uvm-tools"):
-            (dev / name).touch()  # the first program that uses a card makes the driver do so
+            # The first program that uses a card makes the driver do so.
+            os.mknod(dev / name, 0o666 | stat.S_IFCHR, os.makedev(1, 5))
 
         async def given() -> bool:
             await node.kubelet.restart_container(uid, "train")
@@ -236,33 +240,3 @@ async def test_a_container_gets_the_drivers_common_device_files_though_they_came
 
         assert set(first) == {"/dev/nvidia0", "/dev/nvidiactl"}
         await until(given, what="the container has the driver's files", limit_s=60)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="device files are made by root")
-async def test_without_cdi_the_hosts_device_files_are_handed_out_and_no_note_of_it_outlives_sharing(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, nvml_library: Path
-) -> None:
-    dev, links = tmp_path / "dev", tmp_path / "links"
-    dev.mkdir()
-    # None of them is in the agent's own /dev, which is as the host's was at its start.
-    for number, name in enumerate(("nvidia0", "nvidiactl", "nvidia-uvm"), start=3):
-        os.mknod(dev / name, 0o666 | stat.S_IFCHR, os.makedev(1, number))
-    async with an_agent(api, kube, tmp_path, nvml_library, injection="links") as agent:
-        node = agent.node
-        await node.wait_phase(await node.run_pod("train", card=0), "Running")
-
-        async def filled() -> bool:
-            found = {path.name for path in links.glob("*/*/nvidia*")}
-            return found == {"nvidia0", "nvidiactl", "nvidia-uvm"}
-
-        await until(filled, what="the container's folder has the host's files", limit_s=15)
-        assert [path.name for path in (links / ".handed-out").iterdir()]
-        await kube.delete(PODS, "train", namespace="default", grace_s=0)
-
-        async def gone() -> bool:
-            return node.kubelet.created_containers() == {}
-
-        await until(gone, what="kubelet has let go of the pod", limit_s=30)
-        await kube.patch(NODES, node.name, {"metadata": {"labels": {names.SHARE_LABEL: None}}})
-
-    assert list(links.iterdir()) == []

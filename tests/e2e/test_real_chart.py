@@ -1,6 +1,5 @@
-"""The chart on a real API server: what it accepts; install, upgrade, uninstall as documented."""
+"""The chart on a real API server: what it accepts; install and upgrade as documented."""
 
-import asyncio
 import itertools
 import json
 import shutil
@@ -10,9 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from cli.removal import make_plan
 from fracgpu import names
-from fracgpu.cards.node_marks import marks_of
 from kube.access import connect
 from kube.client import KubeClient
 from kube.kinds import (
@@ -21,7 +18,6 @@ from kube.kinds import (
     DEPLOYMENTS,
     MUTATING_WEBHOOKS,
     NODES,
-    PODS,
     VALIDATING_WEBHOOKS,
 )
 from kube.objects import decode_object
@@ -29,20 +25,15 @@ from simulator.demo.service_accounts import issue_token, token_of, write_kubecon
 from simulator.envtest.control_plane import ControlPlane
 from tests.deploy.test_chart import OTHER_NAMES, SAME, WITH_NAMESPACE
 from tests.e2e.test_real_uninstall import (
-    NO_SHARE,
-    end_with_the_label,
-    settled,
-    uninstall,
     without_wait,
 )
 from tests.support.documented import documented, run
 from tests.support.helm import CHART, ROOT, SYSTEM, helm_or_skip, rendered
 from tests.support.kubectl import Kubectl
-from tests.support.node import Node, a_node
 from tests.support.real_apiserver import real_api_server
 from tests.support.roles import running_roles
 from tests.support.scheduler_pods import certs_flags
-from tests.support.snapshot import differences, snapshot, wait_for_controllers
+from tests.support.snapshot import wait_for_controllers
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -107,19 +98,6 @@ def next_chart(folder: Path) -> Path:
     return chart
 
 
-async def install(client: KubeClient, admin: Path, node: Node, server: ControlPlane) -> None:
-    """Follow the guide, and run the agent of the node that it labels."""
-    helm, label = documented(GUIDE, "helm-install")
-    said = await run(without_wait(helm), kubeconfig=admin)
-    assert "kubectl label node NAME fracgpu.io/share=true" in said
-    assert "pod-security.kubernetes.io/enforce=privileged" in said
-    await run(label, kubeconfig=admin, words={"NAME": node.name})
-    token = await token_of(client, "deviceplugin", node=node.name)
-    write_kubeconfig(node.kubeconfig, server=server.url, token=token, ca_file=server.ca_file)
-    node.start_agent()
-    await node.wait_counted()
-
-
 async def certify(client: KubeClient, server: ControlPlane, folder: Path) -> None:
     """Run the certificates role until every webhook configuration has its bundle."""
     own = write_kubeconfig(
@@ -154,71 +132,7 @@ async def check_next_version(client: KubeClient, kubectl: Kubectl, folder: Path)
     assert "name: Since" in await kubectl("get", "crd", "moves.fracgpu.io", "-o", "yaml")
 
 
-async def run_hook(client: KubeClient, admin: Path, server: ControlPlane, folder: Path) -> str:
-    """Do what kubelet would with the pod of the hook: run it under its account, and end it."""
-    selector = "batch.kubernetes.io/job-name=fracgpu-node-cleanup"
-    found: list[Json] = []
-
-    async def made() -> bool:
-        listed = await client.list(PODS, namespace=SYSTEM, label_selector=selector)
-        found[:] = [decode_object(raw) for raw in listed.items]
-        return bool(found)
-
-    await until(made, what="the Job of the hook has a pod", limit_s=60)
-    (pod,) = found
-    (container,) = pod["spec"]["containers"]
-    token = await issue_token(
-        client, namespace=SYSTEM, account=pod["spec"]["serviceAccountName"], bound_to=None
-    )
-    own = write_kubeconfig(
-        folder / "hook.kubeconfig", server=server.url, token=token, ca_file=server.ca_file
-    )
-    assert container["args"][0] == "uninstall"
-    code, said = await uninstall(own, *container["args"][1:])
-    assert code == 0, said
-    ended = {"status": {"phase": "Succeeded"}}
-    await client.patch(PODS, pod["metadata"]["name"], ended, namespace=SYSTEM, subresource="status")
-    return said
-
-
-async def uninstall_as_documented(
-    client: KubeClient, admin: Path, node: Node, server: ControlPlane, folder: Path
-) -> None:
-    helm, last = documented(GUIDE, "helm-uninstall")
-    async with asyncio.TaskGroup() as group:
-        group.create_task(end_with_the_label(node))
-        hook = group.create_task(run_hook(client, admin, server, folder))
-        group.create_task(delete_agents_without_a_node(client, admin, node))
-        await run(helm, kubeconfig=admin)
-    assert f"node {node.name}: removed" in hook.result() or "clean up" in hook.result()
-    body = await client.get_object(NODES, node.name)
-    # kubelet keeps the slots of a device plugin that has gone for five minutes; nobody waits here.
-    assert marks_of(body, include_admin_keys=True).words in ((), [])
-    assert await left_in_the_cluster(client) == []
-    assert last == "fracgpu uninstall --yes"
-    code, said = await uninstall(admin, "--yes", "--wait-s", "60")
-    assert code == 1, said
-    assert said.splitlines()[-1] == f"node {node.name} still has capacity {names.GPU_SLOT}"
-
-
-async def delete_agents_without_a_node(client: KubeClient, admin: Path, node: Node) -> None:
-    """Delete the agents' pods: no scheduler runs here, and their controller passes over these."""
-
-    async def unlabelled() -> bool:
-        body = await client.get_object(NODES, node.name)
-        return names.SHARE_LABEL not in body["metadata"].get("labels", {})
-
-    await until(unlabelled, what="the hook takes the label away", limit_s=120)
-    agents = ("-l", "app.kubernetes.io/name=fracgpu-deviceplugin")
-    await Kubectl.find(admin)("-n", SYSTEM, "delete", "pods", "--wait=false", *agents)
-
-
-async def left_in_the_cluster(client: KubeClient) -> list[str]:
-    """Return the objects with our label that are in no namespace of ours, by kind and name."""
-    return [f"{found.kind.kind} {found.key}" for found in (await make_plan(client)).objects]
-
-
-async def test_installed_upgraded_and_uninstalled_as_documented_the_cluster_is_as_before(
+async def test_an_upgrade_as_documented_replaces_no_pod_and_keeps_the_certificates(
     tmp_path: Path,
 ) -> None:
     helm_or_skip()
@@ -226,14 +140,12 @@ async def test_installed_upgraded_and_uninstalled_as_documented_the_cluster_is_a
         admin = api.kubeconfig(tmp_path / "kubeconfig")
         kubectl = Kubectl.find(admin)
         await api.start_controller_manager()
-        async with (
-            connect(str(admin)) as client,
-            a_node(client, tmp_path / "agent.kubeconfig", agent=False) as node,
-        ):
+        async with connect(str(admin)) as client:
             await wait_for_controllers(client)
-            await client.patch(NODES, node.name, NO_SHARE)
-            before = await settled(client)
-            await install(client, admin, node, api)
+            install, _ = documented(GUIDE, "helm-install")
+            said = await run(without_wait(install), kubeconfig=admin)
+            assert "kubectl label node NAME fracgpu.io/share=true" in said
+            assert "pod-security.kubernetes.io/enforce=privileged" in said
             await certify(client, api, tmp_path)
             # As the certificates role does after a new authority.
             await kubectl("-n", SYSTEM, "rollout", "restart", "deployment/fracgpu-scheduler")
@@ -247,11 +159,6 @@ async def test_installed_upgraded_and_uninstalled_as_documented_the_cluster_is_a
 
             await check_next_version(client, kubectl, tmp_path)
             assert await bundles(client) == trust
-            assert differences(before, await snapshot(client)) != []
-
-            await uninstall_as_documented(client, admin, node, api, tmp_path)
-            left = differences(before, await settled(client))
-            assert [key for key in left if names.GPU_SLOT not in key] == []
 
 
 # The last commit whose chart was made from deploy/ and overlays/.

@@ -388,7 +388,7 @@ async def faults_of_nodes(there: Installation) -> None:
     await condition(client, names.AGENT_NOT_REGISTERED, "kubelet does not watch the slots yet")
     await there.finds("driver", "gpu-1 takes no new pods: kubelet does not watch", "replaced")
     await condition(client, "RuntimeUnknown", "/run/containerd/containerd.sock: no such file")
-    await there.finds("cdi", "containerd.sock: no such file", "--cri-socket")
+    await there.finds("runtime", "containerd.sock: no such file", "--cri-socket")
 
     offered = {
         "status": {"capacity": {"nvidia.com/gpu": "4"}, "allocatable": {"nvidia.com/gpu": "4"}}

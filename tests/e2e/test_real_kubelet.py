@@ -90,21 +90,17 @@ def wrong_sights(node: RealNode, pod: Json, slices: Slices) -> list[str]:
 
 
 def size_matching_mismatches(
-    events: Sequence[Json], bound: Sequence[str], assigned: Mapping[str, Slices]
+    events: Sequence[Json],
+    bound: Sequence[str],
+    assigned: Mapping[str, Slices],
+    holder: Mapping[str, str],
 ) -> int:
     """Replay kubelet's own order of Allocate calls with an allocator that goes by size.
 
     It does what older device plugins do: among the pods bound to the node that have got nothing
     yet, it takes the one bound first whose size is the requested one. Returns how many containers
-    would have started on another card than their own.
+    would have started on another card than their own. *holder* is the pod of each slot.
     """
-    holder = {
-        slot: event["uid"]
-        for event in events
-        if event["event"] == "container_wired"
-        for slot in event["slots"]
-        if event["uid"] in assigned
-    }
     waiting = [uid for uid in bound if uid in assigned]
     wrong = 0
     for event in events:
@@ -132,7 +128,10 @@ async def test_thirty_pods_at_once_ten_times_each_see_their_own_card_only() -> N
             await node.wait_running(batch.pods)
             assert mismatches(node, batch) == []
             guessed_wrong += size_matching_mismatches(
-                node.log_events()[events_before:], node.bound[bound_before:], batch.assigned
+                node.log_events()[events_before:],
+                node.bound[bound_before:],
+                batch.assigned,
+                await node.holders(batch.pods),
             )
             await node.wait_gone(old.pods.values())
             old = batch

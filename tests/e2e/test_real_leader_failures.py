@@ -5,7 +5,7 @@ leader ends exactly after a write of its own has succeeded, before it learns of 
 """
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -80,31 +80,20 @@ async def die_at(cluster: MovingCluster, app: str, trigger: Trigger, *, heir: st
 
 
 @pytest.mark.parametrize(
-    "boundaries", [BEFORE, SURGING, EVICTING], ids=["before", "surging", "evicting"]
+    ("boundaries", "notes"),
+    [(BEFORE, {}), (SURGING, {}), (EVICTING, {}), (EVICTING, EVICT)],
+    ids=["before", "surging", "evicting", "without a surge"],
 )
-async def test_a_leader_killed_at_a_boundary_of_a_surge_has_an_heir_that_finishes_it(
-    tmp_path: Path, boundaries: Sequence[tuple[str, Trigger]]
+async def test_a_leader_killed_at_a_boundary_of_a_move_has_an_heir_that_finishes_it(
+    tmp_path: Path, boundaries: Sequence[tuple[str, Trigger]], notes: Mapping[str, str]
 ) -> None:
     async with a_moving_cluster(tmp_path) as cluster:
         await cluster.start("first")
         await cluster.wait_leader("first")
         for boundary, trigger in boundaries:
-            app = await cluster.add(DEPLOYMENTS, a_workload(boundary))
+            app = await cluster.add(DEPLOYMENTS, a_workload(boundary, annotations=notes))
             await die_at(cluster, app, trigger, heir=f"after-{boundary}")
-            assert cluster.fewest_ready[app] == 1, boundary
-            cluster.cool()
-
-
-async def test_a_leader_killed_at_a_boundary_of_an_eviction_has_an_heir_that_finishes_it(
-    tmp_path: Path,
-) -> None:
-    async with a_moving_cluster(tmp_path) as cluster:
-        await cluster.start("first")
-        await cluster.wait_leader("first")
-        for boundary, trigger in EVICTING:
-            body = a_workload(boundary, annotations=EVICT)
-            app = await cluster.add(DEPLOYMENTS, body)
-            await die_at(cluster, app, trigger, heir=f"after-{boundary}")
+            assert notes or cluster.fewest_ready[app] == 1, boundary
             cluster.cool()
 
 

@@ -1,7 +1,5 @@
 """A pod's own selectors decide what its share is a share of, on a real kube-scheduler."""
 
-import asyncio
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +14,7 @@ from kube.errors import KubeError
 from kube.kinds import PODS
 from simulator.envtest.ports import free_ports
 from tests.certs.tls_harness import a_ca
-from tests.support.gpu import a_sharing_node
+from tests.support.gpu import a_sharing_node, a_workload
 from tests.support.kubectl import Kubectl
 from tests.support.real_scheduler import Harness as Scheduler
 from tests.support.real_scheduler import real_scheduler
@@ -58,7 +56,6 @@ class Cluster:
 
     scheduler: Scheduler
     kubectl: Kubectl
-    kubeconfig: Path
 
     async def apply(self, name: str, spec: Json, **asks: str) -> None:
         await self.kubectl("create", "-f-", stdin=named(name, spec, **asks))
@@ -86,19 +83,6 @@ def named(name: str, spec: Json, **asks: str) -> Json:
     return {"apiVersion": "v1", "kind": "Pod", **pod}
 
 
-def a_workload(kind: str, name: str, **spec: Any) -> Json:
-    pod = a_pod(fraction="0.5", spec=spec)
-    del pod["spec"]["schedulerName"]
-    metadata = {"labels": {"app": name}, "annotations": pod["metadata"]["annotations"]}
-    template = {"metadata": metadata, "spec": pod["spec"]}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": kind,
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"selector": {"matchLabels": {"app": name}}, "template": template},
-    }
-
-
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     # The T4s stay freest: without selectors a share is a share of one of them.
@@ -123,7 +107,13 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
             await webhook.give_certificate()
             await says(webhook, "200")
             await webhook.register()
-            yield Cluster(scheduler, Kubectl.find(kubeconfig), kubeconfig)
+            yield Cluster(scheduler, Kubectl.find(kubeconfig))
+
+
+def half_of_a_card(kind: str, name: str, **spec: Any) -> Json:
+    pod = a_pod(fraction="0.5", spec=spec)
+    del pod["spec"]["schedulerName"]
+    return a_workload(kind, name, pod)
 
 
 def affinity(*terms: Json) -> Json:
@@ -166,9 +156,9 @@ async def test_each_pod_of_a_daemon_set_and_of_a_deployment_gets_a_share_of_its_
     cluster: Cluster,
 ) -> None:
     shared = {"nodeSelector": {names.SHARE_LABEL: "true"}}
-    await cluster.kubectl("create", "-f-", stdin=a_workload("DaemonSet", "each", **shared))
+    await cluster.kubectl("create", "-f-", stdin=half_of_a_card("DaemonSet", "each", **shared))
     a100 = {"nodeSelector": {"kubernetes.io/hostname": "a100"}}
-    await cluster.kubectl("create", "-f-", stdin=a_workload("Deployment", "one", **a100))
+    await cluster.kubectl("create", "-f-", stdin=half_of_a_card("Deployment", "one", **a100))
 
     async def three() -> bool:
         return len(await cluster.scheduler.bound()) == 3
@@ -190,7 +180,7 @@ async def test_a_daemon_sets_pod_gets_its_card_on_a_cordoned_node_and_another_po
     a100 = {"nodeSelector": {"kubernetes.io/hostname": "a100"}}
     await cluster.apply("waits", a100, fraction="0.25")
     shared = {"nodeSelector": {names.SHARE_LABEL: "true"}}
-    await cluster.kubectl("create", "-f-", stdin=a_workload("DaemonSet", "each", **shared))
+    await cluster.kubectl("create", "-f-", stdin=half_of_a_card("DaemonSet", "each", **shared))
 
     async def both() -> bool:
         return len(await cluster.scheduler.bound()) == 2
@@ -224,43 +214,3 @@ async def test_a_gated_pod_that_gets_selectors_later_is_refused_where_no_card_of
     await ungate(T4[0])
 
     assert (await cluster.until_bound("queued"))["queued"] == ("t4", 8_000)
-
-
-async def test_explain_names_a_claim_that_is_to_be_bound_before_a_node_is_chosen(
-    cluster: Cluster,
-) -> None:
-    storage_class = {
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "StorageClass",
-        "metadata": {"name": "at-once"},
-        "provisioner": "nobody.example",
-        "volumeBindingMode": "Immediate",
-    }
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "data", "namespace": "default"},
-        "spec": {
-            "storageClassName": "at-once",
-            "accessModes": ["ReadWriteOnce"],
-            "resources": {"requests": {"storage": "1Gi"}},
-        },
-    }
-    for body in (storage_class, claim):
-        await cluster.kubectl("create", "-f-", stdin=body)
-    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
-    await cluster.apply("waits", {"volumes": [volume]}, fraction="0.5")
-
-    async def refused() -> bool:
-        said = await cluster.scheduler.failures_of("waits")
-        return any("unbound immediate PersistentVolumeClaims" in text for text in said)
-
-    await until(refused, what="kube-scheduler says that the claim is unbound", limit_s=60)
-    words = ("explain", "pod", "default/waits", "--kubeconfig", str(cluster.kubeconfig))
-    explain = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "cli", *words, stdout=asyncio.subprocess.PIPE
-    )
-    said, _ = await explain.communicate()
-
-    assert explain.returncode == 1
-    assert "its claim data is not bound to a volume" in " ".join(said.decode().split())

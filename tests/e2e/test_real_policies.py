@@ -9,7 +9,7 @@ import pytest
 
 from fracgpu import names
 from fracgpu.state.move_object import MovePhase
-from kube.errors import Forbidden, KubeError
+from kube.errors import Forbidden
 from kube.kinds import (
     CONFIGMAPS,
     JOBS,
@@ -27,7 +27,6 @@ from kube.objects import decode_object
 from rebalancer.moves.store import MoveStore
 from scheduler.settings import SchedulerSettings
 from simulator.demo.definitions import install_definitions
-from simulator.envtest.ports import free_ports
 from tests.fakes.clock import NOON
 from tests.support.gpu import a_sharing_node
 from tests.support.policed import (
@@ -42,7 +41,6 @@ from tests.support.policed import (
     workloads,
 )
 from tests.support.records import a_record
-from tests.support.roles import call_by_url, running_roles
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
@@ -490,56 +488,3 @@ async def is_forbidden_by_rbac(request: Any) -> None:
         await request
     assert DENIED not in str(caught.value)
     assert "cannot" in str(caught.value)
-
-
-async def test_forged_keys_are_refused_with_the_webhook_up_and_with_it_down(
-    harness: Harness, tmp_path: Path
-) -> None:
-    admin = harness.admin
-    own = await harness.agent_of("n1")
-    full = a_sharing_node("n1")
-    await own.patch(NODES, "n1", {"metadata": {"annotations": full["metadata"]["annotations"]}})
-    asks = {"fracgpu.io/memory": "1Gi"}
-
-    async def forging_is_refused() -> None:
-        for key in (names.ASSIGNMENT, names.WIRED, names.GRANTED):
-            pod = a_pod("forged", notes={**asks, key: FORGED})
-            await refusal(admin.create(PODS, pod, namespace="default"))
-            await refusal(admin.patch(PODS, "mine", annotated(key, "x"), namespace="default"))
-            # This request does not reach the webhook.
-            said = await refusal(
-                admin.patch(
-                    PODS, "mine", annotated(key, "x"), namespace="default", subresource="status"
-                )
-            )
-            assert f"The annotation {key}" in said
-
-    (port,) = free_ports(1)
-    flags = {"certs": (), "webhook": ("--listen-host=127.0.0.1", f"--listen-port={port}")}
-    kubeconfig = tmp_path / "admin.kubeconfig"
-    async with running_roles(flags, kubeconfig=kubeconfig, log_dir=tmp_path):
-        await call_by_url(admin, port)
-
-        async def granted() -> bool:
-            try:
-                await admin.create(PODS, a_pod("mine", notes=asks), namespace="default")
-            except KubeError:
-                return False
-            return True
-
-        await until(granted, what="the webhook grants", limit_s=60)
-        mine = await admin.get_object(PODS, "mine", namespace="default")
-        assert mine["metadata"]["annotations"][names.GRANTED]
-        assert mine["spec"]["containers"][0]["resources"]["limits"][names.GPU_MEM] == "1024"
-        await forging_is_refused()
-
-    said = await refusal(admin.create(PODS, a_pod("late", notes=asks), namespace="default"))
-    assert "failed calling webhook" in said
-    await forging_is_refused()
-    await admin.create(PODS, a_pod("plain"), namespace="default")
-    await admin.patch(
-        PODS, "mine", {"status": {"phase": "Pending"}}, namespace="default", subresource="status"
-    )
-    scheduler = await harness.as_account("fracgpu-scheduler")
-    order = await an_order(harness)
-    await scheduler.bind(order, namespace="default", name="mine")

@@ -67,38 +67,17 @@ def slug(kind: str) -> str:
     return kind.replace(" ", "-")
 
 
+def soft(kind: str, **term: Json) -> Json:
+    return {"affinity": {kind: {SOFT: [{"weight": 1, **term}]}}}
+
+
+FAST: Final = {"key": DISK, "operator": "In", "values": ["fast"]}
+ITSELF: Final = {"matchLabels": {KIND: slug(ANTI_AFFINITY)}}
 PREFERENCES: dict[str, Json] = {
-    NODE_AFFINITY: {
-        "affinity": {
-            "nodeAffinity": {
-                SOFT: [
-                    {
-                        "weight": 1,
-                        "preference": {
-                            "matchExpressions": [
-                                {"key": DISK, "operator": "In", "values": ["fast"]}
-                            ]
-                        },
-                    }
-                ]
-            }
-        }
-    },
-    ANTI_AFFINITY: {
-        "affinity": {
-            "podAntiAffinity": {
-                SOFT: [
-                    {
-                        "weight": 1,
-                        "podAffinityTerm": {
-                            "topologyKey": HOST,
-                            "labelSelector": {"matchLabels": {KIND: slug(ANTI_AFFINITY)}},
-                        },
-                    }
-                ]
-            }
-        }
-    },
+    NODE_AFFINITY: soft("nodeAffinity", preference={"matchExpressions": [FAST]}),
+    ANTI_AFFINITY: soft(
+        "podAntiAffinity", podAffinityTerm={"topologyKey": HOST, "labelSelector": ITSELF}
+    ),
     BY_HOST: spreading(BY_HOST, by=HOST),
     BY_ZONE: spreading(BY_ZONE, by=ZONE),
     TAINTS: {},

@@ -78,6 +78,18 @@ async def bound(harness: Harness, *pods: str) -> dict[str, PodInfo]:
     return {name: found[name] for name in pods}
 
 
+async def all_places_taken(harness: Harness) -> dict[str, PodInfo]:
+    """Wait until each card has as many pods as it takes, and return them."""
+
+    async def full() -> bool:
+        return len(await harness.bound()) == 36
+
+    await until(full, what="every other place is taken", limit_s=120)
+    everybody = await harness.bound()
+    assert_cards_hold(everybody, dict.fromkeys(everybody, (MIB, 1)), card_mib=CARD_MIB)
+    return everybody
+
+
 def card_of(pod: PodInfo) -> str:
     ((part,),) = (pod.record.assignment or {}).values()
     return part.card
@@ -118,12 +130,7 @@ async def test_every_replacement_gets_its_card_although_more_pods_want_it_than_f
         assert card_of(pod) == moves[name].spec.target.card, name
         assert pod.annotations[names.MOVE] == moves[name].name
 
-    async def full() -> bool:
-        return len(await harness.bound()) == 36
-
-    await until(full, what="every other place is taken", limit_s=120)
-    everybody = await harness.bound()
-    assert_cards_hold(everybody, dict.fromkeys(everybody, (MIB, 1)), card_mib=CARD_MIB)
+    everybody = await all_places_taken(harness)
     assert {name for name, pod in everybody.items() if names.MOVE in pod.annotations} == set(moves)
     assert await harness.metric("fracgpu_scheduler_reservations_given_up_total") == 0
     assert await harness.metric("fracgpu_scheduler_overbooked_cards") == 0
@@ -175,12 +182,7 @@ async def test_an_extender_restarted_between_reservation_and_binding_keeps_the_r
     assert harness.roles.starts("scheduler") >= 2
     assert card_of(pod) == move.spec.target.card
 
-    async def full() -> bool:
-        return len(await harness.bound()) == 36
-
-    await until(full, what="every other place is taken", limit_s=120)
-    everybody = await harness.bound()
-    assert_cards_hold(everybody, dict.fromkeys(everybody, (MIB, 1)), card_mib=CARD_MIB)
+    await all_places_taken(harness)
 
 
 async def test_the_extender_runs_without_the_definition_of_moves_and_takes_it_up_when_it_appears(

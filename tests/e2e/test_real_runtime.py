@@ -1,7 +1,9 @@
-"""A real kubelet and containerd with CDI off: no container runs without its assigned card."""
+"""A real kubelet and containerd with CDI or NRI off: none runs without its assigned card."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
 from typing import Any, Final
@@ -13,7 +15,7 @@ from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from tests.support.gpu import some_cards
 from tests.support.node import short_folder
-from tests.support.real_node import RealNode, a_container, a_real_node, a_real_pod
+from tests.support.real_node import MARK, RealNode, a_container, a_real_node, a_real_pod
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -44,7 +46,7 @@ async def test_a_runtime_that_cannot_be_asked_is_not_assumed_to_know_cdi() -> No
     with short_folder() as folder:
         elsewhere = folder / "cri.sock"
         flags = {"cri-socket": str(elsewhere), "audit-period-s": "1"}
-        async with a_real_node(cards=cards, cdi=False, flags=flags) as node:
+        async with a_real_node(cards=cards, flags=flags) as node:
 
             async def said() -> bool:
                 return await sharing(node) == ("False", "RuntimeUnknown")
@@ -69,35 +71,42 @@ async def test_a_runtime_that_cannot_be_asked_is_not_assumed_to_know_cdi() -> No
             assert found == []
 
 
-async def test_a_runtime_restarted_with_cdi_off_gives_new_containers_their_card_another_way() -> (
-    None
-):
-    async with a_real_node(cards=some_cards("real-1", mib=CARD_MIB)) as node:
+async def test_a_runtime_restarted_with_cdi_off_starts_nothing_until_it_is_on_again() -> None:
+    cards = some_cards("real-1", mib=CARD_MIB)
+    async with a_real_node(cards=cards, flags={"runtime-period-s": "1"}) as node:
         await node.wait_counted(slots=4 * 32, mib=4 * CARD_MIB)
-        before = await a_pod_on(node, node.cards[0].uuid)
-        await node.wait_running([before["metadata"]["uid"]])
+        pod = await a_pod_on(node, cards[0].uuid)
+        await node.wait_running([pod["metadata"]["uid"]])
 
         await node.restart_containerd(cdi=False)
 
-        async def asked_again() -> bool:
-            asked = [
-                event["cdi"] for event in node.log_events() if event["event"] == "runtime_asked"
-            ]
-            return asked[-1:] == [False]
+        async def said() -> bool:
+            return await sharing(node) == ("False", "RuntimeUnknown")
 
-        await until(asked_again, what="the runtime is asked again", limit_s=90)
-        after = await a_pod_on(node, node.cards[2].uuid)
-        await node.wait_running([after["metadata"]["uid"]])
-        for pod, card in ((before, 0), (after, 2)):
-            assert [sight.devices for sight in node.sights(pod)] == [
-                node.expected([(node.cards[card].uuid, 500)])
-            ]
+        await until(said, what="the condition says that the runtime reads no CDI specs", limit_s=60)
+        (shell,) = node.shells(pod)
+        os.kill(shell, signal.SIGKILL)
+
+        async def refused() -> bool:
+            found = (await node.pods())[pod["metadata"]["uid"]]
+            return "enable_cdi" in json.dumps(found["status"].get("containerStatuses", ()))
+
+        await until(refused, what="the container's restart is refused", limit_s=120)
+        await node.restart_containerd(cdi=True)
+
+        async def again() -> bool:
+            return len(node.sights(pod)) > 1
+
+        await until(again, what="the container runs again", limit_s=180)
+        assert {tuple(sight.devices) for sight in node.sights(pod)} == {
+            tuple(node.expected([(cards[0].uuid, 500)]))
+        }
 
 
 async def test_a_spec_that_the_runtime_still_remembers_starts_no_container() -> None:
     """Both pods have the only slot, one after the other, so one CDI name with another content."""
     cards = some_cards("real-1", count=1, mib=CARD_MIB)
-    async with a_real_node(cards=cards, flags={"slots-per-card": "1"}) as node:
+    async with a_real_node(cards=cards, nri=False, flags={"slots-per-card": "1"}) as node:
         await node.wait_counted(slots=1, mib=CARD_MIB)
         first = await a_pod_on(node, cards[0].uuid)
         await node.wait_running([first["metadata"]["uid"]])
@@ -112,9 +121,10 @@ async def test_a_spec_that_the_runtime_still_remembers_starts_no_container() -> 
 
         async def failed() -> bool:
             pod = (await node.pods())[second["metadata"]["uid"]]
-            return "fracgpu.io-slot_" in json.dumps(pod["status"].get("containerStatuses", ()))
+            statuses = pod["status"].get("containerStatuses", ())
+            return "fracgpu: the cards were" in json.dumps(statuses)
 
-        await until(failed, what="the runtime lacks the file of the first pod's spec", limit_s=120)
+        await until(failed, what="the hook in the first pod's spec fails the start", limit_s=120)
         assert node.sights(second) == []
         read_again()
         await node.wait_running([second["metadata"]["uid"]])
@@ -144,14 +154,13 @@ def let_the_runtime_miss_changes(node: RealNode) -> Callable[[], None]:
 
 
 async def test_the_audit_finds_a_container_that_runs_without_its_card() -> None:
-    # An administrator has chosen CDI although the runtime does not read it.
-    flags = {"injection": "cdi", "audit-period-s": "1"}
     cards = some_cards("real-1", mib=CARD_MIB)
-    async with a_real_node(cards=cards, cdi=False, flags=flags) as node:
+    async with a_real_node(cards=cards, flags={"audit-period-s": "1"}) as node:
         await node.wait_counted(slots=4 * 32, mib=4 * CARD_MIB)
         pod = await a_pod_on(node, node.cards[1].uuid)
         await node.wait_running([pod["metadata"]["uid"]])
-        assert [sight.devices for sight in node.sights(pod)] == [{}]
+        (shell,) = node.shells(pod)
+        os.unlink(f"/proc/{shell}/root{MARK}1")  # noqa: PTH108 - a file of another mount namespace
 
         async def is_found() -> bool:
             found = [event for event in node.log_events() if event["event"] == "disagreement_found"]

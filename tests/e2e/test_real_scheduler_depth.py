@@ -8,7 +8,7 @@ import pytest
 
 from fracgpu import names
 from kube.kinds import DEPLOYMENTS, NODES, PODS, Kind
-from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
+from tests.support.gpu import a_gpu_pod, a_sharing_node, a_workload, some_cards
 from tests.support.real_scheduler import Harness, assert_cards_hold, real_scheduler
 from tests.support.waiting import until
 
@@ -107,7 +107,9 @@ async def test_two_deployments_that_wait_bind_at_once_when_a_node_starts_to_shar
     sizes = {"large": 6_000, "small": 1_000}
     async with real_scheduler(tmp_path, [node], controllers=True) as harness:
         for name, mib in sizes.items():
-            await harness.client.create(DEPLOYMENTS, a_deployment(name, mib=mib, replicas=8))
+            await harness.client.create(
+                DEPLOYMENTS, a_workload("Deployment", name, a_gpu_pod(name, mib=mib), replicas=8)
+            )
 
         async def all_wait() -> bool:
             pods = await harness.pods()
@@ -126,21 +128,3 @@ async def test_two_deployments_that_wait_bind_at_once_when_a_node_starts_to_shar
         assert_cards_hold(bound, wanted, card_mib=CARD_MIB)
         assert Counter(name.split("-")[0] for name in bound) == {"large": 8, "small": 8}
         await assert_no_drift(harness)
-
-
-def a_deployment(name: str, *, mib: int, replicas: int) -> dict[str, Any]:
-    pod = a_gpu_pod(name, mib=mib)
-    labels = {"app": name}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": labels},
-            "template": {
-                "metadata": {"labels": labels, "annotations": pod["metadata"]["annotations"]},
-                "spec": pod["spec"],
-            },
-        },
-    }

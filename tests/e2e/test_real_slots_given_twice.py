@@ -1,14 +1,12 @@
-"""A real kubelet that gives one slot to two pods: each container gets its own pod's card."""
+"""A real kubelet that gives one slot to two pods: right with NRI, refused without."""
 
+import json
 import os
 import signal
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from deviceplugin.kubelet.pod_resources import PodResourcesClient
 from fracgpu.cards.card import CardUuid
 from tests.support.gpu import some_cards
 from tests.support.real_node import RealNode, a_container, a_real_node, a_real_pod
@@ -34,98 +32,150 @@ async def a_pod(node: RealNode, *, mib: int, slow_to_end: bool = False) -> Json:
     return await node.create(body)
 
 
-async def bind(node: RealNode, pod: Json, card: CardUuid, *, mib: int) -> None:
-    await node.bind(pod, train=[(card, mib)])
+async def a_pod_with_init_container(node: RealNode, *, mib: int) -> Json:
+    """A pod whose init container alone has a card: kubelet lists no slot of it."""
+    init = a_container("prepare", mib=mib, slots=1, stay=False)
+    main = a_container("main", mib=0, slots=0)
+    return await node.create(a_real_pod([main], reports=node.reports, inits=[init]))
 
 
-async def wait_logged(node: RealNode, *words: str) -> None:
-    def logged() -> bool:
-        lines = node.kubelet.log.read_text(errors="replace").splitlines()
-        return any(all(word in line for word in words) for line in lines)
-
-    await until_true(logged, what=f"kubelet logs {words}", limit_s=60)
+async def bind(node: RealNode, pod: Json, card: CardUuid, *, mib: int, to: str = "train") -> None:
+    await node.bind(pod, **{to: [(card, mib)]})
 
 
-async def two_pods_with_one_slot(node: RealNode, *, one_runs: bool) -> tuple[Json, Json] | None:
-    """Make kubelet give one slot to two pods; None if it has picked the other free slot.
+def logged(node: RealNode, *words: str) -> int:
+    """Return how many lines of kubelet's log have all *words*."""
+    lines = node.kubelet.log.read_text(errors="replace").splitlines()
+    return sum(all(word in line for word in words) for line in lines)
+
+
+async def wait_logged(node: RealNode, *words: str, times: int = 1) -> None:
+    await until_true(
+        lambda: logged(node, *words) >= times, what=f"kubelet logs {words}", limit_s=60
+    )
+
+
+async def restart_agent(node: RealNode) -> None:
+    """Restart the agent, and wait until kubelet has its slots."""
+    words = ("Processed device updates", "healthyCount=2")
+    before = logged(node, *words)
+    await node.restart_agent()
+    await wait_logged(node, *words, times=before + 1)
+
+
+async def a_slot_that_kubelet_forgot(node: RealNode) -> Json:
+    """Return a running pod whose slot kubelet takes for free.
 
     The agent is stopped while kubelet waits for its answer to Allocate. A pod ends meanwhile, and
     the next List makes kubelet forget that the slot in question is taken (kubernetes PR 137534).
     """
-    pods = PodResourcesClient(
-        node.root / "kubelet" / "pod-resources" / "kubelet.sock", timeout_s=10
-    )
     ending = await a_pod(node, mib=300, slow_to_end=True)
     await bind(node, ending, node.cards[1].uuid, mib=300)
     await node.wait_running([ending["metadata"]["uid"]])
-    first, second = await a_pod(node, mib=400), await a_pod(node, mib=500)
+    first = await a_pod(node, mib=400)
     await node.delete([ending])
     await wait_logged(node, "Killing container with a grace period", ending["metadata"]["uid"])
     node.agent.send(signal.SIGSTOP)
     try:
         await bind(node, first, node.cards[0].uuid, mib=400)
         await wait_logged(node, '"SyncLoop ADD"', first["metadata"]["name"])
-        if not one_runs:
-            await bind(node, second, node.cards[1].uuid, mib=500)
         await node.wait_gone([ending])
-        await pods.holders()
+        await node.pod_resources.holders()
     finally:
         node.agent.send(signal.SIGCONT)
-    if one_runs:
-        await node.wait_running([first["metadata"]["uid"]])
-        await bind(node, second, node.cards[1].uuid, mib=500)
-    both = [first["metadata"]["name"], second["metadata"]["name"]]
-
-    async def allocated() -> bool:
-        return {holder.pod for holder in await pods.holders()} >= set(both)
-
-    await until(allocated, what="both pods hold slots", limit_s=60)
-    sets = {holder.slot_ids for holder in await pods.holders() if holder.pod in both}
-    if len(sets) == 1:
-        return first, second
-    await node.delete([first, second])
-    await node.wait_gone([first, second])
-    return None
+    await node.wait_running([first["metadata"]["uid"]])
+    return first
 
 
-@pytest.mark.parametrize("one_runs", [True, False], ids=["one runs already", "both start at once"])
-async def test_pods_that_were_given_one_slot_start_each_on_its_own_card(one_runs: bool) -> None:
+def allocations(node: RealNode) -> list[list[str]]:
+    return [each["slots"] for each in node.log_events() if each["event"] == "slots_allocated"]
+
+
+async def two_pods_with_one_slot(node: RealNode, *, init: bool) -> tuple[Json, Json]:
+    """Return a running pod, and one that kubelet has given the same slot.
+
+    Args:
+        node: has two slots.
+        init: the second pod's init container gets it, from an agent that knows nothing of before.
+    """
+    for _ in range(TRIES):
+        first = await a_slot_that_kubelet_forgot(node)
+        slots = allocations(node)[-1]
+        if init:
+            await restart_agent(node)
+            # Until the node says so too, kubelet admits nothing for these slots.
+            await node.wait_counted(slots=2, mib=2 * CARD_MIB)
+            second = await a_pod_with_init_container(node, mib=500)
+        else:
+            second = await a_pod(node, mib=500)
+        before = len(allocations(node))
+        to = "prepare" if init else "train"
+        await bind(node, second, node.cards[1].uuid, mib=500, to=to)
+
+        def allocated(before: int = before) -> bool:
+            return len(allocations(node)) > before
+
+        await until_true(allocated, what="kubelet allocates a slot", limit_s=60)
+        if allocations(node)[before] == slots:
+            return first, second
+        await node.delete([first, second])
+        await node.wait_gone([first, second])
+    raise AssertionError("kubelet never gave one slot to two pods: is PR 137534 in it?")
+
+
+async def restarted(node: RealNode, pod: Json) -> None:
+    """Kill the pod's container, and wait until it has started again."""
+    before = len(node.sights(pod))
+    (shell,) = node.shells(pod)
+    os.kill(shell, signal.SIGKILL)
+
+    async def again() -> bool:
+        return len(node.sights(pod)) > before
+
+    await until(again, what="the container has been started again", limit_s=120)
+
+
+@pytest.mark.parametrize("init", [False, True], ids=["another pod", "an init container, restart"])
+async def test_with_nri_each_pod_starts_on_its_own_card(init: bool) -> None:
     cards = some_cards("real-1", count=2, mib=CARD_MIB)
     async with a_real_node(cards=cards, flags={"slots-per-card": "1"}) as node:
         await node.wait_counted(slots=2, mib=2 * CARD_MIB)
-        pair = None
-        for _ in range(TRIES):
-            pair = await two_pods_with_one_slot(node, one_runs=one_runs)
-            if pair is not None:
-                break
-        assert pair is not None, "kubelet never gave one slot to two pods: is PR 137534 in it?"
-        first, second = pair
+        first, second = await two_pods_with_one_slot(node, init=init)
 
-        await node.wait_running([pod["metadata"]["uid"] for pod in pair])
-        # The one whose spec has been overwritten meanwhile is started once more.
-        (pid,) = pids_of(first)
-        os.kill(pid, signal.SIGKILL)
+        await node.wait_running([second["metadata"]["uid"]])
+        await restarted(node, first)
 
-        async def again() -> bool:
-            return len(node.sights(first)) > 1
-
-        await until(again, what="the first pod's container has been started again", limit_s=120)
-        for pod, card, mib in ((first, cards[0].uuid, 400), (second, cards[1].uuid, 500)):
+        expected = {
+            first["metadata"]["uid"]: node.expected([(cards[0].uuid, 400)]),
+            second["metadata"]["uid"]: node.expected([(cards[1].uuid, 500)]),
+        }
+        for pod in (first, second):
             for sight in node.sights(pod):
-                assert sight.devices == node.expected([(card, mib)]), (pod, sight)
-        assert [e for e in node.log_events() if e["event"] == "slots_given_twice"]
+                none = sight.container == "main"
+                assert sight.devices == ({} if none else expected[pod["metadata"]["uid"]]), sight
 
 
-def pids_of(pod: Json) -> list[int]:
-    """Return the shells of the pod's containers."""
-    mark = f"POD_UID={pod['metadata']['uid']}".encode()
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended
-            environ, command = (
-                (process / "environ").read_bytes(),
-                (process / "cmdline").read_bytes(),
-            )
-            if mark in environ.split(b"\0") and command.startswith(b"/bin/sh"):
-                found.append(int(process.name))
-    return found
+@pytest.mark.parametrize("init", [False, True], ids=["another pod", "an init container, restart"])
+async def test_without_nri_the_second_pod_is_refused_and_the_first_runs_on(init: bool) -> None:
+    cards = some_cards("real-1", count=2, mib=CARD_MIB)
+    async with a_real_node(cards=cards, nri=False, flags={"slots-per-card": "1"}) as node:
+        await node.wait_counted(slots=2, mib=2 * CARD_MIB)
+        first, second = await two_pods_with_one_slot(node, init=init)
+
+        async def refused() -> bool:
+            pod = (await node.pods())[second["metadata"]["uid"]]
+            text = json.dumps(pod["status"])
+            # By PreStart, which sees two pods; or by the hook, which sees the wrong one.
+            return "enable NRI" in text or "fracgpu: the cards were prepared" in text
+
+        await until(refused, what="the second pod is refused", limit_s=120)
+        assert node.sights(second) == []
+        for sight in node.sights(first):
+            assert sight.devices == node.expected([(cards[0].uuid, 400)])
+
+        await node.delete([first])
+        await node.wait_gone([first])
+        if not init:
+            await node.wait_running([second["metadata"]["uid"]])
+            for sight in node.sights(second):
+                assert sight.devices == node.expected([(cards[1].uuid, 500)])

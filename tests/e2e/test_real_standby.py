@@ -6,10 +6,8 @@ after kube-scheduler has connected to the wrong one.
 
 import asyncio
 import json
-import os
-import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,13 +19,13 @@ from kube.access import connect_to
 from kube.client import KubeClient
 from kube.errors import Conflict
 from kube.kinds import LEASES, NAMESPACES, PODS
-from simulator.demo.supervisor import ProcessSpec, Supervisor
 from simulator.envtest.extender_certificates import issue_extender_certificates
 from simulator.envtest.ports import free_ports
 from simulator.envtest.scheduler_configuration import scheduler_configuration
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register, some_cards
 from tests.support.real_apiserver import real_api_server
 from tests.support.real_scheduler import is_ready, metrics_of
+from tests.support.roles import Roles, running_roles
 from tests.support.sticky_service import StickyService
 from tests.support.waiting import until
 
@@ -47,7 +45,11 @@ class Replica:
     """A replica's ports."""
 
     port: int
-    telemetry: int
+    roles: Roles
+
+    @property
+    def telemetry(self) -> int:
+        return self.roles.telemetry["scheduler"]
 
     async def leads(self) -> bool:
         try:
@@ -87,10 +89,8 @@ class Harness:
 
 @asynccontextmanager
 async def two_replicas(workdir: Path, *, over_tls: bool) -> AsyncIterator[Harness]:
-    ports = free_ports(4)
-    a = Replica(port=ports[0], telemetry=ports[1])
-    b = Replica(port=ports[2], telemetry=ports[3])
-    service = StickyService(endpoint=a.port)
+    ports = free_ports(2)
+    service = StickyService(endpoint=ports[0])
     async with (
         real_api_server(workdir) as api,
         connect_to(api.url, token=api.token, ca_file=api.ca_file) as client,
@@ -102,10 +102,7 @@ async def two_replicas(workdir: Path, *, over_tls: bool) -> AsyncIterator[Harnes
             await register(client, a_sharing_node(node, cards=cards))
         kubeconfig = api.kubeconfig(workdir / "admin.kubeconfig")
         tls = await issue_extender_certificates(client, workdir, secret=SECRET)
-        specs = [
-            _spec(name, replica, kubeconfig, over_tls=over_tls)
-            for name, replica in (("a", a), ("b", b))
-        ]
+        secret = [f"--tls-secret={SECRET}"] if over_tls else []
         scheme = "https" if over_tls else "http"
         config = workdir / "kube-scheduler.json"
         written = scheduler_configuration(
@@ -114,26 +111,21 @@ async def two_replicas(workdir: Path, *, over_tls: bool) -> AsyncIterator[Harnes
             tls=tls if over_tls else None,
         )
         await asyncio.to_thread(config.write_text, json.dumps(written))
-        async with asyncio.TaskGroup() as group:
-            roles = [Supervisor([spec], log_dir=workdir) for spec in specs]
-            running = group.create_task(roles[0].run(), name="a")
-            await until(a.leads, what="a leads", limit_s=60)
-            other = group.create_task(roles[1].run(), name="b")
-            await until(lambda: is_ready(b.telemetry), what="b is ready", limit_s=60)
+        async with AsyncExitStack() as stack:
+            replicas: list[Replica] = []
+            for name, port in zip("ab", ports, strict=True):
+                flags = [f"--identity={name}", f"--listen-port={port}", *secret]
+                folder = workdir / name
+                folder.mkdir()
+                started = running_roles({"scheduler": flags}, kubeconfig=kubeconfig, log_dir=folder)
+                replica = Replica(port=port, roles=await stack.enter_async_context(started))
+                await replica.roles.until_ready("scheduler")
+                if not replicas:
+                    await until(replica.leads, what="a leads", limit_s=60)
+                replicas.append(replica)
+            a, b = replicas
             await api.start_scheduler(config)
-            try:
-                yield Harness(client=client, service=service, a=a, b=b)
-            finally:
-                running.cancel()
-                other.cancel()
-
-
-def _spec(name: str, replica: Replica, kubeconfig: Path, *, over_tls: bool) -> ProcessSpec:
-    argv = [sys.executable, "-m", "cli", "run", "scheduler", f"--identity={name}"]
-    argv += [f"--kubeconfig={kubeconfig}", "--drain-wait-s=0"]
-    argv += [f"--listen-port={replica.port}", f"--telemetry-port={replica.telemetry}"]
-    argv += [f"--tls-secret={SECRET}"] if over_tls else []
-    return ProcessSpec(name=name, argv=argv, env=dict(os.environ))
+            yield Harness(client=client, service=service, a=a, b=b)
 
 
 @pytest.mark.parametrize("over_tls", [True, False], ids=["HTTP/2", "HTTP/1.1"])

@@ -11,16 +11,13 @@ from kube.access import connect
 from kube.client import KubeClient
 from kube.kinds import NODES
 from simulator.demo.service_accounts import token_of, write_kubeconfig
-from tests.support.documented import documented, run
 from tests.support.kubectl import DEPLOY, Kubectl
-from tests.support.node import Node, a_node
+from tests.support.node import a_node
 from tests.support.real_apiserver import real_api_server
 from tests.support.snapshot import Snapshot, differences, snapshot
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
-
-NO_SHARE = {"metadata": {"labels": {names.SHARE_LABEL: None}}}
 
 
 async def uninstall(kubeconfig: Path, *flags: str) -> tuple[int, str]:
@@ -45,22 +42,6 @@ async def settled(client: KubeClient) -> Snapshot:
 
     await until(at_rest, what="the cluster is at rest", limit_s=60)
     return last
-
-
-async def end_with_the_label(node: Node) -> None:
-    """Stop the agent, as the DaemonSet controller does, when its node has lost the label."""
-
-    async def unlabelled() -> bool:
-        body = await node.client.get_object(NODES, node.name)
-        return names.SHARE_LABEL not in body["metadata"].get("labels", {})
-
-    await until(unlabelled, what="the label is taken away", limit_s=120)
-    await node.stop_agent()
-
-
-async def with_helm(kubectl: Kubectl) -> None:
-    install, _ = documented("docs/install.md", "helm-install")
-    await run(without_wait(install), kubeconfig=kubectl.kubeconfig)
 
 
 def without_wait(install: str) -> str:

@@ -14,6 +14,7 @@ from simulator.envtest.control_plane import ControlPlane
 from simulator.envtest.prometheus import RealPrometheus
 from tests.support.gpu import a_sharing_node, register
 from tests.support.kubectl import Kubectl
+from tests.support.policed import workloads as annotated_workloads
 from tests.support.promtool import RULES
 from tests.support.real_apiserver import real_api_server
 from tests.support.waiting import until
@@ -65,31 +66,12 @@ def named(pod: Json, name: str) -> Json:
     }
 
 
-def template(**asks: str) -> Json:
-    pod = a_pod(also=asks)
-    notes = pod["metadata"].get("annotations", {})
-    spec = {**pod["spec"], "restartPolicy": "Never"}
-    return {"metadata": {"labels": {"app": "w"}, "annotations": notes}, "spec": spec}
-
-
 def workloads(**asks: str) -> dict[str, Json]:
-    """Return a workload of each kind, by the path of its template."""
-    selected: Json = {"selector": {"matchLabels": {"app": "w"}}, "template": template(**asks)}
-    always = {**selected, "template": {**selected["template"]}}
-    always["template"]["spec"] = {**selected["template"]["spec"], "restartPolicy": "Always"}
-    job = {"template": template(**asks)}
-    specs: dict[tuple[str, str], Json] = {
-        ("apps/v1", "Deployment"): always,
-        ("apps/v1", "StatefulSet"): {**always, "serviceName": "w"},
-        ("apps/v1", "DaemonSet"): always,
-        ("apps/v1", "ReplicaSet"): always,
-        ("v1", "ReplicationController"): {**always, "selector": {"app": "w"}},
-        ("batch/v1", "Job"): job,
-        ("batch/v1", "CronJob"): {"schedule": "@yearly", "jobTemplate": {"spec": job}},
-    }
+    """Return a workload of each kind whose pods ask so."""
+    notes = {f"{names.PREFIX}{key}": value for key, value in asks.items()}
     return {
-        kind: {"apiVersion": version, "kind": kind, "metadata": {"name": "w"}, "spec": spec}
-        for (version, kind), spec in specs.items()
+        kind.kind: {"apiVersion": kind.group_version, "kind": kind.kind, **body}
+        for kind, body in annotated_workloads(notes)
     }
 
 

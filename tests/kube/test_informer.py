@@ -12,14 +12,14 @@ from structlog.testing import capture_logs
 
 from kube.access import connect_to
 from kube.client import KubeClient
-from kube.errors import Gone, KubeDecodeError, KubeError, NotFound, Unavailable
+from kube.errors import Gone, KubeDecodeError, KubeError, Unavailable
 from kube.informer import Change, Informer
 from kube.kinds import CONFIGMAPS, PODS
 from kube.objects import ObjectKey
 from kube.retry import RetryPolicy
-from kube.watch import EventType, Selection, WatchEvent, WatchLimits, read_event, watch
+from kube.watch import Selection, WatchEvent, WatchLimits, read_event, watch
 from tests.fakes.collection import Collection, HowGone, a_collection
-from tests.support.scripted import Handler, a_server, answering, status_answer
+from tests.support.scripted import Handler, a_server
 from tests.support.waiting import until_true
 
 FAST = RetryPolicy(attempts=1, first_pause_s=0.005, longest_pause_s=0.02)
@@ -508,29 +508,6 @@ async def collect(
             return [event async for event in stream]
 
 
-async def test_events_come_out_as_they_happened() -> None:
-    lines = [a_pod_line("ADDED", "a", 42), a_pod_line("MODIFIED", "a", 43)]
-    lines.append(a_pod_line("DELETED", "a", 44))
-
-    events = await collect(streaming(*lines))
-
-    assert [event.type for event in events] == [
-        EventType.ADDED,
-        EventType.MODIFIED,
-        EventType.DELETED,
-    ]
-    assert [event.resource_version for event in events] == ["42", "43", "44"]
-    assert {str(event.metadata.key) for event in events if event.metadata} == {"ml/a"}
-
-
-async def test_a_bookmark_only_moves_the_version_on() -> None:
-    line = a_line("BOOKMARK", kind="Pod", metadata={"resourceVersion": "99"})
-
-    (event,) = await collect(streaming(line))
-
-    assert (event.type, event.resource_version, event.metadata) == (EventType.BOOKMARK, "99", None)
-
-
 async def test_a_watch_asks_for_bookmarks_an_end_and_what_is_selected() -> None:
     selected = Selection(
         kind=PODS, namespace="ml", label_selector="x=y", field_selector="spec.nodeName=n1"
@@ -560,50 +537,11 @@ async def test_a_line_the_server_did_not_finish_is_not_an_event() -> None:
     assert [event.resource_version for event in events] == ["42"]
 
 
-async def test_an_expired_version_is_gone_as_a_status() -> None:
-    with pytest.raises(Gone):
-        await collect(answering(status_answer(410, "Expired", "too old resource version")))
-
-
-async def test_an_expired_version_is_gone_as_an_event() -> None:
-    line = a_line("ERROR", kind="Status", code=410, reason="Expired", message="too old: 1 (9)")
-
-    with pytest.raises(Gone, match="too old: 1"):
-        await collect(streaming(line))
-
-
 async def test_any_other_error_event_is_the_error_it_names() -> None:
     line = a_line("ERROR", kind="Status", code=500, reason="InternalError", message="etcd")
 
     with pytest.raises(Unavailable, match="etcd"):
         await collect(streaming(line))
-
-
-async def test_a_refused_watch_is_the_error_of_its_status() -> None:
-    with pytest.raises(NotFound):
-        await collect(answering(status_answer(404, "NotFound", "no such kind")))
-
-
-async def test_silence_ends_a_watch() -> None:
-    gate = asyncio.Event()
-
-    async def handler(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse()
-        await response.prepare(request)
-        await response.write(a_pod_line("ADDED", "a", 42))
-        await gate.wait()
-        return response
-
-    async with a_server(handler) as server, connect_to(server.url) as client:
-        limits = WatchLimits(inactivity_s=0.2)
-        events = watch(client, ALL_PODS, resource_version="41", limits=limits)
-        async with asyncio.timeout(10), aclosing(events) as stream:
-            assert (await anext(stream)).resource_version == "42"
-            with pytest.raises(Unavailable) as caught:
-                await anext(stream)
-        gate.set()
-
-    assert caught.value.reason == "Timeout"
 
 
 async def test_a_watch_that_is_left_closes_its_connection() -> None:

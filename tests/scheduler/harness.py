@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.k8s.disruption_budget import PodDisruptionBudget
+from fracgpu.k8s.resources import HostResources
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.placement import CardChooser
 from fracgpu.request.need import Strategy
@@ -173,6 +174,7 @@ class Harness:
         self.changes = ChangeSignal()
         self.bound_pods = BoundPodIndex()
         self.strategy = Strategy.PACK
+        self.host_left: HostResources | None = None
         self.leads = True
         self.term = "lease/1"
         self.record = BindingRecord(lambda: self.assumptions.under_way())  # noqa: PLW0108
@@ -220,6 +222,7 @@ class Harness:
             find=find,
             strategy=lambda: self.strategy,
             choosers=self.choosers,
+            host_left=lambda *_: self.host_left,
             leads=lambda: self.leads,
             term=lambda: self.term,
             record=self._write_record,

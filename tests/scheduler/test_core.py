@@ -6,14 +6,17 @@ from typing import Any
 
 import pytest
 
+from fracgpu.cards.card import CardUuid
 from fracgpu.names import ASSIGNMENT
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.policies.least_waste.mix import Demand
 from fracgpu.request.need import Strategy
+from fracgpu.state.allocation import Slice
 from fracgpu.state.move_object import MovePhase
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from fracgpu.state.reservation import claims_of
+from fracgpu.units import Mib
 from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey
 from scheduler.cache.event_handlers import decode_any_pod
@@ -114,6 +117,14 @@ def test_a_pod_gets_no_cpu_that_is_kept_for_one_that_waits_for_cards() -> None:
 
     assert passed("4") == ("a", "b")
     assert passed("5") == ("b",)
+
+    binding = decode_pod_info(with_cpu("q", "3"))
+    slices = {"train": (Slice(card=CardUuid("GPU-a-1"), mib=Mib(1)),)}
+    later = NOON + timedelta(minutes=1)
+    core.ledger.assume(binding.record, node="a", assignment=slices, until=later, host=binding.host)
+    assert core.host_left("a", "q") != core.host_left("a", "p")
+    assert passed("1") == ("a", "b")
+    assert passed("2") == ("b",)
 
 
 def test_the_cluster_turns_over_once_pods_that_were_bound_are_deleted_as_fast_as_others_come() -> (

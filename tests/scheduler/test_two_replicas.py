@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -48,7 +47,7 @@ async def test_a_paused_leader_writes_nothing_after_another_took_over(tmp_path: 
             async with replica("a", kubeconfig, tmp_path, *SOON) as a:
                 await until(a.ready, what="a leads", limit_s=150)
                 async with replica("b", kubeconfig, tmp_path, *SOON) as b:
-                    os.kill(a.process.pid, signal.SIGSTOP)
+                    a.process.send(signal.SIGSTOP)
                     async with asyncio.TaskGroup() as group:
                         # It stays in the paused process's socket until the process resumes.
                         late = group.create_task(a.bind(http, asked_first), name="late bind")
@@ -57,7 +56,7 @@ async def test_a_paused_leader_writes_nothing_after_another_took_over(tmp_path: 
                             return await b.bind(http, asked_second) == ""
 
                         await until(bound, what="b leads and binds", limit_s=150)
-                        os.kill(a.process.pid, signal.SIGCONT)
+                        a.process.send(signal.SIGCONT)
                     answer = late.result()
 
             assert answer == "another replica leads" or answer.startswith("no answer")

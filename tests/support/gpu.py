@@ -95,3 +95,16 @@ async def register(client: KubeClient, node: Json) -> None:
     await client.create(NODES, node)
     name, status = node["metadata"]["name"], node["status"]
     await client.patch(NODES, name, {"status": status}, subresource="status")
+
+
+def a_workload(kind: str, name: str, pod: Json, **spec: Any) -> Json:
+    """Return a Deployment, DaemonSet or ReplicaSet of pods like *pod*."""
+    labels = {"app": name}
+    metadata = {"labels": labels, "annotations": pod["metadata"]["annotations"]}
+    template = {"metadata": metadata, "spec": pod["spec"]}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"selector": {"matchLabels": labels}, "template": template, **spec},
+    }

@@ -24,21 +24,19 @@ class Unpacked:
     env: Sequence[str]
     user: str
     entrypoint: Sequence[str]
-    compressed_bytes: int
-    digests: Sequence[str]
+    compressed_bytes: int = 0
 
 
 def unpack(archive: Path, folder: Path) -> Unpacked:
-    """Unpack this machine's image of an OCI archive, or of what ``docker save`` writes."""
+    """Unpack this machine's image of an OCI archive."""
     root = folder / "root"
     root.mkdir(parents=True)
     with tarfile.open(archive) as tar:
-        names = tar.getnames()
-        if "index.json" in names:
-            config, layers = _oci(tar)
-        else:
-            (manifest,) = _json(tar, "manifest.json")
-            config, layers = _json(tar, manifest["Config"]), manifest["Layers"]
+        (outer,) = _json(tar, "index.json")["manifests"]
+        (described,) = _json(tar, _blob(outer["digest"]))["manifests"]
+        manifest = _json(tar, _blob(described["digest"]))
+        config = _json(tar, _blob(manifest["config"]["digest"]))
+        layers = [_blob(layer["digest"]) for layer in manifest["layers"]]
         sizes = [tar.getmember(name).size for name in layers]
         for name in layers:
             with tarfile.open(fileobj=tar.extractfile(name)) as layer:
@@ -50,16 +48,7 @@ def unpack(archive: Path, folder: Path) -> Unpacked:
         user=settings["User"],
         entrypoint=settings["Entrypoint"],
         compressed_bytes=sum(sizes),
-        digests=[name.rpartition("/")[2] for name in layers],
     )
-
-
-def _oci(tar: tarfile.TarFile) -> tuple[Any, list[str]]:
-    (outer,) = _json(tar, "index.json")["manifests"]
-    (described,) = _json(tar, _blob(outer["digest"]))["manifests"]
-    manifest = _json(tar, _blob(described["digest"]))
-    config = _json(tar, _blob(manifest["config"]["digest"]))
-    return config, [_blob(layer["digest"]) for layer in manifest["layers"]]
 
 
 def _blob(digest: str) -> str:

@@ -11,19 +11,19 @@ import hashlib
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path, PurePosixPath
+from string import Template
 from typing import Final
 
+from tests.support.image_files import Unpacked
 from tools.image.build import Order, build
 from tools.image.commands import CommandError
 from tools.image.debian import has_mmdebstrap
@@ -47,121 +47,8 @@ def locked(file: Path) -> Iterator[None]:
         yield
 
 
-class DockerfileError(Exception):
-    """The Dockerfile has an instruction that this reader does not know; the text names it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """A command line for the shell, and its environment."""
-
-    command: str
-    workdir: str
-    env: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
-    """Files into the image.
-
-    Attributes:
-        sources: paths in the build's context, or in the stage *stage*.
-        target: an absolute path; with several sources, or a slash at its end, a folder.
-        stage: the stage that they come from; empty for the context.
-    """
-
-    sources: tuple[str, ...]
-    target: str
-    stage: str = ""
-
-
-@dataclass(slots=True, kw_only=True)
-class Stage:
-    """What stands between one FROM and the next."""
-
-    base: str
-    name: str = ""
-    steps: list[Run | Copy] = field(default_factory=list)
-    env: dict[str, str] = field(default_factory=dict)
-    workdir: str = "/"
-    user: str = ""
-    entrypoint: tuple[str, ...] = ()
-
-
-_CONTINUED: Final = re.compile(r"\\\n")
 # Where an image of python, and one from scratch, looks for programs.
 DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-def read_dockerfile(text: str) -> list[Stage]:
-    """Return the stages in order; the last one is the image.
-
-    Raises:
-        DockerfileError: an instruction is not known here.
-    """
-    stages: list[Stage] = []
-    without_comments = "\n".join(
-        line for line in text.splitlines() if not line.lstrip().startswith("#")
-    )
-    for line in _CONTINUED.sub(" ", without_comments).splitlines():
-        word, _, rest = line.strip().partition(" ")
-        if word == "FROM":
-            stages.append(_from(rest.split()))
-        elif word:
-            if not stages:
-                raise DockerfileError(f"{word} before FROM")
-            _apply(stages[-1], word, rest.strip())
-    return stages
-
-
-def _from(words: list[str]) -> Stage:
-    match words:
-        case [base]:
-            return Stage(base=base)
-        case [base, "AS", name]:
-            return Stage(base=base, name=name)
-        case _:
-            raise DockerfileError(f"FROM {' '.join(words)}; want FROM IMAGE or FROM IMAGE AS NAME")
-
-
-def _apply(stage: Stage, word: str, rest: str) -> None:
-    match word:
-        case "RUN":
-            stage.steps.append(Run(command=rest, workdir=stage.workdir, env=dict(stage.env)))
-        case "COPY":
-            stage.steps.append(_copy(stage, shlex.split(rest)))
-        case "ENV":
-            stage.env.update(_env(stage, rest))
-        case "WORKDIR":
-            stage.workdir = str(PurePosixPath(stage.workdir, rest))
-        case "USER":
-            stage.user = rest
-        case "ENTRYPOINT":
-            stage.entrypoint = tuple(json.loads(rest))
-        case _:
-            raise DockerfileError(f"{word} is not known to the tests' builder: {rest}")
-
-
-def _copy(stage: Stage, words: list[str]) -> Copy:
-    origin = ""
-    if words[0].startswith("--from="):
-        origin = words.pop(0).partition("=")[2]
-    if any(word.startswith("--") for word in words) or len(words) < 2:
-        raise DockerfileError(f"COPY {' '.join(words)}; want COPY [--from=STAGE] SOURCE... TARGET")
-    *sources, target = words
-    resolved = str(PurePosixPath(stage.workdir, target))
-    if target.endswith("/"):
-        resolved += "/"
-    return Copy(sources=tuple(sources), target=resolved, stage=origin)
-
-
-def _env(stage: Stage, rest: str) -> dict[str, str]:
-    known = {"PATH": DEFAULT_PATH, **stage.env}
-    found = {}
-    for pair in shlex.split(rest):
-        name, _, value = pair.partition("=")
-        found[name] = re.sub(r"\$\{?(\w+)\}?", lambda match: known.get(match[1], ""), value)
-    return found
 
 
 def context_files(root: Path, ignore: str) -> list[Path]:
@@ -230,10 +117,6 @@ class NoImageError(Exception):
     """This machine cannot build an image; the text says why, and is a reason to skip."""
 
 
-class BuildError(Exception):
-    """A step of the Dockerfile failed: an error, not a reason to skip."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageConfig:
     """How a container of the image starts by default."""
@@ -287,31 +170,6 @@ def _forget_old(cache: Path, pattern: str) -> None:
             shutil.rmtree(old)
         else:
             old.unlink()
-
-
-def dockerfile_image(name: str) -> Path:
-    """Build the image of the Dockerfile unless it is cached; return an archive for ``ctr``.
-
-    Raises:
-        NoImageError: this machine lacks a program, or cannot fetch packages.
-        BuildError: a step of the Dockerfile failed.
-    """
-    if os.geteuid() != 0:
-        raise NoImageError("building an image needs root")
-    cache = cache_dir() / "images"
-    with locked(cache / "lock"):
-        stages = read_dockerfile((ROOT / "Dockerfile").read_text())
-        files = context_files(ROOT, (ROOT / ".dockerignore").read_text())
-        archive = cache / f"image-{_key(name, files)}.tar"
-        if not archive.exists():
-            bases = {stage.base: _base(cache, stage.base) for stage in stages}
-            wheels = _wheels(cache, _python_of(stages[-1].base)[0])
-            _forget_old(cache, "image-*.tar")
-            with tempfile.TemporaryDirectory(dir=cache, prefix="build-") as folder:
-                built = _Build(Path(folder), bases=bases, wheels=wheels, files=files)
-                built.run(stages)
-                built.pack(name, stages[-1], archive)
-    return archive
 
 
 def program_image(name: str, program: Path, archive: Path) -> Path:
@@ -378,28 +236,116 @@ def write_archive(archive: Path, name: str, layer: Path, config: ImageConfig) ->
 
 def _key(name: str, files: Sequence[Path]) -> str:
     found = hashlib.sha256(name.encode())
-    for file in (Path("Dockerfile"), Path(".dockerignore"), *files):
+    for file in files:
         found.update(f"{file}\0".encode())
         found.update((ROOT / file).read_bytes())
-    # The stand-in for the base image is written here.
-    found.update(Path(__file__).read_bytes())
     return found.hexdigest()[:16]
 
 
-def _python_of(base: str) -> tuple[str, str]:
+class BuildError(Exception):
+    """A step of the Dockerfile failed, or is none that is known here: no reason to skip."""
+
+
+@dataclass(slots=True)
+class _Stage:
+    """What stands between one FROM and the next."""
+
+    root: Path
+    env: dict[str, str] = field(default_factory=lambda: {"PATH": DEFAULT_PATH})
+    workdir: str = "/"
+    user: str = ""
+    entrypoint: Sequence[str] = ()
+
+    def run(self, command: str, wheels: Path) -> None:
+        for made in (self.workdir, _WHEELS):
+            (self.root / made.lstrip("/")).mkdir(parents=True, exist_ok=True)
+        pip = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": f"/{_WHEELS}"}
+        isolated = ("unshare", "--mount", "--net", "--propagation", "private")
+        done = subprocess.run(  # noqa: S603 - the Dockerfile's own step, in its own root
+            [*isolated, *("sh", "-ec", _IN_CHROOT, "sh"),
+             str(self.root), str(wheels), self.workdir, command],
+            check=False, capture_output=True, text=True, timeout=_STEP_LIMIT_S,
+            env={"HOME": "/root", **self.env, **pip},
+        )  # fmt: skip
+        if done.returncode:
+            raise BuildError(f"RUN {command}: {(done.stdout + done.stderr)[-3000:]}")
+
+    def configure(self, word: str, rest: str) -> None:
+        match word:
+            case "ENV":
+                pairs = [pair.split("=") for pair in rest.split()]
+                self.env |= {key: Template(value).substitute(self.env) for key, value in pairs}
+            case "WORKDIR":
+                self.workdir = rest
+            case "USER":
+                self.user = rest
+            case "ENTRYPOINT":
+                self.entrypoint = json.loads(rest)
+            case _:
+                raise BuildError(f"{word} is not known to the tests' builder: {rest}")
+
+    def copy(self, source: Path, target: str, context: Sequence[Path]) -> None:
+        """Copy a file, or the contents of a folder, as far as the context has it."""
+        inside = [file for file in context if file == source or source in file.parents]
+        if not inside:
+            raise BuildError(f"COPY {source}: the context has no such file or folder")
+        folder = self.root / str(PurePosixPath(self.workdir, target)).lstrip("/")
+        for file in inside:
+            beside = target.endswith("/") and file == source
+            place = folder / (file.name if beside else file.relative_to(source))
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / file, place)
+
+
+def dockerfile_image(folder: Path) -> Unpacked:
+    """Do in *folder* what the Dockerfile says; return the image.
+
+    Raises:
+        NoImageError: this machine lacks a program, or cannot fetch packages.
+        BuildError: a step of the Dockerfile failed.
+    """
+    if os.geteuid() != 0:
+        raise NoImageError("building an image needs root")
+    cache = cache_dir() / "images"
+    context = context_files(ROOT, (ROOT / ".dockerignore").read_text())
+    text = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
+    stages: dict[str, _Stage] = {}
+    stage, version = _Stage(folder), ""
+    with locked(cache / "lock"):
+        for line in filter(None, text.replace("\\\n", " ").splitlines()):
+            word, _, rest = line.partition(" ")
+            if word == "FROM":
+                base, _, name = rest.partition(" AS ")
+                version, archive = _base(cache, base)
+                stage = stages[name] = _Stage(folder / f"stage-{len(stages)}")
+                stage.root.mkdir()
+                _do(["tar", "-xf", str(archive), "-C", str(stage.root)], limit_s=_STEP_LIMIT_S)
+            elif word == "RUN":
+                stage.run(rest, _wheels(cache, version))
+            elif rest.startswith("--from="):
+                origin, source, target = rest.removeprefix("--from=").split()
+                places = [str(stages[origin].root) + source, str(stage.root) + target]
+                _do(["cp", "-a", "-T", *places], limit_s=_STEP_LIMIT_S)
+            elif word == "COPY":
+                *sources, target = rest.split()
+                for source in sources:
+                    stage.copy(Path(source), target, context)
+            else:
+                stage.configure(word, rest)
+    env = [f"{key}={value}" for key, value in stage.env.items()]
+    return Unpacked(root=stage.root, env=env, user=stage.user, entrypoint=stage.entrypoint)
+
+
+def _base(cache: Path, base: str) -> tuple[str, Path]:
+    """Build what stands in for the image *base*: Debian with its own Python, and its version."""
     match = _BASE.fullmatch(base)
     if match is None:
         raise BuildError(f"FROM {base}; the tests can stand in for {_BASE.pattern} only")
-    return match["version"], match["suite"]
-
-
-def _base(cache: Path, base: str) -> Path:
-    """Build what stands in for the image *base*: Debian with its own Python."""
-    version, suite = _python_of(base)
+    version, suite = match["version"], match["suite"]
     archive = cache / f"base-{suite}-{version}.tar"
     if archive.exists():
-        return archive
-    if shutil.which("mmdebstrap") is None:
+        return version, archive
+    if not has_mmdebstrap():
         raise NoImageError("mmdebstrap is not installed; it makes the base of the image")
     packages = ",".join((f"python{version}", f"python{version}-venv", *_BESIDE_PYTHON))
     # The real image has Python here, under both names.
@@ -415,7 +361,7 @@ def _base(cache: Path, base: str) -> Path:
         ]
     )
     partial.replace(archive)
-    return archive
+    return version, archive
 
 
 def _wheels(cache: Path, version: str) -> Path:
@@ -451,101 +397,3 @@ def _do(command: Sequence[str], *, limit_s: float) -> None:
     subprocess.run(  # noqa: S603 - programs of this machine, arguments of this file
         command, check=True, capture_output=True, text=True, timeout=limit_s
     )
-
-
-class _Build:
-    """The stages' root file systems, in a folder of their own."""
-
-    def __init__(
-        self, folder: Path, *, bases: dict[str, Path], wheels: Path, files: Sequence[Path]
-    ) -> None:
-        self._folder = folder
-        self._bases = bases
-        self._wheels = wheels
-        self._files = files
-        self._roots: dict[str, Path] = {}
-
-    def run(self, stages: Sequence[Stage]) -> None:
-        for number, stage in enumerate(stages):
-            root = self._folder / f"stage-{number}"
-            root.mkdir()
-            base = self._bases[stage.base]
-            _do(["tar", "-xf", str(base), "-C", str(root)], limit_s=_STEP_LIMIT_S)
-            for step in stage.steps:
-                if isinstance(step, Run):
-                    self._run(root, step)
-                else:
-                    self._copy(root, step)
-            self._roots[stage.name or str(number)] = root
-
-    def _run(self, root: Path, step: Run) -> None:
-        (root / step.workdir.lstrip("/")).mkdir(parents=True, exist_ok=True)
-        (root / _WHEELS).mkdir(parents=True, exist_ok=True)
-        env = {
-            "PATH": DEFAULT_PATH,
-            "HOME": "/root",
-            **step.env,
-            "PIP_NO_INDEX": "1",
-            "PIP_FIND_LINKS": f"/{_WHEELS}",
-        }
-        try:
-            subprocess.run(  # noqa: S603 - the Dockerfile's own step, in its own root
-                [
-                    *("unshare", "--mount", "--net", "--propagation", "private", "sh", "-ec"),
-                    *(_IN_CHROOT, "sh", str(root), str(self._wheels), step.workdir, step.command),
-                ],
-                check=True,
-                capture_output=True,
-                text=True,
-                timeout=_STEP_LIMIT_S,
-                env=env,
-            )
-        except subprocess.CalledProcessError as error:
-            raise BuildError(
-                f"RUN {step.command}: {(error.stdout + error.stderr)[-3000:]}"
-            ) from None
-
-    def _copy(self, root: Path, step: Copy) -> None:
-        target = root / step.target.lstrip("/")
-        for source in step.sources:
-            if step.stage:
-                _copy_tree(self._roots[step.stage] / source.lstrip("/"), target)
-            else:
-                self._copy_context(Path(source), target, into=step.target.endswith("/"))
-
-    def _copy_context(self, source: Path, target: Path, *, into: bool) -> None:
-        """Copy a file, or the contents of a folder, as far as the context has it."""
-        inside = [file for file in self._files if file == source or source in file.parents]
-        if not inside:
-            raise BuildError(f"COPY {source}: the context has no such file or folder")
-        for file in inside:
-            if file == source:
-                place = target / file.name if into else target
-            else:
-                place = target / file.relative_to(source)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / file, place)
-
-    def pack(self, name: str, stage: Stage, archive: Path) -> None:
-        """Write the last stage as an image."""
-        layer = self._folder / "layer.tar"
-        root = self._roots[stage.name or str(len(self._roots) - 1)]
-        # A container gets these from its runtime.
-        bare = [
-            word
-            for folder in ("dev", "proc", "sys", "run")
-            for word in ("--exclude", f"./{folder}/*")
-        ]
-        _do(["tar", *bare, "-C", str(root), "-cf", str(layer), "."], limit_s=_STEP_LIMIT_S)
-        config = ImageConfig(
-            entrypoint=stage.entrypoint,
-            env=[f"{key}={value}" for key, value in stage.env.items()],
-            user=stage.user,
-            workdir=stage.workdir,
-        )
-        write_archive(archive, name, layer, config)
-
-
-def _copy_tree(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _do(["cp", "-a", "-T", str(source), str(target)], limit_s=_STEP_LIMIT_S)

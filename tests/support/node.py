@@ -91,7 +91,8 @@ class Node:
             cdi_dir=self.folders.cdi,
             vendor_cdi_dirs=(str(self.folders.cdi),),
             injection="cdi",
-            cri_socket=self.folders.cri_socket,
+            nri_socket=self.folders.nri_socket,
+            host_dir=self.folders.host,
             audit_period_s=0.5,
             proc_root=self.folders.proc,
             survey_period_s=0.2,
@@ -222,7 +223,7 @@ class Node:
 
 
 @asynccontextmanager
-async def a_node(
+async def a_node(  # noqa: PLR0913 - what a test may set of a node
     client: KubeClient,
     kubeconfig: Path,
     *,
@@ -230,6 +231,7 @@ async def a_node(
     cards: Sequence[Card] | None = None,
     agent: bool = True,
     list_ended_pods: bool = False,
+    nri: bool = True,
     **options: Any,
 ) -> AsyncIterator[Node]:
     """Run a node; with *agent* it is also counted before the test goes on."""
@@ -240,6 +242,7 @@ async def a_node(
             folders=KubeletFolders.under(root),
             timing=QUICK,
             list_ended_pods=list_ended_pods,
+            nri=nri,
         )
         kubelet = Kubelet(client, SystemClock(), config)
         async with asyncio.TaskGroup() as group:

@@ -154,6 +154,13 @@ class Standin:
     async def list_cards(self) -> Any:
         return await self.ask("list_cards")
 
+    async def answers(self) -> bool:
+        """Report whether both cards are listed."""
+        try:
+            return len((await self.list_cards())["cards"]) == 2
+        except Unavailable:
+            return False
+
     async def read(self) -> Any:
         return await self.ask("read")
 

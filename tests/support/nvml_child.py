@@ -56,6 +56,11 @@ async def answer(reader: NvmlReader, command: str, argument: str) -> Any:
         return plain(await reader.list_cards())
     if command == "read":
         return plain(await reader.read())
+    if command == "together":
+        async with asyncio.TaskGroup() as group:
+            group.create_task(reader.read())
+            group.create_task(reader.list_cards())
+        return None
     if command == "close":
         return await reader.close()
     if command == "calls":

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import pytest
 
+from deviceplugin.kubelet.pod_resources import PodResourcesClient
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.k8s.quantity import integer_amount
@@ -34,11 +35,13 @@ from simulator.cards.simulated_cards import cards_document, write_cards_file
 from simulator.envtest.control_plane import ASSETS_ENV, ControlPlane, find_assets
 from tests.support.processes import Child
 from tests.support.real_runtime import (
+    CONTAINERD2_ENV,
     IMAGE,
     NoRuntimeError,
     Runtime,
     containerd_config,
     end_what_is_left,
+    find_containerd2,
     find_runtime,
     import_image,
     kubelet_config,
@@ -195,17 +198,19 @@ class RealNode:
         await self.kubelet.kill()
         await self.kubelet.start()
 
-    async def restart_containerd(self, *, cdi: bool | None = None) -> None:
+    async def restart_containerd(self, *, cdi: bool | None = None, nri: bool | None = None) -> None:
         """Kill containerd and start it again; its containers live on.
 
         Args:
             cdi: whether it reads CDI specs from now on; None leaves it as it is.
+            nri: whether it has NRI on from now on; None leaves it as it is.
         """
         await self.containerd.kill()
-        if cdi is not None:
-            config = self.root / "containerd.toml"
-            was, now = (f"enable_cdi = {str(enabled).lower()}" for enabled in (not cdi, cdi))
-            config.write_text(config.read_text().replace(was, now))
+        config = self.root / "containerd.toml"
+        for key, value in (("enable_cdi", cdi), ("disable", None if nri is None else not nri)):
+            if value is not None:
+                was, now = (f"  {key} = {str(each).lower()}" for each in (not value, value))
+                config.write_text(config.read_text().replace(was, now))
         self.containerd_socket.unlink(missing_ok=True)
         await self.containerd.start()
         await self.containerd.wait_socket(self.containerd_socket)
@@ -221,6 +226,22 @@ class RealNode:
             return await self.client.get_object(NODES, NODE)
         except NotFound:
             return {}
+
+    @property
+    def pod_resources(self) -> PodResourcesClient:
+        """Kubelet's own list of who holds which slots."""
+        socket = self.root / "kubelet" / "pod-resources" / "kubelet.sock"
+        return PodResourcesClient(socket, timeout_s=10)
+
+    async def holders(self, pods: Mapping[str, Json]) -> dict[str, str]:
+        """Return which of *pods*, by UID, holds each slot."""
+        uids = {pod["metadata"]["name"]: uid for uid, pod in pods.items()}
+        return {
+            slot: uids[holder.pod]
+            for holder in await self.pod_resources.holders()
+            for slot in holder.slot_ids
+            if holder.pod in uids
+        }
 
     async def wait_counted(self, *, slots: int, mib: int) -> None:
         """Wait until kubelet shows these amounts as allocatable."""
@@ -325,6 +346,18 @@ class RealNode:
         files = sorted(self.reports.glob(f"{pod['metadata']['uid']}.*.seen"))
         return [read_sight(file) for file in files]
 
+    def shells(self, pod: Json) -> list[int]:
+        """Return the first processes of the pod's containers."""
+        mark = f"POD_UID={pod['metadata']['uid']}".encode()
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended
+                environ = (process / "environ").read_bytes()
+                command = (process / "cmdline").read_bytes()
+                if mark in environ.split(b"\0") and command.startswith(b"/bin/sh"):
+                    found.append(int(process.name))
+        return found
+
     def expected(self, slices: Sequence[tuple[CardUuid, int]]) -> dict[str, str]:
         """Return the device files and numbers that a container with *slices* must see."""
         return {
@@ -346,13 +379,18 @@ class RealNode:
 
 @asynccontextmanager
 async def a_real_node(
-    *, cards: Sequence[Card], cdi: bool = True, flags: Mapping[str, str] | None = None
+    *,
+    cards: Sequence[Card],
+    cdi: bool = True,
+    nri: bool = True,
+    flags: Mapping[str, str] | None = None,
 ) -> AsyncIterator[RealNode]:
     """Start a control plane, a node and our agent on it, or skip the test with the reason.
 
     Args:
         cards: the simulated cards of the node, at most five.
         cdi: whether the runtime supports CDI.
+        nri: whether the runtime has NRI on.
         flags: more settings of the agent.
     """
     runtime = runtime_or_skip()
@@ -364,7 +402,14 @@ async def a_real_node(
             kubeconfig = api.kubeconfig(root / "kubeconfig")
             client = await stack.enter_async_context(connect(str(kubeconfig)))
             node = _lay_out(
-                root, runtime, client, kubeconfig, cards=cards, cdi=cdi, flags=flags or {}
+                root,
+                runtime,
+                client,
+                kubeconfig,
+                cards=cards,
+                cdi=cdi,
+                nri=nri,
+                flags=flags or {},
             )
             stack.push_async_callback(_end_all, node)
             await _start(node, runtime)
@@ -372,7 +417,10 @@ async def a_real_node(
 
 
 def runtime_or_skip() -> Runtime:
-    """Return the runtime for a kubelet on this machine, or skip the test with what is missing."""
+    """Return the runtime for a kubelet on this machine, or skip the test with what is missing.
+
+    That is containerd 2 where there is one, or else Debian's.
+    """
     assets = os.environ.get(ASSETS_ENV)
     if not assets or not (Path(assets) / "kubelet").is_file():
         pytest.skip(f"{ASSETS_ENV} names no folder with a kubelet")
@@ -381,7 +429,7 @@ def runtime_or_skip() -> Runtime:
     if any(_name_of(process) == "kubelet" for process in Path("/proc").glob("[0-9]*")):
         pytest.skip("a kubelet runs on this machine already, and would end our pods")
     try:
-        return find_runtime()
+        return find_containerd2() if os.environ.get(CONTAINERD2_ENV) else find_runtime()
     except NoRuntimeError as error:
         pytest.skip(str(error))
 
@@ -412,9 +460,10 @@ def _lay_out(  # noqa: PLR0913 - the parts of a node; called once
     *,
     cards: Sequence[Card],
     cdi: bool,
+    nri: bool,
     flags: Mapping[str, str],
 ) -> RealNode:
-    for folder in ("dp", "cdi", "seen", "cni", "logs", "cards", "links"):
+    for folder in ("dp", "cdi", "seen", "cni", "logs", "cards"):
         (root / folder).mkdir()
     (root / "cni" / "10-lo.conflist").write_text(
         '{"cniVersion":"0.4.0","name":"lo","plugins":[{"type":"loopback"}]}'
@@ -422,7 +471,9 @@ def _lay_out(  # noqa: PLR0913 - the parts of a node; called once
     socket = root / "containerd.sock"
     config = root / "containerd.toml"
     config.write_text(
-        containerd_config(root, socket=socket, runc=runtime.runc, cdi_dir=root / "cdi", cdi=cdi)
+        containerd_config(
+            root, socket=socket, runc=runtime.runc, cdi_dir=root / "cdi", cdi=cdi, nri=nri
+        )
     )
     minors = {
         card.uuid: minor for card, minor in zip(cards, itertools.cycle(_MINORS), strict=False)
@@ -442,7 +493,8 @@ def _lay_out(  # noqa: PLR0913 - the parts of a node; called once
         "cdi-dir": str(root / "cdi"),
         "vendor-cdi-dirs": str(root / "cdi"),
         "cri-socket": str(socket),
-        "links-dir": str(root / "links"),
+        "nri-socket": str(root / "nri.sock"),
+        "host-dir": str(root / "host"),
         "kubelet-poll-s": "0.2",
         "survey-period-s": "1",
         "log-level": "debug",

@@ -26,6 +26,8 @@ IMAGE: Final = "test.local/busybox:1"
 _APPLETS: Final = ("sh", "sleep", "cat", "ls", "env", "echo", "stat", "mv", "sort", "tr", "grep")
 # CDI came with containerd 1.7.
 _OLDEST: Final = (1, 7)
+_SECOND: Final = (2, 0)
+CONTAINERD2_ENV: Final = "CONTAINERD2_ASSETS"
 _FETCH_LIMIT_S: Final = 240
 
 
@@ -65,6 +67,21 @@ def find_runtime() -> Runtime:
     return Runtime(folder=_unpacked(), runc=Path(runc))
 
 
+def find_containerd2() -> Runtime:
+    """Return containerd 2, which no Debian has yet, from the folder that the environment names.
+
+    Raises:
+        NoRuntimeError: it is not there.
+    """
+    folder, runc = Path(os.environ.get(CONTAINERD2_ENV, "")), shutil.which("runc")
+    if runc is None:
+        raise NoRuntimeError("runc is not installed")
+    busybox()
+    if not os.environ.get(CONTAINERD2_ENV) or _version_in(folder) < _SECOND:
+        raise NoRuntimeError(f"{CONTAINERD2_ENV} names no folder with a containerd 2")
+    return Runtime(folder=folder, runc=Path(runc))
+
+
 def busybox() -> Path:
     """Return the path of a static busybox, the only file of an image.
 
@@ -81,7 +98,7 @@ def busybox() -> Path:
 
 def _version(containerd: Path) -> tuple[int, ...]:
     text = _run([str(containerd), "--version"], check=False).stdout
-    match = re.search(r"\b(\d+)\.(\d+)\.\d+", text)
+    match = re.search(r"\bv?(\d+)\.(\d+)\.\d+", text)
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
@@ -165,10 +182,12 @@ def containerd_config(  # noqa: PLR0913 - each line of the file has one
     cdi: bool,
     snapshotter: str = "native",
     handlers: Mapping[str, Path] | None = None,
+    nri: bool = False,
 ) -> str:
     """Write a configuration that keeps everything below *workdir*.
 
-    *handlers* are programs as runc, by the name that a RuntimeClass has for each.
+    *handlers* are programs as runc, by the name that a RuntimeClass has for each. *nri* is said in
+    any case, because containerd 2 has it on and 1.7 off.
     """
     runtimes = "".join(
         f"""
@@ -197,6 +216,11 @@ state = "{workdir}/containerd-state"
   [plugins."io.containerd.grpc.v1.cri".cni]
     conf_dir = "{workdir}/cni"
     bin_dir = "/usr/lib/cni"
+[plugins."io.containerd.nri.v1.nri"]
+  disable = {"false" if nri else "true"}
+  socket_path = "{workdir}/nri.sock"
+  plugin_path = "{workdir}/nri-plugins"
+  plugin_config_path = "{workdir}/nri-conf"
 """
 
 

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import sys
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -18,14 +16,14 @@ from kube.client import KubeClient
 from kube.kinds import EVENTS, NAMESPACES, PODS
 from kube.objects import decode_object
 from simulator.demo.definitions import install_definitions
-from simulator.demo.supervisor import ProcessSpec, Supervisor, why_not_ready
+from simulator.demo.supervisor import Supervisor, why_not_ready
 from simulator.envtest.control_plane import ControlPlane
 from simulator.envtest.extender_certificates import issue_extender_certificates
 from simulator.envtest.ports import free_ports
 from simulator.envtest.scheduler_configuration import scheduler_configuration
 from tests.support.gpu import Json, register
 from tests.support.real_apiserver import WITHOUT_NODES, real_api_server
-from tests.support.waiting import until
+from tests.support.roles import running_roles
 
 _SECRET: Final = "fracgpu-scheduler-tls"  # noqa: S105 - the name of a Secret, nothing secret
 
@@ -116,24 +114,14 @@ async def real_scheduler(  # noqa: PLR0913 - what a test may choose, each with a
             await register(client, node)
         if controllers:
             await api.start_controller_manager(WITHOUT_NODES)
-        listen, telemetry = free_ports(2)
+        (listen,) = free_ports(1)
         kubeconfig = api.kubeconfig(workdir / "admin.kubeconfig")
-        flags = {
-            "--kubeconfig": str(kubeconfig),
-            "--listen-port": str(listen),
-            "--telemetry-port": str(telemetry),
-            "--drain-wait-s": "0",
-            "--cache-comparison-period-s": "1",
-        }
+        flags = [f"--listen-port={listen}", "--cache-comparison-period-s=1"]
         tls = None
         if mutual_tls:
             tls = await issue_extender_certificates(client, workdir, secret=_SECRET)
-            flags["--tls-secret"] = _SECRET
-        argv = [sys.executable, "-m", "cli", "run", "scheduler"]
-        argv += [word for flag in flags.items() for word in flag]
-        argv += ["--narrow-filter"] if narrow else []
-        spec = ProcessSpec(name="scheduler", argv=argv, env=dict(os.environ))
-        roles = Supervisor([spec], log_dir=workdir)
+            flags.append(f"--tls-secret={_SECRET}")
+        flags += ["--narrow-filter"] if narrow else []
         config = workdir / "kube-scheduler.json"
         url = f"http://127.0.0.1:{listen}" if tls is None else f"https://127.0.0.1:{listen}"
         written = scheduler_configuration(
@@ -141,20 +129,18 @@ async def real_scheduler(  # noqa: PLR0913 - what a test may choose, each with a
         )
         configure(written)
         config.write_text(json.dumps(written))
-        async with asyncio.TaskGroup() as group:
-            running = group.create_task(roles.run(), name="roles")
-            try:
-                await until(lambda: is_ready(telemetry), what="the extender is ready", limit_s=60)
-                await api.start_scheduler(config)
-                yield Harness(
-                    api=api,
-                    client=client,
-                    roles=roles,
-                    telemetry_port=telemetry,
-                    extender_port=listen,
-                )
-            finally:
-                running.cancel()
+        async with running_roles(
+            {"scheduler": flags}, kubeconfig=kubeconfig, log_dir=workdir
+        ) as roles:
+            await roles.until_ready("scheduler")
+            await api.start_scheduler(config)
+            yield Harness(
+                api=api,
+                client=client,
+                roles=roles.supervisor,
+                telemetry_port=roles.telemetry["scheduler"],
+                extender_port=listen,
+            )
 
 
 async def is_ready(port: int) -> bool:

@@ -1,7 +1,5 @@
 """Extenders as separate processes, called as by kube-scheduler."""
 
-import asyncio
-import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,13 +9,14 @@ import aiohttp
 
 from fracgpu.state.pod_info import PodInfo
 from simulator.envtest.ports import free_ports
+from tests.support.processes import Child
 from tests.support.real_scheduler import is_ready
 
 
 class Replica:
     """One process."""
 
-    def __init__(self, process: asyncio.subprocess.Process, port: int, telemetry: int) -> None:
+    def __init__(self, process: Child, port: int, telemetry: int) -> None:
         self.process = process
         self.telemetry = telemetry
         self._url = f"http://127.0.0.1:{port}/bind"
@@ -45,23 +44,12 @@ async def replica(
 ) -> AsyncIterator[Replica]:
     """Start a replica, and kill it at the end. *name* is for its log, and its default identity."""
     port, telemetry = free_ports(2)
-    words = ["run", "scheduler", "--kubeconfig", str(kubeconfig), "--identity", identity or name]
-    words += [
-        "--listen-port",
-        str(port),
-        "--telemetry-port",
-        str(telemetry),
-        "--drain-wait-s",
-        "0",
-        *flags,
-    ]
-    with (workdir / f"{name}.log").open("wb") as out:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "cli", *words, stdout=out, stderr=out, env=dict(os.environ)
-        )
+    command = [*(sys.executable, "-m", "cli", "run", "scheduler", "--drain-wait-s=0", *flags)]
+    command += [f"--kubeconfig={kubeconfig}", f"--identity={identity or name}"]
+    command += [f"--listen-port={port}", f"--telemetry-port={telemetry}"]
+    process = Child(command, log=workdir / f"{name}.log")
+    await process.start()
     try:
         yield Replica(process, port, telemetry)
     finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+        await process.kill()

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+
+from tests.support.tcp import Talk, a_tcp_server
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -87,23 +89,16 @@ def status_answer(status: int, reason: str, message: str, **more: Any) -> web.Re
 
 @asynccontextmanager
 async def a_raw_server(
-    talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+    talk: Talk,
 ) -> AsyncIterator[str]:
     """Serve TCP with *talk* after the request's head was read; yield the URL."""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
+    async def after_the_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A client that disconnects is part of some tests.
+        with suppress(asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
             await reader.readuntil(b"\r\n\r\n")
             await talk(reader, writer)
             await writer.drain()
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
-            pass  # the client disconnected, which is part of some tests
-        finally:
-            writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        await server.wait_closed()
+    async with a_tcp_server(after_the_head) as (host, port):
+        yield f"http://{host}:{port}"

@@ -17,39 +17,10 @@ from kube.kinds import MUTATING_WEBHOOKS
 from tests.certs.tls_harness import served, trusting
 from tests.certs.webhooks import bundles
 from tests.support.waiting import until_true
+from tests.webhook.builders import a_pod, a_review
 
 _PAUSE_S: Final = 0.02
-
-
-def a_review(name: str = "steady") -> bytes:
-    """Return the AdmissionReview of the creation of a pod that requests 1 GiB."""
-    pod: dict[str, Any] = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": "default",
-            "annotations": {"fracgpu.io/memory": "1Gi"},
-        },
-        "spec": {"containers": [{"name": "c", "image": "x", "resources": {}}]},
-    }
-    request: dict[str, Any] = {
-        "uid": "6b8f1e2c-0000-4000-8000-000000000001",
-        "kind": {"group": "", "version": "v1", "kind": "Pod"},
-        "resource": {"group": "", "version": "v1", "resource": "pods"},
-        "requestKind": {"group": "", "version": "v1", "kind": "Pod"},
-        "requestResource": {"group": "", "version": "v1", "resource": "pods"},
-        "name": name,
-        "namespace": "default",
-        "operation": "CREATE",
-        "userInfo": {"username": "somebody", "groups": ["system:authenticated"]},
-        "object": pod,
-        "oldObject": None,
-        "dryRun": True,
-        "options": {"apiVersion": "meta.k8s.io/v1", "kind": "CreateOptions"},
-    }
-    body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
-    return json.dumps(body).encode()
+_REVIEW: Final = json.dumps(a_review(a_pod(memory="1Gi"), namespace="default")).encode()
 
 
 @dataclass
@@ -91,7 +62,7 @@ class Traffic:
     async def _ask(self, session: aiohttp.ClientSession, kind: str) -> None:
         began_s = time.perf_counter()
         try:
-            async with session.post(self.url, data=a_review()) as response:
+            async with session.post(self.url, data=_REVIEW) as response:
                 answer = json.loads(await response.read())
             if response.status == 200 and answer["response"]["allowed"]:
                 self.answered[kind] += 1

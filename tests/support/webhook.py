@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -29,7 +29,7 @@ class AdmissionWebhook:
 
     url: str
     ca_pem: bytes
-    answer: Callable[[Json], Json]
+    answer: Callable[[Json], Json | Awaitable[Json]]
     requests: list[Json] = field(default_factory=list)
 
     @property
@@ -72,7 +72,9 @@ async def an_admission_webhook(workdir: Path) -> AsyncIterator[AdmissionWebhook]
         connections.add(received.transport)
         request: Json = (await received.json())["request"]
         webhook.requests.append(request)
-        response = {"uid": request["uid"], **webhook.answer(request)}
+        given = webhook.answer(request)
+        answer = given if isinstance(given, dict) else await given
+        response = {"uid": request["uid"], **answer}
         body = {
             "apiVersion": "admission.k8s.io/v1",
             "kind": "AdmissionReview",

@@ -135,9 +135,9 @@ def test_any_text_is_rules_or_a_mistake_and_nothing_worse(text: str) -> None:
 
 
 def test_a_flood_of_unknown_keys_is_a_message_of_bounded_length() -> None:
-    text = "\n".join(f"{'mode' * 30}{n}: 1" for n in range(2000))
+    text = "\n".join(f"{'mode' * 30}{n}: 1" for n in range(500))
 
-    with pytest.raises(ValueError, match="1995 more keys are not known here either") as refused:
+    with pytest.raises(ValueError, match="495 more keys are not known here either") as refused:
         parse_admission(text, base=AdmissionConfig())
 
     assert len(str(refused.value)) < 700

@@ -48,7 +48,6 @@ class NvmlReader(Cards):
     Args:
         timeout_s: limit of one call; all calls of one visit of a card may take twice that.
         hang_limit_s: the process ends when the driver itself has hung for as long.
-        library: ``pynvml``, or something with its functions.
         dev_root: where the host's device files are.
         sys_root: where the host's ``/sys`` is.
         clock: for durations, and to recognise samples that were read before.
@@ -59,23 +58,22 @@ class NvmlReader(Cards):
         *,
         timeout_s: float = 5.0,
         hang_limit_s: float = 90.0,
-        library: Any = pynvml,
         dev_root: Path = Path("/dev"),
         sys_root: Path = Path("/sys"),
         clock: Clock | None = None,
     ) -> None:
-        self._nvml = library
+        self._nvml: Any = pynvml
         self._timeout_s = timeout_s
         self._hang_limit_s = hang_limit_s
         self._dev_root = dev_root
         self._sys_root = sys_root
         self._clock = clock or SystemClock()
-        calls = functools.partial(NvmlCalls, library, timeout_s=timeout_s, clock=self._clock)
+        calls = functools.partial(NvmlCalls, pynvml, timeout_s=timeout_s, clock=self._clock)
         self._calls = calls()
         self._event_calls = calls(name="nvml-events")
         self._topology_calls = calls(name="nvml-topology")
         self._topology = NvmlTopology(self._topology_calls)
-        self._xids = XidWatch(library, self._clock)
+        self._xids = XidWatch(pynvml, self._clock)
         self._ready = False
         self._begun = False  # used only in the thread of the calls
         self._opening = asyncio.Lock()

@@ -433,10 +433,10 @@ def _stray_warnings(owned: OwnedKeys, pod: PodForDialects, options: Options) -> 
     warnings = []
     if owned.stray_annotations:
         stray = sorted(owned.stray_annotations)
-        have, it = ("have", "them") if len(stray) > 1 else ("has", "it")
+        have, pronoun = ("have", "them") if len(stray) > 1 else ("has", "it")
         warnings.append(
             f"{listed(map(annotation_field, stray), limit=_MOST_WORDS)} {have} no effect there: "
-            f"{title} reads {it} in a container's limits; {instead}"
+            f"{title} reads {pronoun} in a container's limits; {instead}"
         )
     for spec in pod.containers:
         warnings += [

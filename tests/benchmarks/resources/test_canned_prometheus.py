@@ -3,7 +3,6 @@
 from benchmarks.fixtures.objects import CARDS, card_uuid
 from benchmarks.resources.canned_prometheus import HOT_EVERY, canned
 from fracgpu.disruption.policy import RebalancerPolicy
-from rebalancer.usage import promql
 from rebalancer.usage.measured import MeasuredUsage
 
 NODES = 13
@@ -23,12 +22,3 @@ async def test_every_card_has_a_reading_and_some_are_hot() -> None:
     assert len(levels) == NODES * CARDS
     hot = [uuid for uuid, level in levels.items() if level > policy.hot_ratio]
     assert len(hot) == 1 + (NODES * CARDS - 1) // HOT_EVERY
-
-
-async def test_its_pods_account_for_their_cards() -> None:
-    policy = RebalancerPolicy()
-    prometheus = canned(policy, nodes=1, pods_per_node=20)
-
-    pods = await prometheus.query(promql.pod_mean(policy))
-
-    assert len(pods) == 20

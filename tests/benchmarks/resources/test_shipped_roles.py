@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.resources.shipped_roles import shipped_container, shipped_role
+from benchmarks.resources.shipped_roles import shipped_role
 
 
 def test_a_role_runs_with_the_flags_of_deploy_and_ours_in_their_place() -> None:
@@ -34,8 +34,3 @@ def test_a_role_has_the_variables_of_deploy(monkeypatch: pytest.MonkeyPatch) -> 
 
     assert env["FRACGPU_REBALANCER_AUDIT_LOG"] == "-"
     assert "FRACGPU_REBALANCER_QUERY_TIMEOUT_S" not in env
-
-
-def test_a_role_that_deploy_does_not_run_is_an_error() -> None:
-    with pytest.raises(LookupError, match="no container of deploy/ runs the role cook"):
-        shipped_container("cook")

@@ -9,13 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from deviceplugin.container.cri import (
-    RuntimeUnknownError,
-    RuntimeWatch,
-    containers,
-    knows_cdi,
-)
-from deviceplugin.metrics import DevicePluginMetrics
+from deviceplugin.container.cri import RuntimeUnknownError, RuntimeWatch, knows_cdi
 from deviceplugin.proto import cri_pb2 as messages
 from deviceplugin.proto import cri_pb2_grpc as services
 from tests.fakes.clock import VirtualClock
@@ -28,7 +22,6 @@ class FakeRuntime(services.RuntimeServiceServicer):
         self.name = name
         self.version = version
         self.verbose: list[bool] = []
-        self.containers: list[messages.Container] = []
 
     async def Status(  # noqa: N802 - the protocol's name
         self,
@@ -44,15 +37,6 @@ class FakeRuntime(services.RuntimeServiceServicer):
         context: grpc.aio.ServicerContext[messages.VersionRequest, messages.VersionResponse],
     ) -> messages.VersionResponse:
         return messages.VersionResponse(runtime_name=self.name, runtime_version=self.version)
-
-    async def ListContainers(  # noqa: N802 - the protocol's name
-        self,
-        request: messages.ListContainersRequest,
-        context: grpc.aio.ServicerContext[
-            messages.ListContainersRequest, messages.ListContainersResponse
-        ],
-    ) -> messages.ListContainersResponse:
-        return messages.ListContainersResponse(containers=self.containers)
 
 
 @asynccontextmanager
@@ -126,17 +110,8 @@ async def test_a_runtime_that_is_not_there_is_unknown(tmp_path: Path) -> None:
         await knows_cdi(tmp_path / "none.sock")
 
 
-class FakeMetrics(DevicePluginMetrics):
-    def __init__(self) -> None:
-        self.states: list[str] = []
-
-    def runtime_is(self, state: str) -> None:
-        if self.states[-1:] != [state]:
-            self.states.append(state)
-
-
 async def test_a_runtime_is_asked_until_it_answers_and_again_when_it_is_another_one() -> None:
-    metrics, changes = FakeMetrics(), []
+    changes = []
     with short_folder() as root:
         socket = root / "cri.sock"
         watch = RuntimeWatch(
@@ -144,80 +119,34 @@ async def test_a_runtime_is_asked_until_it_answers_and_again_when_it_is_another_
             injection="auto",
             clock=VirtualClock(),
             period_s=30,
-            metrics=metrics,
             on_change=lambda: changes.append(watch.problem),
         )
-        with pytest.raises(RuntimeUnknownError, match="UNAVAILABLE"):
-            await watch.sure()
+        assert await watch.check() == f"{socket} answered UNAVAILABLE"
 
         async with serving(FakeRuntime(CDI), socket):
-            assert await watch.sure()
+            assert await watch.check() is None
 
         async with serving(FakeRuntime(NO_CDI), socket):  # restarted with CDI off
-            assert not await watch.sure()
+            found = await watch.check()
 
-    assert metrics.states == ["unknown", "cdi", "links"]
-    assert changes == [f"{socket} answered UNAVAILABLE", None]
+    assert found is not None
+    assert "enable_cdi = true" in found
+    assert changes == [f"{socket} answered UNAVAILABLE", None, found]
 
 
 async def test_one_question_without_an_answer_may_meet_a_restart_and_three_do_not() -> None:
-    metrics, clock = FakeMetrics(), VirtualClock()
     with short_folder() as root:
         socket = root / "cri.sock"
-        watch = RuntimeWatch(socket, injection="auto", clock=clock, period_s=30, metrics=metrics)
+        watch = RuntimeWatch(socket, injection="auto", clock=VirtualClock(), period_s=30)
         async with serving(FakeRuntime(CDI), socket):
-            await watch.sure()
+            await watch.check()
         for problem in (None, None, f"{socket} answered UNAVAILABLE"):
-            with pytest.raises(RuntimeUnknownError):  # no container starts on a guess
-                await watch.sure()
+            assert await watch.check() is not None  # no container starts on a guess
             assert watch.problem == problem
-        assert watch.reads_cdi  # by its last answer
-
-    assert metrics.states == ["unknown", "cdi", "unknown"]
 
 
-@pytest.mark.parametrize(("injection", "reads_cdi"), [("cdi", True), ("links", False)])
-async def test_what_an_administrator_has_decided_is_not_asked(
-    injection: str, reads_cdi: bool, tmp_path: Path
-) -> None:
-    watch = RuntimeWatch(
-        tmp_path / "none.sock",
-        injection=injection,
-        clock=VirtualClock(),
-        period_s=30,
-        metrics=FakeMetrics(),
-    )
+async def test_what_an_administrator_has_decided_is_not_asked(tmp_path: Path) -> None:
+    watch = RuntimeWatch(tmp_path / "none.sock", injection="cdi", clock=VirtualClock(), period_s=30)
 
-    assert await watch.sure() is reads_cdi
+    assert await watch.check() is None
     assert watch.problem is None
-
-
-async def test_containers_are_named_by_kubelets_labels_and_told_apart_by_their_state() -> None:
-    async with a_runtime({}) as (socket, runtime):
-        for number, (pod, state) in enumerate(
-            (
-                ("runs", messages.CONTAINER_RUNNING),
-                ("is-created", messages.CONTAINER_CREATED),
-                ("is-unknown", messages.CONTAINER_UNKNOWN),
-                ("has-ended", messages.CONTAINER_EXITED),
-                ("has-ended", messages.CONTAINER_EXITED),
-                ("runs-again", messages.CONTAINER_EXITED),
-                ("runs-again", messages.CONTAINER_RUNNING),
-                ("is-created-again", messages.CONTAINER_CREATED),
-                ("is-created-again", messages.CONTAINER_EXITED),
-            )
-        ):
-            labels = {"io.kubernetes.pod.uid": pod, "io.kubernetes.container.name": "train"}
-            runtime.containers.append(
-                messages.Container(id=f"id-{number}", state=state, labels=labels)
-            )
-
-        found = await containers(socket)
-
-    assert found.running == {("runs", "train"), ("runs-again", "train")}
-    assert found.exited == {("has-ended", "train", "id-3"), ("has-ended", "train", "id-4")}
-
-
-async def test_a_runtime_that_does_not_answer_proves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeUnknownError, match=r"none\.sock"):
-        await containers(tmp_path / "none.sock")

@@ -5,12 +5,12 @@ import os
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from deviceplugin.container.mps import MpsDaemons
+from deviceplugin.container.mps import Folders, MpsDaemons
 from deviceplugin.container.spec_builder import MpsError
 from fracgpu.cards.card import CardUuid
 from process.clock import SystemClock
@@ -36,6 +36,11 @@ async def running(root: Path, program: str) -> AsyncIterator[MpsDaemons]:
         task.cancel()
 
 
+async def ready(daemons: MpsDaemons, card: CardUuid) -> Folders:
+    await daemons.prepare([card])
+    return daemons.folders(card)
+
+
 def lives(root: Path, card: str) -> list[tuple[int, str]]:
     """Return pid and card of every start of a card's daemon."""
     lines = (root / card / "log" / "control.log").read_text().splitlines()
@@ -58,9 +63,9 @@ def end_what_was_left(folder: Path) -> None:
 async def test_each_card_has_one_daemon_that_sees_only_this_card(folder: Path) -> None:
     root = folder / "mps"
     async with running(root, a_program(folder, MPS_CONTROL)) as daemons:
-        first = await daemons.ensure(A)
-        again = await daemons.ensure(A)
-        other = await daemons.ensure(B)
+        first = await ready(daemons, A)
+        again = await ready(daemons, A)
+        other = await ready(daemons, B)
 
         assert first == again != other
         assert [visible for _, visible in lives(root, A)] == [A]
@@ -75,12 +80,17 @@ async def test_each_card_has_one_daemon_that_sees_only_this_card(folder: Path) -
 async def test_a_daemon_that_dies_is_started_again(folder: Path) -> None:
     root = folder / "mps"
     async with running(root, a_program(folder, MPS_CONTROL)) as daemons:
-        await daemons.ensure(A)
+        await ready(daemons, A)
         ((pid, _),) = lives(root, A)
         os.kill(pid, 9)
         await until_true(lambda: len(lives(root, A)) == 2, what="the daemon runs again")
 
-        assert (await daemons.ensure(A)).pipe
+        def up() -> bool:
+            with suppress(MpsError):
+                return bool(daemons.folders(A))
+            return False
+
+        await until_true(up, what="it is ready again")
 
 
 @pytest.mark.parametrize(
@@ -102,15 +112,28 @@ async def test_a_daemon_that_does_not_come_up_is_named_with_its_cause(
     async with asyncio.TaskGroup() as group:
         task = group.create_task(daemons.run())
         with pytest.raises(MpsError, match=f"GPU-a is not ready.*{cause}"):
-            await daemons.ensure(A)
+            await ready(daemons, A)
         task.cancel()
     end_what_was_left(folder)
+
+
+async def test_a_daemon_that_has_failed_once_holds_up_no_other_start(folder: Path) -> None:
+    fails = 'case "$CUDA_VISIBLE_DEVICES" in GPU-b) exit 1;; esac'
+    program = a_program(folder, MPS_CONTROL.replace("test ", f"{fails}\ntest ", 1))
+    async with running(folder / "mps", program) as daemons:
+        with pytest.raises(MpsError, match="has not been started yet"):
+            daemons.folders(B)
+        await daemons.prepare([A, B])
+
+        assert daemons.folders(A).pipe
+        with pytest.raises(MpsError, match=r"GPU-b is not ready.*ended with 1"):
+            daemons.folders(B)
 
 
 async def test_a_daemon_that_writes_much_is_not_stopped_by_it(folder: Path) -> None:
     talkative = MPS_CONTROL.replace("test ", "yes | head -c 1000000\ntest ", 1)
     async with running(folder / "mps", a_program(folder, talkative)) as daemons:
-        assert (await daemons.ensure(A)).pipe
+        assert (await ready(daemons, A)).pipe
 
 
 async def test_a_folder_too_deep_for_sockets_is_named_before_a_daemon_is_started(
@@ -120,7 +143,7 @@ async def test_a_folder_too_deep_for_sockets_is_named_before_a_daemon_is_started
     daemons = MpsDaemons(root, program="none", clock=SystemClock())
 
     with pytest.raises(MpsError, match=r"want at most 107"):
-        await daemons.ensure(A)
+        await ready(daemons, A)
     assert not root.exists()
 
 
@@ -128,11 +151,11 @@ async def test_a_name_that_would_leave_the_folder_is_refused(folder: Path) -> No
     daemons = MpsDaemons(folder, program="none", clock=SystemClock())
 
     with pytest.raises(MpsError, match="name of a folder"):
-        await daemons.ensure(CardUuid("../../etc"))
+        await ready(daemons, CardUuid("../../etc"))
 
 
 async def test_shared_memory_is_mounted_where_the_node_has_a_folder_for_it(folder: Path) -> None:
     root = folder / "mps"
     (root / "shm").mkdir(parents=True)
     async with running(root, a_program(folder, MPS_CONTROL)) as daemons:
-        assert (await daemons.ensure(A)).shm == str(root / "shm")
+        assert (await ready(daemons, A)).shm == str(root / "shm")

@@ -1,6 +1,7 @@
 """What a container gets: its card's files, the driver's, the variables, and MPS where it is on."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +43,19 @@ class FakeMps(Mps):
         self.down = down
         self.asked: list[CardUuid] = []
 
-    async def ensure(self, card: CardUuid) -> Folders:
+    async def prepare(self, cards: Iterable[CardUuid]) -> None:
+        raise NotImplementedError
+
+    def folders(self, card: CardUuid) -> Folders:
         self.asked.append(card)
         if card in self.down:
             raise MpsError(f"the MPS daemon of {card} is not up")
         return Folders(pipe=f"/mps/{card}/pipe", log=f"/mps/{card}/log", shm=self.shm)
 
 
-async def edits(claim: Claim, *, vendor: Path | None = None, **options: Any) -> dict[str, Any]:
+def edits(claim: Claim, *, vendor: Path | None = None, **options: Any) -> dict[str, Any]:
     builder = ContainerSpecBuilder(NvidiaCdiSpecs([vendor] if vendor else []), **options)
-    document = (await builder.build("n", claim, INVENTORY)).document()
+    document = builder.build("n", claim, INVENTORY).document()
     (device,) = document["devices"]
     found: dict[str, Any] = device["containerEdits"]
     return found | {"cdiVersion": document["cdiVersion"]}
@@ -61,8 +65,8 @@ def env_of(found: dict[str, Any]) -> dict[str, str]:
     return dict(variable.split("=", 1) for variable in found["env"])
 
 
-async def test_without_a_spec_of_the_driver_a_container_gets_files_and_variables() -> None:
-    found = await edits(a_claim())
+def test_without_a_spec_of_the_driver_a_container_gets_files_and_variables() -> None:
+    found = edits(a_claim())
 
     assert env_of(found) == {
         "NVIDIA_VISIBLE_DEVICES": "GPU-a",
@@ -75,8 +79,8 @@ async def test_without_a_spec_of_the_driver_a_container_gets_files_and_variables
     assert "mounts" not in found
 
 
-async def test_an_enforcing_library_is_told_the_limit_of_each_card() -> None:
-    env = env_of(await edits(a_claim(0, 1, cores=30), enforcer=Enforcer.HAMI_CORE))
+def test_an_enforcing_library_is_told_the_limit_of_each_card() -> None:
+    env = env_of(edits(a_claim(0, 1, cores=30), enforcer=Enforcer.HAMI_CORE))
 
     assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "1000m"
     assert env["CUDA_DEVICE_MEMORY_LIMIT_1"] == "1000m"
@@ -114,10 +118,10 @@ def a_vendor_spec(folder: Path, **fields: Any) -> Path:
     return folder
 
 
-async def test_the_drivers_spec_adds_its_libraries_and_only_this_cards_files(
+def test_the_drivers_spec_adds_its_libraries_and_only_this_cards_files(
     tmp_path: Path,
 ) -> None:
-    found = await edits(a_claim(1), vendor=a_vendor_spec(tmp_path))
+    found = edits(a_claim(1), vendor=a_vendor_spec(tmp_path))
 
     assert [node["path"] for node in found["deviceNodes"]] == [
         "/dev/nvidia1",
@@ -132,7 +136,7 @@ async def test_the_drivers_spec_adds_its_libraries_and_only_this_cards_files(
     assert env_of(found)["NVIDIA_CTK"] == "1"
 
 
-async def test_no_hook_reads_a_limit_of_memory_from_the_containers_environment(
+def test_no_hook_reads_a_limit_of_memory_from_the_containers_environment(
     tmp_path: Path,
 ) -> None:
     path = "/usr/bin/nvidia-cdi-hook"
@@ -143,13 +147,13 @@ async def test_no_hook_reads_a_limit_of_memory_from_the_containers_environment(
     devices = [{"name": "GPU-a", "containerEdits": edited}]
     vendor = a_vendor_spec(tmp_path, devices=devices, containerEdits={"hooks": [common]})
 
-    found = await edits(a_claim(), vendor=vendor)
+    found = edits(a_claim(), vendor=vendor)
 
     assert found["hooks"] == [common]
 
 
-async def test_two_cards_share_the_common_part(tmp_path: Path) -> None:
-    found = await edits(a_claim(0, 1), vendor=a_vendor_spec(tmp_path))
+def test_two_cards_share_the_common_part(tmp_path: Path) -> None:
+    found = edits(a_claim(0, 1), vendor=a_vendor_spec(tmp_path))
 
     paths = [node["path"] for node in found["deviceNodes"]]
     assert sorted(paths) == sorted(set(paths))
@@ -157,16 +161,16 @@ async def test_two_cards_share_the_common_part(tmp_path: Path) -> None:
     assert len(found["mounts"]) == 1
 
 
-async def test_a_stale_spec_of_the_driver_is_a_refusal_with_its_remedy(tmp_path: Path) -> None:
+def test_a_stale_spec_of_the_driver_is_a_refusal_with_its_remedy(tmp_path: Path) -> None:
     stale = [{"name": "GPU-a", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia5"}]}}]
 
     with pytest.raises(SpecBuildError, match="nvidia-ctk cdi generate"):
-        await edits(a_claim(), vendor=a_vendor_spec(tmp_path, devices=stale))
+        edits(a_claim(), vendor=a_vendor_spec(tmp_path, devices=stale))
 
 
-async def test_with_mps_a_container_is_limited_by_our_own_mib_and_cores() -> None:
+def test_with_mps_a_container_is_limited_by_our_own_mib_and_cores() -> None:
     mps = FakeMps(shm="/mps/shm")
-    found = await edits(a_claim(0, cores=30), mps=mps)
+    found = edits(a_claim(0, cores=30), mps=mps)
 
     env = env_of(found)
     assert env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=1000M"
@@ -180,25 +184,25 @@ async def test_with_mps_a_container_is_limited_by_our_own_mib_and_cores() -> Non
     assert mps.asked == ["GPU-a"]
 
 
-async def test_cores_that_are_shared_freely_are_not_limited() -> None:
-    assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in env_of(await edits(a_claim(), mps=FakeMps()))
+def test_cores_that_are_shared_freely_are_not_limited() -> None:
+    assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in env_of(edits(a_claim(), mps=FakeMps()))
 
 
-async def test_several_cards_have_no_mps_and_a_container_that_asked_for_it_does_not_start() -> None:
+def test_several_cards_have_no_mps_and_a_container_that_asked_for_it_does_not_start() -> None:
     mps = FakeMps()
-    found = await edits(a_claim(0, 1), mps=mps)
+    found = edits(a_claim(0, 1), mps=mps)
 
     assert not [key for key in env_of(found) if "MPS" in key]
     assert mps.asked == []
     with pytest.raises(SpecBuildError, match="one card only"):
-        await edits(a_claim(0, 1, isolation="mps"), mps=mps)
+        edits(a_claim(0, 1, isolation="mps"), mps=mps)
 
 
-async def test_mps_that_was_asked_for_and_is_off_or_down_is_a_refusal() -> None:
+def test_mps_that_was_asked_for_and_is_off_or_down_is_a_refusal() -> None:
     with pytest.raises(SpecBuildError, match="off on this node"):
-        await edits(a_claim(isolation="mps"))
+        edits(a_claim(isolation="mps"))
     with pytest.raises(SpecBuildError, match="is not up"):
-        await edits(a_claim(), mps=FakeMps(down=frozenset({"GPU-a"})))
+        edits(a_claim(), mps=FakeMps(down=frozenset({"GPU-a"})))
 
 
 A, B = facts(a_card("GPU-a")), facts(a_card("GPU-b", index=1))

@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.exporter.attribution import Attribution, Owner, owner_in_cgroup
+from deviceplugin.exporter.attribution import (
+    Attribution,
+    Owner,
+    known_owner_in_cgroup,
+    owner_in_cgroup,
+)
 from tests.support.cgroups import a_group, a_sleeper, hierarchy, join, program
 from tests.support.nvml import ROOT
 
@@ -139,9 +144,7 @@ SYSTEMD = (
 )
 LAYOUTS = {
     "cgroupfs": CGROUPFS,
-    "cgroupfs-guaranteed": f"kubepods/pod{UID}/{CID}",
     "systemd": SYSTEMD,
-    "systemd-crio": f"kubepods.slice/kubepods-pod{SYSTEMD_UID}.slice/crio-{CID}.scope/container",
     "nested": f"kubepods/pod{OTHER_UID}/{'d' * 64}/kubelet/{CGROUPFS}",
     "inner-systemd": f"{SYSTEMD}/system.slice/cron.service",
 }
@@ -289,3 +292,83 @@ def _wait_tick(pid: int) -> None:
     while float((PROC / "uptime").read_text().split()[0]) * ticks_per_s < started + 2:
         assert time.monotonic() < until_s
         time.sleep(0.01)
+
+
+UID_A, UID_B = (f"8f3c1d2e-0a1b-4c5d-8e9f-00000000000{n}" for n in "ab")
+CID_A, CID_B = "a" * 64, "b" * 64
+
+
+def slice_of(uid: str) -> str:
+    return f"kubepods-burstable-pod{uid.replace('-', '_')}.slice"
+
+
+NAMED = {
+    CID_A: (UID_A, f"/kubepods/burstable/pod{UID_A}/{CID_A}"),
+    CID_B: (UID_B, f"/kubepods/burstable/pod{UID_B}/{CID_B}"),
+}
+NAMED_TO_SYSTEMD = {
+    CID_A: (UID_A, f"{slice_of(UID_A)}:cri-containerd:{CID_A}"),
+    CID_B: (UID_B, f"{slice_of(UID_B)}:crio:{CID_B}"),
+}
+OWNER_A, OWNER_B = (
+    Owner(pod_uid=UID_A, container_id=CID_A),
+    Owner(pod_uid=UID_B, container_id=CID_B),
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "known", "owner"),
+    [
+        (f"/kubepods/burstable/pod{UID_A}/{CID_A}", NAMED, OWNER_A),
+        (f"/kubepods/burstable/pod{UID_A}/{CID_A} (deleted)", NAMED, OWNER_A),
+        # The node runs in a container itself, as with kind.
+        (f"/docker/{'c' * 64}/kubelet/kubepods/burstable/pod{UID_B}/{CID_B}", NAMED, OWNER_B),
+        # The reader has a cgroup namespace of its own.
+        (f"/../../pod{UID_B}/{CID_B}", NAMED, OWNER_B),
+        (f"/../{CID_B}", NAMED, OWNER_B),
+        (
+            f"/kubepods.slice/kubepods-burstable.slice/{slice_of(UID_A)}/cri-containerd-{CID_A}.scope",
+            NAMED_TO_SYSTEMD,
+            OWNER_A,
+        ),
+        (f"/../../{slice_of(UID_B)}/crio-{CID_B}.scope/init", NAMED_TO_SYSTEMD, OWNER_B),
+        # A runtime with cgroupfs below a kubelet with systemd.
+        (f"/system.slice/{slice_of(UID_A)}:cri-containerd:{CID_A}", NAMED_TO_SYSTEMD, OWNER_A),
+        # A container of which the runtime has not spoken is nobody's, whatever its path looks like.
+        (f"/kubepods/burstable/pod{UID_A}/{'d' * 64}", NAMED, None),
+        (f"/kubepods/burstable/podx/{CID_A}", NAMED, None),
+        ("/user.slice/session-1.scope", NAMED, None),
+        ("/", NAMED, None),
+    ],
+)
+def test_a_process_is_of_the_container_that_the_runtime_named(
+    path: str, known: dict[str, tuple[str, str]], owner: Owner | None
+) -> None:
+    assert known_owner_in_cgroup(f"0::{path}\n", known) == owner
+
+
+@pytest.mark.parametrize("start", ["/kubepods/burstable", "/../.."])
+@pytest.mark.parametrize(
+    "forged", [f"kubepods/burstable/pod{UID_B}/{CID_B}", f"pod{UID_B}/{CID_B}", CID_B]
+)
+def test_a_pod_that_writes_cgroups_of_its_own_cannot_charge_a_neighbour(
+    start: str, forged: str
+) -> None:
+    text = f"0::{start}/pod{UID_A}/{CID_A}/{forged}\n"
+
+    assert known_owner_in_cgroup(text, NAMED) == OWNER_A
+
+
+def test_processes_are_matched_by_what_the_runtime_named_only_where_it_names_any(
+    tmp_path: Path,
+) -> None:
+    known: dict[str, tuple[str, str]] | None = None
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "stat").write_text("7 (x) S" + " 0" * 18 + " 5\n")
+    (tmp_path / "7" / "cgroup").write_text(f"0::/kubepods/burstable/pod{UID_A}/{CID_A}\n")
+
+    by_look = Attribution(tmp_path, lambda: known).owners([7])
+    known = {}
+    unnamed = Attribution(tmp_path, lambda: known).owners([7])
+
+    assert (by_look, unnamed) == ({7: OWNER_A}, {7: None})

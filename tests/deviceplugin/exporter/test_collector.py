@@ -11,7 +11,6 @@ from deviceplugin.cards.interface import CardMetrics, CardProcess, CardSample, C
 from deviceplugin.exporter.attribution import Owner
 from deviceplugin.exporter.collector import AgeCollector, CardCollector
 from deviceplugin.exporter.usage import UsageSnapshot, build_usage_snapshot
-from deviceplugin.metrics import DevicePluginMetrics
 from fracgpu.cards.card import CardUuid
 from fracgpu.units import Mib
 from tests.deviceplugin.builders import NODE, a_card, a_pod, an_inventory
@@ -178,21 +177,3 @@ def test_what_was_written_holds_until_there_is_another_snapshot_or_it_is_too_old
 
 def test_before_the_first_reading_there_is_nothing() -> None:
     assert exposition(None) == ""
-
-
-def test_the_agents_own_work_is_counted() -> None:
-    registry = CollectorRegistry()
-    metrics = DevicePluginMetrics(registry)
-
-    metrics.started("wired")
-    metrics.start_took(0.02)
-    metrics.registered("failed")
-    metrics.node_written("written")
-    metrics.collected(success=True)
-
-    text = generate_latest(registry).decode()
-    assert one(text, "fracgpu_deviceplugin_starts_total", outcome="wired") == 1
-    assert one(text, "fracgpu_deviceplugin_start_seconds_count") == 1
-    assert one(text, "fracgpu_deviceplugin_registrations_total", outcome="failed") == 1
-    assert one(text, "fracgpu_deviceplugin_node_writes_total", outcome="written") == 1
-    assert one(text, "fracgpu_last_collect_success") == 1

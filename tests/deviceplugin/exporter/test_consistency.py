@@ -1,4 +1,4 @@
-"""Disagreements of assignment, kubelet, CDI spec and processes are found and counted."""
+"""Disagreements of assignment, kubelet, device files and processes are found and counted."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.cards.interface import CardProcess, CardSample, SamplesByCard
+from deviceplugin.cards.interface import CardProcess, CardSample
 from deviceplugin.claims import SlotHolder
-from deviceplugin.container.cdi import CdiFolder, CdiSpec, device_name
 from deviceplugin.exporter.attribution import Attribution, Owner
 from deviceplugin.exporter.consistency import (
     ConsistencyCheck,
@@ -25,9 +24,6 @@ from fracgpu.state.pod_info import PodInfo
 from tests.deviceplugin.builders import a_container, a_holder, a_pod
 from tests.fakes.clock import VirtualClock
 
-Specs = dict[str, dict[str, str]]
-GOOD: Specs = {device_name({"s1"}): {"NVIDIA_VISIBLE_DEVICES": "GPU-a", "FRACGPU_MEM_MIB": "1000"}}
-
 
 def running(**fields: object) -> PodInfo:
     return a_pod(**{"phase": "Running", **fields})  # type: ignore[arg-type]
@@ -36,7 +32,6 @@ def running(**fields: object) -> PodInfo:
 def evidence(
     *pods: PodInfo,
     holders: tuple[SlotHolder, ...] = (a_holder(),),
-    specs: Specs | None = None,
     processes: dict[str, int] | None = None,
     owner: str = "uid-train-0",
 ) -> Evidence:
@@ -49,49 +44,13 @@ def evidence(
     return Evidence(
         pods={(pod.record.namespace, pod.record.name): pod for pod in here},
         holders=holders,
-        specs=GOOD if specs is None else specs,
         readings=readings,
         owners={pid: Owner(pod_uid=owner) for pid in (processes or {}).values()},
     )
 
 
-def spec(cards: str, mib: str) -> Specs:
-    return {device_name({"s1"}): {"NVIDIA_VISIBLE_DEVICES": cards, "FRACGPU_MEM_MIB": mib}}
-
-
 def test_a_healthy_node_has_no_disagreement() -> None:
     assert compare(evidence(processes={"GPU-a": 7})) == frozenset()
-
-
-def test_of_two_pods_with_one_slot_the_spec_is_that_of_the_last_start() -> None:
-    other = running(name="other", assigned={"train": [("GPU-b", 1000)]})
-
-    for specs in (spec("GPU-a", "1000"), spec("GPU-b", "1000"), {}):  # none is before that start
-        case = evidence(running(), other, holders=(a_holder(), a_holder("other")), specs=specs)
-        assert compare(case) == frozenset()
-
-
-@pytest.mark.parametrize(
-    ("phase", "subjects"),
-    [("Running", {"ml/train-0/train", "ml/other/train"}), ("Succeeded", {"ml/train-0/train"})],
-)
-def test_a_spec_of_neither_of_two_pods_with_one_slot_is_found(
-    phase: str, subjects: set[str]
-) -> None:
-    other = a_pod("other", phase=phase, assigned={"train": [("GPU-b", 1000)]})
-    has = spec("GPU-c" if phase == "Running" else "GPU-b", "1000")
-
-    found = compare(evidence(running(), other, holders=(a_holder(), a_holder("other")), specs=has))
-
-    assert found == {
-        Finding(kind=Disagreement.SPEC_DIFFERS, subject=subject) for subject in subjects
-    }
-
-
-def test_a_spec_may_be_that_of_a_holder_whose_pod_is_not_known() -> None:
-    case = evidence(holders=(a_holder(), a_holder("unknown")), specs=spec("GPU-c", "1000"))
-
-    assert compare(case) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -99,19 +58,11 @@ def test_a_spec_may_be_that_of_a_holder_whose_pod_is_not_known() -> None:
     [
         (evidence(holders=()), Disagreement.KUBELET_LACKS, "ml/train-0/train"),
         (evidence(running(assigned={})), Disagreement.KUBELET_HAS, "ml/train-0/train"),
-        (evidence(specs={}), Disagreement.SPEC_MISSING, "ml/train-0/train"),
-        (evidence(specs=spec("GPU-b", "1000")), Disagreement.SPEC_DIFFERS, "ml/train-0/train"),
-        (evidence(specs=spec("GPU-a", "2000")), Disagreement.SPEC_DIFFERS, "ml/train-0/train"),
-        (
-            evidence(specs={device_name({"s1"}): {}}),
-            Disagreement.SPEC_DIFFERS,
-            "ml/train-0/train",
-        ),
         (evidence(processes={"GPU-b": 7}), Disagreement.PROCESS_ELSEWHERE, "ml/train-0 on GPU-b"),
     ],
-    ids=["no slots", "no assignment", "no spec", "other card", "other size", "spoilt", "process"],
+    ids=["no slots", "no assignment", "process"],
 )
-def test_each_of_the_four_is_found_when_it_differs(
+def test_each_source_is_found_when_it_differs(
     case: Evidence, kind: Disagreement, subject: str
 ) -> None:
     assert compare(case) == {Finding(kind=kind, subject=subject)}
@@ -127,7 +78,7 @@ def test_a_pod_that_was_given_no_card_and_uses_one_is_found() -> None:
 
 def test_pods_on_their_way_in_or_out_are_left_alone() -> None:
     for pod in (a_pod(), running(terminating=True), a_pod(phase="Succeeded")):
-        assert compare(evidence(pod, holders=(), specs={})) == frozenset()
+        assert compare(evidence(pod, holders=())) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -201,27 +152,31 @@ class FakeKubelet(PodResources):
         return self.answer
 
 
-async def test_what_two_audits_find_is_counted_once_and_its_end_is_seen(tmp_path: Path) -> None:
-    kubelet, metrics, folder = FakeKubelet(), FakeMetrics(), CdiFolder(tmp_path)
+def an_audit(folder: Path, kubelet: FakeKubelet, metrics: FakeMetrics) -> ConsistencyCheck:
     pod = running()
-    audit = ConsistencyCheck(
+    return ConsistencyCheck(
         pods=lambda: {("ml", "train-0"): pod},
         pod_resources=kubelet,
-        specs=folder,
-        attribution=Attribution(tmp_path),
-        visible_devices=VisibleDevices(tmp_path),
+        attribution=Attribution(folder),
+        visible_devices=VisibleDevices(folder),
         cards=tuple,
         clock=VirtualClock(),
         period_s=60,
         metrics=metrics,
     )
 
+
+async def test_what_two_audits_find_is_counted_once_and_its_end_is_seen(tmp_path: Path) -> None:
+    kubelet, metrics = FakeKubelet(), FakeMetrics()
+    kubelet.answer = ()
+    audit = an_audit(tmp_path, kubelet, metrics)
+
     for _ in range(3):
         await audit.audit()
-    folder.write(CdiSpec(name=device_name({"s1"}), env=GOOD[device_name({"s1"})]))
+    kubelet.answer = (a_holder(),)
     await audit.audit()
 
-    assert metrics.counts(Disagreement.SPEC_MISSING) == [(0, 0), (1, 1), (1, 0), (0, 0)]
+    assert metrics.counts(Disagreement.KUBELET_LACKS) == [(0, 0), (1, 1), (1, 0), (0, 0)]
 
 
 async def test_without_kubelet_there_is_nothing_to_compare_and_that_is_told(
@@ -229,19 +184,8 @@ async def test_without_kubelet_there_is_nothing_to_compare_and_that_is_told(
 ) -> None:
     kubelet, metrics = FakeKubelet(), FakeMetrics()
     kubelet.answer = PodResourcesError("gone")
-    readings: SamplesByCard = {}
-    audit = ConsistencyCheck(
-        pods=lambda: {("ml", "train-0"): running()},
-        pod_resources=kubelet,
-        specs=CdiFolder(tmp_path),
-        attribution=Attribution(tmp_path),
-        visible_devices=VisibleDevices(tmp_path),
-        cards=tuple,
-        clock=VirtualClock(),
-        period_s=60,
-        metrics=metrics,
-    )
-    audit.observe(readings)
+    audit = an_audit(tmp_path, kubelet, metrics)
+    audit.observe({})
 
     await audit.audit()
 

@@ -14,6 +14,7 @@ from deviceplugin.cards.interface import (
 )
 from deviceplugin.exporter.attribution import Attribution
 from deviceplugin.exporter.sampler import Sampler
+from deviceplugin.exporter.usage import UsageSnapshot
 from deviceplugin.metrics import DevicePluginMetrics
 from fracgpu.cards.card import CardUuid
 from fracgpu.units import Mib
@@ -28,8 +29,7 @@ async def a_sampler(
     cards: FakeCards,
     clock: VirtualClock,
     proc: Path,
-    *,
-    on_samples: Callable[[CardSamples], None] = lambda _: None,
+    **told: Callable[..., None],
 ) -> tuple[Sampler, CollectorRegistry]:
     registry = CollectorRegistry()
     tracker = a_tracker(cards, clock)
@@ -42,7 +42,7 @@ async def a_sampler(
         clock=clock,
         period_s=5.0,
         metrics=DevicePluginMetrics(registry),
-        on_samples=on_samples,
+        **told,
     )
     return sampler, registry
 
@@ -93,36 +93,19 @@ async def test_one_failing_card_is_reported_and_the_others_are_read(tmp_path: Pa
     assert registry.get_sample_value("fracgpu_last_collect_success") == 0
 
 
-async def test_after_each_snapshot_it_can_be_written_down(tmp_path: Path) -> None:
-    cards, clock, snapshots = FakeCards(a_card("GPU-a")), VirtualClock(), []
-    cards.readings = {A: CardSample()}
-    tracker = a_tracker(cards, clock)
-    await tracker.refresh()
-    sampler = Sampler(
-        cards=cards,
-        tracker=tracker,
-        attribution=Attribution(tmp_path),
-        pods=list,
-        clock=clock,
-        period_s=5.0,
-        metrics=DevicePluginMetrics(CollectorRegistry()),
-        on_snapshot=lambda: snapshots.append(sampler.latest()),
-    )
-
-    await sampler.collect()
-    cards.readings = CardsUnavailableError("gone")
-    await sampler.collect()
-
-    assert snapshots == [sampler.latest()]
-    assert snapshots[0] is not None
-
-
-async def test_whoever_judges_health_is_told_of_every_reading_that_succeeded(
+async def test_whoever_judges_health_or_writes_it_down_is_told_of_every_reading_that_succeeded(
     tmp_path: Path,
 ) -> None:
     cards, clock = FakeCards(a_card("GPU-a")), VirtualClock()
     samples_of_readings: list[CardSamples] = []
-    sampler, _ = await a_sampler(cards, clock, tmp_path, on_samples=samples_of_readings.append)
+    snapshots: list[UsageSnapshot | None] = []
+    sampler, _ = await a_sampler(
+        cards,
+        clock,
+        tmp_path,
+        on_samples=samples_of_readings.append,
+        on_snapshot=lambda: snapshots.append(sampler.latest()),
+    )
 
     cards.readings = {A: CardSample(xids={79: 1})}
     await sampler.collect()
@@ -130,3 +113,4 @@ async def test_whoever_judges_health_is_told_of_every_reading_that_succeeded(
     await sampler.collect()
 
     assert [dict(samples.samples[A].xids) for samples in samples_of_readings] == [{79: 1}]
+    assert snapshots == [sampler.latest()] != [None]

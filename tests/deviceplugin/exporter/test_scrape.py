@@ -140,6 +140,7 @@ async def test_prometheus_knows_every_family_with_its_type_and_unit_and_answers_
         by_pod = await ask(prometheus, 'count by (pod) ({__name__=~"DCGM_FI_.*"})')
         host = "Hostname" if dialect is DcgmNaming.CLASSIC else "hostname"
         hosts = await ask(prometheus, f'count by ({host}, node) ({{__name__=~"DCGM_.*"}})')
+        busy = await ask(prometheus, promql.BUSY)
 
     rows = [*expected(dialect), (XIDS_TOTAL, "counter", "", 0.0)]
     assert series == {name for name, *_ in rows}
@@ -151,6 +152,11 @@ async def test_prometheus_knows_every_family_with_its_type_and_unit_and_answers_
     # Card lines keep their empty pod: the scrape puts nobody else's in.
     assert {series["metric"].get("pod", "") for series in by_pod} == {"", "busy"}
     assert [series["metric"] for series in hosts] == [{host: node.name, "node": node.name}]
+    # Each card counts once in what the rebalancer asks.
+    found = {series["metric"]["UUID"]: float(series["value"][1]) for series in busy}
+    assert set(found) == {card.uuid for card in node.cards}
+    assert found[node.uuid(0)] == 0
+    assert 75 <= found[node.uuid(1)] <= 85, json.dumps(found)
 
 
 @pytest.mark.parametrize("dialect", list(DcgmNaming))
@@ -189,18 +195,3 @@ async def test_a_cards_figures_are_recorded_by_one_name_and_unit_in_every_dialec
     assert 30 <= card["card:gpu_temperature:celsius"] <= 90
     assert 60 <= card["card:gpu_power:watts"] <= 400
     assert card["card:gpu_row_remap_failed:max"] == 0
-
-
-async def test_a_card_of_four_counts_once_in_what_the_rebalancer_asks(
-    api: ApiServer, kube: KubeClient, tmp_path: Path
-) -> None:
-    async with (
-        a_busy_node(api, kube, tmp_path, DcgmNaming.CLASSIC) as node,
-        scraped(node, tmp_path / "prometheus") as prometheus,
-    ):
-        busy = await ask(prometheus, promql.BUSY)
-
-    found = {series["metric"]["UUID"]: float(series["value"][1]) for series in busy}
-    assert set(found) == {card.uuid for card in node.cards}
-    assert found[node.uuid(0)] == 0
-    assert 75 <= found[node.uuid(1)] <= 85, json.dumps(found)

@@ -8,10 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from deviceplugin.claims import Claim
 from deviceplugin.container.cdi import device_name
-from deviceplugin.container.device_links import LinkFolder
-from deviceplugin.container.injection import Injection
 from deviceplugin.kubelet.device_plugin import (
     DevicePlugin,
     PluginServer,
@@ -22,8 +19,7 @@ from deviceplugin.kubelet.pre_start import PreStartError
 from deviceplugin.proto import deviceplugin_pb2 as messages
 from deviceplugin.proto import deviceplugin_pb2_grpc as services
 from deviceplugin.sockets import socket_identity
-from tests.deviceplugin.builders import FakeCards, a_card, a_card_list, a_pod, a_tracker
-from tests.deviceplugin.node.test_pod_annotator import a_claim
+from tests.deviceplugin.builders import FakeCards, a_card, a_card_list, a_tracker
 from tests.fakes.clock import VirtualClock
 from tests.support.node import short_folder
 from tests.support.waiting import until_true
@@ -37,14 +33,14 @@ class FakeStarter:
         self.asked: list[frozenset[str]] = []
         self.allocations: list[frozenset[str]] = []
 
-    def allocated(self, slot_ids: frozenset[str]) -> None:
+    def allocate(self, slot_ids: frozenset[str]) -> str:
         self.allocations.append(slot_ids)
+        return device_name(slot_ids)
 
-    async def prepare(self, slot_ids: frozenset[str]) -> Claim:
+    async def prepare(self, slot_ids: frozenset[str]) -> None:
         self.asked.append(slot_ids)
         if slot_ids in self.refused:
             raise PreStartError(self.refused[slot_ids])
-        return a_claim(a_pod())
 
 
 @asynccontextmanager
@@ -56,14 +52,11 @@ async def dialled(socket: Path) -> AsyncIterator[services.DevicePluginStub]:
 
 @asynccontextmanager
 async def a_plugin(
-    cards: FakeCards,
-    starter: FakeStarter,
-    clock: VirtualClock,
-    injection: "AlwaysLinks | None" = None,
+    cards: FakeCards, starter: FakeStarter, clock: VirtualClock
 ) -> AsyncIterator[tuple[services.DevicePluginStub, DevicePlugin]]:
     tracker = a_tracker(cards, clock)
     await tracker.refresh()
-    plugin = DevicePlugin(tracker, starter, injection)
+    plugin = DevicePlugin(tracker, starter)
     with short_folder() as folder:
         server = PluginServer(plugin, folder / "p.sock")
         await server.start()
@@ -216,34 +209,3 @@ def test_a_path_too_long_for_a_socket_is_refused_with_its_length() -> None:
 
     with pytest.raises(SocketError, match="has 108 bytes; want at most 107"):
         check_socket_path(Path("/" + "a" * 107))
-
-
-class AlwaysLinks(Injection):
-    """Decides as for a runtime that reads no CDI specs."""
-
-    def __init__(self, links: LinkFolder) -> None:
-        self.links = links
-
-    async def allocate(self, slot_ids: frozenset[str]) -> LinkFolder | None:
-        return self.links
-
-
-async def test_without_cdi_allocate_names_a_folder_and_no_card(tmp_path: Path) -> None:
-    request = messages.AllocateRequest(
-        container_requests=[messages.ContainerAllocateRequest(devices_ids=["s1"])]
-    )
-    links, starter = LinkFolder(tmp_path), FakeStarter()
-    injection = AlwaysLinks(links)
-    async with a_plugin(FakeCards(a_card()), starter, VirtualClock(), injection) as (stub, _):
-        answer: messages.AllocateResponse = await stub.Allocate(request)
-
-    (part,) = answer.container_responses
-    name = device_name(["s1"])
-    assert not part.cdi_devices
-    assert [(device.host_path, device.container_path) for device in part.devices] == [
-        (str(links.devices(name)), "/dev")
-    ]
-    assert [(mount.host_path, mount.read_only) for mount in part.mounts] == [
-        (str(links.environment(name)), True)
-    ]
-    assert dict(part.envs) == {"NVIDIA_VISIBLE_DEVICES": "void"}

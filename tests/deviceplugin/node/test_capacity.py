@@ -104,16 +104,6 @@ def test_labels_describe_the_most_common_model_and_every_class() -> None:
     }
 
 
-def test_labels_do_not_change_when_a_card_falls_ill() -> None:
-    healthy, unhealthy = (
-        an_inventory(a_card("GPU-a")),
-        an_inventory(a_card("GPU-a", unhealthy="hot")),
-    )
-
-    assert wanted_state(healthy).labels == wanted_state(unhealthy).labels
-    assert wanted_state(healthy).capacity != wanted_state(unhealthy).capacity
-
-
 def test_a_node_without_cards_has_no_labels_and_no_memory() -> None:
     state = wanted_state(an_inventory())
 
@@ -142,13 +132,6 @@ def test_the_inventory_annotation_is_what_the_scheduler_reads() -> None:
 )
 def test_a_label_value_is_what_kubernetes_allows(text: str, value: str) -> None:
     assert label_value(text) == value
-
-
-def test_a_node_that_says_it_all_needs_no_patch() -> None:
-    state = wanted_state(an_inventory(a_card("GPU-a")))
-
-    assert metadata_patch(have=state, want=state) == {}
-    assert status_patch(have=state, want=state) == {}
 
 
 def test_a_patch_holds_only_what_differs_and_removes_old_classes() -> None:
@@ -334,7 +317,7 @@ def merged(before: Mapping[str, str], patch: Mapping[str, str | None]) -> dict[s
 
 
 def a_report(
-    node: FakeNode, tracker: InventoryTracker, clock: VirtualClock
+    node: FakeNode, tracker: InventoryTracker, clock: VirtualClock, **facts: Any
 ) -> tuple[NodeStatusUpdater, CollectorRegistry]:
     registry = CollectorRegistry()
     report = NodeStatusUpdater(
@@ -344,6 +327,7 @@ def a_report(
         writer=node,
         clock=clock,
         metrics=DevicePluginMetrics(registry),
+        **facts,
     )
     return report, registry
 
@@ -456,18 +440,10 @@ async def test_a_runtime_that_has_not_answered_takes_the_nodes_capacity_and_is_n
     node, clock = FakeNode(), VirtualClock()
     tracker = a_tracker(FakeCards(a_card()), clock)
     await tracker.refresh()
-    silent: list[str] = []
-    report = NodeStatusUpdater(
-        node=NODE,
-        tracker=tracker,
-        current=lambda: node.state,
-        writer=node,
-        clock=clock,
-        metrics=DevicePluginMetrics(CollectorRegistry()),
-        blocked=lambda: silent[0] if silent else None,
-    )
+    silent: list[str | None] = [None]
+    report, _ = a_report(node, tracker, clock, blocked=lambda: silent[0])
     await report.sync()
-    silent.append("/run/x.sock answered UNAVAILABLE")
+    silent[0] = "/run/x.sock answered UNAVAILABLE"
 
     await report.sync()
 
@@ -483,20 +459,11 @@ async def test_what_pods_hold_stays_counted_whatever_becomes_of_the_cards() -> N
     node, clock = FakeNode(), VirtualClock()
     tracker = a_tracker(FakeCards(a_card(mib=8000)), clock)
     await tracker.refresh()
-    silent: list[str] = []
+    silent: list[str | None] = [None]
     held: list[int | None] = [None]
-    report = NodeStatusUpdater(
-        node=NODE,
-        tracker=tracker,
-        current=lambda: node.state,
-        writer=node,
-        clock=clock,
-        metrics=DevicePluginMetrics(CollectorRegistry()),
-        blocked=lambda: silent[0] if silent else None,
-        held_mib=lambda: held[0],
-    )
+    report, _ = a_report(node, tracker, clock, blocked=lambda: silent[0], held_mib=lambda: held[0])
     await report.sync()
-    silent.append("/run/x.sock answered UNAVAILABLE")
+    silent[0] = "/run/x.sock answered UNAVAILABLE"
     memory = []
 
     for now in (None, 3000, 0):

@@ -54,7 +54,7 @@ async def test_before_the_first_listing_there_is_a_problem_and_no_slot() -> None
     assert tracker.slots() == ()
 
 
-async def test_one_failed_listing_changes_no_health_and_three_do() -> None:
+async def test_one_failed_listing_changes_no_health_and_three_do_until_the_driver_is_back() -> None:
     cards = FakeCards(a_card())
     tracker = a_tracker(cards, VirtualClock())
     await tracker.refresh()
@@ -68,15 +68,6 @@ async def test_one_failed_listing_changes_no_health_and_three_do() -> None:
     assert health == [Health.HEALTHY, Health.HEALTHY, Health.UNHEALTHY]
     assert tracker.inventory.cards[0].health_reason == "driver gone"
     assert tracker.problem == "driver gone"
-
-
-async def test_health_comes_back_with_the_driver() -> None:
-    cards = FakeCards(a_card())
-    tracker = a_tracker(cards, VirtualClock())
-    await tracker.refresh()
-    cards.answer = CardsUnavailableError("driver gone")
-    for _ in range(3):
-        await tracker.refresh()
     assert {slot.healthy for slot in tracker.slots()} == {False}
 
     cards.answer = a_card_list(a_card())

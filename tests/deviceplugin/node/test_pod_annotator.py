@@ -46,10 +46,6 @@ class FakePods(KubeClient):
         return {}
 
 
-def test_the_note_names_the_cards_of_each_container() -> None:
-    assert wired_text(a_claim(a_pod())) == '{"train":["GPU-a"]}'
-
-
 def test_the_note_keeps_what_other_containers_noted() -> None:
     pod = a_pod(annotations={names.WIRED: '{"eval":["GPU-b"],"train":["GPU-x"]}'})
 

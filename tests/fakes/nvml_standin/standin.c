@@ -536,7 +536,7 @@ int nvmlEventSetWait_v2(set_t *set, event_t *out, unsigned timeout_ms) {
 
 /* -- GPM --------------------------------------------------------------------------------------- */
 
-typedef struct { int card; double at_s; } gpm_sample_t;
+typedef struct { int card; } gpm_sample_t;
 typedef struct { unsigned version, supported; } gpm_support_t;
 typedef struct {
     unsigned id;
@@ -571,15 +571,12 @@ int nvmlGpmSampleFree(gpm_sample_t *sample) {
 }
 
 int nvmlGpmSampleGet(const card_t *card, gpm_sample_t *sample) {
-    struct timespec now;
     BEGIN(index_of(card));
-    clock_gettime(CLOCK_MONOTONIC, &now);
     sample->card = index_of(card);
-    sample->at_s = now.tv_sec + now.tv_nsec / 1e9;
     return SUCCESS;
 }
 
-/* gpm.ID: a number, or "elapsed" for the seconds between the two samples. */
+/* gpm.ID: a number. */
 int nvmlGpmMetricsGet(gpm_get_t *get) {
     BEGIN(get->first->card);
     if (get->first->card != get->second->card)
@@ -590,9 +587,7 @@ int nvmlGpmMetricsGet(gpm_get_t *get) {
         int found = text(get->first->card, key, value);
         get->metrics[i].result = found ? SUCCESS : NOT_SUPPORTED;
         if (found)
-            get->metrics[i].value = strcmp(value, "elapsed")
-                ? strtod(value, NULL)
-                : get->second->at_s - get->first->at_s;
+            get->metrics[i].value = strtod(value, NULL);
     }
     return SUCCESS;
 }

@@ -100,7 +100,7 @@ FAULTS = {
         ("nothing is placed there",),
     ),
     "a runtime that does not answer": (
-        "cdi",
+        "runtime",
         with_condition("RuntimeUnknown", "/run/containerd/containerd.sock: no such file"),
         ("containerd.sock: no such file", "--cri-socket"),
     ),
@@ -205,22 +205,19 @@ def test_an_unhealthy_card_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("runtime", "verdict"),
-    [
-        ("containerd://1.6.33", Verdict.FOUND),
-        ("containerd://1.7.24", Verdict.NOT_CHECKED),
-        ("containerd://2.1.4", Verdict.FINE),
-        ("cri-o://1.33.0", Verdict.FINE),
-    ],
+    ("identity", "verdict"),
+    [("listed", Verdict.FOUND), ("nri", Verdict.FINE), ("", Verdict.FINE)],
 )
-def test_a_runtime_that_may_read_no_cdi_specs_is_never_fine(runtime: str, verdict: Verdict) -> None:
+def test_a_node_without_nri_is_found_and_told_how_to_switch_it_on(
+    identity: str, verdict: Verdict
+) -> None:
     node = a_node()
-    node["status"]["nodeInfo"]["containerRuntimeVersion"] = runtime
+    node["metadata"]["annotations"][names.NODE_IDENTITY] = identity
 
-    result = result_of("cdi", healthy(nodes=(node,)))
+    result = result_of("runtime", healthy(nodes=(node,)))
 
     assert result.verdict is verdict
-    assert all("enable_cdi" in finding.cure for finding in result.findings)
+    assert all("docs/install.md#the-container-runtime" in each.cure for each in result.findings)
 
 
 def test_a_runtime_class_that_does_not_exist_is_found() -> None:

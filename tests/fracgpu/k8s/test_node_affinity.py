@@ -32,12 +32,6 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
     return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
 
 
-def test_a_pod_without_wishes_may_go_anywhere() -> None:
-    rules = rules_of(containers=[{"name": "main"}])
-
-    assert rules.allows({}, ())
-
-
 def test_a_node_selector_must_match_in_full() -> None:
     rules = rules_of(nodeSelector={"zone": "a", "gpu": "A100"})
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from fracgpu.cards.card import FULL_CORES, CardUuid, Health
-from fracgpu.k8s.container import ContainerKind, ContainerSpec
+from fracgpu.k8s.container import ContainerSpec
 from fracgpu.placement.fit import FitReason
 from fracgpu.placement.outcome import NoPlacement, Placement
 from fracgpu.placement.placement import place
@@ -234,29 +234,6 @@ def test_an_assignment_is_found_whenever_there_is_one(
         assert 0.0 <= found.score <= 1.0
 
 
-def test_on_three_small_cards_every_pair_of_containers_is_judged_right() -> None:
-    sizes = (80, 160, 240)
-    for held, first, second in product(product(sizes, repeat=2), sizes, sizes):
-        cards = [a_card(f"GPU-{n}", mib=240, index=n) for n in range(2)]
-        taken = {f"GPU-{n}": an_allocation(mib) for n, mib in enumerate(held)}
-        node_info = a_node_info(*cards, held=taken)
-        for kinds in product(ContainerKind, repeat=2):
-            if kinds[0] is ContainerKind.APP and kinds[1] is not ContainerKind.APP:
-                continue  # a pod lists its init containers first
-            need = a_pod_need(
-                a_need(first, name="one", kind=kinds[0]), a_need(second, name="two", kind=kinds[1])
-            )
-            assert isinstance(answer(node_info, need), Placement) == any_assignment(node_info, need)
-
-
-@given(small_nodes(), small_needs(), st.sampled_from(Strategy))
-def test_the_same_input_gives_the_same_answer(
-    node_info: NodeInfo, need: PodNeed, strategy: Strategy
-) -> None:
-    first = answer(node_info, need, strategy=strategy)
-    assert answer(node_info, need, strategy=strategy) == first
-
-
 @given(small_nodes())
 def test_cards_are_in_the_order_of_their_indexes_however_the_node_lists_them(
     node_info: NodeInfo,
@@ -306,14 +283,6 @@ def test_an_avoided_card_is_taken_only_where_no_other_fits(strategy: Strategy, c
     assert isinstance(found, Placement)
     assert "GPU-c" in {part.card for part in found.assignment["main"]}
     assert found.avoided
-
-
-@pytest.mark.parametrize(("slots", "fits"), [(1, False), (2, True)])
-def test_each_container_takes_a_slot_of_its_card(slots: int, fits: bool) -> None:
-    need = a_pod_need(a_need(80, name="a"), a_need(80, name="b"))
-    node_info = a_node_info(replace(TWO_CARDS[0], slots=slots))
-
-    assert isinstance(answer(node_info, need), Placement) is fits
 
 
 @pytest.mark.parametrize(

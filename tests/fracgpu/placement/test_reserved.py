@@ -372,7 +372,7 @@ def a_keeping_move(name: str = "a", **changes: Any) -> MoveObject:
 
 
 def refused_nodes(ledger: Ledger, pod: PodInfo, *, left: HostResources | None) -> set[str]:
-    found = cards_without_host(ledger, pod, host_left=lambda _: left, now=NOON)
+    found = cards_without_host(ledger, pod, host_left=lambda *_: left, now=NOON)
     return set(found.values())
 
 

@@ -71,13 +71,6 @@ def test_a_share_is_one_of_the_first_class_and_names_it() -> None:
     )
 
 
-def test_a_model_leads_past_the_classes_that_lack_it() -> None:
-    granted = grant(asks(HALF, models=("*H100*",)), CLASSES)
-
-    assert granted.card_class == H100S
-    assert granted.need.models == ("*H100*",)
-
-
 def test_a_class_that_could_never_hold_the_pod_is_passed_over() -> None:
     three_cards = SliceRequest(container="train", share=Fraction(1), cards=3)
 
@@ -488,16 +481,3 @@ def test_a_class_more_never_turns_a_yes_into_a_no(
         return
 
     assert grant(request, classes).need.containers
-
-
-@given(REQUESTS, SOME_CLASSES)
-def test_the_same_question_has_the_same_answer(
-    request: PodRequest, classes: list[CardClass]
-) -> None:
-    def answer() -> str:
-        try:
-            return describe(grant(request, classes))
-        except RequestError as error:
-            return str(error)
-
-    assert answer() == answer()

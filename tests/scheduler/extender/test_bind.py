@@ -78,15 +78,6 @@ async def test_a_pod_that_the_lease_does_not_name_is_not_bound_and_its_cards_are
     assert cluster.held() == 0
 
 
-async def test_a_pod_without_a_share_is_bound_without_a_write_of_the_lease() -> None:
-    cluster = Harness()
-    cluster.api.put(a_pod("plain"))
-    cluster.see("plain")
-
-    assert await cluster.bind("plain") == ""
-    assert cluster.recorded == []
-
-
 async def test_a_placement_counts_before_the_informer_shows_it_and_once_after() -> None:
     cluster = Harness()
     cluster.create(mib=1000)
@@ -134,24 +125,15 @@ async def test_the_pods_status_written_in_between_is_answered_by_reading_again()
     cluster = Harness()
     cluster.create(mib=1000)
     cluster.api.touch("p")  # the informer has not seen it
-
-    assert await cluster.bind() == ""
-
-    assert cluster.api.gets == 1
-    assert len(cluster.api.bindings) == 2
-    assert cluster.held() == 1000
-
-
-async def test_while_a_changed_pod_is_read_again_its_cards_are_nobody_elses() -> None:
-    cluster = Harness()
-    cluster.create(mib=1000)
-    cluster.api.touch("p")
     held: list[int] = []
     cluster.api.after_get = lambda: held.append(cluster.held())
 
     assert await cluster.bind() == ""
 
-    assert held == [1000]
+    assert held == [1000]  # meanwhile its cards are nobody else's
+    assert cluster.api.gets == 1
+    assert len(cluster.api.bindings) == 2
+    assert cluster.held() == 1000
 
 
 async def test_a_changed_pod_that_cannot_be_read_holds_nothing() -> None:
@@ -473,6 +455,7 @@ async def test_a_pod_that_asks_nothing_of_us_is_simply_bound() -> None:
     assert await cluster.bind() == ""
 
     assert cluster.api.bindings[0]["metadata"] == {"uid": cluster.args().uid}
+    assert cluster.recorded == []
     assert cluster.ledger.assumed == {}
 
 

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from fracgpu import names
+from fracgpu.k8s.resources import HostResources
 from fracgpu.placement.placement import MAX_SCORE
 from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import MoveObject, MovePhase
 from tests.fakes.clock import NOON
 from tests.scheduler.harness import Harness
+from tests.support.gpu import a_gpu_pod
 from tests.support.moves import a_beneficiary, move_of
 
 UNTIL = NOON + timedelta(minutes=10)
@@ -65,6 +67,21 @@ async def test_a_kept_card_is_closed_to_every_other_pod(strategy: Strategy) -> N
     cluster.create("last", mib=8000)
     assert passed(cluster, "last", "n") == ()
     assert "no room on node n any more" in await cluster.bind("last", node="n")
+
+
+async def test_a_pod_is_not_bound_where_the_last_cpu_has_been_kept_since_it_was_filtered() -> None:
+    cluster = a_cluster("n")
+    cluster.see_move(keeping(cluster))
+    container = a_gpu_pod("other", mib=8000)["spec"]["containers"][0]
+    container["resources"]["requests"]["cpu"] = "1"
+    cluster.create("other", mib=8000, containers=[container])
+    assert passed(cluster, "other", "n") == ("n",)
+
+    cluster.host_left = HostResources(cpu_milli=0, memory_mib=0)
+    refusal = await cluster.bind("other", node="n")
+
+    assert refusal == "CPU or memory of node n is kept for a pod that waits for it"
+    assert cluster.ledger.assumed == {}
 
 
 @STRATEGIES

@@ -1,19 +1,34 @@
 """The runtime: CDI names become what a container really gets."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from deviceplugin.cards.interface import DeviceNode
-from deviceplugin.container.cdi import CdiFolder, CdiSpec
+from deviceplugin.container.cdi import CdiFolder, CdiSpec, closed_spec
+from deviceplugin.container.verify_hook import VerifyHook
 from deviceplugin.exporter.attribution import Attribution, Owner
+from deviceplugin.nri.interface import PodSandbox
 from simulator.cards.processes import ProcessFolder
-from simulator.kubelet.container_runtime import ContainerLoad, ContainerRuntime, RuntimeFailedError
+from simulator.kubelet.container_runtime import (
+    ContainerLoad,
+    ContainerRuntime,
+    CreatedContainer,
+    RuntimeFailedError,
+)
 from simulator.kubelet.device_manager import ContainerKey
 
 UID = "8f3c1d2e-0a1b-4c5d-8e9f-0123456789ab"
 KEY = ContainerKey(pod_uid=UID, namespace="ml", pod="train-0", container="train")
+
+
+SANDBOX = PodSandbox(id="s", uid=UID, name="train-0", namespace="ml")
+
+
+async def created(runtime: ContainerRuntime, **env: str) -> CreatedContainer:
+    return await runtime.create(SANDBOX, "train", ["fracgpu.io/slot=a"], env=env)
 
 
 @pytest.fixture
@@ -25,47 +40,71 @@ def runtime(tmp_path: Path) -> ContainerRuntime:
     )
 
 
-def test_a_container_gets_what_the_specs_say(runtime: ContainerRuntime, tmp_path: Path) -> None:
+async def test_a_container_gets_what_the_specs_say(
+    runtime: ContainerRuntime, tmp_path: Path
+) -> None:
     nodes = (DeviceNode(path="/dev/nvidia0", host_path="/dev/fake"),)
     CdiFolder(tmp_path / "cdi").write(CdiSpec(name="a", env={"X": "1=2"}, device_nodes=nodes))
 
-    got = runtime.create(["fracgpu.io/slot=a"], env={"Y": "3"})
+    got = await created(runtime, Y="3")
 
     assert dict(got.env) == {"X": "1=2", "Y": "3"}
     assert got.device_nodes == ("/dev/nvidia0",)
 
 
-def test_a_name_without_a_spec_cannot_be_resolved(runtime: ContainerRuntime) -> None:
+async def test_a_file_that_does_not_exist_is_not_mounted(
+    runtime: ContainerRuntime, tmp_path: Path
+) -> None:
+    CdiFolder(tmp_path / "cdi").write(closed_spec("a"))
+
+    with pytest.raises(RuntimeFailedError, match="no such file"):
+        await created(runtime)
+
+
+@pytest.mark.parametrize(("uid", "fails"), [(UID, False), ("uid-of-another", True)])
+async def test_a_hook_may_fail_a_start(
+    runtime: ContainerRuntime, tmp_path: Path, uid: str, fails: bool
+) -> None:
+    hook = VerifyHook(tmp_path / "bin")
+    hook.install()
+    spec = CdiSpec(name="a", hooks=(hook.edit(uid=uid, containers=["train"]),))
+    CdiFolder(tmp_path / "cdi").write(spec)
+
+    with pytest.raises(RuntimeFailedError, match="fracgpu: ") if fails else nullcontext():
+        await created(runtime)
+
+
+async def test_a_name_without_a_spec_cannot_be_resolved(runtime: ContainerRuntime) -> None:
     with pytest.raises(RuntimeFailedError, match=r"unresolvable CDI devices fracgpu\.io/slot=a"):
-        runtime.create(["fracgpu.io/slot=a"], env={})
+        await created(runtime)
 
 
-def test_a_name_in_two_specs_is_a_conflict(runtime: ContainerRuntime, tmp_path: Path) -> None:
+async def test_a_name_in_two_specs_is_a_conflict(runtime: ContainerRuntime, tmp_path: Path) -> None:
     spec = CdiSpec(name="a")
     CdiFolder(tmp_path / "cdi").write(spec)
     (tmp_path / "cdi" / "other.json").write_text(json.dumps(spec.document()))
 
     with pytest.raises(RuntimeFailedError, match="conflicting"):
-        runtime.create(["fracgpu.io/slot=a"], env={})
+        await created(runtime)
 
 
-def test_the_folder_is_read_anew_for_every_container(
+async def test_the_folder_is_read_anew_for_every_container(
     runtime: ContainerRuntime, tmp_path: Path
 ) -> None:
     folder = CdiFolder(tmp_path / "cdi")
     cards = []
     for card in ("GPU-a", "GPU-b"):
         folder.write(CdiSpec(name="a", env={"CARD": card}))
-        cards.append(runtime.create(["fracgpu.io/slot=a"], env={}).env["CARD"])
+        cards.append((await created(runtime)).env["CARD"])
 
     assert cards == ["GPU-a", "GPU-b"]
 
 
-def test_half_a_file_is_passed_over(runtime: ContainerRuntime, tmp_path: Path) -> None:
+async def test_half_a_file_is_passed_over(runtime: ContainerRuntime, tmp_path: Path) -> None:
     CdiFolder(tmp_path / "cdi").write(CdiSpec(name="a"))
     (tmp_path / "cdi" / "half.json").write_text('{"kind":')
 
-    assert dict(runtime.create(["fracgpu.io/slot=a"], env={}).env) == {}
+    assert dict((await created(runtime)).env) == {}
 
 
 def test_a_running_container_is_a_process_of_its_pod(

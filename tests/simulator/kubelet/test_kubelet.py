@@ -3,18 +3,15 @@
 import asyncio
 from pathlib import Path
 
-import pytest
-
+from deviceplugin.nri.interface import PodSandbox
 from fracgpu import names
 from kube.client import KubeClient
 from kube.kinds import NODES
 from process.clock import SystemClock
 from simulator.apiserver.server import ApiServer
 from simulator.kubelet.kubelet import Kubelet, KubeletConfig, KubeletFolders, visible_cards
-from tests.fakes.plugin import RESOURCE, FakePlugin
 from tests.support.node import a_node, short_folder
-from tests.support.objects import a_pod
-from tests.support.waiting import until, until_true
+from tests.support.waiting import until
 
 
 async def test_four_nodes_in_one_process_each_serve_their_own_pods(
@@ -41,7 +38,7 @@ async def test_four_nodes_in_one_process_each_serve_their_own_pods(
 async def test_a_container_shows_what_it_got_not_what_was_assigned(
     api: ApiServer, kube: KubeClient, tmp_path: Path
 ) -> None:
-    async with a_node(kube, api.kubeconfig(tmp_path / "kubeconfig")) as node:
+    async with a_node(kube, api.kubeconfig(tmp_path / "kubeconfig"), nri=False) as node:
         pod = await node.run_pod("one", card=1)
         await node.wait_phase(pod, "Running")
         (spec,) = node.folders.cdi.glob("*.json")
@@ -51,20 +48,11 @@ async def test_a_container_shows_what_it_got_not_what_was_assigned(
         ((grant,),) = forged.values()
         runtime = node.kubelet.runtime
 
-        got = runtime.create(grant.cdi_devices, env={})
+        sandbox = PodSandbox(id="s", uid=pod["metadata"]["uid"], name="one", namespace="default")
+        got = await runtime.create(sandbox, "train", grant.cdi_devices, env={})
 
         assert visible_cards(got) == ("GPU-forged",)
         assert node.cards_of(pod) == (node.uuid(1),)
-
-
-async def test_a_pod_the_kubelet_does_not_know_got_nothing(
-    api: ApiServer, kube: KubeClient, tmp_path: Path
-) -> None:
-    async with a_node(kube, api.kubeconfig(tmp_path / "kubeconfig"), agent=False) as node:
-        assert node.kubelet.cards_of("nobody") == {}
-        assert node.kubelet.created_containers() == {}
-        with pytest.raises(KeyError):
-            await node.kubelet.restart_container("nobody", "train")
 
 
 async def test_without_an_agent_the_node_is_ready_and_has_no_slots(
@@ -91,29 +79,6 @@ async def test_an_agent_that_dies_takes_its_slots_out_of_allocatable(
         status = (await kube.get_object(NODES, node.name))["status"]
 
     assert status["capacity"][names.GPU_SLOT] == "128"
-
-
-async def test_a_pod_whose_agent_dies_while_it_is_admitted_has_failed(
-    api: ApiServer, kube: KubeClient, tmp_path: Path
-) -> None:
-    async with a_node(kube, api.kubeconfig(tmp_path / "kubeconfig"), agent=False) as node:
-        plugin = FakePlugin(node.folders.device_plugins, a="Healthy")
-        async with plugin.serving():
-            await plugin.register()
-            await until_true(
-                lambda: node.kubelet.devices.amounts() == {RESOURCE: (1, 1)}, what="its device"
-            )
-            plugin.answering.clear()
-            amounts = {"limits": {RESOURCE: "1"}, "requests": {RESOURCE: "1"}}
-            body = a_pod("one", namespace="default")
-            body["spec"]["containers"][0]["resources"] = amounts
-            pod = await node.bind(body)
-            await until_true(lambda: plugin.calls == 1, what="the plugin is asked")
-            plugin.end_listing()
-
-            found = await node.wait_phase(pod, "Failed")
-
-    assert found["status"]["reason"] == "UnexpectedAdmissionError"
 
 
 async def test_a_kubelet_that_starts_clears_what_its_forerunner_left(kube: KubeClient) -> None:

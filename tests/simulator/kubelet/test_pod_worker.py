@@ -75,12 +75,14 @@ async def test_a_pod_that_says_nothing_is_idle_and_uses_most_of_its_slice(node: 
 
 async def test_a_pod_that_has_not_started_draws_nothing(node: Node) -> None:
     pod = await node.bind(a_gpu_pod("waiting", annotations={BUSY_KEY: "0.9"}))
-    await node.wait_message(pod, "Error: device plugin PreStartContainer rpc failed")
+    await node.wait_message(
+        pod, "Error: rpc error: code = 2 desc = container train of default/waiting has no cards"
+    )
 
     found = await node.client.get_object(PODS, "waiting", namespace="default")
 
     (container,) = found["status"]["containerStatuses"]
-    assert container["state"]["waiting"]["reason"] == "CreateContainerConfigError"
+    assert container["state"]["waiting"]["reason"] == "CreateContainerError"
     assert found["status"]["phase"] == "Pending"
     assert processes(node) == ()
 

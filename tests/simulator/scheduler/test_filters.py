@@ -43,10 +43,6 @@ def requiring(*expressions: Json, fields: list[Json] | None = None) -> Json:
     return {"nodeAffinity": required}
 
 
-def test_an_empty_node_takes_a_pod_that_fits() -> None:
-    assert refused(a_pod(a_container(cpu="4", memory="8Gi")), a_room()) == ()
-
-
 def test_each_resource_that_is_short_is_named() -> None:
     pod = a_pod(a_container(**{"cpu": "4001m", "fracgpu.io/gpu-mem": "96001", "x/y": "1"}))
 

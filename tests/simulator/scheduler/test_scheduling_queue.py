@@ -19,10 +19,6 @@ def test_an_empty_queue_waits_for_ever() -> None:
     assert queue.wait_s(now_s=0) == math.inf
 
 
-def test_the_first_to_come_is_the_first_to_go() -> None:
-    assert a_queue("old", "new").next(now_s=0) == "old"
-
-
 def test_priority_goes_before_age() -> None:
     queue = a_queue("old")
     queue.add("urgent", priority=5)

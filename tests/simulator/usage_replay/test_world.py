@@ -199,10 +199,6 @@ def test_a_pod_that_ends_is_forgotten_with_what_it_held() -> None:
     assert world._ledger.snapshot(now=NOON).pods == {}
 
 
-def test_the_same_recording_gives_the_same_moves() -> None:
-    assert after(POLICY, a_hot_card()).moves == after(POLICY, a_hot_card()).moves
-
-
 def test_pieces_of_any_length_give_the_same() -> None:
     entire = a_hot_card()
     halves = [

@@ -54,6 +54,9 @@ def test_our_wheel_is_installed_with_the_command_that_starts_it(tmp_path: Path) 
     assert {path.name for path in policy.glob("*.so")} == libraries
     # They need no library, so that they load on any Linux, whatever its C library.
     assert [needed_by(path) for path in policy.glob("*.so")] == [[], []]
+    hooks = tmp_path / SITE / "deviceplugin/container"
+    programs = {"verify-x86_64", "verify-aarch64"}
+    assert {path.name for path in hooks.glob("verify-*")} == programs
     script = tmp_path / "usr/local/bin/fracgpu"
     assert script.read_text().startswith("#!/usr/bin/python3.11\n")
     assert script.stat().st_mode & 0o111

@@ -5,7 +5,6 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from deviceplugin.cards.interface import CardsUnavailableError
 from deviceplugin.cards.nvml.calls import (
     ABSENT,
     ASK_AGAIN_S,
@@ -13,10 +12,6 @@ from deviceplugin.cards.nvml.calls import (
     error_kind,
     library_is_outdated,
 )
-from deviceplugin.cards.nvml.reader import NvmlReader
-from process.lifecycle import EndProcess
-from tests.fakes.clock import VirtualClock
-from tests.fakes.nvml import FakeNvml, FakeNvmlCard
 from tests.support.nvml import (
     HOPPER,
     ProcessEnds,
@@ -310,14 +305,7 @@ async def test_a_driver_that_answers_again_in_time_ends_nothing(
                 await standin.list_cards()
             standin.say({"hang.nvmlDeviceGetCount_v2": None})
             await standin.ask("wait 60")
-
-            async def answers() -> bool:
-                try:
-                    return len((await standin.list_cards())["cards"]) == 2
-                except Unavailable:
-                    return False
-
-            await until(answers, what="the driver answers", limit_s=20)
+            await until(standin.answers, what="the driver answers", limit_s=20)
 
 
 async def test_a_library_that_does_not_match_the_driver_any_more_ends_the_process(
@@ -335,21 +323,19 @@ async def test_a_library_that_does_not_match_the_driver_any_more_ends_the_proces
         await standin.list_cards()
 
 
-async def test_a_library_that_never_matched_is_reported_for_a_minute_before_the_process_ends() -> (
-    None
-):
-    clock, nvml = VirtualClock(), FakeNvml(FakeNvmlCard(uuid="GPU-a"))
-    nvml.failing["nvmlInit"] = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
-    reader = NvmlReader(timeout_s=2.0, library=nvml, clock=clock)
+async def test_a_library_that_never_matched_is_reported_for_a_minute_before_the_process_ends(
+    standin: Standin,
+) -> None:
+    standin.say({"error.nvmlInitWithFlags": pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH})
 
-    with pytest.raises(CardsUnavailableError):
-        await reader.list_cards()
-    await clock.advance(59)
-    with pytest.raises(CardsUnavailableError):
-        await reader.read()
-    await clock.advance(2)
-    with pytest.raises(EndProcess, match="the driver was replaced"):
-        await reader.list_cards()
+    with pytest.raises(Unavailable):
+        await standin.list_cards()
+    await standin.ask("wait 59")
+    with pytest.raises(Unavailable):
+        await standin.read()
+    await standin.ask("wait 2")
+    with pytest.raises(ProcessEnds, match="the driver was replaced"):
+        await standin.list_cards()
 
 
 async def test_a_driver_that_comes_with_other_cards_is_asked_for_everything_again(

@@ -1,9 +1,6 @@
-"""The NVML reader: over a fake pynvml, and the real one without a driver or with a stand-in."""
+"""The NVML reader over the real pynvml: without a driver, and with a stand-in for its library."""
 
-import asyncio
-import threading
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +10,8 @@ import pytest
 from deviceplugin.cards.interface import CardsUnavailableError
 from deviceplugin.cards.nvml.card import numa_node
 from deviceplugin.cards.nvml.reader import NvmlReader
-from fracgpu.cards.card import CardUuid
-from tests.fakes.nvml import FakeNvml, FakeNvmlCard
-from tests.support.nvml import HOPPER, MIB, Standin, a_card, a_standin, build
+from tests.support.nvml import HOPPER, MIB, Standin, Unavailable, a_card, a_standin, build
 from tests.support.waiting import until
-
-A = CardUuid("GPU-a")
-B = CardUuid("GPU-b")
-
-
-@pytest.fixture
-def nvml() -> FakeNvml:
-    return FakeNvml(FakeNvmlCard(uuid="GPU-a"), FakeNvmlCard(uuid="GPU-b"))
-
-
-@pytest.fixture
-async def reader(nvml: FakeNvml) -> AsyncIterator[NvmlReader]:
-    reader = NvmlReader(timeout_s=2.0, library=nvml)
-    yield reader
-    await reader.close()
 
 
 async def test_without_a_driver_the_true_library_says_that_it_is_missing() -> None:
@@ -47,59 +27,30 @@ async def test_without_a_driver_the_true_library_says_that_it_is_missing() -> No
         await NvmlReader().list_cards()
 
 
-async def test_links_are_known_once_both_cards_are(reader: NvmlReader) -> None:
-    await reader.list_cards()
-    listed = await reader.list_cards()
-
-    assert [dict(hardware.card.links) for hardware in listed.cards] == [{B: 30}, {A: 30}]
-
-
-async def test_loops_that_begin_together_open_the_library_once() -> None:
-    nvml = FakeNvml(FakeNvmlCard(uuid="GPU-a"))
-    reader = NvmlReader(timeout_s=2.0, library=nvml)
-
-    async with asyncio.TaskGroup() as group:
-        group.create_task(reader.read())
-        group.create_task(reader.list_cards())
-    await reader.close()
+async def test_loops_that_begin_together_open_the_library_once(standin: Standin) -> None:
+    await standin.ask("together")
+    for _ in range(2):
+        await standin.ask("close")
 
     # NVML counts: it releases the driver only once it was shut down as often as initialised.
-    assert nvml.calls.count("nvmlInit") == nvml.calls.count("nvmlShutdown") == 1
+    calls = [await standin.calls(name) for name in ("nvmlInitWithFlags", "nvmlShutdown")]
+    assert calls == [1, 1]
 
 
-async def test_an_opening_that_returns_too_late_is_not_opened_once_more() -> None:
-    release = threading.Event()
-    nvml = FakeNvml(FakeNvmlCard(uuid="GPU-a"))
+async def test_an_opening_that_returns_too_late_is_not_opened_once_more(
+    nvml_library: Path, tmp_path: Path
+) -> None:
+    async with a_standin(tmp_path, library=nvml_library, timeout_s=0.3) as standin:
+        standin.say({"hang.nvmlInitWithFlags": 1})
+        with pytest.raises(Unavailable, match="NVML hangs"):
+            await standin.list_cards()
+        standin.say({"hang.nvmlInitWithFlags": None})
 
-    def hang(name: str) -> None:
-        if name == "nvmlInit":
-            release.wait(10)
+        await until(standin.answers, what="the reader works once the call has returned")
+        await standin.ask("close")
+        calls = [await standin.calls(name) for name in ("nvmlInitWithFlags", "nvmlShutdown")]
 
-    nvml.before_call = hang
-    reader = NvmlReader(timeout_s=0.1, library=nvml)
-    with pytest.raises(CardsUnavailableError, match="NVML hangs"):
-        await reader.list_cards()
-    release.set()
-
-    async def answers() -> bool:
-        try:
-            return bool((await reader.list_cards()).cards)
-        except CardsUnavailableError:
-            return False
-
-    await until(answers, what="the reader works once the call has returned")
-    await reader.close()
-    assert nvml.calls.count("nvmlInit") == nvml.calls.count("nvmlShutdown") == 1
-
-
-async def test_closing_lets_go_of_the_library(nvml: FakeNvml) -> None:
-    reader = NvmlReader(timeout_s=2.0, library=nvml)
-    await reader.list_cards()
-
-    await reader.close()
-    await reader.close()
-
-    assert nvml.calls.count("nvmlShutdown") == 1
+    assert calls == [1, 1]
 
 
 async def test_through_the_true_ctypes_calls_a_card_is_what_the_library_says(
@@ -148,11 +99,8 @@ async def test_cards_of_two_architectures_have_no_family_in_common(standin: Stan
     assert [hardware["family"] for hardware in listed["cards"]] == ["ampere", "hopper"]
     assert listed["cards"][1]["brand"] == "geforce"
     assert listed["family"] == ""
-
-
-async def test_an_architecture_newer_than_the_binding_has_no_name(standin: Standin) -> None:
+    # Newer than the binding: it has no name.
     standin.say(a_card(0, architecture=99), a_card(1, architecture=99))
-
     assert (await standin.list_cards())["family"] == ""
 
 
@@ -224,59 +172,6 @@ def test_the_numa_node_is_that_of_the_pci_device(
     assert numa_node(tmp_path, bus_id) == node
 
 
-# Two programs side by side. "used" is without the driver's part, as version 2 of the call has it.
-H100 = {
-    "name": "NVIDIA H100 80GB HBM3",
-    "architecture": 9,
-    "brand": 14,
-    "virtualization": 1,
-    "pci": "00000000:00:06.0",
-    "total": 85520809984,
-    "reserved": 503316480,
-    "used": 8508538880 - 503316480,
-    "gpu": 75,
-    "copy": 4,
-    "encoder": 0,
-    "decoder": 0,
-    "power_mw": 518817,
-    "energy_mj": 11762382,
-    "replays": 0,
-    "temperature.0": 59,
-    "clock.1": 1980,
-    "clock.2": 2619,
-    "field.82": 48,
-    "rows": "0 0 0 0",
-    "ecc.0": 0,
-    "violation.0": 0,
-    "violation.1": 0,
-    "gpm": 1,
-    "gpm.1": 75.35065,
-    "gpm.2": 70.09176,
-    "compute": "573:5043650560 572:2946498560",
-    "samples": "573:1000:30 572:2000:45",
-}
-
-
-async def test_an_h100_is_shared_less_what_its_driver_keeps(standin: Standin) -> None:
-    standin.say(a_card(0, **H100))
-
-    cards = await standin.list_cards()
-
-    found = cards["cards"][0]
-    assert found["card"]["model"] == "NVIDIA H100 80GB HBM3"
-    assert (found["card"]["total_mib"], found["card"]["reserved_mib"]) == (81559, 480)
-    assert (found["family"], found["brand"]) == ("hopper", "nvidia")
-
-
-async def test_each_process_of_an_h100_has_its_memory_and_its_part_of_the_time(
-    standin: Standin,
-) -> None:
-    standin.say(a_card(0, **H100))
-    await standin.list_cards()
-
-    assert await standin.processes() == [(572, 2810, 45.0), (573, 4810, 30.0)]
-
-
 Links = dict[tuple[int, int], int]
 
 
@@ -298,6 +193,7 @@ def both(one: int, other: int, distance: int) -> Links:
     ("zero", "one", "distance"),
     [
         pytest.param({}, {}, 40, id="pcie-level"),
+        pytest.param({"ancestor.1": pynvml.NVML_TOPOLOGY_INTERNAL}, {}, 10, id="one-board"),
         pytest.param({"nvlink": "down down"}, {"nvlink": "down"}, 40, id="links-down"),
         pytest.param({"nvlink": "1 down 1"}, {"nvlink": "0 0"}, 8, id="two-links"),
         pytest.param({"nvlink": " ".join("1" * 12)}, {}, 1, id="twelve-links"),
@@ -311,12 +207,6 @@ async def test_nvlink_is_nearer_than_pcie_and_more_links_are_nearer(
     standin.say(a_card(0, **{"ancestor.1": 40, **zero}), a_card(1, **one))
 
     assert await distances(standin) == both(0, 1, distance)
-
-
-async def test_cards_on_one_board_are_no_nearer_than_pcie_allows(standin: Standin) -> None:
-    standin.say(a_card(0, **{"ancestor.1": pynvml.NVML_TOPOLOGY_INTERNAL}))
-
-    assert await distances(standin) == both(0, 1, 10)
 
 
 async def test_a_distance_that_nobody_can_tell_is_left_out(standin: Standin) -> None:
@@ -390,31 +280,34 @@ async def test_a_card_without_gpm_gives_every_other_figure(standin: Standin) -> 
 
 
 async def profiled(standin: Standin) -> Any:
-    """Read until a second has passed between two samples."""
-    figures: dict[str, Any] = {}
-
-    async def there() -> bool:
-        figures.update(await standin.figures())
-        return figures["gr_engine_ratio"] is not None
-
-    await until(there, what="a second has passed between two samples")
-    return figures
+    """Read two samples that are further apart than a second."""
+    await standin.figures()
+    await standin.ask("wait 2")
+    return await standin.figures()
 
 
 async def test_a_card_with_gpm_is_profiled_over_a_second_or_more(standin: Standin) -> None:
-    standin.say(a_card(0, **{**HOPPER, "gpm.3": "elapsed"}))
+    standin.say(a_card(0, **HOPPER))
     await standin.list_cards()
     first = await standin.figures()
+    await standin.ask("wait -60")  # however busy this machine is
+    too_soon, samples = await standin.figures(), await standin.calls("nvmlGpmSampleGet")
+    await standin.ask("wait 60")
     figures = await profiled(standin)
 
-    assert first["gr_engine_ratio"] is None
+    assert first["gr_engine_ratio"] is too_soon["gr_engine_ratio"] is None
+    assert samples == 1
     assert figures["sm_active_ratio"] == 0.105
-    assert figures["sm_occupancy_ratio"] >= 0.01  # the stand-in's per cent are seconds apart
+    assert await standin.calls("nvmlGpmSampleAlloc") >= 2
     assert figures["pcie_tx_bytes_per_s"] == 2 * 1024 * 1024
     assert await standin.calls("nvmlDeviceGetPcieThroughput") > 0  # by the other card
     assert await standin.ask("live_samples") == 1
+    standin.say({"0.error.nvmlGpmSampleGet": pynvml.NVML_ERROR_GPU_IS_LOST})
+    assert (await profiled(standin))["gr_engine_ratio"] is None
+    assert await standin.ask("live_samples") == 1
     await standin.ask("close")
     assert await standin.ask("live_samples") == 0
+    assert await standin.calls("nvmlGpmQueryDeviceSupport") == 2  # the other card has none
 
 
 async def test_a_metric_that_a_profiled_card_lacks_is_left_out_alone(standin: Standin) -> None:

@@ -1,0 +1,182 @@
+"""Answers the runtime, which says by NRI whose container it creates: its cards, or a refusal."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from deviceplugin.claims import Claim, NodeClaims, Rejected, RejectReason, claim_of
+from deviceplugin.container.adjustment import adjustment_of
+from deviceplugin.container.cdi import ABSENT, MARK_PATH
+from deviceplugin.container.spec_builder import ContainerSpecBuilder, SpecBuildError
+from deviceplugin.metrics import DevicePluginMetrics
+from deviceplugin.node.inventory import InventoryTracker
+from deviceplugin.nri.interface import (
+    Adjustment,
+    Container,
+    Handler,
+    PodSandbox,
+    Refused,
+    Unified,
+)
+from fracgpu import names
+from fracgpu.state.pod_info import PodInfo
+from process.clock import Clock
+
+log = structlog.get_logger()
+
+_NO_CARDS: Final = Adjustment()
+
+
+def has_our_device(container: Container) -> bool:
+    """Report whether kubelet was given one of our devices for a container."""
+    return any(mount.destination == MARK_PATH for mount in container.mounts) or any(
+        name.startswith(f"{names.CDI_KIND}=") for name in container.cdi_devices
+    )
+
+
+def decide(
+    sandbox: PodSandbox, container: Container, node_claims: NodeClaims
+) -> Claim | Rejected | None:
+    """Return what a container may have; None for a container that asks for no card.
+
+    ============================================  =============================================
+    the container that the runtime names          result
+    ============================================  =============================================
+    neither has our device nor is assigned cards  None: it is none of ours
+    its pod has not reached us, or is gone        UNKNOWN_POD
+    its pod's assignment in the API server        DIFFERS: nobody changes an assignment
+    differs from that in the sandbox
+    its mount is of a spec that gives cards       OLD_SPEC: an older agent's, which the runtime
+                                                  remembers, and which may be another pod's
+    anything else                                 :func:`claim_of`: node, size, sums, health
+    ============================================  =============================================
+    """
+    pod = node_claims.pods.get(sandbox.uid)
+    key = f"{sandbox.namespace}/{sandbox.name}"
+    if not has_our_device(container) and not _is_assigned(pod, container.name):
+        return None
+    if pod is None:
+        text = f"the agent does not know pod {key} with UID {sandbox.uid} from the API server yet"
+        return Rejected(reason=RejectReason.UNKNOWN_POD, text=text)
+    if sandbox.annotations.get(names.ASSIGNMENT) != pod.annotations.get(names.ASSIGNMENT):
+        text = f"{names.ASSIGNMENT} of {key} is another one in the API server than in its sandbox"
+        return Rejected(reason=RejectReason.DIFFERS, text=text)
+    sources = {mount.source for mount in container.mounts if mount.destination == MARK_PATH}
+    if sources - {ABSENT}:
+        text = f"the runtime uses an old CDI spec for container {container.name} of {key}"
+        return Rejected(reason=RejectReason.OLD_SPEC, text=text)
+    return claim_of(container.name, pod, node_claims)
+
+
+def _is_assigned(pod: PodInfo | None, container: str) -> bool:
+    return pod is not None and bool((pod.record.assignment or {}).get(container))
+
+
+class ContainerStarts(Handler):
+    """Answers from memory: the pods that the informer has, and the cards as last listed.
+
+    Kubelet tries a container again that was refused when it was to be created, whatever the pod's
+    restart policy: no process of it has run.
+
+    Args:
+        node: this node's name.
+        tracker: the node's inventory.
+        pods: this node's pods by UID; None until they have been listed.
+        builder: builds what a container gets.
+        clock: for durations.
+        metrics: counts starts by outcome.
+        on_started: called with the claim of each container that may start, in the plugin's thread.
+        dev_root: where the host's ``/dev`` is.
+    """
+
+    def __init__(  # noqa: PLR0913 - the parts of a start; made once, in service.py
+        self,
+        *,
+        node: str,
+        tracker: InventoryTracker,
+        pods: Callable[[], Mapping[str, PodInfo] | None],
+        builder: ContainerSpecBuilder,
+        clock: Clock,
+        metrics: DevicePluginMetrics,
+        on_started: Callable[[Claim], None],
+        dev_root: Path = Path("/dev"),
+    ) -> None:
+        self._node = node
+        self._tracker = tracker
+        self._pods = pods
+        self._builder = builder
+        self._clock = clock
+        self._metrics = metrics
+        self._on_started = on_started
+        self._dev_root = dev_root
+        self._containers: Mapping[str, tuple[str, str]] = {}
+
+    @property
+    def containers(self) -> Mapping[str, tuple[str, str]]:
+        """The node's containers: id → UID of the pod and cgroup path, as the runtime named them."""
+        return self._containers
+
+    def synchronize(self, pods: Sequence[PodSandbox], containers: Sequence[Container]) -> Unified:
+        uids = {pod.id: pod.uid for pod in pods}
+        self._containers = {
+            container.id: (uids.get(container.sandbox_id, ""), container.cgroups_path)
+            for container in containers
+        }
+        return {}
+
+    def create_container(self, pod: PodSandbox, container: Container) -> Adjustment:
+        adjustment = self._answer(pod, container)
+        self._containers = {**self._containers, container.id: (pod.uid, container.cgroups_path)}
+        return adjustment
+
+    def start_container(self, pod: PodSandbox, container: Container) -> None:
+        """Learn nothing more: a container that was created has its cards."""
+
+    def remove_container(self, pod: PodSandbox, container: Container) -> None:  # noqa: ARG002
+        self._containers = {
+            known: whose for known, whose in self._containers.items() if known != container.id
+        }
+
+    def _answer(self, pod: PodSandbox, container: Container) -> Adjustment:
+        began_s = self._clock.monotonic()
+        pods, inventory = self._pods(), self._tracker.inventory
+        if pods is None:
+            if has_our_device(container):
+                raise self._refused(pod, container, "pods_unknown", "its pods are not listed yet")
+            return _NO_CARDS
+        claims = NodeClaims(node=self._node, cards=inventory.by_uuid(), pods=pods)
+        claim = decide(pod, container, claims)
+        if claim is None:
+            return _NO_CARDS
+        if isinstance(claim, Rejected):
+            raise self._refused(pod, container, claim.reason.value, claim.text)
+        try:
+            spec = self._builder.build(container.name, claim, inventory)
+            adjustment = adjustment_of(spec, dev_root=self._dev_root)
+        except SpecBuildError as error:
+            raise self._refused(pod, container, "no_outfit", str(error)) from error
+        self._metrics.started("wired")
+        self._metrics.start_took(self._clock.monotonic() - began_s)
+        log.info("container_wired", **wired(claim))
+        self._on_started(claim)
+        return adjustment
+
+    def _refused(self, pod: PodSandbox, container: Container, outcome: str, text: str) -> Refused:
+        log.warning(
+            "container_refused", uid=pod.uid, container=container.name, outcome=outcome, reason=text
+        )
+        self._metrics.started(outcome)
+        return Refused(text)
+
+
+def wired(claim: Claim) -> dict[str, object]:
+    """Return the fields of the log event of a container that may start."""
+    return {
+        "pod": claim.pod.record.key,
+        "uid": claim.pod.record.uid,
+        "container": claim.container,
+        "cards": [part.card for part in claim.slices],
+        "mib": [part.mib for part in claim.slices],
+    }

@@ -1,0 +1,266 @@
+"""The runtime names a container: it gets its own pod's cards, or the start is refused."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from deviceplugin.cards.interface import CardHardware, CardList, DeviceNode
+from deviceplugin.claims import Claim, RejectReason
+from deviceplugin.container.cdi import ABSENT, MARK_PATH, SHARED, qualified_name
+from deviceplugin.container.nvidia_cdi import NvidiaCdiSpecs
+from deviceplugin.container.spec_builder import ContainerSpecBuilder
+from deviceplugin.identity.starts import ContainerStarts
+from deviceplugin.metrics import DevicePluginMetrics
+from deviceplugin.nri.interface import Adjustment, Container, Mount, PodSandbox, Refused
+from fracgpu import names
+from fracgpu.cards.card import Card
+from fracgpu.state.pod_info import PodInfo
+from tests.deviceplugin.builders import (
+    NODE,
+    FakeCards,
+    a_card,
+    a_container,
+    a_pod,
+    a_tracker,
+)
+from tests.fakes.clock import VirtualClock
+
+OLD_MARK = "/var/run/cdi/fracgpu.io-slot_0123456789abcdef.fedcba9876543210"
+TWO = (a_card("GPU-a"), a_card("GPU-b", index=1))
+
+
+class Rig:
+    """A node's starts by NRI: what was answered, counted and noted."""
+
+    def __init__(
+        self, starts: ContainerStarts, started: list[Claim], registry: CollectorRegistry
+    ) -> None:
+        self.starts = starts
+        self.started = started
+        self._registry = registry
+
+    def outcome(self, name: str) -> float:
+        sample = "fracgpu_deviceplugin_starts_total"
+        return self._registry.get_sample_value(sample, {"outcome": name}) or 0
+
+
+async def a_rig(
+    *pods: PodInfo, listed: bool = True, cards: Sequence[Card] = TWO, nodes: Sequence[str] = ()
+) -> Rig:
+    fake, registry, clock = FakeCards(*cards), CollectorRegistry(), VirtualClock()
+    files = [DeviceNode(path=f"/dev/nvidia{n}", host_path=at) for n, at in enumerate(nodes)]
+    fake.answer = CardList(
+        cards=tuple(
+            CardHardware(card=card, device_nodes=tuple(files[number : number + 1]))
+            for number, card in enumerate(cards)
+        )
+    )
+    tracker = a_tracker(fake, clock)
+    await tracker.refresh()
+    known: Mapping[str, PodInfo] = {pod.record.uid: pod for pod in pods}
+    started: list[Claim] = []
+    starts = ContainerStarts(
+        node=NODE,
+        tracker=tracker,
+        pods=lambda: known if listed else None,
+        builder=ContainerSpecBuilder(NvidiaCdiSpecs([])),
+        clock=clock,
+        metrics=DevicePluginMetrics(registry),
+        on_started=started.append,
+    )
+    return Rig(starts, started, registry)
+
+
+def a_sandbox(pod: PodInfo, **changes: str) -> PodSandbox:
+    record = pod.record
+    notes = {key: text for key, text in pod.annotations.items() if key == names.ASSIGNMENT}
+    return PodSandbox(
+        id=f"sandbox-{record.uid}",
+        uid=changes.pop("uid", record.uid),
+        name=record.name,
+        namespace=record.namespace,
+        annotations=notes | changes,
+    )
+
+
+def created(name: str = "train", *, mark: str = ABSENT, cdi: Sequence[str] = ()) -> Container:
+    """A container as the runtime is about to create it."""
+    mounts = [Mount(destination=MARK_PATH, source=mark)] if mark else []
+    return Container(
+        id=f"id-{name}", sandbox_id="sandbox", name=name, mounts=mounts, cdi_devices=cdi
+    )
+
+
+async def test_a_container_gets_its_card_and_the_mount_that_holds_it_back_is_replaced() -> None:
+    pod = a_pod(assigned={"train": [("GPU-b", 1000)]})
+    rig = await a_rig(pod, nodes=["/dev/null", "/dev/zero"])
+
+    answer = rig.starts.create_container(a_sandbox(pod), created())
+
+    assert answer.env[names.ENV_VISIBLE_DEVICES] == "GPU-b"
+    assert [(device.path, device.major, device.minor) for device in answer.devices] == [
+        ("/dev/nvidia1", 1, 5)
+    ]
+    assert [(mount.destination, mount.source) for mount in answer.mounts] == [
+        (MARK_PATH, "/dev/null")
+    ]
+    assert rig.outcome("wired") == 1
+    assert [claim.container for claim in rig.started] == ["train"]
+
+
+async def test_each_container_of_a_pod_gets_its_own_card() -> None:
+    """Init container, sidecar and app containers, one of them with two cards."""
+    assigned = {
+        "prepare": [("GPU-b", 100)],
+        "proxy": [("GPU-a", 200)],
+        "train": [("GPU-b", 300), ("GPU-a", 300)],
+    }
+    pod = a_pod(
+        assigned=assigned,
+        inits=[
+            a_container("prepare", mib=100),
+            a_container("proxy", mib=200, restart_policy="Always"),
+        ],
+        containers=[a_container("train", mib=300, slots=2), {"name": "main"}],
+    )
+    rig = await a_rig(pod)
+
+    answers = {
+        name: rig.starts.create_container(a_sandbox(pod), created(name)) for name in assigned
+    }
+
+    assert {name: answer.env[names.ENV_VISIBLE_DEVICES] for name, answer in answers.items()} == {
+        "prepare": "GPU-b",
+        "proxy": "GPU-a",
+        "train": "GPU-b,GPU-a",
+    }
+    main = rig.starts.create_container(a_sandbox(pod), created("main", mark=""))
+    assert main == Adjustment()
+
+
+async def test_a_container_of_ours_is_known_by_its_mount_its_device_or_its_assignment() -> None:
+    pod = a_pod()
+    rig = await a_rig(pod)
+
+    for container in (
+        created(),
+        created(mark="", cdi=[qualified_name(SHARED)]),
+        created(mark=""),  # a runtime that resolves CDI devices after it has asked us
+    ):
+        answer = rig.starts.create_container(a_sandbox(pod), container)
+        assert answer.env[names.ENV_VISIBLE_DEVICES] == "GPU-a"
+
+
+async def test_a_strangers_container_is_left_alone_and_known_by_its_cgroup() -> None:
+    rig = await a_rig(a_pod())
+    sandbox = PodSandbox(id="s", uid="uid-x", name="web", namespace="default")
+    container = Container(id="c", sandbox_id="s", name="web", cgroups_path="/kubepods/podx/c")
+
+    assert rig.starts.create_container(sandbox, container) == Adjustment()
+    assert rig.starts.containers == {"c": ("uid-x", "/kubepods/podx/c")}
+
+    rig.starts.remove_container(sandbox, container)
+    assert rig.starts.containers == {}
+    rig.starts.synchronize([sandbox], [container])
+    assert rig.starts.containers == {"c": ("uid-x", "/kubepods/podx/c")}
+
+
+def refusal(rig: Rig, sandbox: PodSandbox, container: Container) -> str:
+    with pytest.raises(Refused) as caught:
+        rig.starts.create_container(sandbox, container)
+    assert rig.started == []
+    assert rig.starts.containers == {}
+    return str(caught.value)
+
+
+async def test_a_pod_made_anew_under_its_name_is_another_pod() -> None:
+    rig = await a_rig(a_pod())
+
+    text = refusal(rig, a_sandbox(a_pod(), uid="uid-new"), created())
+
+    assert "uid-new" in text
+    assert rig.outcome(RejectReason.UNKNOWN_POD.value) == 1
+
+
+async def test_a_static_pod_that_writes_its_own_assignment_gets_nothing() -> None:
+    """Its mirror pod in the API server has another UID."""
+    rig = await a_rig()
+
+    assert "does not know pod ml/train-0" in refusal(rig, a_sandbox(a_pod()), created())
+
+
+@pytest.mark.parametrize("text", ["", '{"train":[["GPU-b",1000]]}'])
+async def test_an_assignment_in_the_sandbox_that_the_api_server_does_not_have_is_refused(
+    text: str,
+) -> None:
+    rig = await a_rig(a_pod())
+
+    refusal(rig, a_sandbox(a_pod(), **{names.ASSIGNMENT: text}), created())
+
+    assert rig.outcome(RejectReason.DIFFERS.value) == 1
+
+
+async def test_a_spec_of_an_older_agent_that_the_runtime_remembers_is_not_added_to() -> None:
+    """It may give another pod's card: kubelet gives one slot to two pods."""
+    rig = await a_rig(a_pod())
+
+    refusal(rig, a_sandbox(a_pod()), created(mark=OLD_MARK))
+
+    assert rig.outcome(RejectReason.OLD_SPEC.value) == 1
+
+
+@pytest.mark.parametrize(
+    ("pod", "reason"),
+    [
+        (a_pod(node="gpu-2"), RejectReason.WRONG_NODE),
+        (a_pod(assigned={}), RejectReason.NOT_ASSIGNED),
+        (a_pod(assigned={"train": [("GPU-a", 900)]}), RejectReason.WRONG_SIZE),
+        (a_pod(assigned={"train": [("GPU-x", 1000)]}), RejectReason.NO_SUCH_CARD),
+        (a_pod(phase="Failed"), RejectReason.ENDED),
+        (a_pod(annotations={names.ASSIGNMENT: "{"}), RejectReason.UNREADABLE),
+    ],
+)
+async def test_every_check_of_the_assignment_holds_here_too(
+    pod: PodInfo, reason: RejectReason
+) -> None:
+    rig = await a_rig(pod)
+
+    refusal(rig, a_sandbox(pod), created())
+
+    assert rig.outcome(reason.value) == 1
+
+
+async def test_before_the_pods_are_listed_only_containers_of_others_start() -> None:
+    rig = await a_rig(a_pod(), listed=False)
+
+    assert "not listed yet" in refusal(rig, a_sandbox(a_pod()), created())
+    assert rig.starts.create_container(a_sandbox(a_pod()), created("web", mark="")) == Adjustment()
+
+
+async def test_a_device_file_that_is_gone_refuses_the_start(tmp_path: Path) -> None:
+    rig = await a_rig(a_pod(), nodes=[str(tmp_path / "gone"), "/dev/zero"])
+
+    assert "gone" in refusal(rig, a_sandbox(a_pod()), created())
+    assert rig.outcome("no_outfit") == 1
+
+
+async def test_the_slot_of_a_running_pod_given_to_another_pods_init_container_after_a_restart() -> (
+    None
+):
+    """The sequence that gave a wrong card: the names decide, whoever holds which slot."""
+    running = a_pod("running", assigned={"train": [("GPU-a", 1000)]}, phase="Running")
+    other = a_pod(
+        "other",
+        assigned={"prepare": [("GPU-b", 1000)]},
+        inits=[a_container("prepare", mib=1000)],
+        containers=[{"name": "main"}],
+    )
+    rig = await a_rig(running, other)  # a new agent: it remembers nothing
+
+    given = rig.starts.create_container(a_sandbox(other), created("prepare"))
+    again = rig.starts.create_container(a_sandbox(running), created())
+
+    assert given.env[names.ENV_VISIBLE_DEVICES] == "GPU-b"
+    assert again.env[names.ENV_VISIBLE_DEVICES] == "GPU-a"
