@@ -33,9 +33,15 @@ from rebalancer.metrics import CycleMetrics
 from rebalancer.moves.cordons import Cordons, DesiredCordons
 from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.janitor import Janitor
-from rebalancer.moves.record import MoveRecord, approved, new_record, spec_of
+from rebalancer.moves.record import (
+    MoveRecord,
+    MoveStore,
+    MovesUnreadable,
+    approved,
+    new_record,
+    spec_of,
+)
 from rebalancer.moves.steps import StepContext
-from rebalancer.moves.store import MoveStore, MovesUnreadable
 from rebalancer.usage.measured import LoadRecorder, Measured
 
 log = structlog.get_logger()

@@ -40,7 +40,7 @@ from fracgpu.disruption.brakes import open_breakers
 from fracgpu.disruption.move import PastMove
 from kube.client import KubeClient
 from process import logs
-from rebalancer.moves.store import MoveStore, MovesUnreadable
+from rebalancer.moves.record import MoveStore, MovesUnreadable
 from rebalancer.usage.measured import LoadRecorder, Querier
 from rebalancer.usage.past import look_back, server_time
 from rebalancer.usage.prometheus import QueryFailed
