@@ -33,7 +33,7 @@ log = structlog.get_logger()
 
 KEY: Final = REBALANCER
 # What earlier versions had to be told. The rest of a policy that has such a key still counts.
-LEARNT: Final = ("scrapeIntervalS", "staleAfterS")
+LEARNT: Final = ("breakerUselessRatio", "breakerUselessS", "scrapeIntervalS", "staleAfterS")
 
 _T = TypeVar("_T")
 _E = TypeVar("_E", bound=Enum)
@@ -82,7 +82,7 @@ def parse_policy(text: str) -> RebalancerPolicy:
 
 def _without_learnt(found: dict[str, Any]) -> dict[str, Any]:
     if ignored := [key for key in LEARNT if key in found]:
-        log.warning("settings_ignored", keys=ignored, why="Prometheus' samples tell the interval")
+        log.warning("settings_ignored", keys=ignored, why="what they said is learnt now")
     return {key: value for key, value in found.items() if key not in ignored}
 
 
@@ -109,7 +109,7 @@ def schema() -> dict[str, Any]:
         for tunable in tunables()
     }
     others = {key: dict(accepted) for key, (_, _, accepted) in _READERS.items()}
-    ignored = {key: {"description": "ignored: it is measured", "type": "number"} for key in LEARNT}
+    ignored = {key: {"description": "ignored: it is learnt", "type": "number"} for key in LEARNT}
     properties = {**others, **numbers, **ignored}
     return {"type": "object", "additionalProperties": False, "properties": properties}
 

@@ -29,11 +29,11 @@ from rebalancer.moves.cordons import Cordons
 from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.janitor import Janitor
 from rebalancer.moves.observer import Observer
+from rebalancer.moves.record import MoveStore
 from rebalancer.moves.side_effects import Evictor, SideEffects
-from rebalancer.moves.store import MoveStore
 from rebalancer.settings import RebalancerSettings
 from rebalancer.usage.credentials import CredentialFiles
-from rebalancer.usage.measured import MeasuredUsage
+from rebalancer.usage.measured import LoadRecorder, MeasuredUsage
 from rebalancer.usage.prometheus import Prometheus
 
 
@@ -138,6 +138,7 @@ def running(  # noqa: PLR0913 - the parts of one process
         ControllerParts(
             cache=cache,
             usage=MeasuredUsage(prometheus, on_trouble=cycle_metrics.no_answer),
+            loads=LoadRecorder(prometheus),
             config=config,
             placement=placement,
             changed=changed,

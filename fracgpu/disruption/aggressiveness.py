@@ -59,8 +59,6 @@ _FACTORS: Final[Mapping[str, _Factors]] = {
     "breaker_aborts": _TOLERANCES,
     "breaker_api_errors": _TOLERANCES,
     "breaker_lost_s": (2, 1, 1, 1, 0.5),
-    "breaker_useless_ratio": (0.4, 0.7, 1, 1.3, 1.6),
-    "breaker_useless_s": (2, 1, 1, 1, 0.5),
     "breaker_blind_s": (0.5, 1, 1, 1, 2),
 }
 

@@ -142,7 +142,7 @@ class RebalancerPolicy:
     max_in_flight: int = _tuned(1, "moves at once", low=1, high=20)
     max_in_flight_per_node: int = _tuned(1, "moves at once off, or onto, one node", low=1, high=20)
     max_per_hour: int = _tuned(12, "moves in any hour", low=1, high=1000)
-    max_per_day: int = _tuned(40, "moves in any day", low=1, high=10000)
+    max_per_day: int = _tuned(80, "moves in any day", low=1, high=10000)
     max_per_namespace_per_hour: int = _tuned(
         2, "moves of one namespace in any hour", low=1, high=1000
     )
@@ -178,12 +178,6 @@ class RebalancerPolicy:
         10, "cycles cut short by the API server, in that time", low=1, high=10000
     )
     breaker_lost_s: float = _tuned(86400, "how long a lost pod counts", low=600, high=604800)
-    breaker_useless_ratio: float = _tuned(
-        0.5, "share of the last six moves that may relieve nothing", low=0, high=1
-    )
-    breaker_useless_s: float = _tuned(
-        86400, "how long a move that relieved nothing counts", low=600, high=604800
-    )
     breaker_blind_s: float = _tuned(
         600,
         "how long the rebalancer may be blind; then it must see as long again",

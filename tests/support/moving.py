@@ -34,9 +34,8 @@ from rebalancer.moves.cordons import Cordons
 from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.janitor import Janitor
 from rebalancer.moves.observer import Observer
-from rebalancer.moves.record import MoveRecord
+from rebalancer.moves.record import MoveRecord, MoveStore
 from rebalancer.moves.side_effects import Evictor, SideEffects
-from rebalancer.moves.store import MoveStore
 from rebalancer.usage.measured import Measured
 from rebalancer.usage.prometheus import QueryError
 from simulator.controllers.manager import run_controllers
