@@ -36,7 +36,7 @@ from rebalancer.moves.janitor import Janitor
 from rebalancer.moves.record import MoveRecord, approved, new_record, spec_of
 from rebalancer.moves.steps import StepContext
 from rebalancer.moves.store import MoveStore, MovesUnreadable
-from rebalancer.usage.measured import Measured
+from rebalancer.usage.measured import LoadRecorder, Measured
 
 log = structlog.get_logger()
 
@@ -85,6 +85,7 @@ class ControllerParts:
     metrics: CycleMetrics
     clock: Clock
     scheduler_name: str
+    loads: LoadRecorder = field(default_factory=LoadRecorder)
     audit: AuditLog = field(default_factory=AuditLog)
 
 
@@ -141,6 +142,8 @@ class Controller:
         cards = parts.cache.cards()
         with parts.metrics.queries(parts.clock):
             measured = await parts.usage.observe(cards, policy)
+            if measured.at_s is not None:
+                await parts.loads.observe(policy, at_s=measured.at_s)
         await self._advance_heat(cards, measured, policy, now=now)
         state = parts.cache.disruption_state(
             usage=measured.usage,
@@ -151,6 +154,7 @@ class Controller:
             leading_since=self._leading_since or now,
             now=now,
         )
+        state = replace(state, history=parts.loads.history(state.past))
 
         context = StepContext(state=state, nodes=parts.cache.nodes, policy=policy, now=now)
         for record in parts.store.records:

@@ -34,7 +34,7 @@ from rebalancer.moves.side_effects import Evictor, SideEffects
 from rebalancer.moves.store import MoveStore
 from rebalancer.settings import RebalancerSettings
 from rebalancer.usage.credentials import CredentialFiles
-from rebalancer.usage.measured import MeasuredUsage
+from rebalancer.usage.measured import LoadRecorder, MeasuredUsage
 from rebalancer.usage.prometheus import Prometheus
 
 
@@ -145,6 +145,7 @@ def running(  # noqa: PLR0913 - the parts of one process
         ControllerParts(
             cache=cache,
             usage=MeasuredUsage(prometheus, on_trouble=cycle_metrics.no_answer),
+            loads=LoadRecorder(prometheus),
             config=config,
             placement=placement,
             changed=changed,

@@ -3,7 +3,7 @@
 Which cards could bear one more pod, and what past moves forbid, is counted once for a plan.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from math import ceil
@@ -21,7 +21,18 @@ from fracgpu.disruption.heat import (
     Heat,
     MeasuredPodUse,
 )
-from fracgpu.disruption.move import Move, PastMove
+from fracgpu.disruption.load_history import (
+    FULL_RATIO as FULL_SPAN_RATIO,
+)
+from fracgpu.disruption.load_history import (
+    NO_HISTORY,
+    SPAN_S,
+    LoadHistory,
+    LoadModel,
+    PodLoad,
+    belief,
+)
+from fracgpu.disruption.move import CARRIED_OUT, Move, PastMove
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.k8s.scheduling.cluster import SchedulingCluster
 from fracgpu.k8s.workloads.workload_state import WorkloadState
@@ -32,6 +43,8 @@ from fracgpu.state.snapshot import Snapshot
 
 # Mean share of its time from which on a card has nothing left to give, so that work is being lost.
 FULL_RATIO: Final = 0.98
+_DAY: Final = timedelta(days=1)
+_GROWTHS: Final = 8  # moves from which it is learnt how a pod's use changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +166,15 @@ class PlanIndex:
         self._past: Sequence[PastMove] | None = None
         self._moving: list[PastMove] = []
         self._of_owner: dict[str, list[PastMove]] = {}
+        self._loads: LoadModel | None = None
+        self._loads_of: tuple[object, ...] = ()
+
+    def loads(self, state: "DisruptionState", *, line: float) -> LoadModel:
+        """Return what the loads of cards are expected to be; cards by their place in the index."""
+        of = (state.usage, state.history, state.past, line)
+        if self._loads is None or any(a is not b for a, b in zip(of, self._loads_of, strict=True)):
+            self._loads, self._loads_of = _load_model(state, line=line), of
+        return self._loads
 
     def cool(
         self,
@@ -198,7 +220,7 @@ class PlanIndex:
         return frozenset(
             past_move.move.source
             for past_move in self._of_owner.get(owner_uid, ())
-            if counts(past_move, policy.mode) and now - past_move.started_at < span
+            if counts(past_move) and now - past_move.started_at < span
         )
 
     def _read(self, past: Sequence[PastMove]) -> None:
@@ -209,15 +231,6 @@ class PlanIndex:
         self._of_owner = {}
         for past_move in past:
             self._of_owner.setdefault(past_move.move.owner_uid, []).append(past_move)
-
-
-def load_coming(card: CardUuid, under_way: Sequence[PastMove]) -> float:
-    """Return the load that is on its way to a card, as a share of its time."""
-    return sum(
-        past_move.move.busy_ratio
-        for past_move in under_way
-        if card in _destinations(past_move.move, past_move.landed)
-    )
 
 
 def _destinations(move: Move, landed: CardUuid | None) -> tuple[CardUuid, ...]:
@@ -284,6 +297,7 @@ class DisruptionState:
         strategy: the cluster's default for placing a replacement; a pod may name its own.
         leading_since: when this process became the leader.
         budgets: what is left of them, counted once for a whole plan; None is counted when asked.
+        history: what pods did over the memory window; those without one are taken to be steady.
     """
 
     snapshot: Snapshot
@@ -298,6 +312,7 @@ class DisruptionState:
     scheduler_name: str
     leading_since: datetime
     budgets: Budgets | None = None
+    history: LoadHistory = field(default=NO_HISTORY, repr=False)
     plan_index: PlanIndex = field(default_factory=PlanIndex, compare=False, repr=False)
 
     def pods_of(self, owner_uid: str) -> Sequence[PlacedPod]:
@@ -313,6 +328,17 @@ class DisruptionState:
         needs = (pod.info.need for pod in self.pods.values())
         named = {need.strategy for need in needs if need is not None and need.strategy is not None}
         self.index.learn(self.snapshot, {self.strategy, *named})
+
+    def loads(self, policy: RebalancerPolicy) -> LoadModel:
+        """Return what the loads of cards are expected to be; cards by `number_of`."""
+        return self.plan_index.loads(self, line=policy.hot_ratio)
+
+    def number_of(self, card: CardUuid) -> int | None:
+        """Return the number of a card in the load model; None if the index does not have it."""
+        place = self.index.places(self.snapshot).get(card)
+        return (
+            None if place is None else place[0] * self.index.matrix(self.snapshot).width + place[1]
+        )
 
     def cool_cards(self) -> CoolCards:
         """Return what is measured of the cool cards, by their place in *index*."""
@@ -349,3 +375,82 @@ def card_level(state: DisruptionState, card: CardUuid) -> float:
     """Return how busy a card was over the window; 0 if it was not measured."""
     reading = state.reading(card)
     return reading.level_ratio if reading else 0.0
+
+
+def _load_model(state: DisruptionState, *, line: float) -> LoadModel:
+    matrix = state.index.matrix(state.snapshot)
+    rest = np.zeros(matrix.size * matrix.width)
+    loads: list[PodLoad] = []
+    for uuid, (row, column) in state.index.places(state.snapshot).items():
+        info, reading = state.snapshot.card(uuid), state.reading(uuid)
+        if info is not None and reading is not None:
+            number = row * matrix.width + column
+            of_pods = sum(use.busy_ratio for use in reading.pods.values())
+            rest[number] = max(0.0, _lasting(reading) - of_pods)
+            loads += _loads_on(state, info.pods, reading, number)
+    for past_move in state.under_way():
+        for card in _destinations(past_move.move, past_move.landed):
+            at = state.number_of(card)
+            if at is not None:
+                rest[at] += past_move.move.busy_ratio
+    return LoadModel(state.history, loads, rest, line=line)
+
+
+def _loads_on(
+    state: DisruptionState, uids: Iterable[str], reading: CardReading, number: int
+) -> Iterator[PodLoad]:
+    """Yield the loads of those pods of a card of which something is known."""
+    for uid in uids:
+        use = reading.pods.get(uid)
+        if uid in state.pods and (use is not None or uid in state.history.rows):
+            yield PodLoad(
+                uid=uid,
+                owner_uid=state.pods[uid].owner_uid,
+                card=number,
+                busy_ratio=use.busy_ratio if use else 0.0,
+                full=_lasting(reading) >= FULL_SPAN_RATIO,
+            )
+
+
+def _lasting(reading: CardReading) -> float:
+    """Return how busy a card is over both windows: a pod that left stays in the long one."""
+    return min(reading.level_ratio, reading.slow_level_ratio)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hindsight:
+    """What the moves of the last day tell of the next one.
+
+    Attributes:
+        belief: how far forecasts are believed, 0..1.
+        growth: by how much more pods used after their moves than before, as a share of a card.
+    """
+
+    belief: float = 1.0
+    growth: float = 0.0
+
+
+def hindsight(state: DisruptionState, *, policy: RebalancerPolicy, now: datetime) -> Hindsight:
+    """Return what moves saved beside what was forecast, and how their pods' use changed."""
+    told: list[tuple[float, float]] = []
+    growth: list[float] = []
+    for past_move in sorted(state.past, key=lambda past_move: past_move.started_at):
+        move, at = past_move.move, past_move.disturbed_at or past_move.started_at
+        landed, source = past_move.landed, state.number_of(move.source)
+        reading = state.reading(landed) if landed else None
+        use = reading.pods.get(past_move.replacement_uid) if reading else None
+        if (
+            past_move.ending not in CARRIED_OUT
+            or move.beneficiary is not None
+            or now - at > _DAY
+            or source is None
+            or use is None
+        ):
+            continue
+        growth.append(use.busy_ratio - move.busy_ratio)
+        spans = int(now.timestamp() // SPAN_S) - int(at.timestamp() // SPAN_S) - 1
+        saved = state.loads(policy).saved_since(past_move.replacement_uid, source, spans=spans)
+        if saved is not None:
+            told.append((move.gain_points / 100, saved))
+    lately = growth[-_GROWTHS:]
+    return Hindsight(belief=belief(told), growth=max(0.0, sum(lately) / (len(lately) + 1)))

@@ -261,7 +261,7 @@ def unrelievable(reading: CardReading, policy: RebalancerPolicy) -> Unrelievable
         return Unrelievable.NOT_ATTRIBUTED
     if len(uses) == 1:
         return Unrelievable.ONE_POD_ALONE
-    if not any(policy.min_pod_busy_ratio <= use <= policy.ceiling_ratio for use in uses):
+    if not any(policy.min_pod_busy_ratio <= use <= policy.hot_ratio for use in uses):
         return Unrelievable.NO_USEFUL_POD
     return None
 

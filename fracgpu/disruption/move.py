@@ -40,6 +40,7 @@ class HoldReason(Enum):
     BROKEN = "the card needs to be replaced; no pod is placed there, and none is moved off"
     REPEATING = "none of its exporter's figures has changed lately"
     CALM_NOW = "the hot card is not busy at this moment"
+    SHOWN = "a move was already shown"
     CARD_COOLDOWN = "a pod was moved off this card a short while ago"
     NODE_BUSY = "as many moves of this node as allowed are under way"
     # one pod
@@ -157,7 +158,7 @@ class Move:
         slots: the number of its containers with a share of the source.
         busy_ratio: its measured share of the source's time, 0..1.
         level_ratio: how busy the source was, 0..1.
-        gain_points: what the move relieves less what it costs, in per cent of one card.
+        gain_points: what the move is expected to save less what it costs, in per cent of one card.
         method: the name of the method that planned it.
         mode: whether the replacement is Ready before the pod is evicted.
         plan: what the moves of one plan have in common; empty if the plan is this one move.

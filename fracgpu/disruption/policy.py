@@ -59,7 +59,7 @@ class RebalancerPolicy:
     hot_ratio: float = 0.8
     max_in_flight: int = 1
     max_per_hour: int = 12
-    max_per_day: int = 40
+    max_per_day: int = 80
     notice_s: float = 0
     make_room: MakeRoom = MakeRoom.OFF
     make_room_after_s: float = 300

@@ -11,6 +11,7 @@ gone; hence the queries for age and coverage, without which no other answer is t
 from typing import Final
 
 from fracgpu import names
+from fracgpu.disruption.load_history import SPAN_S
 from fracgpu.disruption.policy import RebalancerPolicy
 
 # Names of the same metric, the classic one first and then that of dcgm-exporter 4.9.
@@ -48,6 +49,17 @@ FREE_MIB: Final = f"min by (UUID) ({_FREE_MIB} or {_FREE_BYTES} / 1048576)"
 
 # 1 for each card that failed to remap a memory row: it needs to be replaced.
 REMAP_FAILED: Final = f"max by (UUID) ({_REMAP_FAILED[0]} or {_REMAP_FAILED[1]})"
+
+# What each pod used, and how busy each card was, in the span of the load history that ends when the
+# query is evaluated, per cent. A pod's series of two scrapers, or of two agents, is one.
+_SPAN: Final = f"{round(SPAN_S)}s"
+POD_SPAN: Final = (
+    "sum by (UUID, pod_uid) (max by (UUID, pod_uid, container)"
+    f" (avg_over_time({names.METRIC_POD_BUSY}[{_SPAN}])))"
+)
+CARD_SPAN: Final = (
+    f"max by (UUID) (avg_over_time({_PERCENT}[{_SPAN}]) or 100 * avg_over_time({_RATIO}[{_SPAN}]))"
+)
 
 # The server's clock: all other queries of a cycle are evaluated at this time.
 SERVER_TIME: Final = "time()"

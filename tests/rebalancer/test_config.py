@@ -189,6 +189,12 @@ def test_the_reference_lists_every_key_with_default_and_range() -> None:
     assert all(f"| `{camel(tunable.name)}` |" in table for tunable in tunables())
 
 
+def test_keys_of_older_versions_set_nothing_and_reset_nothing() -> None:
+    old = parse_policy("mode: active\nbreakerUselessS: 1200\nbreakerUselessRatio: 0.9\n")
+
+    assert old == replace(RebalancerPolicy(), mode=Mode.ACTIVE)
+
+
 def test_the_documentation_holds_the_reference_as_it_is() -> None:
     page = (Path(__file__).parents[2] / "docs" / "rebalancer-settings.md").read_text()
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+import numpy as np
 from msgspec import structs
 
 from fracgpu import names
@@ -18,6 +19,7 @@ from fracgpu.disruption.heat import (
     MeasuredPodUse,
     ReadingQuality,
 )
+from fracgpu.disruption.load_history import LoadHistory
 from fracgpu.disruption.move import UNDER_WAY, Move, PastMove
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.k8s.container import ContainerSpec
@@ -55,6 +57,16 @@ def a_reading(level: float = 0.1, *, pods: Mapping[str, float] | None = None) ->
             uid: MeasuredPodUse(busy_ratio=busy, high_ratio=busy)
             for uid, busy in (pods or {}).items()
         },
+    )
+
+
+def a_history(loads: Mapping[str, Sequence[float]]) -> LoadHistory:
+    """Return a history of pods on cards that had time left, span by span."""
+    busy = np.array(list(loads.values()))
+    return LoadHistory(
+        rows={uid: row for row, uid in enumerate(loads)},
+        busy=busy,
+        full=np.zeros(busy.shape, np.bool_),
     )
 
 

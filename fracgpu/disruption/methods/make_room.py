@@ -128,8 +128,14 @@ def _plan(
     if kept:
         return _rest(state, waiting, kept, policy=policy, now=now)
     pause = timedelta(seconds=policy.owner_cooldown_s)
-    if any(_is_for(past, waiting) and now - past.started_at < pause for past in state.past):
+    tried = [
+        past for past in state.past if _is_for(past, waiting) and now - past.started_at < pause
+    ]
+    if any(not past.only_shown for past in tried):
         return HoldReason.ROOM_TRIED
+    if tried and policy.mode is not Mode.ACTIVE:
+        detail = f"at {tried[-1].started_at:%H:%M}"
+        return HeldBack(subject=waiting.info.record.key, reason=HoldReason.SHOWN, detail=detail)
     context = room_context(state, policy=policy, now=now)
     found = _within_budgets(context, waiting, cards=_free_for_all(context))
     if not isinstance(found, RoomPlan):

@@ -13,7 +13,6 @@ from fracgpu.disruption.disruption_state import (
     DisruptionState,
     PlanIndex,
     is_losing,
-    load_coming,
     needed_history,
 )
 from fracgpu.disruption.heat import (
@@ -347,19 +346,6 @@ def test_an_owner_does_not_return_to_a_card_it_left_lately() -> None:
     assert index.left("three", past, policy=ACTIVE, now=NOON) == frozenset()
     later = NOON + timedelta(minutes=1)
     assert index.left("one", past, policy=ACTIVE, now=later) == frozenset()
-
-
-def test_what_is_on_its_way_counts_on_its_target_and_where_it_landed() -> None:
-    coming = a_past_move(under_way=True, target=COOL_CARD, busy_ratio=0.2)
-    landed = replace(coming, landed=CardUuid("GPU-other"))
-    index = PlanIndex()
-
-    under_way = index.under_way([coming, landed, a_past_move(target=COOL_CARD)])
-
-    assert len(under_way) == 2
-    assert load_coming(COOL_CARD, under_way) == pytest.approx(0.4)
-    assert load_coming(CardUuid("GPU-other"), under_way) == pytest.approx(0.2)
-    assert load_coming(CardUuid("GPU-x"), under_way) == 0
 
 
 def check(source: CardReading | None, target: CardReading | None) -> Verification:

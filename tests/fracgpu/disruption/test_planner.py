@@ -93,7 +93,7 @@ FAILING = replace(
         ({"heat": {COOL_CARD: Heat.WARMING}}, HoldReason.NO_TARGET),
         ({"heat": {COOL_CARD: Heat.SETTLING}}, HoldReason.NO_TARGET),
         ({"heat": {COOL_CARD: Heat.RELIEVING}}, HoldReason.NO_TARGET),
-        ({"readings": {COOL_CARD: a_reading(0.2)}}, HoldReason.NO_TARGET),
+        ({"readings": {COOL_CARD: a_reading(0.6)}}, HoldReason.NO_TARGET),
         (
             {"readings": {COOL_CARD: replace(a_reading(0.05), free_mib=Mib(4255))}},
             HoldReason.NO_TARGET,
@@ -490,7 +490,7 @@ def test_a_plan_never_targets_a_card_that_is_not_trusted_and_cool(
         assert move.gain_points > 0
         reading = state.usage[move.target].reading
         assert reading is not None
-        assert reading.forecast_ratio + move.busy_ratio <= policy.ceiling_ratio + 1e-9
+        assert reading.level_ratio + move.busy_ratio <= 1 + 1e-9
 
 
 @given(states(), policies())

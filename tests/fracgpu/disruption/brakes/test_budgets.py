@@ -70,22 +70,54 @@ def test_but_its_owner_is_left_alone_for_a_while() -> None:
 
 
 @pytest.mark.parametrize("policy", [DRY_RUN, replace(ACTIVE, mode=Mode.RECOMMEND)])
-def test_what_was_only_shown_counts_only_while_nothing_else_is_done(
+def test_what_was_only_shown_is_no_cooldown_and_is_shown_once_an_hour(
     policy: RebalancerPolicy,
 ) -> None:
     shown = [
-        replace(a_past_move(minutes_ago=m), ending=Ending.DRY_RUN, disturbed=False)
+        replace(
+            a_past_move(minutes_ago=m, owner_uid="owner-1"), ending=Ending.DRY_RUN, disturbed=False
+        )
         for m in range(ACTIVE.max_per_hour)
     ]
+    source = shown[0].move.source
 
-    assert budgets(*shown).of_cluster() is None
-    assert budgets(*shown, policy=policy).of_cluster() is HoldReason.HOURLY_BUDGET
+    for found in (budgets(*shown), budgets(*shown, policy=policy)):
+        assert found.of_cluster() is None
+        assert found.of_source(source, node="n9") is None
+        assert of_pod(found) is None
+    assert budgets(*shown).shown(source) is None
+    last = budgets(*shown, policy=policy).shown(source)
+    assert last is not None
+    assert last.started_at == NOON
+    an_hour_later = budgets(*shown, policy=policy, now=NOON + timedelta(hours=1))
+    assert an_hour_later.shown(source) is None
 
 
-def test_a_backlog_is_cleared_fast_and_no_day_has_more_than_two_moves_an_hour() -> None:
-    spread = [a_past_move(minutes_ago=61 + 30 * m) for m in range(ACTIVE.max_per_day)]
+def test_a_move_that_helped_nobody_is_undone_once_and_then_its_owner_rests() -> None:
+    failed = replace(
+        a_past_move(minutes_ago=20, owner_uid="owner-1", pod_uid="first"),
+        useless=True,
+        replacement_uid="second",
+    )
+    undone = replace(
+        a_past_move(minutes_ago=2, owner_uid="owner-1", pod_uid="second"),
+        useless=True,
+        replacement_uid="third",
+    )
 
-    assert ACTIVE.max_per_day <= 2 * 24
+    def why(pod_uid: str, *past: PastMove) -> HoldReason | None:
+        return budgets(*past).of_pod(pod_uid, owner_uid="owner-1", namespace="ml")
+
+    assert why("second", failed) is None
+    assert why("other", failed) is HoldReason.OWNER_COOLDOWN
+    assert why("third", failed, undone) is HoldReason.OWNER_COOLDOWN
+    assert why("second", replace(failed, useless=False)) is HoldReason.OWNER_COOLDOWN
+
+
+def test_a_backlog_is_cleared_fast_and_no_day_has_more_than_four_moves_an_hour() -> None:
+    spread = [a_past_move(minutes_ago=61 + 15 * m) for m in range(ACTIVE.max_per_day)]
+
+    assert ACTIVE.max_per_day <= 4 * 24
     assert budgets(*spread).of_cluster() is HoldReason.DAILY_BUDGET
     assert budgets(*spread[1:]).of_cluster() is None
     assert budgets(*spread, now=NOON + timedelta(hours=4)).of_cluster() is None
@@ -432,19 +464,6 @@ def test_one_lost_pod_opens_it_for_a_day() -> None:
 
     assert opened(lost) == {Breaker.LOST_POD: NOON + timedelta(days=1) - 10 * MINUTE}
     assert opened(lost, now=NOON + timedelta(days=1)) == {}
-
-
-def test_four_useless_moves_of_the_last_six_open_it() -> None:
-    good = [ended(minutes_ago=600 + m, ending=Ending.RELIEVED) for m in range(10)]
-    useless = [
-        ended(minutes_ago=60 * (m + 1), useless=True, ending=Ending.USELESS) for m in range(4)
-    ]
-
-    assert opened(*good, *useless[:3]) == {}
-    assert opened(*good, *useless) == {Breaker.INEFFECTIVE: NOON + timedelta(hours=20)}
-    assert opened(*good, *useless, now=NOON + timedelta(hours=20)) == {}
-    better = [ended(minutes_ago=m, ending=Ending.RELIEVED) for m in (1, 2, 3)]
-    assert opened(*good, *useless, *better) == {}
 
 
 def test_blind_for_too_long_it_opens_and_must_see_as_long_again() -> None:
