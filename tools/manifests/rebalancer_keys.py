@@ -53,7 +53,7 @@ def reference() -> str:
 
 
 def _as_written(value: object, field: str) -> str:
-    """Return a value as in the ConfigMap, and what was left out as none; seconds with their unit."""
+    """Return a value as in the ConfigMap, but times with their unit; none for what is unset."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):

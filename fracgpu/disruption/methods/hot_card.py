@@ -176,7 +176,7 @@ def _card_refusal(
     if shown is not None:
         detail = f"at {shown.started_at:%H:%M}: {shown.move.pod}"
         return HeldBack(subject=card, reason=HoldReason.SHOWN, detail=detail)
-    reason = budgets.of_source(card, node=state.node_of(card))
+    reason = budgets.of_source(card)
     return HeldBack(subject=card, reason=reason) if reason else None
 
 
@@ -333,17 +333,11 @@ def _closed(
 ) -> frozenset[CardUuid]:
     """Return the cards that must not be the target, however cool; the source is one."""
     budgets = budgets_of(state, policy=policy, now=now)
-    busy = {
-        card
-        for node in budgets.busy_nodes()
-        if node in state.snapshot.nodes
-        for card in state.snapshot.nodes[node].cards
-    }
     left: frozenset[CardUuid] = frozenset()
     if not budgets.may_undo(candidate.uid):
         left = state.plan_index.left(candidate.owner_uid, state.past, policy=policy, now=now)
     sources = {past_move.move.source for past_move in state.under_way()}
-    return frozenset({source, *left, *sources, *busy, *budgets.closed_targets()})
+    return frozenset({source, *left, *sources, *budgets.closed_targets()})
 
 
 def _most_mib(need: PodNeed) -> int:

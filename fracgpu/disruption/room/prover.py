@@ -119,8 +119,7 @@ class RoomContext:
         budgets = budgets_of(state, policy=policy, now=self.now)
         sources = {past_move.move.source for past_move in state.past if past_move.under_way}
         closed = self.table.flags({*self.held, *sources, *budgets.closed_targets()})
-        busy = np.array([budgets.node_is_busy(name) for name in self.table.nodes], np.bool_)
-        return self.table.open & ~closed & ~busy[self.table.node]
+        return self.table.open & ~closed
 
 
 def held_for(past: Sequence[PastMove], *, now: datetime) -> dict[CardUuid, str]:
