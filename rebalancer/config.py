@@ -31,7 +31,7 @@ FORMER: Final[Mapping[str, tuple[str, ...]]] = {
         *("fastWindowS", "fastHotRatio", "slowWindowS", "slowHotRatio", "forecastWindowS"),
         *("memoryWindowS", "settleS", "maxCordonedRatio", "minPodBusyRatio", "minPodAgeS"),
         *("maxPerNamespacePerHour", "maxPerOwnerPerHour", "maxPerOwnerPerDay", "maxPerPodPerHour"),
-        *("ownerCooldownS", "cardCooldownS", "returnCooldownS"),
+        *("ownerCooldownS", "cardCooldownS", "returnCooldownS", "makeRoomMoves"),
     ),
     "`hotRatio`": ("clearRatio", "ceilingRatio"),
     "`maxInFlight`": ("maxInFlightPerNode",),
@@ -43,7 +43,7 @@ FORMER: Final[Mapping[str, tuple[str, ...]]] = {
         *("tickS", "startupGraceS", "minActiveRatio", "holdCycles", "stepS", "coverageRatio"),
         *("freshCardsRatio", "freeMarginMib", "attributionRatio", "giveUpCooldownS", "cordonS"),
         *("breakerWindowS", "breakerAborts", "breakerApiErrors", "breakerLostS", "breakerBlindS"),
-        *("makeRoomMoves", "makeRoomHoldS", "planTtlS", "readyS", "evictTtlS"),
+        *("makeRoomHoldS", "planTtlS", "readyS", "evictTtlS"),
     ),
 }
 _FORMER: Final = frozenset(key for keys in FORMER.values() for key in keys)
@@ -64,7 +64,7 @@ def parse_policy(text: str, *, base: RebalancerPolicy | None = None) -> Rebalanc
     """
     found = strict_mapping(text)
     ignored = tuple(sorted(_FORMER & found.keys()))
-    mistakes = unknown_keys(found, (*KEYS, *_FORMER))
+    mistakes = unknown_keys(found.keys() - _FORMER, KEYS)
     values: dict[str, Any] = {}
     for key, known in KEYS.items():
         try:

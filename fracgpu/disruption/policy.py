@@ -77,6 +77,7 @@ class RebalancerPolicy:
     min_pod_busy_ratio: float = 0.1  # share of a card below which moving a pod relieves nothing
     min_pod_age_s: float = 900
     max_per_namespace_per_hour: int = 2
+    make_room_moves: int = 3  # moves that make room for one pod
     max_per_owner_per_day: int = 3
     owner_cooldown_s: float = 3600  # between two moves of one owner; doubled after a useless one
     card_cooldown_s: float = 600  # between two moves off, or two moves onto, one card
@@ -97,7 +98,6 @@ class RebalancerPolicy:
     ready_s: float = 30  # how long a replacement must be Ready before the old pod is evicted
     evict_ttl_s: float = 600  # how long an eviction is tried
     replacement_ttl_s: float = 600  # for the replacement to be Ready, unless its owner takes longer
-    make_room_moves: int = 3  # moves that make room for one pod
     make_room_hold_s: float = 1800  # how long freed cards are kept for the pod, from the plan on
     breaker_window_s: float = 1800  # how long an aborted move, or an API error, counts
     breaker_aborts: int = 2  # moves aborted after a pod was disturbed, in that time

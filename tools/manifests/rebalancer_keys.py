@@ -22,7 +22,8 @@ def reference() -> str:
     default = RebalancerPolicy()
     lines = ["| key | meaning | default | accepted |", "|---|---|---|---|"]
     for key, known in KEYS.items():
-        shown = _as_written(getattr(default, known.field), known.field)
+        value = getattr(default, known.field)
+        shown = f"{value} s" if known.field.endswith("_s") else _as_written(value, known.field)
         lines.append(f"| `{key}` | {known.meaning} | {shown} | {known.accepted} |")
     levels = [policy_at(level) for level in LEVELS]
     lines += [
@@ -63,6 +64,6 @@ def _as_written(value: object, field: str) -> str:
 
 def _span(seconds: float) -> str:
     for unit, length in (("h", 3600), ("min", 60)):
-        if seconds >= length and seconds % length == 0:
-            return f"{seconds // length:g} {unit}"
+        if seconds >= length:
+            return f"{seconds / length:g} {unit}"
     return f"{seconds:g} s"

@@ -117,7 +117,7 @@ class Site:
 
 
 @asynccontextmanager
-async def a_site(
+async def a_site(  # noqa: PLR0913 - what each test has another of
     api: ApiServer,
     kube: KubeClient,
     folder: Path,

@@ -125,7 +125,6 @@ def test_a_card_that_the_owner_left_or_that_has_just_been_a_target_is_none() -> 
     joined = a_past_move(minutes_ago=5, target=CardUuid("b1"))
     roomy: dict[str, Any] = {
         "owner_cooldown_s": 60,
-        "max_per_owner_per_hour": 9,
         "max_per_namespace_per_hour": 9,
     }
     assert target_of(a_cluster(HELD, past=[left]), **roomy) == "b1"
