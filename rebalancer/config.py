@@ -1,6 +1,5 @@
 """The rebalancer's policy: the key ``rebalancer`` of the ConfigMap, parsed strictly."""
 
-import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -84,11 +83,6 @@ def parse_policy(text: str, *, base: RebalancerPolicy | None = None) -> Rebalanc
         "max_per_day": max(policy.max_per_day, hour or 0),
     }
     return replace(policy, **{**budgets, **values, "ignored_keys": ignored})
-
-
-def policy_hash(policy: RebalancerPolicy) -> str:
-    """Return a short hash of a policy, by which a move record names its policy."""
-    return hashlib.sha256(repr(policy).encode()).hexdigest()[:12]
 
 
 def schema() -> dict[str, Any]:

@@ -27,7 +27,6 @@ from kube.errors import KubeError
 from process.clock import Clock, wait_at_most
 from rebalancer.audit import AuditLog
 from rebalancer.cluster_cache import ClusterCache
-from rebalancer.config import policy_hash
 from rebalancer.event_reporter import EventReporter
 from rebalancer.metrics import CycleMetrics
 from rebalancer.moves.cordons import Cordons, DesiredCordons
@@ -257,7 +256,7 @@ class Controller:
             move,
             context.state,
             policy=context.policy,
-            config_hash=policy_hash(context.policy),
+            config_hash=context.policy.digest,
             now=now,
             holds=not dry_run,
         )

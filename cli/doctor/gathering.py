@@ -266,10 +266,11 @@ def _yaml(text: str) -> Json:
     return found if isinstance(found, dict) else {}
 
 
-def _ignored_keys(maps: Objects | Unread) -> tuple[str, ...]:
+def _ignored_keys(maps: Objects | Unread) -> tuple[str, ...] | Unread:
     """Return the keys that set nothing any more, unless something is wrong with the others."""
-    body = None if isinstance(maps, Unread) else named(maps, names.CONFIG_MAP)
-    text = ((body or {}).get("data") or {}).get(config_keys.REBALANCER, "")
+    if isinstance(maps, Unread):
+        return maps
+    text = ((named(maps, names.CONFIG_MAP) or {}).get("data") or {}).get(config_keys.REBALANCER, "")
     with suppress(ValueError):
         return parse_policy(text).ignored_keys
     return ()

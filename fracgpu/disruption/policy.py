@@ -1,5 +1,6 @@
 """What the rebalancer goes by: what an administrator sets, and the times and shares behind it."""
 
+import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -114,3 +115,8 @@ class RebalancerPolicy:
     def ceiling_ratio(self) -> float:
         """Most that the target of a move that makes room may be busy afterwards: 0.6 to 0.8."""
         return round(self.hot_ratio * 0.6 / 0.8, 6)
+
+    @property
+    def digest(self) -> str:
+        """A short hash, by which a record of a move names its policy."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()[:12]

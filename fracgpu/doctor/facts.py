@@ -135,7 +135,7 @@ class Facts:
     queued: Objects | Unread
     scheduler_configurations: Mapping[str, Json] | Unread
     config_mistakes: Mapping[str, str] | Unread | None
-    ignored_keys: tuple[str, ...]
+    ignored_keys: tuple[str, ...] | Unread
     certificates: CertificatesFact | Unread
     admission: AdmissionAnswer | Unread
     prometheus: PrometheusFact | Unread

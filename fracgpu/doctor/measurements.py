@@ -132,9 +132,9 @@ def _configuration(facts: Facts) -> Iterator[Finding]:
                 otherwise=f"kubectl -n {facts.system_namespace} edit configmap {names.CONFIG_MAP}",
             ),
         )
-    if facts.ignored_keys:
+    if ignored := known(facts.ignored_keys):
         yield warning(
-            f"{where}, key rebalancer: {', '.join(facts.ignored_keys)} set nothing any more",
+            f"{where}, key rebalancer: {', '.join(ignored)} set nothing any more",
             cure="remove them, and use aggressiveness; "
             "docs/rebalancer-settings.md#keys-of-earlier-versions",
         )

@@ -14,7 +14,7 @@ from component.placement_config import parse_strategy
 from fracgpu.disruption.aggressiveness import LEVELS, policy_at
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
-from rebalancer.config import FORMER, KEYS, parse_policy, policy_hash
+from rebalancer.config import FORMER, KEYS, parse_policy
 
 
 def test_nothing_written_is_the_default() -> None:
@@ -160,11 +160,11 @@ def test_no_text_brings_it_down(text: str) -> None:
 
 def test_a_policy_has_a_short_name_of_its_own() -> None:
     frozen = "changeFreezes: [{schedule: 0 8 * * *, duration: 8h, timeZone: Asia/Tokyo}]"
-    assert policy_hash(RebalancerPolicy()) == policy_hash(RebalancerPolicy())
-    assert policy_hash(parse_policy(frozen)) == policy_hash(parse_policy(frozen))
-    assert policy_hash(parse_policy(frozen)) != policy_hash(RebalancerPolicy())
-    assert policy_hash(RebalancerPolicy()) != policy_hash(RebalancerPolicy(tick_s=16))
-    assert len(policy_hash(RebalancerPolicy())) == 12
+    assert RebalancerPolicy().digest == RebalancerPolicy().digest
+    assert parse_policy(frozen).digest == parse_policy(frozen).digest
+    assert parse_policy(frozen).digest != RebalancerPolicy().digest
+    assert RebalancerPolicy().digest != RebalancerPolicy(tick_s=16).digest
+    assert len(RebalancerPolicy().digest) == 12
 
 
 def test_of_two_budgets_the_one_that_is_left_out_makes_room_for_the_other() -> None:
