@@ -221,8 +221,8 @@ class MeasuredLoad:
 
         of_pods = self._each_pod
         means = (
-            *(promql.level, promql.slow_level, promql.forecast_mean, promql.forecast_quantile),
-            promql.remembered,
+            promql.level,
+            promql.slow_level,
         )
         absent = (
             promql.COLLECT_AGE,
@@ -248,7 +248,6 @@ class MeasuredLoad:
             promql.interval(policy.forecast_window_s): constant(1.0),
             promql.pod_samples(policy): lambda: [(labels, _ENOUGH) for labels, _ in of_pods()],
             promql.pod_mean(policy): of_pods,
-            promql.pod_high(policy): of_pods,
             **dict.fromkeys(absent, list),
         }
 

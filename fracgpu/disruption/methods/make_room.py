@@ -292,7 +292,7 @@ def _move(context: RoomContext, node: str, planned: PlannedMove) -> Move:
         pod.allocation,
         source=(node, pod.card),
         target=(planned.node, planned.card),
-        busy_ratio=use.busy_ratio if use else 0.0,
+        busy_ratio=use or 0.0,
         level_ratio=card_level(state, pod.card),
         gain_points=100 * pod.allocation.mib / capacity_mib - pod.cost,
         method=NAME,
