@@ -16,7 +16,6 @@ from benchmarks.fixtures.judged_prometheus import (
     JudgedCard,
     JudgedPod,
     JudgedPrometheus,
-    Remembered,
 )
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, NodeCards
@@ -105,7 +104,6 @@ class Policy:
         self._outages = NO_OUTAGES
         self._loads = LoadRecorder(self)
         self._prometheus: JudgedPrometheus | None = None
-        self._remembered = Remembered(round(POLICY.memory_window_s / _TICK_S))
         self._ledger = Ledger()
         self._index = SnapshotIndex()
         self._pods: dict[str, PlacedPod] = {}
@@ -131,7 +129,7 @@ class Policy:
     ) -> list[Decision]:
         """Run one cycle; return the moves that begin now."""
         now = _EPOCH + timedelta(seconds=now_s)
-        prometheus = JudgedPrometheus(POLICY, cards, pods, now.timestamp(), self._remembered)
+        prometheus = JudgedPrometheus(POLICY, cards, pods, now.timestamp())
         self._prometheus = prometheus
         _at_once(self._loads.observe(POLICY, at_s=now.timestamp()))
         asked = [CardUuid(card.id) for card in cards]

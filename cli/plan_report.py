@@ -108,7 +108,6 @@ def report_on(
         startup_grace_s=0,
         fresh_cards_ratio=0,
         max_in_flight=1_000_000,
-        max_in_flight_per_node=1_000_000,
         max_per_hour=1_000_000,
         max_per_day=1_000_000,
     )

@@ -27,7 +27,6 @@ from kube.errors import KubeError
 from process.clock import Clock, wait_at_most
 from rebalancer.audit import AuditLog
 from rebalancer.cluster_cache import ClusterCache
-from rebalancer.config import PolicyTrial, policy_hash
 from rebalancer.event_reporter import EventReporter
 from rebalancer.metrics import CycleMetrics
 from rebalancer.moves.cordons import Cordons, DesiredCordons
@@ -92,7 +91,6 @@ class ControllerParts:
     clock: Clock
     scheduler_name: str
     loads: LoadRecorder = field(default_factory=LoadRecorder)
-    trial: PolicyTrial = field(default_factory=PolicyTrial)
     audit: AuditLog = field(default_factory=AuditLog)
 
 
@@ -106,6 +104,7 @@ class Controller:
         self._trouble = "no cycle yet"
         self._kind = ""
         self._config_problem = ""
+        self._ignored_keys: tuple[str, ...] = ()
         self._outages = NO_OUTAGES
         self._breakers: tuple[OpenBreaker, ...] = ()
 
@@ -167,7 +166,6 @@ class Controller:
             if record.phase not in ENDED:
                 await parts.executor.step(record, context)
         state = replace(state, past=self._past())
-        parts.trial.remember(state, now=now)
         mode = await self._mode(state, measured, policy, now=now)
         # In a thread: with a thousand cards it takes long enough to delay the renewal of the lease.
         await asyncio.to_thread(state.learn)
@@ -264,7 +262,7 @@ class Controller:
             move,
             context.state,
             policy=context.policy,
-            config_hash=policy_hash(context.policy),
+            config_hash=context.policy.digest,
             now=now,
             holds=not dry_run,
         )
@@ -343,6 +341,10 @@ class Controller:
             self._config_problem = config.problem
             if config.problem:
                 await self._parts.reporter.config_refused(config.problem)
+        if config.value.ignored_keys != self._ignored_keys:
+            self._ignored_keys = config.value.ignored_keys
+            if self._ignored_keys:
+                await self._parts.reporter.settings_ignored(self._ignored_keys)
 
     def _set_trouble(self, trouble: str, *, detail: str) -> None:
         """Store *trouble* for ``/readyz``, and log when it begins and ends."""

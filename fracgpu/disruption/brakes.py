@@ -47,22 +47,16 @@ class Budgets:
         self._policy = policy
         self._now = now
         counted = [(past_move, _age(past_move, now)) for past_move in past if counts(past_move)]
-        in_flight = [past_move for past_move, _ in counted if past_move.under_way]
         this_hour = [past_move for past_move, age in counted if age < _HOUR]
         today = [past_move for past_move, age in counted if age < _DAY]
         cooling = timedelta(seconds=policy.card_cooldown_s)
         recent = [past_move for past_move, age in counted if age < cooling]
-        self.in_flight = len(in_flight)
+        self.in_flight = sum(past_move.under_way for past_move, _ in counted)
         self.this_hour = len(this_hour)
         self.today = len(today)
-        self._per_node = Counter(node for past_move in in_flight for node in _nodes(past_move.move))
         self._per_namespace = Counter(past_move.move.namespace for past_move in this_hour)
-        self._per_owner_hour = Counter(past_move.move.owner_uid for past_move in this_hour)
         self._per_owner_day = Counter(past_move.move.owner_uid for past_move in today)
         self._lineage = _Lineages(past)
-        self._per_lineage = Counter(
-            self._lineage.of(past_move.move.pod_uid) for past_move in this_hour
-        )
         self._shown = {
             past_move.move.source: past_move
             for past_move in sorted(past, key=lambda past_move: past_move.started_at)
@@ -104,21 +98,9 @@ class Budgets:
         """Return the move off a card that was shown this hour, while moves are only shown."""
         return None if self._policy.mode is Mode.ACTIVE else self._shown.get(card)
 
-    def of_source(self, card: CardUuid, *, node: str) -> HoldReason | None:
+    def of_source(self, card: CardUuid) -> HoldReason | None:
         """Return why no pod may be moved off a card, or None."""
-        if card in self._sources:
-            return HoldReason.CARD_COOLDOWN
-        if self.node_is_busy(node):
-            return HoldReason.NODE_BUSY
-        return None
-
-    def node_is_busy(self, node: str) -> bool:
-        """Report whether as many moves as allowed are under way off or onto a node."""
-        return self._per_node[node] >= self._policy.max_in_flight_per_node
-
-    def busy_nodes(self) -> frozenset[str]:
-        """Return the nodes off or onto which as many moves as allowed are under way."""
-        return frozenset(node for node in self._per_node if self.node_is_busy(node))
+        return HoldReason.CARD_COOLDOWN if card in self._sources else None
 
     def closed_targets(self) -> frozenset[CardUuid]:
         """Return the cards onto which a pod was moved so lately that none may follow."""
@@ -150,16 +132,8 @@ class Budgets:
             (owner_uid in self._resting, HoldReason.OWNER_COOLDOWN),
             (owner_uid in self._given_up, HoldReason.GIVEN_UP),
             (
-                self._per_owner_hour[owner_uid] >= policy.max_per_owner_per_hour,
-                HoldReason.OWNER_HOUR,
-            ),
-            (
                 self._per_owner_day[owner_uid] >= policy.max_per_owner_per_day,
                 HoldReason.OWNER_BUDGET,
-            ),
-            (
-                self._per_lineage[self._lineage.of(pod_uid)] >= policy.max_per_pod_per_hour,
-                HoldReason.POD_BUDGET,
             ),
             (
                 self._per_namespace[namespace] >= policy.max_per_namespace_per_hour,
@@ -205,10 +179,6 @@ class _Lineages:
 def _age(past_move: PastMove, now: datetime) -> timedelta:
     # A move under way has disturbed nobody yet, or only now: it counts however long ago it began.
     return timedelta.min if past_move.under_way else now - counted_at(past_move)
-
-
-def _nodes(move: Move) -> frozenset[str]:
-    return frozenset({move.source_node, move.target_node})
 
 
 def _resting_owners(

@@ -19,7 +19,6 @@ from fracgpu.disruption.heat import (
     CardReading,
     CardUsage,
     Heat,
-    MeasuredPodUse,
 )
 from fracgpu.disruption.load_history import (
     FULL_RATIO as FULL_SPAN_RATIO,
@@ -52,50 +51,28 @@ class CoolCards:
     """What is measured of cool cards, by row and column as in the index of the snapshot.
 
     Attributes:
-        forecast: the load to expect, 0..1; infinite for a card that is not known to be cool.
-        remembered: the upper quartile of how busy it was over the memory window, 0..1.
+        level: how busy it was over the short window, 0..1; infinite for a card that is not known to
+            be cool.
         history: share of the forecast window in which it was measured, 0..1.
-        level: how busy it was over the short window, 0..1.
         free_mib: its measured free memory.
         model: the number of its model in *models*.
     """
 
-    forecast: NDArray[np.float64]
     level: NDArray[np.float64]
-    remembered: NDArray[np.float64]
     history: NDArray[np.float64]
     free_mib: NDArray[np.int64]
     model: NDArray[np.int64]
     models: Mapping[str, int]
 
-    def bearing(
-        self,
-        use: MeasuredPodUse,
-        *,
-        model: str,
-        free_mib: int,
-        losing: bool,
-        policy: RebalancerPolicy,
-    ) -> Cells:
-        """Return the cards of a model that would stay cool with one more pod, by what is known.
+    def with_room(self, *, busy_ratio: float, model: str, free_mib: int) -> Cells:
+        """Return the cards of a model that have free memory, and time for what a pod uses.
 
         How much is known of a card is another question: see `measured`.
-
-        Args:
-            use: what the pod uses where it is.
-            model: of the card that it leaves.
-            free_mib: the free memory that it needs.
-            losing: whether work is lost where it is; then the target may become busier.
-            policy: the limits.
         """
-        if model not in self.models:
-            return np.zeros(self.forecast.shape, np.bool_)
         found: Cells = (
-            (self.forecast + use.busy_ratio <= policy.ceiling_ratio)
-            & (self.level + use.high_ratio <= policy.hot_ratio)
-            & (self.remembered + use.busy_ratio <= most_remembered(losing=losing, policy=policy))
+            (self.level + busy_ratio <= 1.0)
             & (self.free_mib >= free_mib)
-            & (self.model == self.models[model])
+            & (self.model == self.models.get(model, -2))
         )
         return found
 
@@ -147,14 +124,6 @@ def needed_history(*, losing: bool, policy: RebalancerPolicy) -> float:
     return policy.coverage_ratio * (needed_s / policy.forecast_window_s)
 
 
-def most_remembered(*, losing: bool, policy: RebalancerPolicy) -> float:
-    """Return how busy a target may become with the pod if it is as busy as it often was.
-
-    A card that loses work is not left as it is because another one might become as busy.
-    """
-    return 1.0 if losing else policy.hot_ratio
-
-
 class PlanIndex:
     """Computes what does not change throughout a plan when it is first asked for."""
 
@@ -191,7 +160,7 @@ class PlanIndex:
             self._cool is None
             or self._of[0] is not usage
             or self._of[1] is not heat
-            or self._cool.forecast.shape != shape
+            or self._cool.level.shape != shape
         ):
             places = index.places(snapshot)
             self._cool = _cool_cards(usage, heat, snapshot=snapshot, places=places, shape=shape)
@@ -258,9 +227,7 @@ def _cool_cards(
 ) -> CoolCards:
     models: dict[str, int] = {}
     found = CoolCards(
-        forecast=np.full(shape, np.inf),
         level=np.full(shape, np.inf),
-        remembered=np.full(shape, np.inf),
         history=np.zeros(shape),
         free_mib=np.zeros(shape, np.int64),
         model=np.full(shape, -1, np.int64),
@@ -270,8 +237,6 @@ def _cool_cards(
         for uuid, info in node.cards.items():
             if uuid in places and is_known_to_be_cool(heat.get(uuid), usage.get(uuid)):
                 at, reading = places[uuid], _reading(usage[uuid])
-                found.forecast[at] = reading.forecast_ratio
-                found.remembered[at] = reading.remembered_ratio
                 found.history[at] = reading.history_ratio
                 found.level[at] = reading.level_ratio
                 found.free_mib[at] = reading.free_mib
@@ -385,7 +350,7 @@ def _load_model(state: DisruptionState, *, line: float) -> LoadModel:
         info, reading = state.snapshot.card(uuid), state.reading(uuid)
         if info is not None and reading is not None:
             number = row * matrix.width + column
-            of_pods = sum(use.busy_ratio for use in reading.pods.values())
+            of_pods = sum(reading.pods.values())
             rest[number] = max(0.0, _lasting(reading) - of_pods)
             loads += _loads_on(state, info.pods, reading, number)
     for past_move in state.under_way():
@@ -407,7 +372,7 @@ def _loads_on(
                 uid=uid,
                 owner_uid=state.pods[uid].owner_uid,
                 card=number,
-                busy_ratio=use.busy_ratio if use else 0.0,
+                busy_ratio=use or 0.0,
                 full=_lasting(reading) >= FULL_SPAN_RATIO,
             )
 
@@ -447,7 +412,7 @@ def hindsight(state: DisruptionState, *, policy: RebalancerPolicy, now: datetime
             or use is None
         ):
             continue
-        growth.append(use.busy_ratio - move.busy_ratio)
+        growth.append(use - move.busy_ratio)
         spans = int(now.timestamp() // SPAN_S) - int(at.timestamp() // SPAN_S) - 1
         saved = state.loads(policy).saved_since(past_move.replacement_uid, source, spans=spans)
         if saved is not None:

@@ -44,6 +44,7 @@ _HOT_WEIGHT: Final = 0.2  # of load above the hot line, which is not lost
 _TOLD: Final = 3  # spans after a move, from which on it is known what it saved
 _BELIEVED: Final = 0.03  # what moves that were not made are taken to have saved, as forecast
 _TINY: Final = 1e-9
+_UPPER_QUARTILE: Final = 0.674  # of a normal distribution, in deviations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -131,6 +132,16 @@ class LoadModel:
         """Return the mean load of some cards, over the history."""
         found: Floats = self._expected[cards]
         return found
+
+    def forecast(self, uid: str, busy_ratio: float) -> tuple[Floats, Floats]:
+        """Return what the load of every card would be with a pod, and exceed a quarter of the time.
+
+        A card is expected to do what it did on average, or does now if that is more.
+        """
+        pod = self._row.get(uid)
+        varies = self._varies + (0.0 if pod is None else self._variance[pod])
+        expected = np.maximum(self._expected, self._is) + busy_ratio
+        return expected, expected + _UPPER_QUARTILE * np.sqrt(varies)
 
     def saved(self, uid: str, cards: NDArray[np.int64], *, grows: float = 0.0) -> Floats:
         """Return the load above the hot line that moving a pod to each of some cards saves.

@@ -42,7 +42,6 @@ class HoldReason(Enum):
     CALM_NOW = "the hot card is not busy at this moment"
     SHOWN = "a move was already shown"
     CARD_COOLDOWN = "a pod was moved off this card a short while ago"
-    NODE_BUSY = "as many moves of this node as allowed are under way"
     # one pod
     NOT_KNOWN = "the pod is not known to the API server"
     TERMINATING = "it is terminating"
@@ -78,9 +77,7 @@ class HoldReason(Enum):
     REPLICAS_NOT_READY = "another pod of its owner is not ready"
     OWNER_COOLDOWN = "a pod of its owner was moved a short while ago"
     GIVEN_UP = "a move of its owner was given up a short while ago"
-    OWNER_HOUR = "its owner was moved as often as allowed this hour"
     OWNER_BUDGET = "its owner was moved as often as allowed today"
-    POD_BUDGET = "it, or the pod that it replaced, was moved as often as allowed this hour"
     NAMESPACE_BUDGET = "its namespace had as many moves as allowed this hour"
     NOT_MEASURED_POD = "its use is not measured"
     TOO_SMALL = "it uses too little to matter"

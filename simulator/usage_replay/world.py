@@ -113,8 +113,7 @@ class ReplayedWorld:
         self._step_s = step_s
         self._startup = timedelta(seconds=startup_s)
         length = samples_of(max(self._policy.forecast_window_s, self._policy.slow_window_s), step_s)
-        memory = max(length, samples_of(self._policy.memory_window_s, step_s))
-        self._card_samples: SampleWindow[CardUuid] = SampleWindow(memory)
+        self._card_samples: SampleWindow[CardUuid] = SampleWindow(length)
         self._pod_samples: SampleWindow[tuple[CardUuid, str]] = SampleWindow(length)
         self._loads = LoadRecorder()
         self._span = 0

@@ -52,15 +52,15 @@ from tests.support.rebalancing import (
 )
 from tests.support.waiting import until
 
-# The shortest windows that a policy may have.
-SHORT_WINDOWS: Final[Mapping[str, Any]] = {
-    "tickS": 1,
-    "startupGraceS": 0,
-    "fastWindowS": 5,
-    "slowWindowS": 10,
-    "forecastWindowS": 10,
-    "memoryWindowS": 10,
-    "stepS": 1,
+# Times with which a rebalancer decides within seconds.
+SHORT_TIMES: Final[Mapping[str, Any]] = {
+    "tick_s": 1,
+    "startup_grace_s": 0,
+    "fast_window_s": 5,
+    "slow_window_s": 10,
+    "forecast_window_s": 10,
+    "memory_window_s": 10,
+    "step_s": 1,
 }
 
 NAMESPACE: Final = "ml"

@@ -16,7 +16,6 @@ from fracgpu.disruption.heat import (
     CardReading,
     CardUsage,
     Heat,
-    MeasuredPodUse,
     ReadingQuality,
 )
 from fracgpu.disruption.load_history import LoadHistory
@@ -48,15 +47,10 @@ def a_reading(level: float = 0.1, *, pods: Mapping[str, float] | None = None) ->
         slow_level_ratio=level,
         fast_hot_ratio=hot,
         slow_hot_ratio=hot,
-        forecast_ratio=level,
-        remembered_ratio=level,
         history_ratio=1.0,
         free_mib=Mib(CARD_MIB),
         latest_ratio=level,
-        pods={
-            uid: MeasuredPodUse(busy_ratio=busy, high_ratio=busy)
-            for uid, busy in (pods or {}).items()
-        },
+        pods=dict(pods or {}),
     )
 
 

@@ -31,7 +31,6 @@ from fracgpu.disruption.disruption_state import (
 from fracgpu.disruption.heat import (
     CardReading,
     Heat,
-    MeasuredPodUse,
     unrelievable,
 )
 from fracgpu.disruption.move import HeldBack, HoldReason, Move
@@ -176,7 +175,7 @@ def _card_refusal(
     if shown is not None:
         detail = f"at {shown.started_at:%H:%M}: {shown.move.pod}"
         return HeldBack(subject=card, reason=HoldReason.SHOWN, detail=detail)
-    reason = budgets.of_source(card, node=state.node_of(card))
+    reason = budgets.of_source(card)
     return HeldBack(subject=card, reason=reason) if reason else None
 
 
@@ -214,12 +213,12 @@ def best_move(
     use = reading.pods.get(candidate.uid) if reading else None
     if reading is None or use is None:
         return HeldBack(subject=key, reason=HoldReason.NOT_MEASURED_POD)
-    if use.busy_ratio < policy.min_pod_busy_ratio:
+    if use < policy.min_pod_busy_ratio:
         return HeldBack(subject=key, reason=HoldReason.TOO_SMALL)
-    if use.busy_ratio > policy.hot_ratio:
+    if use > policy.hot_ratio:
         return HeldBack(subject=key, reason=HoldReason.TOO_LARGE)
     known = hindsight(state, policy=policy, now=now)
-    bearing = _bearing(state, card, candidate, use.busy_ratio + known.growth, policy=policy)
+    bearing = _bearing(state, card, candidate, use + known.growth, policy=policy)
     if not bearing.any():
         return HeldBack(subject=key, reason=HoldReason.NO_TARGET)
     closed = _closed(state, card, candidate, policy=policy, now=now)
@@ -258,11 +257,11 @@ def best_move(
     return best
 
 
-def _relief(reading: CardReading, use: MeasuredPodUse, policy: RebalancerPolicy) -> float:
+def _relief(reading: CardReading, use: float, policy: RebalancerPolicy) -> float:
     """Return what it is worth, in points, to bring a card nearer to where it is calm."""
     excess = reading.level_ratio - policy.clear_ratio
-    beyond = max(0.0, use.busy_ratio - excess)
-    return _RELIEF * (min(use.busy_ratio, excess) - _OVERSHOOT * beyond)
+    beyond = max(0.0, use - excess)
+    return _RELIEF * (min(use, excess) - _OVERSHOOT * beyond)
 
 
 def _best_saving(
@@ -303,13 +302,8 @@ def _bearing(
     info = node.cards.get(source) if node else None
     need = candidate.info.need
     free_mib = _most_mib(need) + policy.free_margin_mib if need else 0
-    cool = state.cool_cards()
-    found: Cells = (
-        (cool.level + busy_ratio <= 1.0)
-        & (cool.free_mib >= free_mib)
-        & (cool.model == cool.models.get(info.card.model if info else "", -2))
-    )
-    return found
+    model = info.card.model if info else ""
+    return state.cool_cards().with_room(busy_ratio=busy_ratio, model=model, free_mib=free_mib)
 
 
 def _without_history(
@@ -333,17 +327,11 @@ def _closed(
 ) -> frozenset[CardUuid]:
     """Return the cards that must not be the target, however cool; the source is one."""
     budgets = budgets_of(state, policy=policy, now=now)
-    busy = {
-        card
-        for node in budgets.busy_nodes()
-        if node in state.snapshot.nodes
-        for card in state.snapshot.nodes[node].cards
-    }
     left: frozenset[CardUuid] = frozenset()
     if not budgets.may_undo(candidate.uid):
         left = state.plan_index.left(candidate.owner_uid, state.past, policy=policy, now=now)
     sources = {past_move.move.source for past_move in state.under_way()}
-    return frozenset({source, *left, *sources, *busy, *budgets.closed_targets()})
+    return frozenset({source, *left, *sources, *budgets.closed_targets()})
 
 
 def _most_mib(need: PodNeed) -> int:
@@ -354,7 +342,7 @@ def _move(
     state: DisruptionState,
     card: CardUuid,
     candidate: PlacedPod,
-    use: MeasuredPodUse,
+    use: float,
     target: tuple[str, CardUuid],
     *,
     gain: float,
@@ -366,7 +354,7 @@ def _move(
         state.snapshot.pods[candidate.uid].by_card[card],
         source=(candidate.info.record.node, card),
         target=target,
-        busy_ratio=use.busy_ratio,
+        busy_ratio=use,
         level_ratio=reading.level_ratio,
         gain_points=gain,
         method=NAME,

@@ -140,7 +140,7 @@ def _plan(
     found = _within_budgets(context, waiting, cards=_free_for_all(context))
     if not isinstance(found, RoomPlan):
         return found
-    return _that_may_begin(context, _moves(context, waiting, found))
+    return _moves(context, waiting, found)
 
 
 def _rest(
@@ -160,20 +160,7 @@ def _rest(
     found = _within_budgets(context, waiting, cards=cards, most_moves=left)
     if not isinstance(found, RoomPlan):
         return HoldReason.ROOM_KEPT
-    moves = [replace(move, beneficiary=beneficiary) for move in _moves(context, waiting, found)]
-    return _that_may_begin(context, moves)
-
-
-def _that_may_begin(context: RoomContext, moves: Sequence[Move]) -> tuple[Move, ...] | HoldReason:
-    """Return the first moves of a plan, as long as their nodes are not busy with others."""
-    budgets = budgets_of(context.state, policy=context.policy, now=context.now)
-    begin: list[Move] = []
-    for move in moves:
-        if budgets.node_is_busy(move.source_node) or budgets.node_is_busy(move.target_node):
-            break
-        begin.append(move)
-        budgets = budgets.with_(move)
-    return tuple(begin) or HoldReason.NODE_BUSY
+    return tuple(replace(move, beneficiary=beneficiary) for move in _moves(context, waiting, found))
 
 
 def _once_left(
@@ -305,7 +292,7 @@ def _move(context: RoomContext, node: str, planned: PlannedMove) -> Move:
         pod.allocation,
         source=(node, pod.card),
         target=(planned.node, planned.card),
-        busy_ratio=use.busy_ratio if use else 0.0,
+        busy_ratio=use or 0.0,
         level_ratio=card_level(state, pod.card),
         gain_points=100 * pod.allocation.mib / capacity_mib - pod.cost,
         method=NAME,

@@ -57,6 +57,26 @@ def test_steady_load_above_the_limit_is_saved_in_full_and_above_the_hot_line_by_
     assert saved(hot, 1) == pytest.approx([0.2 * 0.1], abs=1e-3)
 
 
+def test_a_card_is_expected_to_do_what_it_did_or_what_it_does_now_if_that_is_more() -> None:
+    rose, fell = [*steady(0.1, 33), *steady(0.6, 3)], [*steady(0.6, 33), *steady(0.1, 3)]
+    expected, _ = a_model((0, rose), (1, fell)).forecast("p9", 0.2)
+
+    assert expected == pytest.approx([0.8, 0.75, 0.2], abs=0.02)
+
+
+def test_how_busy_a_card_often_is_counts_both_what_its_pods_and_what_the_new_one_vary() -> None:
+    calm, varied = steady(0.3), [0.0, 0.6] * 18
+    still = a_model((0, calm), (1, calm))
+    lively = a_model((0, varied), (1, calm))
+
+    expected, often = still.forecast("p1", 0.3)
+    assert often == pytest.approx(expected)
+    expected, often = lively.forecast("p1", 0.3)
+    assert often[0] - expected[0] > 0.15
+    _, by_the_lively = lively.forecast("p0", 0.3)
+    assert by_the_lively[1] > often[1]
+
+
 def test_a_target_that_would_lose_as_much_saves_nothing() -> None:
     model = a_model((0, steady(0.5)), (0, steady(0.6)), (1, steady(0.6)), (2, steady(0.3)))
 
