@@ -316,8 +316,6 @@ def _shrunk(demand: Floats) -> tuple[Floats, Floats]:
         return np.zeros(0), np.zeros(0)
     spans = demand.shape[1]
     mean, variance = demand.mean(1), demand.var(1)
-    # What differs between pods in a short time may be passing: they all may do the same in the end.
-    variance = variance + max(0.0, 1 - spans / _FEWEST_SPANS) * mean.var()
     variance = (spans * variance + _PRIOR_SPANS * variance.mean()) / (spans + _PRIOR_SPANS)
     error = variance * min(1.0, _INDEPENDENT / spans)
     between = max(0.0, float(mean.var() - error.mean()))
