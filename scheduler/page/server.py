@@ -183,8 +183,7 @@ class PageServer(HttpServer):
                 )
                 version = batch[-1].version
                 await out.write(b"".join(events))
-                # A client that keeps up never makes a write wait, and gets megabytes at first.
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # a client that reads fast never makes the write wait
             elif not synced:
                 synced = True
                 await out.write(self._time_event("synced"))
