@@ -16,6 +16,10 @@ from deviceplugin.container.mps import MpsDaemons
 from deviceplugin.container.nvidia_cdi import NvidiaCdiSpecs
 from deviceplugin.container.spec_builder import MPS, ContainerSpecBuilder, Enforcer
 from deviceplugin.container.verify_hook import VerifyHook
+from deviceplugin.enforcement.driver import DriverEnforcer
+from deviceplugin.enforcement.gate import Gate
+from deviceplugin.enforcement.kernel import KernelEnforcer
+from deviceplugin.enforcement.limiter import Limiter
 from deviceplugin.exporter.attribution import Attribution, KnownContainers
 from deviceplugin.exporter.collector import AgeCollector, CardCollector
 from deviceplugin.exporter.consistency import ConsistencyCheck
@@ -41,7 +45,7 @@ from deviceplugin.node.node_status import NodeStatusUpdater
 from deviceplugin.node.pod_annotator import PodAnnotator
 from deviceplugin.node.rejected_pods import RejectedPodCleaner
 from deviceplugin.nri.plugin import NriPlugin
-from deviceplugin.settings import DevicePluginSettings
+from deviceplugin.settings import AUTO, DevicePluginSettings
 from fracgpu import names
 from fracgpu.cards.annotations import read_uuids
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
@@ -168,6 +172,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
 
     starts = _starts(
         settings,
+        cards=cards,
         tracker=tracker,
         pods=lambda: node_pods.by_uid if pods.synced else None,
         pod_resources=pod_resources,
@@ -346,6 +351,7 @@ class _Starts:
 def _starts(  # noqa: PLR0913 - its parts, nearly all by keyword; called once
     settings: DevicePluginSettings,
     *,
+    cards: Cards,
     tracker: InventoryTracker,
     pods: Callable[[], Mapping[str, PodInfo] | None],
     pod_resources: PodResourcesClient,
@@ -365,6 +371,7 @@ def _starts(  # noqa: PLR0913 - its parts, nearly all by keyword; called once
     ways = Ways(
         hook_problem=lambda: hook.problem, clock=clock, metrics=metrics, on_change=on_change
     )
+    limiter = _limiter(settings, cards, tracker, hook)
     loop = asyncio.get_running_loop()
 
     def started(claim: Claim) -> None:
@@ -376,6 +383,7 @@ def _starts(  # noqa: PLR0913 - its parts, nearly all by keyword; called once
         tracker=tracker,
         pods=pods,
         builder=builder,
+        limiter=limiter,
         clock=clock,
         metrics=metrics,
         on_started=started,
@@ -418,6 +426,18 @@ def _heartbeats(settings: DevicePluginSettings, clock: Clock) -> Mapping[str, He
         name: Heartbeat(clock, name=name, limit_s=settings.standstill_s(period_s=period_s))
         for name, period_s in periods_s.items()
     }
+
+
+def _limiter(
+    settings: DevicePluginSettings, cards: Cards, tracker: InventoryTracker, hook: VerifyHook
+) -> Limiter:
+    root = settings.cgroup_root
+    driver = [DriverEnforcer(cards.limits, root)] if cards.limits is not None else []
+    return Limiter(
+        (*driver, KernelEnforcer(root)) if settings.limits == AUTO else (),
+        cards=lambda: {each.card.uuid: each for each in tracker.inventory.card_list.cards},
+        gate=Gate(hook.file, settings.host_dir / "limits", problem=lambda: hook.problem),
+    )
 
 
 def _mps(settings: DevicePluginSettings, clock: Clock) -> MpsDaemons | None:

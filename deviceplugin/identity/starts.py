@@ -1,6 +1,7 @@
 """Answers the runtime, which says by NRI whose container it creates: its cards, or a refusal."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +11,9 @@ from deviceplugin.claims import Claim, NodeClaims, Rejected, RejectReason, claim
 from deviceplugin.container.adjustment import adjustment_of
 from deviceplugin.container.cdi import ABSENT, MARK_PATH
 from deviceplugin.container.spec_builder import ContainerSpecBuilder, SpecBuildError
+from deviceplugin.enforcement.gate import PROOF_PATH
+from deviceplugin.enforcement.interface import EnforcementError, Limit
+from deviceplugin.enforcement.limiter import Limiter
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.inventory import InventoryTracker
 from deviceplugin.nri.interface import (
@@ -85,6 +89,7 @@ class ContainerStarts(Handler):
         tracker: the node's inventory.
         pods: this node's pods by UID; None until they have been listed.
         builder: builds what a container gets.
+        limiter: limits what it uses.
         clock: for durations.
         metrics: counts starts by outcome.
         on_started: called with the claim of each container that may start, in the plugin's thread.
@@ -98,6 +103,7 @@ class ContainerStarts(Handler):
         tracker: InventoryTracker,
         pods: Callable[[], Mapping[str, PodInfo] | None],
         builder: ContainerSpecBuilder,
+        limiter: Limiter,
         clock: Clock,
         metrics: DevicePluginMetrics,
         on_started: Callable[[Claim], None],
@@ -107,6 +113,7 @@ class ContainerStarts(Handler):
         self._tracker = tracker
         self._pods = pods
         self._builder = builder
+        self._limiter = limiter
         self._clock = clock
         self._metrics = metrics
         self._on_started = on_started
@@ -124,6 +131,7 @@ class ContainerStarts(Handler):
             container.id: (uids.get(container.sandbox_id, ""), container.cgroups_path)
             for container in containers
         }
+        self._limiter.keep_only(self._containers)
         return {}
 
     def create_container(self, pod: PodSandbox, container: Container) -> Adjustment:
@@ -132,9 +140,22 @@ class ContainerStarts(Handler):
         return adjustment
 
     def start_container(self, pod: PodSandbox, container: Container) -> None:
-        """Learn nothing more: a container that was created has its cards."""
+        """Set the container's limits and prove them; its cards it has since it was created."""
+        try:
+            limits = self._limits(pod, container)
+            if limits:
+                self._limiter.prove(container, limits)
+                log.info("limits_stand", **_limited(pod, container, limits))
+        except EnforcementError as error:
+            text = f"its limits do not stand: {error}"
+            raise self._refused(pod, container, "limit_not_proved", text) from error
+
+    def stop_container(self, pod: PodSandbox, container: Container) -> None:
+        with suppress(EnforcementError):
+            self._limiter.release(container, self._limits(pod, container))
 
     def remove_container(self, pod: PodSandbox, container: Container) -> None:  # noqa: ARG002
+        self._limiter.forget(container.id)
         self._containers = {
             known: whose for known, whose in self._containers.items() if known != container.id
         }
@@ -155,13 +176,33 @@ class ContainerStarts(Handler):
         try:
             spec = self._builder.build(container.name, claim, inventory)
             adjustment = adjustment_of(spec, dev_root=self._dev_root)
+            if self._limiter.promised(claim.pod, claim.slices):
+                adjustment = self._limiter.hold_back(container, adjustment)
         except SpecBuildError as error:
             raise self._refused(pod, container, "no_outfit", str(error)) from error
+        except EnforcementError as error:
+            raise self._refused(pod, container, "limit_not_proved", str(error)) from error
         self._metrics.started("wired")
         self._metrics.start_took(self._clock.monotonic() - began_s)
         log.info("container_wired", **wired(claim))
         self._on_started(claim)
         return adjustment
+
+    def _limits(self, sandbox: PodSandbox, container: Container) -> tuple[Limit, ...]:
+        """Return the limits that a container is promised.
+
+        Raises:
+            EnforcementError: it was promised some, and they are not known.
+        """
+        pod = (self._pods() or {}).get(sandbox.uid)
+        held_back = any(mount.destination == PROOF_PATH for mount in container.mounts)
+        slices = (pod.record.assignment or {}).get(container.name, ()) if pod is not None else ()
+        limits = self._limiter.promised(pod, slices) if pod is not None else ()
+        if held_back and not limits:
+            key = f"{sandbox.namespace}/{sandbox.name}"
+            why = "its cards cannot be limited any more" if slices else "it is not known here"
+            raise EnforcementError(f"{key} was promised limits, and {why}")
+        return limits
 
     def _refused(self, pod: PodSandbox, container: Container, outcome: str, text: str) -> Refused:
         log.warning(
@@ -169,6 +210,19 @@ class ContainerStarts(Handler):
         )
         self._metrics.started(outcome)
         return Refused(text)
+
+
+def _limited(
+    pod: PodSandbox, container: Container, limits: Sequence[Limit]
+) -> Mapping[str, object]:
+    return {
+        "pod": f"{pod.namespace}/{pod.name}",
+        "uid": pod.uid,
+        "container": container.name,
+        "cgroup": container.cgroups_path,
+        "cards": [limit.card for limit in limits],
+        "mib": [limit.limit_mib for limit in limits],
+    }
 
 
 def wired(claim: Claim) -> dict[str, object]:

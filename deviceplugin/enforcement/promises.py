@@ -1,0 +1,58 @@
+"""Which limits a container is promised, and whether they stand; decided without I/O."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from deviceplugin.cards.interface import GroupLimits
+from deviceplugin.enforcement.interface import Limit
+from fracgpu import names
+from fracgpu.cards.card import CardUuid
+from fracgpu.state.allocation import Slice
+from fracgpu.state.pod_info import PodInfo
+
+_NONE: Final = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """A container's limits, and its cgroup as a path below the root of the cgroups."""
+
+    pod: PodInfo
+    container: str
+    group: str
+    limits: tuple[Limit, ...]
+
+    @property
+    def whose(self) -> str:
+        return f"container {self.container} of {self.pod.record.key}"
+
+
+def promised_limits(
+    pod: PodInfo, slices: Iterable[Slice], limits: Callable[[CardUuid], bool]
+) -> tuple[Limit, ...]:
+    """Return the limits that a container is promised: none if its pod wants no isolation.
+
+    Args:
+        pod: the container's pod.
+        slices: what the container is assigned.
+        limits: whether this node can limit a card.
+    """
+    if pod.annotations.get(names.ISOLATION) == _NONE:
+        return ()
+    return tuple(
+        Limit(card=part.card, guaranteed_mib=part.mib, limit_mib=part.mib)
+        for part in slices
+        if limits(part.card)
+    )
+
+
+def difference(limit: Limit, stands: GroupLimits) -> str | None:
+    """Return in which way a limit does not stand, or None."""
+    if stands.limit_mib != limit.limit_mib:
+        found = "no limit" if stands.limit_mib is None else f"a limit of {stands.limit_mib} MiB"
+        return f"{limit.card} has {found}, not of {limit.limit_mib} MiB"
+    if stands.guaranteed_mib != limit.guaranteed_mib:
+        kept, wanted = stands.guaranteed_mib, limit.guaranteed_mib
+        return f"{limit.card} keeps {kept} MiB, not {wanted} MiB"
+    return None
