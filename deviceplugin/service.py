@@ -16,6 +16,7 @@ from deviceplugin.container.mps import MpsDaemons
 from deviceplugin.container.nvidia_cdi import NvidiaCdiSpecs
 from deviceplugin.container.spec_builder import MPS, ContainerSpecBuilder, Enforcer
 from deviceplugin.container.verify_hook import VerifyHook
+from deviceplugin.enforcement.audit import LimitAudit
 from deviceplugin.enforcement.driver import DriverEnforcer
 from deviceplugin.enforcement.gate import Gate
 from deviceplugin.enforcement.kernel import KernelEnforcer
@@ -310,6 +311,16 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         "notes": annotator.run,
         "health": health_events.run,
         "refused": rejected.run,
+        "limits": LimitAudit(
+            running=lambda: starts.by_nri.running,
+            pods=lambda: node_pods.by_uid if pods.synced else None,
+            cards=lambda: tracker.inventory.by_uuid().keys(),
+            limiter=starts.limiter,
+            recorder=recorder,
+            metrics=metrics,
+            clock=clock,
+            period_s=settings.audit_period_s,
+        ).run,
         **({"mps": mps.run} if mps is not None else {}),
     }
     running = Running(
@@ -337,6 +348,7 @@ class _Starts:
     nri: NriPlugin
     pre_start: PreStartHandler
     hook: VerifyHook
+    limiter: Limiter
     old_links: Path
 
     def known(self) -> KnownContainers | None:
@@ -410,6 +422,7 @@ def _starts(  # noqa: PLR0913 - its parts, nearly all by keyword; called once
         nri=NriPlugin(settings.nri_socket, by_nri, clock, on_status=ways.observe),
         pre_start=pre_start,
         hook=hook,
+        limiter=limiter,
         old_links=settings.host_dir / "links",
     )
 
@@ -437,6 +450,7 @@ def _limiter(
         (*driver, KernelEnforcer(root)) if settings.limits == AUTO else (),
         cards=lambda: {each.card.uuid: each for each in tracker.inventory.card_list.cards},
         gate=Gate(hook.file, settings.host_dir / "limits", problem=lambda: hook.problem),
+        root=root,
     )
 
 

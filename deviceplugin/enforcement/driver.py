@@ -1,5 +1,6 @@
 """Limits that NVIDIA's driver keeps per cgroup, since r615."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -51,6 +52,13 @@ class DriverEnforcer(Enforcer):
             return self._limits.read(card.card.uuid, self._full(group))
         except CardLimitsError as error:
             raise EnforcementError(str(error)) from error
+
+    def kept(self, group: str, card: CardHardware) -> Mib | None:
+        return self.read(group, card).guaranteed_mib
+
+    def keep(self, group: str, card: CardHardware, mib: Mib) -> None:
+        stands = self.read(group, card)
+        self._set(group, card, replace(stands, guaranteed_mib=mib))
 
     def release(self, group: str, card: CardHardware) -> None:
         self._set(group, card, _NOTHING)

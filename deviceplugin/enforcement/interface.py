@@ -49,6 +49,22 @@ class Enforcer(Protocol):
         """
         ...
 
+    def kept(self, group: str, card: CardHardware) -> Mib | None:
+        """Return what a cgroup keeps for all that are in it; None if nothing has to add up.
+
+        Raises:
+            EnforcementError: it cannot be read.
+        """
+        ...
+
+    def keep(self, group: str, card: CardHardware, mib: Mib) -> None:
+        """Set what a cgroup keeps for all that are in it.
+
+        Raises:
+            EnforcementError: it is not set.
+        """
+        ...
+
     def release(self, group: str, card: CardHardware) -> None:
         """Return what is kept for the cgroup, which is about to go.
 

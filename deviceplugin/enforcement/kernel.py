@@ -81,6 +81,13 @@ class KernelEnforcer(Enforcer):
             guaranteed_mib=limit_mib or Mib(0), limit_mib=limit_mib, used_mib=used_mib
         )
 
+    def kept(self, group: str, card: CardHardware) -> Mib | None:  # noqa: ARG002
+        """Return None: nothing is kept in cgroups above."""
+        return None
+
+    def keep(self, group: str, card: CardHardware, mib: Mib) -> None:
+        """Do nothing, as :meth:`kept`."""
+
     def release(self, group: str, card: CardHardware) -> None:
         """Do nothing: the kernel forgets a cgroup's limits with the cgroup."""
 

@@ -1,18 +1,29 @@
 """Sets a container's limits before its first process runs, and proves that they stand."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from pathlib import Path
 
 import structlog
 
 from deviceplugin.cards.interface import CardHardware
 from deviceplugin.enforcement.cgroups import group_of
-from deviceplugin.enforcement.gate import Gate, GateError
+from deviceplugin.enforcement.gate import PROOF_PATH, Gate, GateError
 from deviceplugin.enforcement.interface import EnforcementError, Enforcer, Limit
-from deviceplugin.enforcement.promises import difference, promised_limits
+from deviceplugin.enforcement.promises import (
+    difference,
+    limits_of,
+    lowest_first,
+    promised_limits,
+    wanted_above,
+)
 from deviceplugin.nri.interface import Adjustment, Container
 from fracgpu.cards.card import CardUuid
 from fracgpu.state.allocation import Slice
 from fracgpu.state.pod_info import PodInfo
+from fracgpu.units import Mib
 
 log = structlog.get_logger()
 
@@ -26,6 +37,7 @@ class Limiter:
         enforcers: in the order in which they are preferred; none limits nothing.
         cards: the node's cards.
         gate: keeps containers back.
+        root: where the node's cgroups are.
     """
 
     def __init__(
@@ -34,21 +46,25 @@ class Limiter:
         *,
         cards: Callable[[], Mapping[CardUuid, CardHardware]],
         gate: Gate,
+        root: Path,
     ) -> None:
         self._enforcers = enforcers
         self._cards = cards
         self._gate = gate
+        self._root = root
+        self._lock = threading.Lock()
+        self._changes = 0  # of what is kept for containers, each made under the lock
+        self._unsettled: frozenset[str] = frozenset()  # containers that begin, or have ended
         self._by_card: dict[CardUuid, Enforcer | str] = {}
 
     def refresh(self) -> None:
-        """Probe anew what can limit each card."""
-        found = {uuid: self._find(card) for uuid, card in self._cards().items()}
-        if found != self._by_card:
-            for uuid, enforcer in found.items():
-                known = enforcer if isinstance(enforcer, str) else None
-                by = None if isinstance(enforcer, str) else enforcer.name
-                log.info("card_limited_by", card=uuid, by=by, why_not=known)
-        self._by_card = found
+        """Probe anew what can limit the cards that nothing could limit until now.
+
+        One that could be limited stays so: where that fails from now on, starts are refused.
+        """
+        for uuid, card in self._cards().items():
+            if isinstance(self._by_card.get(uuid, ""), str):
+                self._probe(card)
 
     def why_not(self, card: CardUuid) -> str | None:
         """Return why no container can be limited on a card, or None."""
@@ -58,6 +74,20 @@ class Limiter:
     def promised(self, pod: PodInfo, slices: Iterable[Slice]) -> tuple[Limit, ...]:
         """Return the limits that a container is promised."""
         return promised_limits(pod, slices, lambda card: self.why_not(card) is None)
+
+    def limits_of(
+        self, container: Container, pod: PodInfo | None, slices: Sequence[Slice]
+    ) -> tuple[Limit, ...]:
+        """Return the limits that a container was promised when it was created, by its gate.
+
+        Raises:
+            EnforcementError: it was promised some, and they are not known any more.
+        """
+        if not any(mount.destination == PROOF_PATH for mount in container.mounts):
+            return ()
+        if pod is None or not slices:
+            raise EnforcementError("it was promised limits, and the agent does not know its cards")
+        return self.promised(pod, slices) or limits_of(slices)
 
     def hold_back(self, container: Container, adjustment: Adjustment) -> Adjustment:
         """Return *adjustment* so that the container starts only after :meth:`prove`.
@@ -78,36 +108,145 @@ class Limiter:
             EnforcementError: a limit does not stand.
         """
         group = self._group(container)
+        self._unsettled |= {container.id}
         for limit in limits:
-            enforcer, card = self._able(limit.card)
-            enforcer.apply(group, card, limit)
-            found = difference(limit, enforcer.read(group, card))
-            if found is not None:
-                raise EnforcementError(f"after the limit was set, {found}")
+            with self._changing():
+                self._set(group, limit)
         try:
             self._gate.open(container.id)
         except GateError as error:
             raise EnforcementError(str(error)) from error
+        self._unsettled -= {container.id}
 
     def release(self, container: Container, limits: Iterable[Limit]) -> None:
         """Return what is kept for a container that has ended, while it has its cgroup.
 
         A failure is only logged: what is left is found among the cgroups above.
         """
+        self._unsettled |= {container.id}
         for limit in limits:
             try:
                 enforcer, card = self._able(limit.card)
-                enforcer.release(self._group(container), card)
+                with self._changing():
+                    enforcer.release(self._group(container), card)
             except EnforcementError as error:
                 log.warning("limit_not_released", container=container.name, reason=str(error))
+
+    def verify(self, container: Container, limit: Limit) -> str | None:
+        """Read a limit back, and set it again if it does not stand.
+
+        Returns:
+            in which way it did not stand, if it was set again; None if it stood, or if the
+            container has no cgroup any more.
+
+        Raises:
+            EnforcementError: it does not stand.
+        """
+        group = self._group(container)
+        try:
+            enforcer, card = self._able(limit.card)
+            found = difference(limit, enforcer.read(group, card))
+            if found is not None and container.id in self._unsettled:
+                return None
+            if found is not None:
+                self._set(group, limit)
+        except EnforcementError:
+            if self._exists(group):
+                raise
+            return None
+        return found
+
+    @property
+    def changes(self) -> int:
+        """How often what is kept for a container was changed; to be read before the containers."""
+        with self._lock:
+            return self._changes
+
+    def repair_above(self, card: CardUuid, containers: Iterable[Container], *, changes: int) -> int:
+        """Repair what the cgroups above containers keep: as much as those together.
+
+        Returns:
+            how many kept another amount.
+
+        Args:
+            card: of which memory is kept.
+            containers: all that run on the node.
+            changes: how many there were before they were looked up; nothing is repaired where there
+                were more since.
+
+        Raises:
+            EnforcementError: it cannot be read or set.
+        """
+        enforcer, hardware = self._able(card)
+        groups = {self._group(container) for container in containers if container.cgroups_path}
+        kept = {}
+        for group in groups:
+            mib = self._if_there(group, enforcer.kept, hardware)
+            if mib is not None:
+                kept[group] = mib
+        repaired = 0
+        for group in lowest_first(self._groups_beside(groups)):
+            found, wanted = (
+                self._if_there(group, enforcer.kept, hardware),
+                wanted_above(group, kept),
+            )
+            if found is None or found == wanted:
+                continue
+            with self._lock:
+                if self._changes != changes:
+                    return repaired  # a container began or ended meanwhile: the next time
+                enforcer.keep(group, hardware, wanted)
+            repaired += 1
+            log.info("kept_memory_repaired", card=card, cgroup=group, was=found, mib=wanted)
+        return repaired
 
     def forget(self, container: str) -> None:
         """Remove what is on the host for a container that is gone."""
         self._gate.forget(container)
+        self._unsettled -= {container}
 
     def keep_only(self, containers: Iterable[str]) -> None:
         """Remove what is on the host for all but *containers*."""
         self._gate.keep_only(frozenset(containers))
+
+    def _set(self, group: str, limit: Limit) -> None:
+        enforcer, card = self._able(limit.card)
+        enforcer.apply(group, card, limit)
+        found = difference(limit, enforcer.read(group, card))
+        if found is not None:
+            raise EnforcementError(f"after the limit was set, {found}")
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        with self._lock:
+            self._changes += 1
+            yield
+
+    def _groups_beside(self, containers: Set[str]) -> Iterator[str]:
+        """Yield the cgroups that are neither containers' nor in one, in the trees with containers.
+
+        The agent's own container is always among them, and so the tree of all pods.
+        """
+        for top in {group.split("/")[1] for group in containers}:
+            for folder, inside, _ in os.walk(self._root / top):
+                group = f"/{Path(folder).relative_to(self._root)}"
+                if group in containers:
+                    inside.clear()
+                else:
+                    yield group
+
+    def _if_there(
+        self, group: str, read: Callable[[str, CardHardware], Mib | None], card: CardHardware
+    ) -> Mib | None:
+        try:
+            return read(group, card)
+        except EnforcementError:
+            if self._exists(group):
+                raise
+            return None
+
+    def _exists(self, group: str) -> bool:
+        return (self._root / group.lstrip("/")).is_dir()
 
     def _group(self, container: Container) -> str:
         try:
@@ -132,8 +271,16 @@ class Limiter:
             hardware = self._cards().get(card)
             if hardware is None:
                 return "it is not among the node's cards"
-            self._by_card = {**self._by_card, card: self._find(hardware)}
+            return self._probe(hardware)
         return self._by_card[card]
+
+    def _probe(self, card: CardHardware) -> Enforcer | str:
+        uuid, found = card.card.uuid, self._find(card)
+        if found != self._by_card.get(uuid):
+            by, why = (None, found) if isinstance(found, str) else (found.name, None)
+            log.info("card_limited_by", card=uuid, by=by, why_not=why)
+        self._by_card = {**self._by_card, uuid: found}
+        return found
 
     def _find(self, card: CardHardware) -> Enforcer | str:
         reasons = []

@@ -1,7 +1,6 @@
 """Which limits a container is promised, and whether they stand; decided without I/O."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from deviceplugin.cards.interface import GroupLimits
@@ -10,22 +9,9 @@ from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.state.allocation import Slice
 from fracgpu.state.pod_info import PodInfo
+from fracgpu.units import Mib
 
 _NONE: Final = "none"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
-    """A container's limits, and its cgroup as a path below the root of the cgroups."""
-
-    pod: PodInfo
-    container: str
-    group: str
-    limits: tuple[Limit, ...]
-
-    @property
-    def whose(self) -> str:
-        return f"container {self.container} of {self.pod.record.key}"
 
 
 def promised_limits(
@@ -40,10 +26,13 @@ def promised_limits(
     """
     if pod.annotations.get(names.ISOLATION) == _NONE:
         return ()
+    return limits_of(part for part in slices if limits(part.card))
+
+
+def limits_of(slices: Iterable[Slice]) -> tuple[Limit, ...]:
+    """Return the limits that are a container's shares of its cards."""
     return tuple(
-        Limit(card=part.card, guaranteed_mib=part.mib, limit_mib=part.mib)
-        for part in slices
-        if limits(part.card)
+        Limit(card=part.card, guaranteed_mib=part.mib, limit_mib=part.mib) for part in slices
     )
 
 
@@ -56,3 +45,18 @@ def difference(limit: Limit, stands: GroupLimits) -> str | None:
         kept, wanted = stands.guaranteed_mib, limit.guaranteed_mib
         return f"{limit.card} keeps {kept} MiB, not {wanted} MiB"
     return None
+
+
+def lowest_first(groups: Iterable[str]) -> tuple[str, ...]:
+    """Return cgroups in an order in which each comes after all that are in it."""
+    return tuple(sorted(groups, key=lambda group: (-group.count("/"), group)))
+
+
+def wanted_above(group: str, kept: Mapping[str, Mib]) -> Mib:
+    """Return what a cgroup has to keep.
+
+    Args:
+        group: the cgroup.
+        kept: what is kept for each container, by its cgroup.
+    """
+    return Mib(sum(mib for container, mib in kept.items() if container.startswith(f"{group}/")))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
@@ -11,7 +11,6 @@ from deviceplugin.claims import Claim, NodeClaims, Rejected, RejectReason, claim
 from deviceplugin.container.adjustment import adjustment_of
 from deviceplugin.container.cdi import ABSENT, MARK_PATH
 from deviceplugin.container.spec_builder import ContainerSpecBuilder, SpecBuildError
-from deviceplugin.enforcement.gate import PROOF_PATH
 from deviceplugin.enforcement.interface import EnforcementError, Limit
 from deviceplugin.enforcement.limiter import Limiter
 from deviceplugin.metrics import DevicePluginMetrics
@@ -19,6 +18,7 @@ from deviceplugin.node.inventory import InventoryTracker
 from deviceplugin.nri.interface import (
     Adjustment,
     Container,
+    ContainerState,
     Handler,
     PodSandbox,
     Refused,
@@ -27,6 +27,8 @@ from deviceplugin.nri.interface import (
 from fracgpu import names
 from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
+
+_T = TypeVar("_T")
 
 log = structlog.get_logger()
 
@@ -119,17 +121,28 @@ class ContainerStarts(Handler):
         self._on_started = on_started
         self._dev_root = dev_root
         self._containers: Mapping[str, tuple[str, str]] = {}
+        self._running: Mapping[str, tuple[str, Container]] = {}
 
     @property
     def containers(self) -> Mapping[str, tuple[str, str]]:
         """The node's containers: id → UID of the pod and cgroup path, as the runtime named them."""
         return self._containers
 
+    @property
+    def running(self) -> Mapping[str, tuple[str, Container]]:
+        """The node's running containers: id → UID of the pod, and the container."""
+        return self._running
+
     def synchronize(self, pods: Sequence[PodSandbox], containers: Sequence[Container]) -> Unified:
         uids = {pod.id: pod.uid for pod in pods}
         self._containers = {
             container.id: (uids.get(container.sandbox_id, ""), container.cgroups_path)
             for container in containers
+        }
+        self._running = {
+            container.id: (uids.get(container.sandbox_id, ""), container)
+            for container in containers
+            if container.state in (ContainerState.RUNNING, ContainerState.PAUSED)
         }
         self._limiter.keep_only(self._containers)
         return {}
@@ -143,22 +156,25 @@ class ContainerStarts(Handler):
         """Set the container's limits and prove them; its cards it has since it was created."""
         try:
             limits = self._limits(pod, container)
+            # Before its limits are set, so that an audit counts what is kept for it.
+            self._running = {**self._running, container.id: (pod.uid, container)}
             if limits:
                 self._limiter.prove(container, limits)
                 log.info("limits_stand", **_limited(pod, container, limits))
         except EnforcementError as error:
+            self.stop_container(pod, container)
             text = f"its limits do not stand: {error}"
             raise self._refused(pod, container, "limit_not_proved", text) from error
 
     def stop_container(self, pod: PodSandbox, container: Container) -> None:
+        self._running = without(self._running, container.id)
         with suppress(EnforcementError):
             self._limiter.release(container, self._limits(pod, container))
 
     def remove_container(self, pod: PodSandbox, container: Container) -> None:  # noqa: ARG002
         self._limiter.forget(container.id)
-        self._containers = {
-            known: whose for known, whose in self._containers.items() if known != container.id
-        }
+        self._running = without(self._running, container.id)
+        self._containers = without(self._containers, container.id)
 
     def _answer(self, pod: PodSandbox, container: Container) -> Adjustment:
         began_s = self._clock.monotonic()
@@ -195,14 +211,8 @@ class ContainerStarts(Handler):
             EnforcementError: it was promised some, and they are not known.
         """
         pod = (self._pods() or {}).get(sandbox.uid)
-        held_back = any(mount.destination == PROOF_PATH for mount in container.mounts)
         slices = (pod.record.assignment or {}).get(container.name, ()) if pod is not None else ()
-        limits = self._limiter.promised(pod, slices) if pod is not None else ()
-        if held_back and not limits:
-            key = f"{sandbox.namespace}/{sandbox.name}"
-            why = "its cards cannot be limited any more" if slices else "it is not known here"
-            raise EnforcementError(f"{key} was promised limits, and {why}")
-        return limits
+        return self._limiter.limits_of(container, pod, slices)
 
     def _refused(self, pod: PodSandbox, container: Container, outcome: str, text: str) -> Refused:
         log.warning(
@@ -210,6 +220,11 @@ class ContainerStarts(Handler):
         )
         self._metrics.started(outcome)
         return Refused(text)
+
+
+def without(containers: Mapping[str, _T], container: str) -> Mapping[str, _T]:
+    """Return *containers* without one."""
+    return {known: each for known, each in containers.items() if known != container}
 
 
 def _limited(

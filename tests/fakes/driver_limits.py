@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from deviceplugin.cards.interface import CardLimits, CardLimitsError, GroupLimits
 from fracgpu.cards.card import CardUuid
@@ -17,32 +18,30 @@ class DriverModel(CardLimits):
     The C stand-in for NVIDIA's library does the same, which ``test_limits.py`` compares.
 
     Attributes:
-        root: of the cgroups.
-        groups: those that exist, by their full path.
+        root: the folder of the cgroups.
         used_mib: what each uses on each card.
         troubles: an error in place of the next answers, by card.
         lost: how many settings from now on have no effect, although the driver takes them.
         on_set: called with each setting.
+        on_read: called before each reading.
     """
 
     root: str
-    groups: set[str] = field(default_factory=set)
     used_mib: dict[Key, int] = field(default_factory=dict)
     troubles: dict[CardUuid, str] = field(default_factory=dict)
     lost: int = 0
     on_set: Callable[[CardUuid, str, GroupLimits], None] = lambda *_: None
+    on_read: Callable[[CardUuid, str], None] = lambda *_: None
     _kept: dict[Key, int] = field(default_factory=dict)
     _limits: dict[Key, int] = field(default_factory=dict)
 
     def make(self, group: str) -> None:
         """Create a cgroup and those above it."""
-        while group != self.root:
-            self.groups.add(group)
-            group = group.rpartition("/")[0]
+        Path(group).mkdir(parents=True, exist_ok=True)
 
     def remove(self, group: str) -> None:
         """Remove a cgroup without cgroups in it; what it had stays counted above it."""
-        self.groups.discard(group)
+        Path(group).rmdir()
         for kept in (self._kept, self._limits):
             for key in [key for key in kept if key[1] == group]:
                 del kept[key]
@@ -64,6 +63,7 @@ class DriverModel(CardLimits):
             group = group.rpartition("/")[0]
 
     def read(self, card: CardUuid, group: str) -> GroupLimits:
+        self.on_read(card, group)
         self._check(card, group)
         limit = self._limits.get((card, group))
         return GroupLimits(
@@ -75,5 +75,5 @@ class DriverModel(CardLimits):
     def _check(self, card: CardUuid, group: str) -> None:
         if (trouble := self.troubles.get(card)) is not None:
             raise CardLimitsError(f"{card}: {trouble} ({group})")
-        if group != self.root and group not in self.groups:
+        if not Path(group).is_dir():
             raise CardLimitsError(f"{card}: the driver does not know the cgroup ({group})")

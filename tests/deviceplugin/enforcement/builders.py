@@ -43,6 +43,7 @@ def a_limited_node(folder: Path, *, cards: Sequence[Card] = TWO) -> LimitedNode:
         (DriverEnforcer(driver, root),),
         cards=lambda: {card.uuid: facts(card) for card in cards},
         gate=Gate(folder / "fracgpu-verify", gates, problem=lambda: None),
+        root=root,
     )
     return LimitedNode(driver=driver, limiter=limiter, gates=gates)
 

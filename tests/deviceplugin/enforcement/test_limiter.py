@@ -121,7 +121,7 @@ def test_a_card_that_could_be_limited_does_not_lose_its_promises_with_the_driver
 
 def test_switched_off_nothing_is_promised(tmp_path: Path) -> None:
     gate = Gate(tmp_path, tmp_path, problem=lambda: None)
-    limiter = Limiter((), cards=dict, gate=gate)
+    limiter = Limiter((), cards=dict, gate=gate, root=tmp_path)
 
     assert limiter.why_not(TWO[0].uuid) == "--limits is none"
     assert limiter.promised(POD, SLICES) == ()
@@ -135,6 +135,7 @@ def test_without_the_hook_nothing_is_promised_until_it_runs(tmp_path: Path) -> N
         (DriverEnforcer(node.driver, tmp_path / "cgroup"),),
         cards=lambda: {card.uuid: facts(card) for card in TWO},
         gate=gate,
+        root=tmp_path / "cgroup",
     )
 
     assert limiter.why_not(TWO[0].uuid) == "the hook is on a noexec mount"
@@ -150,6 +151,7 @@ def test_the_kernel_limits_what_the_driver_does_not(tmp_path: Path) -> None:
         (DriverEnforcer(driver, tmp_path), KernelEnforcer(tmp_path, write=tree.write)),
         cards=lambda: {card.uuid: facts(card) for card in TWO},
         gate=Gate(tmp_path, tmp_path / "gates", problem=lambda: None),
+        root=tmp_path,
     )
     folder = tree.make(CONTAINER.cgroups_path)
     limiter.hold_back(CONTAINER, Adjustment())

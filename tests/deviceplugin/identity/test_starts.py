@@ -52,7 +52,8 @@ class Rig:
 
 def no_limits() -> Limiter:
     """A node that limits nothing."""
-    return Limiter((), cards=dict, gate=Gate(Path(), Path("/nowhere"), problem=lambda: None))
+    gate = Gate(Path(), Path("/nowhere"), problem=lambda: None)
+    return Limiter((), cards=dict, gate=gate, root=Path("/nowhere"))
 
 
 async def a_rig(
@@ -322,8 +323,11 @@ async def test_an_agent_that_does_not_know_what_was_promised_starts_nothing(
     node = a_limited_node(tmp_path)
     container = a_limited_container(pod)
 
-    for rig in (await a_rig(limiter=node.limiter), await a_rig(pod, limiter=no_limits())):
-        with pytest.raises(Refused, match="ml/train-0 was promised limits"):
+    for rig, why in (
+        (await a_rig(limiter=node.limiter), "does not know its cards"),
+        (await a_rig(pod, limiter=no_limits()), "GPU-a cannot be limited: --limits is none"),
+    ):
+        with pytest.raises(Refused, match=why):
             rig.starts.start_container(a_sandbox(pod), container)
 
 

@@ -96,7 +96,6 @@ async def test_the_model_of_the_driver_has_the_stand_ins_odd_sides(
     pod = root / "pods" / "pod1"
     first, second = pod / "c1", pod / "c2"
     for group in (first, second):
-        group.mkdir(parents=True)
         model.make(str(group))
 
     async def both(group: Path, kept: int, most: int | None) -> None:
@@ -119,7 +118,6 @@ async def test_the_model_of_the_driver_has_the_stand_ins_odd_sides(
     assert await kept() == [900, 900]
     await both(first, 500, 500)
     assert await kept() == [700, 700]
-    second.rmdir()
     model.remove(str(second))
     assert await kept() == [700, 700]
     assert "does not know the cgroup" in (await limits(standin, second))["error"]
