@@ -194,6 +194,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         runtime=runtime,
         ways=starts.ways,
         unregistered=lambda: registration.problem,
+        unlimited=starts.unlimited,
         clock=clock,
         metrics=metrics,
     )
@@ -320,6 +321,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
             metrics=metrics,
             clock=clock,
             period_s=settings.audit_period_s,
+            on_probed=updater.wake,
         ).run,
         **({"mps": mps.run} if mps is not None else {}),
     }
@@ -355,6 +357,12 @@ class _Starts:
         """Return the containers that the runtime has named; None where it names none."""
         return self.by_nri.containers if self.ways.way() is Way.NRI else None
 
+    def unlimited(self) -> str | None:
+        """Return why containers are not limited on each card, or an empty text; None if unknown."""
+        if self.ways.way() is Way.LISTED:
+            return "it needs NRI in the container runtime"
+        return self.limiter.unlimited if self.ways.way() is Way.NRI else None
+
     async def prepare_host(self) -> None:
         await asyncio.to_thread(self.hook.install)
         await asyncio.to_thread(remove_device_files, self.old_links)
@@ -371,7 +379,7 @@ def _starts(  # noqa: PLR0913 - its parts, nearly all by keyword; called once
     mps: MpsDaemons | None,
     clock: Clock,
     metrics: DevicePluginMetrics,
-    on_started: Callable[[Claim], None],
+    on_started: Callable[[Claim, str], None],
     on_change: Callable[[], None],
 ) -> _Starts:
     builder = ContainerSpecBuilder(
@@ -386,9 +394,9 @@ def _starts(  # noqa: PLR0913 - its parts, nearly all by keyword; called once
     limiter = _limiter(settings, cards, tracker, hook)
     loop = asyncio.get_running_loop()
 
-    def started(claim: Claim) -> None:
+    def started(claim: Claim, isolation: str) -> None:
         with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(on_started, claim)
+            loop.call_soon_threadsafe(on_started, claim, isolation)
 
     by_nri = ContainerStarts(
         node=settings.node_name,
@@ -470,6 +478,7 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
     runtime: RuntimeWatch,
     ways: Ways,
     unregistered: Callable[[], str | None],
+    unlimited: Callable[[], str | None],
     clock: Clock,
     metrics: DevicePluginMetrics,
 ) -> tuple[Informer[NodeState], NodeStatusUpdater]:
@@ -496,6 +505,7 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
         way=lambda: way.value if (way := ways.way()) is not None else "",
         held_mib=lambda: held_mib(_values(pods)) if pods.synced else None,
         unregistered=unregistered,
+        unlimited=unlimited,
     )
     return nodes, updater
 

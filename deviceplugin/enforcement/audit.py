@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import structlog
 
@@ -17,6 +18,9 @@ from kube.kinds import PODS
 from process.clock import Clock
 
 log = structlog.get_logger()
+
+# Until the cards have been listed, and so what can limit them is known.
+_SOON_S: Final = 1.0
 
 Running = Mapping[str, tuple[str, Container]]
 """The node's running containers: id → UID of the pod, and the container."""
@@ -85,6 +89,7 @@ class LimitAudit:
         metrics: counts what is found.
         clock: paces the audits.
         period_s: between two audits.
+        on_probed: called after each, when it is known what can limit each card.
     """
 
     def __init__(  # noqa: PLR0913 - its parts, all by keyword; made once, in service.py
@@ -98,6 +103,7 @@ class LimitAudit:
         metrics: DevicePluginMetrics,
         clock: Clock,
         period_s: float,
+        on_probed: Callable[[], None] = lambda: None,
     ) -> None:
         self._running = running
         self._pods = pods
@@ -107,13 +113,16 @@ class LimitAudit:
         self._metrics = metrics
         self._clock = clock
         self._period_s = period_s
+        self._on_probed = on_probed
         self._unproven: Mapping[str, str] = {}
 
     async def run(self) -> None:
         """Audit until cancelled."""
         while True:
             await self.audit()
-            await self._clock.sleep(self._period_s)
+            self._on_probed()
+            known = self._limiter.unlimited is not None
+            await self._clock.sleep(self._period_s if known else min(self._period_s, _SOON_S))
 
     async def audit(self) -> Findings:
         """Audit once."""

@@ -20,7 +20,9 @@ from deviceplugin.enforcement.promises import (
     wanted_above,
 )
 from deviceplugin.nri.interface import Adjustment, Container
+from fracgpu import names
 from fracgpu.cards.card import CardUuid
+from fracgpu.request.language import requires_kernel, wanted_isolation
 from fracgpu.state.allocation import Slice
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.units import Mib
@@ -74,6 +76,27 @@ class Limiter:
     def promised(self, pod: PodInfo, slices: Iterable[Slice]) -> tuple[Limit, ...]:
         """Return the limits that a container is promised."""
         return promised_limits(pod, slices, lambda card: self.why_not(card) is None)
+
+    @property
+    def unlimited(self) -> str | None:
+        """Why not every card is limited, as last probed; empty if each is, None while not known."""
+        cards = self._cards()
+        if self._enforcers and (not cards or cards.keys() - self._by_card.keys()):
+            return None
+        reasons = [f"{card}: {why}" for card in cards if (why := self.why_not(card)) is not None]
+        return OFF if not self._enforcers else next(iter(reasons), "")
+
+    def check_wanted(self, pod: PodInfo, slices: Iterable[Slice]) -> None:
+        """Raise for a pod that runs only with limits, on a card that has none.
+
+        Raises:
+            EnforcementError: why it has none.
+        """
+        if requires_kernel(wanted_isolation(pod.annotations)):
+            for part in slices:
+                if (why := self.why_not(part.card)) is not None:
+                    text = f"the pod wants {names.ISOLATION}: kernel, and {part.card} cannot be"
+                    raise EnforcementError(f"{text} limited: {why}")
 
     def limits_of(
         self, container: Container, pod: PodInfo | None, slices: Sequence[Slice]

@@ -1,30 +1,28 @@
 """Which limits a container is promised, and whether they stand; decided without I/O."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
 
 from deviceplugin.cards.interface import GroupLimits
 from deviceplugin.enforcement.interface import Limit
-from fracgpu import names
 from fracgpu.cards.card import CardUuid
+from fracgpu.request.language import wanted_isolation
+from fracgpu.request.need import Isolation
 from fracgpu.state.allocation import Slice
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.units import Mib
-
-_NONE: Final = "none"
 
 
 def promised_limits(
     pod: PodInfo, slices: Iterable[Slice], limits: Callable[[CardUuid], bool]
 ) -> tuple[Limit, ...]:
-    """Return the limits that a container is promised: none if its pod wants no isolation.
+    """Return the limits that a container is promised: by what its pod wants first that can be.
 
     Args:
         pod: the container's pod.
         slices: what the container is assigned.
         limits: whether this node can limit a card.
     """
-    if pod.annotations.get(names.ISOLATION) == _NONE:
+    if wanted_isolation(pod.annotations)[0] is Isolation.NONE:
         return ()
     return limits_of(part for part in slices if limits(part.card))
 

@@ -25,6 +25,7 @@ from deviceplugin.nri.interface import (
     Unified,
 )
 from fracgpu import names
+from fracgpu.request.need import Isolation
 from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
 
@@ -94,7 +95,8 @@ class ContainerStarts(Handler):
         limiter: limits what it uses.
         clock: for durations.
         metrics: counts starts by outcome.
-        on_started: called with the claim of each container that may start, in the plugin's thread.
+        on_started: called with the claim of each container that may start, and what enforces its
+            share, in the plugin's thread.
         dev_root: where the host's ``/dev`` is.
     """
 
@@ -108,7 +110,7 @@ class ContainerStarts(Handler):
         limiter: Limiter,
         clock: Clock,
         metrics: DevicePluginMetrics,
-        on_started: Callable[[Claim], None],
+        on_started: Callable[[Claim, str], None],
         dev_root: Path = Path("/dev"),
     ) -> None:
         self._node = node
@@ -192,7 +194,9 @@ class ContainerStarts(Handler):
         try:
             spec = self._builder.build(container.name, claim, inventory)
             adjustment = adjustment_of(spec, dev_root=self._dev_root)
-            if self._limiter.promised(claim.pod, claim.slices):
+            self._limiter.check_wanted(claim.pod, claim.slices)
+            promised = self._limiter.promised(claim.pod, claim.slices)
+            if promised:
                 adjustment = self._limiter.hold_back(container, adjustment)
         except SpecBuildError as error:
             raise self._refused(pod, container, "no_outfit", str(error)) from error
@@ -200,8 +204,10 @@ class ContainerStarts(Handler):
             raise self._refused(pod, container, "limit_not_proved", str(error)) from error
         self._metrics.started("wired")
         self._metrics.start_took(self._clock.monotonic() - began_s)
-        log.info("container_wired", **wired(claim))
-        self._on_started(claim)
+        limited = len(promised) == len(claim.slices)
+        isolation = Isolation.KERNEL.value if limited else self._builder.isolation(claim)
+        log.info("container_wired", **wired(claim, isolation))
+        self._on_started(claim, isolation)
         return adjustment
 
     def _limits(self, sandbox: PodSandbox, container: Container) -> tuple[Limit, ...]:
@@ -240,7 +246,7 @@ def _limited(
     }
 
 
-def wired(claim: Claim) -> dict[str, object]:
+def wired(claim: Claim, isolation: str) -> dict[str, object]:
     """Return the fields of the log event of a container that may start."""
     return {
         "pod": claim.pod.record.key,
@@ -248,4 +254,5 @@ def wired(claim: Claim) -> dict[str, object]:
         "container": claim.container,
         "cards": [part.card for part in claim.slices],
         "mib": [part.mib for part in claim.slices],
+        "isolation": isolation,
     }

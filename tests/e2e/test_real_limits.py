@@ -4,6 +4,8 @@ The driver is a stand-in for NVIDIA's library, which keeps limits as driver r615
 that containers read before they do anything else.
 """
 
+import asyncio
+import json
 import os
 import signal
 import stat
@@ -15,11 +17,12 @@ from typing import Any, Final
 
 import pytest
 
+from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from tests.support.gpu import some_cards
 from tests.support.nvml import MIB, a_card, build, write_values
 from tests.support.real_node import RealNode, a_container, a_real_node, a_real_pod
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +71,8 @@ class LimitedNode:
 
 
 @asynccontextmanager
-async def a_limited_node(library: Path) -> AsyncIterator[LimitedNode]:
-    """Run a node with two cards whose driver limits cgroups."""
+async def a_limited_node(library: Path, *, audits_s: int = 2) -> AsyncIterator[LimitedNode]:
+    """Run a node with two cards whose driver limits cgroups, audited every *audits_s*."""
     values: dict[str, object] = {"driver": "615.30", "cards": 2, "limits": 1}
     values |= {**a_card(0), **a_card(1)}
     variables: dict[str, str] = {"LD_LIBRARY_PATH": str(library.parent)}
@@ -88,6 +91,7 @@ async def a_limited_node(library: Path) -> AsyncIterator[LimitedNode]:
             "cards": "nvml",
             "dev-root": str(root / "dev"),
             "cgroup-root": str(root / "cgroup"),
+            "audit-period-s": str(audits_s),
         }
 
     if not _HIERARCHY.is_dir():
@@ -160,19 +164,49 @@ async def test_each_process_finds_its_limits_in_place_when_it_starts(nvml_librar
         assert limits_at_start(pod, limited, "serve") == [{1: 300}] * 2
         assert limits_at_start(other, limited, "train") == [{0: 900}] * 2
 
+        assert (await node.node())["metadata"]["labels"][names.ISOLATION_KERNEL_LABEL] == "true"
+        wired = (await node.pods())[pod["metadata"]["uid"]]["metadata"]["annotations"][names.WIRED]
+        assert json.loads(wired)["serve"] == {"cards": [second], "isolation": "kernel"}
         pods = f"{node.root}/cgroup/kubepods"
-        unreleased = [each for each in node.log_events() if each["event"] == "limit_not_released"]
-        assert unreleased == []
-        assert limited.kept()[pods] == (2 * 700 + 300 + 900) * MIB
+        await until_true(
+            lambda: limited.kept()[pods] == (2 * 700 + 300 + 900) * MIB,
+            what="nothing else is kept than for what runs",
+            limit_s=30,
+        )
         await node.delete([pod, other])
         await node.wait_gone([pod, other])
-        assert limited.kept().get(pods, 0) == 0
+        await until_true(lambda: not limited.kept().get(pods), what="nothing is kept", limit_s=30)
+
+
+async def test_a_limit_that_vanishes_is_set_again_also_by_an_agent_that_began_later(
+    nvml_library: Path,
+) -> None:
+    async with a_limited_node(nvml_library) as limited:
+        node, card = limited.node, limited.uuid(0)
+        pod = await bound(limited, [telling("train", mib=700)], train=[(card, 700)])
+        await node.wait_running([pod["metadata"]["uid"]])
+        await node.agent.kill()
+        record = Path(f"{limited.file}.limits")
+        await asyncio.to_thread(record.unlink)  # as after a reset of the card
+        await node.agent.start()
+
+        def stands() -> bool:
+            if not record.exists():
+                return False
+            rows = [line.split() for line in record.read_text().splitlines()]
+            uid = pod["metadata"]["uid"]
+            return any(f"pod{uid}/" in row[3] and int(row[2]) == 700 * MIB for row in rows)
+
+        await until_true(stands, what="the audit sets the limit again", limit_s=60)
+        said = [event for event in node.log_events() if event["event"] == "limit_restored"]
+        assert [event["container"] for event in said] == ["train"]
 
 
 async def test_without_the_agents_answer_no_process_runs_although_its_limit_was_set(
     nvml_library: Path,
 ) -> None:
-    async with a_limited_node(nvml_library) as limited:
+    # No audit asks the driver while it hangs.
+    async with a_limited_node(nvml_library, audits_s=3600) as limited:
         node, card = limited.node, limited.uuid(0)
         before = await bound(limited, [telling("train", mib=700)], train=[(card, 700)])
         await node.wait_running([before["metadata"]["uid"]])

@@ -214,7 +214,7 @@ async def test_what_removed_cgroups_left_above_is_repaired(rig: Rig) -> None:
 
     assert rig.kept("/kubepods") == rig.kept("/kubepods/burstable") == 1000
     assert rig.kept("/kubepods", B) == 300
-    assert rig.value("repairs_total", what="reservation") > 0
+    assert rig.value("repairs_total", what="reservation") not in (None, 0)
     del rig.running[stays.id]
     rig.node.driver.remove(rig.group(stays))
     await rig.audit.audit()
@@ -252,12 +252,12 @@ async def test_a_container_that_begins_during_a_repair_puts_it_off(rig: Rig) -> 
     again = a_pod("again", assigned={"train": [("GPU-a", 200)]})
     assert rig.pods is not None
     rig.pods[again.record.uid] = again
-    reads = iter([lambda: rig.start(again)])
+    waiting = [again]
 
     def begin(card: CardUuid, group: str) -> None:
         if group == rig.group(gone).rpartition("/")[0]:
-            for start in reads:
-                start()
+            while waiting:
+                rig.start(waiting.pop())
 
     rig.node.driver.on_read = begin
     await rig.audit.audit()

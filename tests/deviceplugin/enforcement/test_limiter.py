@@ -119,11 +119,24 @@ def test_a_card_that_could_be_limited_does_not_lose_its_promises_with_the_driver
     assert node.limiter.promised(POD, SLICES) == limits
 
 
+def test_what_the_node_says_is_known_once_every_card_was_probed(tmp_path: Path) -> None:
+    node = a_limited_node(tmp_path)
+    assert node.limiter.unlimited is None
+
+    node.driver.troubles[CardUuid("GPU-b")] = "MIG is on"
+    node.limiter.refresh()
+    assert str(node.limiter.unlimited).startswith("GPU-b: driver: GPU-b: MIG is on")
+
+    node.driver.troubles.clear()
+    node.limiter.refresh()
+    assert node.limiter.unlimited == ""
+
+
 def test_switched_off_nothing_is_promised(tmp_path: Path) -> None:
     gate = Gate(tmp_path, tmp_path, problem=lambda: None)
     limiter = Limiter((), cards=dict, gate=gate, root=tmp_path)
 
-    assert limiter.why_not(TWO[0].uuid) == "--limits is none"
+    assert limiter.why_not(TWO[0].uuid) == limiter.unlimited == "--limits is none"
     assert limiter.promised(POD, SLICES) == ()
 
 

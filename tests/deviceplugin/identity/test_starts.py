@@ -39,10 +39,15 @@ class Rig:
     """A node's starts by NRI: what was answered, counted and noted."""
 
     def __init__(
-        self, starts: ContainerStarts, started: list[Claim], registry: CollectorRegistry
+        self,
+        starts: ContainerStarts,
+        started: list[Claim],
+        isolations: list[str],
+        registry: CollectorRegistry,
     ) -> None:
         self.starts = starts
         self.started = started
+        self.isolations = isolations
         self._registry = registry
 
     def outcome(self, name: str) -> float:
@@ -75,6 +80,12 @@ async def a_rig(
     await tracker.refresh()
     known: Mapping[str, PodInfo] = {pod.record.uid: pod for pod in pods}
     started: list[Claim] = []
+    isolations: list[str] = []
+
+    def note(claim: Claim, isolation: str) -> None:
+        started.append(claim)
+        isolations.append(isolation)
+
     starts = ContainerStarts(
         node=NODE,
         tracker=tracker,
@@ -83,9 +94,9 @@ async def a_rig(
         limiter=limiter or no_limits(),
         clock=clock,
         metrics=DevicePluginMetrics(registry),
-        on_started=started.append,
+        on_started=note,
     )
-    return Rig(starts, started, registry)
+    return Rig(starts, started, isolations, registry)
 
 
 def a_sandbox(pod: PodInfo, **changes: str) -> PodSandbox:
@@ -291,6 +302,7 @@ async def test_a_container_with_a_promised_limit_starts_once_it_stands(tmp_path:
     node.driver.make(node.group(container.cgroups_path))  # the runtime does so now
     assert PROOF_PATH in {mount.destination for mount in answer.mounts}
     assert node.opened() == set()
+    assert rig.isolations == ["kernel"]
     rig.starts.start_container(a_sandbox(pod), container)
 
     group, card = node.group(container.cgroups_path), CardUuid("GPU-b")
@@ -352,3 +364,28 @@ async def test_gates_of_containers_that_went_meanwhile_are_removed(tmp_path: Pat
     rig.starts.synchronize([], [])
 
     assert list(node.gates.iterdir()) == []
+
+
+async def test_a_pod_that_wants_to_be_limited_does_not_start_on_a_card_that_cannot(
+    tmp_path: Path,
+) -> None:
+    """The node said otherwise when it was placed."""
+    pod = a_pod(annotations={names.ISOLATION: "kernel"})
+    node = a_limited_node(tmp_path)
+    node.driver.troubles[CardUuid("GPU-a")] = "MIG is on"
+    rig = await a_rig(pod, limiter=node.limiter)
+
+    assert "wants fracgpu.io/isolation: kernel, and GPU-a cannot be limited: driver" in refusal(
+        rig, a_sandbox(pod), created()
+    )
+    assert rig.outcome("limit_not_proved") == 1
+
+
+@pytest.mark.parametrize(("wanted", "got"), [("none", "none"), ("kernel, none", "kernel")])
+async def test_the_pod_says_what_it_got(tmp_path: Path, wanted: str, got: str) -> None:
+    pod = a_pod(annotations={names.ISOLATION: wanted})
+    rig = await a_rig(pod, limiter=a_limited_node(tmp_path).limiter)
+
+    rig.starts.create_container(a_sandbox(pod), a_limited_container(pod, held_back=False))
+
+    assert rig.isolations == [got]
