@@ -7,11 +7,12 @@ from typing import Final
 
 import structlog
 
-from deviceplugin.enforcement.interface import EnforcementError
+from deviceplugin.enforcement.interface import EnforcementError, LimitMissingError
 from deviceplugin.enforcement.limiter import Limiter
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.nri.interface import Container
 from fracgpu.cards.card import CardUuid
+from fracgpu.request.language import requires_kernel, wanted_isolation
 from fracgpu.state.pod_info import PodInfo
 from kube.events import EventLevel, EventRecorder, Regarding
 from kube.kinds import PODS
@@ -19,6 +20,11 @@ from process.clock import Clock
 
 log = structlog.get_logger()
 
+_EVENTS: Final = {
+    "LimitRestored": "limit_restored",
+    "LimitNotProved": "limit_not_proved",
+    "UnlimitedContainerStopped": "unlimited_container_stopped",
+}
 # Until the cards have been listed, and so what can limit them is known.
 _SOON_S: Final = 1.0
 
@@ -35,6 +41,7 @@ class Findings:
         restored: by container id, which limits did not stand and were set again.
         unproven: by container id, why a promised limit does not stand.
         missing: how many promised limits do not stand.
+        unlimited: those of them that are known to be missing, of pods that run only with limits.
         drifted: how many cgroups above containers kept another amount than those.
     """
 
@@ -42,6 +49,7 @@ class Findings:
     restored: dict[str, str] = field(default_factory=dict)
     unproven: dict[str, str] = field(default_factory=dict)
     missing: int = 0
+    unlimited: set[str] = field(default_factory=set)
     drifted: int = 0
 
 
@@ -71,6 +79,9 @@ def inspect(running: Running, pods: Mapping[str, PodInfo] | None, limiter: Limit
             except EnforcementError as error:
                 found.missing += 1
                 found.unproven[container_id] = str(error)
+                wanted = pod is not None and requires_kernel(wanted_isolation(pod.annotations))
+                if wanted and isinstance(error, LimitMissingError):
+                    found.unlimited.add(container_id)
             else:
                 if was is not None:
                     found.restored[container_id] = was
@@ -115,6 +126,7 @@ class LimitAudit:
         self._period_s = period_s
         self._on_probed = on_probed
         self._unproven: Mapping[str, str] = {}
+        self._unlimited: frozenset[str] = frozenset()
 
     async def run(self) -> None:
         """Audit until cancelled."""
@@ -142,8 +154,23 @@ class LimitAudit:
         for container_id, why in found.unproven.items():
             if self._unproven.get(container_id) != why:
                 await self._say(running[container_id], pods, "LimitNotProved", why)
-        self._unproven = found.unproven
+        for container_id in sorted(found.unlimited & self._unlimited):
+            await self._stop(running[container_id], pods, found.unproven[container_id])
+        self._unproven, self._unlimited = found.unproven, frozenset(found.unlimited)
         return found
+
+    async def _stop(
+        self, whose: tuple[str, Container], pods: Mapping[str, PodInfo] | None, why: str
+    ) -> None:
+        """End a container whose limit two audits in a row found missing, and could not set."""
+        try:
+            await asyncio.to_thread(self._limiter.stop, whose[1])
+        except EnforcementError as error:
+            log.warning("container_not_stopped", container=whose[1].name, reason=str(error))
+        else:
+            await self._say(
+                whose, pods, "UnlimitedContainerStopped", f"the container was ended: {why}"
+            )
 
     def _inspect(
         self, running: Running, pods: Mapping[str, PodInfo] | None, changes: int
@@ -170,8 +197,7 @@ class LimitAudit:
         uid, container = whose
         pod = (pods or {}).get(uid)
         note = f"the limit of container {container.name} on a card: {text}"
-        event = {"LimitRestored": "limit_restored", "LimitNotProved": "limit_not_proved"}[reason]
-        log.warning(event, uid=uid, container=container.name, reason=text)
+        log.warning(_EVENTS[reason], uid=uid, container=container.name, reason=text)
         if pod is not None:
             record = pod.record
             await self._recorder.emit(

@@ -1,5 +1,6 @@
-"""Where a container's cgroup is, by what the runtime says of it."""
+"""Where a container's cgroup is, by what the runtime says of it, and how one is written."""
 
+import os
 from pathlib import Path
 from typing import Final
 
@@ -46,3 +47,16 @@ def version_problem(root: Path) -> str | None:
     if (root / "cgroup.controllers").is_file():
         return None
     return f"this node has no cgroup v2 at {root}"
+
+
+def write_line(file: Path, line: str) -> None:
+    """Write *line* at once into a file that must be there: a cgroup's, where each write counts.
+
+    Raises:
+        OSError: the file is not there, or what it stands for refuses the line.
+    """
+    descriptor = os.open(file, os.O_WRONLY)
+    try:
+        os.write(descriptor, line.encode())
+    finally:
+        os.close(descriptor)

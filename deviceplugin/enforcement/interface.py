@@ -12,6 +12,10 @@ class EnforcementError(Exception):
     """A limit cannot be set, read or taken away; the text says why."""
 
 
+class LimitMissingError(EnforcementError):
+    """A promised limit is known not to stand, and cannot be set again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
     """What a container may use of one card: *guaranteed_mib* of it are kept for the container."""

@@ -1,13 +1,12 @@
 """Limits that the kernel keeps per cgroup: the controller ``dmem``, for AMD's and Intel's cards."""
 
 import errno
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from deviceplugin.cards.interface import CardHardware, GroupLimits, kernel_address
-from deviceplugin.enforcement.cgroups import ancestors, version_problem
+from deviceplugin.enforcement.cgroups import ancestors, version_problem, write_line
 from deviceplugin.enforcement.interface import EnforcementError, Enforcer, Limit
 from fracgpu.units import BYTES_PER_MIB, Mib
 
@@ -17,19 +16,6 @@ _REASONS: Final = {
     errno.ENOENT: "the cgroup is gone, or has no controller dmem",
     errno.ENODEV: "the cgroup is gone",
 }
-
-
-def write_line(file: Path, line: str) -> None:
-    """Write *line* at once into a file that must be there: a cgroup's, where each write counts.
-
-    Raises:
-        OSError: the file is not there, or what it stands for refuses the line.
-    """
-    descriptor = os.open(file, os.O_WRONLY)
-    try:
-        os.write(descriptor, line.encode())
-    finally:
-        os.close(descriptor)
 
 
 class KernelEnforcer(Enforcer):

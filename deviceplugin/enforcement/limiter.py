@@ -9,9 +9,9 @@ from pathlib import Path
 import structlog
 
 from deviceplugin.cards.interface import CardHardware
-from deviceplugin.enforcement.cgroups import group_of
+from deviceplugin.enforcement.cgroups import group_of, write_line
 from deviceplugin.enforcement.gate import PROOF_PATH, Gate, GateError
-from deviceplugin.enforcement.interface import EnforcementError, Enforcer, Limit
+from deviceplugin.enforcement.interface import EnforcementError, Enforcer, Limit, LimitMissingError
 from deviceplugin.enforcement.promises import (
     difference,
     limits_of,
@@ -163,7 +163,8 @@ class Limiter:
             container has no cgroup any more.
 
         Raises:
-            EnforcementError: it does not stand.
+            LimitMissingError: it does not stand, and cannot be set again.
+            EnforcementError: it is not known whether it stands.
         """
         group = self._group(container)
         try:
@@ -172,7 +173,7 @@ class Limiter:
             if found is not None and container.id in self._unsettled:
                 return None
             if found is not None:
-                self._set(group, limit)
+                self._set_again(group, limit, found)
         except EnforcementError:
             if self._exists(group):
                 raise
@@ -231,6 +232,24 @@ class Limiter:
     def keep_only(self, containers: Iterable[str]) -> None:
         """Remove what is on the host for all but *containers*."""
         self._gate.keep_only(frozenset(containers))
+
+    def stop(self, container: Container) -> None:
+        """End all processes of a container.
+
+        Raises:
+            EnforcementError: the kernel does not.
+        """
+        file = self._root / self._group(container).lstrip("/") / "cgroup.kill"
+        try:
+            write_line(file, "1")
+        except OSError as error:
+            raise EnforcementError(f"{file} cannot be written: {error.strerror}") from error
+
+    def _set_again(self, group: str, limit: Limit, found: str) -> None:
+        try:
+            self._set(group, limit)
+        except EnforcementError as error:
+            raise LimitMissingError(f"{found}: {error}") from error
 
     def _set(self, group: str, limit: Limit) -> None:
         enforcer, card = self._able(limit.card)

@@ -11,6 +11,7 @@ from deviceplugin.cards.interface import GroupLimits
 from deviceplugin.enforcement.audit import LimitAudit
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.nri.interface import Adjustment, Container
+from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.units import Mib
@@ -266,3 +267,50 @@ async def test_a_container_that_begins_during_a_repair_puts_it_off(rig: Rig) -> 
     await rig.audit.audit()
     assert rig.kept("/kubepods") == 1200
     assert rig.stands(first) == 1000
+
+
+@pytest.mark.parametrize(
+    ("wanted", "how", "stopped"),
+    [
+        ("kernel", "lost", True),
+        ("best", "lost", False),
+        # The driver does not answer; what it was told to limit may well be limited.
+        ("kernel", "trouble", False),
+    ],
+)
+async def test_a_container_without_the_limit_that_its_pod_insists_on_is_ended(
+    rig: Rig, wanted: str, how: str, stopped: bool
+) -> None:
+    pod = a_pod(annotations={names.ISOLATION: wanted})
+    assert rig.pods is not None
+    rig.pods[pod.record.uid] = pod
+    container = rig.start(pod)
+    kill = Path(rig.group(container)) / "cgroup.kill"
+    kill.touch()
+    rig.node.driver.set(A, rig.group(container), NONE)
+    rig.node.driver.lost = 99 if how == "lost" else 0
+    if how == "trouble":
+        rig.node.driver.troubles[A] = "it does not answer"
+
+    await rig.audit.audit()
+    assert kill.read_text() == ""  # once may be a passing fault
+    await rig.audit.audit()
+
+    assert kill.read_text() == ("1" if stopped else "")
+    reasons = [reason for _, reason, _ in rig.events.emitted]
+    assert reasons == ["LimitNotProved", *(["UnlimitedContainerStopped"] if stopped else [])]
+
+
+async def test_a_container_that_cannot_be_ended_stays_unproven(rig: Rig) -> None:
+    pod = a_pod(annotations={names.ISOLATION: "kernel"})
+    assert rig.pods is not None
+    rig.pods[pod.record.uid] = pod
+    container = rig.start(pod)
+    rig.node.driver.set(A, rig.group(container), NONE)
+    rig.node.driver.lost = 99
+
+    await rig.audit.audit()
+    await rig.audit.audit()
+
+    assert [reason for _, reason, _ in rig.events.emitted] == ["LimitNotProved"]
+    assert rig.value("unproven") == 1

@@ -7,8 +7,9 @@ from typing import Final
 import pytest
 
 from deviceplugin.cards.interface import CardHardware, GroupLimits
+from deviceplugin.enforcement.cgroups import write_line
 from deviceplugin.enforcement.interface import EnforcementError, Limit
-from deviceplugin.enforcement.kernel import KernelEnforcer, write_line
+from deviceplugin.enforcement.kernel import KernelEnforcer
 from fracgpu.units import Mib
 from tests.deviceplugin.builders import a_card, facts
 from tests.fakes.dmem_tree import DmemTree
