@@ -18,7 +18,7 @@ from fracgpu.cards.card import CardUuid
 from kube.kinds import NODES
 from tests.support.gpu import some_cards
 from tests.support.real_node import NODE, RealNode, Sight, a_container, a_real_node, a_real_pod
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -181,6 +181,11 @@ async def kill_all_while_the_agent_is_away(node: RealNode, burst: Burst) -> None
     before = starts_of(node, burst)
     await node.restart_containerd()
     for pod in burst.pods.values():
+        # One look at all processes of a busy machine may miss one.
+        await until_true(
+            lambda pod=pod: len(node.shells(pod)) == len(STAYING),
+            what="both containers of the pod are found",
+        )
         for shell in node.shells(pod):
             os.kill(shell, signal.SIGKILL)
 
