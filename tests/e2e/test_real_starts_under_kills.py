@@ -175,19 +175,26 @@ def starts_of(node: RealNode, burst: Burst) -> dict[tuple[str, str], int]:
     return found
 
 
+async def kill_containers(node: RealNode, pod: Json) -> None:
+    """Kill both containers that stay; one look at a busy machine's processes may miss one."""
+    shells: list[int] = []
+
+    def found() -> bool:
+        shells[:] = node.shells(pod)
+        return len(shells) == len(STAYING)
+
+    await until_true(found, what="both containers of the pod are found")
+    for shell in shells:
+        os.kill(shell, signal.SIGKILL)
+
+
 async def kill_all_while_the_agent_is_away(node: RealNode, burst: Burst) -> None:
     """Kill every container: kubelet starts none of them until the agent is back, then all."""
     await node.agent.kill()
     before = starts_of(node, burst)
     await node.restart_containerd()
     for pod in burst.pods.values():
-        # One look at all processes of a busy machine may miss one.
-        await until_true(
-            lambda pod=pod: len(node.shells(pod)) == len(STAYING),
-            what="both containers of the pod are found",
-        )
-        for shell in node.shells(pod):
-            os.kill(shell, signal.SIGKILL)
+        await kill_containers(node, pod)
 
     async def tried() -> bool:
         pods = await node.pods()
