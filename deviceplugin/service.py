@@ -213,6 +213,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         registration=registration,
         updater=updater,
         pods=lambda: _values(pods),
+        unasked=lambda: starts.by_nri.unasked,
         clock=clock,
         settle_s=settings.drain_wait_s,
         on_wait=heartbeats[_COLLECT].beat,
@@ -395,6 +396,7 @@ def _starts(  # noqa: PLR0913 - its parts, nearly all by keyword; called once
         clock=clock,
         metrics=metrics,
         on_prepared=on_started,
+        on_left=by_nri.expect,
     )
     return _Starts(
         ways=ways,

@@ -1,6 +1,8 @@
 """Answers the runtime, which says by NRI whose container it creates: its cards, or a refusal."""
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +29,8 @@ from process.clock import Clock
 log = structlog.get_logger()
 
 _NO_CARDS: Final = Adjustment()
+# After this long the runtime does not ask any more: kubelet has failed or died in between.
+_ASKED_S: Final = 5.0
 
 
 def has_our_device(container: Container) -> bool:
@@ -112,6 +116,17 @@ class ContainerStarts(Handler):
         self._on_started = on_started
         self._dev_root = dev_root
         self._containers: Mapping[str, tuple[str, str]] = {}
+        self._expected: deque[float] = deque(maxlen=1024)
+
+    def expect(self) -> None:
+        """Note that kubelet may now have one more container created."""
+        self._expected.append(self._clock.monotonic())
+
+    @property
+    def unasked(self) -> bool:
+        """Whether the runtime has still to ask for a container that kubelet may start."""
+        oldest_s = self._clock.monotonic() - _ASKED_S
+        return any(at_s > oldest_s for at_s in tuple(self._expected))
 
     @property
     def containers(self) -> Mapping[str, tuple[str, str]]:
@@ -127,6 +142,11 @@ class ContainerStarts(Handler):
         return {}
 
     def create_container(self, pod: PodSandbox, container: Container) -> Adjustment:
+        if has_our_device(container):
+            with suppress(IndexError):
+                # Any will do: which one kubelet had asked about is not known, only how many.
+                while self._expected.popleft() < self._clock.monotonic() - _ASKED_S:
+                    pass
         adjustment = self._answer(pod, container)
         self._containers = {**self._containers, container.id: (pod.uid, container.cgroups_path)}
         return adjustment

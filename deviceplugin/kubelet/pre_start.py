@@ -67,6 +67,7 @@ class PreStartHandler:
         clock: for durations.
         metrics: counts starts by outcome.
         on_prepared: called with the claim of each container that may start.
+        on_left: called for each container that may start if the runtime then asks for it.
     """
 
     def __init__(  # noqa: PLR0913 - the parts of a start; made once, in service.py
@@ -85,6 +86,7 @@ class PreStartHandler:
         clock: Clock,
         metrics: DevicePluginMetrics,
         on_prepared: Callable[[Claim], None],
+        on_left: Callable[[], None],
     ) -> None:
         self._node = node
         self._tracker = tracker
@@ -99,6 +101,7 @@ class PreStartHandler:
         self._clock = clock
         self._metrics = metrics
         self._on_prepared = on_prepared
+        self._on_left = on_left
         self._shared: dict[str, frozenset[str]] = {}  # by slot id, what this agent allocated so
 
     def allocate(self, slot_ids: frozenset[str]) -> str:
@@ -148,6 +151,7 @@ class PreStartHandler:
         for device in names:
             await self._write(closed_spec(device))
         await self._prepare_mps(pods.values())
+        self._on_left()
         log.debug("start_left_to_runtime", slots=sorted(slot_ids))
 
     async def _prepare_mps(self, pods: Iterable[PodInfo]) -> None:

@@ -123,6 +123,11 @@ class RuntimeConnection:
         finally:
             self._end_calls()
 
+    def finish(self) -> None:
+        """Let the connection end once what has arrived is answered, from any thread."""
+        with suppress(OSError):
+            self._trunk.shutdown(socket.SHUT_RD)
+
     def close(self) -> None:
         """End the connection, from any thread."""
         with suppress(OSError):

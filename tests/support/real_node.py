@@ -46,7 +46,7 @@ from tests.support.real_runtime import (
     import_image,
     kubelet_config,
 )
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 
 Json = dict[str, Any]
 
@@ -69,7 +69,7 @@ class Sight:
 
     Attributes:
         devices: device numbers by path.
-        from_file: the lines of the file that replaces variables where the runtime has no CDI.
+        from_file: the lines of a file that the driver's own CDI spec may mount.
         mps: the card whose MPS daemon's pipes are mounted.
     """
 
@@ -219,6 +219,28 @@ class RealNode:
         """Kill the agent and start it again, without state."""
         await self.agent.kill()
         await self.agent.start()
+
+    def logged(self, *words: str) -> int:
+        """Return how many lines of kubelet's log have all *words*."""
+        lines = self.kubelet.log.read_text(errors="replace").splitlines()
+        return sum(all(word in line for word in words) for line in lines)
+
+    async def wait_logged(self, *words: str, times: int = 1) -> None:
+        await until_true(
+            lambda: self.logged(*words) >= times, what=f"kubelet logs {words}", limit_s=60
+        )
+
+    async def replace_agent(self, agent: Child, *, slots: int) -> None:
+        """Kill the agent, start *agent*, and wait until kubelet has its *slots*.
+
+        The node's amounts do not say it: kubelet keeps them while an agent is away for a moment.
+        """
+        words = ("Processed device updates", f"healthyCount={slots}")
+        before = self.logged(*words)
+        await self.agent.kill()
+        self.agent = agent
+        await agent.start()
+        await self.wait_logged(*words, times=before + 1)
 
     async def node(self) -> Json:
         """Return the node; an empty object before kubelet has registered it."""

@@ -128,13 +128,19 @@ def _plan(
     if kept:
         return _rest(state, waiting, kept, policy=policy, now=now)
     pause = timedelta(seconds=policy.owner_cooldown_s)
-    if any(_is_for(past, waiting) and now - past.started_at < pause for past in state.past):
+    tried = [
+        past for past in state.past if _is_for(past, waiting) and now - past.started_at < pause
+    ]
+    if any(not past.only_shown for past in tried):
         return HoldReason.ROOM_TRIED
+    if tried and policy.mode is not Mode.ACTIVE:
+        detail = f"at {tried[-1].started_at:%H:%M}"
+        return HeldBack(subject=waiting.info.record.key, reason=HoldReason.SHOWN, detail=detail)
     context = room_context(state, policy=policy, now=now)
     found = _within_budgets(context, waiting, cards=_free_for_all(context))
     if not isinstance(found, RoomPlan):
         return found
-    return _that_may_begin(context, _moves(context, waiting, found))
+    return _moves(context, waiting, found)
 
 
 def _rest(
@@ -154,20 +160,7 @@ def _rest(
     found = _within_budgets(context, waiting, cards=cards, most_moves=left)
     if not isinstance(found, RoomPlan):
         return HoldReason.ROOM_KEPT
-    moves = [replace(move, beneficiary=beneficiary) for move in _moves(context, waiting, found)]
-    return _that_may_begin(context, moves)
-
-
-def _that_may_begin(context: RoomContext, moves: Sequence[Move]) -> tuple[Move, ...] | HoldReason:
-    """Return the first moves of a plan, as long as their nodes are not busy with others."""
-    budgets = budgets_of(context.state, policy=context.policy, now=context.now)
-    begin: list[Move] = []
-    for move in moves:
-        if budgets.node_is_busy(move.source_node) or budgets.node_is_busy(move.target_node):
-            break
-        begin.append(move)
-        budgets = budgets.with_(move)
-    return tuple(begin) or HoldReason.NODE_BUSY
+    return tuple(replace(move, beneficiary=beneficiary) for move in _moves(context, waiting, found))
 
 
 def _once_left(
@@ -299,7 +292,7 @@ def _move(context: RoomContext, node: str, planned: PlannedMove) -> Move:
         pod.allocation,
         source=(node, pod.card),
         target=(planned.node, planned.card),
-        busy_ratio=use.busy_ratio if use else 0.0,
+        busy_ratio=use or 0.0,
         level_ratio=card_level(state, pod.card),
         gain_points=100 * pod.allocation.mib / capacity_mib - pod.cost,
         method=NAME,

@@ -20,7 +20,6 @@ from fracgpu.disruption.candidates import (
     why_not_now,
 )
 from fracgpu.disruption.disruption_state import DisruptionState, budgets_of
-from fracgpu.disruption.heat import MeasuredPodUse
 from fracgpu.disruption.move import PastMove
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.disruption.room.card_table import CardTable, Flags
@@ -105,13 +104,12 @@ class RoomContext:
         found[self._rows[flags], self._columns[flags]] = True
         return found
 
-    def use(self, candidate: PlacedPod, card: CardUuid) -> MeasuredPodUse | None:
+    def use(self, candidate: PlacedPod, card: CardUuid) -> float | None:
         """Return a pod's use of its card; what the whole card does, if the pod is not measured."""
         reading = self.state.reading(card)
         if reading is None:
             return None
-        of_card = MeasuredPodUse(busy_ratio=reading.level_ratio, high_ratio=reading.level_ratio)
-        return reading.pods.get(candidate.uid, of_card)
+        return reading.pods.get(candidate.uid, reading.level_ratio)
 
     def _targets(self) -> Flags:
         """Return which cards may be the target of some move now."""
@@ -119,8 +117,7 @@ class RoomContext:
         budgets = budgets_of(state, policy=policy, now=self.now)
         sources = {past_move.move.source for past_move in state.past if past_move.under_way}
         closed = self.table.flags({*self.held, *sources, *budgets.closed_targets()})
-        busy = np.array([budgets.node_is_busy(name) for name in self.table.nodes], np.bool_)
-        return self.table.open & ~closed & ~busy[self.table.node]
+        return self.table.open & ~closed
 
 
 def held_for(past: Sequence[PastMove], *, now: datetime) -> dict[CardUuid, str]:
@@ -279,13 +276,11 @@ class StateProver:
         left = state.plan_index.left(
             candidate.owner_uid, state.past, policy=policy, now=context.now
         )
-        bearing = cool.bearing(
-            use,
-            model=source.model,
-            free_mib=pod.allocation.mib + policy.free_margin_mib,
-            losing=False,
-            policy=policy,
-        )
+        free_mib = pod.allocation.mib + policy.free_margin_mib
+        room = cool.with_room(busy_ratio=use, model=source.model, free_mib=free_mib)
+        expected, often = state.loads(policy).forecast(pod.uid, use)
+        calm = (expected <= policy.ceiling_ratio) & (often <= policy.hot_ratio)
+        bearing = room & calm.reshape(room.shape)
         fitting = (
             context.targets
             & context.allowed(candidate)[table.node]

@@ -35,9 +35,14 @@ class Rig:
     """A node's starts by NRI: what was answered, counted and noted."""
 
     def __init__(
-        self, starts: ContainerStarts, started: list[Claim], registry: CollectorRegistry
+        self,
+        starts: ContainerStarts,
+        started: list[Claim],
+        registry: CollectorRegistry,
+        clock: VirtualClock,
     ) -> None:
         self.starts = starts
+        self.clock = clock
         self.started = started
         self._registry = registry
 
@@ -70,7 +75,7 @@ async def a_rig(
         metrics=DevicePluginMetrics(registry),
         on_started=started.append,
     )
-    return Rig(starts, started, registry)
+    return Rig(starts, started, registry, clock)
 
 
 def a_sandbox(pod: PodInfo, **changes: str) -> PodSandbox:
@@ -108,6 +113,34 @@ async def test_a_container_gets_its_card_and_the_mount_that_holds_it_back_is_rep
     ]
     assert rig.outcome("wired") == 1
     assert [claim.container for claim in rig.started] == ["train"]
+
+
+async def test_a_container_that_kubelet_may_start_is_awaited_until_the_runtime_asks() -> None:
+    pod = a_pod()
+    rig = await a_rig(pod)
+    rig.starts.expect()
+    rig.starts.expect()
+
+    refusal(rig, a_sandbox(a_pod("unknown")), created())
+    rig.starts.create_container(a_sandbox(a_pod("other", assigned={})), created(mark=""))
+    one_left = rig.starts.unasked
+    rig.starts.create_container(a_sandbox(pod), created())
+
+    assert (one_left, rig.starts.unasked) == (True, False)
+
+
+async def test_a_container_that_is_never_created_is_awaited_for_seconds_only() -> None:
+    pod = a_pod()
+    rig = await a_rig(pod)
+    rig.starts.expect()
+    await rig.clock.advance(6)
+    late = rig.starts.unasked
+    rig.starts.expect()
+    early = rig.starts.unasked
+
+    rig.starts.create_container(a_sandbox(pod), created())
+
+    assert (late, early, rig.starts.unasked) == (False, True, False)
 
 
 async def test_each_container_of_a_pod_gets_its_own_card() -> None:

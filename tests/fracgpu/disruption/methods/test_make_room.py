@@ -31,7 +31,6 @@ MAKE_ROOM = replace(
     ACTIVE,
     make_room=MakeRoom.ACTIVE,
     max_in_flight=3,
-    max_in_flight_per_node=3,
     max_per_namespace_per_hour=10,
 )
 METHODS = (make_room,)
@@ -281,11 +280,11 @@ def test_a_plan_that_was_begun_goes_on_with_the_cards_that_are_kept() -> None:
 
 def test_moves_off_one_node_follow_each_other_as_the_budgets_say() -> None:
     state = a_cluster(TWO_MOVES, a_waiting_pod(cards=2))
-    policy = replace(MAKE_ROOM, max_in_flight_per_node=1)
+    policy = replace(MAKE_ROOM, max_in_flight=1)
     (first,) = plan(state, policy).moves
 
     under_way = replace(state, past=(begun(first),))
-    assert reasons(plan(under_way, policy)) == [HoldReason.NODE_BUSY]
+    assert reasons(plan(under_way, policy)) == [HoldReason.MOVE_IN_FLIGHT]
     gone = {uid: pod for uid, pod in state.pods.items() if uid != first.pod_uid}
     done = replace(
         state,
