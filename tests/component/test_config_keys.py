@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from component.config_keys import KEYS, read_strategy, refuse_unknown_keys
+from component.placement_config import parse_strategy
 from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
 
 
@@ -26,8 +27,11 @@ def test_every_strategy_can_be_the_clusters(strategy: Strategy) -> None:
     assert read_strategy({"strategy": strategy.value}) is strategy
 
 
-def test_what_is_not_said_is_the_default() -> None:
-    assert read_strategy({}) is DEFAULT_STRATEGY
+def test_what_is_not_said_is_the_default_and_what_names_none_is_refused() -> None:
+    assert read_strategy({}) is parse_strategy("") is DEFAULT_STRATEGY is Strategy.LEAST_WASTE
+    for text in ("strategy: sideways", "strategy: [pack]", "pack", "stategy: pack"):
+        with pytest.raises(ValueError, match=r"."):
+            parse_strategy(text)
 
 
 @pytest.mark.parametrize(
