@@ -235,8 +235,12 @@ class Controller:
                 if begun:  # by a predecessor that came no further
                     await store.forget(record)
                     continue
-                in_flight = sum(other.phase in UNDER_WAY for other in store.records)
-                if in_flight >= policy.max_in_flight:
+                in_flight = {
+                    other.move.plan or other.name
+                    for other in store.records
+                    if other.phase in UNDER_WAY
+                }
+                if len(in_flight - {record.move.plan}) >= policy.max_in_flight:
                     return
                 planned = approved(record, policy=policy, now=context.now)
                 await self._parts.reporter.planned(await store.put(planned))

@@ -3,6 +3,9 @@
 Budgets say how many moves there may be: at once, in an hour and in a day. They are counted from
 past moves alone.
 
+The moves of one plan count as one, but for the owners and the pods of each: without the rest of
+them a part of a plan helps nobody.
+
 A move counts from the moment it is planned, because it may disturb a pod from then on. One that
 ended before it disturbed a pod counts no longer. Dry runs and recommendations disturb nobody: they
 count only against each other, so that a dry run shows what the active mode would do.
@@ -13,7 +16,7 @@ administrator sets ``reset_breakers_at`` to a later time. All but `BLIND` and `A
 counted from past moves too, so they stay open across restarts.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -54,13 +57,19 @@ class Budgets:
         in_flight = [past_move for past_move, _ in counted if past_move.under_way]
         this_hour = [past_move for past_move, age in counted if age < _HOUR]
         today = [past_move for past_move, age in counted if age < _DAY]
+        plans = {id(past_move): past_move.move.plan or at for at, past_move in enumerate(past)}
         cooling = timedelta(seconds=policy.card_cooldown_s)
         recent = [past_move for past_move, age in counted if age < cooling]
-        self.in_flight = len(in_flight)
-        self.this_hour = len(this_hour)
-        self.today = len(today)
-        self._per_node = Counter(node for past_move in in_flight for node in _nodes(past_move.move))
-        self._per_namespace = Counter(past_move.move.namespace for past_move in this_hour)
+        self.in_flight = len({plans[id(past_move)] for past_move in in_flight})
+        self.this_hour = len({plans[id(past_move)] for past_move in this_hour})
+        self.today = len({plans[id(past_move)] for past_move in today})
+        self._on_node: dict[str, set[object]] = defaultdict(set)
+        for past_move in in_flight:
+            for node in _nodes(past_move.move):
+                self._on_node[node].add(plans[id(past_move)])
+        self._of_namespace: dict[str, set[object]] = defaultdict(set)
+        for past_move in this_hour:
+            self._of_namespace[past_move.move.namespace].add(plans[id(past_move)])
         self._per_owner_hour = Counter(past_move.move.owner_uid for past_move in this_hour)
         self._per_owner_day = Counter(past_move.move.owner_uid for past_move in today)
         self._lineage = _Lineages(past)
@@ -105,18 +114,26 @@ class Budgets:
 
     def node_is_busy(self, node: str) -> bool:
         """Report whether as many moves as allowed are under way off or onto a node."""
-        return self._per_node[node] >= self._policy.max_in_flight_per_node
+        return node in self.busy_nodes()
 
-    def busy_nodes(self) -> frozenset[str]:
-        """Return the nodes off or onto which as many moves as allowed are under way."""
-        return frozenset(node for node in self._per_node if self.node_is_busy(node))
+    def busy_nodes(self, plan: str = "") -> frozenset[str]:
+        """Return the nodes off or onto which as many moves as allowed are under way.
+
+        Those of *plan* do not count.
+        """
+        most = self._policy.max_in_flight_per_node
+        return frozenset(
+            node for node, plans in self._on_node.items() if len(plans - {plan}) >= most
+        )
 
     def closed_targets(self) -> frozenset[CardUuid]:
         """Return the cards onto which a pod was moved so lately that none may follow."""
         return frozenset(self._targets)
 
-    def of_pod(self, pod_uid: str, *, owner_uid: str, namespace: str) -> HoldReason | None:
-        """Return why one pod may not be moved, or None."""
+    def of_pod(
+        self, pod_uid: str, *, owner_uid: str, namespace: str, plan: str = ""
+    ) -> HoldReason | None:
+        """Return why one pod may not be moved, for a plan if it is one of several, or None."""
         policy = self._policy
         rules = (
             (owner_uid in self._resting, HoldReason.OWNER_COOLDOWN),
@@ -134,7 +151,8 @@ class Budgets:
                 HoldReason.POD_BUDGET,
             ),
             (
-                self._per_namespace[namespace] >= policy.max_per_namespace_per_hour,
+                len(self._of_namespace.get(namespace, set()) - {plan})
+                >= policy.max_per_namespace_per_hour,
                 HoldReason.NAMESPACE_BUDGET,
             ),
         )

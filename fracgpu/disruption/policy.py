@@ -193,9 +193,9 @@ class RebalancerPolicy:
 
     # Room for pods that wait.
     make_room_after_s: float = _tuned(
-        300, "how long a pod must have been unschedulable before room is made", low=0, high=86400
+        120, "how long a pod must have been unschedulable before room is made", low=0, high=86400
     )
-    make_room_moves: int = _tuned(3, "moves that make room for one pod", low=1, high=8)
+    make_room_moves: int = _tuned(8, "moves that make room for one pod", low=1, high=8)
     make_room_hold_s: float = _tuned(
         1800, "how long freed cards are kept for the pod, from the plan on", low=60, high=7200
     )
