@@ -100,6 +100,22 @@ def evicting(write: Write) -> bool:
     return write.for_real and write.target.endswith("/eviction")
 
 
+def kind_of(write: Write) -> str:
+    """Return what a write is about, but for names: its verb, its object and what it changes."""
+    path = urlsplit(write.target).path.split("/")
+    body = _json(write) if write.body.startswith(b"{") else {}
+    if write.target.endswith("/eviction"):
+        return "evict"
+    if "moves" in path:
+        phase = body.get("status", {}).get("phase", "")
+        return f"{write.verb} move {phase}".strip()
+    if "events" in path:
+        return f"event {body.get('reason', '')}"
+    objects = next((part for part in ("pods", "nodes", "configmaps") if part in path), path[-1])
+    marks = ("labels", _MARK.decode(), "cordon") if write.verb == "PATCH" else ()
+    return " ".join((write.verb, objects, *(mark for mark in marks if mark.encode() in write.body)))
+
+
 def _patches_label(write: Write) -> bool:
     patched = write.for_real and write.verb == "PATCH" and "/pods/" in write.target
     return patched and HASH_LABEL.encode() in write.body

@@ -22,7 +22,7 @@ _SIZES: Final = (1, 2, 3)  # of the sets of pods that are moved off one card
 _MOST_PER_CARD: Final = _SIZES[-1]
 _ROOMY_NODES_TRIED: Final = 32
 _PROOFS_IN_VAIN: Final = 32  # and nodes looked at, before the search is given up
-_PROOFS: Final = 96  # and nodes, in all if some plan was found
+_PROOFS: Final = 64  # and nodes, in all if some plan was found
 _PODS_WEIGHED: Final = 16  # of one card, the cheapest first
 _SETS_WEIGHED: Final = 32  # of pods of one card, of each size, the cheapest first
 _WAYS_WEIGHED: Final = 1024  # to free the cards of one node by so many moves
@@ -230,7 +230,8 @@ class _Search:
         while moves <= most_moves:
             stuck = len(self._stuck)
             for cards, moved in self._ways(sets, moves):
-                if self.over:
+                cost = moves, sum(pod.cost for pod in moved)
+                if self.over or (self.best and cost >= self.best.cost[:2]):
                     return
                 self._proofs += 1
                 found = self._proven(name, cards, moved)
