@@ -101,19 +101,14 @@ def evicting(write: Write) -> bool:
 
 
 def kind_of(write: Write) -> str:
-    """Return what a write is about, but for names: its verb, its object and what it changes."""
-    path = urlsplit(write.target).path.split("/")
-    body = _json(write) if write.body.startswith(b"{") else {}
-    if write.target.endswith("/eviction"):
-        return "evict"
-    if "moves" in path:
-        phase = body.get("status", {}).get("phase", "")
-        return f"{write.verb} move {phase}".strip()
-    if "events" in path:
-        return f"event {body.get('reason', '')}"
-    objects = next((part for part in ("pods", "nodes", "configmaps") if part in path), path[-1])
-    marks = ("labels", _MARK.decode(), "cordon") if write.verb == "PATCH" else ()
-    return " ".join((write.verb, objects, *(mark for mark in marks if mark.encode() in write.body)))
+    """Return what a write does to a move or its pod; for any other, its verb and its object."""
+    for trigger in (creating, releasing, restoring, unmarking, evicting):
+        if trigger(write):
+            return trigger.__name__
+    kind = next((kind for kind in ("moves", "events", "pods", "nodes") if kind in write.target), "")
+    if kind == "moves" and write.verb == "PUT":
+        return f"entering {_json(write)['status']['phase']}"
+    return f"{write.verb} {kind or write.target}"
 
 
 def _patches_label(write: Write) -> bool:

@@ -8,8 +8,8 @@ the permissions and under the policies of ``deploy/``.
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -108,8 +108,9 @@ class Replica:
         """Let the process die at the first write that *trigger* selects, once it has succeeded."""
         self.gate.set_trap(trigger, lambda: self.send(signal.SIGKILL))
 
-    def kill_at_every_write(self) -> list[str]:
-        """Let the process die after the first write of each kind; returns them as they happen.
+    @contextmanager
+    def killed_at_every_write(self) -> Iterator[list[str]]:
+        """Let the process die after the first write of each kind; yields them as they happen.
 
         It has to be started again each time.
         """
@@ -128,7 +129,10 @@ class Replica:
             self.gate.set_trap(is_new, kill)
 
         self.gate.set_trap(is_new, kill)
-        return found
+        try:
+            yield found
+        finally:
+            self.gate.set_trap(lambda _: False)
 
     def hold_at(self, trigger: Trigger) -> asyncio.Event:
         """Let the process wait for the answer to such a write until the returned event is set."""
