@@ -236,7 +236,7 @@ class Controller:
                     await store.forget(record)
                     continue
                 in_flight = {
-                    other.move.plan or other.name
+                    other.move.plan or other.id
                     for other in store.records
                     if other.phase in UNDER_WAY
                 }
