@@ -16,7 +16,6 @@ from benchmarks.fixtures.judged_prometheus import (
     JudgedCard,
     JudgedPod,
     JudgedPrometheus,
-    Remembered,
 )
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, NodeCards
@@ -37,7 +36,8 @@ from fracgpu.state.ledger import Ledger
 from fracgpu.state.move_object import MoveMode, MovePhase
 from fracgpu.state.pod_info import pod_info_of
 from fracgpu.units import Mib
-from rebalancer.usage.measured import MeasuredUsage
+from rebalancer.usage.measured import LoadRecorder, MeasuredUsage
+from rebalancer.usage.prometheus import Sample
 
 _TICK_S: Final = 57.0  # the judge's step: one scrape and one cycle
 _EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
@@ -99,9 +99,11 @@ class Policy:
         self._planned: list[PastMove] = []
         self._moves: dict[str, Move] = {}
         self._ended: dict[str, PastMove] = {}
+        self._replacements: dict[str, str] = {}
         self._given_up: list[PastMove] = []
         self._outages = NO_OUTAGES
-        self._remembered = Remembered(round(POLICY.memory_window_s / _TICK_S))
+        self._loads = LoadRecorder(self)
+        self._prometheus: JudgedPrometheus | None = None
         self._ledger = Ledger()
         self._index = SnapshotIndex()
         self._pods: dict[str, PlacedPod] = {}
@@ -113,6 +115,11 @@ class Policy:
         """Return the cards that are cordoned."""
         return frozenset(str(card) for card in self._cordoned)
 
+    async def query(self, query: str, *, at_s: float | None = None) -> tuple[Sample, ...]:
+        """Return this cycle's answer to a query."""
+        assert self._prometheus is not None, "a cycle asks"  # noqa: S101
+        return await self._prometheus.query(query, at_s=at_s)
+
     def decide(
         self,
         now_s: float,
@@ -122,10 +129,13 @@ class Policy:
     ) -> list[Decision]:
         """Run one cycle; return the moves that begin now."""
         now = _EPOCH + timedelta(seconds=now_s)
-        prometheus = JudgedPrometheus(POLICY, cards, pods, now.timestamp(), self._remembered)
+        prometheus = JudgedPrometheus(POLICY, cards, pods, now.timestamp())
+        self._prometheus = prometheus
+        _at_once(self._loads.observe(POLICY, at_s=now.timestamp()))
         asked = [CardUuid(card.id) for card in cards]
         usage = _at_once(MeasuredUsage(prometheus).observe(asked, POLICY)).usage
         self._observe(cards, pods)
+        self._replaced(history, pods)
         found = [self._past_move(fact, usage, now=now) for fact in history]
         begun = [past_move for past_move in found if past_move is not None]
         begun += self._given_up
@@ -143,6 +153,7 @@ class Policy:
             strategy=DEFAULT_STRATEGY,
             scheduler_name=names.SCHEDULER_NAME,
             leading_since=_EPOCH,
+            history=self._loads.history(past),
         )
         state.learn()
         mode = self._mode(state, now=now)
@@ -207,7 +218,13 @@ class Policy:
         if fact.ready_s is None or fact.landed is None:
             return PastMove(move=move, started_at=began, under_way=True)
         landed = CardUuid(fact.landed)
-        past = PastMove(move=move, started_at=began, under_way=False, landed=landed)
+        past = PastMove(
+            move=move,
+            started_at=began,
+            under_way=False,
+            landed=landed,
+            replacement_uid=self._replacements.get(fact.pod, ""),
+        )
         settled = _EPOCH + timedelta(seconds=fact.ready_s + POLICY.settle_s)
         if now < settled:
             return past
@@ -251,6 +268,20 @@ class Policy:
             self._pods = found
             self._scheduling = scheduling_by_cards(self._ledger.nodes.values(), found.values())
             self._workloads = settled_workloads(found.values())
+
+    def _replaced(self, history: Sequence[JudgedMove], pods: Sequence[JudgedPod]) -> None:
+        """Find the pods that took the place of moved ones, as their Moves would name them."""
+        known = set(self._replacements.values())
+        for fact in history:
+            if fact.ready_s is not None and fact.pod not in self._replacements:
+                owner = self._moves[fact.pod].owner_uid
+                new = [
+                    pod
+                    for pod in pods
+                    if pod.owner == owner and pod.card == fact.landed and pod.id not in known
+                ]
+                youngest = max(new, key=lambda pod: pod.started_s, default=None)
+                self._replacements[fact.pod] = youngest.id if youngest else ""
 
     def _count(self, reasons: Iterable[str]) -> None:
         for reason in reasons:

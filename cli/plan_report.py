@@ -1,5 +1,6 @@
 """What the rebalancer would do, card by card: the move, or what holds every pod back."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -9,7 +10,7 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.brakes import OpenBreaker, effective_mode
 from fracgpu.disruption.disruption_state import DisruptionState, card_level
 from fracgpu.disruption.heat import Heat, fresh_ratio
-from fracgpu.disruption.move import HeldBack, Move, Plan
+from fracgpu.disruption.move import HeldBack, HoldReason, Move, Plan
 from fracgpu.disruption.planner import plan_moves
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 
@@ -57,6 +58,11 @@ class PlanReport:
     warming: tuple[str, ...]
     names: dict[CardUuid, str]
 
+    @property
+    def reasons(self) -> Counter[HoldReason]:
+        """How often each reason holds a card, or a pod on one, back."""
+        return Counter(held.reason for card in self.cards for held in card.held)
+
     def of_namespace(self, namespace: str) -> "PlanReport":
         """Return the answer without the pods of other namespaces; cards keep what concerns them."""
 
@@ -102,7 +108,6 @@ def report_on(
         startup_grace_s=0,
         fresh_cards_ratio=0,
         max_in_flight=1_000_000,
-        max_in_flight_per_node=1_000_000,
         max_per_hour=1_000_000,
         max_per_day=1_000_000,
     )
@@ -151,6 +156,7 @@ def report_json(report: PlanReport) -> dict[str, Any]:
             }
             for card in report.cards
         ],
+        "reasons": {reason.label: count for reason, count in report.reasons.most_common()},
         "warmingCards": list(report.warming),
         "moves": [_move_json(move, report) for move in report.would_move],
     }

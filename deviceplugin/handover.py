@@ -17,8 +17,6 @@ from process.clock import Clock
 log = structlog.get_logger()
 
 _POLL_S: Final = 0.05
-# The longest usual time from our answer to kubelet until the runtime has asked for the container.
-_CREATED_S: Final = 0.3
 _LEAVING: Final = "the node agent is stopping; the node takes new pods once the next one serves it"
 
 
@@ -35,6 +33,7 @@ class Handover:
         registration: registers it with kubelet.
         updater: writes on the node whether kubelet knows the agent.
         pods: this node's pods as last seen.
+        unasked: whether the runtime has still to ask for a container that kubelet may start.
         clock: paces the waits.
         settle_s: how long the scheduler has to notice.
         on_wait: called while another agent acts.
@@ -47,6 +46,7 @@ class Handover:
         registration: Registration,
         updater: NodeStatusUpdater,
         pods: Callable[[], Iterable[PodInfo]],
+        unasked: Callable[[], bool],
         clock: Clock,
         settle_s: float,
         on_wait: Callable[[], None],
@@ -55,6 +55,7 @@ class Handover:
         self._registration = registration
         self._updater = updater
         self._pods = pods
+        self._unasked = unasked
         self._clock = clock
         self._settle_s = settle_s
         self._on_wait = on_wait
@@ -108,8 +109,8 @@ class Handover:
             log.warning("left_before_pods_were_admitted", pods=pods)
         finally:
             await self._server.stop(max(0.0, end_s - now_s()))
-            if self.acts:
-                await self._clock.sleep(min(_CREATED_S, max(0.0, end_s - now_s())))
+            while self.acts and self._unasked() and now_s() < end_s:
+                await self._clock.sleep(_POLL_S)
 
     def release(self) -> None:
         """Release the lock, so that the next agent acts; nothing of this one may still run."""

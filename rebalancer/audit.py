@@ -25,7 +25,6 @@ from fracgpu.disruption.heat import HOT_STATES, blindness, fresh_ratio
 from fracgpu.disruption.move import HeldBack, Move, Plan
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.errors import shorten
-from rebalancer.config import policy_hash
 from rebalancer.usage.measured import Measured
 
 log = structlog.get_logger()
@@ -76,7 +75,7 @@ class AuditLog:
         head = {
             "at": now.isoformat(),
             "query_at_s": measured.at_s,
-            "config": policy_hash(policy),
+            "config": policy.digest,
             "mode": mode.value,
             "inputs": inputs_hash(state),
         }

@@ -1,200 +1,167 @@
 """The rebalancer's policy: the key ``rebalancer`` of the ConfigMap, parsed strictly."""
 
-import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from enum import Enum
 from typing import Any, Final, TypeVar
 from zoneinfo import ZoneInfo
 
-import structlog
-
 from component.config_keys import REBALANCER
 from component.config_watcher import strict_mapping
 from fracgpu.disruption.aggressiveness import DEFAULT_LEVEL, LEVELS, policy_at
 from fracgpu.disruption.change_freeze import ChangeFreeze, parse_duration, parse_schedule
-from fracgpu.disruption.disruption_state import DisruptionState, PlanIndex
-from fracgpu.disruption.planner import plan_moves
-from fracgpu.disruption.policy import (
-    MakeRoom,
-    Mode,
-    Namespaces,
-    RebalancerPolicy,
-    Tunable,
-    tunables,
-)
+from fracgpu.disruption.policy import MakeRoom, Mode, Namespaces, RebalancerPolicy
 from fracgpu.errors import shorten
-from fracgpu.placement.snapshot_index import SnapshotIndex
 from fracgpu.spelling import unknown_keys
 
-log = structlog.get_logger()
-
 KEY: Final = REBALANCER
-# What earlier versions had to be told. The rest of a policy that has such a key still counts.
-LEARNT: Final = ("scrapeIntervalS", "staleAfterS")
 
 _T = TypeVar("_T")
-_E = TypeVar("_E", bound=Enum)
 
 _MOST_SHOWN: Final = 60
 _MOST_FREEZES: Final = 20
 _FREEZE_KEYS: Final = ("schedule", "duration", "timeZone")
 
+# Keys of earlier versions, by what decides in their place. Beside them the rest still counts.
+FORMER: Final[Mapping[str, tuple[str, ...]]] = {
+    "`aggressiveness`": (
+        *("fastWindowS", "fastHotRatio", "slowWindowS", "slowHotRatio", "forecastWindowS"),
+        *("memoryWindowS", "settleS", "maxCordonedRatio", "minPodBusyRatio", "minPodAgeS"),
+        *("maxPerNamespacePerHour", "maxPerOwnerPerHour", "maxPerOwnerPerDay", "maxPerPodPerHour"),
+        *("ownerCooldownS", "cardCooldownS", "returnCooldownS", "makeRoomMoves"),
+    ),
+    "`hotRatio`": ("clearRatio", "ceilingRatio"),
+    "`maxInFlight`": ("maxInFlightPerNode",),
+    "what is measured": (
+        *("scrapeIntervalS", "staleAfterS", "replacementTtlS"),
+        *("breakerUselessRatio", "breakerUselessS"),
+    ),
+    "a fixed value": (
+        *("tickS", "startupGraceS", "minActiveRatio", "holdCycles", "stepS", "coverageRatio"),
+        *("freshCardsRatio", "freeMarginMib", "attributionRatio", "giveUpCooldownS", "cordonS"),
+        *("breakerWindowS", "breakerAborts", "breakerApiErrors", "breakerLostS", "breakerBlindS"),
+        *("makeRoomHoldS", "planTtlS", "readyS", "evictTtlS"),
+    ),
+}
+_FORMER: Final = frozenset(key for keys in FORMER.values() for key in keys)
 
-def parse_policy(text: str) -> RebalancerPolicy:
+
+def parse_policy(text: str, *, base: RebalancerPolicy | None = None) -> RebalancerPolicy:
     """Parse a policy.
 
-    ``aggressiveness`` sets every value that is left out; without it they keep their defaults (of
-    mode, ``dryRun``). A key of `LEARNT` is logged and ignored.
+    Keys of `FORMER` are listed in the policy, and set nothing.
+
+    Args:
+        text: the YAML in the ConfigMap.
+        base: what is left out comes from it, at the level of ``aggressiveness``.
 
     Raises:
         ValueError: the message lists every mistake: unknown keys, wrong types, values out of
             range, and values that contradict each other.
     """
     found = strict_mapping(text)
-    by_key = {camel(tunable.name): tunable for tunable in tunables()}
-    found = _without_learnt(found)
-    mistakes = unknown_keys(found, (*by_key, *_READERS))
+    ignored = tuple(sorted(_FORMER & found.keys()))
+    mistakes = unknown_keys(found.keys() - _FORMER, KEYS)
     values: dict[str, Any] = {}
-    for key, value in found.items():
+    for key, known in KEYS.items():
         try:
-            if key in _READERS:
-                name, read, _ = _READERS[key]
-                values[name] = read(value)
-            elif key in by_key:
-                values[by_key[key].name] = _number(value, by_key[key])
+            if key in found:
+                values[known.field] = known.read(found[key])
         except ValueError as error:
             mistakes.append(f"{key}{error}" if str(error)[0] == "[" else f"{key} is {error}")
-    policy = policy_at(values.pop("aggressiveness", DEFAULT_LEVEL))
-    if not mistakes:
-        policy = replace(policy, **values)
-        # Ranges were checked above, under the ConfigMap's keys; pairs are checked here.
-        pairs = [_in_camel(mistake) for mistake in policy.mistakes()]
-        if pairs:
-            pairs[-1] += f" (aggressiveness {policy.aggressiveness} set what is not set here)"
-        mistakes += pairs
+    hour, day = (values.get(name) for name in ("max_per_hour", "max_per_day"))
+    if hour and day and hour > day:
+        mistakes.append(f"maxPerHour is {hour}; want at most maxPerDay, {day}")
     if mistakes:
         raise ValueError("; ".join(mistakes))
-    return policy
-
-
-def _without_learnt(found: dict[str, Any]) -> dict[str, Any]:
-    if ignored := [key for key in LEARNT if key in found]:
-        log.warning("settings_ignored", keys=ignored, why="Prometheus' samples tell the interval")
-    return {key: value for key, value in found.items() if key not in ignored}
-
-
-def policy_hash(policy: RebalancerPolicy) -> str:
-    """Return a short hash of a policy, by which a move record names its policy."""
-    return hashlib.sha256(repr(policy).encode()).hexdigest()[:12]
-
-
-def camel(name: str) -> str:
-    """Return a field's name as the ConfigMap has it: ``hotRatio`` for ``hot_ratio``."""
-    first, *rest = name.split("_")
-    return first + "".join(part.capitalize() for part in rest)
+    policy = policy_at(values.pop("aggressiveness", DEFAULT_LEVEL), base=base)
+    # Of the two budgets the one that is left out makes room for the other.
+    budgets = {
+        "max_per_hour": min(policy.max_per_hour, day or policy.max_per_hour),
+        "max_per_day": max(policy.max_per_day, hour or 0),
+    }
+    return replace(policy, **{**budgets, **values, "ignored_keys": ignored})
 
 
 def schema() -> dict[str, Any]:
     """Return the JSON schema of what `parse_policy` reads, for the values of the Helm chart."""
-    numbers = {
-        camel(tunable.name): {
-            "description": tunable.meaning,
-            "type": "integer" if tunable.integer else "number",
-            "minimum": tunable.low,
-            "maximum": tunable.high,
-        }
-        for tunable in tunables()
+    properties: dict[str, Any] = {
+        key: {"description": known.plain_meaning, **known.schema} for key, known in KEYS.items()
     }
-    others = {key: dict(accepted) for key, (_, _, accepted) in _READERS.items()}
-    ignored = {key: {"description": "ignored: it is measured", "type": "number"} for key in LEARNT}
-    properties = {**others, **numbers, **ignored}
+    # null is how Helm removes a value, and what is ignored may be anything.
+    properties |= {key: {"description": "ignored"} for key in sorted(_FORMER)}
     return {"type": "object", "additionalProperties": False, "properties": properties}
 
 
-def reference() -> str:
-    """Return the table of all keys, for the documentation."""
-    levels = {level: policy_at(level) for level in LEVELS}
-    default = RebalancerPolicy()
-    lines = ["| key | meaning | default | range |", "|---|---|---|---|"]
-    modes = ", ".join(f"`{mode.value}`" for mode in Mode)
-    choices = ", ".join(f"`{choice.value}`" for choice in MakeRoom)
-    whose = ", ".join(f"`{choice.value}`" for choice in Namespaces)
-    lines += [
-        f"| `mode` | how far the rebalancer may go | `{default.mode.value}` | {modes} |",
-        f"| `makeRoom` | how far it may go for a pod that waits | `{default.make_room.value}` | "
-        f"{choices} |",
-        "| `namespaces` | whose pods may be moved, by the label `fracgpu.io/rebalance` "
-        f"(`never`, `allow`) | `{default.namespaces.value}` | {whose} |",
-        "| `paused` | begin no move; those under way are finished | false | true, false |",
-        "| `aggressiveness` | sets all values that are not set here "
-        f"| {default.aggressiveness} | {LEVELS[0]} to {LEVELS[-1]} |",
-        "| `changeFreezes` | times in which no move is begun: a list of `schedule` (cron), "
-        f"`duration` and `timeZone` (default UTC) | none | {_MOST_FREEZES} at most |",
-        "| `resetBreakersAt` | what happened before this time opens no circuit breaker "
-        "| never | a time as in RFC 3339 |",
-    ]
-    lines += [
-        f"| `{camel(tunable.name)}` | {tunable.meaning} | {_with_unit(tunable)} "
-        f"| {tunable.low:g}\u2013{tunable.high:g} |"
-        for tunable in tunables()
-    ]
-    lines += [
-        "",
-        "## Aggressiveness",
-        "",
-        "The values that differ from those of level 3, above:",
-        "",
-    ]
-    del levels[DEFAULT_LEVEL]
-    lines.append(f"| `aggressiveness` | {' | '.join(str(level) for level in levels)} |")
-    lines.append("|---|" + "---|" * len(levels))
-    for tunable in tunables():
-        values = [getattr(policy, tunable.name) for policy in levels.values()]
-        if len(set(values)) > 1:
-            cells = " | ".join(f"{value:g}" for value in values)
-            lines.append(f"| `{camel(tunable.name)}` | {cells} |")
-    return "\n".join(lines) + "\n"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """A key of the ConfigMap: the field that it sets, and what may be written.
+
+    Attributes:
+        accepted: what may be written, for the documentation.
+        read: converts what YAML found; the ValueError says what was there and what was wanted.
+    """
+
+    field: str
+    meaning: str
+    accepted: str
+    read: Callable[[object], object]
+    schema: Mapping[str, Any]
+
+    @property
+    def plain_meaning(self) -> str:
+        """The meaning without Markdown."""
+        return self.meaning.replace("`", "")
 
 
-def _with_unit(tunable: Tunable) -> str:
-    """Return the default with the unit in which the name ends."""
-    unit = {"s": " s", "mib": " MiB"}.get(tunable.name.rpartition("_")[2], "")
-    return f"{tunable.default:g}{unit}"
+def _number(field: str, meaning: str, low: float, high: float, *, whole: bool = True) -> Key:
+    def read(value: object) -> object:
+        kinds = int if whole else int | float
+        # bool is an int to Python, and NaN fails the comparison.
+        if (
+            not isinstance(value, bool)
+            and isinstance(value, int | float)
+            and isinstance(value, kinds)
+            and low <= value <= high
+        ):
+            return value
+        words = "a whole number" if whole else "a number"
+        raise ValueError(f"{_shown(value)}; want {words} from {low:g} to {high:g}")
+
+    kind = "integer" if whole else "number"
+    return Key(
+        field=field,
+        meaning=meaning,
+        accepted=f"{low:g} to {high:g}",
+        read=read,
+        schema={"type": kind, "minimum": low, "maximum": high},
+    )
 
 
-def _mode(value: object) -> Mode:
-    return _choice(value, Mode)
+def _choice(field: str, meaning: str, choices: type[Enum]) -> Key:
+    words = [choice.value for choice in choices]
 
+    def read(value: object) -> object:
+        for choice in choices:
+            # YAML 1.1 reads a bare `off` as False.
+            if value == choice.value or (value is False and choice.value == "off"):
+                return choice
+        raise ValueError(f"{_shown(value)}; want one of {', '.join(words)}")
 
-def _make_room(value: object) -> MakeRoom:
-    return _choice(value, MakeRoom)
-
-
-def _namespaces(value: object) -> Namespaces:
-    return _choice(value, Namespaces)
-
-
-def _choice(value: object, choices: type[_E]) -> _E:
-    for choice in choices:
-        # YAML 1.1 reads a bare `off` as False.
-        if value == choice.value or (value is False and choice.value == "off"):
-            return choice
-    wanted = ", ".join(choice.value for choice in choices)
-    raise ValueError(f"{_shown(value)}; want one of {wanted}")
+    return Key(
+        field=field,
+        meaning=meaning,
+        accepted=", ".join(f"`{word}`" for word in words),
+        read=read,
+        schema={"enum": [*words, *([False] if "off" in words else [])]},
+    )
 
 
 def _flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"{_shown(value)}; want true or false")  # noqa: TRY004 - see parse_policy
-    return value
-
-
-def _level(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value not in LEVELS:
-        raise ValueError(f"{_shown(value)}; want a whole number from {LEVELS[0]} to {LEVELS[-1]}")
     return value
 
 
@@ -245,43 +212,37 @@ def _zone(name: str) -> tzinfo:
         raise ValueError("want a name of the IANA time zone database, e.g. Europe/Berlin") from None
 
 
-def _number(value: object, tunable: Tunable) -> float:
-    kinds = int if tunable.integer else int | float
-    # bool is an int to Python, and NaN fails the comparison.
-    if (
-        not isinstance(value, bool)
-        and isinstance(value, int | float)
-        and isinstance(value, kinds)
-        and tunable.low <= value <= tunable.high
-    ):
-        return value
-    words = "a whole number" if tunable.integer else "a number"
-    raise ValueError(f"{_shown(value)}; want {words} from {tunable.low:g} to {tunable.high:g}")
-
-
-def _in_camel(mistake: str) -> str:
-    for tunable in sorted(tunables(), key=lambda field: -len(field.name)):
-        mistake = mistake.replace(tunable.name, camel(tunable.name))
-    return mistake
-
-
 def _shown(value: object) -> str:
     return shorten(repr(value), limit=_MOST_SHOWN)
 
 
-# What is not a number: the field that each key sets, what reads it, and its JSON schema. The
-# ValueError says what was there and what was wanted.
-_READERS: Final[Mapping[str, tuple[str, Callable[[object], object], Mapping[str, Any]]]] = {
-    # YAML 1.1 reads a bare `off` as False.
-    "mode": ("mode", _mode, {"enum": [*(mode.value for mode in Mode), False]}),
-    "makeRoom": ("make_room", _make_room, {"enum": [*(each.value for each in MakeRoom), False]}),
-    "namespaces": ("namespaces", _namespaces, {"enum": [each.value for each in Namespaces]}),
-    "paused": ("paused", _flag, {"type": "boolean"}),
-    "aggressiveness": ("aggressiveness", _level, {"type": "integer", "enum": list(LEVELS)}),
-    "changeFreezes": (
-        "change_freezes",
-        _freezes,
-        {
+KEYS: Final[Mapping[str, Key]] = {
+    "mode": _choice("mode", "how far the rebalancer may go", Mode),
+    "paused": Key(
+        field="paused",
+        meaning="begin no move; those under way are finished",
+        accepted="true, false",
+        read=_flag,
+        schema={"type": "boolean"},
+    ),
+    "aggressiveness": _number(
+        "aggressiveness",
+        "the dial, from hardly ever moving to moving often: sets all that is not set here",
+        LEVELS[0],
+        LEVELS[-1],
+    ),
+    "namespaces": _choice(
+        "namespaces",
+        "whose pods may be moved, by the label `fracgpu.io/rebalance` (`never`, `allow`)",
+        Namespaces,
+    ),
+    "changeFreezes": Key(
+        field="change_freezes",
+        meaning="times in which no move is begun: a list of `schedule` (cron), `duration` and "
+        "`timeZone` (default UTC)",
+        accepted=f"{_MOST_FREEZES} at most",
+        read=_freezes,
+        schema={
             "type": "array",
             "maxItems": _MOST_FREEZES,
             "items": {
@@ -292,35 +253,27 @@ _READERS: Final[Mapping[str, tuple[str, Callable[[object], object], Mapping[str,
             },
         },
     ),
-    "resetBreakersAt": ("reset_breakers_at", _time, {"type": "string", "minLength": 1}),
+    "hotRatio": _number("hot_ratio", "busy share above which a sample is hot", 0.2, 1, whole=False),
+    "maxInFlight": _number("max_in_flight", "moves at once", 1, 20),
+    "maxPerHour": _number("max_per_hour", "moves in any hour", 1, 1000),
+    "maxPerDay": _number("max_per_day", "moves in any day", 1, 10000),
+    "noticeS": _number(
+        "notice_s", "seconds between a notice to the pod and its move", 0, 300, whole=False
+    ),
+    "makeRoom": _choice("make_room", "how far it may go for a pod that waits", MakeRoom),
+    "makeRoomAfterS": _number(
+        "make_room_after_s",
+        "seconds that a pod must have been unschedulable before room is made",
+        0,
+        86400,
+        whole=False,
+    ),
+    "resetBreakersAt": Key(
+        field="reset_breakers_at",
+        meaning="what happened before this time opens no circuit breaker",
+        accepted="a time as in RFC 3339",
+        read=_time,
+        schema={"type": "string", "minLength": 1},
+    ),
 }
-
-
-class PolicyTrial:
-    """Remembers the state of the last cycle; before the first one only the text is checked."""
-
-    def __init__(self) -> None:
-        self._last: tuple[DisruptionState, datetime] | None = None
-        self._index = SnapshotIndex()  # its own: a plan may be under way in another thread
-
-    def remember(self, state: DisruptionState, *, now: datetime) -> None:
-        """Try the next policies on *state*."""
-        own = replace(state, index=self._index, plan_index=PlanIndex())
-        self._last = (own, now)
-
-    def parse(self, text: str) -> RebalancerPolicy:
-        """Return the policy in *text*, with which a plan could be made for the last state.
-
-        Raises:
-            ValueError: the text has mistakes, or planning failed.
-        """
-        policy = parse_policy(text)
-        if self._last is not None:
-            state, now = self._last
-            try:
-                plan_moves(state, policy=policy, now=now)
-            except Exception as error:  # whatever it is, the policy in use does not raise it
-                raise ValueError(
-                    f"tried on the last state, planning fails: {type(error).__name__}: {error}"
-                ) from error
-        return policy
+"""What an administrator can set, in the order of the documentation."""

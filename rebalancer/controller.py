@@ -27,16 +27,21 @@ from kube.errors import KubeError
 from process.clock import Clock, wait_at_most
 from rebalancer.audit import AuditLog
 from rebalancer.cluster_cache import ClusterCache
-from rebalancer.config import PolicyTrial, policy_hash
 from rebalancer.event_reporter import EventReporter
 from rebalancer.metrics import CycleMetrics
 from rebalancer.moves.cordons import Cordons, DesiredCordons
 from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.janitor import Janitor
-from rebalancer.moves.record import MoveRecord, approved, new_record, spec_of
+from rebalancer.moves.record import (
+    MoveRecord,
+    MoveStore,
+    MovesUnreadable,
+    approved,
+    new_record,
+    spec_of,
+)
 from rebalancer.moves.steps import StepContext
-from rebalancer.moves.store import MoveStore, MovesUnreadable
-from rebalancer.usage.measured import Measured
+from rebalancer.usage.measured import LoadRecorder, Measured
 
 log = structlog.get_logger()
 
@@ -85,7 +90,7 @@ class ControllerParts:
     metrics: CycleMetrics
     clock: Clock
     scheduler_name: str
-    trial: PolicyTrial = field(default_factory=PolicyTrial)
+    loads: LoadRecorder = field(default_factory=LoadRecorder)
     audit: AuditLog = field(default_factory=AuditLog)
 
 
@@ -99,6 +104,7 @@ class Controller:
         self._trouble = "no cycle yet"
         self._kind = ""
         self._config_problem = ""
+        self._ignored_keys: tuple[str, ...] = ()
         self._outages = NO_OUTAGES
         self._breakers: tuple[OpenBreaker, ...] = ()
 
@@ -141,6 +147,8 @@ class Controller:
         cards = parts.cache.cards()
         with parts.metrics.queries(parts.clock):
             measured = await parts.usage.observe(cards, policy)
+            if measured.at_s is not None:
+                await parts.loads.observe(policy, at_s=measured.at_s)
         await self._advance_heat(cards, measured, policy, now=now)
         state = parts.cache.disruption_state(
             usage=measured.usage,
@@ -151,13 +159,13 @@ class Controller:
             leading_since=self._leading_since or now,
             now=now,
         )
+        state = replace(state, history=parts.loads.history(state.past))
 
         context = StepContext(state=state, nodes=parts.cache.nodes, policy=policy, now=now)
         for record in parts.store.records:
             if record.phase not in ENDED:
                 await parts.executor.step(record, context)
         state = replace(state, past=self._past())
-        parts.trial.remember(state, now=now)
         mode = await self._mode(state, measured, policy, now=now)
         # In a thread: with a thousand cards it takes long enough to delay the renewal of the lease.
         await asyncio.to_thread(state.learn)
@@ -258,7 +266,7 @@ class Controller:
             move,
             context.state,
             policy=context.policy,
-            config_hash=policy_hash(context.policy),
+            config_hash=context.policy.digest,
             now=now,
             holds=not dry_run,
         )
@@ -337,6 +345,10 @@ class Controller:
             self._config_problem = config.problem
             if config.problem:
                 await self._parts.reporter.config_refused(config.problem)
+        if config.value.ignored_keys != self._ignored_keys:
+            self._ignored_keys = config.value.ignored_keys
+            if self._ignored_keys:
+                await self._parts.reporter.settings_ignored(self._ignored_keys)
 
     def _set_trouble(self, trouble: str, *, detail: str) -> None:
         """Store *trouble* for ``/readyz``, and log when it begins and ends."""

@@ -4,7 +4,7 @@ An Event about a move is written on the pod, on its controller and on the node t
 each note names the pod, and its cards as ``node/index``.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -95,6 +95,17 @@ class EventReporter:
             regarding,
             reason="ConfigRefused",
             note=f"key rebalancer is not in use, the last good one is: {problem}",
+            level=EventLevel.WARNING,
+        )
+
+    async def settings_ignored(self, keys: Sequence[str]) -> None:
+        """Record an Event on the ConfigMap that has keys of earlier versions."""
+        log.warning("settings_ignored", keys=keys)
+        await self._events.emit(
+            Regarding(kind=CONFIGMAPS, name=names.CONFIG_MAP, namespace=self._namespace),
+            reason="SettingsIgnored",
+            note=f"keys below rebalancer that set nothing any more: {', '.join(keys)}; see "
+            "docs/rebalancer-settings.md#keys-of-earlier-versions",
             level=EventLevel.WARNING,
         )
 

@@ -28,7 +28,6 @@ from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.state.move_object import MovePhase
 from process.clock import Clock
 from process.telemetry import Registry
-from rebalancer.config import policy_hash
 from rebalancer.hindsight import Hindsight, SourceFate, TargetFate
 from rebalancer.moves.steps import EvictionOutcome
 from rebalancer.usage.measured import Measured
@@ -256,7 +255,7 @@ class CycleMetrics:
         if policy != self._policy:
             self._policy = policy
             self._metrics.set_config(
-                policy_hash=policy_hash(policy), mode=policy.mode, at_s=now.timestamp()
+                policy_hash=policy.digest, mode=policy.mode, at_s=now.timestamp()
             )
 
     def count(

@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from functools import partial
 
 from component.config_watcher import ConfigWatcher
 from component.leader_gate import LeaderGate
@@ -20,7 +21,7 @@ from process.lifecycle import Running, Service
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
 from rebalancer.audit import AuditLog
 from rebalancer.cluster_cache import ClusterCache
-from rebalancer.config import KEY, PolicyTrial
+from rebalancer.config import KEY, parse_policy
 from rebalancer.controller import Controller, ControllerParts
 from rebalancer.event_reporter import EventReporter, GuardedEvents
 from rebalancer.hindsight import Hindsight
@@ -29,16 +30,21 @@ from rebalancer.moves.cordons import Cordons
 from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.janitor import Janitor
 from rebalancer.moves.observer import Observer
+from rebalancer.moves.record import MoveStore
 from rebalancer.moves.side_effects import Evictor, SideEffects
-from rebalancer.moves.store import MoveStore
 from rebalancer.settings import RebalancerSettings
 from rebalancer.usage.credentials import CredentialFiles
-from rebalancer.usage.measured import MeasuredUsage
+from rebalancer.usage.measured import LoadRecorder, MeasuredUsage
 from rebalancer.usage.prometheus import Prometheus
 
 
-def build(settings: RebalancerSettings) -> Service:
-    """Build the role; nothing is opened before it runs."""
+def build(settings: RebalancerSettings, *, base: RebalancerPolicy | None = None) -> Service:
+    """Build the role; nothing is opened before it runs.
+
+    Args:
+        settings: of the process.
+        base: what the ConfigMap changes; a simulator's has shorter times.
+    """
     registry, gate, clock = new_registry(), ReadyGate(), SystemClock()
     metrics = RebalancerMetrics(registry)
 
@@ -63,6 +69,7 @@ def build(settings: RebalancerSettings) -> Service:
                 yield running(
                     settings,
                     client,
+                    base=base or RebalancerPolicy(),
                     prometheus=prometheus,
                     audit=audit,
                     metrics=metrics,
@@ -86,6 +93,7 @@ def running(  # noqa: PLR0913 - the parts of one process
     settings: RebalancerSettings,
     client: KubeClient,
     *,
+    base: RebalancerPolicy,
     prometheus: Prometheus,
     audit: AuditLog,
     metrics: RebalancerMetrics,
@@ -108,14 +116,13 @@ def running(  # noqa: PLR0913 - the parts of one process
     cycle_metrics = CycleMetrics(metrics, hindsight)
     cache = ClusterCache(client)
     changed = asyncio.Event()
-    trial = PolicyTrial()
     config: ConfigWatcher[RebalancerPolicy] = ConfigWatcher(
         client,
         name=names.CONFIG_MAP,
         namespace=settings.namespace,
         key=KEY,
-        parse=trial.parse,
-        default=RebalancerPolicy(),
+        parse=partial(parse_policy, base=base),
+        default=base,
         on_change=lambda _: changed.set(),
         on_refused=lambda _: changed.set(),
         metrics=metrics.config,
@@ -138,6 +145,7 @@ def running(  # noqa: PLR0913 - the parts of one process
         ControllerParts(
             cache=cache,
             usage=MeasuredUsage(prometheus, on_trouble=cycle_metrics.no_answer),
+            loads=LoadRecorder(prometheus),
             config=config,
             placement=placement,
             changed=changed,
@@ -154,7 +162,6 @@ def running(  # noqa: PLR0913 - the parts of one process
             metrics=cycle_metrics,
             clock=clock,
             scheduler_name=settings.scheduler_name,
-            trial=trial,
             audit=audit,
         )
     )

@@ -112,17 +112,15 @@ class RequestGate:
             HTTPRequestTimeout: the body did not arrive in time.
             HTTPRequestEntityTooLarge: the body is longer than the limit.
         """
-        if _has_arrived(request):
-            return await answer(await request.read())
         length = request.content_length
+        if length is not None and length <= _LARGE_BYTES and request.content.is_eof():
+            return await answer(await request.read())  # nearly every body comes with its head
         if length is not None and length > request.client_max_size:
             raise web.HTTPRequestEntityTooLarge(request.client_max_size, length)
-        if length is not None and length <= _LARGE_BYTES:
-            body = await self._read_in_time(request)
-            self._enter(request, Stage.JUDGING)
-            return await answer(body)
         async with AsyncExitStack() as held:
-            body = await self._read_in_time(request, held)
+            self._enter(request, Stage.READING)
+            small = length is not None and length <= _LARGE_BYTES
+            body = await self._read_in_time(request, None if small else held)
             self._enter(request, Stage.JUDGING)
             return await answer(body)
 
@@ -144,7 +142,7 @@ class RequestGate:
         transport = request.transport
         enter = None if transport is None else self._enter_of(transport)
         if enter is not None:
-            enter(Stage.JUDGING if _has_arrived(request) else Stage.READING)
+            enter(Stage.JUDGING)
         try:
             if self._client_names and (
                 transport is None or _client_name(transport) not in self._client_names
@@ -165,12 +163,6 @@ class RequestGate:
     def _enter(self, request: web.Request, stage: Stage) -> None:
         if request.transport is not None:
             self._enter_of(request.transport)(stage)
-
-
-def _has_arrived(request: web.Request) -> bool:
-    """Report whether there is nothing to wait for: nearly every body comes with its head."""
-    length = request.content_length
-    return length is not None and length <= _LARGE_BYTES and request.content.is_eof()
 
 
 def _client_name(transport: asyncio.Transport) -> str:
@@ -197,6 +189,7 @@ class AdmissionHandler:
         self._context = context
         self._metrics = metrics
         self._clock = clock
+        self._log = log.bind()  # made anew for each line otherwise
 
     async def mutate(self, request: web.Request) -> web.Response:
         """Answer a pod's review: 200, or 400 if the body is no review, or 413 if it is too long."""
@@ -235,7 +228,7 @@ class AdmissionHandler:
         decision, response = _response_of(review, result)
         took_s = self._clock.monotonic() - began_s
         self._metrics.decided(decision, duration_s=took_s, dialect=result.dialect)
-        _log_decision(review, result, took_s=took_s)
+        self._log_decision(review, result, took_s=took_s)
         return web.Response(body=response, content_type="application/json")
 
     def _of_no_namespace(self, review: Review, began_s: float) -> web.Response:
@@ -249,6 +242,22 @@ class AdmissionHandler:
         self._metrics.decided(Decision.UNKNOWN_NAMESPACE, duration_s=took_s)
         answer = write_refused(review.uid, message=message, code=NOT_FOUND, reason="NotFound")
         return web.Response(body=answer, content_type="application/json")
+
+    def _log_decision(self, review: Review, result: AdmissionResult, *, took_s: float) -> None:
+        """Log who requested what, and the decision with its reason."""
+        event, details = _event_of(review, result)
+        self._log.info(
+            event,
+            uid=shorten(review.uid),
+            operation=review.operation.value,
+            kind=shorten(review.kind),
+            namespace=shorten(review.namespace),
+            name=shorten(review.name, limit=_MOST_NAME),
+            user=shorten(review.user, limit=_MOST_NAME),
+            dry_run=review.dry_run,
+            took_us=round(took_s * 1e6),
+            **details,
+        )
 
     def _judge_pod(self, review: Review, labels: Mapping[str, str]) -> AdmissionResult:
         config = self._context.config()
@@ -309,23 +318,6 @@ def _response_of(review: Review, result: AdmissionResult) -> tuple[Decision, byt
                 review.uid, message=result.message, code=result.code, reason=result.reason
             )
             return Decision.REFUSED, response
-
-
-def _log_decision(review: Review, result: AdmissionResult, *, took_s: float) -> None:
-    """Log who requested what, and the decision with its reason."""
-    event, details = _event_of(review, result)
-    log.info(
-        event,
-        uid=shorten(review.uid),
-        operation=review.operation.value,
-        kind=shorten(review.kind),
-        namespace=shorten(review.namespace),
-        name=shorten(review.name, limit=_MOST_NAME),
-        user=shorten(review.user, limit=_MOST_NAME),
-        dry_run=review.dry_run,
-        took_us=round(took_s * 1e6),
-        **details,
-    )
 
 
 def _event_of(review: Review, result: AdmissionResult) -> tuple[str, Mapping[str, str]]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from aiohttp import web
 
-from benchmarks.fixtures.judged_prometheus import Floats, JudgedPrometheus, Remembered
+from benchmarks.fixtures.judged_prometheus import Floats, JudgedPrometheus
 from benchmarks.fixtures.objects import (
     CARD_MIB,
     CARDS,
@@ -82,7 +82,7 @@ def canned(policy: RebalancerPolicy, *, nodes: int, pods_per_node: int) -> Judge
             ]
     now_s = SystemClock().now().timestamp()
     # What the cards did before the samples that are shown is not known.
-    return JudgedPrometheus(policy, cards, pods, now_s, Remembered(0))
+    return JudgedPrometheus(policy, cards, pods, now_s)
 
 
 class CannedPrometheus:

@@ -4,7 +4,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from process.clock import SystemClock
 from simulator.cards.models import plan_nodes
 from simulator.cards.simulated_cards import cards_document, write_cards_file
 from simulator.demo.client_certificate import wait_client_certificate
+from simulator.demo.rebalancer import command
 from simulator.demo.rig import prepare_cluster, running
 from simulator.demo.roles import Addresses
 from simulator.demo.service_accounts import install_rights, token_of, write_kubeconfig
@@ -138,7 +139,7 @@ async def _fill(
     async with asyncio.timeout(_START_LIMIT_S):
         while len((await kube.list(NODES)).items) < nodes:  # noqa: ASYNC110 - the server's cache
             await asyncio.sleep(_POLL_S)
-    await prepare_cluster(kube, addresses, {"mode": "dryRun", "startupGraceS": 0})
+    await prepare_cluster(kube, addresses, {"mode": "dryRun"})
     await install_rights(kube)
 
 
@@ -191,7 +192,7 @@ async def _spec(  # noqa: PLR0913, PLR0917 - the parts of one command line
     kubeconfig = write_kubeconfig(
         workdir / f"{role}.kubeconfig", server=plane.url, token=token, ca_file=plane.ca_file
     )
-    return shipped_role(
+    spec = shipped_role(
         role,
         {
             **flags,
@@ -201,6 +202,11 @@ async def _spec(  # noqa: PLR0913, PLR0917 - the parts of one command line
             "drain-wait-s": 0,
         },
     )
+    if role != "rebalancer":
+        return spec
+    # It would plan nothing in its first ten minutes, which are those that are measured.
+    flags_from = spec.argv.index(role) + 1
+    return replace(spec, argv=(*command({"startup_grace_s": 0}), *spec.argv[flags_from:]))
 
 
 def _kube_scheduler(

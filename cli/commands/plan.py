@@ -7,6 +7,7 @@ wrong arguments.
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -39,8 +40,8 @@ from fracgpu.disruption.brakes import open_breakers
 from fracgpu.disruption.move import PastMove
 from kube.client import KubeClient
 from process import logs
-from rebalancer.moves.store import MoveStore, MovesUnreadable
-from rebalancer.usage.measured import Querier
+from rebalancer.moves.record import MoveStore, MovesUnreadable
+from rebalancer.usage.measured import LoadRecorder, Querier
 from rebalancer.usage.past import look_back, server_time
 from rebalancer.usage.prometheus import QueryFailed
 
@@ -117,6 +118,9 @@ async def read_report(
         leading_since=now - _LONG_LEADING,
         now=now,
     )
+    recorder = LoadRecorder(prometheus)
+    await recorder.read_all(policy, at_s=now.timestamp())
+    state = replace(state, history=recorder.history(past))
     state.learn()
     breakers = open_breakers(past, policy=policy, now=now)
     return report_on(state, policy=policy, breakers=breakers, now=now)

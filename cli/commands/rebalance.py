@@ -7,7 +7,6 @@ recorded, or a policy has a mistake; 2: wrong arguments.
 import argparse
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -124,7 +123,8 @@ def replay_json(
         "frames": frames,
         "policies": {
             name: {
-                **{key: round(value, 4) for key, value in asdict(world.figures).items()},
+                **{key: round(value, 4) for key, value in world.figures.numbers().items()},
+                "held": dict(world.figures.held),
                 "list": [
                     {
                         "at": move.at,

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -122,6 +123,7 @@ class Gatherer:
                 maps, found["deployments"], found["daemon_sets"]
             ),
             config_mistakes=_config_mistakes(maps),
+            ignored_keys=_ignored_keys(maps),
             **found,
         )
 
@@ -262,6 +264,16 @@ def _yaml(text: str) -> Json:
     except yaml.YAMLError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _ignored_keys(maps: Objects | Unread) -> tuple[str, ...] | Unread:
+    """Return the keys that set nothing any more, unless something is wrong with the others."""
+    if isinstance(maps, Unread):
+        return maps
+    text = ((named(maps, names.CONFIG_MAP) or {}).get("data") or {}).get(config_keys.REBALANCER, "")
+    with suppress(ValueError):
+        return parse_policy(text).ignored_keys
+    return ()
 
 
 def _config_mistakes(maps: Objects | Unread) -> Mapping[str, str] | Unread | None:

@@ -32,6 +32,11 @@ def plan_lines(report: PlanReport) -> Iterator[Line]:
     for card in report.cards:
         yield Line(text="")
         yield from _card(card, report)
+    if report.reasons:
+        yield Line(text="")
+        yield Line(text="held back:", tone=Tone.HEAD)
+        for reason, count in report.reasons.most_common():
+            yield Line(text=f"  {count} x {reason.value}", tone=Tone.QUIET)
     if report.warming:
         yield Line(text="")
         yield Line(text=f"warming up: {', '.join(report.warming)}", tone=Tone.QUIET)

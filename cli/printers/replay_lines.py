@@ -32,6 +32,11 @@ def replay_table(
     ]
     yield from table_lines(rows, [Tone.HEAD] + [Tone.PLAIN] * (len(rows) - 1))
     for name, world in worlds.items():
+        if world.figures.held:
+            yield Line(text="")
+            yield Line(text=f"held back, {name}:", tone=Tone.HEAD)
+            counted = [(f"{n}", reason) for reason, n in world.figures.held.most_common()]
+            yield from table_lines(counted, [Tone.QUIET] * len(counted))
         if moves and world.moves:
             yield Line(text="")
             yield Line(text=f"moves, {name}:", tone=Tone.HEAD)

@@ -116,9 +116,12 @@ class NriPlugin:
             await failed
         finally:
             stopping.set()
-            if (connection := self._connection) is not None:
-                connection.close()
+            connection = self._connection
+            if connection is not None:
+                connection.finish()
             thread.join(_STOP_S)
+            if connection is not None:
+                connection.close()
             self._status = _NOT_RUNNING
 
     def _report(self, status: Status) -> None:

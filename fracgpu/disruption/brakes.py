@@ -7,8 +7,8 @@ The moves of one plan count as one, but for the owners and the pods of each: wit
 them a part of a plan helps nobody.
 
 A move counts from the moment it is planned, because it may disturb a pod from then on. One that
-ended before it disturbed a pod counts no longer. Dry runs and recommendations disturb nobody: they
-count only against each other, so that a dry run shows what the active mode would do.
+ended before it disturbed a pod counts no longer. Dry runs and recommendations disturb nobody and
+count against no budget; while moves are only shown, one off each card is shown in an hour.
 
 A circuit breaker opens after something went wrong, and the rebalancer then only shows for a while
 what it would do. Each closes by itself when what opened it is long enough ago, or when an
@@ -24,7 +24,7 @@ from enum import Enum
 from typing import Final
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.move import CARRIED_OUT, HoldReason, Move, PastMove
+from fracgpu.disruption.move import HoldReason, Move, PastMove
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.errors import counted
 from fracgpu.state.move_object import MovePhase
@@ -49,33 +49,26 @@ class Budgets:
         self._past = tuple(past)
         self._policy = policy
         self._now = now
-        counted = [
-            (past_move, _age(past_move, now))
-            for past_move in past
-            if counts(past_move, policy.mode)
-        ]
-        in_flight = [past_move for past_move, _ in counted if past_move.under_way]
+        counted = [(past_move, _age(past_move, now)) for past_move in past if counts(past_move)]
         this_hour = [past_move for past_move, age in counted if age < _HOUR]
         today = [past_move for past_move, age in counted if age < _DAY]
         plans = {id(past_move): past_move.move.plan or at for at, past_move in enumerate(past)}
         cooling = timedelta(seconds=policy.card_cooldown_s)
         recent = [past_move for past_move, age in counted if age < cooling]
+        in_flight = [past_move for past_move, _ in counted if past_move.under_way]
         self.in_flight = len({plans[id(past_move)] for past_move in in_flight})
         self.this_hour = len({plans[id(past_move)] for past_move in this_hour})
         self.today = len({plans[id(past_move)] for past_move in today})
-        self._on_node: dict[str, set[object]] = defaultdict(set)
-        for past_move in in_flight:
-            for node in _nodes(past_move.move):
-                self._on_node[node].add(plans[id(past_move)])
         self._of_namespace: dict[str, set[object]] = defaultdict(set)
         for past_move in this_hour:
             self._of_namespace[past_move.move.namespace].add(plans[id(past_move)])
-        self._per_owner_hour = Counter(past_move.move.owner_uid for past_move in this_hour)
         self._per_owner_day = Counter(past_move.move.owner_uid for past_move in today)
         self._lineage = _Lineages(past)
-        self._per_lineage = Counter(
-            self._lineage.of(past_move.move.pod_uid) for past_move in this_hour
-        )
+        self._shown = {
+            past_move.move.source: past_move
+            for past_move in sorted(past, key=lambda past_move: past_move.started_at)
+            if past_move.only_shown and now - past_move.started_at < _HOUR
+        }
         self._sources = {past_move.move.source for past_move in recent}
         self._targets = {
             card
@@ -84,13 +77,17 @@ class Budgets:
             if card is not None
         }
         self._resting = _resting_owners(counted, policy=policy)
+        self._failed = self._last_failed(today)
         self._given_up = _given_up(past, policy=policy, now=now)
 
     def with_(self, move: Move) -> "Budgets":
         """Return the budgets as if *move* were under way as well."""
-        shown = MovePhase.PLANNED if self._policy.mode is Mode.ACTIVE else MovePhase.RECOMMENDED
         planned = PastMove(
-            move=move, started_at=self._now, under_way=True, phase=shown, disturbed=False
+            move=move,
+            started_at=self._now,
+            under_way=True,
+            phase=MovePhase.PLANNED,
+            disturbed=False,
         )
         return Budgets((*self._past, planned), policy=self._policy, now=self._now)
 
@@ -104,51 +101,48 @@ class Budgets:
             return HoldReason.DAILY_BUDGET
         return None
 
-    def of_source(self, card: CardUuid, *, node: str) -> HoldReason | None:
+    def shown(self, card: CardUuid) -> PastMove | None:
+        """Return the move off a card that was shown this hour, while moves are only shown."""
+        return None if self._policy.mode is Mode.ACTIVE else self._shown.get(card)
+
+    def of_source(self, card: CardUuid) -> HoldReason | None:
         """Return why no pod may be moved off a card, or None."""
-        if card in self._sources:
-            return HoldReason.CARD_COOLDOWN
-        if self.node_is_busy(node):
-            return HoldReason.NODE_BUSY
-        return None
-
-    def node_is_busy(self, node: str) -> bool:
-        """Report whether as many moves as allowed are under way off or onto a node."""
-        return node in self.busy_nodes()
-
-    def busy_nodes(self, plan: str = "") -> frozenset[str]:
-        """Return the nodes off or onto which as many moves as allowed are under way.
-
-        Those of *plan* do not count.
-        """
-        most = self._policy.max_in_flight_per_node
-        return frozenset(
-            node for node, plans in self._on_node.items() if len(plans - {plan}) >= most
-        )
+        return HoldReason.CARD_COOLDOWN if card in self._sources else None
 
     def closed_targets(self) -> frozenset[CardUuid]:
         """Return the cards onto which a pod was moved so lately that none may follow."""
         return frozenset(self._targets)
+
+    def may_undo(self, pod_uid: str) -> bool:
+        """Report whether a pod came by a move that helped nobody: it may move once more, at once.
+
+        Back or onwards, whichever is expected to save more. After that its owner rests.
+        """
+        return pod_uid in self._failed
+
+    def _last_failed(self, today: Sequence[PastMove]) -> frozenset[str]:
+        moved = Counter(self._lineage.of(past_move.move.pod_uid) for past_move in today)
+        return frozenset(
+            past_move.replacement_uid
+            for past_move in today
+            if past_move.useless
+            and past_move.replacement_uid
+            and moved[self._lineage.of(past_move.move.pod_uid)] == 1
+        )
 
     def of_pod(
         self, pod_uid: str, *, owner_uid: str, namespace: str, plan: str = ""
     ) -> HoldReason | None:
         """Return why one pod may not be moved, for a plan if it is one of several, or None."""
         policy = self._policy
+        if self.may_undo(pod_uid):
+            return HoldReason.GIVEN_UP if owner_uid in self._given_up else None
         rules = (
             (owner_uid in self._resting, HoldReason.OWNER_COOLDOWN),
             (owner_uid in self._given_up, HoldReason.GIVEN_UP),
             (
-                self._per_owner_hour[owner_uid] >= policy.max_per_owner_per_hour,
-                HoldReason.OWNER_HOUR,
-            ),
-            (
                 self._per_owner_day[owner_uid] >= policy.max_per_owner_per_day,
                 HoldReason.OWNER_BUDGET,
-            ),
-            (
-                self._per_lineage[self._lineage.of(pod_uid)] >= policy.max_per_pod_per_hour,
-                HoldReason.POD_BUDGET,
             ),
             (
                 len(self._of_namespace.get(namespace, set()) - {plan})
@@ -159,11 +153,9 @@ class Budgets:
         return next((reason for broken, reason in rules if broken), None)
 
 
-def counts(past_move: PastMove, mode: Mode) -> bool:
-    """Report whether a move counts against the budgets of *mode*."""
-    if past_move.only_shown:
-        return mode is not Mode.ACTIVE
-    return past_move.disturbed or past_move.under_way
+def counts(past_move: PastMove) -> bool:
+    """Report whether a move counts against the budgets: one that was only shown does not."""
+    return not past_move.only_shown and (past_move.disturbed or past_move.under_way)
 
 
 def counted_at(past_move: PastMove) -> datetime:
@@ -197,10 +189,6 @@ class _Lineages:
 def _age(past_move: PastMove, now: datetime) -> timedelta:
     # A move under way has disturbed nobody yet, or only now: it counts however long ago it began.
     return timedelta.min if past_move.under_way else now - counted_at(past_move)
-
-
-def _nodes(move: Move) -> frozenset[str]:
-    return frozenset({move.source_node, move.target_node})
 
 
 def _resting_owners(
@@ -238,7 +226,6 @@ def _given_up(
     )
 
 
-_LAST_MOVES: Final = 6  # of which too many may have relieved nothing
 _MOST_ERRORS: Final = 10_000
 
 
@@ -247,7 +234,6 @@ class Breaker(Enum):
 
     ABORTS = "aborts"
     LOST_POD = "lost_pod"
-    INEFFECTIVE = "ineffective"
     BLIND = "blind"
     API_ERRORS = "api_errors"
 
@@ -348,26 +334,6 @@ def _from_moves(
     if lost:
         why = f"{len(lost)} pods were lost" if len(lost) > 1 else "a pod was lost"
         yield OpenBreaker(breaker=Breaker.LOST_POD, why=why, until=lost[-1] + memory)
-    yield from _ineffective(ended, policy=policy, now=now)
-
-
-def _ineffective(
-    ended: Sequence[PastMove], *, policy: RebalancerPolicy, now: datetime
-) -> Iterator[OpenBreaker]:
-    memory = timedelta(seconds=policy.breaker_useless_s)
-    carried_out = sorted(
-        (past_move for past_move in ended if past_move.ending in CARRIED_OUT),
-        key=lambda past_move: past_move.ended_at or past_move.started_at,
-    )
-    useless = _ends(
-        [past_move for past_move in carried_out[-_LAST_MOVES:] if past_move.useless], memory, now
-    )
-    allowed = int(policy.breaker_useless_ratio * _LAST_MOVES)
-    if len(useless) > allowed:
-        why = f"{len(useless)} of the last {_LAST_MOVES} moves relieved nothing"
-        yield OpenBreaker(
-            breaker=Breaker.INEFFECTIVE, why=why, until=useless[-allowed - 1] + memory
-        )
 
 
 def _from_outages(

@@ -97,13 +97,13 @@ def original_value(label: str) -> str:
     return label.removesuffix(RELEASED_SUFFIX)
 
 
-_BASE: Final = 5.0
-_NO_SURGE: Final = 10.0  # the old pod ends before the new one is ready
-_PRIORITY: Final = 5.0
-_PER_10_GIB: Final = 1.0  # reloading takes as long as the memory is large
+_BASE: Final = 1.0
+_NO_SURGE: Final = 0.5  # the old pod ends before the new one is ready
+_PRIORITY: Final = 0.5
+_PER_10_GIB: Final = 0.1  # reloading takes as long as the memory is large
 
 
-_STARTUP_S: Final = 30.0  # of which each costs a point
+_STARTUP_S: Final = 300.0  # of which each costs a point
 
 
 def startup_s(state: DisruptionState, candidate: PlacedPod) -> float:
@@ -118,7 +118,7 @@ def startup_s(state: DisruptionState, candidate: PlacedPod) -> float:
 
 
 def disruption_cost(pod: PodInfo, *, mib: int, startup_s: float = 0.0) -> float:
-    """Return what it costs to move a pod that holds *mib* of a card."""
+    """Return what it costs to move a pod that holds *mib* of a card, in per cent of one card."""
     return (
         _BASE
         + startup_s / _STARTUP_S
@@ -153,10 +153,13 @@ def why_not_evictable(
     What only keeps moves few does not count where people have requested the move. What has begun of
     the same *plan* does not speak against more of it.
     """
+    budgets = budgets_of(state, policy=policy, now=now)
     if requested:
-        policy = replace(policy, min_pod_age_s=0, namespaces=Namespaces.ALL)
+        policy = replace(policy, namespaces=Namespaces.ALL)
+    at_once = requested or budgets.may_undo(candidate.uid)
+    min_age = timedelta(seconds=0 if at_once else policy.min_pod_age_s)
     rules = (
-        *_state_rules(candidate.info, policy=policy, now=now),
+        *_state_rules(candidate.info, min_age, now=now),
         (_opted_out(state, candidate, policy), HoldReason.NAMESPACE),
         *_protection_rules(candidate.info),
         *_placement_rules(state, candidate),
@@ -165,7 +168,7 @@ def why_not_evictable(
     refusal = next((reason for broken, reason in rules if broken), None)
     if requested:
         return refusal
-    return refusal or budgets_of(state, policy=policy, now=now).of_pod(
+    return refusal or budgets.of_pod(
         candidate.uid,
         owner_uid=candidate.owner_uid,
         namespace=candidate.info.record.namespace,
@@ -185,12 +188,12 @@ ALLOWED: Final = "allow"  # a namespace's label: its pods may be moved where not
 _Rules = tuple[tuple[bool, HoldReason], ...]
 
 
-def _state_rules(pod: PodInfo, *, policy: RebalancerPolicy, now: datetime) -> _Rules:
+def _state_rules(pod: PodInfo, min_age: timedelta, *, now: datetime) -> _Rules:
     age = now - pod.started_at if pod.started_at else timedelta(0)
     return (
         (pod.record.terminating, HoldReason.TERMINATING),
         (pod.phase != "Running" or not pod.ready, HoldReason.NOT_READY),
-        (age < timedelta(seconds=policy.min_pod_age_s), HoldReason.TOO_YOUNG),
+        (age < min_age, HoldReason.TOO_YOUNG),
         (pod.priority >= SYSTEM_PRIORITY, HoldReason.SYSTEM_CRITICAL),
     )
 

@@ -3,7 +3,7 @@
 Which cards could bear one more pod, and what past moves forbid, is counted once for a plan.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from math import ceil
@@ -19,9 +19,19 @@ from fracgpu.disruption.heat import (
     CardReading,
     CardUsage,
     Heat,
-    MeasuredPodUse,
 )
-from fracgpu.disruption.move import Move, PastMove
+from fracgpu.disruption.load_history import (
+    FULL_RATIO as FULL_SPAN_RATIO,
+)
+from fracgpu.disruption.load_history import (
+    NO_HISTORY,
+    SPAN_S,
+    LoadHistory,
+    LoadModel,
+    PodLoad,
+    belief,
+)
+from fracgpu.disruption.move import CARRIED_OUT, Move, PastMove
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.k8s.scheduling.cluster import SchedulingCluster
 from fracgpu.k8s.workloads.workload_state import WorkloadState
@@ -32,6 +42,8 @@ from fracgpu.state.snapshot import Snapshot
 
 # Mean share of its time from which on a card has nothing left to give, so that work is being lost.
 FULL_RATIO: Final = 0.98
+_DAY: Final = timedelta(days=1)
+_GROWTHS: Final = 8  # moves from which it is learnt how a pod's use changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,50 +51,28 @@ class CoolCards:
     """What is measured of cool cards, by row and column as in the index of the snapshot.
 
     Attributes:
-        forecast: the load to expect, 0..1; infinite for a card that is not known to be cool.
-        remembered: the upper quartile of how busy it was over the memory window, 0..1.
+        level: how busy it was over the short window, 0..1; infinite for a card that is not known to
+            be cool.
         history: share of the forecast window in which it was measured, 0..1.
-        level: how busy it was over the short window, 0..1.
         free_mib: its measured free memory.
         model: the number of its model in *models*.
     """
 
-    forecast: NDArray[np.float64]
     level: NDArray[np.float64]
-    remembered: NDArray[np.float64]
     history: NDArray[np.float64]
     free_mib: NDArray[np.int64]
     model: NDArray[np.int64]
     models: Mapping[str, int]
 
-    def bearing(
-        self,
-        use: MeasuredPodUse,
-        *,
-        model: str,
-        free_mib: int,
-        losing: bool,
-        policy: RebalancerPolicy,
-    ) -> Cells:
-        """Return the cards of a model that would stay cool with one more pod, by what is known.
+    def with_room(self, *, busy_ratio: float, model: str, free_mib: int) -> Cells:
+        """Return the cards of a model that have free memory, and time for what a pod uses.
 
         How much is known of a card is another question: see `measured`.
-
-        Args:
-            use: what the pod uses where it is.
-            model: of the card that it leaves.
-            free_mib: the free memory that it needs.
-            losing: whether work is lost where it is; then the target may become busier.
-            policy: the limits.
         """
-        if model not in self.models:
-            return np.zeros(self.forecast.shape, np.bool_)
         found: Cells = (
-            (self.forecast + use.busy_ratio <= policy.ceiling_ratio)
-            & (self.level + use.high_ratio <= policy.hot_ratio)
-            & (self.remembered + use.busy_ratio <= most_remembered(losing=losing, policy=policy))
+            (self.level + busy_ratio <= 1.0)
             & (self.free_mib >= free_mib)
-            & (self.model == self.models[model])
+            & (self.model == self.models.get(model, -2))
         )
         return found
 
@@ -134,14 +124,6 @@ def needed_history(*, losing: bool, policy: RebalancerPolicy) -> float:
     return policy.coverage_ratio * (needed_s / policy.forecast_window_s)
 
 
-def most_remembered(*, losing: bool, policy: RebalancerPolicy) -> float:
-    """Return how busy a target may become with the pod if it is as busy as it often was.
-
-    A card that loses work is not left as it is because another one might become as busy.
-    """
-    return 1.0 if losing else policy.hot_ratio
-
-
 class PlanIndex:
     """Computes what does not change throughout a plan when it is first asked for."""
 
@@ -153,6 +135,15 @@ class PlanIndex:
         self._past: Sequence[PastMove] | None = None
         self._moving: list[PastMove] = []
         self._of_owner: dict[str, list[PastMove]] = {}
+        self._loads: LoadModel | None = None
+        self._loads_of: tuple[object, ...] = ()
+
+    def loads(self, state: "DisruptionState", *, line: float) -> LoadModel:
+        """Return what the loads of cards are expected to be; cards by their place in the index."""
+        of = (state.usage, state.history, state.past, line)
+        if self._loads is None or any(a is not b for a, b in zip(of, self._loads_of, strict=True)):
+            self._loads, self._loads_of = _load_model(state, line=line), of
+        return self._loads
 
     def cool(
         self,
@@ -169,7 +160,7 @@ class PlanIndex:
             self._cool is None
             or self._of[0] is not usage
             or self._of[1] is not heat
-            or self._cool.forecast.shape != shape
+            or self._cool.level.shape != shape
         ):
             places = index.places(snapshot)
             self._cool = _cool_cards(usage, heat, snapshot=snapshot, places=places, shape=shape)
@@ -198,7 +189,7 @@ class PlanIndex:
         return frozenset(
             past_move.move.source
             for past_move in self._of_owner.get(owner_uid, ())
-            if counts(past_move, policy.mode) and now - past_move.started_at < span
+            if counts(past_move) and now - past_move.started_at < span
         )
 
     def _read(self, past: Sequence[PastMove]) -> None:
@@ -209,15 +200,6 @@ class PlanIndex:
         self._of_owner = {}
         for past_move in past:
             self._of_owner.setdefault(past_move.move.owner_uid, []).append(past_move)
-
-
-def load_coming(card: CardUuid, under_way: Sequence[PastMove]) -> float:
-    """Return the load that is on its way to a card, as a share of its time."""
-    return sum(
-        past_move.move.busy_ratio
-        for past_move in under_way
-        if card in _destinations(past_move.move, past_move.landed)
-    )
 
 
 def _destinations(move: Move, landed: CardUuid | None) -> tuple[CardUuid, ...]:
@@ -245,9 +227,7 @@ def _cool_cards(
 ) -> CoolCards:
     models: dict[str, int] = {}
     found = CoolCards(
-        forecast=np.full(shape, np.inf),
         level=np.full(shape, np.inf),
-        remembered=np.full(shape, np.inf),
         history=np.zeros(shape),
         free_mib=np.zeros(shape, np.int64),
         model=np.full(shape, -1, np.int64),
@@ -257,8 +237,6 @@ def _cool_cards(
         for uuid, info in node.cards.items():
             if uuid in places and is_known_to_be_cool(heat.get(uuid), usage.get(uuid)):
                 at, reading = places[uuid], _reading(usage[uuid])
-                found.forecast[at] = reading.forecast_ratio
-                found.remembered[at] = reading.remembered_ratio
                 found.history[at] = reading.history_ratio
                 found.level[at] = reading.level_ratio
                 found.free_mib[at] = reading.free_mib
@@ -284,6 +262,7 @@ class DisruptionState:
         strategy: the cluster's default for placing a replacement; a pod may name its own.
         leading_since: when this process became the leader.
         budgets: what is left of them, counted once for a whole plan; None is counted when asked.
+        history: what pods did over the memory window; those without one are taken to be steady.
     """
 
     snapshot: Snapshot
@@ -298,6 +277,7 @@ class DisruptionState:
     scheduler_name: str
     leading_since: datetime
     budgets: Budgets | None = None
+    history: LoadHistory = field(default=NO_HISTORY, repr=False)
     plan_index: PlanIndex = field(default_factory=PlanIndex, compare=False, repr=False)
 
     def pods_of(self, owner_uid: str) -> Sequence[PlacedPod]:
@@ -313,6 +293,17 @@ class DisruptionState:
         needs = (pod.info.need for pod in self.pods.values())
         named = {need.strategy for need in needs if need is not None and need.strategy is not None}
         self.index.learn(self.snapshot, {self.strategy, *named})
+
+    def loads(self, policy: RebalancerPolicy) -> LoadModel:
+        """Return what the loads of cards are expected to be; cards by `number_of`."""
+        return self.plan_index.loads(self, line=policy.hot_ratio)
+
+    def number_of(self, card: CardUuid) -> int | None:
+        """Return the number of a card in the load model; None if the index does not have it."""
+        place = self.index.places(self.snapshot).get(card)
+        return (
+            None if place is None else place[0] * self.index.matrix(self.snapshot).width + place[1]
+        )
 
     def cool_cards(self) -> CoolCards:
         """Return what is measured of the cool cards, by their place in *index*."""
@@ -349,3 +340,82 @@ def card_level(state: DisruptionState, card: CardUuid) -> float:
     """Return how busy a card was over the window; 0 if it was not measured."""
     reading = state.reading(card)
     return reading.level_ratio if reading else 0.0
+
+
+def _load_model(state: DisruptionState, *, line: float) -> LoadModel:
+    matrix = state.index.matrix(state.snapshot)
+    rest = np.zeros(matrix.size * matrix.width)
+    loads: list[PodLoad] = []
+    for uuid, (row, column) in state.index.places(state.snapshot).items():
+        info, reading = state.snapshot.card(uuid), state.reading(uuid)
+        if info is not None and reading is not None:
+            number = row * matrix.width + column
+            of_pods = sum(reading.pods.values())
+            rest[number] = max(0.0, _lasting(reading) - of_pods)
+            loads += _loads_on(state, info.pods, reading, number)
+    for past_move in state.under_way():
+        for card in _destinations(past_move.move, past_move.landed):
+            at = state.number_of(card)
+            if at is not None:
+                rest[at] += past_move.move.busy_ratio
+    return LoadModel(state.history, loads, rest, line=line)
+
+
+def _loads_on(
+    state: DisruptionState, uids: Iterable[str], reading: CardReading, number: int
+) -> Iterator[PodLoad]:
+    """Yield the loads of those pods of a card of which something is known."""
+    for uid in uids:
+        use = reading.pods.get(uid)
+        if uid in state.pods and (use is not None or uid in state.history.rows):
+            yield PodLoad(
+                uid=uid,
+                owner_uid=state.pods[uid].owner_uid,
+                card=number,
+                busy_ratio=use or 0.0,
+                full=_lasting(reading) >= FULL_SPAN_RATIO,
+            )
+
+
+def _lasting(reading: CardReading) -> float:
+    """Return how busy a card is over both windows: a pod that left stays in the long one."""
+    return min(reading.level_ratio, reading.slow_level_ratio)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hindsight:
+    """What the moves of the last day tell of the next one.
+
+    Attributes:
+        belief: how far forecasts are believed, 0..1.
+        growth: by how much more pods used after their moves than before, as a share of a card.
+    """
+
+    belief: float = 1.0
+    growth: float = 0.0
+
+
+def hindsight(state: DisruptionState, *, policy: RebalancerPolicy, now: datetime) -> Hindsight:
+    """Return what moves saved beside what was forecast, and how their pods' use changed."""
+    told: list[tuple[float, float]] = []
+    growth: list[float] = []
+    for past_move in sorted(state.past, key=lambda past_move: past_move.started_at):
+        move, at = past_move.move, past_move.disturbed_at or past_move.started_at
+        landed, source = past_move.landed, state.number_of(move.source)
+        reading = state.reading(landed) if landed else None
+        use = reading.pods.get(past_move.replacement_uid) if reading else None
+        if (
+            past_move.ending not in CARRIED_OUT
+            or move.beneficiary is not None
+            or now - at > _DAY
+            or source is None
+            or use is None
+        ):
+            continue
+        growth.append(use - move.busy_ratio)
+        spans = int(now.timestamp() // SPAN_S) - int(at.timestamp() // SPAN_S) - 1
+        saved = state.loads(policy).saved_since(past_move.replacement_uid, source, spans=spans)
+        if saved is not None:
+            told.append((move.gain_points / 100, saved))
+    lately = growth[-_GROWTHS:]
+    return Hindsight(belief=belief(told), growth=max(0.0, sum(lately) / (len(lately) + 1)))

@@ -38,19 +38,6 @@ class ReadingQuality(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredPodUse:
-    """One pod's use of one card, as shares of the card's time, 0..1.
-
-    Attributes:
-        busy_ratio: mean over the long window.
-        high_ratio: 90th percentile over the forecast window.
-    """
-
-    busy_ratio: float
-    high_ratio: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CardReading:
     """How busy one card was lately, as shares of its time, 0..1.
 
@@ -59,8 +46,6 @@ class CardReading:
         slow_level_ratio: mean over the long window.
         fast_hot_ratio: share of the short window's samples above the hot line.
         slow_hot_ratio: the same for the long window.
-        forecast_ratio: the load to expect if the card becomes a target.
-        remembered_ratio: the upper quartile over the memory window, as far as that was measured.
         history_ratio: share of the forecast window's samples that exist.
         free_mib: measured free memory, not capacity less allocations.
         latest_ratio: the newest sample.
@@ -69,22 +54,20 @@ class CardReading:
         repeating: it brings nothing new: its newest sample is not from one of the last two scrapes,
             or nothing that its exporter says has changed in the last few.
         broken: the card needs to be replaced: it takes no pod, and moving one would not help.
-        pods: by pod UID.
+        pods: what each pod uses, by its UID: the mean over the long window.
     """
 
     level_ratio: float
     slow_level_ratio: float
     fast_hot_ratio: float
     slow_hot_ratio: float
-    forecast_ratio: float
-    remembered_ratio: float
     history_ratio: float
     free_mib: Mib
     latest_ratio: float
     active_ratio: float | None = None
     repeating: bool = False
     broken: bool = False
-    pods: Mapping[str, MeasuredPodUse] = field(default_factory=dict)
+    pods: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,14 +244,14 @@ def unrelievable(reading: CardReading, policy: RebalancerPolicy) -> Unrelievable
         return Unrelievable.NOT_ATTRIBUTED
     if len(uses) == 1:
         return Unrelievable.ONE_POD_ALONE
-    if not any(policy.min_pod_busy_ratio <= use <= policy.ceiling_ratio for use in uses):
+    if not any(policy.min_pod_busy_ratio <= use <= policy.hot_ratio for use in uses):
         return Unrelievable.NO_USEFUL_POD
     return None
 
 
 def _attributed(reading: CardReading, policy: RebalancerPolicy) -> Sequence[float]:
     """Return what each pod uses; nothing if the pods account for too little of the card's use."""
-    uses = [use.busy_ratio for use in reading.pods.values() if use.busy_ratio > 0]
+    uses = [use for use in reading.pods.values() if use > 0]
     enough = sum(uses) >= policy.attribution_ratio * reading.slow_level_ratio
     return uses if enough else []
 

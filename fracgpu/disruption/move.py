@@ -40,8 +40,8 @@ class HoldReason(Enum):
     BROKEN = "the card needs to be replaced; no pod is placed there, and none is moved off"
     REPEATING = "none of its exporter's figures has changed lately"
     CALM_NOW = "the hot card is not busy at this moment"
+    SHOWN = "a move was already shown"
     CARD_COOLDOWN = "a pod was moved off this card a short while ago"
-    NODE_BUSY = "as many moves of this node as allowed are under way"
     # one pod
     NOT_KNOWN = "the pod is not known to the API server"
     TERMINATING = "it is terminating"
@@ -77,9 +77,7 @@ class HoldReason(Enum):
     REPLICAS_NOT_READY = "another pod of its owner is not ready"
     OWNER_COOLDOWN = "a pod of its owner was moved a short while ago"
     GIVEN_UP = "a move of its owner was given up a short while ago"
-    OWNER_HOUR = "its owner was moved as often as allowed this hour"
     OWNER_BUDGET = "its owner was moved as often as allowed today"
-    POD_BUDGET = "it, or the pod that it replaced, was moved as often as allowed this hour"
     NAMESPACE_BUDGET = "its namespace had as many moves as allowed this hour"
     NOT_MEASURED_POD = "its use is not measured"
     TOO_SMALL = "it uses too little to matter"
@@ -156,7 +154,7 @@ class Move:
         slots: the number of its containers with a share of the source.
         busy_ratio: its measured share of the source's time, 0..1.
         level_ratio: how busy the source was, 0..1.
-        gain_points: what the move relieves less what it costs, in per cent of one card.
+        gain_points: what the move is expected to save less what it costs, in per cent of one card.
         method: the name of the method that planned it.
         mode: whether the replacement is Ready before the pod is evicted.
         plan: what the moves of one plan have in common; empty if the plan is this one move.

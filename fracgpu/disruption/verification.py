@@ -79,7 +79,7 @@ def verify(
     cooled = relief >= NEEDED_RELIEF * pod_ratio
     stays_cool = target.level_ratio < policy.hot_ratio
     if before_ratio >= SATURATED_RATIO and not cooled and stays_cool:
-        others = sum(use.busy_ratio for uid, use in source.pods.items() if uid != pod_uid)
+        others = sum(use for uid, use in source.pods.items() if uid != pod_uid)
         if others >= max(policy.attribution_ratio, NEEDED_RELIEF) * source.level_ratio:
             detail += ", by its other pods"
             return Verification(relieved=None, relief_ratio=relief, detail=detail)

@@ -109,6 +109,7 @@ class Facts:
         queued: workloads of all namespaces that a queue of Kueue admits.
         scheduler_configurations: by ``ConfigMap NAME, key KEY``: what kube-scheduler reads there.
         config_mistakes: of ``fracgpu-config``: the mistakes of each key; None: no such ConfigMap.
+        ignored_keys: of ``fracgpu-config``: what the rebalancer's key has from earlier versions.
     """
 
     now: datetime
@@ -134,6 +135,7 @@ class Facts:
     queued: Objects | Unread
     scheduler_configurations: Mapping[str, Json] | Unread
     config_mistakes: Mapping[str, str] | Unread | None
+    ignored_keys: tuple[str, ...] | Unread
     certificates: CertificatesFact | Unread
     admission: AdmissionAnswer | Unread
     prometheus: PrometheusFact | Unread

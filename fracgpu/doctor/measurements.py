@@ -132,6 +132,12 @@ def _configuration(facts: Facts) -> Iterator[Finding]:
                 otherwise=f"kubectl -n {facts.system_namespace} edit configmap {names.CONFIG_MAP}",
             ),
         )
+    if ignored := known(facts.ignored_keys):
+        yield warning(
+            f"{where}, key rebalancer: {', '.join(ignored)} set nothing any more",
+            cure="remove them, and use aggressiveness; "
+            "docs/rebalancer-settings.md#keys-of-earlier-versions",
+        )
 
 
 CHECKS: Final = (

@@ -7,6 +7,7 @@ wrote the data; it is valid for as long as one request can last.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -18,7 +19,7 @@ from fracgpu.request.grant import Grant, describe
 
 SEAL_LIFETIME: Final = timedelta(seconds=60)  # --request-timeout of kube-apiserver, by default
 CLOCK_SKEW: Final = timedelta(seconds=5)  # between the clocks of two replicas
-_SEAL_CHARS: Final = 32
+_SEAL_BYTES: Final = 16
 _FROM: Final = "; in other words: "
 
 
@@ -114,7 +115,8 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
 
     def _over(self, words: str, unsealed: bytes, key: bytes) -> str:
         parts = (self.scope.encode(), words.encode(), unsealed)
-        return hmac.digest(key, b"\0".join(parts), "sha256").hex()[:_SEAL_CHARS]
+        # BLAKE2 has a key of its own (RFC 7693), and is a third of the work of an HMAC by OpenSSL.
+        return hashlib.blake2b(b"\0".join(parts), key=key, digest_size=_SEAL_BYTES).hexdigest()
 
 
 NO_SEAL: Final = Seal()

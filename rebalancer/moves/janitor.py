@@ -18,10 +18,9 @@ from kube.client import KubeClient, PatchType
 from kube.errors import KubeError, NotFound
 from kube.kinds import PODS
 from rebalancer.moves.observer import Owners, orphans_of, victim_of
-from rebalancer.moves.record import MoveRecord, outlived
+from rebalancer.moves.record import MoveRecord, MoveStore, outlived
 from rebalancer.moves.side_effects import restoring
 from rebalancer.moves.steps import OwnerFacts
-from rebalancer.moves.store import MoveStore
 
 log = structlog.get_logger()
 

@@ -608,8 +608,8 @@ def _accepted(record: MoveRecord, found: ReplacementFacts, context: StepContext)
     heat, reading = context.state.heat.get(found.card), context.state.reading(found.card)
     if heat is None or heat.heat is not Heat.COOL or reading is None:
         return False
-    measured = reading.pods.get(found.uid)  # what it uses there already is in the card's level
-    to_come = move.busy_ratio - (measured.busy_ratio if measured is not None else 0.0)
+    # What it uses there already is in the card's level.
+    to_come = move.busy_ratio - reading.pods.get(found.uid, 0.0)
     return reading.level_ratio + max(0.0, to_come) <= context.policy.hot_ratio
 
 

@@ -5,8 +5,12 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final, Protocol
 
+import numpy as np
+
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.heat import CardReading, CardUsage, MeasuredPodUse, ReadingQuality
+from fracgpu.disruption.heat import CardReading, CardUsage, ReadingQuality
+from fracgpu.disruption.load_history import FULL_RATIO, SPAN_S, LoadHistory
+from fracgpu.disruption.move import PastMove
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.units import MAX_MIB, Mib
 from rebalancer.usage import promql
@@ -69,10 +73,7 @@ class _Answers:
     slow_level: Mapping[str, float]
     fast_hot: Mapping[str, float]
     slow_hot: Mapping[str, float]
-    forecast_mean: Mapping[str, float]
-    forecast_quantile: Mapping[str, float]
     history: Mapping[str, float]
-    remembered: Mapping[str, float]
     free_mib: Mapping[str, float]
     latest: Mapping[str, float]
     busy_changes: Mapping[str, float]
@@ -82,7 +83,6 @@ class _Answers:
     remap_failed: Mapping[str, float]
     repeating: frozenset[str]
     pod_mean: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    pod_high: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     pod_samples: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def scraped_every_s(self, uuid: str) -> float:
@@ -154,10 +154,7 @@ class MeasuredUsage:
             slow_level=await self._by_card(promql.slow_level(policy), at_s),
             fast_hot=await self._by_card(promql.fast_hot(policy), at_s),
             slow_hot=await self._by_card(promql.slow_hot(policy), at_s),
-            forecast_mean=await self._by_card(promql.forecast_mean(policy), at_s),
-            forecast_quantile=await self._by_card(promql.forecast_quantile(policy), at_s),
             history=await self._by_card(promql.history(policy), at_s),
-            remembered=await self._by_card(promql.remembered(policy), at_s),
             free_mib=await self._by_card(promql.FREE_MIB, at_s),
             latest=latest,
             busy_changes=await self._by_card(promql.busy_changes(policy), at_s),
@@ -171,7 +168,6 @@ class MeasuredUsage:
                 await self._prometheus.query(promql.lately_power_changes(longest_s), at_s=at_s),
             ),
             pod_mean=await self._by_pod(promql.pod_mean(policy), at_s),
-            pod_high=await self._by_pod(promql.pod_high(policy), at_s),
             pod_samples=await self._by_pod(promql.pod_samples(policy), at_s),
         )
 
@@ -262,15 +258,12 @@ def _value_fault(uuid: CardUuid, answers: _Answers, _: RebalancerPolicy) -> _Fau
         (answers.slow_level, _PERCENT),
         (answers.fast_hot, 1.0),
         (answers.slow_hot, 1.0),
-        (answers.forecast_mean, _PERCENT),
-        (answers.forecast_quantile, _PERCENT),
         (answers.free_mib, float(MAX_MIB)),
         (answers.latest, _PERCENT),
     )
     values = [(found.get(uuid), most) for found, most in bounds]
     if any(value is None for value, _most in values):
         return ReadingQuality.PARTIAL, "a whole series of a card is missing"
-    values.append((answers.remembered.get(uuid), _PERCENT))
     if not all(is_sane(value or 0.0, low=-_SLACK, high=most + _SLACK) for value, most in values):
         return ReadingQuality.UNKNOWN, "a value of a card is impossible"
     return None
@@ -335,24 +328,20 @@ def _second_signal(uuid: CardUuid, answers: _Answers) -> float | None:
 def _reading(uuid: CardUuid, answers: _Answers, policy: RebalancerPolicy) -> CardReading:
     late = answers.age_s[uuid] >= _LATE_SCRAPES * answers.scraped_every_s(uuid)
     expected = answers.expected(uuid, policy.forecast_window_s)
-    pods = {}
-    highs = answers.pod_high.get(uuid, {})
-    for pod_uid, mean in answers.pod_mean.get(uuid, {}).items():
-        high = highs.get(pod_uid)
-        # A pod with impossible figures is treated as unmeasured: it is neither moved nor counted.
-        if high is not None and _both_sane(mean, high):
-            pods[pod_uid] = MeasuredPodUse(busy_ratio=_ratio(mean), high_ratio=_ratio(high))
+    # A pod with impossible figures is treated as unmeasured: it is neither moved nor counted. Sums
+    # over a pod's containers may exceed 100 % slightly.
+    pods = {
+        pod_uid: _ratio(mean)
+        for pod_uid, mean in answers.pod_mean.get(uuid, {}).items()
+        if is_sane(mean, low=-_SLACK, high=2 * _PERCENT)
+    }
     if _counted_twice(uuid, pods, answers, policy):
         pods = {}
-    forecast = max(answers.forecast_mean[uuid], answers.forecast_quantile[uuid])
     return CardReading(
         level_ratio=_ratio(answers.level[uuid]),
         slow_level_ratio=_ratio(answers.slow_level[uuid]),
         fast_hot_ratio=answers.fast_hot[uuid],
         slow_hot_ratio=answers.slow_hot[uuid],
-        forecast_ratio=_ratio(forecast),
-        # The steps of so long a window may all be older than a card that is new.
-        remembered_ratio=_ratio(answers.remembered.get(uuid, forecast)),
         history_ratio=min(1.0, answers.history.get(uuid, 0.0) / expected),
         free_mib=Mib(int(answers.free_mib[uuid])),
         latest_ratio=_ratio(answers.latest[uuid]),
@@ -365,7 +354,7 @@ def _reading(uuid: CardUuid, answers: _Answers, policy: RebalancerPolicy) -> Car
 
 def _counted_twice(
     uuid: CardUuid,
-    pods: Mapping[str, MeasuredPodUse],
+    pods: Mapping[str, float],
     answers: _Answers,
     policy: RebalancerPolicy,
 ) -> bool:
@@ -376,16 +365,94 @@ def _counted_twice(
     expected = answers.expected(uuid, policy.slow_window_s)
     samples = answers.pod_samples.get(uuid, {})
     used = sum(
-        use.busy_ratio * min(1.0, samples.get(pod_uid, 0.0) / expected)
-        for pod_uid, use in pods.items()
+        use * min(1.0, samples.get(pod_uid, 0.0) / expected) for pod_uid, use in pods.items()
     )
     return used > _MOST_OF_PODS * _ratio(answers.slow_level[uuid]) + _NOISE
 
 
-def _both_sane(mean: float, high: float) -> bool:
-    # Sums over a pod's containers may exceed 100 % slightly, sums of percentiles by more.
-    return all(is_sane(value, low=-_SLACK, high=2 * _PERCENT) for value in (mean, high))
-
-
 def _ratio(percent: float) -> float:
     return min(1.0, max(0.0, percent / _PERCENT))
+
+
+_AT_ONCE: Final = 4  # spans in one cycle
+
+# What each pod used, and whether its card was full.
+_Span = Mapping[str, tuple[float, bool]]
+
+
+class LoadRecorder:
+    """Keeps what every pod used, span by span, over the memory window: the history of loads.
+
+    Each span is asked for once, as of its end, so that a process which has just started reads what
+    was before it: a few spans in each cycle, the newest first.
+
+    Args:
+        prometheus: is asked; without it nothing is ever remembered.
+    """
+
+    def __init__(self, prometheus: Querier | None = None) -> None:
+        self._prometheus = prometheus
+        self._spans: dict[int, _Span] = {}
+
+    async def read_all(self, policy: RebalancerPolicy, *, at_s: float) -> None:
+        """Ask for all spans at once, for one look."""
+        for _ in range(-(-round(policy.memory_window_s / SPAN_S) // _AT_ONCE)):
+            await self.observe(policy, at_s=at_s)
+
+    async def observe(self, policy: RebalancerPolicy, *, at_s: float) -> None:
+        """Ask for the spans that are missing; one that cannot be read is asked for again."""
+        if self._prometheus is None:
+            return
+        wanted = self._wanted(int(at_s // SPAN_S), policy)
+        missing = [number for number in wanted if number not in self._spans]
+        for number in missing[:_AT_ONCE]:
+            try:
+                self._spans[number] = await _read(self._prometheus, number * SPAN_S)
+            except QueryFailed:
+                return  # the cycle's own queries say so
+
+    def keep(self, number: int, span: _Span, policy: RebalancerPolicy) -> None:
+        """Remember a span that is known already."""
+        self._wanted(number, policy)
+        self._spans[number] = span
+
+    def _wanted(self, newest: int, policy: RebalancerPolicy) -> range:
+        """Return the spans of the memory window, the newest first; forget all others."""
+        wanted = range(newest, newest - round(policy.memory_window_s / SPAN_S), -1)
+        self._spans = {number: span for number, span in self._spans.items() if number in wanted}
+        return wanted
+
+    def history(self, past: Sequence[PastMove]) -> LoadHistory:
+        """Return what is remembered; a replacement has the history of the pods before it."""
+        numbers = sorted(number for number, span in self._spans.items() if span)
+        if not numbers:
+            return LoadHistory()
+        numbers = list(range(numbers[0], numbers[-1] + 1))
+        uids = {uid for span in self._spans.values() for uid in span}
+        rows = {uid: row for row, uid in enumerate(sorted(uids))}
+        busy = np.full((len(rows), len(numbers)), np.nan)
+        full = np.zeros(busy.shape, np.bool_)
+        for column, number in enumerate(numbers):
+            for uid, (value, is_full) in self._spans.get(number, {}).items():
+                busy[rows[uid], column], full[rows[uid], column] = value, is_full
+        for move in sorted(past, key=lambda move: move.started_at):
+            before, after = rows.get(move.move.pod_uid), rows.get(move.replacement_uid)
+            if before is not None and after is not None:
+                unknown = np.isnan(busy[after])
+                busy[after, unknown] = busy[before, unknown]
+                full[after, unknown] = full[before, unknown]
+        return LoadHistory(rows=rows, busy=busy, full=full)
+
+
+async def _read(prometheus: Querier, end_s: float) -> _Span:
+    full = {
+        sample.labels["UUID"]: sample.value >= _PERCENT * FULL_RATIO
+        for sample in await prometheus.query(promql.CARD_SPAN, at_s=end_s)
+        if sample.labels.get("UUID")
+    }
+    found: dict[str, tuple[float, bool]] = {}
+    for sample in await prometheus.query(promql.POD_SPAN, at_s=end_s):
+        card, pod = sample.labels.get("UUID"), sample.labels.get("pod_uid")
+        if card and pod and is_sane(sample.value, low=0, high=2 * _PERCENT):
+            found[pod] = min(1.0, sample.value / _PERCENT), full.get(card, False)
+    return found

@@ -11,6 +11,7 @@ gone; hence the queries for age and coverage, without which no other answer is t
 from typing import Final
 
 from fracgpu import names
+from fracgpu.disruption.load_history import SPAN_S
 from fracgpu.disruption.policy import RebalancerPolicy
 
 # Names of the same metric, the classic one first and then that of dcgm-exporter 4.9.
@@ -21,9 +22,6 @@ _POWER: Final = names.METRIC_POWER
 _SM_ACTIVE: Final = names.METRIC_SM_ACTIVE
 _ENGINE_ACTIVE: Final = names.METRIC_ENGINE_ACTIVE
 _REMAP_FAILED: Final = names.METRIC_REMAP_FAILED
-
-# In how many steps the memory window is read: more would cost Prometheus more and say little.
-_MEMORY_STEPS: Final = 72
 
 # How many scrapes an exporter may repeat before the rebalancer waits for a change.
 _REPEATS: Final = 3
@@ -48,6 +46,17 @@ FREE_MIB: Final = f"min by (UUID) ({_FREE_MIB} or {_FREE_BYTES} / 1048576)"
 
 # 1 for each card that failed to remap a memory row: it needs to be replaced.
 REMAP_FAILED: Final = f"max by (UUID) ({_REMAP_FAILED[0]} or {_REMAP_FAILED[1]})"
+
+# What each pod used, and how busy each card was, in the span of the load history that ends when the
+# query is evaluated, per cent. A pod's series of two scrapers, or of two agents, is one.
+_SPAN: Final = f"{round(SPAN_S)}s"
+POD_SPAN: Final = (
+    "sum by (UUID, pod_uid) (max by (UUID, pod_uid, container)"
+    f" (avg_over_time({names.METRIC_POD_BUSY}[{_SPAN}])))"
+)
+CARD_SPAN: Final = (
+    f"max by (UUID) (avg_over_time({_PERCENT}[{_SPAN}]) or 100 * avg_over_time({_RATIO}[{_SPAN}]))"
+)
 
 # The server's clock: all other queries of a cycle are evaluated at this time.
 SERVER_TIME: Final = "time()"
@@ -91,30 +100,9 @@ def slow_hot(policy: RebalancerPolicy) -> str:
     return _above(policy.hot_ratio, _range(policy.slow_window_s, policy))
 
 
-def forecast_mean(policy: RebalancerPolicy) -> str:
-    """Return the query for the mean per cent of each card over the forecast window."""
-    return f"avg_over_time(({BUSY})[{_range(policy.forecast_window_s, policy)}])"
-
-
 def history(policy: RebalancerPolicy) -> str:
     """Return the query for the number of samples of each card in the forecast window."""
     return _count(policy.forecast_window_s)
-
-
-def remembered(policy: RebalancerPolicy) -> str:
-    """Return the query for the upper quartile of each card's per cent over the memory window."""
-    window = f"{_seconds(policy.memory_window_s)}:{_seconds(memory_step_s(policy))}"
-    return f"quantile_over_time(0.75, ({BUSY})[{window}])"
-
-
-def memory_step_s(policy: RebalancerPolicy) -> float:
-    """Return the resolution of the memory window: so long a window needs no fine one."""
-    return max(policy.step_s, policy.memory_window_s / _MEMORY_STEPS)
-
-
-def forecast_quantile(policy: RebalancerPolicy) -> str:
-    """Return the query for the upper quartile of each card's per cent over the long window."""
-    return f"quantile_over_time(0.75, ({BUSY})[{_range(policy.slow_window_s, policy)}])"
 
 
 def interval(window_s: float) -> str:
@@ -184,33 +172,21 @@ def _still_reported(names: tuple[str, str], policy: RebalancerPolicy) -> str:
 
 
 def pod_mean(policy: RebalancerPolicy) -> str:
-    """Return the query for the mean per cent of its card that each pod used, long window."""
-    return _of_pods("avg_over_time(", policy.slow_window_s)
+    """Return the query for the mean per cent of its card that each pod used, long window.
+
+    The sum of those of its containers. A container has several series after a restart of the node
+    agent, and where two scrape jobs find the same agent; without ``honor_labels`` its name is in
+    ``exported_container``.
+    """
+    series = f"avg_over_time({names.METRIC_POD_BUSY}[{_seconds(policy.slow_window_s)}])"
+    named = f'label_replace({series}, "container", "$1", "exported_container", "(.+)")'
+    return f"sum by (UUID, pod_uid) (max by (UUID, pod_uid, container) ({named}))"
 
 
 def pod_samples(policy: RebalancerPolicy) -> str:
     """Return the query for the number of samples of each pod in the long window."""
     window = _seconds(policy.slow_window_s)
     return f"max by (UUID, pod_uid) (count_over_time({names.METRIC_POD_BUSY}[{window}]))"
-
-
-def pod_high(policy: RebalancerPolicy) -> str:
-    """Return the query for the 90th percentile of what each pod used, forecast window.
-
-    Summed over its containers, a close enough upper bound of the pod's own percentile.
-    """
-    return _of_pods("quantile_over_time(0.9, ", policy.forecast_window_s)
-
-
-def _of_pods(function: str, window_s: float) -> str:
-    """Return the query for a figure of each pod: the sum of those of its containers.
-
-    A container has several series after a restart of the node agent, and where two scrape jobs find
-    the same agent; without ``honor_labels`` its name is in ``exported_container``.
-    """
-    series = f"{function}{names.METRIC_POD_BUSY}[{_seconds(window_s)}])"
-    named = f'label_replace({series}, "container", "$1", "exported_container", "(.+)")'
-    return f"sum by (UUID, pod_uid) (max by (UUID, pod_uid, container) ({named}))"
 
 
 def _above(line_ratio: float, window: str) -> str:

@@ -183,6 +183,7 @@ class PageServer(HttpServer):
                 )
                 version = batch[-1].version
                 await out.write(b"".join(events))
+                await asyncio.sleep(0)  # a client that reads fast never makes the write wait
             elif not synced:
                 synced = True
                 await out.write(self._time_event("synced"))

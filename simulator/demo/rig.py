@@ -10,6 +10,7 @@ from typing import Any, Final
 import yaml
 
 from fracgpu import names
+from fracgpu.disruption.policy import RebalancerPolicy
 from kube.access import connect
 from kube.client import KubeClient
 from kube.errors import AlreadyExists
@@ -42,28 +43,25 @@ _QUERY_LIMIT_BYTES: Final = 8 * 1024 * 1024
 
 # The rules are those of a real cluster; only their windows are shorter. On a busy machine a scrape
 # every second is often late, so fewer samples and fewer cards suffice than by default.
-DEMO_POLICY: Final[Mapping[str, Any]] = {
-    "mode": "active",
-    "tickS": 2,
-    "startupGraceS": 0,
-    "hotRatio": 0.8,
-    "clearRatio": 0.65,
-    "ceilingRatio": 0.6,
-    "fastWindowS": 10,
-    "slowWindowS": 15,
-    "forecastWindowS": 20,
-    "memoryWindowS": 20,
-    "stepS": 1,
-    "coverageRatio": 0.5,
-    "freshCardsRatio": 0.7,
-    "settleS": 10,
-    "minPodAgeS": 3,
-    "cardCooldownS": 30,
-    "ownerCooldownS": 60,
-    "replacementTtlS": 60,
-    "evictTtlS": 60,
-    "planTtlS": 30,
+DEMO_TIMES: Final[Mapping[str, Any]] = {
+    "tick_s": 2,
+    "startup_grace_s": 0,
+    "fast_window_s": 10,
+    "slow_window_s": 15,
+    "forecast_window_s": 20,
+    "memory_window_s": 20,
+    "step_s": 1,
+    "coverage_ratio": 0.5,
+    "fresh_cards_ratio": 0.7,
+    "settle_s": 10,
+    "min_pod_age_s": 3,
+    "card_cooldown_s": 30,
+    "owner_cooldown_s": 60,
+    "replacement_ttl_s": 60,
+    "evict_ttl_s": 60,
+    "plan_ttl_s": 30,
 }
+DEMO_POLICY: Final[Mapping[str, Any]] = {"mode": "active"}
 
 
 class RigFailed(Exception):  # noqa: N818 - says what happened
@@ -85,7 +83,6 @@ class RigSettings:
     scrape_interval_s: float = 1.0
     assets: Path | None = None
     api_flags: Mapping[str, str] = field(default_factory=dict)
-    policy: Mapping[str, Any] = field(default_factory=lambda: DEMO_POLICY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +140,7 @@ async def open_rig(settings: RigSettings, workdir: Path, clock: Clock) -> AsyncI
             )
         )
         kube = await stack.enter_async_context(connect(plane.kubeconfig))
-        await prepare_cluster(kube, addresses, settings.policy)
+        await prepare_cluster(kube, addresses, DEMO_POLICY)
         await plane.prepare_rights(kube)
         prometheus = await stack.enter_async_context(
             RealPrometheus.start(
@@ -164,7 +161,7 @@ async def open_rig(settings: RigSettings, workdir: Path, clock: Clock) -> AsyncI
             clock,
             namespace=NAMESPACE,
             heated=f"{heating_workload().name}-",
-            hot_line=float(settings.policy["hotRatio"]),
+            hot_line=RebalancerPolicy().hot_ratio,
         )
         places = {
             plan.name: NodePaths(
@@ -262,5 +259,7 @@ async def _specs(
             telemetry_port=addresses.telemetry[process.name],
             kubeconfig=await plane.kubeconfig_of(kube, process.role, node=process.node),
         )
-        for process in role_processes(addresses, places, prometheus_url=prometheus_url)
+        for process in role_processes(
+            addresses, places, prometheus_url=prometheus_url, times=DEMO_TIMES
+        )
     ]

@@ -1,12 +1,17 @@
-"""How the demo starts the roles: the same command as in a pod, with addresses on loopback."""
+"""How the demo starts the roles: the same command as in a pod, with addresses on loopback.
+
+The rebalancer alone starts by `simulator.demo.rebalancer`, which has shorter times.
+"""
 
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from simulator.demo.client_certificate import SERVING_SECRET
+from simulator.demo.rebalancer import command as rebalancing
 from simulator.demo.supervisor import ProcessSpec
 from simulator.envtest.ports import free_ports
 from simulator.kubelet.kubelet import KubeletFolders
@@ -53,18 +58,27 @@ class NodePaths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleProcess:
-    """One process to start: which role, on which node if it is an agent, and its own flags."""
+    """One process to start: which role, on which node if it is an agent, and its own flags.
+
+    Attributes:
+        command: what starts it; by default as in a pod.
+    """
 
     name: str
     role: str
     flags: Sequence[str]
     node: str | None = None
+    command: Sequence[str] = ()
 
 
 def role_processes(
-    addresses: Addresses, nodes: Mapping[str, NodePaths], *, prometheus_url: str
+    addresses: Addresses,
+    nodes: Mapping[str, NodePaths],
+    *,
+    prometheus_url: str,
+    times: Mapping[str, Any],
 ) -> tuple[RoleProcess, ...]:
-    """Return every process of the demo."""
+    """Return every process of the demo; *times* are those of the rebalancer."""
     webhook = ("--listen-host", "127.0.0.1", "--listen-port", str(addresses.webhook))
     scheduler = (
         *("--listen-port", str(addresses.extender), "--identity", "fracgpu-scheduler-0"),
@@ -78,7 +92,9 @@ def role_processes(
         RoleProcess(name="certs", role="certs", flags=("--extra-names", "127.0.0.1")),
         RoleProcess(name="webhook", role="webhook", flags=webhook),
         RoleProcess(name="scheduler", role="scheduler", flags=scheduler),
-        RoleProcess(name="rebalancer", role="rebalancer", flags=rebalancer),
+        RoleProcess(
+            name="rebalancer", role="rebalancer", flags=rebalancer, command=rebalancing(times)
+        ),
         *(
             RoleProcess(
                 name=plugin_name(node), role="deviceplugin", flags=_plugin(node, place), node=node
@@ -89,11 +105,13 @@ def role_processes(
 
 
 def process_spec(process: RoleProcess, *, telemetry_port: int, kubeconfig: Path) -> ProcessSpec:
-    """Return the command line of one process: the same command as in a pod."""
+    """Return the command line of one process."""
+    command = process.command or (sys.executable, "-m", "cli", "run", process.role)
     return ProcessSpec(
         name=process.name,
         argv=(
-            *(sys.executable, "-m", "cli", "run", process.role, *process.flags),
+            *command,
+            *process.flags,
             *("--kubeconfig", str(kubeconfig), "--telemetry-host", "127.0.0.1"),
             *("--telemetry-port", str(telemetry_port)),
             *("--drain-wait-s", "0", "--drain-timeout-s", "1"),

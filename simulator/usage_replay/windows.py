@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.heat import CardReading, CardUsage, MeasuredPodUse, ReadingQuality
+from fracgpu.disruption.heat import CardReading, CardUsage, ReadingQuality
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.units import Mib
-from rebalancer.usage.promql import memory_step_s
 
 K = TypeVar("K", bound=Hashable)
 Floats = NDArray[np.float64]
@@ -48,15 +47,10 @@ class SampleWindow(Generic[K]):
             self._data[row] = np.nan
             self._free.append(row)
 
-    def last(self, count: int, *, every: int = 1) -> tuple[list[K], Floats]:
-        """Return all series, and their last *count* samples as rows, the newest first.
-
-        Args:
-            count: how many.
-            every: return one of so many.
-        """
+    def last(self, count: int) -> tuple[list[K], Floats]:
+        """Return all series, and their last *count* samples as rows, the newest first."""
         count = min(max(1, count), self._length)
-        columns = [(self._at - back) % self._length for back in range(0, count, every)]
+        columns = [(self._at - back) % self._length for back in range(count)]
         keys = list(self._rows)
         return keys, self._data[np.ix_([self._rows[key] for key in keys], columns)]
 
@@ -93,17 +87,10 @@ def readings(
     _, longest = cards.last(forecast)
     covered = np.mean(~np.isnan(short), axis=1) >= policy.coverage_ratio
     fresh = ~np.isnan(short[:, 0])
-    level, slow_level, mean = _mean(short), _mean(long), _mean(longest)
+    level, slow_level = _mean(short), _mean(long)
     fast_hot, slow_hot = _above(short, policy.hot_ratio), _above(long, policy.hot_ratio)
     history = np.sum(~np.isnan(longest), axis=1) / forecast
-    memory, every = (
-        samples_of(span_s, step_s) for span_s in (policy.memory_window_s, memory_step_s(policy))
-    )
-    _, remembered = cards.last(memory, every=every)
-    expected = np.maximum(mean, _quantile(long, 0.75))
-    often = _quantile(remembered, 0.75)
-    often = np.where(np.isnan(often), expected, often)
-    uses = _uses(pods, slow, forecast)
+    uses = _uses(pods, slow)
     found: dict[CardUuid, CardUsage] = {}
     for row, card in enumerate(keys):
         if not (fresh[row] and covered[row]):
@@ -115,8 +102,6 @@ def readings(
             slow_level_ratio=float(slow_level[row]),
             fast_hot_ratio=float(fast_hot[row]),
             slow_hot_ratio=float(slow_hot[row]),
-            forecast_ratio=float(expected[row]),
-            remembered_ratio=float(often[row]),
             history_ratio=float(history[row]),
             free_mib=Mib(max(0, free_mib.get(card, 0))),
             latest_ratio=float(short[row, 0]),
@@ -126,17 +111,13 @@ def readings(
     return found
 
 
-def _uses(
-    pods: SampleWindow[tuple[CardUuid, str]], slow: int, forecast: int
-) -> dict[CardUuid, dict[str, MeasuredPodUse]]:
+def _uses(pods: SampleWindow[tuple[CardUuid, str]], slow: int) -> dict[CardUuid, dict[str, float]]:
     keys, long = pods.last(slow)
-    _, longest = pods.last(forecast)
-    means, highs = _mean(long), _quantile(longest, 0.9)
-    found: dict[CardUuid, dict[str, MeasuredPodUse]] = {}
+    means = _mean(long)
+    found: dict[CardUuid, dict[str, float]] = {}
     for row, (card, uid) in enumerate(keys):
         if not np.isnan(means[row]):
-            use = MeasuredPodUse(busy_ratio=float(means[row]), high_ratio=float(highs[row]))
-            found.setdefault(card, {})[uid] = use
+            found.setdefault(card, {})[uid] = float(means[row])
     return found
 
 
@@ -150,13 +131,3 @@ def _above(rows: Floats, line: float) -> Floats:
     count = np.maximum(np.sum(~np.isnan(rows), axis=1), 1)
     found: Floats = np.sum(rows > line, axis=1) / count  # NaN is never above
     return found
-
-
-def _quantile(rows: Floats, share: float) -> Floats:
-    result: Floats = np.full(len(rows), np.nan)
-    complete = ~np.isnan(rows).any(axis=1)
-    if complete.any():
-        result[complete] = np.quantile(rows[complete], share, axis=1)
-    for row in np.flatnonzero(~complete & ~np.isnan(rows).all(axis=1)):
-        result[row] = np.nanquantile(rows[row], share)
-    return result

@@ -6,9 +6,11 @@ lost, and so is what a pod would have drawn while its replacement starts. The re
 decides, as if nothing but cards mattered for where a pod can run.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from statistics import fmean
 from typing import Final
 
 from fracgpu import names
@@ -16,6 +18,7 @@ from fracgpu.cards.card import Card, CardUuid, NodeCards
 from fracgpu.disruption.brakes import effective_mode, open_breakers
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardHeat, CardUsage
+from fracgpu.disruption.load_history import FULL_RATIO, SPAN_S
 from fracgpu.disruption.move import Ending, Move, PastMove
 from fracgpu.disruption.planner import advance_all, plan_moves, validate_move
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
@@ -30,6 +33,7 @@ from fracgpu.state.ledger import Ledger
 from fracgpu.state.move_object import MoveMode
 from fracgpu.state.pod_info import pod_info_of
 from fracgpu.units import Mib
+from rebalancer.usage.measured import LoadRecorder
 from simulator.usage_replay.pods import ReplayedPod, pod_body
 from simulator.usage_replay.recording import Frame, Piece, RecordedCard
 from simulator.usage_replay.windows import SampleWindow, readings, samples_of
@@ -49,6 +53,7 @@ class ReplayFigures:
     Attributes:
         contended_h: of the hot hours, those of cards with at least two pods that use them.
         full_h: hours of cards without time left to give, where work waits.
+        held: how often each reason, by its label, held a card or a pod back.
         lost_h: work that moving pods together lost, or that waited for a replacement to start.
     """
 
@@ -59,6 +64,11 @@ class ReplayFigures:
     contended_h: float = 0.0
     full_h: float = 0.0
     lost_h: float = 0.0
+    held: Counter[str] = field(default_factory=Counter)
+
+    def numbers(self) -> dict[str, float]:
+        """Return all figures that are one number, by name."""
+        return {name: value for name, value in vars(self).items() if name != "held"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +113,11 @@ class ReplayedWorld:
         self._step_s = step_s
         self._startup = timedelta(seconds=startup_s)
         length = samples_of(max(self._policy.forecast_window_s, self._policy.slow_window_s), step_s)
-        memory = max(length, samples_of(self._policy.memory_window_s, step_s))
-        self._card_samples: SampleWindow[CardUuid] = SampleWindow(memory)
+        self._card_samples: SampleWindow[CardUuid] = SampleWindow(length)
         self._pod_samples: SampleWindow[tuple[CardUuid, str]] = SampleWindow(length)
+        self._loads = LoadRecorder()
+        self._span = 0
+        self._in_span: dict[str, list[tuple[float, bool]]] = {}
         self._cards: dict[CardUuid, RecordedCard] = {}
         self._pods: dict[str, ReplayedPod] = {}
         self._by_uid: dict[str, ReplayedPod] = {}
@@ -215,7 +227,29 @@ class ReplayedWorld:
         )
         samples = {(card, uid): use * scale[card] for card, uid, use in drawn}
         self._pod_samples.push(samples)
+        self._record(asked, samples, frame.at)
         self._pod_samples.keep(samples)
+
+    def _record(
+        self,
+        asked: Mapping[CardUuid, float],
+        samples: Mapping[tuple[CardUuid, str], float],
+        now: datetime,
+    ) -> None:
+        """Add a frame to the span that it lies in; keep the span when the next one begins."""
+        number = int(now.timestamp() // SPAN_S) + 1  # a span is named after its end
+        if number != self._span:
+            means = {
+                uid: (
+                    fmean(used for used, _ in seen),
+                    2 * sum(full for _, full in seen) > len(seen),
+                )
+                for uid, seen in self._in_span.items()
+            }
+            self._loads.keep(self._span, means, self._policy)
+            self._span, self._in_span = number, {}
+        for (card, uid), used in samples.items():
+            self._in_span.setdefault(uid, []).append((used, asked[card] >= FULL_RATIO))
 
     def _count(
         self, asked: Mapping[CardUuid, float], drawn: list[tuple[CardUuid, str, float]]
@@ -248,7 +282,9 @@ class ReplayedWorld:
             if validate_move(state, move, policy=self._policy, now=now) is None:
                 self._make(move, now)
         state = replace(state, past=list(self._past), snapshot=self._ledger.snapshot(now=now))
-        self._planned = list(plan_moves(state, policy=self._policy, now=now).moves)
+        plan = plan_moves(state, policy=self._policy, now=now)
+        self.figures.held.update(held.reason.label for held in plan.held)
+        self._planned = list(plan.moves)
 
     def _state(self, now: datetime) -> DisruptionState:
         snapshot = self._ledger.snapshot(now=now)
@@ -276,6 +312,7 @@ class ReplayedWorld:
             past=list(self._past),
             strategy=self._strategy,
             scheduler_name=names.SCHEDULER_NAME,
+            history=self._loads.history(self._past),
             leading_since=now - timedelta(days=365),  # the grace after a start is no matter here
         )
 

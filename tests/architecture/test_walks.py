@@ -205,14 +205,13 @@ class Series:
     def __init__(self, pods: Collection[str]) -> None:
         self._pods = pods
         self._now_s = 1e9
-        levels = (promql.peak, promql.level, promql.slow_level, promql.remembered)
-        forecasts = (promql.forecast_mean, promql.forecast_quantile)
+        levels = (promql.peak, promql.level, promql.slow_level)
         counts = (promql.samples, promql.history, promql.busy_changes)
         self._cards = {
             promql.BUSY: ("90", "5"),
             promql.AGE: ("1", "1"),
             promql.FREE_MIB: ("16000", "16000"),
-            **{query(AT_ONCE): ("90", "5") for query in (*levels, *forecasts)},
+            **{query(AT_ONCE): ("90", "5") for query in levels},
             **{query(AT_ONCE): ("1", "0") for query in (promql.fast_hot, promql.slow_hot)},
             **{query(AT_ONCE): ("1000", "1000") for query in counts},
         }
@@ -221,7 +220,7 @@ class Series:
         if query == promql.SERVER_TIME:
             self._now_s += 15
             return [({}, str(self._now_s))]
-        if query in (promql.pod_mean(AT_ONCE), promql.pod_high(AT_ONCE)):
+        if query == promql.pod_mean(AT_ONCE):
             return [({"UUID": HOT_CARD, "pod_uid": uid}, "45") for uid in self._pods]
         values = self._cards.get(query, ())
         cards = (HOT_CARD, COOL_CARD)

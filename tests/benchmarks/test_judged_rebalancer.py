@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.fixtures.judged_prometheus import JudgedPrometheus, Remembered
+from benchmarks.fixtures.judged_prometheus import JudgedPrometheus
 from benchmarks.judged_rebalancer import POLICY, Decision, Policy
 
 _TICK_S = 57
@@ -118,20 +118,7 @@ def test_a_move_is_told_as_a_past_move_with_the_verdict_on_it() -> None:
 
 async def test_a_query_that_nobody_taught_the_stand_in_is_an_error() -> None:
     shown = Shown(30)
-    prometheus = JudgedPrometheus(POLICY, shown.cards(), shown.pods(), 1.7e9, Remembered(5))
+    prometheus = JudgedPrometheus(POLICY, shown.cards(), shown.pods(), 1.7e9)
 
     with pytest.raises(KeyError, match="up"):
         await prometheus.query("up")
-
-
-def test_samples_that_the_judge_shows_no_more_are_remembered() -> None:
-    remembered = Remembered(3)
-    shown = np.arange(10.0)
-
-    found = [
-        remembered.before(ShownCard(id="c", samples=shown[tick : tick + 4])) for tick in range(6)
-    ]
-
-    np.testing.assert_array_equal(found[0], [np.nan] * 3)
-    np.testing.assert_array_equal(found[2], [np.nan, 0.0, 1.0])
-    np.testing.assert_array_equal(found[5], [2.0, 3.0, 4.0])

@@ -29,6 +29,7 @@ class Parts:
     pods: list[PodInfo]
     handover: Handover
     beats: list[None]
+    unasked: list[str]
 
     @property
     def taking(self) -> bool:
@@ -42,7 +43,7 @@ async def parts() -> AsyncIterator[Parts]:
     async with a_rig() as rig:
         tracker = a_tracker(FakeCards(a_card()), rig.clock)
         await tracker.refresh()
-        node, pods, beats = FakeNode(), list[PodInfo](), list[None]()
+        node, pods, beats, unasked = FakeNode(), list[PodInfo](), list[None](), list[str]()
         updater = NodeStatusUpdater(
             node=NODE,
             tracker=tracker,
@@ -52,7 +53,7 @@ async def parts() -> AsyncIterator[Parts]:
             metrics=DevicePluginMetrics(CollectorRegistry()),
             unregistered=lambda: rig.registration.problem,
         )
-        handover = another(rig, updater, pods, beats)
+        handover = another(rig, updater, pods, beats, unasked)
         await rig.kubelet.start()
         await rig.server.start()
         try:
@@ -61,20 +62,25 @@ async def parts() -> AsyncIterator[Parts]:
                 await until_true(lambda: rig.count == 1, what="the agent has registered")
                 async with a_stream(rig):
                     await updater.sync()
-                    yield Parts(rig, node, pods, handover, beats)
+                    yield Parts(rig, node, pods, handover, beats, unasked)
                     task.cancel()
         finally:
             handover.release()
 
 
 def another(
-    rig: Rig, updater: NodeStatusUpdater, pods: list[PodInfo], beats: list[None]
+    rig: Rig,
+    updater: NodeStatusUpdater,
+    pods: list[PodInfo],
+    beats: list[None],
+    unasked: list[str],
 ) -> Handover:
     return Handover(
         server=rig.server,
         registration=rig.registration,
         updater=updater,
         pods=lambda: pods,
+        unasked=lambda: bool(unasked),
         clock=rig.clock,
         settle_s=SETTLE_S,
         on_wait=lambda: beats.append(None),
@@ -109,6 +115,31 @@ async def test_a_leaving_agent_tells_the_scheduler_first_and_serves_until_pods_a
         assert there.node.state.sharing is not None
         assert there.node.state.sharing.reason == names.AGENT_NOT_REGISTERED
         assert there.node.state.capacity[names.GPU_MEM] == "8000"
+
+
+async def test_a_leaving_agent_waits_until_the_runtime_has_asked_for_what_kubelet_may_start() -> (
+    None
+):
+    async with parts() as there, asyncio.TaskGroup() as group:
+        there.unasked.append("train")
+        leaving = group.create_task(there.handover.stop(60))
+        await until_true(lambda: not there.taking, what="the node says that it takes no pods")
+
+        async def stopped() -> bool:
+            await there.rig.clock.advance(1)
+            return not there.rig.server.intact
+
+        await until(stopped, what="kubelet is answered no more")
+        await there.rig.clock.advance(10)
+        waited = not leaving.done()
+        there.unasked.clear()
+
+        async def left() -> bool:
+            await there.rig.clock.advance(1)
+            return leaving.done()
+
+        await until(left, what="the agent has left")
+        assert waited
 
 
 async def test_a_pod_that_kubelet_never_admits_keeps_an_agent_no_longer_than_the_limit(
@@ -162,7 +193,7 @@ async def a_rig_beside(there: Parts) -> AsyncIterator[Handover]:
         clock=there.rig.clock,
         metrics=DevicePluginMetrics(CollectorRegistry()),
     )
-    second = another(there.rig, updater, there.pods, there.beats)
+    second = another(there.rig, updater, there.pods, there.beats, [])
     try:
         yield second
     finally:

@@ -90,7 +90,7 @@ async def test_the_whole_loop_holds_with_the_accounts_rights_and_policies_of_dep
         async with open_rig(settings, Path(folder), SystemClock()) as rig:
             progress = Progress()
             script = Script(rig, SystemClock(), progress)
-            trouble = await play_within(script, 200)
+            trouble = await play_within(script, 420)
             promises = judge(await script.facts())
             forbidden = [
                 line

@@ -13,7 +13,6 @@ from fracgpu.cards.card import CardUuid
 from kube.kinds import NODES
 from tests.support.gpu import some_cards
 from tests.support.real_node import NODE, RealNode, a_container, a_real_node, a_real_pod
-from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -23,17 +22,7 @@ Slices = Sequence[tuple[CardUuid, int]]
 SIZES_MIB: Final = (400, 640, 800)
 PODS_AT_ONCE: Final = 30
 ROUNDS: Final = 10
-DISTURBED_ROUNDS: Final = 4
 CARD_MIB: Final = 24_000
-
-# Why kubelet does not admit a pod while the agent's slots are not registered with it again. Asked
-# for them, the device manager says "cannot allocate unregistered device", or that the agent does
-# not answer (pkg/kubelet/cm/admission/errors.go). Once kubelet has counted none as allocatable, a
-# pod that holds none yet does not fit the node (pkg/kubelet/lifecycle/predicate.go: the prefix and
-# the resource that is short). It is never short of MiB: a restarted kubelet that finds its device
-# manager's checkpoint does not change capacity that it does not know
-# (pkg/kubelet/kubelet_node_status.go, reconcileExtendedResource).
-NOT_ADMITTED: Final = {"UnexpectedAdmissionError", f"OutOf{names.GPU_SLOT}"}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -138,61 +127,6 @@ async def test_thirty_pods_at_once_ten_times_each_see_their_own_card_only() -> N
         # The same order of calls, and an allocator that guesses: this test can fail.
         assert guessed_wrong > 0
         print(f"0 of {ROUNDS * PODS_AT_ONCE} wrong; by size {guessed_wrong} would have been")  # noqa: T201 - the figure is what the test is for
-
-
-async def replace_not_admitted(node: RealNode, batch: Batch) -> None:
-    """Create pods again that kubelet did not admit without the agent, as their controller does."""
-    pods = await node.pods()
-    for uid in list(batch.pods):
-        status = pods[uid].get("status", {})
-        if status.get("phase") != "Failed":
-            continue
-        assert status.get("reason") in NOT_ADMITTED, status
-        slices = batch.assigned.pop(uid)
-        # It may have run on its card before kubelet was restarted and refused it.
-        assert wrong_sights(node, batch.pods[uid], slices) == []
-        await node.delete([batch.pods.pop(uid)])
-        body = a_real_pod([a_container("train", mib=slices[0][1], slots=1)], reports=node.reports)
-        pod = await node.create(body)
-        batch.pods[pod["metadata"]["uid"]] = pod
-        batch.assigned[pod["metadata"]["uid"]] = slices
-        await node.bind(pod, train=slices)
-
-
-async def wait_running_in_the_end(node: RealNode, batch: Batch) -> None:
-    async def running() -> bool:
-        await replace_not_admitted(node, batch)
-        pods = await node.pods()
-        return all(pods[uid].get("status", {}).get("phase") == "Running" for uid in batch.pods)
-
-    await until(running, what="every pod runs, or one made in its place", limit_s=240)
-    await node.wait_reported(batch.pods)
-
-
-async def disturb(node: RealNode, dice: random.Random, number: int) -> None:
-    """Kill what a start needs, at random moments while containers start."""
-    for _ in range(2):
-        await asyncio.sleep(dice.uniform(0.0, 2.5))  # the moment of a crash is what is tested
-        await node.restart_agent()
-    await (node.restart_kubelet, node.restart_containerd)[number % 2]()
-    await asyncio.sleep(dice.uniform(0.0, 2.5))
-    await node.restart_agent()
-
-
-async def test_nothing_that_dies_meanwhile_makes_a_container_see_another_card() -> None:
-    dice = random.Random(7)  # noqa: S311 - the same in every run
-    async with a_real_node(cards=some_cards("real-1", mib=CARD_MIB)) as node:
-        await node.wait_counted(slots=4 * 32, mib=4 * CARD_MIB)
-        old = Batch()
-        for number in range(DISTURBED_ROUNDS):
-            await node.delete(old.pods.values())
-            batch = await start_at_once(node, dice)
-            await disturb(node, dice, number)
-            await wait_running_in_the_end(node, batch)
-            await node.wait_gone(old.pods.values())
-            assert mismatches(node, batch) == []
-            await node.wait_counted(slots=4 * 32, mib=4 * CARD_MIB)
-            old = batch
 
 
 async def test_eight_large_cards_are_counted_to_the_last_mib() -> None:

@@ -104,7 +104,7 @@ def all_but(victim: PodInfo) -> Callable[[PodInfo], bool]:
 async def test_a_leader_killed_while_it_rolls_a_surge_back_has_an_heir_that_does(
     tmp_path: Path,
 ) -> None:
-    async with a_moving_cluster(tmp_path, replacementTtlS=6) as cluster:
+    async with a_moving_cluster(tmp_path, times={"replacement_ttl_s": 6}) as cluster:
         await cluster.start("first")
         await cluster.wait_leader("first")
         for boundary, trigger in ROLLING_BACK:

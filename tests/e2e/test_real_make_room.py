@@ -85,12 +85,14 @@ async def cluster(tmp_path: Path) -> AsyncIterator[MovingCluster]:
         makeRoom="active",
         # So long that no room is made for the competitors as well.
         makeRoomAfterS=30,
-        makeRoomHoldS=300,
-        planTtlS=60,
-        readyS=0,
-        **dict.fromkeys(("maxPerOwnerPerHour", "maxPerOwnerPerDay", "maxPerPodPerHour"), 100),
-        ownerCooldownS=1,
-        giveUpCooldownS=1,
+        times={
+            "make_room_hold_s": 300,
+            "plan_ttl_s": 60,
+            "ready_s": 0,
+            "max_per_owner_per_day": 100,
+            "owner_cooldown_s": 1,
+            "give_up_cooldown_s": 1,
+        },
     ) as started:
         for app in APPS:
             budget = a_budget(app.name, app=app.name, min_available=app.min_available)

@@ -4,6 +4,7 @@ The rebalancer is a process, and so are kube-scheduler with our extender and
 kube-controller-manager; kubelets and what is measured are played.
 """
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from tests.support.real_moves import (
     EVICT,
     MovingCluster,
     a_job,
+    a_moving_cluster,
     a_workload,
     card_of,
 )
@@ -47,22 +49,24 @@ async def surge(cluster: MovingCluster, app: str) -> PodInfo:
 
 
 async def test_an_only_replica_under_a_budget_moves_to_the_reserved_card_without_a_gap(
-    cluster: MovingCluster,
+    tmp_path: Path,
 ) -> None:
-    app = await cluster.add(DEPLOYMENTS, a_workload("guarded"))
-    await cluster.kube.create(PDBS, a_budget(app, app=app, min_available=1), namespace=NAMESPACE)
-    often = ("maxPerOwnerPerHour", "maxPerOwnerPerDay", "maxPerPodPerHour")
-    await cluster.configure(**dict.fromkeys(often, 100), ownerCooldownS=1)
-    for number in range(1, 4):
-        source = card_of(await cluster.heat(app))
+    often = {"owner_cooldown_s": 1, "max_per_owner_per_day": 100}
+    async with a_moving_cluster(tmp_path, times=often) as cluster:
+        await cluster.leading()
+        app = await cluster.add(DEPLOYMENTS, a_workload("guarded"))
+        guard = a_budget(app, app=app, min_available=1)
+        await cluster.kube.create(PDBS, guard, namespace=NAMESPACE)
+        for number in range(1, 4):
+            source = card_of(await cluster.heat(app))
 
-        *_, move = await cluster.settle(app, moves=number)
+            *_, move = await cluster.settle(app, moves=number)
 
-        assert move.status.result == Ending.RELIEVED.value, move.status
-        (landed,) = await cluster.pods(app)
-        assert landed.annotations[names.MOVE] == move.name
-        assert card_of(landed) == move.spec.target.card != source == move.spec.source.card
-    assert cluster.fewest_ready[app] == 1
+            assert move.status.result == Ending.RELIEVED.value, move.status
+            (landed,) = await cluster.pods(app)
+            assert landed.annotations[names.MOVE] == move.name
+            assert card_of(landed) == move.spec.target.card != source == move.spec.source.card
+        assert cluster.fewest_ready[app] == 1
 
 
 async def scale(cluster: MovingCluster, app: str, replicas: int) -> None:

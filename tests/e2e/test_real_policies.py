@@ -24,7 +24,7 @@ from kube.kinds import (
     Kind,
 )
 from kube.objects import decode_object
-from rebalancer.moves.store import MoveStore
+from rebalancer.moves.record import MoveStore
 from scheduler.settings import SchedulerSettings
 from simulator.demo.definitions import install_definitions
 from tests.fakes.clock import NOON

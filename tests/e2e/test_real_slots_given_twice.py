@@ -43,26 +43,6 @@ async def bind(node: RealNode, pod: Json, card: CardUuid, *, mib: int, to: str =
     await node.bind(pod, **{to: [(card, mib)]})
 
 
-def logged(node: RealNode, *words: str) -> int:
-    """Return how many lines of kubelet's log have all *words*."""
-    lines = node.kubelet.log.read_text(errors="replace").splitlines()
-    return sum(all(word in line for word in words) for line in lines)
-
-
-async def wait_logged(node: RealNode, *words: str, times: int = 1) -> None:
-    await until_true(
-        lambda: logged(node, *words) >= times, what=f"kubelet logs {words}", limit_s=60
-    )
-
-
-async def restart_agent(node: RealNode) -> None:
-    """Restart the agent, and wait until kubelet has its slots."""
-    words = ("Processed device updates", "healthyCount=2")
-    before = logged(node, *words)
-    await node.restart_agent()
-    await wait_logged(node, *words, times=before + 1)
-
-
 async def a_slot_that_kubelet_forgot(node: RealNode) -> Json:
     """Return a running pod whose slot kubelet takes for free.
 
@@ -74,11 +54,11 @@ async def a_slot_that_kubelet_forgot(node: RealNode) -> Json:
     await node.wait_running([ending["metadata"]["uid"]])
     first = await a_pod(node, mib=400)
     await node.delete([ending])
-    await wait_logged(node, "Killing container with a grace period", ending["metadata"]["uid"])
+    await node.wait_logged("Killing container with a grace period", ending["metadata"]["uid"])
     node.agent.send(signal.SIGSTOP)
     try:
         await bind(node, first, node.cards[0].uuid, mib=400)
-        await wait_logged(node, '"SyncLoop ADD"', first["metadata"]["name"])
+        await node.wait_logged('"SyncLoop ADD"', first["metadata"]["name"])
         await node.wait_gone([ending])
         await node.pod_resources.holders()
     finally:
@@ -102,7 +82,7 @@ async def two_pods_with_one_slot(node: RealNode, *, init: bool) -> tuple[Json, J
         first = await a_slot_that_kubelet_forgot(node)
         slots = allocations(node)[-1]
         if init:
-            await restart_agent(node)
+            await node.replace_agent(node.agent, slots=2)
             # Until the node says so too, kubelet admits nothing for these slots.
             await node.wait_counted(slots=2, mib=2 * CARD_MIB)
             second = await a_pod_with_init_container(node, mib=500)

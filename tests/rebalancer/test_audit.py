@@ -17,7 +17,6 @@ from fracgpu.disruption.planner import plan_moves
 from fracgpu.disruption.policy import Mode
 from fracgpu.k8s.scheduling.cluster import SchedulingCluster
 from rebalancer.audit import AuditLog, cycle_entry, decision_entries, inputs_hash
-from rebalancer.config import policy_hash
 from rebalancer.usage.measured import Measured
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
@@ -70,7 +69,7 @@ def test_a_cycle_says_when_it_asked_by_which_policy_and_what_it_saw(tmp_path: Pa
         "audit": "cycle",
         "at": "2026-01-05T12:00:00+00:00",
         "query_at_s": 1234.5,
-        "config": policy_hash(ACTIVE),
+        "config": ACTIVE.digest,
         "mode": "active",
         "inputs": inputs_hash(state),
         "blind": "",

@@ -438,7 +438,7 @@ async def test_recommending_it_shows_a_move_once_as_an_object_and_changes_nothin
 
         assert rig.record().phase is MovePhase.RECOMMENDED
         assert not rig.record().past().disturbed
-        assert rig.figure("decisions_total", outcome="held", reason="card_cooldown") > 0
+        assert rig.figure("decisions_total", outcome="held", reason="shown") > 0
         assert await all_are_there(kube)
         assert await cordons_of(kube, "n1") == {}
 

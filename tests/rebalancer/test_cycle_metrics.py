@@ -262,7 +262,7 @@ def test_what_is_left_of_the_budgets_is_shown() -> None:
     assert counted["moves_in_flight"] == 1
     assert counted.get("budget_remaining", scope="in_flight") == 0
     assert counted.get("budget_remaining", scope="hour") == 11
-    assert counted.get("budget_remaining", scope="day") == 38
+    assert counted.get("budget_remaining", scope="day") == 78
 
 
 def test_each_move_is_counted_without_a_reason() -> None:

@@ -170,6 +170,20 @@ async def test_a_refused_configuration_is_told_on_the_config_map() -> None:
     assert "hotRatio is 80" in note
 
 
+async def test_settings_without_effect_are_named_on_the_config_map() -> None:
+    reporter, written, _ = a_journal()
+
+    await reporter.settings_ignored(("settleS", "tickS"))
+
+    where, reason, note, level = written.events[0]
+    assert (where, reason, level) == (
+        "ConfigMap sys/fracgpu-config",
+        "SettingsIgnored",
+        EventLevel.WARNING,
+    )
+    assert "settleS, tickS" in note
+
+
 def test_answers_and_phases_are_counted() -> None:
     reporter, _, registry = a_journal()
 

@@ -165,6 +165,7 @@ def healthy(**changed: Any) -> Facts:
         "config_maps": shipped("ConfigMap"),
         "scheduler_configurations": {"ConfigMap profile, key profile.yaml": profile()},
         "config_mistakes": {},
+        "ignored_keys": (),
         "certificates": CertificatesFact(
             certificates=(
                 CertificateFact(secret="fracgpu-webhook-tls", not_after=NOON + timedelta(days=20)),

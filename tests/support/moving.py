@@ -34,9 +34,8 @@ from rebalancer.moves.cordons import Cordons
 from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.janitor import Janitor
 from rebalancer.moves.observer import Observer
-from rebalancer.moves.record import MoveRecord
+from rebalancer.moves.record import MoveRecord, MoveStore
 from rebalancer.moves.side_effects import Evictor, SideEffects
-from rebalancer.moves.store import MoveStore
 from rebalancer.usage.measured import Measured
 from rebalancer.usage.prometheus import QueryError
 from simulator.controllers.manager import run_controllers
@@ -53,15 +52,15 @@ from tests.support.rebalancing import (
 )
 from tests.support.waiting import until
 
-# The shortest windows that a policy may have.
-SHORT_WINDOWS: Final[Mapping[str, Any]] = {
-    "tickS": 1,
-    "startupGraceS": 0,
-    "fastWindowS": 5,
-    "slowWindowS": 10,
-    "forecastWindowS": 10,
-    "memoryWindowS": 10,
-    "stepS": 1,
+# Times with which a rebalancer decides within seconds.
+SHORT_TIMES: Final[Mapping[str, Any]] = {
+    "tick_s": 1,
+    "startup_grace_s": 0,
+    "fast_window_s": 5,
+    "slow_window_s": 10,
+    "forecast_window_s": 10,
+    "memory_window_s": 10,
+    "step_s": 1,
 }
 
 NAMESPACE: Final = "ml"

@@ -36,7 +36,7 @@ class Child:
     def __init__(
         self, command: Sequence[str | Path], *, log: Path, env: Mapping[str, str] | None = None
     ) -> None:
-        self._command = [str(word) for word in command]
+        self.command = [str(word) for word in command]
         self._env = {**os.environ, **(env or {})}
         self._process: asyncio.subprocess.Process | None = None
         self.log = log
@@ -47,14 +47,14 @@ class Child:
 
     @property
     def pid(self) -> int:
-        assert self._process is not None, f"{self._command[0]} was not started"
+        assert self._process is not None, f"{self.command[0]} was not started"
         return self._process.pid
 
     async def start(self) -> None:
-        assert not self.alive, f"{self._command[0]} runs already"
+        assert not self.alive, f"{self.command[0]} runs already"
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *self._command,
+                *self.command,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -72,7 +72,7 @@ class Child:
         Raises:
             TimeoutError: it took longer.
         """
-        assert self._process is not None, f"{self._command[0]} was not started"
+        assert self._process is not None, f"{self.command[0]} was not started"
         async with asyncio.timeout(limit_s):
             return await self._process.wait()
 
@@ -97,10 +97,10 @@ class Child:
         """Wait until *socket* exists; fail if the child ends before."""
 
         def there() -> bool:
-            assert self.alive, f"{self._command[0]} has ended; see {self.log}: {self.tail()}"
+            assert self.alive, f"{self.command[0]} has ended; see {self.log}: {self.tail()}"
             return socket.is_socket()
 
-        await until_true(there, what=f"{self._command[0]} serves {socket}", limit_s=limit_s)
+        await until_true(there, what=f"{self.command[0]} serves {socket}", limit_s=limit_s)
 
     def tail(self, lines: int = 15) -> str:
         """Return the end of the output, for an assertion's message."""

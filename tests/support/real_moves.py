@@ -7,7 +7,6 @@ the permissions and under the policies of ``deploy/``.
 
 import asyncio
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
@@ -46,13 +45,14 @@ from kube.retry import RetryPolicy
 from process.clock import SystemClock
 from rebalancer.config import parse_policy
 from rebalancer.usage import promql
+from simulator.demo.rebalancer import command
 from simulator.demo.service_accounts import install_rights, token_of, write_kubeconfig
 from simulator.envtest.control_plane import ControlPlane
 from simulator.envtest.ports import free_ports
 from tests.fakes.prometheus import answering, serving
 from tests.support.api_gate import ApiGate, Trigger, Write, kind_of
 from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
-from tests.support.moving import NAMESPACE, SHORT_WINDOWS, end_pod, play_kubelets
+from tests.support.moving import NAMESPACE, SHORT_TIMES, end_pod, play_kubelets
 from tests.support.processes import Child
 from tests.support.real_scheduler import Harness, real_scheduler
 from tests.support.waiting import until, until_true
@@ -147,7 +147,12 @@ class Replica:
 
 @asynccontextmanager
 async def a_replica(
-    name: str, api: ControlPlane, token: str, *words: str, workdir: Path
+    name: str,
+    api: ControlPlane,
+    token: str,
+    *words: str,
+    workdir: Path,
+    times: Mapping[str, Any],
 ) -> AsyncIterator[Replica]:
     """Start a rebalancer with the holder of *token*'s permissions; it is killed at the end."""
     gate = ApiGate(api.url, ca_file=api.ca_file)
@@ -158,7 +163,8 @@ async def a_replica(
         (telemetry,) = free_ports(1)
         process = Child(
             [
-                *(sys.executable, "-m", "cli", "run", "rebalancer", f"--kubeconfig={config}"),
+                *command(times),
+                f"--kubeconfig={config}",
                 *(
                     f"--telemetry-port={telemetry}",
                     "--telemetry-host=127.0.0.1",
@@ -241,8 +247,8 @@ class MeasuredLoad:
 
         of_pods = self._each_pod
         means = (
-            *(promql.level, promql.slow_level, promql.forecast_mean, promql.forecast_quantile),
-            promql.remembered,
+            promql.level,
+            promql.slow_level,
         )
         absent = (
             promql.COLLECT_AGE,
@@ -268,7 +274,6 @@ class MeasuredLoad:
             promql.interval(policy.forecast_window_s): constant(1.0),
             promql.pod_samples(policy): lambda: [(labels, _ENOUGH) for labels, _ in of_pods()],
             promql.pod_mean(policy): of_pods,
-            promql.pod_high(policy): of_pods,
             **dict.fromkeys(absent, list),
         }
 
@@ -290,19 +295,17 @@ COMPANION_MIB: Final = 14_000
 BUSY: Final = 0.45
 LEASE: Final = "fracgpu-rebalancer"
 
-QUICK: Final[Mapping[str, Any]] = {
-    "mode": "active",
-    **SHORT_WINDOWS,
-    "settleS": 5,
-    "cordonS": 60,
-    "minPodAgeS": 0,
-    "readyS": 2,
-    "maxPerHour": 1000,
-    "maxPerDay": 1000,
-    "maxPerNamespacePerHour": 1000,
-    "cardCooldownS": 1,
-    "breakerAborts": 100,
+TIMES: Final[Mapping[str, Any]] = {
+    **SHORT_TIMES,
+    "settle_s": 5,
+    "cordon_s": 60,
+    "min_pod_age_s": 0,
+    "ready_s": 2,
+    "max_per_namespace_per_hour": 1000,
+    "card_cooldown_s": 1,
+    "breaker_aborts": 100,
 }
+CONFIG: Final[Mapping[str, Any]] = {"mode": "active", "maxPerHour": 1000, "maxPerDay": 1000}
 
 _RIGHTS: Final = ("fracgpu-rebalancer", "fracgpu-moves")
 
@@ -311,7 +314,12 @@ class MovingCluster:
     """The cluster, its load, and its rebalancers by name."""
 
     def __init__(
-        self, harness: Harness, load: MeasuredLoad, workdir: Path, prometheus: str
+        self,
+        harness: Harness,
+        load: MeasuredLoad,
+        workdir: Path,
+        prometheus: str,
+        times: Mapping[str, Any],
     ) -> None:
         self.harness = harness
         self.kube: KubeClient = harness.client
@@ -321,7 +329,7 @@ class MovingCluster:
         self.restarting = False  # rebalancers that have ended, as kubelet does
         self._hot = ""
         self.unready: Callable[[PodInfo], bool] = lambda _: False
-        self._workdir, self._prometheus = workdir, prometheus
+        self._workdir, self._prometheus, self._times = workdir, prometheus, times
         self._ready: dict[str, set[str]] = {}
         self.fewest_ready: dict[str, int] = {}
 
@@ -429,7 +437,9 @@ class MovingCluster:
         """Start a rebalancer."""
         token = await token_of(self.kube, "rebalancer")
         words = [f"--prometheus-url={self._prometheus}", f"--identity={name}"]
-        opened = a_replica(name, self.harness.api, token, *words, workdir=self._workdir)
+        opened = a_replica(
+            name, self.harness.api, token, *words, workdir=self._workdir, times=self._times
+        )
         self.replicas[name] = await self.clients.enter_async_context(opened)
         return self.replicas[name]
 
@@ -441,7 +451,7 @@ class MovingCluster:
 
     async def configure(self, **changes: Any) -> None:
         """Edit the ConfigMap as an administrator does."""
-        patch = {"data": {"rebalancer": yaml.safe_dump({**QUICK, **changes})}}
+        patch = {"data": {"rebalancer": yaml.safe_dump({**CONFIG, **changes})}}
         await self.kube.patch(CONFIGMAPS, names.CONFIG_MAP, patch, namespace=names.SYSTEM_NAMESPACE)
 
     async def clean(self) -> None:
@@ -571,7 +581,8 @@ async def a_moving_cluster(
     *,
     fleet: Mapping[str, Sequence[Card]] | None = None,
     companions: bool = True,
-    **policy: Any,
+    times: Mapping[str, Any] | None = None,
+    **config: Any,
 ) -> AsyncIterator[MovingCluster]:
     """Start the control plane with our extender; rebalancers are started by the test.
 
@@ -579,14 +590,16 @@ async def a_moving_cluster(
         workdir: for state and logs.
         fleet: the cards of each node; by default four on each of two.
         companions: put one pod on every card.
-        policy: changes of the rebalancer's.
+        times: changes of the rebalancer's times.
+        config: changes of its key of the ConfigMap.
     """
     two = {name: some_cards(name, mib=CARD_MIB) for name in ("gpu-1", "gpu-2")}
     nodes = two if fleet is None else fleet
     bodies = [a_sharing_node(name, cards=cards) for name, cards in nodes.items()]
     on = {str(card.uuid): name for name, cards in nodes.items() for card in cards}
-    text = yaml.safe_dump({**QUICK, **policy})
-    load = MeasuredLoad(parse_policy(text), on)
+    text = yaml.safe_dump({**CONFIG, **config})
+    all_times = {**TIMES, **(times or {})}
+    load = MeasuredLoad(parse_policy(text, base=RebalancerPolicy(**all_times)), on)
     async with (
         real_scheduler(workdir, bodies, controllers=True) as harness,
         load.serve() as prometheus,
@@ -596,7 +609,7 @@ async def a_moving_cluster(
         await install_rights(kube, only=_RIGHTS)
         meta = {"name": names.CONFIG_MAP, "namespace": names.SYSTEM_NAMESPACE}
         await kube.create(CONFIGMAPS, {"metadata": meta, "data": {"rebalancer": text}})
-        cluster = MovingCluster(harness, load, workdir, prometheus)
+        cluster = MovingCluster(harness, load, workdir, prometheus, all_times)
         # After an outage the load has to follow the pods at once: half a minute later, a rebalancer
         # that was started anew would already have judged the move by the pod that has left.
         backoff = RetryPolicy(longest_pause_s=0.5)

@@ -12,7 +12,7 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,7 +46,7 @@ from tests.support.real_runtime import (
     import_image,
     kubelet_config,
 )
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 
 Json = dict[str, Any]
 
@@ -69,7 +69,7 @@ class Sight:
 
     Attributes:
         devices: device numbers by path.
-        from_file: the lines of the file that replaces variables where the runtime has no CDI.
+        from_file: the lines of a file that the driver's own CDI spec may mount.
         mps: the card whose MPS daemon's pipes are mounted.
     """
 
@@ -219,6 +219,28 @@ class RealNode:
         """Kill the agent and start it again, without state."""
         await self.agent.kill()
         await self.agent.start()
+
+    def logged(self, *words: str) -> int:
+        """Return how many lines of kubelet's log have all *words*."""
+        lines = self.kubelet.log.read_text(errors="replace").splitlines()
+        return sum(all(word in line for word in words) for line in lines)
+
+    async def wait_logged(self, *words: str, times: int = 1) -> None:
+        await until_true(
+            lambda: self.logged(*words) >= times, what=f"kubelet logs {words}", limit_s=60
+        )
+
+    async def replace_agent(self, agent: Child, *, slots: int) -> None:
+        """Kill the agent, start *agent*, and wait until kubelet has its *slots*.
+
+        The node's amounts do not say it: kubelet keeps them while an agent is away for a moment.
+        """
+        words = ("Processed device updates", f"healthyCount={slots}")
+        before = self.logged(*words)
+        await self.agent.kill()
+        self.agent = agent
+        await agent.start()
+        await self.wait_logged(*words, times=before + 1)
 
     async def node(self) -> Json:
         """Return the node; an empty object before kubelet has registered it."""
@@ -384,6 +406,8 @@ async def a_real_node(
     cdi: bool = True,
     nri: bool = True,
     flags: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | None = None,
+    lay_out: Callable[[Path], Mapping[str, str]] = lambda _: {},
 ) -> AsyncIterator[RealNode]:
     """Start a control plane, a node and our agent on it, or skip the test with the reason.
 
@@ -392,6 +416,8 @@ async def a_real_node(
         cdi: whether the runtime supports CDI.
         nri: whether the runtime has NRI on.
         flags: more settings of the agent.
+        env: more variables of the agent.
+        lay_out: makes files below the node's folder, and returns more settings of the agent.
     """
     runtime = runtime_or_skip()
     with alone(), tempfile.TemporaryDirectory(prefix="fg-", ignore_cleanup_errors=True) as folder:
@@ -409,7 +435,8 @@ async def a_real_node(
                 cards=cards,
                 cdi=cdi,
                 nri=nri,
-                flags=flags or {},
+                flags={**(flags or {}), **lay_out(root)},
+                env=env or {},
             )
             stack.push_async_callback(_end_all, node)
             await _start(node, runtime)
@@ -462,9 +489,10 @@ def _lay_out(  # noqa: PLR0913 - the parts of a node; called once
     cdi: bool,
     nri: bool,
     flags: Mapping[str, str],
+    env: Mapping[str, str],
 ) -> RealNode:
     for folder in ("dp", "cdi", "seen", "cni", "logs", "cards"):
-        (root / folder).mkdir()
+        (root / folder).mkdir(exist_ok=True)
     (root / "cni" / "10-lo.conflist").write_text(
         '{"cniVersion":"0.4.0","name":"lo","plugins":[{"type":"loopback"}]}'
     )
@@ -528,6 +556,7 @@ def _lay_out(  # noqa: PLR0913 - the parts of a node; called once
             [sys.executable, "-m", "cli", "run", "deviceplugin"]
             + [word for name, value in agent_flags.items() for word in (f"--{name}", value)],
             log=root / "agent.log",
+            env=env,
         ),
         containerd_socket=socket,
         minors=minors,

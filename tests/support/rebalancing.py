@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+import numpy as np
 from msgspec import structs
 
 from fracgpu import names
@@ -15,9 +16,9 @@ from fracgpu.disruption.heat import (
     CardReading,
     CardUsage,
     Heat,
-    MeasuredPodUse,
     ReadingQuality,
 )
+from fracgpu.disruption.load_history import LoadHistory
 from fracgpu.disruption.move import UNDER_WAY, Move, PastMove
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.k8s.container import ContainerSpec
@@ -46,15 +47,20 @@ def a_reading(level: float = 0.1, *, pods: Mapping[str, float] | None = None) ->
         slow_level_ratio=level,
         fast_hot_ratio=hot,
         slow_hot_ratio=hot,
-        forecast_ratio=level,
-        remembered_ratio=level,
         history_ratio=1.0,
         free_mib=Mib(CARD_MIB),
         latest_ratio=level,
-        pods={
-            uid: MeasuredPodUse(busy_ratio=busy, high_ratio=busy)
-            for uid, busy in (pods or {}).items()
-        },
+        pods=dict(pods or {}),
+    )
+
+
+def a_history(loads: Mapping[str, Sequence[float]]) -> LoadHistory:
+    """Return a history of pods on cards that had time left, span by span."""
+    busy = np.array(list(loads.values()))
+    return LoadHistory(
+        rows={uid: row for row, uid in enumerate(loads)},
+        busy=busy,
+        full=np.zeros(busy.shape, np.bool_),
     )
 
 

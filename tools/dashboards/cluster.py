@@ -181,7 +181,7 @@ _LOOP: Final = Row(
             unit="percent",
             maximum=100,
             steps=HEAT,
-            description="Dashed: clearRatio and hotRatio as shipped. Purple: a move ended.",
+            description="Dashed: where a card is calm, and hot, as shipped. Purple: a move ended.",
         ),
         states_of_cards(8),
         cards_kept_off(8),

@@ -102,7 +102,7 @@ ORANGE: Final = "orange"
 RED: Final = "red"
 BLUE: Final = "blue"
 
-# As the rebalancer's defaults for clearRatio and hotRatio.
+# As the rebalancer's defaults for calm and hot.
 HEAT: Final = ((None, GREEN), (65.0, YELLOW), (80.0, RED))
 FULLNESS: Final = ((None, BLUE), (80.0, YELLOW), (97.0, RED))
 GOOD_IF_ZERO: Final = ((None, GREEN), (1.0, RED))

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from tools.manifests.rebalancer_keys import SETTINGS_PAGE, page
 from tools.manifests.rendering import ROOT, RenderError, manifests
 from tools.manifests.schema import REQUEST_KEYS, SCHEMA, request_keys, schema
 
@@ -18,6 +19,7 @@ def main(words: list[str]) -> int:
             **manifests(),
             str(SCHEMA.relative_to(ROOT)): schema(),
             str(REQUEST_KEYS.relative_to(ROOT)): request_keys(),
+            str(SETTINGS_PAGE.relative_to(ROOT)): page(),
         }
     except RenderError as error:
         print(f"make manifests: {error}", file=sys.stderr)  # noqa: T201

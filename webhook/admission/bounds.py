@@ -102,9 +102,7 @@ def _fault_of_annotations(pod: Pod) -> str:
     found = pod.annotations
     if len(found) > MAX_ANNOTATIONS:
         return f"the pod has {len(found)} annotations; want at most {MAX_ANNOTATIONS}"
-    chars = 0
-    for key, text in found.items():
-        chars += len(key) + len(text)
+    chars = sum(map(len, found)) + sum(map(len, found.values()))
     if chars > _MAX_ANNOTATION_CHARS:
         return (
             f"the pod's annotations are too long; want at most {_MAX_ANNOTATION_CHARS} characters "
@@ -114,10 +112,7 @@ def _fault_of_annotations(pod: Pod) -> str:
 
 
 def _fault_of_keys(keys: Iterable[str], what: str) -> str:
-    longest = ""
-    for key in keys:
-        if len(key) > len(longest):
-            longest = key
+    longest = max(keys, key=len, default="")
     if len(longest) <= MAX_KEY_CHARS:
         return ""
     return f"{what} is '{shorten(longest)}'; want at most {MAX_KEY_CHARS} characters"

@@ -1,6 +1,8 @@
 """The method for a hot card: which of its pods to move, and where to.
 
-The value of a move is the load that it takes off the card less what the disruption costs.
+The value of a move is what it is expected to save, as far as the last forecasts were right, less
+what the disruption costs: see `fracgpu.disruption.load_history`. What a target may bear is
+therefore no fixed line: while work is being lost, a busy target that stays below full will do.
 """
 
 from collections.abc import Sequence
@@ -23,14 +25,12 @@ from fracgpu.disruption.disruption_state import (
     DisruptionState,
     budgets_of,
     card_level,
+    hindsight,
     is_losing,
-    load_coming,
-    most_remembered,
 )
 from fracgpu.disruption.heat import (
     CardReading,
     Heat,
-    MeasuredPodUse,
     unrelievable,
 )
 from fracgpu.disruption.move import HeldBack, HoldReason, Move
@@ -43,15 +43,18 @@ from fracgpu.state.move_object import MoveMode
 
 NAME: Final = "hot-card"
 
-_SINGLE_REPLICA_COST: Final = 10.0  # in points, where nothing runs until the new pod is ready
-
-_OVERSHOOT: Final = 0.25  # of each point taken off the card beyond its excess
+_SINGLE_REPLICA_COST: Final = 0.5  # in points, where nothing runs until the new pod is ready
 
 _OVERUSE_SLACK: Final = 0.05  # share of a card by which a pod may exceed what it was granted
 
 _WORTH_OF_OVERUSE: Final = 0.5  # share of the best gain that the pod above its share must bring
 
-_FORECAST_WEIGHT: Final = 0.1  # of each point of load that the target is expected to have
+_RELIEF: Final = 2.0  # points for a whole card's load taken off, up to what makes the card calm
+_OVERSHOOT: Final = 0.25  # of the load taken off beyond that
+
+_MOST_COMPARED: Final = 256  # targets, those with the lowest expected load
+
+_TIE: Final = 1e-3  # of what a target is expected to be busy: of equal savings, the calmest card
 
 
 def subjects(
@@ -168,7 +171,11 @@ def _card_refusal(
     if why is not None:
         return HeldBack(subject=card, reason=HoldReason[why.name])
     budgets = budgets_of(state, policy=policy, now=now)
-    reason = budgets.of_source(card, node=state.node_of(card))
+    shown = budgets.shown(card)
+    if shown is not None:
+        detail = f"at {shown.started_at:%H:%M}: {shown.move.pod}"
+        return HeldBack(subject=card, reason=HoldReason.SHOWN, detail=detail)
+    reason = budgets.of_source(card)
     return HeldBack(subject=card, reason=reason) if reason else None
 
 
@@ -206,11 +213,12 @@ def best_move(
     use = reading.pods.get(candidate.uid) if reading else None
     if reading is None or use is None:
         return HeldBack(subject=key, reason=HoldReason.NOT_MEASURED_POD)
-    if use.busy_ratio < policy.min_pod_busy_ratio:
+    if use < policy.min_pod_busy_ratio:
         return HeldBack(subject=key, reason=HoldReason.TOO_SMALL)
-    if use.busy_ratio > policy.ceiling_ratio:
+    if use > policy.hot_ratio:
         return HeldBack(subject=key, reason=HoldReason.TOO_LARGE)
-    bearing = _bearing(state, card, candidate, use, policy=policy)
+    known = hindsight(state, policy=policy, now=now)
+    bearing = _bearing(state, card, candidate, use + known.growth, policy=policy)
     if not bearing.any():
         return HeldBack(subject=key, reason=HoldReason.NO_TARGET)
     closed = _closed(state, card, candidate, policy=policy, now=now)
@@ -230,14 +238,15 @@ def best_move(
         )
         detail = "; ".join(filter(None, why))
         return HeldBack(subject=key, reason=HoldReason.NO_TARGET, detail=detail)
-    forecast = state.cool_cards().forecast[targets.rows, targets.columns]
-    coolest = targets.only(forecast == forecast.min())
+    saved, coolest = _best_saving(state, candidate, targets, growth=known.growth, policy=policy)
     # On ties the source node, which has the image already; then what the scheduler would choose.
     near = coolest.on(candidate.info.record.node)
     target = simulation.scheduler_choice(candidate, coolest.only(near) if near.any() else coolest)
     assert target is not None, "there is a coolest card"
+    points = 100 * saved * known.belief
     cost = _cost(state, card, candidate)
-    best = _move(state, card, candidate, use, (target.node, target.card), cost=cost, policy=policy)
+    gain = points + known.belief * _relief(reading, use, policy) - cost
+    best = _move(state, card, candidate, use, (target.node, target.card), gain=gain)
     if best.gain_points <= 0:
         return HeldBack(
             subject=key,
@@ -248,15 +257,44 @@ def best_move(
     return best
 
 
+def _relief(reading: CardReading, use: float, policy: RebalancerPolicy) -> float:
+    """Return what it is worth, in points, to bring a card nearer to where it is calm."""
+    excess = reading.level_ratio - policy.clear_ratio
+    beyond = max(0.0, use - excess)
+    return _RELIEF * (min(use, excess) - _OVERSHOOT * beyond)
+
+
+def _best_saving(
+    state: DisruptionState,
+    candidate: PlacedPod,
+    targets: Targets,
+    *,
+    growth: float,
+    policy: RebalancerPolicy,
+) -> tuple[float, Targets]:
+    """Return the most that moving a pod saves, as a share of a card, and the targets that do so."""
+    loads, width = state.loads(policy), state.index.matrix(state.snapshot).width
+    expected = loads.expected(targets.rows * width + targets.columns)
+    if len(targets) > _MOST_COMPARED:
+        fewest = np.zeros(len(targets), np.bool_)
+        fewest[np.argpartition(expected, _MOST_COMPARED)[:_MOST_COMPARED]] = True
+        targets, expected = targets.only(fewest), expected[fewest]
+    numbers = targets.rows * width + targets.columns
+    saved = loads.saved(candidate.uid, numbers, grows=growth)
+    ranked = saved - _TIE * expected
+    best = ranked >= ranked.max() - 1e-9
+    return float(saved[best].max()), targets.only(best)
+
+
 def _bearing(
     state: DisruptionState,
     source: CardUuid,
     candidate: PlacedPod,
-    use: MeasuredPodUse,
+    busy_ratio: float,
     *,
     policy: RebalancerPolicy,
 ) -> Cells:
-    """Return the cards that would stay cool with a pod, with what is on its way to them.
+    """Return the cool cards of the same model that could give a pod what it uses, and memory.
 
     Those of which too little is known are among them.
     """
@@ -264,21 +302,8 @@ def _bearing(
     info = node.cards.get(source) if node else None
     need = candidate.info.need
     free_mib = _most_mib(need) + policy.free_margin_mib if need else 0
-    cool, under_way = state.cool_cards(), state.under_way()
     model = info.card.model if info else ""
-    losing = is_losing(state.reading(source))
-    bearing = cool.bearing(use, model=model, free_mib=free_mib, losing=losing, policy=policy)
-    remembered = most_remembered(losing=losing, policy=policy)
-    places = state.index.places(state.snapshot)
-    for card in {card for past in under_way for card in (past.move.target, past.landed) if card}:
-        if card in places:
-            at, coming = places[card], load_coming(card, under_way)
-            bearing[at] &= bool(
-                cool.forecast[at] + coming + use.busy_ratio <= policy.ceiling_ratio
-                and cool.remembered[at] + coming + use.busy_ratio <= remembered
-                and cool.level[at] + coming + use.high_ratio <= policy.hot_ratio
-            )
-    return bearing
+    return state.cool_cards().with_room(busy_ratio=busy_ratio, model=model, free_mib=free_mib)
 
 
 def _without_history(
@@ -302,48 +327,34 @@ def _closed(
 ) -> frozenset[CardUuid]:
     """Return the cards that must not be the target, however cool; the source is one."""
     budgets = budgets_of(state, policy=policy, now=now)
-    busy = {
-        card
-        for node in budgets.busy_nodes()
-        if node in state.snapshot.nodes
-        for card in state.snapshot.nodes[node].cards
-    }
-    left = state.plan_index.left(candidate.owner_uid, state.past, policy=policy, now=now)
+    left: frozenset[CardUuid] = frozenset()
+    if not budgets.may_undo(candidate.uid):
+        left = state.plan_index.left(candidate.owner_uid, state.past, policy=policy, now=now)
     sources = {past_move.move.source for past_move in state.under_way()}
-    return frozenset({source, *left, *sources, *busy, *budgets.closed_targets()})
+    return frozenset({source, *left, *sources, *budgets.closed_targets()})
 
 
 def _most_mib(need: PodNeed) -> int:
     return sum(container.mib for container in need.containers)
 
 
-def _move(  # noqa: PLR0913 - the facts about one pair of pod and card
+def _move(
     state: DisruptionState,
     card: CardUuid,
     candidate: PlacedPod,
-    use: MeasuredPodUse,
+    use: float,
     target: tuple[str, CardUuid],
     *,
-    cost: float,
-    policy: RebalancerPolicy,
+    gain: float,
 ) -> Move:
-    reading, target_reading = state.reading(card), state.reading(target[1])
+    reading = state.reading(card)
     assert reading is not None, "a source is measured"
-    assert target_reading is not None, "a target is measured"
-    excess = 100 * (reading.level_ratio - policy.ceiling_ratio)
-    points = 100 * use.busy_ratio
-    gain = (
-        min(points, excess)
-        - _OVERSHOOT * max(0.0, points - excess)
-        - cost
-        - _FORECAST_WEIGHT * 100 * target_reading.forecast_ratio
-    )
     return make_move(
         candidate,
         state.snapshot.pods[candidate.uid].by_card[card],
         source=(candidate.info.record.node, card),
         target=target,
-        busy_ratio=use.busy_ratio,
+        busy_ratio=use,
         level_ratio=reading.level_ratio,
         gain_points=gain,
         method=NAME,

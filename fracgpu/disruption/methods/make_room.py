@@ -127,8 +127,14 @@ def _plan(
     if kept:
         return _rest(state, waiting, kept, policy=policy, now=now)
     pause = timedelta(seconds=policy.owner_cooldown_s)
-    if any(_is_for(past, waiting) and now - past.started_at < pause for past in state.past):
+    tried = [
+        past for past in state.past if _is_for(past, waiting) and now - past.started_at < pause
+    ]
+    if any(not past.only_shown for past in tried):
         return HoldReason.ROOM_TRIED
+    if tried and policy.mode is not Mode.ACTIVE:
+        detail = f"at {tried[-1].started_at:%H:%M}"
+        return HeldBack(subject=waiting.info.record.key, reason=HoldReason.SHOWN, detail=detail)
     context = room_context(state, policy=policy, now=now)
     prover = StateProver(context, waiting)
     found = _find(context, waiting, prover, cards=_free_for_all(context))
@@ -211,7 +217,7 @@ def _find(
         context.table,
         need,
         prover,
-        cards=cards & context.allowed(waiting)[context.table.node] & ~context.busy,
+        cards=cards & context.allowed(waiting)[context.table.node],
         most_moves=most,
     )
 
@@ -249,7 +255,7 @@ def _move(context: RoomContext, node: str, planned: PlannedMove) -> Move:
         pod.allocation,
         source=(node, pod.card),
         target=(planned.node, planned.card),
-        busy_ratio=use.busy_ratio if use else 0.0,
+        busy_ratio=use or 0.0,
         level_ratio=card_level(state, pod.card),
         gain_points=100 * pod.allocation.mib / capacity_mib - pod.cost,
         method=NAME,

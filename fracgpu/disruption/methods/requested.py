@@ -81,11 +81,18 @@ def _move(
         return HeldBack(subject=key, reason=refusal)
     source = cards[0]
     reading = state.reading(source)
-    use = reading.pods.get(candidate.uid) if reading else None
-    busy_ratio = use.busy_ratio if use else 0.0
-    cool, info = state.cool_cards(), state.snapshot.card(source)
-    model = cool.models.get(info.card.model, -1) if info else -1
-    bearing = (cool.forecast + busy_ratio <= policy.hot_ratio) & (cool.model == model)
+    busy_ratio = reading.pods.get(candidate.uid, 0.0) if reading else 0.0
+    allocation, info = (
+        state.snapshot.pods[candidate.uid].by_card[source],
+        state.snapshot.card(source),
+    )
+    room = state.cool_cards().with_room(
+        busy_ratio=busy_ratio,
+        model=info.card.model if info else "",
+        free_mib=allocation.mib + policy.free_margin_mib,
+    )
+    expected = state.loads(policy).forecast(candidate.uid, busy_ratio)[0].reshape(room.shape)
+    bearing = room & (expected <= policy.hot_ratio)
     simulation = PlacementSimulation(state)
     moving = {past.move.source for past in state.under_way()}
     targets = simulation.targets(candidate, exclude=frozenset(moving), among=bearing)
@@ -93,12 +100,12 @@ def _move(
         return HeldBack(
             subject=key, reason=HoldReason.NO_TARGET, detail=simulation.why_none(candidate)
         )
-    forecast = cool.forecast[targets.rows, targets.columns]
-    target = simulation.scheduler_choice(candidate, targets.only(forecast == np.min(forecast)))
+    calmest = expected[targets.rows, targets.columns]
+    target = simulation.scheduler_choice(candidate, targets.only(calmest == np.min(calmest)))
     assert target is not None, "there is a coolest card"
     return make_move(
         candidate,
-        state.snapshot.pods[candidate.uid].by_card[source],
+        allocation,
         source=(pod.record.node, source),
         target=(target.node, target.card),
         busy_ratio=busy_ratio,

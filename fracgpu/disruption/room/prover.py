@@ -21,7 +21,6 @@ from fracgpu.disruption.candidates import (
     why_not_now,
 )
 from fracgpu.disruption.disruption_state import DisruptionState, budgets_of
-from fracgpu.disruption.heat import MeasuredPodUse
 from fracgpu.disruption.move import PastMove
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.disruption.room.card_table import CardTable, Flags
@@ -51,7 +50,6 @@ class RoomContext:
 
     Attributes:
         asked: how often all cards, or all nodes, were looked at for one pod.
-        busy: on which cards' nodes as many moves as allowed are under way.
         roomiest_mib: the most that is free on a card that may be a target.
     """
 
@@ -76,10 +74,6 @@ class RoomContext:
         found = [places.get(uuid, (UNSEEN, 0)) for uuid in self.table.uuids]
         self._rows, self._columns = np.array(found, np.int64).reshape(-1, 2).T
         self.measured = self.flags(state.cool_cards().measured(losing=False, policy=policy))
-        busy = budgets_of(state, policy=policy, now=now).busy_nodes(plan)
-        self.busy: Flags = np.array([name in busy for name in self.table.nodes], np.bool_)[
-            self.table.node
-        ]
         self.targets = self._targets()
         free_mib = self.table.cards.free_mib[self.targets]
         self.roomiest_mib = int(free_mib.max()) if len(free_mib) else 0
@@ -134,13 +128,12 @@ class RoomContext:
         found[self._rows[flags], self._columns[flags]] = True
         return found
 
-    def use(self, candidate: PlacedPod, card: CardUuid) -> MeasuredPodUse | None:
+    def use(self, candidate: PlacedPod, card: CardUuid) -> float | None:
         """Return a pod's use of its card; what the whole card does, if the pod is not measured."""
         reading = self.state.reading(card)
         if reading is None:
             return None
-        of_card = MeasuredPodUse(busy_ratio=reading.level_ratio, high_ratio=reading.level_ratio)
-        return reading.pods.get(candidate.uid, of_card)
+        return reading.pods.get(candidate.uid, reading.level_ratio)
 
     def _targets(self) -> Flags:
         """Return which cards may be the target of some move now."""
@@ -148,7 +141,7 @@ class RoomContext:
         budgets = budgets_of(state, policy=policy, now=self.now)
         sources = {past_move.move.source for past_move in state.past if past_move.under_way}
         closed = self.table.flags({*self.held, *sources, *budgets.closed_targets()})
-        return self.table.open & ~closed & ~self.busy
+        return self.table.open & ~closed
 
 
 def held_for(past: Sequence[PastMove], *, now: datetime) -> dict[CardUuid, str]:
@@ -310,13 +303,11 @@ class StateProver:
         left = state.plan_index.left(
             candidate.owner_uid, state.past, policy=policy, now=context.now
         )
-        bearing = cool.bearing(
-            use,
-            model=source.model,
-            free_mib=pod.allocation.mib + policy.free_margin_mib,
-            losing=False,
-            policy=policy,
-        )
+        free_mib = pod.allocation.mib + policy.free_margin_mib
+        room = cool.with_room(busy_ratio=use, model=source.model, free_mib=free_mib)
+        expected, often = state.loads(policy).forecast(pod.uid, use)
+        calm = (expected <= policy.ceiling_ratio) & (often <= policy.hot_ratio)
+        bearing = room & calm.reshape(room.shape)
         fitting = (
             context.targets
             & context.allowed(candidate)[table.node]

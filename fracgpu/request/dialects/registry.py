@@ -76,24 +76,34 @@ _LIMITS: Final = _Index(limits=True)
 _ANNOTATIONS: Final = _Index(limits=False)
 
 
-# Keys longer than any valid key are not cached: a few of them would fill the memory.
-_limit_owners: Final = lru_cache(maxsize=1024)(_LIMITS.owners)
-_annotation_owners: Final = lru_cache(maxsize=1024)(_ANNOTATIONS.owners)
+_Owners = tuple[tuple[Dialect, ...], tuple[Dialect, ...]]
+_NOBODY: Final[_Owners] = (), ()
+
+
+@lru_cache(maxsize=1024)
+def _owners(key: str) -> _Owners:
+    """Return the dialects that parse *key* in limits, and those that parse it in annotations."""
+    return _LIMITS.owners(key), _ANNOTATIONS.owners(key)
+
+
+def _owners_of(key: str) -> _Owners:
+    # Keys longer than any valid key are not cached: a few of them would fill the memory.
+    return _owners(key) if len(key) <= MAX_KEY_CHARS else _NOBODY
 
 
 def limit_owners(key: str) -> tuple[Dialect, ...]:
     """Return the dialects that parse *key* in a container's limits, in the registry's order."""
-    return _limit_owners(key) if len(key) <= MAX_KEY_CHARS else ()
+    return _owners_of(key)[0]
 
 
 def annotation_owners(key: str) -> tuple[Dialect, ...]:
     """Return the dialects that parse *key* in a pod's annotations, in the registry's order."""
-    return _annotation_owners(key) if len(key) <= MAX_KEY_CHARS else ()
+    return _owners_of(key)[1]
 
 
 def is_foreign(key: str) -> bool:
     """Report whether any dialect parses *key*, in limits or annotations."""
-    return bool(limit_owners(key) or annotation_owners(key))
+    return _owners_of(key) != _NOBODY
 
 
 _FAMILIES: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.family)

@@ -113,12 +113,11 @@ def _with(
 
 
 def _any_foreign(pod: PodForDialects) -> bool:
-    if any(map(is_foreign, pod.annotations)):
-        return True
+    keys = list(pod.annotations)
     for spec in pod.containers:
-        if any(map(is_foreign, spec.limits)) or any(map(is_foreign, spec.requests)):
-            return True
-    return False
+        keys += spec.limits
+        keys += spec.requests
+    return any(map(is_foreign, keys))
 
 
 def find_owned_keys(pod: PodForDialects, *, enabled: Set[str]) -> tuple[OwnedKeys, ...]:

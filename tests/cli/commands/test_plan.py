@@ -109,7 +109,7 @@ async def test_a_candidate_file_is_used_instead_of_the_configmap(cli: Cli) -> No
     await make_cluster(cli.kube)
     await configure(cli.kube, rebalancer="hotRatio: 0.97")
     candidate = cli.folder / "candidate.yaml"
-    candidate.write_text("minPodBusyRatio: 0.5")
+    candidate.write_text("namespaces: labelled")
     async with a_past_hour(cli.folder / "prom", cli.kube) as prometheus:
         cli.read()
         words = ("--prometheus-url", prometheus.url)
@@ -117,8 +117,7 @@ async def test_a_candidate_file_is_used_instead_of_the_configmap(cli: Cli) -> No
         assert "no card is hot" in cli.read().out
         assert await cli.call(main, *words, "--config", str(candidate)) == DONE
         out = cli.read().out
-        assert "stay ml/pod-a: it uses too little to matter" in out
-        assert "move ml/pod-b" in out
+        assert "stay ml/pod-a: its namespace is not rebalanced" in out
         candidate.write_text("hotRatio: 80")
         assert await cli.call(main, *words, "--config", str(candidate)) == FAILED
         assert "hotRatio is 80; want a number from 0.2 to 1" in cli.read().err

@@ -105,6 +105,16 @@ async def test_the_roles_own_parsers_judge_the_configuration(kube: KubeClient) -
     assert "hotRatio is 9" in mistakes["rebalancer"]
 
 
+async def test_settings_of_an_earlier_version_are_no_mistake_but_named(kube: KubeClient) -> None:
+    config = a_config(names.CONFIG_MAP, rebalancer="mode: active\ntickS: 5\nsettleS: 600")
+    await kube.create(CONFIGMAPS, config, namespace=names.SYSTEM_NAMESPACE)
+
+    facts = await gathered(kube)
+
+    assert facts.config_mistakes == {}
+    assert facts.ignored_keys == ("settleS", "tickS")
+
+
 async def test_workloads_are_read_only_where_kueue_admits_them(kube: KubeClient) -> None:
     for name, labels in (("queued", {"kueue.x-k8s.io/queue-name": "gpus"}), ("free", {})):
         body = {

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,8 @@ class Rig:
     clock: VirtualClock
     registry: CollectorRegistry
     mps: FakeMps | None
-    prepared: list[Claim] = field(default_factory=list)
+    prepared: list[Claim]
+    left: list[None]
 
     def starts(self, outcome: str) -> float:
         found = self.registry.get_sample_value(
@@ -117,7 +118,7 @@ async def a_rig(
     ways.observe(Status(connection=Connection.CONNECTED if nri else Connection.NO_SOCKET))
     here = pods or (a_pod(),)
     kubelet, runtime = FakeKubelet(a_holder()), FakeRuntime()
-    prepared: list[Claim] = []
+    prepared, left = list[Claim](), list[None]()
     daemons = FakeMps() if mps else None
     pre_start = PreStartHandler(
         node=NODE,
@@ -132,9 +133,10 @@ async def a_rig(
         mps=daemons,
         clock=clock,
         metrics=metrics,
-        on_prepared=prepared.append,
+        on_prepared=lambda claim, _: prepared.append(claim),
+        on_left=lambda: left.append(None),
     )
-    return Rig(pre_start, ways, kubelet, runtime, folder, clock, registry, daemons, prepared)
+    return Rig(pre_start, ways, kubelet, runtime, folder, clock, registry, daemons, prepared, left)
 
 
 def is_closed(edits: dict[str, Any]) -> bool:
@@ -154,6 +156,7 @@ async def test_with_nri_all_slots_share_a_device_that_gives_nothing(tmp_path: Pa
     assert is_closed(rig.specs()[SHARED])
     assert rig.kubelet.asked == 0
     assert rig.starts("wired") == 0  # that is for the runtime's own question
+    assert len(rig.left) == 1
 
 
 async def test_a_slot_that_an_earlier_agent_allocated_keeps_its_device_and_loses_its_cards(
@@ -189,7 +192,7 @@ async def test_while_the_runtime_does_not_ask_nothing_starts(tmp_path: Path) -> 
 
     assert "it restarts" in await rig.refusal()
 
-    assert (rig.specs(), rig.starts("identity_unknown")) == ({}, 1)
+    assert (rig.specs(), rig.starts("identity_unknown"), rig.left) == ({}, 1, [])
 
 
 async def test_a_runtime_that_reads_no_cdi_specs_starts_nothing(tmp_path: Path) -> None:
@@ -221,6 +224,14 @@ async def test_with_nri_the_daemons_of_all_cards_in_use_are_ready_before(tmp_pat
     assert rig.mps.prepared == {"GPU-a"}
 
 
+async def test_without_nri_a_pod_that_wants_to_be_limited_does_not_start(tmp_path: Path) -> None:
+    rig = await a_rig(tmp_path, a_pod(annotations={names.ISOLATION: "kernel"}), nri=False)
+
+    rig.pre_start.allocate(S1)
+
+    assert "wants fracgpu.io/isolation: kernel, which needs NRI" in await rig.refusal()
+
+
 async def test_without_nri_the_spec_is_that_of_the_listed_container_and_verifies_it(
     tmp_path: Path,
 ) -> None:
@@ -240,6 +251,7 @@ async def test_without_nri_the_spec_is_that_of_the_listed_container_and_verifies
         }
     ]
     assert [claim.pod.record.key for claim in rig.prepared] == ["ml/train-0"]
+    assert rig.left == []
     assert rig.starts("wired") == 1
 
 

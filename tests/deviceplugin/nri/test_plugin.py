@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from deviceplugin.nri import plugin
 from deviceplugin.nri.connection import EVENTS
 from deviceplugin.nri.framing import MAX_MESSAGE, ConnectionId, MessageType
 from deviceplugin.nri.interface import (
@@ -215,11 +216,11 @@ async def test_only_what_we_need_is_asked_for(socket: Path) -> None:
         assert (registration.plugin_name, registration.plugin_idx) == ("fracgpu", "10")
         response = await runtime.call("Configure", wire.ConfigureRequest(runtime_name="x"))
         # Bits of CreateContainer, StartContainer and RemoveContainer.
-        assert wire.ConfigureResponse.FromString(response.payload).events == 0b100_0010_1000
+        assert wire.ConfigureResponse.FromString(response.payload).events == 0b110_0010_1000
 
     async with a_scripted_runtime(socket, script) as ended, a_plugin(socket, Recorder()):
         await ended
-    assert EVENTS == 0b100_0010_1000
+    assert EVENTS == 0b110_0010_1000
 
 
 async def test_unknown_fields_events_methods_and_messages_are_harmless(socket: Path) -> None:
@@ -432,6 +433,31 @@ async def test_an_update_that_the_runtime_does_not_answer(socket: Path) -> None:
         await running.wait(Connection.CONNECTED)
         with pytest.raises(RuntimeUnavailable, match=r"has not updated c1 in 0\.2 s"):
             await asyncio.to_thread(running.plugin.update_containers, {"c1": {"memory.high": "1"}})
+
+
+async def test_a_plugin_that_is_stopped_finishes_its_answer(
+    socket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugin, "_STOP_S", 30.0)
+    asked, go_on = threading.Event(), threading.Event()
+
+    def wait(_pod: PodSandbox, _container: Container) -> Adjustment:
+        asked.set()
+        go_on.wait(10)
+        return Adjustment(env={"CARD": "0"})
+
+    async def script(runtime: Wire) -> None:
+        await runtime.welcome()
+        response = await runtime.call("CreateContainer", MAIN)
+        adjust = wire.CreateContainerResponse.FromString(response.payload).adjust
+        assert [each.value for each in adjust.env] == ["0"]
+
+    async with a_scripted_runtime(socket, script) as ended:
+        async with a_plugin(socket, Recorder(on_create=wait)):
+            await asyncio.to_thread(asked.wait, 10)
+            # While the plugin ends, which holds the loop.
+            threading.Timer(0.05, go_on.set).start()
+        await ended
 
 
 async def test_a_plugin_that_is_stopped_leaves_the_runtime_and_may_run_again() -> None:

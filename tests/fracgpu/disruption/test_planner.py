@@ -93,7 +93,7 @@ FAILING = replace(
         ({"heat": {COOL_CARD: Heat.WARMING}}, HoldReason.NO_TARGET),
         ({"heat": {COOL_CARD: Heat.SETTLING}}, HoldReason.NO_TARGET),
         ({"heat": {COOL_CARD: Heat.RELIEVING}}, HoldReason.NO_TARGET),
-        ({"readings": {COOL_CARD: a_reading(0.2)}}, HoldReason.NO_TARGET),
+        ({"readings": {COOL_CARD: a_reading(0.6)}}, HoldReason.NO_TARGET),
         (
             {"readings": {COOL_CARD: replace(a_reading(0.05), free_mib=Mib(4255))}},
             HoldReason.NO_TARGET,
@@ -124,7 +124,7 @@ def test_nothing_moves_and_the_plan_says_why(changes: dict[str, Any], reason: Ho
 
 
 def test_a_card_that_a_replacement_is_on_its_way_to_is_no_target() -> None:
-    policy = replace(ACTIVE, max_in_flight=2, max_in_flight_per_node=2, card_cooldown_s=1)
+    policy = replace(ACTIVE, max_in_flight=2, card_cooldown_s=1)
     coming = a_past_move(
         under_way=True, target=COOL_CARD, target_node="n2", mib=Mib(1), busy_ratio=0.0
     )
@@ -135,7 +135,7 @@ def test_a_card_that_a_replacement_is_on_its_way_to_is_no_target() -> None:
 
 
 def test_a_pod_is_not_moved_back_to_a_card_its_owner_left() -> None:
-    policy = replace(ACTIVE, owner_cooldown_s=60, max_per_owner_per_hour=2)
+    policy = replace(ACTIVE, owner_cooldown_s=60)
     left = a_past_move(minutes_ago=59, owner_uid="owner-1", source=COOL_CARD)
 
     assert reasons(plan(a_disruption_state(past=[left]), policy)) == {HoldReason.NO_TARGET}
@@ -145,7 +145,7 @@ def test_a_pod_is_not_moved_back_to_a_card_its_owner_left() -> None:
 
 
 def test_a_card_that_a_pod_is_being_moved_off_is_no_target_whatever_its_heat() -> None:
-    policy = replace(ACTIVE, max_in_flight=2, max_in_flight_per_node=2)
+    policy = replace(ACTIVE, max_in_flight=2)
     leaving = a_past_move(under_way=True, source=COOL_CARD, source_node="n2")
 
     assert reasons(plan(a_disruption_state(past=[leaving]), policy)) == {HoldReason.NO_TARGET}
@@ -448,7 +448,6 @@ def policies() -> st.SearchStrategy[RebalancerPolicy]:
         RebalancerPolicy,
         mode=st.sampled_from([Mode.ACTIVE, Mode.DRY_RUN]),
         max_in_flight=st.integers(1, 4),
-        max_in_flight_per_node=st.integers(1, 4),
         max_per_hour=st.integers(1, 6),
         max_per_namespace_per_hour=st.integers(1, 6),
         fresh_cards_ratio=st.sampled_from([0.1, 0.5, 0.8]),
@@ -470,9 +469,6 @@ def test_a_plan_never_exceeds_its_budgets(state: DisruptionState, policy: Rebala
         assert len(hour) + len(moves) <= policy.max_per_hour
         in_namespace = len(moves) + sum(past_move.move.namespace == "ml" for past_move in hour)
         assert in_namespace <= policy.max_per_namespace_per_hour
-        for node in state.snapshot.nodes:
-            of_node = sum(node in (move.source_node, move.target_node) for move in moves)
-            assert of_node <= policy.max_in_flight_per_node
     for attribute in ("source", "target", "owner_uid", "pod_uid"):
         values = [getattr(move, attribute) for move in moves]
         assert len(set(values)) == len(values), attribute
@@ -490,7 +486,7 @@ def test_a_plan_never_targets_a_card_that_is_not_trusted_and_cool(
         assert move.gain_points > 0
         reading = state.usage[move.target].reading
         assert reading is not None
-        assert reading.forecast_ratio + move.busy_ratio <= policy.ceiling_ratio + 1e-9
+        assert reading.level_ratio + move.busy_ratio <= 1 + 1e-9
 
 
 @given(states(), policies())
@@ -546,9 +542,7 @@ def test_the_properties_see_plans_that_move_several_pods() -> None:
 
     Hypothesis also draws constants of the modules that are loaded, so how soon it finds one varies.
     """
-    bold = RebalancerPolicy(
-        mode=Mode.ACTIVE, max_in_flight=4, max_in_flight_per_node=4, startup_grace_s=0
-    )
+    bold = RebalancerPolicy(mode=Mode.ACTIVE, max_in_flight=4, startup_grace_s=0)
 
     moves = find(
         states().map(lambda state: len(plan(state, bold).moves)),
@@ -557,22 +551,3 @@ def test_the_properties_see_plans_that_move_several_pods() -> None:
     )
 
     assert moves > 1
-
-
-def test_two_cards_of_one_node_are_not_relieved_at_once() -> None:
-    bold = replace(ACTIVE, max_in_flight=2)
-    pods = [
-        a_placed_pod(f"pod-{n}", CardUuid(f"GPU-{n % 2}"), owner=("ReplicaSet", "w", f"o{n % 2}"))
-        for n in range(4)
-    ]
-    hot = {
-        f"GPU-{n}": a_reading(0.9, pods={f"pod-{n}": 0.45, f"pod-{n + 2}": 0.45}) for n in (0, 1)
-    }
-    cool = {"GPU-c": a_reading(0.0), "GPU-d": a_reading(0.0)}
-    nodes = [a_node("n1", "GPU-0", "GPU-1"), a_node("n2", "GPU-c", "GPU-d")]
-    gone: dict[str, Any] = {HOT_CARD: None, COOL_CARD: None}
-
-    found = plan(a_disruption_state(nodes=nodes, pods=pods, readings={**hot, **cool, **gone}), bold)
-
-    assert len(found.moves) == 1
-    assert HoldReason.NODE_BUSY in reasons(found)

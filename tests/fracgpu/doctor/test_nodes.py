@@ -161,6 +161,14 @@ FAULTS = {
             "kubectl -n fracgpu-system edit configmap fracgpu-config",
         ),
     ),
+    "settings of an earlier version": (
+        "configuration",
+        healthy(ignored_keys=("settleS", "tickS")),
+        (
+            "warning: ConfigMap fracgpu-system/fracgpu-config, key rebalancer: settleS, tickS set",
+            "aggressiveness",
+        ),
+    ),
     "no configuration": (
         "configuration",
         healthy(config_mistakes=None),

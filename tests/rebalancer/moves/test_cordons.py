@@ -15,8 +15,8 @@ from kube.client import KubeClient
 from kube.kinds import NODES, Kind
 from rebalancer.moves.cordons import Cordons, DesiredCordons, desired_on
 from rebalancer.moves.janitor import Janitor, Remedy, leftovers, no_longer_needed, what_to_do
+from rebalancer.moves.record import MoveStore
 from rebalancer.moves.steps import OwnerFacts
-from rebalancer.moves.store import MoveStore
 from simulator.demo.definitions import install_definitions
 from tests.fakes.clock import NOON
 from tests.support.moves import a_beneficiary

@@ -12,7 +12,7 @@ from fracgpu.disruption.planner import cards_to_cordon, plan_moves
 from fracgpu.disruption.policy import MakeRoom
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.move_object import MovePhase, decode_move
-from rebalancer.moves.record import move_of, new_record, spec_of
+from rebalancer.moves.record import move_of, new_record, object_of, spec_of
 from rebalancer.moves.steps import (
     Action,
     Do,
@@ -25,7 +25,6 @@ from rebalancer.moves.steps import (
     planned,
     verifying,
 )
-from rebalancer.moves.store import object_of
 from tests.fakes.clock import NOON
 from tests.support.moves import a_beneficiary
 from tests.support.rebalancing import (

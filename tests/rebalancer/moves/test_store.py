@@ -17,13 +17,15 @@ from kube.kinds import CUSTOM_RESOURCE_DEFINITIONS, MOVES
 from rebalancer.moves.record import (
     NEXT,
     MoveRecord,
+    MoveStore,
+    MovesUnreadable,
     a_replacement,
     longest_before_bound,
     move_of,
+    object_of,
     outlived,
     spec_of,
 )
-from rebalancer.moves.store import MoveStore, MovesUnreadable, object_of
 from simulator.demo.definitions import install_definitions
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (

@@ -9,22 +9,22 @@ import re
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 import pytest
-import yaml
 
 from fracgpu import names
+from fracgpu.disruption.policy import RebalancerPolicy
 from kube.client import KubeClient
 from kube.kinds import PODS
 from simulator.apiserver.server import ApiServer
 from simulator.envtest.prometheus import RealPrometheus
 from tests.fakes.exporter import Exporter
 from tests.fakes.prometheus import Fault, Proxy, answering, hanging_up, vector
-from tests.rebalancer.test_service import QUICK, SCRAPE_S, Load, Role, a_role, configure
+from tests.rebalancer.test_service import ACTIVE, QUICK, SCRAPE_S, Load, Role, a_role, configure
 from tests.support.moving import NAMESPACE, make_cluster
 from tests.support.rebalancing import COOL_CARD, HOT_CARD
 from tests.support.waiting import until
@@ -117,7 +117,7 @@ class Site:
 
 
 @asynccontextmanager
-async def a_site(
+async def a_site(  # noqa: PLR0913 - what each test has another of
     api: ApiServer,
     kube: KubeClient,
     folder: Path,
@@ -125,6 +125,8 @@ async def a_site(
     exporters: int = 1,
     fault: Fault | None,
     query_timeout_s: float = 10.0,
+    base: RebalancerPolicy = QUICK,
+    config: str = ACTIVE,
 ) -> AsyncIterator[Site]:
     """Start everything; *fault* holds from the first query on, and the role knows of it."""
     await make_cluster(kube)
@@ -133,7 +135,7 @@ async def a_site(
         for name in ("pod-a", "pod-b")
     }
     load = Load({HOT_CARD: 95, COOL_CARD: 5}, dict.fromkeys(pods.values(), 47))
-    await configure(kube, yaml.safe_dump(QUICK))
+    await configure(kube, config)
     async with Exporter.start() as first, Exporter.start() as second:
         found = (first, second)[:exporters]
         first.text = load.page
@@ -145,7 +147,7 @@ async def a_site(
             proxy.fault = fault
             async with (
                 proxy.start() as url,
-                a_role(api, folder, url, query_timeout_s=query_timeout_s) as role,
+                a_role(api, folder, url, base=base, query_timeout_s=query_timeout_s) as role,
             ):
                 site = Site(kube, role, real, proxy, found, load, pods)
                 if fault is not None:
@@ -318,7 +320,7 @@ async def test_a_foreign_exporter_that_repeats_an_old_reading_is_not_believed(
             limit_s=PATIENCE_S,
         )
         # Cycles are a second apart at least: once the windows are full, the card would be hot.
-        full = await site.value("cycle_seconds_count") + QUICK["slowWindowS"]
+        full = await site.value("cycle_seconds_count") + QUICK.slow_window_s
         await until(
             lambda: _is_at_least(site, "cycle_seconds_count", full),
             what="the windows are full",
@@ -379,8 +381,8 @@ def _stamped(page: str, shift_s: float) -> str:
 async def test_figures_that_are_all_zero_after_a_restart_make_no_card_cool_at_once(
     api: ApiServer, kube: KubeClient, tmp_path: Path
 ) -> None:
-    async with a_site(api, kube, tmp_path, fault=None) as site:
-        await configure(kube, yaml.safe_dump(QUICK | {"mode": "off", "settleS": 60}))
+    slow = replace(QUICK, settle_s=60)
+    async with a_site(api, kube, tmp_path, fault=None, base=slow, config="mode: off") as site:
         hot = 'cards{state="hot"}'
         await until(lambda: _is(site, hot, 1), what="the card is hot", limit_s=PATIENCE_S)
 
@@ -390,7 +392,7 @@ async def test_figures_that_are_all_zero_after_a_restart_make_no_card_cool_at_on
         await until(lambda: _is(site, hot, 0), what="the card is hot no more", limit_s=PATIENCE_S)
         assert await site.value('cards{state="settling"}') == 1
         assert await site.value('cards{state="cool"}') == 1
-        await configure(kube, yaml.safe_dump(QUICK | {"settleS": 60}))
+        await configure(kube, ACTIVE)
         began = await site.value("cycle_seconds_count")
         await until(
             lambda: _is_at_least(site, "cycle_seconds_count", began + 2 * CYCLES),

@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -16,9 +15,7 @@ SHORT = RebalancerPolicy(fast_window_s=10, slow_window_s=20, forecast_window_s=3
 def questions(policy: RebalancerPolicy) -> dict[str, str]:
     made = (
         *(promql.samples, promql.peak, promql.level, promql.slow_level, promql.fast_hot),
-        *(promql.slow_hot, promql.forecast_mean, promql.forecast_quantile),
-        *(promql.history, promql.remembered),
-        *(promql.pod_mean, promql.pod_high, promql.pod_samples),
+        *(promql.slow_hot, promql.history, promql.pod_mean, promql.pod_samples),
         *(promql.busy_changes, promql.power_changes),
         *(promql.sm_active, promql.engine_active),
     )
@@ -58,22 +55,13 @@ def test_windows_and_steps_follow_the_policy() -> None:
 
     assert found["level"].endswith("[10000ms:2000ms])")
     assert found["slow_hot"].endswith("> bool 80)[20000ms:2000ms])")
-    assert found["forecast_mean"].endswith("[30000ms:2000ms])")
     assert found["history"].count("[30000ms]") == 2
-    assert found["remembered"].endswith("[21600000ms:300000ms])")
     assert "[20000ms]" in found["pod_mean"]
-    assert "[30000ms]" in found["pod_high"]
     assert "> bool 92.5)" in promql.fast_hot(RebalancerPolicy(hot_ratio=0.925))
 
 
-def test_a_short_memory_is_read_at_the_resolution_of_the_windows() -> None:
-    short = replace(SHORT, memory_window_s=60)
-
-    assert promql.remembered(short).endswith("[60000ms:2000ms])")
-
-
 def test_every_question_about_a_card_speaks_both_dialects() -> None:
-    of_pods = {"pod_mean", "pod_high", "pod_samples"}
+    of_pods = {"pod_mean", "pod_samples"}
     names = {
         "free": ("FB_FREE ", "FB_FREE_BYTES"),
         "power_changes": ("POWER_USAGE", "BOARD_POWER_WATTS"),

@@ -11,6 +11,7 @@ import pytest
 
 from fracgpu.errors import WireError
 from process.clock import SystemClock
+from scheduler.page.pieces import Piece
 from scheduler.page.requests import SECURITY_HEADERS
 from scheduler.page.server import MOST_STREAMS
 from tests.support.gpu import some_cards
@@ -124,6 +125,39 @@ async def test_only_so_many_pages_can_be_open_and_one_that_closes_makes_room() -
             assert (await events.next()).kind == "reset"
         for each in opened:
             await each.__aexit__(None, None, None)
+
+
+async def test_others_have_a_turn_between_two_parts_of_a_large_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = a_cluster()
+    for number in range(100):
+        cluster.node(f"big-{number}", cards=some_cards(f"big-{number}", count=32))
+    turn, taken_in = 0, []
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async with serving(cluster) as page, asyncio.TaskGroup() as group:
+        since = cluster.board.pieces.since
+
+        def noted(version: int, *, most_bytes: int) -> list[Piece]:
+            taken_in.append(turn)
+            return since(version, most_bytes=most_bytes)
+
+        monkeypatch.setattr(cluster.board.pieces, "since", noted)
+        counting = group.create_task(count_turns())
+        async with page.events() as events:
+            await events.until(synced)
+        counting.cancel()
+
+    assert len(taken_in) > 5, "the page comes in several parts"
+    # After the last part there is nothing to write but that this was all.
+    parts = taken_in[:-2]
+    assert len(set(parts)) == len(parts)
 
 
 async def test_a_client_that_does_not_read_is_dropped_and_holds_up_nobody() -> None:

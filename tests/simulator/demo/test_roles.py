@@ -24,7 +24,7 @@ PLACES = {
     node: NodePaths(folders=KubeletFolders.under(Path("/t") / node), cards_file=Path("/t/cards"))
     for node in NODES
 }
-PROCESSES = role_processes(ADDRESSES, PLACES, prometheus_url="http://127.0.0.1:9090")
+PROCESSES = role_processes(ADDRESSES, PLACES, prometheus_url="http://127.0.0.1:9090", times={})
 
 
 def spec_of(process: RoleProcess) -> ProcessSpec:
@@ -50,7 +50,7 @@ def test_every_role_is_there_and_one_agent_for_each_node() -> None:
 def test_a_role_accepts_its_flags_and_serves_where_prometheus_looks(process: RoleProcess) -> None:
     spec = spec_of(process)
     words = list(spec.argv)
-    flags = words[words.index("run") + 2 :]
+    flags = words[next(n for n, word in enumerate(words) if word.startswith("--")) :]
     settings = vars(importlib.import_module(f"{process.role}.settings"))[
         ROLES[process.role].settings
     ]

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rebalancer.config import FORMER, KEYS
 from tests.support.helm import helm_or_skip
 from tools.manifests.__main__ import differing
+from tools.manifests.rebalancer_keys import SETTINGS_PAGE, page
 from tools.manifests.rendering import CHART, HELM_ENV, RENDERS, ROOT, RenderError, manifests
 from tools.manifests.schema import SCHEMA, schema
 
@@ -22,6 +24,16 @@ def test_the_manifests_of_kustomize_are_what_the_chart_renders(
 
 def test_the_schema_has_what_our_code_reads() -> None:
     assert SCHEMA.read_text() == schema()
+
+
+def test_the_page_of_the_rebalancers_settings_has_every_key_as_it_is_read() -> None:
+    text = SETTINGS_PAGE.read_text()
+
+    assert text == page(), "run: make manifests"
+    assert "| `mode` | how far the rebalancer may go | `dryRun` | `active`, `recommend`," in text
+    assert "| `hotRatio` | busy share above which a sample is hot | 0.8 | 0.2 to 1 |" in text
+    assert all(f"| `{key}` |" in text for key in KEYS)
+    assert all(f"`{key}`" in text for keys in FORMER.values() for key in keys)
 
 
 def test_a_rendered_file_says_where_to_change_it() -> None:

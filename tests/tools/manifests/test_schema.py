@@ -37,6 +37,7 @@ ACCEPTED: Final = [
     (REBALANCER, {"mode": False}),  # as YAML 1.1 reads off
     (REBALANCER, {"mode": "active", "hotRatio": 0.9, "changeFreezes": [FREEZE]}),
     (REBALANCER, {"resetBreakersAt": "2026-01-31T12:00:00Z"}),
+    (REBALANCER, {"fastWindowS": 1200, "settleS": "600"}),  # of earlier versions
 ]
 REFUSED: Final = [
     (ADMISSION, {"whenNoCapacity": "wiat"}),

@@ -7,9 +7,8 @@ import pytest
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.disruption_state import DisruptionState
-from fracgpu.disruption.heat import MeasuredPodUse
 from fracgpu.disruption.methods.hot_card import subjects
-from fracgpu.disruption.move import HoldReason, Plan
+from fracgpu.disruption.move import Ending, HoldReason, PastMove, Plan
 from fracgpu.disruption.planner import plan_moves
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.k8s.node import Taint
@@ -24,7 +23,9 @@ from tests.support.rebalancing import (
     COOL_CARD,
     HOT_CARD,
     a_disruption_state,
+    a_history,
     a_node,
+    a_past_move,
     a_placed_pod,
     a_reading,
     two_busy_pods,
@@ -45,8 +46,9 @@ def test_one_of_two_busy_pods_moves_to_the_cool_card() -> None:
     (move,) = found.moves
     assert (move.pod, move.source, move.target) == ("ml/pod-a", HOT_CARD, COOL_CARD)
     assert (move.source_node, move.target_node, move.mib) == ("n1", "n2", 4000)
-    # min(45, 30) - 0.25 * 15 - (5 + 10 + 4000 MiB / 10 GiB) - 0.1 * 5, in points
-    assert move.gain_points == pytest.approx(30 - 3.75 - 15 - 4000 / 10240 - 0.5)
+    # A fifth of 90 - 80 %; relief of the 25 % above the clear line, less a quarter of the other 20;
+    # an eviction, and 4000 MiB.
+    assert move.gain_points == pytest.approx(2 + 2 * (0.25 - 0.05) - 1 - 0.5 - 0.1 * 4000 / 10240)
 
 
 def test_a_surge_costs_less_than_an_eviction_and_an_only_replica_no_more() -> None:
@@ -55,15 +57,16 @@ def test_a_surge_costs_less_than_an_eviction_and_an_only_replica_no_more() -> No
             a_placed_pod(uid, owner=("ReplicaSet", "web", uid), **facts)
             for uid in ("pod-a", "pod-b")
         ]
-        (move,) = plan(a_disruption_state(pods=pods)).moves
+        busy = a_reading(0.95, pods={"pod-a": 0.45, "pod-b": 0.45})
+        (move,) = plan(a_disruption_state(pods=pods, readings={HOT_CARD: busy})).moves
         return move.gain_points
 
     by_surge = gain(labels={"pod-template-hash": "5d4f"})
     by_eviction = gain(rebalance=Rebalance.EVICT)
 
-    assert by_surge == pytest.approx(30 - 3.75 - 5 - 4000 / 10240 - 0.5)
+    assert by_surge == pytest.approx(3 + 2 * (0.3 - 0.15 / 4) - 1 - 0.1 * 4000 / 10240)
     # An eviction ends the only replica before there is another.
-    assert by_surge - by_eviction == pytest.approx(10 + 10)
+    assert by_surge - by_eviction == pytest.approx(0.5 + 0.5)
 
 
 def test_the_pod_whose_use_comes_nearest_to_the_excess_is_the_victim() -> None:
@@ -81,10 +84,10 @@ def test_of_two_equal_pods_the_smaller_one_in_memory_is_the_victim() -> None:
 
 
 def test_the_pod_that_uses_more_than_it_was_granted_goes_first() -> None:
-    # pod-a was granted half of the card and uses 30 %; pod-b a tenth, and uses 28 %.
+    # pod-a was granted half of the card and uses 30 %; pod-b a tenth, and uses 20 %.
     pods = [a_placed_pod("pod-a", mib=12_000), a_placed_pod("pod-b", mib=2400)]
     pods += [a_placed_pod("pod-c", mib=4000)]
-    busy = {"pod-a": 0.3, "pod-b": 0.28, "pod-c": 0.32}
+    busy = {"pod-a": 0.3, "pod-b": 0.2, "pod-c": 0.32}
     reading: dict[str, Any] = {HOT_CARD: a_reading(0.9, pods=busy)}
     by_memory = plan(a_disruption_state(pods=pods, readings=reading)).moves
     assert [move.pod_uid for move in by_memory] == ["pod-c"]
@@ -95,9 +98,13 @@ def test_the_pod_that_uses_more_than_it_was_granted_goes_first() -> None:
 
 
 def test_a_small_pod_above_its_share_does_not_go_before_one_that_would_relieve_the_card() -> None:
-    pods = [a_placed_pod("big", mib=14_000), a_placed_pod("small", mib=800)]
-    busy = {"big": 0.45, "small": 0.17}
-    state = a_disruption_state(pods=pods, readings={HOT_CARD: a_reading(0.95, pods=busy)})
+    mib = {"big": 14_000, "small": 800, "stays": 8000}
+    pods = [a_placed_pod(uid, mib=held) for uid, held in mib.items()]
+    pods[2] = replace(pods[2], info=replace(pods[2].info, rebalance=Rebalance.NEVER))
+    busy = {"big": 0.5, "small": 0.1, "stays": 0.4}
+    state = a_disruption_state(pods=pods, readings={HOT_CARD: a_reading(1.0, pods=busy)})
+    # What they asked for before they were together.
+    state = replace(state, history=a_history({"big": [0.7], "small": [0.1], "stays": [0.6]}))
 
     assert [move.pod_uid for move in plan(state).moves] == ["big"]
 
@@ -122,7 +129,7 @@ def test_on_a_tie_the_node_that_has_the_image_is_taken() -> None:
 
 def test_a_pod_that_nothing_is_measured_of_or_that_is_too_small_or_large_stays() -> None:
     pods = [a_placed_pod(uid) for uid in ("small", "large", "fine", "unmeasured")]
-    busy = {"small": 0.05, "large": 0.61, "fine": 0.3}
+    busy = {"small": 0.05, "large": 0.81, "fine": 0.3}
     found = plan(a_disruption_state(pods=pods, readings={HOT_CARD: a_reading(0.96, pods=busy)}))
 
     assert [move.pod_uid for move in found.moves] == ["fine"]
@@ -196,16 +203,62 @@ def test_a_pod_of_two_containers_moves_to_one_card_or_not_at_all() -> None:
     assert HoldReason.NO_TARGET in reasons(found)
 
 
-def test_a_burst_counts_more_than_a_mean_on_the_target() -> None:
-    bursty = a_reading(0.9, pods={"pod-a": 0.45, "pod-b": 0.45})
-    bursty = replace(
-        bursty, pods={uid: MeasuredPodUse(busy_ratio=0.45, high_ratio=0.8) for uid in bursty.pods}
+def test_pods_that_peak_together_are_kept_apart() -> None:
+    peaks, rests = [0.6, 0.1] * 12, [0.1, 0.6] * 12
+    nodes = [a_node("n1", HOT_CARD), a_node("n2", "GPU-c1"), a_node("n3", "GPU-c2")]
+    pods = [
+        *two_busy_pods(),
+        a_placed_pod("with", CardUuid("GPU-c1"), node="n2", owner=None),
+        a_placed_pod("against", CardUuid("GPU-c2"), node="n3", owner=None),
+    ]
+    state = a_disruption_state(
+        nodes=nodes,
+        pods=pods,
+        readings={
+            HOT_CARD: a_reading(0.98, pods={"pod-a": 0.49, "pod-b": 0.49}),
+            "GPU-c1": a_reading(0.2, pods={"with": 0.2}),
+            "GPU-c2": a_reading(0.4, pods={"against": 0.4}),
+        },
+    )
+    loads = {"pod-a": peaks, "pod-b": peaks, "with": peaks, "against": rests}
+
+    (move,) = plan(replace(state, history=a_history(loads))).moves
+
+    assert move.target == "GPU-c2"  # although it is the busier one now
+
+
+def test_a_target_may_be_warm_while_work_is_lost_and_not_where_it_would_lose_as_much() -> None:
+    def moves(level: float) -> int:
+        hot = a_reading(1.0, pods={"pod-a": 0.33, "pod-b": 0.33, "pod-c": 0.33})
+        pods = [a_placed_pod(uid) for uid in ("pod-a", "pod-b", "pod-c")]
+        readings: dict[str, Any] = {HOT_CARD: hot, COOL_CARD: a_reading(level)}
+        return len(plan(a_disruption_state(pods=pods, readings=readings)).moves)
+
+    assert [moves(level) for level in (0.3, 0.5, 0.65, 0.7)] == [1, 1, 1, 0]
+
+
+def test_forecasts_that_were_wrong_lately_hold_moves_back() -> None:
+    """A move was expected to save a fifth of a card and saved nothing."""
+    peaks = {"pod-a": [0.45] * 24, "pod-b": [0.45] * 24, "moved": [0.05] * 24}
+    pods = [*two_busy_pods(), a_placed_pod("moved", CardUuid("GPU-c1"), node="n2", owner=None)]
+    nodes = [a_node("n1", HOT_CARD, "GPU-c2"), a_node("n2", COOL_CARD, "GPU-c1")]
+    readings = {
+        "GPU-c1": a_reading(0.1, pods={"moved": 0.05}),
+        "GPU-c2": a_reading(0.05),
+    }
+    wrong = a_past_move(
+        minutes_ago=200, source=CardUuid("GPU-c2"), target=CardUuid("GPU-c1"), gain_points=20.0
+    )
+    wrong = replace(
+        wrong, landed=CardUuid("GPU-c1"), replacement_uid="moved", ending=Ending.RELIEVED
     )
 
-    found = plan(a_disruption_state(readings={HOT_CARD: bursty}))
+    def moves(*past: PastMove) -> int:
+        state = a_disruption_state(nodes=nodes, pods=pods, readings=readings, past=past)
+        return len(plan(replace(state, history=a_history(peaks))).moves)
 
-    assert found.moves == ()
-    assert reasons(found) == {HoldReason.NO_TARGET}
+    assert moves() == 1
+    assert moves(wrong) == 0
 
 
 def held_for_want_of_a_target(found: Plan) -> set[str]:

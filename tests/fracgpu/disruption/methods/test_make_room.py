@@ -20,7 +20,6 @@ from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
     ACTIVE,
     a_cluster,
-    a_past_move,
     a_placed_pod,
     a_reading,
     a_small_pod,
@@ -32,7 +31,6 @@ MAKE_ROOM = replace(
     ACTIVE,
     make_room=MakeRoom.ACTIVE,
     max_in_flight=3,
-    max_in_flight_per_node=3,
     max_per_namespace_per_hour=10,
 )
 METHODS = (make_room,)
@@ -232,7 +230,7 @@ def test_a_pod_with_rules_that_nobody_evaluates_gets_no_room() -> None:
 
 TWO_MOVES = {"n1": {"a0": 4000, "a1": 5000}, "n2": {"b0": 9000}, "n3": {"c0": 9000}}
 
-BUDGETS = ("max_in_flight", "max_in_flight_per_node", "max_per_hour", "max_per_namespace_per_hour")
+BUDGETS = ("max_in_flight", "max_per_hour", "max_per_namespace_per_hour")
 
 
 @pytest.mark.parametrize("budget", [*BUDGETS, "max_per_day"])
@@ -280,13 +278,6 @@ def test_a_plan_of_which_a_move_was_given_up_goes_on_with_the_cards_that_are_kep
     assert second == given_up
     both = replace(state, past=(begun(first), begun(second)))
     assert reasons(plan(both)) == [HoldReason.ROOM_KEPT]
-
-
-def test_the_node_of_another_move_is_left_alone() -> None:
-    other = a_past_move(minutes_ago=1, under_way=True, pod_uid="x", source_node="n1")
-    policy = replace(MAKE_ROOM, max_in_flight_per_node=1)
-    state = a_cluster(TWO_MOVES, a_waiting_pod(cards=2), past=[other])
-    assert reasons(plan(state, policy)) == [HoldReason.NO_ROOM]
 
 
 def test_a_begun_plan_comes_before_a_more_important_pod() -> None:

@@ -16,6 +16,7 @@ from msgspec import structs
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.disruption_state import DisruptionState
+from fracgpu.disruption.load_history import LoadHistory
 from fracgpu.disruption.methods import make_room
 from fracgpu.disruption.move import HeldBack, HoldReason
 from fracgpu.disruption.policy import MakeRoom
@@ -102,10 +103,6 @@ def test_the_pods_own_strategy_comes_first() -> None:
             id="it has not been measured for long",
         ),
         pytest.param(
-            {"readings": {"b0": replace(a_reading(0.1), remembered_ratio=0.75)}},
-            id="it was often busy",
-        ),
-        pytest.param(
             {"readings": {"b0": replace(a_reading(0.1), free_mib=Mib(4100))}},
             id="it has less free memory than the ledger says",
         ),
@@ -113,6 +110,15 @@ def test_the_pods_own_strategy_comes_first() -> None:
 )
 def test_a_card_that_would_not_stay_cool_is_no_target(change: dict[str, Any]) -> None:
     assert target_of(a_cluster(HELD, **change)) == "b1"
+
+
+def test_a_card_that_was_often_busy_is_no_target_though_it_is_calm_on_average() -> None:
+    state = a_cluster({**HELD, "n2": {"b0": 8000, "b1": 0}}, readings={"b0": a_reading(0.3)})
+    assert target_of(state) == "b0"
+    (uid,) = state.snapshot.card(CardUuid("b0")).pods  # type: ignore[union-attr]
+    busy = np.array([[0.0, 0.8] * 18])
+    often = LoadHistory(rows={uid: 0}, busy=busy, full=np.zeros(busy.shape, np.bool_))
+    assert target_of(replace(state, history=often)) != "b0"
 
 
 def test_a_pod_that_is_not_measured_counts_with_all_that_its_card_does() -> None:
@@ -127,7 +133,6 @@ def test_a_card_that_the_owner_left_or_that_has_just_been_a_target_is_none() -> 
     joined = a_past_move(minutes_ago=5, target=CardUuid("b1"))
     roomy: dict[str, Any] = {
         "owner_cooldown_s": 60,
-        "max_per_owner_per_hour": 9,
         "max_per_namespace_per_hour": 9,
     }
     assert target_of(a_cluster(HELD, past=[left]), **roomy) == "b1"

@@ -1,0 +1,329 @@
+"""What pods did over the memory window, and what moving one would have saved had it lasted.
+
+The history holds each pod's use in equal spans of time, and whether its card had anything left to
+give: on a full card a pod is measured with less than it asks for. Load that a card cannot give
+counts in full, and load above the hot line a fifth of that. A move is worth what it saves of both,
+by three forecasts:
+
+- *as it was*: every pod does in the same spans what it did. Pods that peaked together do so again.
+- *by chance*: what pods do has nothing to do with each other, except for those of one owner.
+- *as it is now*: every pod goes on as in the last spans.
+
+How much each counts is read from the history itself: whether pods that varied together in its first
+half did so in its second, and how well what a card's pods did an hour before foretold what they
+did. Load that is foreseen badly is therefore left alone, and steady load moved at once. What moves
+saved in truth is read from the history as well: it says how far the next forecast is believed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+SPAN_S: Final = 600.0
+# Mean share of its time from which on a card is full: its pods may have asked for more.
+FULL_RATIO: Final = 0.97
+_HOUR: Final = 6  # spans
+_NOW: Final = 3  # spans that show what a pod does now
+# A pod on a full card that has this share of its own highest use asked for that use.
+_ASKED: Final = 0.5
+# What the pods of a card asked for that was never seen with time left, beyond what they got.
+_UNSEEN: Final = 1.1
+_PRIOR_SPANS: Final = 6  # for which the variance of all pods counts in the variance of each
+_INDEPENDENT: Final = 8  # spans after which what a pod did says little of what it does
+_FEWEST_SPANS: Final = 12  # in which a common rhythm can be told from chance
+_COMPARED: Final = 150  # pods, the most variable ones; all pairs of them are compared
+_VARIES: Final = 4e-4  # variance above the noise of measuring
+_LOST_RATIO: Final = 0.95  # mean share of its time above which a card gives less than is asked for
+_HOT_WEIGHT: Final = 0.2  # of load above the hot line, which is not lost
+_TOLD: Final = 3  # spans after a move, from which on it is known what it saved
+_BELIEVED: Final = 0.03  # what moves that were not made are taken to have saved, as forecast
+_TINY: Final = 1e-9
+_UPPER_QUARTILE: Final = 0.674  # of a normal distribution, in deviations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LoadHistory:
+    """Every pod's use, span by span.
+
+    Attributes:
+        rows: the row of each pod, by UID.
+        busy: [row, span] the pod's share of its card's time, the newest span last; NaN if unknown.
+        full: [row, span] its card had hardly any time left.
+    """
+
+    rows: Mapping[str, int] = field(default_factory=dict)
+    busy: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    full: Flags = field(default_factory=lambda: np.zeros((0, 0), np.bool_))
+
+
+NO_HISTORY: Final = LoadHistory()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodLoad:
+    """One pod on one card.
+
+    Attributes:
+        card: the number of its card, from 0 on.
+        busy_ratio: its use lately, for a pod without history.
+        full: its card has hardly any time left.
+    """
+
+    uid: str
+    owner_uid: str
+    card: int
+    busy_ratio: float
+    full: bool
+
+
+class LoadModel:
+    """What a card's load is expected to be, and what a move would save.
+
+    Args:
+        history: what is remembered.
+        loads: every pod that is measured.
+        rest: [card] load that is no pod's, or is on its way.
+        line: the share of its time above which a card is hot.
+    """
+
+    def __init__(
+        self, history: LoadHistory, loads: Sequence[PodLoad], rest: Floats, *, line: float
+    ) -> None:
+        self._line = line
+        self._at = np.array([load.card for load in loads], np.int64)
+        self._row = {load.uid: number for number, load in enumerate(loads)}
+        self._owned: dict[str, list[int]] = {}
+        for number, load in enumerate(loads):
+            self._owned.setdefault(load.owner_uid, []).append(number)
+        self._owner = [load.owner_uid for load in loads]
+        self._demand = _demand(history, loads)
+        self._mean, self._variance = _shrunk(self._demand)
+        self._around = self._demand - self._demand.mean(1, keepdims=True)
+        self._now = self._demand[:, -_NOW:].mean(1)
+        self._rest = rest
+        self.rhythm = self._common_rhythm()
+        self._sums()
+
+    def _sums(self) -> None:
+        cards, spans = len(self._rest), self._demand.shape[1]
+        self._was = np.repeat(self._rest[:, np.newaxis], spans, 1)
+        self._expected, self._varies = self._rest.copy(), np.zeros(cards)
+        self._is = self._rest.copy()
+        for sums, of_pods in (
+            (self._was, self._demand),
+            (self._expected, self._mean),
+            (self._varies, self._variance),
+            (self._is, self._now),
+        ):
+            np.add.at(sums, self._at, of_pods)
+        for rows in self._owned.values():
+            for place, one in enumerate(rows):
+                for other in rows[:place]:
+                    if self._at[one] == self._at[other]:
+                        self._varies[self._at[one]] += 2 * self._together(one, other)
+
+    def expected(self, cards: NDArray[np.int64]) -> Floats:
+        """Return the mean load of some cards, over the history."""
+        found: Floats = self._expected[cards]
+        return found
+
+    def forecast(self, uid: str, busy_ratio: float) -> tuple[Floats, Floats]:
+        """Return what the load of every card would be with a pod, and exceed a quarter of the time.
+
+        A card is expected to do what it did on average, or does now if that is more.
+        """
+        pod = self._row.get(uid)
+        varies = self._varies + (0.0 if pod is None else self._variance[pod])
+        expected = np.maximum(self._expected, self._is) + busy_ratio
+        return expected, expected + _UPPER_QUARTILE * np.sqrt(varies)
+
+    def saved(self, uid: str, cards: NDArray[np.int64], *, grows: float = 0.0) -> Floats:
+        """Return the load above the hot line that moving a pod to each of some cards saves.
+
+        Args:
+            uid: a pod that is measured.
+            cards: by number.
+            grows: by how much more the pod is expected to use after its move.
+        """
+        pod = self._row[uid]
+        source = self._at[pod]
+        was = self._saved_as_it_was(pod, source, cards, grows)
+        chance = self._saved_by_chance(pod, source, cards, grows)
+        lasting = np.minimum(self.rhythm * was + (1 - self.rhythm) * chance, was)
+        share = self._foretold(source)
+        now = self._saved_now(pod, source, cards, grows)
+        blend = share * now + (1 - share) * lasting
+        # What costs more in the long run is not done for what is so now.
+        found: Floats = np.where(lasting < -_TINY, np.minimum(blend, lasting), blend)
+        return found
+
+    def saved_since(self, uid: str, source: int, *, spans: int) -> float | None:
+        """Return what a pod's move off a card has saved since; None while that is not known.
+
+        Args:
+            uid: the pod that took the place of the one that was moved.
+            source: the card that it was moved off.
+            spans: how many have passed since.
+        """
+        pod = self._row.get(uid)
+        spans = min(spans, self._demand.shape[1])
+        if pod is None or spans < _TOLD or self._at[pod] == source:
+            return None
+        load = self._demand[pod, -spans:]
+        left, has = self._was[source, -spans:], self._was[self._at[pod], -spans:]
+        relief = self._bad(left + load) - self._bad(left)
+        return float((relief - (self._bad(has) - self._bad(has - load))).mean())
+
+    def _saved_as_it_was(
+        self, pod: int, source: np.int64, cards: NDArray[np.int64], grows: float
+    ) -> Floats:
+        load = self._demand[pod]
+        before, target = self._was[source], self._was[cards]
+        relief = (self._bad(before) - self._bad(before - load)).mean()
+        found: Floats = relief - (self._bad(target + load + grows) - self._bad(target)).mean(-1)
+        return found
+
+    def _saved_by_chance(
+        self, pod: int, source: np.int64, cards: NDArray[np.int64], grows: float
+    ) -> Floats:
+        beside = np.zeros(len(self._rest))
+        for other in self._owned[self._owner[pod]]:
+            if other != pod:
+                beside[self._at[other]] += 2 * self._together(pod, other)
+        mean, variance = self._mean[pod], self._variance[pod]
+        ends = np.append(cards, source)
+        before = self._bad_by_chance(self._expected[ends], self._varies[ends])
+        without = self._bad_by_chance(
+            self._expected[source] - mean, self._varies[source] - variance - beside[source]
+        )
+        with_it = self._bad_by_chance(
+            self._expected[cards] + mean + grows, self._varies[cards] + variance + beside[cards]
+        )
+        found: Floats = before[-1] - without - (with_it - before[:-1])
+        return found
+
+    def _saved_now(
+        self, pod: int, source: np.int64, cards: NDArray[np.int64], grows: float
+    ) -> Floats:
+        load = self._now[pod]
+        before, target = self._is[source], self._is[cards]
+        relief = self._bad(before) - self._bad(before - load)
+        return relief - (self._bad(target + load + grows) - self._bad(target))
+
+    def _bad(self, load: Floats) -> Floats:
+        """Return what counts of a load: what is lost, and a part of what is above the hot line."""
+        hot, lost = (np.maximum(0.0, load - line) for line in (self._line, _LOST_RATIO))
+        found: Floats = _HOT_WEIGHT * hot + (1 - _HOT_WEIGHT) * lost
+        return found
+
+    def _bad_by_chance(self, mean: Floats, variance: Floats) -> Floats:
+        hot, lost = (above(mean, variance, line) for line in (self._line, _LOST_RATIO))
+        return _HOT_WEIGHT * hot + (1 - _HOT_WEIGHT) * lost
+
+    def _together(self, one: int, other: int) -> float:
+        return max(0.0, float((self._around[one] * self._around[other]).mean()))
+
+    def _foretold(self, card: np.int64) -> float:
+        """Return how well, 0..1, what a card's pods did an hour before foretold their load."""
+        pods, spans = np.flatnonzero(self._at == card), self._demand.shape[1]
+        compared = spans - _HOUR
+        if compared <= 2:  # noqa: PLR2004 - a pair or two show nothing
+            return 0.0
+        load = self._demand[pods]
+        missed = float(((load[:, _HOUR:] - load[:, :-_HOUR]) ** 2).mean(1).sum())
+        varies = 2 * float(self._variance[pods].sum()) + _TINY
+        return float(float(np.clip(1 - missed / varies, 0, 1)) * compared / (compared + _HOUR))
+
+    def _common_rhythm(self) -> float:
+        """Return how far, 0..1, pods of different owners that varied together still do."""
+        spans = self._demand.shape[1]
+        if spans < _FEWEST_SPANS:
+            return 0.0
+        variance = self._demand.var(1)
+        most = np.argsort(-variance)[:_COMPARED]
+        most = most[variance[most] > _VARIES]
+        owners = np.array([self._owner[row] for row in most])
+        differ = owners[:, np.newaxis] != owners[np.newaxis, :]
+        first, second = (_covariance(half) for half in np.array_split(self._demand[most], 2, 1))
+        return float(
+            np.clip((first * second)[differ].sum() / ((first**2)[differ].sum() + _TINY), 0, 1)
+        )
+
+
+def belief(told: Sequence[tuple[float, float]]) -> float:
+    """Return how far forecasts are believed, 0..1: by what was saved beside what was forecast.
+
+    Args:
+        told: of each move of which it is known: what was forecast, and what it saved.
+    """
+    forecast = sum(max(0.0, expected) for expected, _ in told)
+    saved = sum(min(expected, found) for expected, found in told)
+    return min(1.0, max(0.0, (saved + _BELIEVED) / (forecast + _BELIEVED)))
+
+
+def above(mean: Floats, variance: Floats, line: float) -> Floats:
+    """Return the mean of what a normally distributed load exceeds a line by."""
+    deviation = np.sqrt(np.maximum(variance, 1e-6))
+    z = (mean - line) / deviation
+    density = np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
+    # Within 0.0003 of the distribution function.
+    share = 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (z + 0.044715 * z**3)))
+    found: Floats = deviation * density + (mean - line) * share
+    return found
+
+
+def _demand(history: LoadHistory, loads: Sequence[PodLoad]) -> Floats:
+    """Return [pod, span] what pods asked for, as far as that can be told."""
+    spans = max(1, history.busy.shape[1])
+    busy = np.full((len(loads), spans), np.nan)
+    full = np.zeros((len(loads), spans), np.bool_)
+    known = [
+        (number, row)
+        for number, load in enumerate(loads)
+        if (row := history.rows.get(load.uid)) is not None
+    ]
+    if known and history.busy.shape[1]:
+        numbers, rows = np.array(known).T
+        busy[numbers], full[numbers] = history.busy[rows], history.full[rows]
+    lately = np.array([load.busy_ratio for load in loads])
+    never = np.isnan(busy).all(1)
+    busy[never] = lately[never, np.newaxis]
+    full[never] = np.array([load.full for load in loads], np.bool_)[never, np.newaxis]
+    count = np.maximum(1, (~np.isnan(busy)).sum(1))
+    means = np.nansum(busy, 1) / count
+    busy = np.where(np.isnan(busy), means[:, np.newaxis], busy)
+    highest = np.where(full, 0.0, busy).max(1, initial=0.0)[:, np.newaxis]
+    asked = full & (busy >= _ASKED * highest) & (highest > 0)
+    busy = np.where(asked, np.maximum(busy, highest), busy)
+    found: Floats = np.where(full & (highest == 0), _UNSEEN * busy, busy)
+    return found
+
+
+def _shrunk(demand: Floats) -> tuple[Floats, Floats]:
+    """Return the mean and variance to expect of each pod.
+
+    What few spans show of a pod is drawn towards what is known of all pods, the mean by as much as
+    chance explains the difference between pods: else the pods that happened to rest would be taken
+    for idle.
+    """
+    if not len(demand):
+        return np.zeros(0), np.zeros(0)
+    spans = demand.shape[1]
+    mean, variance = demand.mean(1), demand.var(1)
+    variance = (spans * variance + _PRIOR_SPANS * variance.mean()) / (spans + _PRIOR_SPANS)
+    error = variance * min(1.0, _INDEPENDENT / spans)
+    between = max(0.0, float(mean.var() - error.mean()))
+    keeps = between / (between + error + 1e-12)
+    return mean.mean() + keeps * (mean - mean.mean()), variance
+
+
+def _covariance(load: Floats) -> Floats:
+    around = load - load.mean(1, keepdims=True)
+    found: Floats = around @ around.T / max(1, load.shape[1])
+    return found
