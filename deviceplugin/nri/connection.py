@@ -130,7 +130,7 @@ class RuntimeConnection:
             self._end_calls()
 
     def finish(self) -> None:
-        """Let the connection end once what has arrived is answered, from any thread."""
+        """End the connection once what has arrived is answered, from any thread."""
         with suppress(OSError):
             self._trunk.shutdown(socket.SHUT_RD)
 
