@@ -1,6 +1,7 @@
 """Assumed placements, which no informer has shown yet."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -109,30 +110,28 @@ async def test_while_the_api_server_is_silent_nothing_lapses(
         assert cluster.held() == 1000
 
 
-async def test_a_pod_found_gone_is_free() -> None:
-    cluster = await unconfirmed()
+def is_gone(cluster: Harness) -> None:
     cluster.delete(observed=False)
-    await settle_after(cluster, 11)
-
-    assert cluster.held() == 0
-    assert cluster.ledger.assumed == {}
 
 
-async def test_a_pod_found_replaced_is_free() -> None:
-    cluster = await unconfirmed()
+def is_replaced(cluster: Harness) -> None:
     cluster.delete(observed=False)
     cluster.create(mib=7)
-    await settle_after(cluster, 11)
-
-    assert cluster.held() == 0
 
 
-async def test_a_pod_found_ended_is_free() -> None:
-    cluster = await unconfirmed()
+def has_ended(cluster: Harness) -> None:
     cluster.api.pods["p"]["status"] = {"phase": "Failed"}
+
+
+@pytest.mark.parametrize("change", [is_gone, is_replaced, has_ended])
+async def test_a_pod_found_not_to_need_its_card_any_more_is_free(
+    change: Callable[[Harness], None],
+) -> None:
+    cluster = await unconfirmed()
+    change(cluster)
     await settle_after(cluster, 11)
 
-    assert cluster.held() == 0
+    assert (cluster.held(), cluster.ledger.assumed) == (0, {})
 
 
 async def test_what_the_informer_confirmed_is_not_looked_up() -> None:
