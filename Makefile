@@ -36,7 +36,7 @@ help: ## list the targets
 setup: $(READY) ## build .venv from pinned versions; find or install Prometheus
 	@bash tools/setup_prometheus.sh
 
-COMPILED = $(addprefix fracgpu/placement/policies/least_waste/,least_waste.c library.py)
+COMPILED = $(addprefix fracgpu/placement/policies/least_waste/,least_waste.c library.py) deviceplugin/container/verify.c
 
 $(READY): requirements.lock pyproject.toml setup.py $(COMPILED) tools/setup_venv.sh
 	@PYTHON=$(PYTHON) VENV=$(VENV) bash tools/setup_venv.sh

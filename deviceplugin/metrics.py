@@ -65,6 +65,22 @@ class DevicePluginMetrics:
             "Running containers with a card whose device files the last check could not see.",
             registry=registry,
         )
+        self._promised = Gauge(
+            "fracgpu_enforcement_promised",
+            "Limits that running containers were promised, one for each card.",
+            registry=registry,
+        )
+        self._unproven = Gauge(
+            "fracgpu_enforcement_unproven",
+            "Promised limits that did not stand at the last audit and could not be set again.",
+            registry=registry,
+        )
+        self._repairs = Counter(
+            "fracgpu_enforcement_repairs_total",
+            "What audits put right: limits, or reservations of the cgroups above containers.",
+            ["what"],
+            registry=registry,
+        )
         self._last_list = Gauge(
             "fracgpu_deviceplugin_last_card_list_success",
             "1 if the driver could list the cards the last time, else 0.",
@@ -100,6 +116,13 @@ class DevicePluginMetrics:
     def containers_not_checked(self, containers: int) -> None:
         """Record how many running containers could not be looked into."""
         self._not_checked.set(containers)
+
+    def limits_audited(self, *, promised: int, unproven: int, restored: int, drifted: int) -> None:
+        """Record the last audit of limits, and count what it put right."""
+        self._promised.set(promised)
+        self._unproven.set(unproven)
+        self._repairs.labels("limit").inc(restored)
+        self._repairs.labels("reservation").inc(drifted)
 
     def identity_is(self, way: str) -> None:
         """Record how it is known whose container starts: ``nri``, ``listed`` or ``none``."""

@@ -16,6 +16,11 @@ from deviceplugin.container.mps import MpsDaemons
 from deviceplugin.container.nvidia_cdi import NvidiaCdiSpecs
 from deviceplugin.container.spec_builder import MPS, ContainerSpecBuilder, Enforcer
 from deviceplugin.container.verify_hook import VerifyHook
+from deviceplugin.enforcement.audit import LimitAudit
+from deviceplugin.enforcement.driver import DriverEnforcer
+from deviceplugin.enforcement.gate import Gate
+from deviceplugin.enforcement.kernel import KernelEnforcer
+from deviceplugin.enforcement.limiter import Limiter
 from deviceplugin.exporter.attribution import Attribution, KnownContainers
 from deviceplugin.exporter.collector import AgeCollector, CardCollector
 from deviceplugin.exporter.consistency import ConsistencyCheck
@@ -41,7 +46,7 @@ from deviceplugin.node.node_status import NodeStatusUpdater
 from deviceplugin.node.pod_annotator import PodAnnotator
 from deviceplugin.node.rejected_pods import RejectedPodCleaner
 from deviceplugin.nri.plugin import NriPlugin
-from deviceplugin.settings import DevicePluginSettings
+from deviceplugin.settings import AUTO, DevicePluginSettings
 from fracgpu import names
 from fracgpu.cards.annotations import read_uuids
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
@@ -168,6 +173,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
 
     starts = _starts(
         settings,
+        cards=cards,
         tracker=tracker,
         pods=lambda: node_pods.by_uid if pods.synced else None,
         pod_resources=pod_resources,
@@ -188,6 +194,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         runtime=runtime,
         ways=starts.ways,
         unregistered=lambda: registration.problem,
+        unlimited=starts.unlimited,
         clock=clock,
         metrics=metrics,
     )
@@ -306,6 +313,17 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         "notes": annotator.run,
         "health": health_events.run,
         "refused": rejected.run,
+        "limits": LimitAudit(
+            running=lambda: starts.by_nri.running,
+            pods=lambda: node_pods.by_uid if pods.synced else None,
+            cards=lambda: tracker.inventory.by_uuid().keys(),
+            limiter=starts.limiter,
+            recorder=recorder,
+            metrics=metrics,
+            clock=clock,
+            period_s=settings.audit_period_s,
+            on_probed=updater.wake,
+        ).run,
         **({"mps": mps.run} if mps is not None else {}),
     }
     running = Running(
@@ -333,11 +351,18 @@ class _Starts:
     nri: NriPlugin
     pre_start: PreStartHandler
     hook: VerifyHook
+    limiter: Limiter
     old_links: Path
 
     def known(self) -> KnownContainers | None:
         """Return the containers that the runtime has named; None where it names none."""
         return self.by_nri.containers if self.ways.way() is Way.NRI else None
+
+    def unlimited(self) -> str | None:
+        """Return why containers are not limited on each card, or an empty text; None if unknown."""
+        if self.ways.way() is Way.LISTED:
+            return "it needs NRI in the container runtime"
+        return self.limiter.unlimited if self.ways.way() is Way.NRI else None
 
     async def prepare_host(self) -> None:
         await asyncio.to_thread(self.hook.install)
@@ -347,6 +372,7 @@ class _Starts:
 def _starts(  # noqa: PLR0913 - its parts, nearly all by keyword; called once
     settings: DevicePluginSettings,
     *,
+    cards: Cards,
     tracker: InventoryTracker,
     pods: Callable[[], Mapping[str, PodInfo] | None],
     pod_resources: PodResourcesClient,
@@ -354,7 +380,7 @@ def _starts(  # noqa: PLR0913 - its parts, nearly all by keyword; called once
     mps: MpsDaemons | None,
     clock: Clock,
     metrics: DevicePluginMetrics,
-    on_started: Callable[[Claim], None],
+    on_started: Callable[[Claim, str], None],
     on_change: Callable[[], None],
 ) -> _Starts:
     builder = ContainerSpecBuilder(
@@ -366,17 +392,19 @@ def _starts(  # noqa: PLR0913 - its parts, nearly all by keyword; called once
     ways = Ways(
         hook_problem=lambda: hook.problem, clock=clock, metrics=metrics, on_change=on_change
     )
+    limiter = _limiter(settings, cards, tracker, hook)
     loop = asyncio.get_running_loop()
 
-    def started(claim: Claim) -> None:
+    def started(claim: Claim, isolation: str) -> None:
         with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(on_started, claim)
+            loop.call_soon_threadsafe(on_started, claim, isolation)
 
     by_nri = ContainerStarts(
         node=settings.node_name,
         tracker=tracker,
         pods=pods,
         builder=builder,
+        limiter=limiter,
         clock=clock,
         metrics=metrics,
         on_started=started,
@@ -404,6 +432,7 @@ def _starts(  # noqa: PLR0913 - its parts, nearly all by keyword; called once
         nri=NriPlugin(settings.nri_socket, by_nri, clock, on_status=ways.observe),
         pre_start=pre_start,
         hook=hook,
+        limiter=limiter,
         old_links=settings.host_dir / "links",
     )
 
@@ -422,6 +451,19 @@ def _heartbeats(settings: DevicePluginSettings, clock: Clock) -> Mapping[str, He
     }
 
 
+def _limiter(
+    settings: DevicePluginSettings, cards: Cards, tracker: InventoryTracker, hook: VerifyHook
+) -> Limiter:
+    root = settings.cgroup_root
+    driver = [DriverEnforcer(cards.limits, root)] if cards.limits is not None else []
+    return Limiter(
+        (*driver, KernelEnforcer(root)) if settings.limits == AUTO else (),
+        cards=lambda: {each.card.uuid: each for each in tracker.inventory.card_list.cards},
+        gate=Gate(hook.file, settings.host_dir / "limits", problem=lambda: hook.problem),
+        root=root,
+    )
+
+
 def _mps(settings: DevicePluginSettings, clock: Clock) -> MpsDaemons | None:
     if settings.isolation != MPS:
         return None
@@ -438,6 +480,7 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
     runtime: RuntimeWatch,
     ways: Ways,
     unregistered: Callable[[], str | None],
+    unlimited: Callable[[], str | None],
     clock: Clock,
     metrics: DevicePluginMetrics,
 ) -> tuple[Informer[NodeState], NodeStatusUpdater]:
@@ -464,6 +507,7 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
         way=lambda: way.value if (way := ways.way()) is not None else "",
         held_mib=lambda: held_mib(_values(pods)) if pods.synced else None,
         unregistered=unregistered,
+        unlimited=unlimited,
     )
     return nodes, updater
 

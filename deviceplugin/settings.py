@@ -14,6 +14,7 @@ from process.settings import REQUIRED, ProcessSettings, setting
 _MPS_HEADROOM_MIB: Final = 128
 # The most calls of NVML that one pass over the cards waits for, each up to its time limit.
 _CALLS_IN_A_ROUND: Final = 12
+AUTO: Final = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,15 @@ class DevicePluginSettings(ProcessSettings):
         "none",
         "what this node's cards enforce: mps runs a control daemon for each card",
         choices=("none", MPS),
+    )
+    limits: str = setting(
+        AUTO,
+        "limit the memory of each container on its cards by the driver or the kernel: auto where "
+        "they can, which needs NRI; or none",
+        choices=(AUTO, "none"),
+    )
+    cgroup_root: Path = setting(
+        Path("/sys/fs/cgroup"), "the host's cgroups, version 2, to limit containers"
     )
     mps_dir: Path = setting(
         Path("/run/fracgpu/mps"), "folder for MPS pipes and logs, the same on the host"

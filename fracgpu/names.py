@@ -71,6 +71,10 @@ NODE_IDENTITY: Final = "fracgpu.io/identity"
 IDENTITY_NRI: Final = "nri"
 IDENTITY_LISTED: Final = "listed"
 
+# Node annotation that the agent writes for people: "kernel" where driver or kernel limit
+# containers, or why they do not.
+NODE_ISOLATION: Final = "fracgpu.io/isolation"
+
 # Node condition: whether this node's cards are shared by us, and if not, why.
 SHARING_CONDITION: Final = "FracGPUSharing"
 # Its reason while kubelet has no agent that serves the slots: a pod that came now would fail.
@@ -91,6 +95,8 @@ CARD_MEMORY_LABEL: Final = "fracgpu.io/card-memory"
 CARD_COUNT_LABEL: Final = "fracgpu.io/card-count"
 CARD_FAMILY_LABEL: Final = "fracgpu.io/card-family"
 DRIVER_LABEL: Final = "fracgpu.io/driver"
+# "true" on nodes where driver or kernel limit the memory of containers on every card.
+ISOLATION_KERNEL_LABEL: Final = "fracgpu.io/isolation-kernel"
 # One label for each card class (shareable MiB of one card) on the node; the value is the number of
 # such cards. A node may have several classes, which one `card-memory` label could not express.
 CARD_CLASS_LABEL_PREFIX: Final = "fracgpu.io/card-class-"

@@ -1,6 +1,7 @@
 """Runs calls that may hang in a thread of their own, with a timeout for the caller."""
 
 import asyncio
+import concurrent.futures
 import queue
 import threading
 from collections.abc import Callable
@@ -34,11 +35,7 @@ class CallThread:
         Raises:
             StuckError: this call, or one before it, has not returned in time.
         """
-        if self._stuck_in is not None:
-            raise StuckError(f"{self._stuck_in} has not returned yet")
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
+        self._begin()
         loop = asyncio.get_running_loop()
         done: asyncio.Future[_T] = loop.create_future()
 
@@ -56,10 +53,48 @@ class CallThread:
             async with asyncio.timeout(timeout_s):
                 return await asyncio.shield(done)
         except TimeoutError:
-            self._stuck_in = getattr(function, "__name__", "a call").strip("_")
-            done.add_done_callback(self._freed)
-            text = f"{self._stuck_in} did not return in {timeout_s:g} s"
-            raise StuckError(text) from None
+            raise self._stuck(function, done, timeout_s) from None
+
+    def wait(self, function: Callable[..., _T], *args: Any, timeout_s: float) -> _T:
+        """Call *function* in the thread as :meth:`call` does, for a caller in a thread.
+
+        Raises:
+            StuckError: this call, or one before it, has not returned in time.
+        """
+        self._begin()
+        done: concurrent.futures.Future[_T] = concurrent.futures.Future()
+
+        def work() -> None:
+            try:
+                value = function(*args)
+            # Any exception goes to the caller, who waits in another thread.
+            except BaseException as error:  # noqa: BLE001
+                done.set_exception(error)
+            else:
+                done.set_result(value)
+
+        self._calls.put(work)
+        try:
+            return done.result(timeout_s)
+        except TimeoutError:
+            raise self._stuck(function, done, timeout_s) from None
+
+    def _begin(self) -> None:
+        if self._stuck_in is not None:
+            raise StuckError(f"{self._stuck_in} has not returned yet")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+
+    def _stuck(
+        self,
+        function: Callable[..., Any],
+        done: asyncio.Future[Any] | concurrent.futures.Future[Any],
+        timeout_s: float,
+    ) -> StuckError:
+        self._stuck_in = getattr(function, "__name__", "a call").strip("_")
+        done.add_done_callback(self._freed)
+        return StuckError(f"{self._stuck_in} did not return in {timeout_s:g} s")
 
     def _run(self) -> None:
         while True:
@@ -82,7 +117,7 @@ class CallThread:
         if not done.done():
             done.set_exception(error)
 
-    def _freed(self, done: asyncio.Future[Any]) -> None:
+    def _freed(self, done: asyncio.Future[Any] | concurrent.futures.Future[Any]) -> None:
         self._stuck_in = None
         if not done.cancelled():
             done.exception()  # read it, or asyncio logs that it was never retrieved

@@ -157,6 +157,19 @@ class CardSample:
     xids: Mapping[int, int] = field(default_factory=dict)
 
 
+def kernel_address(bus_id: str) -> str:
+    """Return a PCI address as the kernel writes it, ``0000:17:00.0``.
+
+    Args:
+        bus_id: as NVML writes it, with eight digits for the domain.
+
+    Raises:
+        ValueError: it is none.
+    """
+    domain, _, rest = bus_id.lower().partition(":")
+    return f"{int(domain, 16):04x}:{rest}"
+
+
 SamplesByCard = Mapping[CardUuid, CardSample]
 
 
@@ -168,8 +181,55 @@ class CardSamples:
     errors: Mapping[CardUuid, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLimits:
+    """What stands for one cgroup on one card.
+
+    Attributes:
+        guaranteed_mib: what is kept for it; of a cgroup above others, for all of them together.
+        limit_mib: the most that it may use, or None where there is no limit.
+        used_mib: what its processes use.
+    """
+
+    guaranteed_mib: Mib
+    limit_mib: Mib | None
+    used_mib: Mib = Mib(0)
+
+
+class CardLimitsError(Exception):
+    """The driver cannot set or read a cgroup's limits; the text says why."""
+
+
+class CardLimits(Protocol):
+    """Limits for all processes of a cgroup together, which the driver enforces.
+
+    Callable in any thread; each call blocks, at most as long as the implementation sets.
+    """
+
+    def set(self, card: CardUuid, group: str, limits: GroupLimits) -> None:
+        """Set the limits of the cgroup at the full path *group*; ``used_mib`` is ignored.
+
+        Raises:
+            CardLimitsError: they are not set.
+        """
+        ...
+
+    def read(self, card: CardUuid, group: str) -> GroupLimits:
+        """Return the limits of a cgroup.
+
+        Raises:
+            CardLimitsError: they cannot be read.
+        """
+        ...
+
+
 class Cards(Protocol):
     """The node's cards. Every call returns within a time limit that the implementation sets."""
+
+    @property
+    def limits(self) -> CardLimits | None:
+        """Limits that the driver enforces; None where it has none whatever its version."""
+        return None
 
     async def list_cards(self) -> CardList:
         """Return the cards of the node and their health.

@@ -103,6 +103,12 @@ class ContainerSpecBuilder:
             raise SpecBuildError(str(error)) from error
         return self._isolated(spec, claim)
 
+    def isolation(self, claim: Claim) -> str:
+        """Return what of a spec enforces a claim's share: ``mps``, ``interposer`` or ``none``."""
+        if self._mps is not None and len(claim.cards) == 1:
+            return MPS
+        return "interposer" if self._enforcer is Enforcer.HAMI_CORE else "none"
+
     def _older_names(self, claim: Claim) -> dict[str, str]:
         """Return the variables of older systems: for one card, or limits by index."""
         first, card = claim.slices[0], claim.cards[0]

@@ -1,6 +1,10 @@
 /* The hook in our CDI specs: fails the start of any container but the one that the spec is for.
  *
  *     fracgpu-verify UID NAME...
+ *     fracgpu-verify --limits FILE
+ *
+ * In its second form it runs in the container, and fails the start unless the node agent has written
+ * into FILE that the container's limits stand.
  *
  * The OCI runtime runs it on the host before the container's first process, and writes the state
  * of the container to its standard input: JSON, with the annotations that containerd or CRI-O set.
@@ -9,7 +13,7 @@
 enum { MOST = 1 << 20, DEEPEST = 64 };
 
 #if defined(__x86_64__)
-enum { SYS_READ = 0, SYS_WRITE = 1, SYS_EXIT = 231 };
+enum { SYS_READ = 0, SYS_WRITE = 1, SYS_OPENAT = 257, SYS_EXIT = 231 };
 
 static long call(long number, long a, long b, long c)
 {
@@ -21,7 +25,7 @@ static long call(long number, long a, long b, long c)
 
 __asm__(".globl _start\n_start:\n mov %rsp, %rdi\n and $-16, %rsp\n call begin\n");
 #elif defined(__aarch64__)
-enum { SYS_READ = 63, SYS_WRITE = 64, SYS_EXIT = 94 };
+enum { SYS_READ = 63, SYS_WRITE = 64, SYS_OPENAT = 56, SYS_EXIT = 94 };
 
 static long call(long number, long a, long b, long c)
 {
@@ -35,6 +39,8 @@ static long call(long number, long a, long b, long c)
 
 __asm__(".globl _start\n_start:\n mov x0, sp\n bl begin\n");
 #endif
+
+enum { AT_HERE = -100, READ_ONLY = 0 };
 
 static char state[MOST];
 static const char *at, *end;
@@ -169,6 +175,17 @@ static void annotations(const char *const *args, int count)
         fail("the container runtime does not say whose container this is; enable NRI in it");
 }
 
+__attribute__((noreturn)) static void check_limits(const char *file)
+{
+    /* The fourth argument, which only a file that is made has, is whatever the register holds. */
+    long opened = call(SYS_OPENAT, AT_HERE, (long)file, READ_ONLY);
+    if (opened < 0 || call(SYS_READ, opened, (long)state, 1) != 1)
+        fail("the limits of this container were not proved; it will be tried again");
+    call(SYS_EXIT, 0, 0, 0);
+    for (;;)
+        ;
+}
+
 __attribute__((used, noreturn)) void begin(const long *stack)
 {
     const char *const *args = (const char *const *)(stack + 1);
@@ -176,6 +193,8 @@ __attribute__((used, noreturn)) void begin(const long *stack)
     long bytes = 0, more;
     if (stack[0] < 3)
         fail("want the UID of a pod and the names of its containers");
+    if (is((struct text){args[1], length(args[1])}, "--limits"))
+        check_limits(args[2]);
     while (bytes < MOST && (more = call(SYS_READ, 0, (long)(state + bytes), MOST - bytes)) > 0)
         bytes += more;
     if (bytes == MOST)

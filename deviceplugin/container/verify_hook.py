@@ -1,6 +1,7 @@
-"""Installs the program that verifies on the host whose container starts, and names it in specs.
+"""Installs the program that verifies container starts, and names it in specs.
 
-It is ``verify.c``, compiled when the package is built, and needed where the runtime has no NRI.
+It is ``verify.c``, compiled when the package is built. Where the runtime has no NRI it verifies on
+the host whose container starts, and where it has, in the container that its limits stand.
 """
 
 import os
@@ -32,7 +33,7 @@ class VerifyHook:
     """
 
     def __init__(self, folder: Path, *, built: Path = Path(__file__).parent) -> None:
-        self._file = folder / _NAME
+        self.file = folder / _NAME
         self._built = built / f"verify-{platform.machine()}"
         self.problem: str | None = "the hook that verifies containers is not installed yet"
 
@@ -46,14 +47,14 @@ class VerifyHook:
         cure = "; or enable NRI in the container runtime, which needs no hook"
         if not self._built.exists():
             return f"this FracGPU has no {self._built.name}: take its image{cure}"
-        fresh = self._file.with_suffix(".new")
+        fresh = self.file.with_suffix(".new")
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
+            self.file.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(self._built, fresh)
             fresh.chmod(0o755)
-            os.replace(fresh, self._file)  # noqa: PTH105 - a running hook keeps its file
+            os.replace(fresh, self.file)  # noqa: PTH105 - a running hook keeps its file
             tried = subprocess.run(  # noqa: S603 - our own program
-                [self._file, "u", "n"],
+                [self.file, "u", "n"],
                 input=_PROBE,
                 text=True,
                 capture_output=True,
@@ -61,15 +62,15 @@ class VerifyHook:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            return f"{self._file} does not run: {error}; it must not be on a noexec mount{cure}"
+            return f"{self.file} does not run: {error}; it must not be on a noexec mount{cure}"
         if tried.returncode != 0:
-            return f"{self._file} fails: {tried.stderr.strip()}{cure}"
+            return f"{self.file} fails: {tried.stderr.strip()}{cure}"
         return None
 
     def edit(self, *, uid: str, containers: Sequence[str]) -> Mapping[str, Any]:
         """Return the hook of a spec that is for one of the *containers* of a pod."""
         return {
             "hookName": "createRuntime",
-            "path": str(self._file),
+            "path": str(self.file),
             "args": [_NAME, uid, *containers],
         }

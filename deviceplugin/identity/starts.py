@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
@@ -12,19 +12,25 @@ from deviceplugin.claims import Claim, NodeClaims, Rejected, RejectReason, claim
 from deviceplugin.container.adjustment import adjustment_of
 from deviceplugin.container.cdi import ABSENT, MARK_PATH
 from deviceplugin.container.spec_builder import ContainerSpecBuilder, SpecBuildError
+from deviceplugin.enforcement.interface import EnforcementError, Limit
+from deviceplugin.enforcement.limiter import Limiter
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.inventory import InventoryTracker
 from deviceplugin.nri.interface import (
     Adjustment,
     Container,
+    ContainerState,
     Handler,
     PodSandbox,
     Refused,
     Unified,
 )
 from fracgpu import names
+from fracgpu.request.need import Isolation
 from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
+
+_T = TypeVar("_T")
 
 log = structlog.get_logger()
 
@@ -89,9 +95,11 @@ class ContainerStarts(Handler):
         tracker: the node's inventory.
         pods: this node's pods by UID; None until they have been listed.
         builder: builds what a container gets.
+        limiter: limits what it uses.
         clock: for durations.
         metrics: counts starts by outcome.
-        on_started: called with the claim of each container that may start, in the plugin's thread.
+        on_started: called with the claim of each container that may start, and what enforces its
+            share, in the plugin's thread.
         dev_root: where the host's ``/dev`` is.
     """
 
@@ -102,20 +110,23 @@ class ContainerStarts(Handler):
         tracker: InventoryTracker,
         pods: Callable[[], Mapping[str, PodInfo] | None],
         builder: ContainerSpecBuilder,
+        limiter: Limiter,
         clock: Clock,
         metrics: DevicePluginMetrics,
-        on_started: Callable[[Claim], None],
+        on_started: Callable[[Claim, str], None],
         dev_root: Path = Path("/dev"),
     ) -> None:
         self._node = node
         self._tracker = tracker
         self._pods = pods
         self._builder = builder
+        self._limiter = limiter
         self._clock = clock
         self._metrics = metrics
         self._on_started = on_started
         self._dev_root = dev_root
         self._containers: Mapping[str, tuple[str, str]] = {}
+        self._running: Mapping[str, tuple[str, Container]] = {}
         self._expected: deque[float] = deque(maxlen=1024)
 
     def expect(self) -> None:
@@ -133,12 +144,23 @@ class ContainerStarts(Handler):
         """The node's containers: id → UID of the pod and cgroup path, as the runtime named them."""
         return self._containers
 
+    @property
+    def running(self) -> Mapping[str, tuple[str, Container]]:
+        """The node's running containers: id → UID of the pod, and the container."""
+        return self._running
+
     def synchronize(self, pods: Sequence[PodSandbox], containers: Sequence[Container]) -> Unified:
         uids = {pod.id: pod.uid for pod in pods}
         self._containers = {
             container.id: (uids.get(container.sandbox_id, ""), container.cgroups_path)
             for container in containers
         }
+        self._running = {
+            container.id: (uids.get(container.sandbox_id, ""), container)
+            for container in containers
+            if container.state in (ContainerState.RUNNING, ContainerState.PAUSED)
+        }
+        self._limiter.keep_only(self._containers)
         return {}
 
     def create_container(self, pod: PodSandbox, container: Container) -> Adjustment:
@@ -152,12 +174,28 @@ class ContainerStarts(Handler):
         return adjustment
 
     def start_container(self, pod: PodSandbox, container: Container) -> None:
-        """Learn nothing more: a container that was created has its cards."""
+        """Set the container's limits and prove them; its cards it has since it was created."""
+        try:
+            limits = self._limits(pod, container)
+            # Before its limits are set, so that an audit counts what is kept for it.
+            self._running = {**self._running, container.id: (pod.uid, container)}
+            if limits:
+                self._limiter.prove(container, limits)
+                log.info("limits_stand", **_limited(pod, container, limits))
+        except EnforcementError as error:
+            self.stop_container(pod, container)
+            text = f"its limits do not stand: {error}"
+            raise self._refused(pod, container, "limit_not_proved", text) from error
+
+    def stop_container(self, pod: PodSandbox, container: Container) -> None:
+        self._running = without(self._running, container.id)
+        with suppress(EnforcementError):
+            self._limiter.release(container, self._limits(pod, container))
 
     def remove_container(self, pod: PodSandbox, container: Container) -> None:  # noqa: ARG002
-        self._containers = {
-            known: whose for known, whose in self._containers.items() if known != container.id
-        }
+        self._limiter.forget(container.id)
+        self._running = without(self._running, container.id)
+        self._containers = without(self._containers, container.id)
 
     def _answer(self, pod: PodSandbox, container: Container) -> Adjustment:
         began_s = self._clock.monotonic()
@@ -175,13 +213,31 @@ class ContainerStarts(Handler):
         try:
             spec = self._builder.build(container.name, claim, inventory)
             adjustment = adjustment_of(spec, dev_root=self._dev_root)
+            self._limiter.check_wanted(claim.pod, claim.slices)
+            promised = self._limiter.promised(claim.pod, claim.slices)
+            if promised:
+                adjustment = self._limiter.hold_back(container, adjustment)
         except SpecBuildError as error:
             raise self._refused(pod, container, "no_outfit", str(error)) from error
+        except EnforcementError as error:
+            raise self._refused(pod, container, "limit_not_proved", str(error)) from error
         self._metrics.started("wired")
         self._metrics.start_took(self._clock.monotonic() - began_s)
-        log.info("container_wired", **wired(claim))
-        self._on_started(claim)
+        limited = len(promised) == len(claim.slices)
+        isolation = Isolation.KERNEL.value if limited else self._builder.isolation(claim)
+        log.info("container_wired", **wired(claim, isolation))
+        self._on_started(claim, isolation)
         return adjustment
+
+    def _limits(self, sandbox: PodSandbox, container: Container) -> tuple[Limit, ...]:
+        """Return the limits that a container is promised.
+
+        Raises:
+            EnforcementError: it was promised some, and they are not known.
+        """
+        pod = (self._pods() or {}).get(sandbox.uid)
+        slices = (pod.record.assignment or {}).get(container.name, ()) if pod is not None else ()
+        return self._limiter.limits_of(container, pod, slices)
 
     def _refused(self, pod: PodSandbox, container: Container, outcome: str, text: str) -> Refused:
         log.warning(
@@ -191,7 +247,25 @@ class ContainerStarts(Handler):
         return Refused(text)
 
 
-def wired(claim: Claim) -> dict[str, object]:
+def without(containers: Mapping[str, _T], container: str) -> Mapping[str, _T]:
+    """Return *containers* without one."""
+    return {known: each for known, each in containers.items() if known != container}
+
+
+def _limited(
+    pod: PodSandbox, container: Container, limits: Sequence[Limit]
+) -> Mapping[str, object]:
+    return {
+        "pod": f"{pod.namespace}/{pod.name}",
+        "uid": pod.uid,
+        "container": container.name,
+        "cgroup": container.cgroups_path,
+        "cards": [limit.card for limit in limits],
+        "mib": [limit.limit_mib for limit in limits],
+    }
+
+
+def wired(claim: Claim, isolation: str) -> dict[str, object]:
     """Return the fields of the log event of a container that may start."""
     return {
         "pod": claim.pod.record.key,
@@ -199,4 +273,5 @@ def wired(claim: Claim) -> dict[str, object]:
         "container": claim.container,
         "cards": [part.card for part in claim.slices],
         "mib": [part.mib for part in claim.slices],
+        "isolation": isolation,
     }

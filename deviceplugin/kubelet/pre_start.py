@@ -24,7 +24,9 @@ from deviceplugin.kubelet.listed import ListedClaim, listed_claim
 from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.inventory import InventoryTracker
+from fracgpu import names
 from fracgpu.cards.card import CardUuid
+from fracgpu.request.language import requires_kernel, wanted_isolation
 from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
 
@@ -66,7 +68,8 @@ class PreStartHandler:
         mps: runs MPS daemons; None on a node without MPS.
         clock: for durations.
         metrics: counts starts by outcome.
-        on_prepared: called with the claim of each container that may start.
+        on_prepared: called with the claim of each container that may start, and what enforces its
+            share.
         on_left: called for each container that may start if the runtime then asks for it.
     """
 
@@ -85,7 +88,7 @@ class PreStartHandler:
         mps: Mps | None,
         clock: Clock,
         metrics: DevicePluginMetrics,
-        on_prepared: Callable[[Claim], None],
+        on_prepared: Callable[[Claim, str], None],
         on_left: Callable[[], None],
     ) -> None:
         self._node = node
@@ -143,12 +146,12 @@ class PreStartHandler:
 
     async def _prepare_for_nri(self, slot_ids: frozenset[str], pods: Mapping[str, PodInfo]) -> None:
         name = device_name(slot_ids)
-        names = [SHARED]
+        devices = [SHARED]
         if not all(self._shared.get(slot_id) == slot_ids for slot_id in slot_ids):
             # An earlier agent may have answered Allocate with a device of these ids alone; kubelet
             # keeps that answer as long as the pod lives.
-            names.append(name)
-        for device in names:
+            devices.append(name)
+        for device in devices:
             await self._write(closed_spec(device))
         await self._prepare_mps(pods.values())
         self._on_left()
@@ -178,12 +181,17 @@ class PreStartHandler:
         if slot_ids in self._shared.values():
             text = "the pod was admitted while the container runtime had NRI on: switch it on again"
             raise self._reject("allocated_for_nri", f"{text}, or delete the pod")
-        await self._prepare_mps((found.claim.pod,))
+        pod = found.claim.pod
+        if requires_kernel(wanted_isolation(pod.annotations)):
+            text = f"{pod.record.key} wants {names.ISOLATION}: kernel, which needs NRI"
+            raise self._reject("limit_not_proved", f"{text} in the container runtime")
+        await self._prepare_mps((pod,))
         await self._write_listed(device_name(slot_ids), found)
         await self._remove_stale(holders)
         self._metrics.started("wired")
-        log.info("container_wired", **wired(found.claim), slots=sorted(slot_ids))
-        self._on_prepared(found.claim)
+        isolation = self._builder.isolation(found.claim)
+        log.info("container_wired", **wired(found.claim, isolation), slots=sorted(slot_ids))
+        self._on_prepared(found.claim, isolation)
 
     async def _write_listed(self, name: str, found: ListedClaim) -> None:
         inventory = self._tracker.inventory

@@ -28,6 +28,7 @@ _OURS: Final = (
     names.CARD_COUNT_LABEL,
     names.CARD_FAMILY_LABEL,
     names.DRIVER_LABEL,
+    names.ISOLATION_KERNEL_LABEL,
 )
 
 
@@ -178,6 +179,19 @@ def keep_held(want: NodeState, *, held_mib: int) -> NodeState:
     if counted is None or int(counted) >= held_mib:
         return want
     return replace(want, capacity={**want.capacity, names.GPU_MEM: str(held_mib)})
+
+
+def with_isolation(want: NodeState, *, why_not: str) -> NodeState:
+    """Return *want* saying whether containers are limited on the node's cards."""
+    said = f"none: {why_not}" if why_not else "kernel"
+    want = replace(want, annotations={**want.annotations, names.NODE_ISOLATION: said})
+    if why_not:
+        labels = {
+            key: value for key, value in want.labels.items() if key != names.ISOLATION_KERNEL_LABEL
+        }
+    else:
+        labels = {**want.labels, names.ISOLATION_KERNEL_LABEL: "true"}
+    return replace(want, labels=labels)
 
 
 def while_unregistered(want: NodeState, *, problem: str) -> NodeState:

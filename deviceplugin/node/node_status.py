@@ -18,6 +18,7 @@ from deviceplugin.node.capacity import (
     unseen_state,
     wanted_state,
     while_unregistered,
+    with_isolation,
 )
 from deviceplugin.node.inventory import InventoryTracker
 from fracgpu import names
@@ -69,6 +70,8 @@ class NodeStatusUpdater:
         way: how it is known whose container starts, for people; empty while that is not known.
         held_mib: what this node's pods hold, or None before they are listed.
         unregistered: why kubelet does not have our slots, or None.
+        unlimited: why containers are not limited on each card, an empty text where they are; None
+            while that is not known.
     """
 
     def __init__(  # noqa: PLR0913 - its parts, all by keyword; made once, in service.py
@@ -84,9 +87,11 @@ class NodeStatusUpdater:
         way: Callable[[], str] = lambda: "",
         held_mib: Callable[[], int | None] = lambda: 0,
         unregistered: Callable[[], str | None] = lambda: None,
+        unlimited: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._node = node
         self._unregistered = unregistered
+        self._unlimited = unlimited
         self._blocked = blocked
         self._way = way
         self._held_mib = held_mib
@@ -132,6 +137,8 @@ class NodeStatusUpdater:
         want = self._desired(have)
         if want is not None and have.shares and (way := self._way()):
             want = replace(want, annotations={**want.annotations, names.NODE_IDENTITY: way})
+        if want is not None and have.shares and (why_not := self._unlimited()) is not None:
+            want = with_isolation(want, why_not=why_not)
         if want is None:
             # The cards have not been listed yet; that is not a node without cards.
             self._problem = self._tracker.problem

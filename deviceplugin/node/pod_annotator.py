@@ -1,4 +1,4 @@
-"""Annotates pods with the cards that they really got; for people, never read by us."""
+"""Annotates pods with what they really got; for people, never read by us."""
 
 import asyncio
 import json
@@ -23,22 +23,22 @@ class PodAnnotator:
 
     def __init__(self, writer: KubeClient) -> None:
         self._writer = writer
-        self._waiting: asyncio.Queue[Claim] = asyncio.Queue(maxsize=_MAX_WAITING)
+        self._waiting: asyncio.Queue[tuple[Claim, str]] = asyncio.Queue(maxsize=_MAX_WAITING)
 
-    def note(self, claim: Claim) -> None:
-        """Queue *claim* to be written."""
+    def note(self, claim: Claim, isolation: str) -> None:
+        """Queue *claim* to be written, with what enforces its share."""
         if self._waiting.full():
             self._waiting.get_nowait()
-        self._waiting.put_nowait(claim)
+        self._waiting.put_nowait((claim, isolation))
 
     async def run(self) -> None:
         """Write annotations until cancelled."""
         while True:
-            await self._write(await self._waiting.get())
+            await self._write(*await self._waiting.get())
 
-    async def _write(self, claim: Claim) -> None:
+    async def _write(self, claim: Claim, isolation: str) -> None:
         record = claim.pod.record
-        text = wired_text(claim)
+        text = wired_text(claim, isolation)
         if claim.pod.annotations.get(names.WIRED) == text:
             return
         # With the UID, the API server rejects the patch if another pod has the name by now.
@@ -49,12 +49,15 @@ class PodAnnotator:
             log.warning("wired_note_not_written", pod=record.key, reason=str(error))
 
 
-def wired_text(claim: Claim) -> str:
-    """Return the annotation: the UUIDs by container, those of the pod's other containers kept."""
+def wired_text(claim: Claim, isolation: str) -> str:
+    """Return the annotation: by container its UUIDs, and what enforces its share of these cards.
+
+    That of the pod's other containers is kept.
+    """
     try:
         recorded = json.loads(claim.pod.annotations.get(names.WIRED, "{}"))
     except ValueError:
         recorded = {}
     others = recorded if isinstance(recorded, dict) else {}
-    cards = [part.card for part in claim.slices]
-    return json.dumps({**others, claim.container: cards}, sort_keys=True, separators=(",", ":"))
+    got = {"cards": [part.card for part in claim.slices], "isolation": isolation}
+    return json.dumps({**others, claim.container: got}, sort_keys=True, separators=(",", ":"))

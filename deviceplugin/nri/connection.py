@@ -36,7 +36,12 @@ _M = TypeVar("_M", ttrpc.Request, ttrpc.Response)
 
 PLUGIN_SERVICE: Final = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE: Final = "nri.pkg.api.v1alpha1.Runtime"
-_ASKED_FOR: Final = (wire.CREATE_CONTAINER, wire.START_CONTAINER, wire.REMOVE_CONTAINER)
+_ASKED_FOR: Final = (
+    wire.CREATE_CONTAINER,
+    wire.START_CONTAINER,
+    wire.STOP_CONTAINER,
+    wire.REMOVE_CONTAINER,
+)
 EVENTS: Final = sum(1 << (event - 1) for event in _ASKED_FOR)
 # gRPC's codes. A plugin in Go answers its errors as UNKNOWN, so every runtime knows what to do.
 UNKNOWN: Final = 2
@@ -96,6 +101,7 @@ class RuntimeConnection:
             "Synchronize": self._synchronize,
             "CreateContainer": self._create_container,
             "StartContainer": self._start_container,
+            "StopContainer": self._stop_container,
             "RemoveContainer": self._remove_container,
             "StateChange": self._state_change,
         }
@@ -124,7 +130,7 @@ class RuntimeConnection:
             self._end_calls()
 
     def finish(self) -> None:
-        """Let the connection end once what has arrived is answered, from any thread."""
+        """End the connection once what has arrived is answered, from any thread."""
         with suppress(OSError):
             self._trunk.shutdown(socket.SHUT_RD)
 
@@ -284,6 +290,11 @@ class RuntimeConnection:
         self._handler.start_container(read_pod(request.pod), read_container(request.container))
         return wire.Empty()
 
+    def _stop_container(self, payload: bytes) -> Protobuf:
+        request = wire.ContainerRequest.FromString(payload)
+        self._handler.stop_container(read_pod(request.pod), read_container(request.container))
+        return wire.Empty()
+
     def _remove_container(self, payload: bytes) -> Protobuf:
         request = wire.ContainerRequest.FromString(payload)
         self._handler.remove_container(read_pod(request.pod), read_container(request.container))
@@ -295,6 +306,8 @@ class RuntimeConnection:
         pod, container = read_pod(request.pod), read_container(request.container)
         if request.event == wire.START_CONTAINER:
             self._handler.start_container(pod, container)
+        elif request.event == wire.STOP_CONTAINER:
+            self._handler.stop_container(pod, container)
         elif request.event == wire.REMOVE_CONTAINER:
             self._handler.remove_container(pod, container)
         return wire.Empty()

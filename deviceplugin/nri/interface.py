@@ -144,6 +144,10 @@ class Handler(Protocol):
         """
         ...
 
+    def stop_container(self, pod: PodSandbox, container: Container) -> None:
+        """Act after the container's last process has ended; its cgroup exists at most a moment."""
+        ...
+
     def remove_container(self, pod: PodSandbox, container: Container) -> None:
         """Forget a container that is gone; those that went while we were away are not told."""
         ...

@@ -12,6 +12,7 @@ class Event(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     UNKNOWN: _ClassVar[Event]
     CREATE_CONTAINER: _ClassVar[Event]
     START_CONTAINER: _ClassVar[Event]
+    STOP_CONTAINER: _ClassVar[Event]
     REMOVE_CONTAINER: _ClassVar[Event]
 
 class ContainerState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
@@ -24,6 +25,7 @@ class ContainerState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 UNKNOWN: Event
 CREATE_CONTAINER: Event
 START_CONTAINER: Event
+STOP_CONTAINER: Event
 REMOVE_CONTAINER: Event
 CONTAINER_UNKNOWN: ContainerState
 CONTAINER_CREATED: ContainerState

@@ -104,6 +104,7 @@ class NodeCards:
         foreign: MiB in use on each card by no known pod; valid however old it is.
         load_time: when the agent last confirmed *heat*, by its own clock.
         host: CPU, host memory and number of pods of the node.
+        isolation: ``kernel`` where containers are limited on its cards, or why they are not.
         identity: how its agent knows whose container starts: ``nri`` or ``listed``; empty before.
     """
 
@@ -122,6 +123,7 @@ class NodeCards:
     load_time: datetime | None = None
     host: "HostResources" = field(default_factory=lambda: NO_HOST_RESOURCES)
     identity: str = ""
+    isolation: str = ""
 
     @property
     def problem(self) -> str:

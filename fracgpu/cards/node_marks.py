@@ -7,6 +7,7 @@ from typing import Any, Final
 from fracgpu import names
 
 _LABEL_PREFIX: Final = "fracgpu.io/card-"
+_OTHER_LABELS: Final = (names.DRIVER_LABEL, names.ISOLATION_KERNEL_LABEL)
 # Written by administrators; only they remove them.
 _ADMIN_ANNOTATIONS: Final = frozenset({names.NODE_OUT_OF_SERVICE})
 _OUR_RESOURCES: Final = (names.GPU_MEM, names.GPU_COUNT)
@@ -117,4 +118,4 @@ def marks_of(node: Mapping[str, Any], *, include_admin_keys: bool = False) -> No
 
 
 def _is_our_label(key: str) -> bool:
-    return key.startswith(_LABEL_PREFIX) or key == names.DRIVER_LABEL
+    return key.startswith(_LABEL_PREFIX) or key in _OTHER_LABELS

@@ -28,6 +28,7 @@ from fracgpu.placement.fit import FitReason
 from fracgpu.placement.outcome import NoPlacement, Placement
 from fracgpu.placement.placement import place
 from fracgpu.request.grant_note import words_of
+from fracgpu.request.language import requires_kernel, wanted_isolation
 from fracgpu.request.need import DEFAULT_STRATEGY, PodNeed, describe_need
 from fracgpu.state.allocation import PodRecord, allocations_by_card
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod, NodeConstraints
@@ -162,7 +163,17 @@ def objections_of(node: NodeCards, pod: ExplainedPod, state: ClusterState) -> tu
     allows = partial(pod.scheduling_constraints.allows, node=name)
     opened = open_labels(node, state)
     found += [_selector_objection(node, pod)] if not allows(opened, ()) else []
-    if allows(opened, ()) and not allows(node.labels, ()):
+    if lacks_isolation(node, pod):
+        why = node.isolation or "its agent has not said whether it can"
+        found.append(
+            Objection(
+                text=f"the pod wants {names.ISOLATION}: kernel, and the node does not limit "
+                f"containers: {why}",
+                remedy=f'let the pod have {names.ISOLATION}: "best", or see docs/enforcement.md',
+            )
+        )
+    limiting = {**node.labels, names.ISOLATION_KERNEL_LABEL: "true"}
+    if allows(opened, ()) and not allows(limiting, ()):
         found.append(_NO_SUCH_SIZE)
     bare = {**opened, **pod.info.node_selector}
     found += [
@@ -200,7 +211,7 @@ def shortages(node: NodeCards, *, asked: HostResources, taken: HostResources) ->
 
 
 def open_labels(node: NodeCards, state: ClusterState) -> Mapping[str, str]:
-    """Return the node's labels as if it had cards of every size.
+    """Return the node's labels as if it had cards of every size, and limited containers.
 
     The webhook writes the size that it granted into the pod's affinity. Here, cards are evaluated
     one by one, and a pod with another request gets another affinity.
@@ -214,7 +225,14 @@ def open_labels(node: NodeCards, state: ClusterState) -> Mapping[str, str]:
         **node.labels,
         **{f"{names.CARD_CLASS_LABEL_PREFIX}{size}": _ANY_NUMBER for size in sizes},
         names.CARD_MEMORY_LABEL: _ANY_NUMBER,
+        names.ISOLATION_KERNEL_LABEL: "true",
     }
+
+
+def lacks_isolation(node: NodeCards, pod: ExplainedPod) -> bool:
+    """Report whether a pod wants to be limited as the node limits no container."""
+    wanted = requires_kernel(wanted_isolation(pod.info.annotations))
+    return wanted and node.labels.get(names.ISOLATION_KERNEL_LABEL) != "true"
 
 
 def _asks(need: PodNeed | None) -> str:

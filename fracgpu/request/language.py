@@ -1,6 +1,6 @@
 """The request language: a strict parser of our annotations, and of our resources in limits."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from fractions import Fraction
 from typing import Final, TypeVar
@@ -42,7 +42,9 @@ CHOICES: Final = {
         language=tuple(strategy.value for strategy in Strategy), offered=Strategy
     ),
     names.TOPOLOGY: Choice(language=("any", "nvlink"), offered=Topology),
-    names.ISOLATION: Choice(language=("none", "mps"), offered=Isolation),
+    names.ISOLATION: Choice(
+        language=("best", "kernel", "mps", "interposer", "none"), offered=Isolation
+    ),
     names.REBALANCE: Choice(language=("surge", "evict", "never"), offered=Rebalance),
 }
 
@@ -64,7 +66,7 @@ def parse_request(
     _refuse_unknown_keys(annotations)
     strategy = _choice(annotations, names.PLACEMENT, Strategy)
     topology = _choice(annotations, names.TOPOLOGY, Topology)
-    _choice(annotations, names.ISOLATION, Isolation)
+    isolation = _isolations(annotations)
     rebalance = _choice(annotations, names.REBALANCE, Rebalance)
     limits = {spec.name: parse_resource_limits(spec) for spec in containers}
     shares = _items(annotations, names.FRACTION, containers, _share)
@@ -109,6 +111,7 @@ def parse_request(
         strategy=strategy,
         rebalance=rebalance,
         topology=topology,
+        isolation=isolation,
     )
 
 
@@ -294,16 +297,40 @@ _E = TypeVar("_E", bound=Enum)
 
 def _choice(annotations: Mapping[str, str], key: str, offered: type[_E]) -> _E | None:
     text = annotations.get(key)
+    return None if text is None else _chosen(text, text, key, offered)
+
+
+def _isolations(annotations: Mapping[str, str]) -> tuple[Isolation, ...]:
+    """Parse what may enforce a share, the most wanted first; empty means the best that there is."""
+    text = annotations.get(names.ISOLATION)
     if text is None:
-        return None
+        return ()
+    words = [word.strip() for word in text.split(",")]
+    return tuple(dict.fromkeys(_chosen(word, text, names.ISOLATION, Isolation) for word in words))
+
+
+def requires_kernel(isolation: Collection[Isolation]) -> bool:
+    """Report whether a pod runs only where driver or kernel limit it."""
+    return bool(isolation) and all(each is Isolation.KERNEL for each in isolation)
+
+
+def wanted_isolation(annotations: Mapping[str, str]) -> tuple[Isolation, ...]:
+    """Return what may enforce a pod's share; a text that cannot be parsed counts as ``best``."""
+    try:
+        return _isolations(annotations) or (Isolation.BEST,)
+    except RequestError:
+        return (Isolation.BEST,)
+
+
+def _chosen(word: str, text: str, key: str, offered: type[_E]) -> _E:
     for choice in offered:
-        if choice.value == text:
+        if choice.value == word:
             return choice
     known = [str(choice.value) for choice in offered]
-    if text in CHOICES[key].language:
+    if word in CHOICES[key].language:
         hint = "this release does not support it yet"
     else:
-        hint = did_you_mean(text, known)
+        hint = did_you_mean(word, known)
     wanted = f"one of {', '.join(known)}" if len(known) > 1 else f"'{known[0]}'"
     raise RequestError(field=key, found=text, wanted=wanted, hint=hint)
 

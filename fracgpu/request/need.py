@@ -38,8 +38,10 @@ class Topology(Enum):
 
 
 class Isolation(Enum):
-    """What enforces a share on its card."""
+    """What enforces a share of a card's memory."""
 
+    BEST = "best"  # what the node can do best
+    KERNEL = "kernel"  # the driver or the kernel, for all processes of a container
     NONE = "none"
 
 
@@ -83,6 +85,7 @@ class PodRequest(msgspec.Struct, frozen=True, kw_only=True):
     strategy: Strategy | None = None
     rebalance: Rebalance | None = None
     topology: Topology | None = None
+    isolation: tuple[Isolation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +116,7 @@ class PodNeed:
     models: tuple[str, ...] = ()
     strategy: Strategy | None = None
     topology: Topology | None = None
+    isolation: tuple[Isolation, ...] = ()
 
 
 # What a pod asks for as a whole is said by a request as by the need that is made of it.

@@ -206,6 +206,12 @@ class NriServer:
         state = replace(self.containers[container.id], state=ContainerState.RUNNING)
         self.containers[container.id] = state
 
+    async def stop_container(self, pod: PodSandbox, container: Container) -> None:
+        """Report that a container's last process has ended."""
+        await self._tell(wire.STOP_CONTAINER, "StopContainer", pod, container)
+        state = replace(self.containers[container.id], state=ContainerState.STOPPED)
+        self.containers[container.id] = state
+
     async def remove_container(self, pod: PodSandbox, container: Container) -> None:
         """Report that a container is gone."""
         await self._tell(wire.REMOVE_CONTAINER, "RemoveContainer", pod, container)

@@ -188,7 +188,8 @@ def test_no_python_at_all_is_a_failure(tmp_path: Path) -> None:
 def checkout(tmp_path: Path) -> Path:
     """Return a checkout in which ``make setup`` only prints which environment it would build."""
     folder = "fracgpu/placement/policies/least_waste"
-    compiled = (f"{folder}/least_waste.c", f"{folder}/library.py")
+    hook = "deviceplugin/container/verify.c"
+    compiled = (f"{folder}/least_waste.c", f"{folder}/library.py", hook)
     for name in ("Makefile", "requirements.lock", "pyproject.toml", "setup.py", *compiled):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)

@@ -86,6 +86,19 @@ async def test_before_a_container_is_created_all_is_known_of_it_and_its_pod(
         assert (sandbox.uid, other.id, other.name) == ("uid-1", container, "main")
 
 
+async def test_the_end_of_a_container_is_told_before_its_removal(runtime: AnyRuntime) -> None:
+    recorder = Recorder()
+    async with connected(runtime.socket, recorder):
+        container = await runtime.create(await a_pod(runtime), "main")
+        await runtime.start_container(container)
+        assert recorder.stopped == []
+        await runtime.remove(container)
+        await until_true(lambda: bool(recorder.removed), what="the runtime tells of the removal")
+
+    assert {stopped.id for _, stopped in recorder.stopped} == {container}
+    assert recorder.stopped[0][1].cgroups_path
+
+
 async def test_what_was_there_before_is_listed_with_its_state(runtime: AnyRuntime) -> None:
     pod = await a_pod(runtime)
     running, created = await runtime.create(pod, "main"), await runtime.create(pod, "side")

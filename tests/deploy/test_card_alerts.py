@@ -27,6 +27,7 @@ THERMAL: Final = f"DCGM_FI_DEV_THERMAL_VIOLATION{{{CARD}}}"
 READ_AT: Final = 'fracgpu_collect_timestamp_seconds{instance="e"}'
 COLLECTED: Final = 'fracgpu_last_collect_success{instance="e"}'
 SURVEYED: Final = 'fracgpu_deviceplugin_last_card_list_success{instance="e"}'
+UNPROVEN: Final = 'fracgpu_enforcement_unproven{instance="e"}'
 AUDITED: Final = 'fracgpu_deviceplugin_disagreements_now{instance="e",kind="cdi_spec_differs"}'
 R: Final = "fracgpu_rebalancer_"
 LEADER: Final = f'{R}leader{{instance="r"}}'
@@ -123,6 +124,9 @@ CASES: Final[tuple[tuple[str, Series, int, Labels], ...]] = (
         30,
         {"role": "scheduler", **WARNING},
     ),
+    ("FracGPULimitNotProved", {UNPROVEN: 0}, 60, None),
+    ("FracGPULimitNotProved", {UNPROVEN: 1}, 2, None),
+    ("FracGPULimitNotProved", {UNPROVEN: 1}, 4, {**AT, **CRITICAL}),
     ("FracGPUAuditDisagreement", {AUDITED: 0}, 60, None),
     ("FracGPUAuditDisagreement", {AUDITED: 1}, 4, None),
     ("FracGPUAuditDisagreement", {AUDITED: 1}, 6, {**AT, "kind": "cdi_spec_differs", **CRITICAL}),

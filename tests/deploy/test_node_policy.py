@@ -14,7 +14,7 @@ OWN_NODE = (
 )
 OWN_KEYS = (
     "The FracGPU node agent may change only its own annotations of a node and the labels "
-    "fracgpu.io/card-* and fracgpu.io/driver."
+    "fracgpu.io/card-*, fracgpu.io/isolation-* and fracgpu.io/driver."
 )
 OWN_AMOUNTS = (
     "The FracGPU node agent may change only the amounts of fracgpu.io/gpu-mem and "
@@ -29,8 +29,9 @@ CORDONS = (
     "remove it once the node does not carry fracgpu.io/share=true."
 )
 NODE_LABELS = (
-    "The labels fracgpu.io/card-* and fracgpu.io/driver of a node are written only by the FracGPU "
-    "agent of that node; others may remove them once it does not carry fracgpu.io/share=true."
+    "The labels fracgpu.io/card-*, fracgpu.io/isolation-* and fracgpu.io/driver of a node are "
+    "written only by the FracGPU agent of that node; others may remove them once it does not carry "
+    "fracgpu.io/share=true."
 )
 CAPACITY = (
     "The capacity fracgpu.io/gpu-mem and fracgpu.io/gpu-count of a node is written only by the "
@@ -94,6 +95,7 @@ IN_CAPACITY, IN_ALLOCATABLE = ("status", "capacity"), ("status", "allocatable")
         (LABELS, "fracgpu.io/card-model", "H100", NODE_LABELS),
         (LABELS, "fracgpu.io/card-class-99", "1", NODE_LABELS),
         (LABELS, "fracgpu.io/driver", None, NODE_LABELS),
+        (LABELS, "fracgpu.io/isolation-kernel", "true", NODE_LABELS),
         (IN_CAPACITY, "fracgpu.io/gpu-mem", "81k", CAPACITY),
         (IN_CAPACITY, "fracgpu.io/gpu-count", "3", CAPACITY),
         (IN_ALLOCATABLE, "fracgpu.io/gpu-mem", "81k", ALLOCATABLE),

@@ -248,7 +248,7 @@ async def test_people_find_the_cards_noted_on_the_pod(node: Node) -> None:
     async def annotated() -> bool:
         body = await node.client.get_object(PODS, "annotated", namespace="default")
         text = body["metadata"]["annotations"].get(names.WIRED, "{}")
-        return bool(json.loads(text) == {"train": [node.uuid(2)]})
+        return bool(json.loads(text) == {"train": {"cards": [node.uuid(2)], "isolation": "none"}})
 
     await until(annotated, what="the annotation is written")
 

@@ -115,6 +115,7 @@ class Recorder(Handler):
     listed: list[tuple[Sequence[PodSandbox], Sequence[Container]]] = field(default_factory=list)
     created: list[tuple[PodSandbox, Container]] = field(default_factory=list)
     started: list[tuple[PodSandbox, Container]] = field(default_factory=list)
+    stopped: list[tuple[PodSandbox, Container]] = field(default_factory=list)
     removed: list[tuple[PodSandbox, Container]] = field(default_factory=list)
 
     def synchronize(self, pods: Sequence[PodSandbox], containers: Sequence[Container]) -> Unified:
@@ -128,6 +129,9 @@ class Recorder(Handler):
     def start_container(self, pod: PodSandbox, container: Container) -> None:
         self.started.append((pod, container))
         self.on_start(pod, container)
+
+    def stop_container(self, pod: PodSandbox, container: Container) -> None:
+        self.stopped.append((pod, container))
 
     def remove_container(self, pod: PodSandbox, container: Container) -> None:
         self.removed.append((pod, container))

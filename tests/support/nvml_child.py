@@ -13,8 +13,10 @@ from typing import Any
 
 import pynvml
 
-from deviceplugin.cards.interface import CardsUnavailableError
+from deviceplugin.cards.interface import CardLimitsError, CardsUnavailableError, GroupLimits
 from deviceplugin.cards.nvml.reader import NvmlReader
+from fracgpu.cards.card import CardUuid
+from fracgpu.units import Mib
 from process import logs
 from process.clock import SystemClock
 from process.lifecycle import EndProcess
@@ -65,9 +67,22 @@ async def answer(reader: NvmlReader, command: str, argument: str) -> Any:
         return await reader.close()
     if command == "calls":
         return int(library.standin_calls(ctypes.c_char_p(argument.encode())))
+    if command in {"limit", "limits"}:
+        return await asyncio.to_thread(_limits, reader, command, *argument.split())
     if command == "live_samples":
         return int(library.standin_live_samples())
     raise ValueError(command)
+
+
+def _limits(reader: NvmlReader, command: str, card: str, group: str, *mib: str) -> Any:
+    try:
+        if command == "limits":
+            return plain(reader.limits.read(CardUuid(card), group))
+        guaranteed, limit = (None if word == "none" else Mib(int(word)) for word in mib)
+        wanted = GroupLimits(guaranteed_mib=guaranteed or Mib(0), limit_mib=limit)
+        return reader.limits.set(CardUuid(card), group, wanted)
+    except CardLimitsError as error:
+        return {"error": str(error)}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

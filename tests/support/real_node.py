@@ -12,7 +12,7 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -406,6 +406,8 @@ async def a_real_node(
     cdi: bool = True,
     nri: bool = True,
     flags: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | None = None,
+    lay_out: Callable[[Path], Mapping[str, str]] = lambda _: {},
 ) -> AsyncIterator[RealNode]:
     """Start a control plane, a node and our agent on it, or skip the test with the reason.
 
@@ -414,6 +416,8 @@ async def a_real_node(
         cdi: whether the runtime supports CDI.
         nri: whether the runtime has NRI on.
         flags: more settings of the agent.
+        env: more variables of the agent.
+        lay_out: makes files below the node's folder, and returns more settings of the agent.
     """
     runtime = runtime_or_skip()
     with alone(), tempfile.TemporaryDirectory(prefix="fg-", ignore_cleanup_errors=True) as folder:
@@ -431,7 +435,8 @@ async def a_real_node(
                 cards=cards,
                 cdi=cdi,
                 nri=nri,
-                flags=flags or {},
+                flags={**(flags or {}), **lay_out(root)},
+                env=env or {},
             )
             stack.push_async_callback(_end_all, node)
             await _start(node, runtime)
@@ -484,9 +489,10 @@ def _lay_out(  # noqa: PLR0913 - the parts of a node; called once
     cdi: bool,
     nri: bool,
     flags: Mapping[str, str],
+    env: Mapping[str, str],
 ) -> RealNode:
     for folder in ("dp", "cdi", "seen", "cni", "logs", "cards"):
-        (root / folder).mkdir()
+        (root / folder).mkdir(exist_ok=True)
     (root / "cni" / "10-lo.conflist").write_text(
         '{"cniVersion":"0.4.0","name":"lo","plugins":[{"type":"loopback"}]}'
     )
@@ -550,6 +556,7 @@ def _lay_out(  # noqa: PLR0913 - the parts of a node; called once
             [sys.executable, "-m", "cli", "run", "deviceplugin"]
             + [word for name, value in agent_flags.items() for word in (f"--{name}", value)],
             log=root / "agent.log",
+            env=env,
         ),
         containerd_socket=socket,
         minors=minors,

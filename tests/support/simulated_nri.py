@@ -89,6 +89,8 @@ class SimulatedRuntime(AnyRuntime):
 
     async def remove(self, container: str) -> None:
         made = self._made.pop(container).container
+        if self.running(container):
+            await self.server.stop_container(self.server.pods[made.sandbox_id], made)
         await self.server.remove_container(self.server.pods[made.sandbox_id], made)
 
     def sight(self, container: str) -> Sight:

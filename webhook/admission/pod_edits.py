@@ -16,6 +16,7 @@ from fracgpu.k8s.affinity import NodeSelectorJson, NodeTermJson
 from fracgpu.k8s.node_affinity import NodeExpression, NodeRules, node_terms, selector_expressions
 from fracgpu.request.grant import Grant
 from fracgpu.request.grant_note import AddedRequirement
+from fracgpu.request.language import requires_kernel
 from fracgpu.request.need import ContainerNeed
 from webhook.admission.review import (
     Affinity,
@@ -69,6 +70,9 @@ def requirements(granted: Grant) -> tuple[AddedRequirement, ...]:
     """
     needs = granted.need.containers
     wanted = [AddedRequirement(key=names.SHARE_LABEL, operator="In", values=("true",))]
+    if requires_kernel(granted.need.isolation):
+        label = names.ISOLATION_KERNEL_LABEL
+        wanted.append(AddedRequirement(key=label, operator="In", values=("true",)))
     shares = [need.cards for need in needs if need.share is not None]
     if shares:
         assert granted.card_class is not None, "a share is a share of some class"  # noqa: S101

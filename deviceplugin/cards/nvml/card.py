@@ -6,7 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from deviceplugin.cards.interface import CardHardware, CardSample, DeviceNode, SkippedCard
+from deviceplugin.cards.interface import (
+    CardHardware,
+    CardSample,
+    DeviceNode,
+    SkippedCard,
+    kernel_address,
+)
 from deviceplugin.cards.nvml.calls import NvmlCalls
 from deviceplugin.cards.nvml.figures import NvmlMetrics
 from deviceplugin.cards.nvml.gpm import NvmlGpm
@@ -192,11 +198,9 @@ def numa_node(sys_root: Path, bus_id: str) -> int | None:
         sys_root: the host's ``/sys``.
         bus_id: as NVML writes it, ``00000000:17:00.0``.
     """
-    domain, _, rest = bus_id.lower().partition(":")
     try:
-        # NVML writes the domain with eight digits, the kernel with at least four.
-        address = f"{int(domain, 16):04x}:{rest}"
-        node = int((sys_root / "bus/pci/devices" / address / "numa_node").read_text())
+        device = sys_root / "bus/pci/devices" / kernel_address(bus_id)
+        node = int((device / "numa_node").read_text())
     except (OSError, ValueError):
         return None
     return node if node >= 0 else None

@@ -23,6 +23,7 @@ from deviceplugin.cards.interface import (
 )
 from deviceplugin.cards.nvml.calls import NvmlCalls, driver_is_lost, library_is_outdated
 from deviceplugin.cards.nvml.card import FoundCard, NvmlCard
+from deviceplugin.cards.nvml.limits import NvmlLimits
 from deviceplugin.cards.nvml.topology import CardLocation, NvmlTopology
 from deviceplugin.cards.nvml.xid_events import XidWatch
 from fracgpu.cards.card import CardUuid, Health
@@ -74,6 +75,7 @@ class NvmlReader(Cards):
         self._topology_calls = calls(name="nvml-topology")
         self._topology = NvmlTopology(self._topology_calls)
         self._xids = XidWatch(pynvml, self._clock)
+        self._limits = NvmlLimits(pynvml, timeout_s=timeout_s)
         self._ready = False
         self._begun = False  # used only in the thread of the calls
         self._opening = asyncio.Lock()
@@ -82,6 +84,10 @@ class NvmlReader(Cards):
         self._hangs_since_s: float | None = None
         self._cards: dict[int, NvmlCard] = {}
         self._hardware: dict[int, CardHardware] = {}
+
+    @property
+    def limits(self) -> NvmlLimits:
+        return self._limits
 
     async def list_cards(self) -> CardList:
         await self._open()

@@ -31,6 +31,19 @@ async def test_all_calls_share_one_thread_that_does_not_hold_up_the_exit() -> No
     assert first.daemon
 
 
+def test_a_thread_can_wait_for_a_call_without_an_event_loop() -> None:
+    thread, release = CallThread("test"), threading.Event()
+
+    assert thread.wait(pow, 2, 10, timeout_s=5) == 1024
+    with pytest.raises(ValueError, match="invalid literal"):
+        thread.wait(int, "x", timeout_s=5)
+    with pytest.raises(StuckError, match=r"wait did not return in 0\.05 s"):
+        thread.wait(release.wait, 10, timeout_s=0.05)
+    with pytest.raises(StuckError, match="wait has not returned yet"):
+        thread.wait(int, "1", timeout_s=5)
+    release.set()
+
+
 async def test_a_call_that_hangs_blocks_the_next_until_it_returns() -> None:
     thread, release = CallThread("test"), threading.Event()
 

@@ -1,6 +1,7 @@
 """The runtime names a container: it gets its own pod's cards, or the start is refused."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,13 @@ from deviceplugin.claims import Claim, RejectReason
 from deviceplugin.container.cdi import ABSENT, MARK_PATH, SHARED, qualified_name
 from deviceplugin.container.nvidia_cdi import NvidiaCdiSpecs
 from deviceplugin.container.spec_builder import ContainerSpecBuilder
+from deviceplugin.enforcement.gate import PROOF_PATH, Gate
+from deviceplugin.enforcement.limiter import Limiter
 from deviceplugin.identity.starts import ContainerStarts
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.nri.interface import Adjustment, Container, Mount, PodSandbox, Refused
 from fracgpu import names
-from fracgpu.cards.card import Card
+from fracgpu.cards.card import Card, CardUuid
 from fracgpu.state.pod_info import PodInfo
 from tests.deviceplugin.builders import (
     NODE,
@@ -25,6 +28,7 @@ from tests.deviceplugin.builders import (
     a_pod,
     a_tracker,
 )
+from tests.deviceplugin.enforcement.builders import a_limited_container, a_limited_node
 from tests.fakes.clock import VirtualClock
 
 OLD_MARK = "/var/run/cdi/fracgpu.io-slot_0123456789abcdef.fedcba9876543210"
@@ -38,12 +42,14 @@ class Rig:
         self,
         starts: ContainerStarts,
         started: list[Claim],
+        isolations: list[str],
         registry: CollectorRegistry,
         clock: VirtualClock,
     ) -> None:
         self.starts = starts
         self.clock = clock
         self.started = started
+        self.isolations = isolations
         self._registry = registry
 
     def outcome(self, name: str) -> float:
@@ -51,8 +57,18 @@ class Rig:
         return self._registry.get_sample_value(sample, {"outcome": name}) or 0
 
 
+def no_limits() -> Limiter:
+    """A node that limits nothing."""
+    gate = Gate(Path(), Path("/nowhere"), problem=lambda: None)
+    return Limiter((), cards=dict, gate=gate, root=Path("/nowhere"))
+
+
 async def a_rig(
-    *pods: PodInfo, listed: bool = True, cards: Sequence[Card] = TWO, nodes: Sequence[str] = ()
+    *pods: PodInfo,
+    listed: bool = True,
+    cards: Sequence[Card] = TWO,
+    nodes: Sequence[str] = (),
+    limiter: Limiter | None = None,
 ) -> Rig:
     fake, registry, clock = FakeCards(*cards), CollectorRegistry(), VirtualClock()
     files = [DeviceNode(path=f"/dev/nvidia{n}", host_path=at) for n, at in enumerate(nodes)]
@@ -66,16 +82,23 @@ async def a_rig(
     await tracker.refresh()
     known: Mapping[str, PodInfo] = {pod.record.uid: pod for pod in pods}
     started: list[Claim] = []
+    isolations: list[str] = []
+
+    def note(claim: Claim, isolation: str) -> None:
+        started.append(claim)
+        isolations.append(isolation)
+
     starts = ContainerStarts(
         node=NODE,
         tracker=tracker,
         pods=lambda: known if listed else None,
         builder=ContainerSpecBuilder(NvidiaCdiSpecs([])),
+        limiter=limiter or no_limits(),
         clock=clock,
         metrics=DevicePluginMetrics(registry),
-        on_started=started.append,
+        on_started=note,
     )
-    return Rig(starts, started, registry, clock)
+    return Rig(starts, started, isolations, registry, clock)
 
 
 def a_sandbox(pod: PodInfo, **changes: str) -> PodSandbox:
@@ -297,3 +320,102 @@ async def test_the_slot_of_a_running_pod_given_to_another_pods_init_container_af
 
     assert given.env[names.ENV_VISIBLE_DEVICES] == "GPU-b"
     assert again.env[names.ENV_VISIBLE_DEVICES] == "GPU-a"
+
+
+async def test_a_container_with_a_promised_limit_starts_once_it_stands(tmp_path: Path) -> None:
+    pod = a_pod(assigned={"train": [("GPU-b", 1000)]})
+    node = a_limited_node(tmp_path)
+    rig = await a_rig(pod, limiter=node.limiter)
+    container = a_limited_container(pod)
+
+    answer = rig.starts.create_container(a_sandbox(pod), replace(container, mounts=()))
+    node.driver.make(node.group(container.cgroups_path))  # the runtime does so now
+    assert PROOF_PATH in {mount.destination for mount in answer.mounts}
+    assert node.opened() == set()
+    assert rig.isolations == ["kernel"]
+    rig.starts.start_container(a_sandbox(pod), container)
+
+    group, card = node.group(container.cgroups_path), CardUuid("GPU-b")
+    assert node.driver.read(card, group).limit_mib == 1000
+    assert node.opened() == {container.id}
+    rig.starts.stop_container(a_sandbox(pod), container)
+    assert node.driver.read(card, node.group("/kubepods")).guaranteed_mib == 0
+    rig.starts.remove_container(a_sandbox(pod), container)
+    assert list(node.gates.iterdir()) == []
+
+
+async def test_a_promised_limit_that_does_not_stand_fails_the_start(tmp_path: Path) -> None:
+    pod = a_pod()
+    node = a_limited_node(tmp_path)
+    rig = await a_rig(pod, limiter=node.limiter)
+    container = a_limited_container(pod)
+    rig.starts.create_container(a_sandbox(pod), replace(container, mounts=()))
+
+    with pytest.raises(Refused, match="do not stand: GPU-a: the driver does not know the cgroup"):
+        rig.starts.start_container(a_sandbox(pod), container)
+    assert rig.outcome("limit_not_proved") == 1
+    assert node.opened() == set()
+
+
+async def test_an_agent_that_does_not_know_what_was_promised_starts_nothing(
+    tmp_path: Path,
+) -> None:
+    """Another agent created the container, and then this one began."""
+    pod = a_pod()
+    node = a_limited_node(tmp_path)
+    container = a_limited_container(pod)
+
+    for rig, why in (
+        (await a_rig(limiter=node.limiter), "does not know its cards"),
+        (await a_rig(pod, limiter=no_limits()), "GPU-a cannot be limited: --limits is none"),
+    ):
+        with pytest.raises(Refused, match=why):
+            rig.starts.start_container(a_sandbox(pod), container)
+
+
+async def test_a_container_of_a_node_that_limits_nothing_gets_no_gate() -> None:
+    pod = a_pod()
+    rig = await a_rig(pod)
+
+    answer = rig.starts.create_container(a_sandbox(pod), created())
+    rig.starts.start_container(a_sandbox(pod), created())
+    rig.starts.stop_container(a_sandbox(pod), created())
+
+    assert PROOF_PATH not in {mount.destination for mount in answer.mounts}
+
+
+async def test_gates_of_containers_that_went_meanwhile_are_removed(tmp_path: Path) -> None:
+    pod = a_pod()
+    node = a_limited_node(tmp_path)
+    rig = await a_rig(pod, limiter=node.limiter)
+    container = a_limited_container(pod)
+    rig.starts.create_container(a_sandbox(pod), replace(container, mounts=()))
+
+    rig.starts.synchronize([], [])
+
+    assert list(node.gates.iterdir()) == []
+
+
+async def test_a_pod_that_wants_to_be_limited_does_not_start_on_a_card_that_cannot(
+    tmp_path: Path,
+) -> None:
+    """The node said otherwise when it was placed."""
+    pod = a_pod(annotations={names.ISOLATION: "kernel"})
+    node = a_limited_node(tmp_path)
+    node.driver.troubles[CardUuid("GPU-a")] = "MIG is on"
+    rig = await a_rig(pod, limiter=node.limiter)
+
+    assert "wants fracgpu.io/isolation: kernel, and GPU-a cannot be limited: driver" in refusal(
+        rig, a_sandbox(pod), created()
+    )
+    assert rig.outcome("limit_not_proved") == 1
+
+
+@pytest.mark.parametrize(("wanted", "got"), [("none", "none"), ("kernel, none", "kernel")])
+async def test_the_pod_says_what_it_got(tmp_path: Path, wanted: str, got: str) -> None:
+    pod = a_pod(annotations={names.ISOLATION: wanted})
+    rig = await a_rig(pod, limiter=a_limited_node(tmp_path).limiter)
+
+    rig.starts.create_container(a_sandbox(pod), a_limited_container(pod, held_back=False))
+
+    assert rig.isolations == [got]

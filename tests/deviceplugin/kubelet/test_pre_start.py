@@ -133,7 +133,7 @@ async def a_rig(
         mps=daemons,
         clock=clock,
         metrics=metrics,
-        on_prepared=prepared.append,
+        on_prepared=lambda claim, _: prepared.append(claim),
         on_left=lambda: left.append(None),
     )
     return Rig(pre_start, ways, kubelet, runtime, folder, clock, registry, daemons, prepared, left)
@@ -222,6 +222,14 @@ async def test_with_nri_the_daemons_of_all_cards_in_use_are_ready_before(tmp_pat
 
     assert rig.mps is not None
     assert rig.mps.prepared == {"GPU-a"}
+
+
+async def test_without_nri_a_pod_that_wants_to_be_limited_does_not_start(tmp_path: Path) -> None:
+    rig = await a_rig(tmp_path, a_pod(annotations={names.ISOLATION: "kernel"}), nri=False)
+
+    rig.pre_start.allocate(S1)
+
+    assert "wants fracgpu.io/isolation: kernel, which needs NRI" in await rig.refusal()
 
 
 async def test_without_nri_the_spec_is_that_of_the_listed_container_and_verifies_it(

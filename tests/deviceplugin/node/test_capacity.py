@@ -22,6 +22,7 @@ from deviceplugin.node.capacity import (
     read_node_state,
     status_patch,
     wanted_state,
+    with_isolation,
 )
 from deviceplugin.node.inventory import InventoryTracker
 from deviceplugin.node.node_status import NodeStatusUpdater
@@ -148,6 +149,23 @@ def test_a_patch_holds_only_what_differs_and_removes_old_classes() -> None:
     assert metadata_patch(have=have, want=want) == {
         "metadata": {"labels": {"fracgpu.io/card-class-160": None, "fracgpu.io/card-class-80": "1"}}
     }
+
+
+def test_a_node_says_whether_it_limits_containers() -> None:
+    limits = with_isolation(NodeState(), why_not="")
+    assert limits.labels == {"fracgpu.io/isolation-kernel": "true"}
+    assert limits.annotations == {"fracgpu.io/isolation": "kernel"}
+
+    cannot = with_isolation(limits, why_not="GPU-a: MIG is on")
+    assert cannot.labels == {}
+    assert cannot.annotations == {"fracgpu.io/isolation": "none: GPU-a: MIG is on"}
+    assert metadata_patch(have=limits, want=cannot) == {
+        "metadata": {
+            "labels": {"fracgpu.io/isolation-kernel": None},
+            "annotations": cannot.annotations,
+        }
+    }
+    assert limits.marks.labels == ("fracgpu.io/isolation-kernel",)
 
 
 def test_other_annotations_are_left_alone() -> None:

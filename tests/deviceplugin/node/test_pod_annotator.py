@@ -49,14 +49,22 @@ class FakePods(KubeClient):
 def test_the_note_keeps_what_other_containers_noted() -> None:
     pod = a_pod(annotations={names.WIRED: '{"eval":["GPU-b"],"train":["GPU-x"]}'})
 
-    assert json.loads(wired_text(a_claim(pod))) == {"eval": ["GPU-b"], "train": ["GPU-a"]}
+    assert json.loads(wired_text(a_claim(pod), "kernel")) == {
+        "eval": ["GPU-b"],
+        "train": {"cards": ["GPU-a"], "isolation": "kernel"},
+    }
 
 
 def test_a_note_that_somebody_spoilt_is_written_anew() -> None:
     for spoilt in ("{", "[1]", "null"):
         pod = a_pod(annotations={names.WIRED: spoilt})
 
-        assert json.loads(wired_text(a_claim(pod))) == {"train": ["GPU-a"]}
+        assert json.loads(wired_text(a_claim(pod), "none")) == {
+            "train": {"cards": ["GPU-a"], "isolation": "none"}
+        }
+
+
+GOT = '{"train":{"cards":["GPU-a"],"isolation":"none"}}'
 
 
 async def test_notes_carry_the_uid_and_a_refused_one_does_not_stop_the_next() -> None:
@@ -64,15 +72,15 @@ async def test_notes_carry_the_uid_and_a_refused_one_does_not_stop_the_next() ->
     notes = PodAnnotator(pods)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(notes.run())
-        notes.note(a_claim(a_pod("gone")))
-        notes.note(a_claim(a_pod("train-0")))
+        notes.note(a_claim(a_pod("gone")), "none")
+        notes.note(a_claim(a_pod("train-0")), "none")
         await until_true(lambda: bool(pods.patches), what="the second note is written")
         task.cancel()
 
     ((pod, patch),) = pods.patches
     assert pod == "ml/train-0"
     assert patch["metadata"]["uid"] == "uid-train-0"
-    assert patch["metadata"]["annotations"] == {names.WIRED: '{"train":["GPU-a"]}'}
+    assert patch["metadata"]["annotations"] == {names.WIRED: GOT}
 
 
 async def test_a_note_that_says_the_same_already_is_not_written() -> None:
@@ -80,8 +88,8 @@ async def test_a_note_that_says_the_same_already_is_not_written() -> None:
     notes = PodAnnotator(pods)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(notes.run())
-        notes.note(a_claim(a_pod("same", annotations={names.WIRED: '{"train":["GPU-a"]}'})))
-        notes.note(a_claim(a_pod("new")))
+        notes.note(a_claim(a_pod("same", annotations={names.WIRED: GOT})), "none")
+        notes.note(a_claim(a_pod("new")), "none")
         await until_true(lambda: bool(pods.patches), what="the other note is written")
         task.cancel()
 
@@ -92,7 +100,7 @@ async def test_too_many_waiting_notes_push_out_the_oldest() -> None:
     pods = FakePods()
     notes = PodAnnotator(pods)
     for number in range(1025):
-        notes.note(a_claim(a_pod(f"pod-{number}")))
+        notes.note(a_claim(a_pod(f"pod-{number}")), "none")
     async with asyncio.TaskGroup() as group:
         task = group.create_task(notes.run())
         await until_true(lambda: len(pods.patches) == 1024, what="all waiting notes are written")

@@ -216,11 +216,11 @@ async def test_only_what_we_need_is_asked_for(socket: Path) -> None:
         assert (registration.plugin_name, registration.plugin_idx) == ("fracgpu", "10")
         response = await runtime.call("Configure", wire.ConfigureRequest(runtime_name="x"))
         # Bits of CreateContainer, StartContainer and RemoveContainer.
-        assert wire.ConfigureResponse.FromString(response.payload).events == 0b100_0010_1000
+        assert wire.ConfigureResponse.FromString(response.payload).events == 0b110_0010_1000
 
     async with a_scripted_runtime(socket, script) as ended, a_plugin(socket, Recorder()):
         await ended
-    assert EVENTS == 0b100_0010_1000
+    assert EVENTS == 0b110_0010_1000
 
 
 async def test_unknown_fields_events_methods_and_messages_are_harmless(socket: Path) -> None:

@@ -20,11 +20,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <time.h>
 
 enum {
     SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
-    TIMED_OUT = 10, MEMORY = 20, VERSION_MISMATCH = 25
+    TIMED_OUT = 10, IN_USE = 19, MEMORY = 20, VERSION_MISMATCH = 25
 };
 enum { MAX_CARDS = 16, MAX_FUNCTIONS = 128, LINE = 4096, DRIVER = -1 };
 
@@ -532,6 +534,131 @@ int nvmlEventSetWait_v2(set_t *set, event_t *out, unsigned timeout_ms) {
             return TIMED_OUT;
         nap(10);
     }
+}
+
+/* -- limits of cgroups ------------------------------------------------------------------------- */
+
+/*
+ * As driver r615 keeps them, its odd sides included: a soft limit is added to every cgroup above, and
+ * stays there when the cgroup is removed. They outlive the process, in a file beside the values:
+ * NVML_STANDIN with ".limits", one line for each cgroup, "CARD SOFT HARD PATH".
+ *
+ *   limits 1              the card has them
+ *   cgroups PATH          the root of the cgroups
+ *   used_by.PATH N        bytes that a cgroup uses
+ *   lost.FUNCTION 1       say that it was done, and do nothing
+ */
+enum { MAX_GROUPS = 8192 };
+static const u64 UNLIMITED = ~0ULL;
+typedef struct { int card; u64 soft, hard; char path[512]; } group_t;
+static group_t groups[MAX_GROUPS];
+static int group_count;
+
+static int is_folder(const char *path) {
+    struct stat found;
+    return !stat(path, &found) && S_ISDIR(found.st_mode);
+}
+
+static const char *beside(const char *suffix) {
+    static char paths[4][LINE];
+    static int next;
+    char *path = paths[next++ % 4];
+    snprintf(path, LINE, "%s%s", getenv("NVML_STANDIN"), suffix);
+    return path;
+}
+
+static FILE *open_groups(void) {
+    FILE *lock = fopen(beside(".lock"), "a");
+    if (!lock || flock(fileno(lock), LOCK_EX))
+        abort();
+    FILE *file = fopen(beside(".limits"), "r");
+    group_t next;
+    for (group_count = 0; file && group_count < MAX_GROUPS;) {
+        if (fscanf(file, "%d %llu %llu %511s", &next.card, &next.soft, &next.hard, next.path) != 4)
+            break;
+        if (is_folder(next.path)) /* what a removed cgroup had is only in those above */
+            groups[group_count++] = next;
+    }
+    if (file)
+        fclose(file);
+    return lock;
+}
+
+static void close_groups(FILE *lock, int changed) {
+    FILE *file = changed ? fopen(beside(".limits.new"), "w") : NULL;
+    if (changed && !file)
+        abort();
+    for (int i = 0; file && i < group_count; i++)
+        fprintf(file, "%d %llu %llu %s\n", groups[i].card, groups[i].soft, groups[i].hard,
+                groups[i].path);
+    if (file && (fclose(file) || rename(beside(".limits.new"), beside(".limits"))))
+        abort();
+    fclose(lock);
+}
+
+static group_t *group_of(int card, const char *path) {
+    for (int i = 0; i < group_count; i++)
+        if (groups[i].card == card && !strcmp(groups[i].path, path))
+            return &groups[i];
+    group_t *made = &groups[group_count < MAX_GROUPS - 1 ? group_count++ : group_count];
+    made->card = card;
+    made->soft = 0;
+    made->hard = UNLIMITED;
+    snprintf(made->path, sizeof made->path, "%s", path);
+    return made;
+}
+
+static u64 used_by(int card, const char *path) {
+    char key[640];
+    snprintf(key, sizeof key, "used_by.%s", path);
+    return number_or(card, key, 0);
+}
+
+typedef struct { const char *group; u64 soft, hard; } set_limits_t;
+typedef struct { const char *group; u64 soft, hard, used; } get_limits_t;
+
+int nvmlDeviceSetMemoryLimits_v1(const card_t *card, const set_limits_t *in) {
+    int i = index_of(card);
+    char root[LINE] = "", above[512];
+    BEGIN(i);
+    if (!number_or(i, "limits", 0))
+        return NOT_SUPPORTED;
+    if (!is_folder(in->group))
+        return NOT_FOUND;
+    if (number_or(i, "lost.nvmlDeviceSetMemoryLimits_v1", 0))
+        return SUCCESS;
+    if (used_by(i, in->group) > in->hard)
+        return IN_USE;
+    text(i, "cgroups", root);
+    FILE *file = open_groups();
+    u64 added = in->soft - group_of(i, in->group)->soft;
+    group_of(i, in->group)->soft = in->soft;
+    group_of(i, in->group)->hard = in->hard;
+    snprintf(above, sizeof above, "%s", in->group);
+    for (char *end = strrchr(above, '/'); end; end = strrchr(above, '/')) {
+        *end = 0;
+        if (strlen(above) <= strlen(root))
+            break;
+        group_of(i, above)->soft += added;
+    }
+    close_groups(file, 1);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMemoryLimits_v1(const card_t *card, get_limits_t *out) {
+    int i = index_of(card);
+    BEGIN(i);
+    if (!number_or(i, "limits", 0))
+        return NOT_SUPPORTED;
+    if (!is_folder(out->group))
+        return NOT_FOUND;
+    FILE *file = open_groups();
+    group_t *found = group_of(i, out->group);
+    out->soft = found->soft;
+    out->hard = found->hard;
+    out->used = used_by(i, out->group);
+    close_groups(file, 0);
+    return SUCCESS;
 }
 
 /* -- GPM --------------------------------------------------------------------------------------- */

@@ -201,6 +201,30 @@ def test_the_size_that_the_webhook_asked_of_labels_is_judged_by_the_cards() -> N
     ]
 
 
+def test_a_node_that_does_not_limit_containers_says_why() -> None:
+    pod = a_waiting_pod(ONE_GIB, annotations={names.ISOLATION: "kernel"})
+    label = NodeExpression(key=names.ISOLATION_KERNEL_LABEL, operator="In", values=("true",))
+    strict = replace(
+        pod,
+        scheduling_constraints=replace(
+            pod.scheduling_constraints, node=NodeRules(terms=((label,),))
+        ),
+    )
+    cluster = Cluster().node("n", a_card("GPU-a"))
+    cluster.nodes[0] = replace(cluster.nodes[0], isolation="none: GPU-a: driver: MIG is on")
+    limits = Cluster().node("n", a_card("GPU-a"), labels={names.ISOLATION_KERNEL_LABEL: "true"})
+
+    (objection,) = only_node(explain(strict, cluster.state())).objections
+    best = explain(a_waiting_pod(ONE_GIB, annotations={names.ISOLATION: "best"}), cluster.state())
+
+    assert objection.text == (
+        "the pod wants fracgpu.io/isolation: kernel, and the node does not limit containers: "
+        "none: GPU-a: driver: MIG is on"
+    )
+    assert only_node(explain(strict, limits.state())).objections == ()
+    assert only_node(best).objections == ()
+
+
 def test_a_pod_that_the_webhook_never_saw_is_told_to_come_again() -> None:
     pod = a_waiting_pod(None)
     pod_info = replace(pod.info, need_problem="limits of container 'c' is 'no gpu-mem'")

@@ -41,7 +41,14 @@ from fracgpu.placement.preemption import (
 )
 from fracgpu.placement.snapshot_index import SnapshotIndex
 from fracgpu.request.grant import grant, need_from_limits
-from fracgpu.request.need import ContainerNeed, PodNeed, PodRequest, SliceRequest, Strategy
+from fracgpu.request.need import (
+    ContainerNeed,
+    Isolation,
+    PodNeed,
+    PodRequest,
+    SliceRequest,
+    Strategy,
+)
 from fracgpu.request.need import Topology as CardTopology
 from fracgpu.state.allocation import Assignment, CardAllocation
 from fracgpu.state.bound_pod import BoundPod
@@ -75,6 +82,7 @@ POD: Final[Mapping[str, st.SearchStrategy[Any]]] = {
     "models": st.sampled_from([(), (), ("*A30*",), ("!*T4*",)]),
     "strategy": st.sampled_from([None, *Strategy]),
     "topology": st.sampled_from([None, None, *CardTopology]),
+    "isolation": st.sampled_from([(), *((isolation,) for isolation in Isolation)]),
 }
 
 
@@ -381,8 +389,8 @@ def test_a_need_has_every_fact_of_its_request(data: st.DataObject) -> None:
         assert grant(request, [card_class]).need == expected
 
 
-# What the cards are chosen by, of those that fit.
-CHOICES: Final = frozenset({"strategy", "topology"})
+# What the cards are chosen by, of those that fit; and what the pod's node affinity says.
+CHOICES: Final = frozenset({"strategy", "topology", "isolation"})
 
 
 def test_every_fact_of_a_pod_is_asked_by_a_rule() -> None:

@@ -9,9 +9,15 @@ from hypothesis import strategies as st
 from fracgpu import names
 from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
-from fracgpu.request.language import CHOICES, parse_request
+from fracgpu.request.language import (
+    CHOICES,
+    parse_request,
+    requires_kernel,
+    wanted_isolation,
+)
 from fracgpu.request.need import (
     ContainerNeed,
+    Isolation,
     PodRequest,
     Rebalance,
     SliceRequest,
@@ -127,7 +133,33 @@ def test_what_holds_for_the_whole_pod_is_read_beside_the_slices() -> None:
         strategy=Strategy.SPREAD,
         rebalance=Rebalance.NEVER,
         topology=Topology.ANY,
+        isolation=(Isolation.NONE,),
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "isolation", "kernel"),
+    [
+        ("kernel", (Isolation.KERNEL,), True),
+        ("best", (Isolation.BEST,), False),
+        ("none", (Isolation.NONE,), False),
+        ("kernel, none", (Isolation.KERNEL, Isolation.NONE), False),
+        ("kernel,kernel", (Isolation.KERNEL,), True),
+    ],
+)
+def test_what_may_enforce_a_share_is_read_in_order(
+    text: str, isolation: tuple[Isolation, ...], kernel: bool
+) -> None:
+    request = read(fraction="1", isolation=text)
+
+    assert request is not None
+    assert request.isolation == isolation == wanted_isolation({names.ISOLATION: text})
+    assert requires_kernel(isolation) is kernel
+
+
+def test_without_a_word_the_best_is_wanted() -> None:
+    assert wanted_isolation({}) == wanted_isolation({names.ISOLATION: "?"}) == (Isolation.BEST,)
+    assert not requires_kernel(())
 
 
 def test_a_need_knows_its_total() -> None:
@@ -239,7 +271,14 @@ REFUSED: dict[str, tuple[Sequence[ContainerSpec], dict[str, str], str]] = {
     "an isolation of a later release": (
         [A],
         {"fraction": "1", "isolation": "mps"},
-        "fracgpu.io/isolation is 'mps'; want 'none'; this release does not support it yet",
+        "fracgpu.io/isolation is 'mps'; want one of best, kernel, none; this release does not "
+        "support it yet",
+    ),
+    "one isolation of two misspelt": (
+        [A],
+        {"fraction": "1", "isolation": "kernel, non"},
+        "fracgpu.io/isolation is 'kernel, non'; want one of best, kernel, none; did you mean "
+        "'none'?",
     ),
     "another resource of ours": (
         [a_spec("a", gpu_count="1")],

@@ -190,3 +190,14 @@ def test_a_node_that_was_read_after_a_lapse_still_counts_as_changed() -> None:
     ledger.node("n", now=LATER)
 
     assert ledger.take_changed(now=LATER) == {"n"}
+
+
+def test_a_node_counts_as_changed_once_a_pod_is_observed_on_it() -> None:
+    ledger = a_ledger()
+    ledger.take_changed(now=NOON)
+    before = held(ledger)
+
+    ledger.set_pod(bound("p", 1000))
+
+    assert (before, held(ledger)) == (0, 1000)
+    assert ledger.take_changed(now=NOON) == {"n"}

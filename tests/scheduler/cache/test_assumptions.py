@@ -7,6 +7,7 @@ import pytest
 
 from kube.errors import Conflict, KubeError
 from tests.scheduler.harness import Harness, refusal, silence
+from tests.support.gpu import a_gpu_pod
 
 
 async def unconfirmed(*, answer_lost: bool = True, mib: int = 1000) -> Harness:
@@ -44,6 +45,25 @@ async def test_a_pod_found_bound_goes_on_counting_however_late_the_informer_is()
     cluster.see("p")
     assert cluster.held() == 1000
     assert cluster.ledger.assumed == {}
+
+
+async def test_a_pod_found_bound_goes_on_counting_with_its_cpu() -> None:
+    cluster = Harness()
+    body = a_gpu_pod("p")
+    body["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "4"
+    cluster.api.put(body)
+    cluster.see("p")
+    cluster.api.answer_lost = True
+    await cluster.bind()
+    cluster.api.answer_lost = False
+
+    def cpu_milli() -> list[int]:
+        return [one.host.cpu_milli for one in cluster.ledger.assumed_on("n", but="")]
+
+    before = cpu_milli()
+    await settle_after(cluster, 11)
+
+    assert (before, cpu_milli()) == ([4000], [4000])
 
 
 async def test_a_pod_found_unbound_is_marked_so_that_its_binding_cannot_land_and_is_free() -> None:

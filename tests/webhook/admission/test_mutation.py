@@ -110,6 +110,19 @@ GRANTED = {
             cores="30",
         ),
     ),
+    "a pod that wants to be limited needs a node that limits": (
+        a_pod(memory="8Gi", isolation="kernel"),
+        admitted(
+            a_container(resources=amounts("8192")),
+            granted="train: 8192 MiB on 1 card",
+            requires=[
+                {"key": "fracgpu.io/isolation-kernel", "operator": "In", "values": ["true"]},
+                more("card-memory", 8191),
+            ],
+            memory="8Gi",
+            isolation="kernel",
+        ),
+    ),
     "several cards carry the total in the limit and need a node with as many of the class": (
         a_pod(fraction="1", cards="3"),
         admitted(

@@ -1,0 +1,122 @@
+"""Limits that the kernel keeps per cgroup: the controller ``dmem``, for AMD's and Intel's cards."""
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from deviceplugin.cards.interface import CardHardware, GroupLimits, kernel_address
+from deviceplugin.enforcement.cgroups import ancestors, version_problem, write_line
+from deviceplugin.enforcement.interface import EnforcementError, Enforcer, Limit
+from fracgpu.units import BYTES_PER_MIB, Mib
+
+_MAX: Final = "max"
+_REASONS: Final = {
+    errno.EBUSY: "more than that is in use",
+    errno.ENOENT: "the cgroup is gone, or has no controller dmem",
+    errno.ENODEV: "the cgroup is gone",
+}
+
+
+class KernelEnforcer(Enforcer):
+    """Writes the files ``dmem.*`` of cgroup v2.
+
+    A limit is the whole share, so there is nothing to keep beyond it: ``dmem.min`` is left alone.
+
+    Args:
+        root: where the node's cgroups are.
+        write: writes a line into a file that is there.
+    """
+
+    name = "kernel"
+
+    def __init__(self, root: Path, *, write: Callable[[Path, str], None] = write_line) -> None:
+        self._root = root
+        self._write_line = write
+
+    def why_not(self, card: CardHardware) -> str | None:
+        if (problem := version_problem(self._root)) is not None:
+            return problem
+        try:
+            capacity = _by_region((self._root / "dmem.capacity").read_text())
+        except OSError:
+            return "the kernel does not limit the memory of cards: it has no dmem.capacity"
+        region = _region(card)
+        if region not in capacity:
+            return (
+                f"the kernel does not count the memory of the card: dmem.capacity has no {region}"
+            )
+        return self._unled("/")
+
+    def apply(self, group: str, card: CardHardware, limit: Limit) -> None:
+        for above in (*ancestors(group), "/"):
+            if (problem := self._unled(above)) is not None:
+                raise EnforcementError(problem)
+        self._write(group, f"{_region(card)} {limit.limit_mib * BYTES_PER_MIB}\n")
+
+    def read(self, group: str, card: CardHardware) -> GroupLimits:
+        region = _region(card)
+        limit = self._read(group, "dmem.max").get(region, _MAX)
+        used = self._read(group, "dmem.current").get(region, "0")
+        try:
+            used_mib = Mib(-(-int(used) // BYTES_PER_MIB))
+            limit_mib = None if limit == _MAX else Mib(int(limit) // BYTES_PER_MIB)
+        except ValueError as error:
+            raise EnforcementError(f"the files dmem.* of {group} have no numbers") from error
+        return GroupLimits(
+            guaranteed_mib=limit_mib or Mib(0), limit_mib=limit_mib, used_mib=used_mib
+        )
+
+    def kept(self, group: str, card: CardHardware) -> Mib | None:  # noqa: ARG002
+        """Return None: nothing is kept in cgroups above."""
+        return None
+
+    def keep(self, group: str, card: CardHardware, mib: Mib) -> None:
+        """Do nothing, as :meth:`kept`."""
+
+    def release(self, group: str, card: CardHardware) -> None:
+        """Do nothing: the kernel forgets a cgroup's limits with the cgroup."""
+
+    def _unled(self, group: str) -> str | None:
+        """Return why the cgroups in *group* have no limits of their own, or None."""
+        file = self._root / group.lstrip("/") / "cgroup.subtree_control"
+        try:
+            controllers = file.read_text().split()
+        except OSError as error:
+            return f"cannot read {file}: {error.strerror}"
+        return None if "dmem" in controllers else f"{file} has no dmem"
+
+    def _write(self, group: str, line: str) -> None:
+        file = self._file(group, "dmem.max")
+        try:
+            self._write_line(file, line)
+        except OSError as error:
+            raise _failed(file, "written", error) from error
+
+    def _read(self, group: str, name: str) -> dict[str, str]:
+        file = self._file(group, name)
+        try:
+            return _by_region(file.read_text())
+        except OSError as error:
+            raise _failed(file, "read", error) from error
+
+    def _file(self, group: str, name: str) -> Path:
+        return self._root / group.lstrip("/") / name
+
+
+def _failed(file: Path, what: str, error: OSError) -> EnforcementError:
+    why = _REASONS.get(error.errno or 0, error.strerror)
+    return EnforcementError(f"{file} cannot be {what}: {why}")
+
+
+def _region(card: CardHardware) -> str:
+    """Return what the kernel calls the card's memory."""
+    try:
+        return f"drm/{kernel_address(card.pci_bus_id)}/vram0"
+    except ValueError:
+        return "drm/(no PCI address)/vram0"
+
+
+def _by_region(text: str) -> dict[str, str]:
+    pairs = (line.rpartition(" ") for line in text.splitlines())
+    return {region: value for region, _, value in pairs if region}

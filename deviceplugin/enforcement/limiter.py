@@ -1,0 +1,334 @@
+"""Sets a container's limits before its first process runs, and proves that they stand."""
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from pathlib import Path
+
+import structlog
+
+from deviceplugin.cards.interface import CardHardware
+from deviceplugin.enforcement.cgroups import group_of, write_line
+from deviceplugin.enforcement.gate import PROOF_PATH, Gate, GateError
+from deviceplugin.enforcement.interface import EnforcementError, Enforcer, Limit, LimitMissingError
+from deviceplugin.enforcement.promises import (
+    difference,
+    limits_of,
+    lowest_first,
+    promised_limits,
+    wanted_above,
+)
+from deviceplugin.nri.interface import Adjustment, Container
+from fracgpu import names
+from fracgpu.cards.card import CardUuid
+from fracgpu.request.language import requires_kernel, wanted_isolation
+from fracgpu.state.allocation import Slice
+from fracgpu.state.pod_info import PodInfo
+from fracgpu.units import Mib
+
+log = structlog.get_logger()
+
+OFF = "--limits is none"
+
+
+class Limiter:
+    """Limits by what can limit a card: the first of *enforcers* that is able to. In any thread.
+
+    Args:
+        enforcers: in the order in which they are preferred; none limits nothing.
+        cards: the node's cards.
+        gate: keeps containers back.
+        root: where the node's cgroups are.
+    """
+
+    def __init__(
+        self,
+        enforcers: Sequence[Enforcer],
+        *,
+        cards: Callable[[], Mapping[CardUuid, CardHardware]],
+        gate: Gate,
+        root: Path,
+    ) -> None:
+        self._enforcers = enforcers
+        self._cards = cards
+        self._gate = gate
+        self._root = root
+        self._lock = threading.Lock()
+        self._changes = 0  # of what is kept for containers, each made under the lock
+        self._unsettled: frozenset[str] = frozenset()  # containers that begin, or have ended
+        self._by_card: dict[CardUuid, Enforcer | str] = {}
+
+    def refresh(self) -> None:
+        """Probe anew what can limit the cards that nothing could limit until now.
+
+        One that could be limited stays so: where that fails from now on, starts are refused.
+        """
+        for uuid, card in self._cards().items():
+            if isinstance(self._by_card.get(uuid, ""), str):
+                self._probe(card)
+
+    def why_not(self, card: CardUuid) -> str | None:
+        """Return why no container can be limited on a card, or None."""
+        found = self._enforcer(card)
+        return found if isinstance(found, str) else None
+
+    def promised(self, pod: PodInfo, slices: Iterable[Slice]) -> tuple[Limit, ...]:
+        """Return the limits that a container is promised."""
+        return promised_limits(pod, slices, lambda card: self.why_not(card) is None)
+
+    @property
+    def unlimited(self) -> str | None:
+        """Why not every card is limited, as last probed; empty if each is, None while not known."""
+        cards = self._cards()
+        if self._enforcers and (not cards or cards.keys() - self._by_card.keys()):
+            return None
+        reasons = [f"{card}: {why}" for card in cards if (why := self.why_not(card)) is not None]
+        return OFF if not self._enforcers else next(iter(reasons), "")
+
+    def check_wanted(self, pod: PodInfo, slices: Iterable[Slice]) -> None:
+        """Raise for a pod that runs only with limits, on a card that has none.
+
+        Raises:
+            EnforcementError: why it has none.
+        """
+        if requires_kernel(wanted_isolation(pod.annotations)):
+            for part in slices:
+                if (why := self.why_not(part.card)) is not None:
+                    text = f"the pod wants {names.ISOLATION}: kernel, and {part.card} cannot be"
+                    raise EnforcementError(f"{text} limited: {why}")
+
+    def limits_of(
+        self, container: Container, pod: PodInfo | None, slices: Sequence[Slice]
+    ) -> tuple[Limit, ...]:
+        """Return the limits that a container was promised when it was created, by its gate.
+
+        Raises:
+            EnforcementError: it was promised some, and they are not known any more.
+        """
+        if not any(mount.destination == PROOF_PATH for mount in container.mounts):
+            return ()
+        if pod is None or not slices:
+            raise EnforcementError("it was promised limits, and the agent does not know its cards")
+        return self.promised(pod, slices) or limits_of(slices)
+
+    def hold_back(self, container: Container, adjustment: Adjustment) -> Adjustment:
+        """Return *adjustment* so that the container starts only after :meth:`prove`.
+
+        Raises:
+            EnforcementError: it cannot be kept back, or the runtime does not say its cgroup.
+        """
+        self._group(container)
+        try:
+            return self._gate.shut(container.id, adjustment)
+        except GateError as error:
+            raise EnforcementError(str(error)) from error
+
+    def prove(self, container: Container, limits: Iterable[Limit]) -> None:
+        """Set limits, read them back and let the container start.
+
+        Raises:
+            EnforcementError: a limit does not stand.
+        """
+        group = self._group(container)
+        self._unsettled |= {container.id}
+        for limit in limits:
+            with self._changing():
+                self._set(group, limit)
+        try:
+            self._gate.open(container.id)
+        except GateError as error:
+            raise EnforcementError(str(error)) from error
+        self._unsettled -= {container.id}
+
+    def release(self, container: Container, limits: Iterable[Limit]) -> None:
+        """Return what is kept for a container that has ended, while it has its cgroup.
+
+        A failure is only logged: what is left is found among the cgroups above.
+        """
+        self._unsettled |= {container.id}
+        for limit in limits:
+            try:
+                enforcer, card = self._able(limit.card)
+                with self._changing():
+                    enforcer.release(self._group(container), card)
+            except EnforcementError as error:
+                log.warning("limit_not_released", container=container.name, reason=str(error))
+
+    def verify(self, container: Container, limit: Limit) -> str | None:
+        """Read a limit back, and set it again if it does not stand.
+
+        Returns:
+            in which way it did not stand, if it was set again; None if it stood, or if the
+            container has no cgroup any more.
+
+        Raises:
+            LimitMissingError: it does not stand, and cannot be set again.
+            EnforcementError: it is not known whether it stands.
+        """
+        group = self._group(container)
+        try:
+            enforcer, card = self._able(limit.card)
+            found = difference(limit, enforcer.read(group, card))
+            if found is not None and container.id in self._unsettled:
+                return None
+            if found is not None:
+                self._set_again(group, limit, found)
+        except EnforcementError:
+            if self._exists(group):
+                raise
+            return None
+        return found
+
+    @property
+    def changes(self) -> int:
+        """How often what is kept for a container was changed; to be read before the containers."""
+        with self._lock:
+            return self._changes
+
+    def repair_above(self, card: CardUuid, containers: Iterable[Container], *, changes: int) -> int:
+        """Repair what the cgroups above containers keep: as much as those together.
+
+        Returns:
+            how many kept another amount.
+
+        Args:
+            card: of which memory is kept.
+            containers: all that run on the node.
+            changes: how many there were before they were looked up; nothing is repaired where there
+                were more since.
+
+        Raises:
+            EnforcementError: it cannot be read or set.
+        """
+        enforcer, hardware = self._able(card)
+        groups = {self._group(container) for container in containers if container.cgroups_path}
+        kept = {}
+        for group in groups:
+            mib = self._if_there(group, enforcer.kept, hardware)
+            if mib is not None:
+                kept[group] = mib
+        repaired = 0
+        for group in lowest_first(self._groups_beside(groups)):
+            found, wanted = (
+                self._if_there(group, enforcer.kept, hardware),
+                wanted_above(group, kept),
+            )
+            if found is None or found == wanted:
+                continue
+            with self._lock:
+                if self._changes != changes:
+                    return repaired  # a container began or ended meanwhile: the next time
+                enforcer.keep(group, hardware, wanted)
+            repaired += 1
+            log.info("kept_memory_repaired", card=card, cgroup=group, was=found, mib=wanted)
+        return repaired
+
+    def forget(self, container: str) -> None:
+        """Remove what is on the host for a container that is gone."""
+        self._gate.forget(container)
+        self._unsettled -= {container}
+
+    def keep_only(self, containers: Iterable[str]) -> None:
+        """Remove what is on the host for all but *containers*."""
+        self._gate.keep_only(frozenset(containers))
+
+    def stop(self, container: Container) -> None:
+        """End all processes of a container.
+
+        Raises:
+            EnforcementError: the kernel does not.
+        """
+        file = self._root / self._group(container).lstrip("/") / "cgroup.kill"
+        try:
+            write_line(file, "1")
+        except OSError as error:
+            raise EnforcementError(f"{file} cannot be written: {error.strerror}") from error
+
+    def _set_again(self, group: str, limit: Limit, found: str) -> None:
+        try:
+            self._set(group, limit)
+        except EnforcementError as error:
+            raise LimitMissingError(f"{found}: {error}") from error
+
+    def _set(self, group: str, limit: Limit) -> None:
+        enforcer, card = self._able(limit.card)
+        enforcer.apply(group, card, limit)
+        found = difference(limit, enforcer.read(group, card))
+        if found is not None:
+            raise EnforcementError(f"after the limit was set, {found}")
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        with self._lock:
+            self._changes += 1
+            yield
+
+    def _groups_beside(self, containers: Set[str]) -> Iterator[str]:
+        """Yield the cgroups that are neither containers' nor in one, in the trees with containers.
+
+        The agent's own container is always among them, and so the tree of all pods.
+        """
+        for top in {group.split("/")[1] for group in containers}:
+            for folder, inside, _ in os.walk(self._root / top):
+                group = f"/{Path(folder).relative_to(self._root)}"
+                if group in containers:
+                    inside.clear()
+                else:
+                    yield group
+
+    def _if_there(
+        self, group: str, read: Callable[[str, CardHardware], Mib | None], card: CardHardware
+    ) -> Mib | None:
+        try:
+            return read(group, card)
+        except EnforcementError:
+            if self._exists(group):
+                raise
+            return None
+
+    def _exists(self, group: str) -> bool:
+        return (self._root / group.lstrip("/")).is_dir()
+
+    def _group(self, container: Container) -> str:
+        try:
+            return group_of(container.cgroups_path)
+        except ValueError as error:
+            raise EnforcementError(str(error)) from error
+
+    def _able(self, card: CardUuid) -> tuple[Enforcer, CardHardware]:
+        found, hardware = self._enforcer(card), self._cards().get(card)
+        if isinstance(found, str):
+            raise EnforcementError(f"{card} cannot be limited: {found}")
+        if hardware is None:
+            raise EnforcementError(f"{card} is not among the node's cards")
+        return found, hardware
+
+    def _enforcer(self, card: CardUuid) -> Enforcer | str:
+        if not self._enforcers:
+            return OFF
+        if (problem := self._gate.problem) is not None:
+            return problem
+        if card not in self._by_card:
+            hardware = self._cards().get(card)
+            if hardware is None:
+                return "it is not among the node's cards"
+            return self._probe(hardware)
+        return self._by_card[card]
+
+    def _probe(self, card: CardHardware) -> Enforcer | str:
+        uuid, found = card.card.uuid, self._find(card)
+        if found != self._by_card.get(uuid):
+            by, why = (None, found) if isinstance(found, str) else (found.name, None)
+            log.info("card_limited_by", card=uuid, by=by, why_not=why)
+        self._by_card = {**self._by_card, uuid: found}
+        return found
+
+    def _find(self, card: CardHardware) -> Enforcer | str:
+        reasons = []
+        for enforcer in self._enforcers:
+            reason = enforcer.why_not(card)
+            if reason is None:
+                return enforcer
+            reasons.append(f"{enforcer.name}: {reason}")
+        return "; ".join(reasons)
