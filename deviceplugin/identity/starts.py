@@ -130,7 +130,7 @@ class ContainerStarts(Handler):
         self._expected: deque[float] = deque(maxlen=1024)
 
     def expect(self) -> None:
-        """Note that kubelet may now have one more container created."""
+        """Note that the runtime will ask for one more container, or for one once more."""
         self._expected.append(self._clock.monotonic())
 
     @property
@@ -138,6 +138,12 @@ class ContainerStarts(Handler):
         """Whether the runtime has still to ask for a container that kubelet may start."""
         oldest_s = self._clock.monotonic() - _ASKED_S
         return any(at_s > oldest_s for at_s in tuple(self._expected))
+
+    def _asked(self) -> None:
+        with suppress(IndexError):
+            # Any will do: which one kubelet had asked about is not known, only how many.
+            while self._expected.popleft() < self._clock.monotonic() - _ASKED_S:
+                pass
 
     @property
     def containers(self) -> Mapping[str, tuple[str, str]]:
@@ -165,10 +171,7 @@ class ContainerStarts(Handler):
 
     def create_container(self, pod: PodSandbox, container: Container) -> Adjustment:
         if has_our_device(container):
-            with suppress(IndexError):
-                # Any will do: which one kubelet had asked about is not known, only how many.
-                while self._expected.popleft() < self._clock.monotonic() - _ASKED_S:
-                    pass
+            self._asked()
         adjustment = self._answer(pod, container)
         self._containers = {**self._containers, container.id: (pod.uid, container.cgroups_path)}
         return adjustment
@@ -177,6 +180,8 @@ class ContainerStarts(Handler):
         """Set the container's limits and prove them; its cards it has since it was created."""
         try:
             limits = self._limits(pod, container)
+            if limits:
+                self._asked()
             # Before its limits are set, so that an audit counts what is kept for it.
             self._running = {**self._running, container.id: (pod.uid, container)}
             if limits:
@@ -217,6 +222,7 @@ class ContainerStarts(Handler):
             promised = self._limiter.promised(claim.pod, claim.slices)
             if promised:
                 adjustment = self._limiter.hold_back(container, adjustment)
+                self.expect()  # its start, which needs the agent too
         except SpecBuildError as error:
             raise self._refused(pod, container, "no_outfit", str(error)) from error
         except EnforcementError as error:

@@ -333,7 +333,9 @@ async def test_a_container_with_a_promised_limit_starts_once_it_stands(tmp_path:
     assert PROOF_PATH in {mount.destination for mount in answer.mounts}
     assert node.opened() == set()
     assert rig.isolations == ["kernel"]
+    awaited = rig.starts.unasked  # its start, by an agent that leaves
     rig.starts.start_container(a_sandbox(pod), container)
+    assert (awaited, rig.starts.unasked) == (True, False)
 
     group, card = node.group(container.cgroups_path), CardUuid("GPU-b")
     assert node.driver.read(card, group).limit_mib == 1000
