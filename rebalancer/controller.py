@@ -1,7 +1,7 @@
 """The loop: read, decide, act, count."""
 
 import asyncio
-from collections.abc import Awaitable, Collection, Mapping
+from collections.abc import Awaitable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final, Protocol
@@ -243,8 +243,7 @@ class Controller:
                 if begun:  # by a predecessor that came no further
                     await store.forget(record)
                     continue
-                in_flight = sum(other.phase in UNDER_WAY for other in store.records)
-                if in_flight >= policy.max_in_flight:
+                if not has_slot(record, store.records, policy=policy):
                     return
                 planned = approved(record, policy=policy, now=context.now)
                 await self._parts.reporter.planned(await store.put(planned))
@@ -354,6 +353,14 @@ class Controller:
             log.warning("moving_suspended", why=trouble, detail=detail)
         elif before and not trouble:
             log.info("moving_resumed", was=before)
+
+
+def has_slot(
+    record: MoveRecord, records: Iterable[MoveRecord], *, policy: RebalancerPolicy
+) -> bool:
+    """Report whether one more move may be under way; those of one plan count as one."""
+    under_way = {other.move.plan or other.id for other in records if other.phase in UNDER_WAY}
+    return len(under_way - {record.move.plan}) < policy.max_in_flight
 
 
 def _display(node: NodeCards | None, card: CardUuid) -> str:

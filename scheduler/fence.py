@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import structlog
 
-from fracgpu.state.allocation import PodRecord
 from fracgpu.state.pod_info import PodInfo
 from kube.errors import KubeError
 from process.clock import Clock
@@ -51,7 +50,7 @@ class Fence:
         marker: PodMarker,
         clock: Clock,
         *,
-        on_bound: Callable[[PodRecord], None],
+        on_bound: Callable[[PodInfo], None],
         limit_s: float,
     ) -> None:
         self._pods = pods
@@ -136,7 +135,7 @@ class Fence:
             log.warning("pod_not_marked", pod=pod.record.key, error=str(error))
             return False
         if found is not None and found.record.node:
-            self._on_bound(found.record)
+            self._on_bound(found)
         return True
 
 

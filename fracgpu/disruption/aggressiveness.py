@@ -40,7 +40,7 @@ DIAL: Final[Mapping[str, tuple[str, _Factors]]] = {
     "max_per_hour": ("moves in any hour (`maxPerHour`)", _COUNTS),
     "max_per_day": ("moves in any day (`maxPerDay`)", _COUNTS),
     "max_per_namespace_per_hour": ("moves of one namespace in any hour", _COUNTS),
-    "make_room_moves": ("moves that make room for one pod", (0.34, 0.67, 1, 2, 2.67)),
+    "make_room_moves": ("moves that make room for one pod", (0.38, 0.75, 1, 1, 1)),
     "max_per_owner_per_day": ("moves of one owner in any day", _COUNTS),
     "owner_cooldown_s": ("between two moves of one owner, doubled after each useless one", _WAITS),
     "card_cooldown_s": ("between two moves off, or onto, one card", (3, 2, 1, 0.75, 0.5)),

@@ -3,6 +3,9 @@
 Budgets say how many moves there may be: at once, in an hour and in a day. They are counted from
 past moves alone.
 
+The moves of one plan count as one, but for the owners and the pods of each: without the rest of
+them a part of a plan helps nobody.
+
 A move counts from the moment it is planned, because it may disturb a pod from then on. One that
 ended before it disturbed a pod counts no longer. Dry runs and recommendations disturb nobody and
 count against no budget; while moves are only shown, one off each card is shown in an hour.
@@ -13,7 +16,7 @@ administrator sets ``reset_breakers_at`` to a later time. All but `BLIND` and `A
 counted from past moves too, so they stay open across restarts.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -49,12 +52,16 @@ class Budgets:
         counted = [(past_move, _age(past_move, now)) for past_move in past if counts(past_move)]
         this_hour = [past_move for past_move, age in counted if age < _HOUR]
         today = [past_move for past_move, age in counted if age < _DAY]
+        plans = {id(past_move): past_move.move.plan or at for at, past_move in enumerate(past)}
         cooling = timedelta(seconds=policy.card_cooldown_s)
         recent = [past_move for past_move, age in counted if age < cooling]
-        self.in_flight = sum(past_move.under_way for past_move, _ in counted)
-        self.this_hour = len(this_hour)
-        self.today = len(today)
-        self._per_namespace = Counter(past_move.move.namespace for past_move in this_hour)
+        in_flight = [past_move for past_move, _ in counted if past_move.under_way]
+        self.in_flight = len({plans[id(past_move)] for past_move in in_flight})
+        self.this_hour = len({plans[id(past_move)] for past_move in this_hour})
+        self.today = len({plans[id(past_move)] for past_move in today})
+        self._of_namespace: dict[str, set[object]] = defaultdict(set)
+        for past_move in this_hour:
+            self._of_namespace[past_move.move.namespace].add(plans[id(past_move)])
         self._per_owner_day = Counter(past_move.move.owner_uid for past_move in today)
         self._lineage = _Lineages(past)
         self._shown = {
@@ -123,8 +130,10 @@ class Budgets:
             and moved[self._lineage.of(past_move.move.pod_uid)] == 1
         )
 
-    def of_pod(self, pod_uid: str, *, owner_uid: str, namespace: str) -> HoldReason | None:
-        """Return why one pod may not be moved, or None."""
+    def of_pod(
+        self, pod_uid: str, *, owner_uid: str, namespace: str, plan: str = ""
+    ) -> HoldReason | None:
+        """Return why one pod may not be moved, for a plan if it is one of several, or None."""
         policy = self._policy
         if self.may_undo(pod_uid):
             return HoldReason.GIVEN_UP if owner_uid in self._given_up else None
@@ -136,7 +145,8 @@ class Budgets:
                 HoldReason.OWNER_BUDGET,
             ),
             (
-                self._per_namespace[namespace] >= policy.max_per_namespace_per_hour,
+                len(self._of_namespace.get(namespace, set()) - {plan})
+                >= policy.max_per_namespace_per_hour,
                 HoldReason.NAMESPACE_BUDGET,
             ),
         )

@@ -146,10 +146,12 @@ def why_not_evictable(
     policy: RebalancerPolicy,
     now: datetime,
     requested: bool = False,
+    plan: str = "",
 ) -> HoldReason | None:
     """Return the first reason that forbids moving a pod, or None if it may be moved.
 
-    What only keeps moves few does not count where people have requested the move.
+    What only keeps moves few does not count where people have requested the move. What has begun of
+    the same *plan* does not speak against more of it.
     """
     budgets = budgets_of(state, policy=policy, now=now)
     if requested:
@@ -167,7 +169,10 @@ def why_not_evictable(
     if requested:
         return refusal
     return refusal or budgets.of_pod(
-        candidate.uid, owner_uid=candidate.owner_uid, namespace=candidate.info.record.namespace
+        candidate.uid,
+        owner_uid=candidate.owner_uid,
+        namespace=candidate.info.record.namespace,
+        plan=plan,
     )
 
 

@@ -389,33 +389,47 @@ class Hindsight:
     Attributes:
         belief: how far forecasts are believed, 0..1.
         growth: by how much more pods used after their moves than before, as a share of a card.
+        regretted: the pods whose moves cost more than they saved.
     """
 
     belief: float = 1.0
     growth: float = 0.0
+    regretted: frozenset[str] = frozenset()
 
 
 def hindsight(state: DisruptionState, *, policy: RebalancerPolicy, now: datetime) -> Hindsight:
     """Return what moves saved beside what was forecast, and how their pods' use changed."""
     told: list[tuple[float, float]] = []
     growth: list[float] = []
+    regretted: set[str] = set()
+    again = {past_move.move.pod_uid for past_move in state.past if counts(past_move)}
     for past_move in sorted(state.past, key=lambda past_move: past_move.started_at):
         move, at = past_move.move, past_move.disturbed_at or past_move.started_at
-        landed, source = past_move.landed, state.number_of(move.source)
-        reading = state.reading(landed) if landed else None
-        use = reading.pods.get(past_move.replacement_uid) if reading else None
         if (
             past_move.ending not in CARRIED_OUT
             or move.beneficiary is not None
             or now - at > _DAY
-            or source is None
-            or use is None
+            or (source := state.number_of(move.source)) is None
         ):
+            continue
+        pod = past_move.replacement_uid
+        reading = state.reading(past_move.landed) if past_move.landed else None
+        use = reading.pods.get(pod) if reading else None
+        if use is None:
+            if pod in again:  # what it saved was not worth keeping
+                told.append((move.gain_points / 100, 0.0))
             continue
         growth.append(use - move.busy_ratio)
         spans = int(now.timestamp() // SPAN_S) - int(at.timestamp() // SPAN_S) - 1
-        saved = state.loads(policy).saved_since(past_move.replacement_uid, source, spans=spans)
-        if saved is not None:
-            told.append((move.gain_points / 100, saved))
+        saved = state.loads(policy).saved_since(pod, source, spans=spans)
+        # What nobody knows yet to have saved anything counts as if it had not: a policy whose
+        # forecasts are wrong has made a few moves by the time that this is known.
+        told.append((move.gain_points / 100, saved or 0.0))
+        if saved is not None and saved < 0:
+            regretted.add(pod)
     lately = growth[-_GROWTHS:]
-    return Hindsight(belief=belief(told), growth=max(0.0, sum(lately) / (len(lately) + 1)))
+    return Hindsight(
+        belief=belief(told),
+        growth=max(0.0, sum(lately) / (len(lately) + 1)),
+        regretted=frozenset(regretted),
+    )

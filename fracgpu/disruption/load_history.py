@@ -12,7 +12,8 @@ by three forecasts:
 How much each counts is read from the history itself: whether pods that varied together in its first
 half did so in its second, and how well what a card's pods did an hour before foretold what they
 did. Load that is foreseen badly is therefore left alone, and steady load moved at once. What moves
-saved in truth is read from the history as well: it says how far the next forecast is believed.
+saved in truth is read from the history as well: it says how far the next forecast is believed, and
+a move counts as one that saved nothing until it is known to have saved.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,8 +35,10 @@ _NOW: Final = 3  # spans that show what a pod does now
 _ASKED: Final = 0.5
 # What the pods of a card asked for that was never seen with time left, beyond what they got.
 _UNSEEN: Final = 1.1
+_SURE: Final = 2  # standard errors by which what pods keep must exceed what chance explains
 _PRIOR_SPANS: Final = 6  # for which the variance of all pods counts in the variance of each
 _INDEPENDENT: Final = 8  # spans after which what a pod did says little of what it does
+_HORIZON: Final = 18  # spans over which what a move does counts
 _FEWEST_SPANS: Final = 12  # in which a common rhythm can be told from chance
 _COMPARED: Final = 150  # pods, the most variable ones; all pairs of them are compared
 _VARIES: Final = 4e-4  # variance above the noise of measuring
@@ -306,21 +309,35 @@ def _demand(history: LoadHistory, loads: Sequence[PodLoad]) -> Floats:
 
 
 def _shrunk(demand: Floats) -> tuple[Floats, Floats]:
-    """Return the mean and variance to expect of each pod.
+    """Return the mean and variance to expect of each pod, over as long as a move's effect lasts.
 
-    What few spans show of a pod is drawn towards what is known of all pods, the mean by as much as
-    chance explains the difference between pods: else the pods that happened to rest would be taken
-    for idle.
+    How far pods' loads differ in half of the time that is known says how far they will later: what
+    passes at that pace is expected to go on passing, so that pods that all do the same in the end
+    are not told apart by what they happen to do at first. A pod's own pace counts by as much as is
+    known of it. The mean is drawn towards that of all pods by as much as what passes explains the
+    differences between pods: else the pods that happened to rest would be taken for idle.
     """
     if not len(demand):
         return np.zeros(0), np.zeros(0)
     spans = demand.shape[1]
-    mean, variance = demand.mean(1), demand.var(1)
-    variance = (spans * variance + _PRIOR_SPANS * variance.mean()) / (spans + _PRIOR_SPANS)
+    mean, total = demand.mean(1), float(demand.var()) + _TINY
+    lag = max(1, spans // 2)
+    changed = ((demand[:, lag:] - demand[:, :-lag]) ** 2).mean(1) / 2 if spans > 1 else 0 * mean
+    power = max(1.0, _HORIZON / lag)
+    lasts = np.clip(1 - _drawn(changed, spans) / total, 0, 1) ** power
+    variance = np.maximum(_drawn(demand.var(1), spans), (1 - lasts) * total)
     error = variance * min(1.0, _INDEPENDENT / spans)
-    between = max(0.0, float(mean.var() - error.mean()))
+    # Pods differ only as far as that is more than chance.
+    surely = changed.mean() + _SURE * changed.std() / np.sqrt(len(changed))
+    between = total * max(0.0, 1 - float(surely) / total) ** power
     keeps = between / (between + error + 1e-12)
     return mean.mean() + keeps * (mean - mean.mean()), variance
+
+
+def _drawn(of_pods: Floats, spans: int) -> Floats:
+    """Return what is known of each pod, drawn towards the mean of all pods: of few spans most."""
+    found: Floats = (spans * of_pods + _PRIOR_SPANS * of_pods.mean()) / (spans + _PRIOR_SPANS)
+    return found
 
 
 def _covariance(load: Floats) -> Floats:

@@ -90,7 +90,6 @@ class HoldReason(Enum):
     ROOM_KEPT = "cards are being freed, or kept, for it"
     ROOM_TRIED = "cards were freed for it a short while ago, and it did not start"
     NO_ROOM = "no small number of moves would make room for it"
-    PLAN_BUDGET = "the moves that would make room for it are more than the budgets allow now"
     NOT_WAITING = "it does not wait any more"
 
     @property

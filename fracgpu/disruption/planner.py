@@ -60,10 +60,6 @@ def plan_moves(
             held.append(refusal)
             break
         for move in its_method.plan_for(state, subject, held, policy=policy, now=now):
-            refusal = _budget_refusal(state, policy=policy, now=now)
-            if refusal is not None:  # planned anew when there is room for it
-                held.append(replace(refusal, detail=f"the rest of a plan: {move.pod}"))
-                break
             moves.append(move)
             state = _with_planned(state, move, policy=policy, now=now)
     return Plan(moves=tuple(moves), held=tuple(held))

@@ -63,7 +63,7 @@ class RebalancerPolicy:
     max_per_day: int = 80
     notice_s: float = 0
     make_room: MakeRoom = MakeRoom.OFF
-    make_room_after_s: float = 300
+    make_room_after_s: float = 120
     reset_breakers_at: datetime | None = None
     ignored_keys: tuple[str, ...] = ()
 
@@ -78,7 +78,7 @@ class RebalancerPolicy:
     min_pod_busy_ratio: float = 0.1  # share of a card below which moving a pod relieves nothing
     min_pod_age_s: float = 900
     max_per_namespace_per_hour: int = 2
-    make_room_moves: int = 3  # moves that make room for one pod
+    make_room_moves: int = 8  # moves that make room for one pod
     max_per_owner_per_day: int = 3
     owner_cooldown_s: float = 3600  # between two moves of one owner; doubled after a useless one
     card_cooldown_s: float = 600  # between two moves off, or two moves onto, one card

@@ -155,6 +155,17 @@ class PlacementSimulation:
         rows = self._cluster.rows
         return np.array([name in rows and allowed[rows[name]] for name in nodes], np.bool_)
 
+    def takes_beside(self, candidate: PlacedPod, node: str, joined: Sequence[PlacedPod]) -> bool:
+        """Report whether a node would take a replacement beside the replacements of other pods."""
+        pod = candidate.scheduled
+        expected = [
+            Change(replace(one.scheduled, uid=f"replacement of {one.uid}", node=node), 1)
+            for one in joined
+        ]
+        changes = (*self._changes(pod, mode_of(candidate.info)), *expected)
+        taken = allowed_nodes(self._cluster, pod, changes=changes)
+        return bool(taken[self._cluster.rows[node]])
+
     def scheduler_choice(self, candidate: PlacedPod, targets: Targets) -> Target | None:
         """Return the target that the scheduler extender itself would choose; None without any.
 

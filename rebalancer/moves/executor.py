@@ -4,6 +4,7 @@ What a move does next is decided without I/O, by `steps`. This module reads the 
 record before the side effect that it announces, performs that, and reports it.
 """
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
@@ -142,7 +143,8 @@ class MoveExecutor:
             if record.phase in ENDED:
                 return
             facts = facts or await self._observer.observe(record, context)
-            step = _BY_PHASE[record.phase](record, facts, context)
+            # In a thread: to look at a plan again takes as long as to look at all cards.
+            step = await asyncio.to_thread(_BY_PHASE[record.phase], record, facts, context)
             while isinstance(step, Do):
                 step = await self._do(step, record, facts, context)
             if isinstance(step, Wait):

@@ -137,13 +137,20 @@ class Assumptions:
         )
         self._on_count(record.uid)
 
-    def count_bound(self, record: PodRecord) -> None:
+    def count_bound(self, pod: PodInfo) -> None:
         """Assume a pod that the API server shows bound, until the informer shows it too.
 
         It is not added to the ledger as an observed pod: older watch events may still arrive.
         """
+        record = pod.record
         if record.live and record.node and record.assignment is not None:
-            self.count(record, node=record.node, assignment=record.assignment, move=record.move)
+            self.count(
+                record,
+                node=record.node,
+                assignment=record.assignment,
+                move=record.move,
+                host=pod.host,
+            )
 
     def under_way(self) -> Iterable[str]:
         """Return the pods of which a Binding may be under way; of one merely nominated none is."""
@@ -230,7 +237,7 @@ class Assumptions:
             self.forget(uid)
             log.warning("assumption_settled", pod=watched.record.key, as_="gone")
         elif found.record.node:
-            self.count_bound(found.record)
+            self.count_bound(found)
             log.warning("assumption_settled", pod=watched.record.key, as_="bound")
         elif void:
             self.forget(uid)

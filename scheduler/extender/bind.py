@@ -188,7 +188,7 @@ class Binder:
         elif record.terminating:
             reason = f"pod {args.pod} is being deleted"
         elif record.node:
-            self._assumptions.count_bound(record)
+            self._assumptions.count_bound(pod)
             reason = f"pod {args.pod} is bound to node {record.node} already"
         elif not record.live:
             reason = f"pod {args.pod} has ended"
@@ -348,7 +348,7 @@ class Binder:
             return False
         if pod.need is not None and record.assignment is None:
             return False
-        self._assumptions.count_bound(record)
+        self._assumptions.count_bound(pod)
         log.info("pod_found_bound", pod=args.pod, uid=args.uid, node=args.node)
         return True
 

@@ -19,18 +19,11 @@ from certs.authority import (
     read_pair,
     split,
 )
-from process.tls import ServingTls
-from tests.certs.tls_harness import a_ca, a_leaf, ask, https, trusting
+from tests.certs.tls_harness import a_ca, a_leaf, ask, https, serving, trusting
 
 NOON = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
 DAY = timedelta(days=1)
 CA = make_ca(name="test CA", now=NOON, life=30 * DAY)
-
-
-def serving(pair: Pair) -> ServingTls:
-    tls = ServingTls()
-    tls.replace(cert_pem=pair.cert_pem, key_pem=pair.key_pem)
-    return tls
 
 
 async def test_a_client_that_trusts_only_the_authority_accepts_its_server() -> None:

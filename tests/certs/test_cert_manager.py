@@ -10,9 +10,8 @@ from certs.trust.ca_injector import BundleTarget
 from kube.client import KubeClient
 from kube.kinds import SECRETS
 from process.telemetry import new_registry
-from process.tls import ServingTls
 from tests.certs.slices import WithReplicas
-from tests.certs.tls_harness import a_ca, a_leaf, https, now
+from tests.certs.tls_harness import a_ca, a_leaf, https, now, serving
 from tests.certs.webhooks import BOTH, a_webhook, apply, bundles
 from tests.fakes.clock import VirtualClock
 
@@ -55,12 +54,6 @@ async def cluster(kube: KubeClient) -> Harness:
     for kind in BOTH:
         await apply(kube, kind, a_webhook("a.example.org"))
     return Harness(kube)
-
-
-def serving(leaf: Pair) -> ServingTls:
-    tls = ServingTls()
-    tls.replace(cert_pem=leaf.cert_pem, key_pem=leaf.key_pem)
-    return tls
 
 
 async def test_until_there_is_a_secret_the_role_is_not_ready_and_injects_nothing(

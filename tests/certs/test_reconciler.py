@@ -16,9 +16,8 @@ from kube.client import KubeClient, PatchType
 from kube.errors import Unavailable
 from kube.kinds import MUTATING_WEBHOOKS, SECRETS
 from process.telemetry import Registry, new_registry
-from process.tls import ServingTls
 from tests.certs.slices import WithReplicas
-from tests.certs.tls_harness import https
+from tests.certs.tls_harness import https, serving
 from tests.certs.tls_harness import now as real_now
 from tests.certs.webhooks import BOTH, a_webhook, apply, bundles
 from tests.fakes.clock import NOON, VirtualClock
@@ -213,12 +212,6 @@ async def test_an_authority_is_retired_once_every_replica_serves_what_its_succes
         await cluster.bundle(CA) == await cluster.bundle(LEAF) == (await cluster.pair(CA)).cert_pem
     )
     assert cluster.metric("fracgpu_certs_trusted_authorities") == 1
-
-
-def serving(leaf: Pair) -> ServingTls:
-    tls = ServingTls()
-    tls.replace(cert_pem=leaf.cert_pem, key_pem=leaf.key_pem)
-    return tls
 
 
 @pytest.mark.parametrize("damage", [{"tls.key": "bm8="}, {"tls.crt": "bm8="}, {"tls.crt": None}])

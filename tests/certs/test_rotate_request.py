@@ -1,6 +1,4 @@
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +11,9 @@ from certs.status import Report, collect_report
 from kube.client import KubeClient
 from kube.kinds import MUTATING_WEBHOOKS, SECRETS
 from process.clock import SystemClock
-from process.lifecycle import run_until_stopped
 from simulator.apiserver.server import ApiServer
 from tests.certs.webhooks import a_webhook, apply
+from tests.support.running_service import running_service
 from tests.support.waiting import until, until_true
 
 CLOCK = SystemClock()
@@ -30,18 +28,6 @@ async def settings(api: ApiServer, kube: KubeClient, tmp_path: Path) -> CertsSet
         telemetry_port=0,
         overlap_s=0.5,
     )
-
-
-@asynccontextmanager
-async def running(settings: CertsSettings) -> AsyncIterator[None]:
-    stop = asyncio.Event()
-    async with asyncio.TaskGroup() as group:
-        run = group.create_task(run_until_stopped(build(settings), CLOCK, stop=stop))
-        try:
-            yield
-        finally:
-            stop.set()
-    assert run.result() == 0
 
 
 async def report_of(kube: KubeClient, settings: CertsSettings) -> Report:
@@ -63,7 +49,7 @@ async def test_the_leaves_are_made_anew_and_the_authority_stays(
     kube: KubeClient, settings: CertsSettings
 ) -> None:
     said: list[str] = []
-    async with running(settings):
+    async with running_service(build(settings), clock=CLOCK):
         await well(kube, settings)
         before = fingerprints(await report_of(kube, settings))
         report = await rotate(
@@ -85,7 +71,7 @@ async def test_a_new_authority_is_trusted_and_signs_everything_before_the_comman
     unsigned = "fracgpu-webhook-tls is not signed by the new authority yet (and 2 more)"
     async with asyncio.TaskGroup() as group:
         # What is trusted already and signs nothing yet stays so until it was told.
-        async with running(replace(settings, overlap_s=3600)):
+        async with running_service(build(replace(settings, overlap_s=3600)), clock=CLOCK):
             await well(kube, settings)
             before = fingerprints(await report_of(kube, settings))
             rotation = group.create_task(
@@ -93,7 +79,7 @@ async def test_a_new_authority_is_trusted_and_signs_everything_before_the_comman
             )
             await until_true(lambda: unsigned in said, what="the wait for signatures is told")
             assert not rotation.done()
-        async with running(settings):
+        async with running_service(build(settings), clock=CLOCK):
             report = await rotation
 
     assert report is not None
@@ -106,7 +92,7 @@ async def test_a_new_authority_is_trusted_and_signs_everything_before_the_comman
 async def test_where_nobody_makes_certificates_the_wait_ends_at_its_limit(
     kube: KubeClient, settings: CertsSettings
 ) -> None:
-    async with running(settings):
+    async with running_service(build(settings), clock=CLOCK):
         await well(kube, settings)
     said: list[str] = []
 
@@ -128,7 +114,7 @@ async def test_there_is_nothing_to_rotate_before_there_is_a_certificate(
 async def test_cert_managers_certificates_are_not_ours_to_rotate(
     kube: KubeClient, settings: CertsSettings
 ) -> None:
-    async with running(settings):
+    async with running_service(build(settings), clock=CLOCK):
         await well(kube, settings)
     theirs = {"metadata": {"annotations": {"cert-manager.io/certificate-name": "x"}}}
     await kube.patch(SECRETS, "fracgpu-webhook-tls", theirs, namespace="fracgpu-system")

@@ -1,6 +1,3 @@
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 from certs.reconciler import Leaf, Purpose
@@ -14,6 +11,7 @@ from process.lifecycle import run_until_stopped
 from simulator.apiserver.server import ApiServer
 from tests.certs.tls_harness import a_ca, a_leaf
 from tests.certs.webhooks import a_webhook, apply, bundles
+from tests.support.running_service import running_service
 from tests.support.waiting import until
 
 NAMESPACE = "fracgpu-system"
@@ -52,19 +50,6 @@ def test_both_kinds_of_webhook_configurations_get_the_bundle() -> None:
     ]
 
 
-@asynccontextmanager
-async def running(settings: CertsSettings) -> AsyncIterator[None]:
-    """The role as ``fracgpu run certs`` runs it, in this process."""
-    stop = asyncio.Event()
-    async with asyncio.TaskGroup() as group:
-        run = group.create_task(run_until_stopped(build(settings), SystemClock(), stop=stop))
-        try:
-            yield
-        finally:
-            stop.set()
-    assert run.result() == 0
-
-
 def settings(api: ApiServer, folder: Path, **changed: float | str) -> CertsSettings:
     return CertsSettings(
         kubeconfig=str(api.kubeconfig(folder / "kubeconfig")),
@@ -80,7 +65,7 @@ def settings(api: ApiServer, folder: Path, **changed: float | str) -> CertsSetti
 async def test_the_role_acts_on_what_appears_while_it_runs(
     api: ApiServer, kube: KubeClient, tmp_path: Path
 ) -> None:
-    async with running(settings(api, tmp_path)):
+    async with running_service(build(settings(api, tmp_path))):
         await until(lambda: exists(kube), what="the serving Secret")
         await apply(kube, MUTATING_WEBHOOKS, a_webhook("a.example.org"))
         await until(lambda: injected(kube), what="the bundle in the new configuration")
@@ -96,7 +81,7 @@ async def test_where_cert_manager_makes_them_the_role_only_has_them_trusted(
     leaf = a_leaf(ca)
     theirs = settings(api, tmp_path, mode="cert-manager")
 
-    async with running(theirs):
+    async with running_service(build(theirs)):
         store = CertStore(kube, namespace=NAMESPACE)
         data = {"tls.crt": leaf.cert_pem, "tls.key": leaf.key_pem, "ca.crt": ca.cert_pem}
         assert await store.write("fracgpu-webhook-tls", data, over=None)

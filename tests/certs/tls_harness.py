@@ -44,6 +44,13 @@ def trusting(*ca_pems: bytes, client: Pair | None = None) -> ssl.SSLContext:
     return context
 
 
+def serving(pair: Pair) -> ServingTls:
+    """Return what serves with this certificate."""
+    tls = ServingTls()
+    tls.replace(cert_pem=pair.cert_pem, key_pem=pair.key_pem)
+    return tls
+
+
 @asynccontextmanager
 async def https(tls: ServingTls) -> AsyncIterator[str]:
     """Serve "ok" with whatever *tls* holds; yield the address."""

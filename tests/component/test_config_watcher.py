@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from component.config_watcher import ConfigWatcher, strict_mapping
 from component.metrics import ConfigMetrics
 from kube.client import KubeClient
+from tests.support.waiting import until_true
 
 
 class OneConfigMap:
@@ -104,18 +105,11 @@ async def following(
     )
     async with asyncio.TaskGroup() as group:
         task = group.create_task(watcher.run(), name="follow")
-        async with asyncio.timeout(5):
-            await watcher.wait_synced()
+        await watcher.wait_synced()
         try:
             yield watcher
         finally:
             task.cancel()
-
-
-async def eventually(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not holds():  # noqa: ASYNC110 - what we wait for has no event of its own
-            await asyncio.sleep(0.001)
 
 
 async def test_the_names_of_all_keys_can_be_followed_instead() -> None:
@@ -132,12 +126,12 @@ async def test_the_names_of_all_keys_can_be_followed_instead() -> None:
     )
     async with asyncio.TaskGroup() as group:
         task = group.create_task(watcher.run(), name="follow")
-        await eventually(lambda: watcher.value == ["limit"])
+        await until_true(lambda: watcher.value == ["limit"], what="the edit counts")
         api.edit({"limit": "9", "burst": "1"})
-        await eventually(lambda: watcher.value == ["burst", "limit"])
+        await until_true(lambda: watcher.value == ["burst", "limit"], what="the edit counts")
         api.edit({"limit": "10", "burst": "1"})
         api.delete()
-        await eventually(lambda: watcher.value == [])
+        await until_true(lambda: watcher.value == [], what="the edit counts")
         task.cancel()
     assert calls == ["limit", "burst,limit", ""]
 
@@ -162,7 +156,7 @@ async def test_an_edit_is_followed_and_told() -> None:
     api, calls = OneConfigMap({"limit": "9"}), Calls()
     async with following(api, calls) as watcher:
         api.edit({"limit": "10"})
-        await eventually(lambda: watcher.value == 10)
+        await until_true(lambda: watcher.value == 10, what="the edit counts")
     assert calls.values == [9, 10]
 
 
@@ -170,7 +164,7 @@ async def test_a_bad_edit_keeps_the_last_good_value_and_says_so() -> None:
     api, calls = OneConfigMap({"limit": "9"}), Calls()
     async with following(api, calls) as watcher:
         api.edit({"limit": "many"})
-        await eventually(lambda: watcher.problem != "")
+        await until_true(lambda: watcher.problem != "", what="the edit counts")
         assert watcher.value == 9
         assert (calls.shown("config_valid"), calls.shown("config_refused_total")) == (0, 1)
     assert calls.refusals == ["'many' is no whole number"]
@@ -182,7 +176,7 @@ async def test_a_good_edit_ends_the_problem() -> None:
     async with following(api) as watcher:
         assert (watcher.value, watcher.problem) == (7, "'many' is no whole number")
         api.edit({"limit": "8"})
-        await eventually(lambda: watcher.value == 8)
+        await until_true(lambda: watcher.value == 8, what="the edit counts")
         assert watcher.problem == ""
 
 
@@ -191,7 +185,7 @@ async def test_an_edit_of_another_key_changes_nothing() -> None:
     async with following(api, calls) as watcher:
         api.edit({"limit": "many", "other": "x"})
         api.edit({"limit": "3", "other": "x"})
-        await eventually(lambda: watcher.value == 3)
+        await until_true(lambda: watcher.value == 3, what="the edit counts")
     assert len(calls.refusals) == 1
 
 
@@ -199,11 +193,11 @@ async def test_a_deleted_key_or_config_map_means_the_default_again() -> None:
     api = OneConfigMap({"limit": "9"})
     async with following(api) as watcher:
         api.edit({})
-        await eventually(lambda: watcher.value == 7)
+        await until_true(lambda: watcher.value == 7, what="the edit counts")
         api.edit({"limit": "11"})
-        await eventually(lambda: watcher.value == 11)
+        await until_true(lambda: watcher.value == 11, what="the edit counts")
         api.delete()
-        await eventually(lambda: watcher.value == 7)
+        await until_true(lambda: watcher.value == 7, what="the edit counts")
 
 
 def test_a_mapping_is_read() -> None:

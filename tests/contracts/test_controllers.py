@@ -273,4 +273,4 @@ async def evict(harness: Harness, pod: Json, *, dry_run: bool = False) -> None:
             return False
         return True
 
-    await until(answered, what="an answer to the eviction", limit_s=30)
+    await until(answered, what="an answer to the eviction")

@@ -6,11 +6,9 @@ import subprocess
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
-
 from tests.support.documented import documented
 from tests.support.metric_names import exported
-from tests.support.promtool import RULES, assert_alert, promtool
+from tests.support.promtool import RULES, promtool
 from tests.support.yaml_files import read_yaml
 
 RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks.md"
@@ -57,13 +55,6 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
         # It names what the alert looks at, so that one finds the figure in the dashboards.
         (rule,) = [rule for rule in alerts() if rule["alert"] == alert]
         assert f"severity {rule['labels']['severity']}" in text, alert
-
-
-def test_there_is_an_alert_for_any_card_promised_beyond_its_memory() -> None:
-    (rule,) = [rule for rule in rules() if rule.get("alert") == "FracGPUCardOverbooked"]
-
-    assert rule["expr"] == "fracgpu_scheduler_overbooked_cards > 0"
-    assert "for" not in rule
 
 
 def test_promtool_reads_the_rules() -> None:
@@ -248,17 +239,6 @@ OLDER: Final[tuple[tuple[str, dict[str, float | str], int, dict[str, str] | None
     ("FracGPURestartsAwaited", {AWAITED: 2}, 59, None),
     ("FracGPURestartsAwaited", {AWAITED: 2}, 61, {"instance": "c", "severity": "warning"}),
 )
-
-
-@pytest.mark.parametrize(("alert", "series", "minutes", "labels"), OLDER)
-def test_an_alert_fires_when_it_should_and_not_before(
-    tmp_path: Path,
-    alert: str,
-    series: dict[str, float | str],
-    minutes: int,
-    labels: dict[str, str] | None,
-) -> None:
-    assert_alert(tmp_path, alert, series, minutes, labels)
 
 
 def test_the_address_of_the_runbooks_is_set_in_the_file_as_the_page_says(tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ CASES: Final[tuple[tuple[str, Series, int, Labels], ...]] = (
 )
 
 
-@pytest.mark.parametrize(("alert", "series", "minutes", "labels"), CASES)
+@pytest.mark.parametrize(("alert", "series", "minutes", "labels"), [*CASES, *OLDER])
 def test_an_alert_fires_when_it_should_and_not_before(
     tmp_path: Path, alert: str, series: Series, minutes: int, labels: Labels
 ) -> None:

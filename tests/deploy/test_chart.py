@@ -95,8 +95,19 @@ def test_what_is_applied_by_hand_has_no_job_that_cleans_the_nodes() -> None:
     assert "Job" not in kinds[True]
 
 
+def built_from(kustomization: str, name: str) -> tuple[Json, ...]:
+    """Return what kustomize makes of an overlay of the test's own, beside ours."""
+    folder = ROOT / "build" / f"overlay-{name}"
+    folder.mkdir(parents=True)
+    try:
+        (folder / "kustomization.yaml").write_text(kustomization)
+        return built(str(folder.relative_to(ROOT)))
+    finally:
+        (folder / "kustomization.yaml").unlink()
+        folder.rmdir()
+
+
 def test_overlays_that_are_combined_are_values_that_are_combined(tmp_path: Path) -> None:
-    folder = ROOT / "build" / f"overlay-{tmp_path.name}"
     components = (
         "cert-manager",
         "cluster-scheduler/files",
@@ -105,22 +116,13 @@ def test_overlays_that_are_combined_are_values_that_are_combined(tmp_path: Path)
         "platforms/openshift",
         "prometheus-operator",
     )
-    folder.mkdir(parents=True)
-    try:
-        (folder / "kustomization.yaml").write_text(
-            yaml.safe_dump(
-                {
-                    "apiVersion": "kustomize.config.k8s.io/v1beta1",
-                    "kind": "Kustomization",
-                    "resources": ["../../overlays/simulated-cards"],
-                    "components": [f"../../deploy/{name}" for name in components],
-                }
-            )
-        )
-        theirs = comparable(built(str(folder.relative_to(ROOT))))
-    finally:
-        (folder / "kustomization.yaml").unlink()
-        folder.rmdir()
+    overlay = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": ["../../overlays/simulated-cards"],
+        "components": [f"../../deploy/{name}" for name in components],
+    }
+    theirs = comparable(built_from(yaml.safe_dump(overlay), name=tmp_path.name))
 
     ours = comparable(
         rendered(
@@ -177,15 +179,9 @@ def test_every_alert_has_the_address_of_its_runbook_below_the_base_that_was_give
 def test_the_base_of_runbooks_is_set_with_kustomize_as_the_page_says(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     replacement = page.partition("```yaml runbooks")[2].partition("```")[0]
-    folder = ROOT / "build" / f"overlay-{tmp_path.name}"
-    folder.mkdir(parents=True)
-    try:
-        text = replacement.replace("../deploy", "../../deploy")
-        (folder / "kustomization.yaml").write_text(text)
-        addresses = runbooks(built(str(folder.relative_to(ROOT))))
-    finally:
-        (folder / "kustomization.yaml").unlink()
-        folder.rmdir()
+    addresses = runbooks(
+        built_from(replacement.replace("../deploy", "../../deploy"), tmp_path.name)
+    )
 
     assert len(addresses) == len(alerts())
     assert addresses == {

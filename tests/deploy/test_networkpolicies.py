@@ -22,6 +22,11 @@ def pods() -> list[Json]:
     ]
 
 
+def named(name: str) -> Json:
+    (pod,) = [pod for pod in pods() if pod["metadata"]["labels"]["app.kubernetes.io/name"] == name]
+    return pod
+
+
 def ports_of(pod: Json) -> list[Json]:
     return [port for each in pod["spec"]["containers"] for port in each.get("ports", ())]
 
@@ -64,14 +69,7 @@ def test_prometheus_alone_reaches_the_telemetry_of_every_role() -> None:
 
 
 def test_the_webhook_is_open_to_the_api_server_wherever_it_calls_from() -> None:
-    (webhook,) = [pod for pod in pods() if "webhook" in str(pod["metadata"]["labels"])]
-
-    assert callers(webhook, "https") == [None]
-
-
-def named(name: str) -> Json:
-    (pod,) = [pod for pod in pods() if pod["metadata"]["labels"]["app.kubernetes.io/name"] == name]
-    return pod
+    assert callers(named("fracgpu-webhook"), "https") == [None]
 
 
 def test_the_extender_is_open_to_the_kube_schedulers_beside_it_and_the_certificates_role() -> None:
@@ -103,17 +101,13 @@ def test_the_certificates_role_reaches_each_replica_that_it_looks_at(service: st
 
 
 def test_the_clusters_own_kube_scheduler_reaches_the_extender_from_its_nodes_network() -> None:
-    (scheduler,) = [pod for pod in pods() if "fracgpu-scheduler" in str(pod["metadata"]["labels"])]
+    prepared = "overlays/cluster-scheduler/prepare"
 
-    assert None in callers(scheduler, "extender", folder="overlays/cluster-scheduler/prepare")
+    assert None in callers(named("fracgpu-scheduler"), "extender", folder=prepared)
 
 
 def test_the_page_is_on_loopback_alone_and_has_no_way_in_from_the_network() -> None:
-    (scheduler,) = (
-        pod
-        for pod in pods()
-        if pod["metadata"]["labels"]["app.kubernetes.io/name"] == "fracgpu-scheduler"
-    )
+    scheduler = named("fracgpu-scheduler")
     (flag,) = (
         word
         for container in scheduler["spec"]["containers"]

@@ -216,15 +216,18 @@ def test_kubelet_copies_capacity_to_allocatable_and_zeroes_both_on_a_recreated_n
 
 
 def test_a_node_registers_without_cards_and_cannot_bring_any() -> None:
-    bare = {"metadata": {"name": "n1", "labels": {"fracgpu.io/share": "true"}}}
+    def registered(node: Json) -> list[str]:
+        return refusals("fracgpu-nodes", node, sender=kubelet_of("n1"))
 
-    assert refusals("fracgpu-nodes", bare, sender=kubelet_of("n1")) == []
-    assert refusals("fracgpu-nodes", SHARED, sender=kubelet_of("n1")) == [
-        NODE_NOTES,
-        CORDONS,
-        NODE_LABELS,
-        CAPACITY,
-    ]
+    def labelled(**labels: str) -> Json:
+        prefixed = {f"fracgpu.io/{key}": value for key, value in labels.items()}
+        return {"metadata": {"name": "n1", "labels": prefixed}}
+
+    # As with ``--node-labels``, which Kubernetes' own NodeRestriction lets pass.
+    assert registered(labelled(share="true")) == []
+    assert registered(labelled(share="true", **{"card-model": "H100"})) == [NODE_LABELS]
+    assert registered(labelled(driver="570")) == [NODE_LABELS]
+    assert registered(SHARED) == [NODE_NOTES, CORDONS, NODE_LABELS, CAPACITY]
 
 
 def test_the_agent_of_another_node_may_not_even_touch_a_label() -> None:
@@ -240,17 +243,3 @@ def test_only_the_rebalancer_keeps_slices_off_a_card() -> None:
     assert refusals("fracgpu-nodes", new, old=SHARED, sender=REBALANCER) == []
     forged = changed(NOTES, "fracgpu.io/cards", "[]x")
     assert refusals("fracgpu-nodes", forged, old=SHARED, sender=REBALANCER) == [NODE_NOTES]
-
-
-def test_a_kubelet_registers_as_sharing_but_brings_no_label_of_a_card() -> None:
-    """As with ``--node-labels``, which Kubernetes' own NodeRestriction lets pass."""
-
-    def registered(**labels: str) -> list[str]:
-        node = {
-            "metadata": {"name": "n1", "labels": {f"fracgpu.io/{k}": labels[k] for k in labels}}
-        }
-        return refusals("fracgpu-nodes", node, sender=kubelet_of("n1"))
-
-    assert registered(share="true") == []
-    assert registered(share="true", **{"card-model": "H100"}) == [NODE_LABELS]
-    assert registered(driver="570") == [NODE_LABELS]

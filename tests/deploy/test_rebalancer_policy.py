@@ -83,19 +83,15 @@ def test_it_creates_no_node() -> None:
 
 
 @pytest.mark.parametrize(
-    ("resource", "name", "said"),
-    [
-        ("leases", "fracgpu-rebalancer", []),
-        ("leases", "fracgpu-scheduler", [ONLY_OWN]),
-        ("leases", "", [ONLY_OWN]),
-    ],
+    ("name", "said"),
+    [("fracgpu-rebalancer", []), ("fracgpu-scheduler", [ONLY_OWN]), ("", [ONLY_OWN])],
 )
-def test_it_creates_its_own_lease_alone(resource: str, name: str, said: list[str]) -> None:
+def test_it_creates_its_own_lease_alone(name: str, said: list[str]) -> None:
     metadata = {"name": name} if name else {"generateName": "fracgpu-rebalancer"}
     new = {"metadata": {**metadata, "namespace": "fracgpu-system"}}
 
-    assert refusals(RECORDS, new, sender=REBALANCER, resource=resource) == said
-    assert refusals(RECORDS, new, sender=Sender(username="x"), resource=resource) == []
+    assert refusals(RECORDS, new, sender=REBALANCER, resource="leases") == said
+    assert refusals(RECORDS, new, sender=Sender(username="x"), resource="leases") == []
 
 
 def pod(

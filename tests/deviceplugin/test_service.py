@@ -416,7 +416,7 @@ async def test_pods_that_kubelet_refused_while_the_agent_was_away_are_cleaned_up
     async def gone() -> bool:
         return len((await node.client.list(PODS)).items) == 1
 
-    await until(gone, what="the refused pod with an owner is gone", limit_s=30)
+    await until(gone, what="the refused pod with an owner is gone")
     await node.wait_message(refused, "ReplicaSet train has replaced it")
     assert (await node.wait_phase(bare, "Failed"))["metadata"]["uid"] == bare["metadata"]["uid"]
 

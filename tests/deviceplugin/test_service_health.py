@@ -35,7 +35,7 @@ async def test_livez_fails_when_the_reading_of_the_cards_stands_still(
             return status == 503 and text.startswith("reading the cards has made no progress for ")
 
         try:
-            await until(dead, what="/livez says that the reading stands still", limit_s=30)
+            await until(dead, what="/livez says that the reading stands still")
         finally:
             processes.remove(4711)
             await asyncio.to_thread(_let_go, place / "stat")
@@ -43,7 +43,7 @@ async def test_livez_fails_when_the_reading_of_the_cards_stands_still(
         async def alive() -> bool:
             return (await node.scrape("/livez"))[0] == 200
 
-        await until(alive, what="/livez is content again", limit_s=30)
+        await until(alive, what="/livez is content again")
 
 
 def _let_go(fifo: Path) -> None:

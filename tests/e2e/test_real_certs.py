@@ -1,9 +1,7 @@
 """The certificates role against a real kube-apiserver."""
 
-import asyncio
 import base64
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
@@ -15,12 +13,11 @@ from certs.trust.ca_injector import BundleTarget, InjectionResult, inject
 from kube.access import connect
 from kube.client import KubeClient, PatchType
 from kube.kinds import MUTATING_WEBHOOKS, NAMESPACES, SECRETS
-from process.clock import SystemClock
-from process.lifecycle import run_until_stopped
 from tests.certs.tls_harness import a_ca
 from tests.certs.trust.test_rollout import Reordering
 from tests.certs.webhooks import BOTH, a_webhook, apply, bundles
 from tests.support.real_apiserver import real_api_server
+from tests.support.running_service import running_service
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.e2e
@@ -28,19 +25,11 @@ pytestmark = pytest.mark.e2e
 NAMESPACE, CA, LEAF = "fracgpu-system", "fracgpu-ca", "fracgpu-webhook-tls"
 
 
-@asynccontextmanager
-async def running(kubeconfig: Path) -> AsyncIterator[None]:
+def running(kubeconfig: Path) -> AbstractAsyncContextManager[None]:
     settings = CertsSettings(
         kubeconfig=str(kubeconfig), telemetry_host="127.0.0.1", telemetry_port=0
     )
-    stop = asyncio.Event()
-    async with asyncio.TaskGroup() as group:
-        run = group.create_task(run_until_stopped(build(settings), SystemClock(), stop=stop))
-        try:
-            yield
-        finally:
-            stop.set()
-    assert run.result() == 0
+    return running_service(build(settings))
 
 
 async def test_certificates_are_made_injected_restored_and_agreed_on(tmp_path: Path) -> None:

@@ -51,7 +51,6 @@ from kube.kinds import (
 )
 from kube.objects import decode_object
 from process.clock import SystemClock
-from process.lifecycle import run_until_stopped
 from simulator.demo.service_accounts import issue_token, write_kubeconfig
 from simulator.envtest.prometheus import RealPrometheus
 from tests.support.backfill import write_blocks
@@ -59,6 +58,7 @@ from tests.support.examined import LEADER, NODE, a_node, a_role_pod, a_slice, st
 from tests.support.gpu import a_gpu_pod, register
 from tests.support.kubectl import DEPLOY, Kubectl
 from tests.support.real_apiserver import real_api_server
+from tests.support.running_service import running_service
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -171,13 +171,8 @@ async def certified(client: KubeClient, kubeconfig: Path) -> None:
         report = await collect_report(client, settings, now=now())
         return not report.problems
 
-    stop = asyncio.Event()
-    async with asyncio.TaskGroup() as group:
-        group.create_task(run_until_stopped(build(settings), SystemClock(), stop=stop))
-        try:
-            await until(well, what="certificates and bundles", limit_s=120)
-        finally:
-            stop.set()
+    async with running_service(build(settings)):
+        await until(well, what="certificates and bundles", limit_s=120)
 
 
 def readers_role() -> Json:

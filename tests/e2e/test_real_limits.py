@@ -164,9 +164,16 @@ async def test_each_process_finds_its_limits_in_place_when_it_starts(nvml_librar
         assert limits_at_start(pod, limited, "serve") == [{1: 300}] * 2
         assert limits_at_start(other, limited, "train") == [{0: 900}] * 2
 
-        assert (await node.node())["metadata"]["labels"][names.ISOLATION_KERNEL_LABEL] == "true"
-        wired = (await node.pods())[pod["metadata"]["uid"]]["metadata"]["annotations"][names.WIRED]
-        assert json.loads(wired)["serve"] == {"cards": [second], "isolation": "kernel"}
+        async def said() -> bool:
+            labels = (await node.node())["metadata"]["labels"]
+            notes = (await node.pods())[pod["metadata"]["uid"]]["metadata"]["annotations"]
+            wired = json.loads(notes.get(names.WIRED, "{}"))
+            return bool(
+                labels.get(names.ISOLATION_KERNEL_LABEL) == "true"
+                and wired.get("serve") == {"cards": [second], "isolation": "kernel"}
+            )
+
+        await until(said, what="node and pod say that containers are limited", limit_s=60)
         pods = f"{node.root}/cgroup/kubepods"
         await until_true(
             lambda: limited.kept()[pods] == (2 * 700 + 300 + 900) * MIB,

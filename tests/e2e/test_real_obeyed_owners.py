@@ -4,6 +4,7 @@ The rebalancer is a process, and so are kube-scheduler with our extender and
 kube-controller-manager; kubelets and what is measured are played.
 """
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from fracgpu import names
 from fracgpu.disruption.move import Ending
 from fracgpu.state.move_object import MovePhase
 from kube.kinds import DEPLOYMENTS, MOVES, NAMESPACES, NODES, PDBS, PODS
-from tests.support.api_gate import Trigger, creating, entering
 from tests.support.moving import NAMESPACE
 from tests.support.real_moves import MovingCluster, a_workload, card_of
 from tests.support.waiting import until_true
@@ -91,11 +91,29 @@ async def test_a_namespace_that_opts_out_is_left_alone(cluster: MovingCluster) -
     await assert_moved(cluster, app)
 
 
-@pytest.mark.parametrize(
-    "killed_at", [None, creating, entering(MovePhase.PLANNED), entering(MovePhase.SURGING)]
+PHASES = (
+    MovePhase.RESERVED,
+    MovePhase.NOTICED,
+    MovePhase.SURGING,
+    MovePhase.REPLACEMENT_READY,
+    MovePhase.EVICTING,
+    MovePhase.EVICTED,
+    MovePhase.VERIFYING,
+    MovePhase.DONE,
 )
+
+# After each of these a rebalancer dies that is killed at every write.
+EVERY_WRITE = {
+    "creating",
+    *(f"entering {phase.value}" for phase in PHASES),
+    "releasing",
+    "evicting",
+}
+
+
+@pytest.mark.parametrize("killed", [False, True])
 async def test_a_recommended_move_is_made_once_it_is_approved(
-    cluster: MovingCluster, killed_at: Trigger | None
+    cluster: MovingCluster, killed: bool
 ) -> None:
     app = await cluster.add(DEPLOYMENTS, a_workload("approved"))
     await cluster.configure(mode="recommend")
@@ -106,45 +124,38 @@ async def test_a_recommended_move_is_made_once_it_is_approved(
     (pod,) = await cluster.pods(app)
     assert pod.record.uid == victim.record.uid
     leader = await cluster.leading()
-    if killed_at is not None:
-        leader.kill_at(killed_at)
-        cluster.restarting = True
+    cluster.restarting = killed
 
     approval = {"metadata": {"annotations": {names.APPROVED: "true"}}}
-    await cluster.kube.patch(MOVES, shown.name, approval)
-
-    await cluster.wait_move(
-        app, lambda move: bool(move.status.result), what="it is made", limit_s=150
-    )
-    if killed_at is not None:
-        assert leader.gate.sprung.is_set()
+    with leader.killed_at_every_write() if killed else nullcontext(EVERY_WRITE) as writes:
+        await cluster.kube.patch(MOVES, shown.name, approval)
+        await cluster.wait_move(
+            app, lambda move: bool(move.status.result), what="it is made", limit_s=300
+        )
+        await until_true(lambda: {*writes} >= EVERY_WRITE, what=f"it died at each: {writes}")
     assert (await cluster.move(app)).spec.approved
     await cluster.configure()  # in the mode recommend, cordons of before are left to lapse
     await assert_moved(cluster, app)
 
 
-@pytest.mark.parametrize(
-    "killed_at", [None, creating, entering(MovePhase.SURGING), entering(MovePhase.EVICTING)]
-)
+@pytest.mark.parametrize("killed", [False, True])
 async def test_a_drained_card_is_left_by_its_pods_however_cool_it_is(
-    cluster: MovingCluster, killed_at: Trigger | None
+    cluster: MovingCluster, killed: bool
 ) -> None:
     app = await cluster.add(DEPLOYMENTS, a_workload("drained"))
     (pod,) = await cluster.pods(app)
     card, node = card_of(pod), pod.record.node
     leader = await cluster.leading()
-    if killed_at is not None:
-        leader.kill_at(killed_at)
-        cluster.restarting = True
+    cluster.restarting = killed
 
     drain = {"metadata": {"annotations": {names.NODE_DRAIN: card}}}
-    await cluster.kube.patch(NODES, node, drain)
     try:
-        await cluster.wait_move(
-            app, lambda move: bool(move.status.result), what="it is moved", limit_s=150
-        )
-        if killed_at is not None:
-            assert leader.gate.sprung.is_set()
+        with leader.killed_at_every_write() if killed else nullcontext(EVERY_WRITE) as writes:
+            await cluster.kube.patch(NODES, node, drain)
+            await cluster.wait_move(
+                app, lambda move: bool(move.status.result), what="it is moved", limit_s=300
+            )
+            await until_true(lambda: {*writes} >= EVERY_WRITE, what=f"it died at each: {writes}")
         await assert_moved(cluster, app)
         (pod,) = await cluster.pods(app)
         assert card_of(pod) != card

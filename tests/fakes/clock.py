@@ -58,7 +58,7 @@ class VirtualClock(Clock):
         self._elapsed_s = target_s
         await self._settle()
 
-    async def wait_for_sleepers(self, count: int, *, limit_s: float = 10.0) -> None:
+    async def wait_for_sleepers(self, count: int, *, limit_s: float = 60.0) -> None:
         """Wait in real time until at least *count* sleep, so that all other work has settled."""
         async with asyncio.timeout(limit_s):
             while self.sleeping < count:  # noqa: ASYNC110 - sleepers do not signal us

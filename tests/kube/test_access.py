@@ -47,29 +47,20 @@ async def bearer(kubeconfig: Path | None, server_heard: list[Any]) -> str:
     return authorization
 
 
-async def test_an_explicit_kubeconfig_is_used(nowhere: Path) -> None:
-    async with a_server(answering(json_answer({}))) as server:
-        path = a_kubeconfig(nowhere / "mine", server=server.url, user={"token": "t1"})
-
-        assert await bearer(path, server.heard) == "Bearer t1"
-
-
-async def test_the_environment_names_a_kubeconfig(
-    nowhere: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("where", ["an argument", "the environment", "the home directory"])
+async def test_a_kubeconfig_is_named_or_in_the_home_directory(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    async with a_server(answering(json_answer({}))) as server:
-        path = a_kubeconfig(nowhere / "other", server=server.url, user={"token": "t2"})
+    path = nowhere / ".kube" / "config" if where == "the home directory" else nowhere / "mine"
+    path.parent.mkdir(exist_ok=True)
+    if where == "the environment":
         monkeypatch.setenv("KUBECONFIG", f"{nowhere / 'missing'}{os.pathsep}{path}")
-
-        assert await bearer(None, server.heard) == "Bearer t2"
-
-
-async def test_the_home_directory_holds_the_last_resort(nowhere: Path) -> None:
     async with a_server(answering(json_answer({}))) as server:
-        (nowhere / ".kube").mkdir()
-        a_kubeconfig(nowhere / ".kube" / "config", server=server.url, user={"token": "t3"})
+        a_kubeconfig(path, server=server.url, user={"token": "t"})
 
-        assert await bearer(None, server.heard) == "Bearer t3"
+        used = await bearer(path if where == "an argument" else None, server.heard)
+
+    assert used == "Bearer t"
 
 
 async def test_without_any_kubeconfig_the_error_says_what_to_do(nowhere: Path) -> None:

@@ -19,13 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from certs.authority import Pair
 from process.tls import ServingTls, TlsError, private_file, read_secret
-from tests.certs.tls_harness import a_ca, a_client, a_leaf, ask, https, served, trusting
-
-
-def tls_with(pair: Pair) -> ServingTls:
-    tls = ServingTls()
-    tls.replace(cert_pem=pair.cert_pem, key_pem=pair.key_pem)
-    return tls
+from tests.certs.tls_harness import a_ca, a_client, a_leaf, ask, https, served, serving, trusting
 
 
 def der(pair: Pair) -> bytes:
@@ -35,7 +29,7 @@ def der(pair: Pair) -> bytes:
 async def test_new_connections_see_the_replaced_certificate_and_open_ones_live_on() -> None:
     ca = a_ca()
     first, second = a_leaf(ca), a_leaf(ca)
-    tls = tls_with(first)
+    tls = serving(first)
     connector = aiohttp.TCPConnector(ssl=trusting(ca.cert_pem), limit=1)
 
     async with https(tls) as url, aiohttp.ClientSession(connector=connector) as session:
@@ -65,7 +59,7 @@ async def test_every_handshake_fails_until_there_is_a_certificate() -> None:
 
 async def test_a_client_without_server_name_gets_the_newest_certificate_too() -> None:
     first, second = (a_leaf(a_ca()) for _ in range(2))
-    tls = tls_with(first)
+    tls = serving(first)
 
     async with https(tls) as url:
         tls.replace(cert_pem=second.cert_pem, key_pem=second.key_pem)
@@ -88,7 +82,7 @@ async def test_older_tls_is_refused() -> None:
     context.set_ciphers("ALL:@SECLEVEL=0")
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
 
-    async with https(tls_with(a_leaf(ca))) as url:
+    async with https(serving(a_leaf(ca))) as url:
         with pytest.raises(aiohttp.ClientConnectorError):
             await ask(url, context)
 
@@ -96,7 +90,7 @@ async def test_older_tls_is_refused() -> None:
 async def test_a_key_of_another_certificate_is_refused_and_the_old_pair_is_served_on() -> None:
     ca = a_ca()
     first, other = a_leaf(ca), a_leaf(ca)
-    tls = tls_with(first)
+    tls = serving(first)
 
     with pytest.raises(TlsError, match="cannot be served"):
         tls.replace(cert_pem=other.cert_pem, key_pem=first.key_pem)
@@ -126,7 +120,7 @@ def test_an_encrypted_key_is_refused_rather_than_asked_about_on_the_terminal() -
 
 def test_the_same_pair_again_changes_nothing() -> None:
     leaf = a_leaf(a_ca())
-    tls = tls_with(leaf)
+    tls = serving(leaf)
 
     assert not tls.replace(cert_pem=leaf.cert_pem, key_pem=leaf.key_pem)
 

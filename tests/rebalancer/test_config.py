@@ -10,10 +10,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from component.placement_config import parse_strategy
 from fracgpu.disruption.aggressiveness import LEVELS, policy_at
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
-from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
 from rebalancer.config import FORMER, KEYS, parse_policy
 
 
@@ -197,23 +195,6 @@ def test_a_config_map_of_an_earlier_version_keeps_its_meaning(written: dict[str,
     assert policy.mode.value == written.get("mode", "dryRun")
     assert policy.ignored_keys == tuple(sorted(written.keys() - kept.keys()))
     assert replace(policy, ignored_keys=()) == parse_policy(yaml.safe_dump(kept))
-
-
-def test_the_strategy_is_the_schedulers_and_what_names_none_is_refused() -> None:
-    assert parse_strategy("strategy: least-waste") is Strategy.LEAST_WASTE
-    assert parse_strategy("") is DEFAULT_STRATEGY is Strategy.LEAST_WASTE
-    for text in ("strategy: sideways", "strategy: [pack]", "pack", "stategy: pack"):
-        with pytest.raises(ValueError, match=r"."):
-            parse_strategy(text)
-
-
-def test_a_flood_of_unknown_keys_is_a_message_of_bounded_length() -> None:
-    text = "\n".join(f"{'mode' * 3}{n}: 1" for n in range(2000))
-
-    with pytest.raises(ValueError, match="1995 more keys are not known here either") as refused:
-        parse_policy(text)
-
-    assert len(str(refused.value)) < 700
 
 
 def test_a_long_value_is_shown_in_part() -> None:

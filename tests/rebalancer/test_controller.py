@@ -22,6 +22,7 @@ from fracgpu.state.snapshot import Snapshot
 from kube.client import KubeClient
 from kube.kinds import CUSTOM_RESOURCE_DEFINITIONS, MOVES, NODES, PODS
 from kube.objects import encode
+from rebalancer.controller import has_slot
 from rebalancer.usage.measured import Measured
 from scheduler.core import SchedulerCore
 from simulator.apiserver.server import ApiServer
@@ -42,7 +43,7 @@ from tests.support.moving import (
     hot_usage,
     make_cluster,
 )
-from tests.support.rebalancing import CARD_MIB, COOL_CARD, HOT_CARD, a_move, a_reading
+from tests.support.rebalancing import ACTIVE, CARD_MIB, COOL_CARD, HOT_CARD, a_move, a_reading
 from tests.support.records import a_record
 from tests.support.waiting import until_true
 
@@ -463,6 +464,17 @@ async def test_what_people_approve_is_done_in_the_mode_recommend(kube: KubeClien
         rig.config.value = replace(rig.config.value, mode=Mode.DRY_RUN)
         await rig.tick()
         assert rig.record().ending is Ending.PAUSED
+
+
+@pytest.mark.parametrize(("plan", "under_way", "free"), [("", "", False), ("p", "p", True)])
+def test_approved_moves_of_one_plan_are_under_way_together(
+    plan: str, under_way: str, free: bool
+) -> None:
+    shown = a_record(MovePhase.RECOMMENDED, move=a_move(pod_uid="one", plan=plan))
+    other = a_record(MovePhase.SURGING, move=a_move(pod_uid="two", plan=under_way))
+
+    assert has_slot(shown, [shown], policy=ACTIVE)
+    assert has_slot(shown, [shown, other], policy=ACTIVE) == free
 
 
 async def test_an_approval_that_comes_too_late_is_not_acted_on(kube: KubeClient) -> None:

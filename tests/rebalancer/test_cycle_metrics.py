@@ -58,13 +58,17 @@ class Counted:
     def __getitem__(self, name: str) -> float | None:
         return self.get(name)
 
-    def blind(self) -> list[str]:
-        return [
-            sample.labels["reason"]
+    def labels(self, name: str, *keys: str) -> set[tuple[str, ...]]:
+        """Return these labels of every series that is 1 now."""
+        return {
+            tuple(sample.labels[key] for key in keys)
             for family in self.registry.collect()
             for sample in family.samples
-            if sample.name == "fracgpu_rebalancer_blind" and sample.value
-        ]
+            if sample.name == f"fracgpu_rebalancer_{name}" and sample.value == 1
+        }
+
+    def blind(self) -> list[str]:
+        return [reason for (reason,) in self.labels("blind", "reason")]
 
     def get(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(f"fracgpu_rebalancer_{name}", labels)
@@ -74,12 +78,7 @@ def test_a_card_that_is_not_cool_is_named_with_its_heat_for_as_long_as_it_is_not
     counted = Counted()
 
     def heats() -> set[tuple[str, ...]]:
-        return {
-            tuple(sample.labels[key] for key in ("node", "UUID", "state"))
-            for family in counted.registry.collect()
-            for sample in family.samples
-            if sample.name == "fracgpu_rebalancer_card_heat" and sample.value == 1
-        }
+        return counted.labels("card_heat", "node", "UUID", "state")
 
     counted.count(a_disruption_state())
     assert heats() == {("n1", HOT_CARD, "hot")}
@@ -96,12 +95,7 @@ def test_a_card_that_is_closed_is_told_from_one_that_is_avoided_and_from_all_oth
     counted = Counted()
 
     def cordons() -> set[tuple[str, ...]]:
-        return {
-            tuple(sample.labels[key] for key in ("node", "UUID", "effect"))
-            for family in counted.registry.collect()
-            for sample in family.samples
-            if sample.name == "fracgpu_rebalancer_card_cordon" and sample.value == 1
-        }
+        return counted.labels("card_cordon", "node", "UUID", "effect")
 
     def a_cordon(card: str, effect: CordonEffect, *, lapsed: bool = False) -> Cordon:
         until = NOON + timedelta(minutes=-1 if lapsed else 5)

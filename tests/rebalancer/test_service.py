@@ -1,6 +1,5 @@
 """The whole role with real transports: an API server, a real Prometheus, and an exporter."""
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,8 +16,6 @@ from fracgpu.state.move_object import decode_move
 from kube.client import KubeClient
 from kube.errors import NotFound
 from kube.kinds import CONFIGMAPS, LEASES, MOVES, PODS
-from process.clock import SystemClock
-from process.lifecycle import run_until_stopped
 from process.telemetry import HttpServer
 from rebalancer.service import build
 from rebalancer.settings import RebalancerSettings
@@ -35,6 +32,7 @@ from tests.support.moving import (
     make_cluster,
 )
 from tests.support.rebalancing import COOL_CARD, HOT_CARD
+from tests.support.running_service import running_service
 from tests.support.waiting import until
 
 # The exporter is scraped four times as often as the policy expects, so that a busy machine may miss
@@ -102,14 +100,10 @@ async def a_role(
     )
     service = build(settings, base=base)
     assert isinstance(service.telemetry, HttpServer)
-    stop = asyncio.Event()
-    async with ClientSession() as session, asyncio.TaskGroup() as group:
-        running = group.create_task(run_until_stopped(service, SystemClock(), stop=stop))
+    async with ClientSession() as session, running_service(service):
         role = Role(session, service.telemetry)
         await until(lambda: _answers(role), what="/livez answers")
         yield role
-        stop.set()
-        assert await running == 0
 
 
 async def _answers(role: Role) -> bool:

@@ -130,20 +130,6 @@ async def test_pods_are_woken_once_all_are_marked() -> None:
     assert woken == [None]
 
 
-async def test_a_pod_that_cannot_be_marked_holds_nobody_up_for_ever() -> None:
-    cluster = Harness()
-    cluster.create("one")
-    cluster.api.patch_raises = silence()
-    fence = a_fence(cluster, limit_s=10)
-    async with asyncio.TaskGroup() as group:
-        rising = group.create_task(fence.mark_pending())
-        while not rising.done():
-            await cluster.clock.advance(1)
-
-    assert fence.why_not() is None
-    assert cluster.clock.monotonic() < 15
-
-
 async def test_a_pod_that_went_meanwhile_needs_no_mark() -> None:
     cluster = Harness()
     cluster.create("one")

@@ -100,6 +100,17 @@ def evicting(write: Write) -> bool:
     return write.for_real and write.target.endswith("/eviction")
 
 
+def kind_of(write: Write) -> str:
+    """Return what a write does to a move or its pod; for any other, its verb and its object."""
+    for trigger in (creating, releasing, restoring, unmarking, evicting):
+        if trigger(write):
+            return trigger.__name__
+    kind = next((kind for kind in ("moves", "events", "pods", "nodes") if kind in write.target), "")
+    if kind == "moves" and write.verb == "PUT":
+        return f"entering {_json(write)['status']['phase']}"
+    return f"{write.verb} {kind or write.target}"
+
+
 def _patches_label(write: Write) -> bool:
     patched = write.for_real and write.verb == "PATCH" and "/pods/" in write.target
     return patched and HASH_LABEL.encode() in write.body

@@ -9,6 +9,14 @@ from pathlib import Path
 from tests.support.waiting import until_true
 
 
+def is_alive(pid: int) -> bool:
+    """Report whether a process runs; an orphan that has ended may wait for init to bury it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 async def output_of(
     process: asyncio.subprocess.Process, text: bytes | None = None, *, limit_s: float
 ) -> tuple[bytes, bytes]:

@@ -7,8 +7,8 @@ the permissions and under the policies of ``deploy/``.
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -50,7 +50,7 @@ from simulator.demo.service_accounts import install_rights, token_of, write_kube
 from simulator.envtest.control_plane import ControlPlane
 from simulator.envtest.ports import free_ports
 from tests.fakes.prometheus import answering, serving
-from tests.support.api_gate import ApiGate, Trigger
+from tests.support.api_gate import ApiGate, Trigger, Write, kind_of
 from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
 from tests.support.moving import NAMESPACE, SHORT_TIMES, end_pod, play_kubelets
 from tests.support.processes import Child
@@ -107,6 +107,32 @@ class Replica:
     def kill_at(self, trigger: Trigger) -> None:
         """Let the process die at the first write that *trigger* selects, once it has succeeded."""
         self.gate.set_trap(trigger, lambda: self.send(signal.SIGKILL))
+
+    @contextmanager
+    def killed_at_every_write(self) -> Iterator[list[str]]:
+        """Let the process die after the first write of each kind; yields them as they happen.
+
+        It has to be started again each time.
+        """
+        found: list[str] = []
+
+        def is_new(write: Write) -> bool:
+            kind = kind_of(write)
+            if write.of_lease or not write.for_real or kind in found:
+                return False
+            found.append(kind)
+            return True
+
+        def kill() -> None:
+            if self.process.alive:
+                self.send(signal.SIGKILL)
+            self.gate.set_trap(is_new, kill)
+
+        self.gate.set_trap(is_new, kill)
+        try:
+            yield found
+        finally:
+            self.gate.set_trap(lambda _: False)
 
     def hold_at(self, trigger: Trigger) -> asyncio.Event:
         """Let the process wait for the answer to such a write until the returned event is set."""

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,11 @@ from kube.kinds import (
     SECRETS,
     VALIDATING_WEBHOOKS,
 )
-from process.clock import SystemClock
-from process.lifecycle import run_until_stopped
 from simulator.apiserver.server import ApiServer
 from simulator.envtest.ports import free_ports
 from tests.certs.tls_harness import a_ca, a_leaf, served
 from tests.support.real_apiserver import real_api_server
+from tests.support.running_service import running_service
 from tests.support.waiting import until
 from tests.support.yaml_files import read_documents
 from tests.webhook.builders import Json, a_pod
@@ -179,18 +178,8 @@ async def an_api_server(kind: str, workdir: Path) -> AsyncIterator[Path]:
             yield real.kubeconfig(workdir / "kubeconfig")
 
 
-@asynccontextmanager
-async def running(cluster: Harness) -> AsyncIterator[None]:
-    stop = asyncio.Event()
-    async with asyncio.TaskGroup() as group:
-        role = group.create_task(
-            run_until_stopped(build(cluster.settings), SystemClock(), stop=stop)
-        )
-        try:
-            yield
-        finally:
-            stop.set()
-    assert role.result() == 0
+def running(cluster: Harness) -> AbstractAsyncContextManager[None]:
+    return running_service(build(cluster.settings))
 
 
 async def says(cluster: Harness, *words: str) -> None:

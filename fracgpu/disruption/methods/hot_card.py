@@ -243,9 +243,10 @@ def best_move(
     near = coolest.on(candidate.info.record.node)
     target = simulation.scheduler_choice(candidate, coolest.only(near) if near.any() else coolest)
     assert target is not None, "there is a coolest card"
-    points = 100 * saved * known.belief
+    # To take back what made things worse is no bet on a forecast.
+    belief = 1.0 if candidate.uid in known.regretted else known.belief
     cost = _cost(state, card, candidate)
-    gain = points + known.belief * _relief(reading, use, policy) - cost
+    gain = belief * (100 * saved + _relief(reading, use, policy)) - cost
     best = _move(state, card, candidate, use, (target.node, target.card), gain=gain)
     if best.gain_points <= 0:
         return HeldBack(

@@ -1,7 +1,7 @@
-"""The method for a pod that waits: free the cards that it needs by moving at most three pods.
+"""The method for a pod that waits: free the cards that it needs by moving a few pods.
 
-The cards are kept for the pod from the first move on, the idle ones among them as well, so what is
-proven lasts. Moves of a plan that did not begin at once are found again here, on those cards only.
+The moves of a plan begin together. The cards are kept for the pod from then on, the idle ones among
+them as well, so what is proven lasts. If a move is given up, others are sought on those cards only.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from typing import Final
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.candidates import make_move, why_not_evictable, why_not_now
-from fracgpu.disruption.disruption_state import DisruptionState, budgets_of, card_level
+from fracgpu.disruption.disruption_state import DisruptionState, card_level
 from fracgpu.disruption.move import HeldBack, HoldReason, Move, PastMove
 from fracgpu.disruption.policy import MakeRoom, Mode, RebalancerPolicy
 from fracgpu.disruption.room.card_table import Flags
@@ -21,7 +21,6 @@ from fracgpu.disruption.room.prover import (
     room_context,
 )
 from fracgpu.disruption.room.search import (
-    MovablePod,
     PlannedMove,
     RoomPlan,
     find_room,
@@ -89,9 +88,9 @@ def why_outdated(
     held = state.snapshot.pods.get(move.pod_uid)
     if candidate is None or held is None or move.source not in held.by_card:
         return HeldBack(subject=move.pod, reason=HoldReason.NOT_KNOWN)
-    reason = why_not_evictable(state, candidate, policy=policy, now=now) or why_not_now(
-        state, candidate, move.mode
-    )
+    reason = why_not_evictable(
+        state, candidate, policy=policy, now=now, plan=move.plan
+    ) or why_not_now(state, candidate, move.mode)
     if reason is not None:
         return HeldBack(subject=move.pod, reason=reason)
     context = _once_left(state, _kept_for(state, waiting, now=now), policy=policy, now=now)
@@ -137,9 +136,11 @@ def _plan(
         detail = f"at {tried[-1].started_at:%H:%M}"
         return HeldBack(subject=waiting.info.record.key, reason=HoldReason.SHOWN, detail=detail)
     context = room_context(state, policy=policy, now=now)
-    found = _within_budgets(context, waiting, cards=_free_for_all(context))
-    if not isinstance(found, RoomPlan):
-        return found
+    prover = StateProver(context, waiting)
+    found = _find(context, waiting, prover, cards=_free_for_all(context))
+    if found is None:
+        key = waiting.info.record.key
+        return HeldBack(subject=key, reason=HoldReason.NO_ROOM, detail=prover.why_no_target)
     return _moves(context, waiting, found)
 
 
@@ -155,10 +156,15 @@ def _rest(
     beneficiary = min(kept, key=lambda past: past.started_at).move.beneficiary
     assert beneficiary is not None, "moves that keep cards have a beneficiary"
     context = _once_left(state, kept, policy=policy, now=now)
-    cards = _cards_of(beneficiary, context)
     left = policy.make_room_moves - len(kept)
-    found = _within_budgets(context, waiting, cards=cards, most_moves=left)
-    if not isinstance(found, RoomPlan):
+    found = _find(
+        context,
+        waiting,
+        StateProver(context, waiting),
+        cards=_cards_of(beneficiary, context),
+        most_moves=left,
+    )
+    if found is None:
         return HoldReason.ROOM_KEPT
     return tuple(replace(move, beneficiary=beneficiary) for move in _moves(context, waiting, found))
 
@@ -174,7 +180,8 @@ def _once_left(
     for past_move in kept:
         if past_move.under_way:
             state = replace(state, snapshot=state.snapshot.without(past_move.move.pod_uid))
-    return room_context(state, policy=policy, now=now)
+    plan = next((past_move.move.plan for past_move in kept), "")
+    return room_context(state, policy=policy, now=now, plan=plan)
 
 
 def _kept_for(state: DisruptionState, waiting: PlacedPod, *, now: datetime) -> list[PastMove]:
@@ -193,50 +200,6 @@ def _free_for_all(context: RoomContext) -> Flags:
 
 def _ends(past_move: PastMove) -> tuple[CardUuid, CardUuid]:
     return past_move.move.source, past_move.move.target
-
-
-def _within_budgets(
-    context: RoomContext, waiting: PlacedPod, *, cards: Flags, most_moves: int | None = None
-) -> RoomPlan | HoldReason | HeldBack:
-    """Return a plan that the budgets allow as a whole, or why there is none.
-
-    If they had room for a part of it only, moves would be made that help nobody.
-    """
-    budgets = budgets_of(context.state, policy=context.policy, now=context.now)
-    refused: list[str] = []
-
-    def allows(pod: MovablePod, before: Sequence[PlannedMove]) -> bool:
-        after = budgets
-        for planned in before:
-            after = after.with_(_move(context, _node_of(context, planned.pod), planned))
-        candidate = context.state.pods[pod.uid]
-        reason = after.of_pod(
-            pod.uid, owner_uid=candidate.owner_uid, namespace=candidate.info.record.namespace
-        )
-        refused.extend([pod.uid] if reason else [])
-        return reason is None
-
-    prover = StateProver(context, waiting, allows=allows)
-    found = _find(context, waiting, prover, cards=cards, most_moves=most_moves)
-    if found is None and refused:
-        return HoldReason.PLAN_BUDGET
-    if found is None:
-        return HeldBack(
-            subject=waiting.info.record.key,
-            reason=HoldReason.NO_ROOM,
-            detail=prover.why_no_target,
-        )
-    left = min(
-        context.policy.max_per_hour - budgets.this_hour,
-        context.policy.max_per_day - budgets.today,
-    )
-    if left < len(found.moves):
-        return HoldReason.PLAN_BUDGET
-    return found
-
-
-def _node_of(context: RoomContext, pod: MovablePod) -> str:
-    return context.table.nodes[int(context.table.node[context.table.index[pod.card]])]
 
 
 def _find(

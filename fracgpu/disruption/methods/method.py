@@ -37,9 +37,8 @@ class Method(Protocol):
     ) -> tuple[Move, ...]:
         """Return the best plan for *subject*, or nothing; every refusal on the way goes to *held*.
 
-        A plan is proven as a whole. Its moves begin in their order, as many at a time as the
-        budgets allow. Those that are left are planned anew when there is room for them, so the
-        method must then find the rest of a plan that it has begun.
+        A plan is proven as a whole, and its moves begin together. If some of them are given up,
+        the method is asked for the rest of the plan.
         """
         ...
 

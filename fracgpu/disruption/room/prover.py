@@ -4,7 +4,7 @@ Whether a pod may be moved is said by `evictability`; whether a pod fits on a no
 places real pods. A target is measured and stays cool, as for every move.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Final
@@ -16,6 +16,7 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.candidates import (
     disruption_cost,
     mode_of,
+    startup_s,
     why_not_evictable,
     why_not_now,
 )
@@ -32,6 +33,7 @@ from fracgpu.placement.node_matrix import UNSEEN
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
 from fracgpu.placement.snapshot_index import Cells
+from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.cluster_state import PlacedPod
 
 _ROOM: Final = frozenset({NodeFilter.RESOURCES, NodeFilter.PORTS})
@@ -44,16 +46,21 @@ class RoomContext:
         state: the input of the plan.
         policy: the limits.
         now: the moment.
+        plan: the one of which the rest is sought; what has begun of it does not count.
 
     Attributes:
         asked: how often all cards, or all nodes, were looked at for one pod.
+        roomiest_mib: the most that is free on a card that may be a target.
     """
 
-    def __init__(self, state: DisruptionState, *, policy: RebalancerPolicy, now: datetime) -> None:
+    def __init__(
+        self, state: DisruptionState, *, policy: RebalancerPolicy, now: datetime, plan: str = ""
+    ) -> None:
         self.asked = 0
         self.state = state
         self.policy = policy
         self.now = now
+        self.plan = plan
         self.table = CardTable(state.snapshot.nodes)
         self.held = held_for(state.past, now=now)
         self.being_moved = frozenset(
@@ -61,21 +68,34 @@ class RoomContext:
         )
         self._simulation = PlacementSimulation(state)
         self._refused: dict[str, bool] = {}
+        self._costs: dict[str, float] = {}
         self._allowed: dict[str, Flags] = {}
         places = state.index.places(state.snapshot)
         found = [places.get(uuid, (UNSEEN, 0)) for uuid in self.table.uuids]
         self._rows, self._columns = np.array(found, np.int64).reshape(-1, 2).T
         self.measured = self.flags(state.cool_cards().measured(losing=False, policy=policy))
         self.targets = self._targets()
+        free_mib = self.table.cards.free_mib[self.targets]
+        self.roomiest_mib = int(free_mib.max()) if len(free_mib) else 0
 
     def evictable(self, candidate: PlacedPod) -> bool:
         """Report whether a pod may be moved at all."""
         found = self._refused.get(candidate.uid)
         if found is None:
             reason = why_not_evictable(
-                self.state, candidate, policy=self.policy, now=self.now
+                self.state, candidate, policy=self.policy, now=self.now, plan=self.plan
             ) or why_not_now(self.state, candidate, mode_of(candidate.info))
             found = self._refused[candidate.uid] = reason is None
+        return found
+
+    def cost(self, candidate: PlacedPod, allocation: CardAllocation) -> float:
+        """Return what it costs to move a pod."""
+        found = self._costs.get(candidate.uid)
+        if found is None:
+            startup = startup_s(self.state, candidate)
+            found = self._costs[candidate.uid] = disruption_cost(
+                candidate.info, mib=allocation.mib, startup_s=startup
+            )
         return found
 
     def allowed(self, candidate: PlacedPod) -> Flags:
@@ -89,6 +109,10 @@ class RoomContext:
                 candidate, self.table.nodes, without=_ROOM if waits else frozenset()
             )
         return found
+
+    def allowed_beside(self, candidate: PlacedPod, node: str, joined: Sequence[PlacedPod]) -> bool:
+        """Report whether a node takes a pod's replacement beside those of others."""
+        return self._simulation.takes_beside(candidate, node, joined)
 
     def preference(self, candidate: PlacedPod, cards: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return how gladly the scheduler would give a pod each of some cards of the table."""
@@ -132,14 +156,16 @@ def held_for(past: Sequence[PastMove], *, now: datetime) -> dict[CardUuid, str]:
 
 @lru_cache(maxsize=1)
 def _shared(asked: "_Asked") -> RoomContext:
-    return RoomContext(asked.state, policy=asked.policy, now=asked.now)
+    return RoomContext(asked.state, policy=asked.policy, now=asked.now, plan=asked.plan)
 
 
 class _Asked:
     """The arguments of a context, equal if they are the very same objects."""
 
-    def __init__(self, state: DisruptionState, policy: RebalancerPolicy, now: datetime) -> None:
-        self.state, self.policy, self.now = state, policy, now
+    def __init__(
+        self, state: DisruptionState, policy: RebalancerPolicy, now: datetime, plan: str
+    ) -> None:
+        self.state, self.policy, self.now, self.plan = state, policy, now, plan
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -147,24 +173,18 @@ class _Asked:
             and self.state is other.state
             and self.policy is other.policy
             and self.now == other.now
+            and self.plan == other.plan
         )
 
     def __hash__(self) -> int:
         return hash((id(self.state), id(self.policy)))
 
 
-def room_context(state: DisruptionState, *, policy: RebalancerPolicy, now: datetime) -> RoomContext:
+def room_context(
+    state: DisruptionState, *, policy: RebalancerPolicy, now: datetime, plan: str = ""
+) -> RoomContext:
     """Return the context of a cycle; it is built once for all waiting pods."""
-    return _shared(_Asked(state, policy, now))
-
-
-Allows = Callable[[MovablePod, Sequence[PlannedMove]], bool]
-
-
-def always(pod: MovablePod, before: Sequence[PlannedMove]) -> bool:
-    """Allow every move."""
-    del pod, before
-    return True
+    return _shared(_Asked(state, policy, now, plan))
 
 
 class StateProver:
@@ -173,19 +193,15 @@ class StateProver:
     Args:
         context: of the cycle.
         waiting: the pod that gets in.
-        allows: whether the budgets allow to move a pod after those moves.
 
     Attributes:
         unmeasured: the cards that could have been the only targets of some pod, but for their
             history.
     """
 
-    def __init__(
-        self, context: RoomContext, waiting: PlacedPod, *, allows: Allows = always
-    ) -> None:
+    def __init__(self, context: RoomContext, waiting: PlacedPod) -> None:
         self._context = context
         self._waiting = waiting
-        self._allows = allows
         self.unmeasured: Flags = np.zeros(len(context.table.uuids), np.bool_)
 
     @property
@@ -213,8 +229,17 @@ class StateProver:
             ):
                 continue
             allocation = snapshot.pods[uid].by_card[card]
-            cost = disruption_cost(candidate.info, mib=allocation.mib)
-            found.append(MovablePod(uid=uid, card=card, allocation=allocation, cost=cost))
+            if allocation.mib > context.roomiest_mib:
+                continue
+            found.append(
+                MovablePod(
+                    uid=uid,
+                    owner=candidate.owner_uid,
+                    card=card,
+                    allocation=allocation,
+                    cost=context.cost(candidate, allocation),
+                )
+            )
         return sorted(found, key=lambda pod: (pod.cost, pod.uid))
 
     def fits(self, node: str, cards: Sequence[CardUuid], moved: Sequence[MovablePod]) -> bool:
@@ -243,24 +268,26 @@ class StateProver:
         taken = allowed_nodes(cluster, self._waiting.scheduled, changes=gone)
         return bool(taken[cluster.rows[node]])
 
-    def target(
-        self, pod: MovablePod, before: Sequence[PlannedMove], keep_off: frozenset[CardUuid]
-    ) -> tuple[str, CardUuid] | None:
+    def targets(
+        self, pod: MovablePod, keep_off: frozenset[CardUuid]
+    ) -> Iterator[tuple[str, CardUuid]]:
         state, table = self._context.state, self._context.table
         candidate = state.pods[pod.uid]
         need = candidate.info.need
-        if need is None or not self._allows(pod, before):
-            return None
-        # One card takes one pod of a plan: the budgets let a card be a target once in a while.
-        closed = keep_off | {move.card for move in before}
-        for number in self._ranked(pod, candidate, closed):
+        assert need is not None, "a pod that may be moved has a need"
+        for number in self._ranked(pod, candidate, keep_off):
             node, card = table.nodes[int(table.node[number])], table.uuids[number]
             info = state.snapshot.nodes[node]
             others = frozenset(info.cards) - {card}
             answer = place(info, need, strategy=state.strategy, exclude=others)
             if isinstance(answer, Placement):
-                return node, card
-        return None
+                yield node, card
+
+    def fits_beside(self, pod: MovablePod, node: str, before: Sequence[PlannedMove]) -> bool:
+        self._context.asked += 1
+        pods = self._context.state.pods
+        joined = [pods[move.pod.uid] for move in before]
+        return self._context.allowed_beside(pods[pod.uid], node, joined)
 
     def _ranked(
         self, pod: MovablePod, candidate: PlacedPod, closed: frozenset[CardUuid]

@@ -9,8 +9,7 @@ import yaml
 
 from cli.commands.cards import main, watch_fleet
 from cli.fleet import Fleet
-from cli.main import CALLED_WRONG, DONE, FAILED
-from cli.main import main as fracgpu
+from cli.main import DONE, FAILED
 from kube.client import KubeClient
 from process.clock import SystemClock
 from tests.cli.live_cluster import NODE, Cli, a_pod, bind, furnish
@@ -97,7 +96,3 @@ async def test_an_api_server_that_does_not_answer_is_said_in_words(
     assert await asyncio.to_thread(main, ["--kubeconfig", missing]) == FAILED
 
     assert capsys.readouterr().err.startswith("fracgpu cards: no kubeconfig at")
-
-
-def test_a_flag_that_does_not_exist_is_a_wrong_call() -> None:
-    assert fracgpu(["cards", "--nodes"]) == CALLED_WRONG

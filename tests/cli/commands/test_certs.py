@@ -15,11 +15,10 @@ from cli.commands.certs import as_json, as_text, duration, main
 from cli.main import main as fracgpu
 from kube.client import KubeClient
 from kube.kinds import MUTATING_WEBHOOKS, NAMESPACES
-from process.clock import SystemClock
-from process.lifecycle import run_until_stopped
 from simulator.apiserver.server import ApiServer
 from tests.certs.webhooks import a_webhook, apply
 from tests.cli.live_cluster import Cli
+from tests.support.running_service import running_service
 from tests.support.waiting import until
 
 NOON = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
@@ -119,13 +118,8 @@ async def flags(api: ApiServer, kube: KubeClient, tmp_path: Path) -> AsyncIterat
     settings = CertsSettings(
         kubeconfig=kubeconfig, telemetry_host="127.0.0.1", telemetry_port=0, overlap_s=0.2
     )
-    stop = asyncio.Event()
-    async with asyncio.TaskGroup() as group:
-        group.create_task(run_until_stopped(build(settings), SystemClock(), stop=stop))
-        try:
-            yield ["--kubeconfig", kubeconfig]
-        finally:
-            stop.set()
+    async with running_service(build(settings)):
+        yield ["--kubeconfig", kubeconfig]
 
 
 async def run(*argv: str) -> int:

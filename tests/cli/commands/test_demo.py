@@ -28,7 +28,7 @@ from tests.support.dashboards import (
     one_card,
     the_rules_are_evaluated_and_nothing_is_critical,
 )
-from tests.support.processes import output_of
+from tests.support.processes import is_alive, output_of
 from tests.support.waiting import until_true
 
 # The smallest demo: two node agents, four other roles, and Prometheus.
@@ -107,14 +107,6 @@ def _descendants(pid: int) -> set[int]:
     return found - {pid}
 
 
-def _alive(pid: int) -> bool:
-    """Report whether a process runs; an orphan that has ended may wait for init to bury it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 async def _starting(demo: asyncio.subprocess.Process, *, programs: int = _PROGRAMS) -> set[int]:
     """Wait until the demo has started so many of its programs; return the pids of all."""
 
@@ -151,7 +143,7 @@ async def test_a_signal_stops_everything_also_while_it_starts(
     output, _ = await demo.communicate()
     assert demo.returncode == 1
     assert b"stopped; all processes of the demo have ended" in output
-    assert [pid for pid in children if _alive(pid)] == []
+    assert [pid for pid in children if is_alive(pid)] == []
 
 
 async def test_a_demo_in_the_background_is_stopped_by_ctrl_c_as_well(tmp_path: Path) -> None:
@@ -170,7 +162,7 @@ async def test_a_demo_in_the_background_is_stopped_by_ctrl_c_as_well(tmp_path: P
 
     output, _ = await demo.communicate()
     assert b"stopped; all processes of the demo have ended" in output
-    await until_true(lambda: not any(map(_alive, children)), what="the children have ended")
+    await until_true(lambda: not any(map(is_alive, children)), what="the children have ended")
 
 
 @pytest.mark.parametrize(
@@ -190,7 +182,7 @@ async def test_a_demo_that_is_killed_leaves_no_process(
     await demo.communicate()
 
     assert demo.returncode == -number
-    await until_true(lambda: not any(map(_alive, children)), what="the children have ended")
+    await until_true(lambda: not any(map(is_alive, children)), what="the children have ended")
 
 
 @pytest.mark.slow
@@ -219,7 +211,7 @@ async def test_one_run_prints_plain_lines_and_a_report_fills_every_dashboard_and
     assert "<title>FracGPU: cards</title>" in page
     assert demo.returncode == 0, text
     assert len(children) >= _PROGRAMS
-    assert [pid for pid in children if _alive(pid)] == []
+    assert [pid for pid in children if is_alive(pid)] == []
     assert text.endswith("stopped; all processes of the demo have ended\n")
     assert "\x1b[" not in text
     assert text.count("kept   ") == len(report["promises"]) == 6

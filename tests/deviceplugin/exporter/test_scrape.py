@@ -86,7 +86,7 @@ async def scraped(node: Node, folder: Path, *rule_files: Path) -> AsyncIterator[
             async def there() -> bool:
                 return bool(await ask(prometheus, "fracgpu_pod_sm_util > 0"))
 
-            await until(there, what="the pod's work is in Prometheus", limit_s=30)
+            await until(there, what="the pod's work is in Prometheus")
             yield prometheus
     except PrometheusFailed as error:
         if "no program" not in str(error):
@@ -124,24 +124,25 @@ async def test_prometheus_knows_every_family_with_its_type_and_unit_and_answers_
         scraped(node, tmp_path / "prometheus") as prometheus,
     ):
         classic = dialect is not DcgmNaming.DCGM_4_9
-        questions = (*OURS, *(NVIDIA_12239 + OURS_CLASSIC if classic else ()))
+        host = "Hostname" if dialect is DcgmNaming.CLASSIC else "hostname"
+        of_pods = 'count by (pod) ({__name__=~"DCGM_FI_.*"})'
+        of_hosts = f'count by ({host}, node) ({{__name__=~"DCGM_.*"}})'
+        dashboards = NVIDIA_12239 + OURS_CLASSIC if classic else ()
+        questions = (*OURS, *dashboards, of_pods, of_hosts)
         answers: dict[str, list[dict[str, Any]]] = {}
 
         async def all_are_answered() -> bool:
             for query in questions:
-                answers[query] = answers.get(query) or await ask(prometheus, query)
+                answers[query] = await ask(prometheus, query) or answers.get(query, [])
             return all(answers.values())
 
         with suppress(AssertionError):  # which ones are not is said below
-            await until(all_are_answered, what="every panel has data", limit_s=30)
+            await until(all_are_answered, what="every panel has data")
         metadata = (await prometheus.get("/api/v1/metadata"))["data"]
         families = await prometheus.get("/api/v1/label/__name__/values")
         series = {name for name in families["data"] if name.startswith("DCGM_")}
-        by_pod = await ask(prometheus, 'count by (pod) ({__name__=~"DCGM_FI_.*"})')
-        host = "Hostname" if dialect is DcgmNaming.CLASSIC else "hostname"
-        hosts = await ask(prometheus, f'count by ({host}, node) ({{__name__=~"DCGM_.*"}})')
-        busy = await ask(prometheus, promql.BUSY)
 
+    by_pod, hosts, busy = answers[of_pods], answers[of_hosts], answers[promql.BUSY]
     rows = [*expected(dialect), (XIDS_TOTAL, "counter", "", 0.0)]
     assert series == {name for name, *_ in rows}
     for name, kind, unit, _ in rows:
@@ -180,7 +181,7 @@ async def test_a_cards_figures_are_recorded_by_one_name_and_unit_in_every_dialec
             busy = found["card:gpu_busy:percent"].get(node.uuid(1), 0)
             return busy > 0 and all(len(cards) == len(node.cards) for cards in found.values())
 
-        await until(every_figure_of_every_card, what="what is recorded", limit_s=30)
+        await until(every_figure_of_every_card, what="what is recorded")
 
     card = {record: cards[node.uuid(1)] for record, cards in found.items()}
     assert 75 <= card["card:gpu_busy:percent"] <= 85

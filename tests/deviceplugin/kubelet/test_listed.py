@@ -53,12 +53,17 @@ def test_an_init_container_with_the_same_cards_may_be_the_one_that_starts() -> N
     assert answer.containers == ("train", "prepare")
 
 
-def test_an_init_container_with_other_cards_leaves_it_open_and_is_refused_at_once() -> None:
-    other = {"train": [("GPU-a", 1000)], "prepare": [("GPU-b", 1000)]}
+@pytest.mark.parametrize("inits", [["prepare"], ["prepare", "check"]])
+def test_an_init_container_with_other_cards_leaves_it_open_and_is_refused_at_once(
+    inits: list[str],
+) -> None:
+    cards = {"train": "GPU-a", "prepare": "GPU-b", "check": "GPU-a"}
+    assigned = {name: [(cards[name], 1000)] for name in ("train", *inits)}
+    pod = a_pod(assigned=assigned, inits=[a_container(name, mib=1000) for name in inits])
 
-    answer = ask("s1", [a_holder()], a_pod(assigned=other, **INIT))
+    answer = ask("s1", [a_holder()], pod)
 
-    assert_rejected(answer, RejectReason.SEVERAL, "prepare or train")
+    assert_rejected(answer, RejectReason.SEVERAL, f"{' or '.join(inits)} or train")
 
 
 def test_an_init_container_that_keeps_its_slots_is_in_no_list() -> None:

@@ -192,3 +192,36 @@ def test_the_mean_excess_is_never_below_that_of_the_mean(
     found = above(np.array([mean]), np.array([variance]), line)[0]
 
     assert found >= max(0.0, mean - line) - 2e-3
+
+
+def at_random(rng: np.random.Generator, *, mean: float, spans: int) -> list[float]:
+    """Return the loads of a pod that goes on and off; *mean* spans long is each phase."""
+    load: list[float] = []
+    busy = bool(rng.random() < 0.5)
+    while len(load) < spans:
+        load += [0.38 if busy else 0.03] * max(1, round(rng.exponential(mean)))
+        busy = not busy
+    return load[:spans]
+
+
+@pytest.mark.parametrize("spans", [3, 6, 12, 36])
+@pytest.mark.parametrize("mean", [3, 7])
+def test_pods_that_all_do_the_same_in_the_end_are_not_told_apart(spans: int, mean: float) -> None:
+    """Else the one that happens to be busy is put where those are that happen to rest."""
+    rng = np.random.default_rng(spans)
+    pods = [(card, at_random(rng, mean=mean, spans=spans)) for card in range(30) for _ in range(3)]
+    model = a_model(*pods, cards=30)
+    everywhere = np.arange(30)
+
+    means = model.expected(everywhere)
+    apart = np.array([sum(np.mean(load) for at, load in pods if at == card) for card in everywhere])
+
+    assert means.std() < 0.35 * apart.std()
+
+
+def test_pods_that_keep_their_level_are_told_apart_at_once() -> None:
+    rng = np.random.default_rng(4)
+    levels = np.repeat([0.36, 0.1], 15)
+    pods = [(card, list(level + rng.normal(0, 0.01, 3))) for card, level in enumerate(levels)]
+
+    assert a_model(*pods, cards=30).expected(np.arange(30)) == pytest.approx(levels, abs=0.04)

@@ -21,31 +21,22 @@ def a_slice(card: str, mib: int, *, cores: int = 0) -> Slice:
     return Slice(card=CardUuid(card), mib=Mib(mib), cores=cores)
 
 
-def test_app_containers_add_up_on_a_card() -> None:
-    specs = [ContainerSpec(name="a"), ContainerSpec(name="b")]
-    assignment = {"a": (a_slice("GPU-1", 10, cores=20),), "b": (a_slice("GPU-1", 5, cores=10),)}
+@pytest.mark.parametrize(
+    ("kind", "mib", "slots"),
+    [
+        (ContainerKind.APP, 40, 2),
+        (ContainerKind.INIT, 30, 1),  # only at its peak, before the apps
+        (ContainerKind.SIDECAR, 40, 2),
+    ],
+)
+def test_containers_beside_each_other_add_up_on_a_card(
+    kind: ContainerKind, mib: int, slots: int
+) -> None:
+    specs = [ContainerSpec(name="a", kind=kind), ContainerSpec(name="b")]
+    assignment = {"a": (a_slice("GPU-1", 30, cores=20),), "b": (a_slice("GPU-1", 10, cores=10),)}
 
-    assert allocations_by_card(assignment, specs) == {"GPU-1": an_allocation(15, cores=30, slots=2)}
-
-
-def test_init_containers_count_only_at_their_peak() -> None:
-    specs = [
-        ContainerSpec(name="load", kind=ContainerKind.INIT),
-        ContainerSpec(name="serve"),
-    ]
-    assignment = {"load": (a_slice("GPU-1", 30),), "serve": (a_slice("GPU-1", 10),)}
-
-    assert allocations_by_card(assignment, specs) == {"GPU-1": an_allocation(30)}
-
-
-def test_a_sidecar_stays_beside_the_apps() -> None:
-    specs = [
-        ContainerSpec(name="proxy", kind=ContainerKind.SIDECAR),
-        ContainerSpec(name="serve"),
-    ]
-    assignment = {"proxy": (a_slice("GPU-1", 30),), "serve": (a_slice("GPU-1", 10),)}
-
-    assert allocations_by_card(assignment, specs) == {"GPU-1": an_allocation(40, slots=2)}
+    held = an_allocation(mib, cores=10 + 10 * slots, slots=slots)
+    assert allocations_by_card(assignment, specs) == {"GPU-1": held}
 
 
 def test_each_card_has_its_own_sum() -> None:

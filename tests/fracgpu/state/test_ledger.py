@@ -1,7 +1,10 @@
 """Who holds what, over time."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+
+import pytest
 
 from fracgpu.cards.card import CardUuid, Cordon, NodeCards
 from fracgpu.state.allocation import PodRecord
@@ -32,44 +35,64 @@ def bound(uid: str, mib: int, *, live: bool = True) -> PodRecord:
     return a_record(uid, node="n", assignment=on("GPU-a", mib), live=live)
 
 
-def test_an_observed_pod_holds_what_its_assignment_says() -> None:
-    ledger = a_ledger()
+def observed(ledger: Ledger) -> None:
     ledger.set_pod(bound("p", 1000))
 
-    assert held(ledger) == 1000
-    assert ledger.free_mib(now=NOON) == {"GPU-a": 23_000}
 
-
-def test_the_same_news_twice_counts_once() -> None:
-    ledger = a_ledger()
-    ledger.set_pod(bound("p", 1000))
-    ledger.set_pod(bound("p", 1000))
-
-    assert held(ledger) == 1000
-
-
-def test_a_terminating_pod_holds_until_it_is_gone() -> None:
-    ledger = a_ledger()
+def leaving(ledger: Ledger) -> None:
     ledger.set_pod(replace(bound("p", 1000), terminating=True))
-    assert held(ledger) == 1000
-
-    ledger.remove_pod("p")
-    assert held(ledger) == 0
 
 
-def test_an_ended_pod_holds_nothing() -> None:
-    ledger = a_ledger()
-    ledger.set_pod(bound("p", 1000))
+def ended(ledger: Ledger) -> None:
     ledger.set_pod(bound("p", 1000, live=False))
 
-    assert held(ledger) == 0
+
+def gone(ledger: Ledger) -> None:
+    ledger.remove_pod("p")
 
 
-def test_a_pod_without_an_assignment_holds_nothing_that_we_know() -> None:
-    ledger = a_ledger()
+def unassigned(ledger: Ledger) -> None:
     ledger.set_pod(a_record("p", node="n"))
 
-    assert held(ledger) == 0
+
+def unbound(ledger: Ledger) -> None:
+    ledger.set_pod(a_record("p"))
+
+
+def assumed(ledger: Ledger) -> None:
+    assume(ledger, "p", 1000)
+
+
+def forgotten(ledger: Ledger) -> None:
+    ledger.forget("p")
+    ledger.forget("nobody")
+
+
+@pytest.mark.parametrize(
+    ("news", "mib"),
+    [
+        ([observed], 1000),
+        ([observed, observed], 1000),  # the same news twice
+        ([leaving], 1000),
+        ([leaving, gone], 0),
+        ([observed, ended], 0),
+        ([unassigned], 0),  # nothing that we know
+        ([assumed, unbound], 1000),  # older news
+        ([observed, assumed], 1000),
+        ([observed, assumed, gone], 0),
+        ([assumed, forgotten], 0),
+        ([assumed, gone], 0),
+    ],
+)
+def test_what_a_pod_holds_after_news_and_assumptions(
+    news: Sequence[Callable[[Ledger], None]], mib: int
+) -> None:
+    ledger = a_ledger()
+    for each in news:
+        each(ledger)
+
+    assert held(ledger) == mib
+    assert ledger.free_mib(now=NOON) == {"GPU-a": 24_000 - mib}
 
 
 def test_an_assumption_counts_until_it_lapses() -> None:
@@ -135,41 +158,6 @@ def test_an_observation_after_the_assumption_lapsed_counts_again() -> None:
     assert held(ledger, now=LATER) == 1000
 
 
-def test_older_news_of_the_unbound_pod_leaves_the_assumption() -> None:
-    ledger = a_ledger()
-    assume(ledger, "p", 1000)
-    ledger.set_pod(a_record("p"))
-
-    assert held(ledger) == 1000
-
-
-def test_an_assumption_about_a_pod_seen_bound_counts_once() -> None:
-    ledger = a_ledger()
-    ledger.set_pod(bound("p", 1000))
-    assume(ledger, "p", 1000)
-
-    assert held(ledger) == 1000
-    ledger.remove_pod("p")
-    assert held(ledger) == 0
-
-
-def test_a_forgotten_assumption_is_free_again() -> None:
-    ledger = a_ledger()
-    assume(ledger, "p", 1000)
-    ledger.forget("p")
-    ledger.forget("nobody")
-
-    assert held(ledger) == 0
-
-
-def test_a_deleted_pod_leaves_no_assumption() -> None:
-    ledger = a_ledger()
-    assume(ledger, "p", 1000)
-    ledger.remove_pod("p")
-
-    assert held(ledger) == 0
-
-
 def test_a_node_that_comes_back_still_has_its_pods() -> None:
     ledger = a_ledger()
     ledger.set_pod(bound("p", 1000))
@@ -192,9 +180,6 @@ def test_a_cordon_lapses_by_its_own_time() -> None:
     assert not after.cards[CardUuid("GPU-a")].cordoned
 
 
-# -- any sequence of events ------------------------------------------------------------------------
-
-
 def test_a_node_that_was_read_after_a_lapse_still_counts_as_changed() -> None:
     ledger = a_ledger(cordons=(Cordon(card=CardUuid("GPU-a"), until=LATER, reason="hot"),))
     ledger.node("n", now=NOON)
@@ -205,3 +190,14 @@ def test_a_node_that_was_read_after_a_lapse_still_counts_as_changed() -> None:
     ledger.node("n", now=LATER)
 
     assert ledger.take_changed(now=LATER) == {"n"}
+
+
+def test_a_node_counts_as_changed_once_a_pod_is_observed_on_it() -> None:
+    ledger = a_ledger()
+    ledger.take_changed(now=NOON)
+    before = held(ledger)
+
+    ledger.set_pod(bound("p", 1000))
+
+    assert (before, held(ledger)) == (0, 1000)
+    assert ledger.take_changed(now=NOON) == {"n"}

@@ -227,40 +227,25 @@ async def test_switching_off_does_not_forget_a_pod_that_is_evicted(rig: Rig) -> 
     assert rig.record().phase is MovePhase.VERIFYING
 
 
-async def test_a_pod_without_a_replacement_is_counted_as_lost(
-    kube: KubeClient, clock: VirtualClock
+@pytest.mark.parametrize(("missed", "ending"), [(True, Ending.LOST), (False, Ending.SCALED_DOWN)])
+async def test_a_pod_without_a_replacement_is_lost_if_its_owner_misses_it(
+    kube: KubeClient, clock: VirtualClock, *, missed: bool, ending: Ending
 ) -> None:
+    """Where somebody scaled the owner down meanwhile, nobody will ever see a replacement."""
     await make_cluster(kube, annotations=EVICT)
     policy = RebalancerPolicy(mode=Mode.ACTIVE, startup_grace_s=0, replacement_ttl_s=30)
     async with a_rig(kube, policy=policy, clock=clock) as rig:
         await rig.tick_until_planned()
         await rig.tick()
-        await end_pod(kube, "pod-a")
-        await set_owner_ready(kube, 1)
-        for _ in range(3):
-            await rig.tick()
-
-        assert rig.record().ending is Ending.LOST
-        assert rig.figure("lost_pods_total") == 1
-
-
-async def test_a_pod_that_its_owner_does_not_miss_is_not_lost(
-    kube: KubeClient, clock: VirtualClock
-) -> None:
-    """Somebody scaled the owner down meanwhile: nobody will ever see a replacement."""
-    await make_cluster(kube, annotations=EVICT)
-    policy = RebalancerPolicy(mode=Mode.ACTIVE, startup_grace_s=0, replacement_ttl_s=30)
-    async with a_rig(kube, policy=policy, clock=clock) as rig:
-        await rig.tick_until_planned()
-        await rig.tick()
-        await scale(kube, 1)
+        if not missed:
+            await scale(kube, 1)
         await set_owner_ready(kube, 1)
         await end_pod(kube, "pod-a")
         for _ in range(3):
             await rig.tick()
 
-        assert rig.record().ending is Ending.SCALED_DOWN
-        assert rig.figure("lost_pods_total") == 0
+        assert rig.record().ending is ending
+        assert rig.figure("lost_pods_total") == int(missed)
 
 
 async def test_a_move_that_changed_nothing_is_useless(

@@ -1,11 +1,13 @@
 """Assumed placements, which no informer has shown yet."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
 from kube.errors import Conflict, KubeError
 from tests.scheduler.harness import Harness, refusal, silence
+from tests.support.gpu import a_gpu_pod
 
 
 async def unconfirmed(*, answer_lost: bool = True, mib: int = 1000) -> Harness:
@@ -43,6 +45,25 @@ async def test_a_pod_found_bound_goes_on_counting_however_late_the_informer_is()
     cluster.see("p")
     assert cluster.held() == 1000
     assert cluster.ledger.assumed == {}
+
+
+async def test_a_pod_found_bound_goes_on_counting_with_its_cpu() -> None:
+    cluster = Harness()
+    body = a_gpu_pod("p")
+    body["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "4"
+    cluster.api.put(body)
+    cluster.see("p")
+    cluster.api.answer_lost = True
+    await cluster.bind()
+    cluster.api.answer_lost = False
+
+    def cpu_milli() -> list[int]:
+        return [one.host.cpu_milli for one in cluster.ledger.assumed_on("n", but="")]
+
+    before = cpu_milli()
+    await settle_after(cluster, 11)
+
+    assert (before, cpu_milli()) == ([4000], [4000])
 
 
 async def test_a_pod_found_unbound_is_marked_so_that_its_binding_cannot_land_and_is_free() -> None:
@@ -89,30 +110,28 @@ async def test_while_the_api_server_is_silent_nothing_lapses(
         assert cluster.held() == 1000
 
 
-async def test_a_pod_found_gone_is_free() -> None:
-    cluster = await unconfirmed()
+def is_gone(cluster: Harness) -> None:
     cluster.delete(observed=False)
-    await settle_after(cluster, 11)
-
-    assert cluster.held() == 0
-    assert cluster.ledger.assumed == {}
 
 
-async def test_a_pod_found_replaced_is_free() -> None:
-    cluster = await unconfirmed()
+def is_replaced(cluster: Harness) -> None:
     cluster.delete(observed=False)
     cluster.create(mib=7)
-    await settle_after(cluster, 11)
-
-    assert cluster.held() == 0
 
 
-async def test_a_pod_found_ended_is_free() -> None:
-    cluster = await unconfirmed()
+def has_ended(cluster: Harness) -> None:
     cluster.api.pods["p"]["status"] = {"phase": "Failed"}
+
+
+@pytest.mark.parametrize("change", [is_gone, is_replaced, has_ended])
+async def test_a_pod_found_not_to_need_its_card_any_more_is_free(
+    change: Callable[[Harness], None],
+) -> None:
+    cluster = await unconfirmed()
+    change(cluster)
     await settle_after(cluster, 11)
 
-    assert cluster.held() == 0
+    assert (cluster.held(), cluster.ledger.assumed) == (0, {})
 
 
 async def test_what_the_informer_confirmed_is_not_looked_up() -> None:

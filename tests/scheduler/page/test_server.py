@@ -178,8 +178,8 @@ async def test_stopping_ends_the_streams_at_once() -> None:
     cluster = a_cluster()
     async with serving(cluster) as page, page.events() as events:
         await events.until(synced)
-        async with asyncio.timeout(5), asyncio.TaskGroup() as group:
-            group.create_task(page.server.stop(60.0))
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            group.create_task(page.server.stop(600.0))
             with pytest.raises((WireError, aiohttp.ClientError)):
                 await events.until(lambda _: False)
 

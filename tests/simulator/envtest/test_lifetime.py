@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from simulator.envtest.lifetime import ends_with_us
+from tests.support.processes import is_alive
 from tests.support.waiting import until_true
 
 _PARENT = """
@@ -21,14 +22,6 @@ async def main():
     await child.wait()
 asyncio.run(main())
 """
-
-
-def gone(pid: int) -> bool:
-    """Report whether a process has ended; an orphan may wait for init to bury it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
 
 
 def named(pid: int) -> str:
@@ -49,7 +42,7 @@ async def test_a_child_of_a_killed_process_is_killed() -> None:
     parent.send_signal(signal.SIGKILL)
     await parent.wait()
 
-    await until_true(lambda: gone(child), what="the child has ended")
+    await until_true(lambda: not is_alive(child), what="the child has ended")
 
 
 async def test_the_program_keeps_its_pid_and_its_arguments() -> None:

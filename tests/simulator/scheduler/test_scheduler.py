@@ -17,7 +17,6 @@ from kube.client import KubeClient
 from kube.kinds import EVENTS, NAMESPACES, NODES, PODS
 from kube.objects import decode_object
 from process.clock import SystemClock
-from process.lifecycle import Service, run_until_stopped
 from process.telemetry import HttpServer
 from scheduler.service import build
 from scheduler.settings import SchedulerSettings
@@ -27,6 +26,7 @@ from simulator.scheduler.scheduler import KubeScheduler, fit_error
 from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, register, some_cards
 from tests.support.objects import a_pod
 from tests.support.real_apiserver import real_api_server
+from tests.support.running_service import running_service
 from tests.support.waiting import until
 
 
@@ -274,18 +274,6 @@ def test_a_cluster_without_nodes_is_named_as_such() -> None:
     assert fit_error({}, total=0) == "no nodes available to schedule pods"
 
 
-@asynccontextmanager
-async def the_real_extender(service: Service) -> AsyncIterator[None]:
-    stop = asyncio.Event()
-    async with asyncio.TaskGroup() as group:
-        running = group.create_task(run_until_stopped(service, SystemClock(), stop=stop))
-        try:
-            yield
-        finally:
-            stop.set()
-    assert running.result() == 0
-
-
 @on_both
 async def test_with_our_extender_every_pod_gets_an_exact_card(
     client: KubeClient, kubeconfig: Path
@@ -305,7 +293,7 @@ async def test_with_our_extender_every_pod_gets_an_exact_card(
     url = f"http://127.0.0.1:{listen}"
     wanted = {f"p{n}": ((11_000, 8_000)[n % 2], 1 + (n == 5)) for n in range(10)}
 
-    async with the_real_extender(build(settings)), asyncio.TaskGroup() as group:
+    async with running_service(build(settings)), asyncio.TaskGroup() as group:
         scheduler = KubeScheduler(client, SystemClock(), extender_url=url)
         running = group.create_task(scheduler.run(), name="kube-scheduler")
         for name, (mib, cards) in wanted.items():

@@ -237,8 +237,11 @@ def test_a_target_may_be_warm_while_work_is_lost_and_not_where_it_would_lose_as_
     assert [moves(level) for level in (0.3, 0.5, 0.65, 0.7)] == [1, 1, 1, 0]
 
 
-def test_forecasts_that_were_wrong_lately_hold_moves_back() -> None:
-    """A move was expected to save a fifth of a card and saved nothing."""
+@pytest.mark.parametrize("minutes_ago", [200, 15])
+def test_forecasts_that_were_wrong_lately_or_are_still_open_hold_moves_back(
+    minutes_ago: float,
+) -> None:
+    """A move was expected to save a fifth of a card and saved nothing, as far as is known."""
     peaks = {"pod-a": [0.45] * 24, "pod-b": [0.45] * 24, "moved": [0.05] * 24}
     pods = [*two_busy_pods(), a_placed_pod("moved", CardUuid("GPU-c1"), node="n2", owner=None)]
     nodes = [a_node("n1", HOT_CARD, "GPU-c2"), a_node("n2", COOL_CARD, "GPU-c1")]
@@ -246,19 +249,39 @@ def test_forecasts_that_were_wrong_lately_hold_moves_back() -> None:
         "GPU-c1": a_reading(0.1, pods={"moved": 0.05}),
         "GPU-c2": a_reading(0.05),
     }
-    wrong = a_past_move(
-        minutes_ago=200, source=CardUuid("GPU-c2"), target=CardUuid("GPU-c1"), gain_points=20.0
-    )
-    wrong = replace(
-        wrong, landed=CardUuid("GPU-c1"), replacement_uid="moved", ending=Ending.RELIEVED
-    )
+    source, landed = CardUuid("GPU-c2"), CardUuid("GPU-c1")
+    move = a_past_move(minutes_ago=minutes_ago, source=source, target=landed, gain_points=20.0)
+    wrong = replace(move, landed=landed, replacement_uid="moved", ending=Ending.RELIEVED)
 
-    def moves(*past: PastMove) -> int:
+    def found(*past: PastMove) -> Plan:
         state = a_disruption_state(nodes=nodes, pods=pods, readings=readings, past=past)
-        return len(plan(replace(state, history=a_history(peaks))).moves)
+        return plan(replace(state, history=a_history(peaks)))
 
-    assert moves() == 1
-    assert moves(wrong) == 0
+    assert len(found().moves) == 1
+    assert found(wrong).moves == ()
+    assert HoldReason.NO_GAIN in {held.reason for held in found(wrong).held}
+
+
+def test_what_a_move_made_worse_is_taken_back_however_wrong_the_forecasts_were() -> None:
+    """pod-a came to a card that is hot since, from one with nothing to do."""
+    peaks = {"pod-a": [0.45] * 24, "pod-b": [0.45] * 24}
+    move = a_past_move(
+        minutes_ago=200,
+        source=COOL_CARD,
+        source_node="n2",
+        target=HOT_CARD,
+        target_node="n1",
+        gain_points=20.0,
+        owner_uid="its-owner",
+    )
+
+    def moved(uid: str) -> list[str]:
+        past = replace(move, landed=HOT_CARD, replacement_uid=uid, ending=Ending.RELIEVED)
+        state = a_disruption_state(pods=two_busy_pods(), past=[past])
+        return [one.pod_uid for one in plan(replace(state, history=a_history(peaks))).moves]
+
+    assert moved("pod-a") == ["pod-a"]
+    assert moved("pod-b") == ["pod-b"]
 
 
 def held_for_want_of_a_target(found: Plan) -> set[str]:

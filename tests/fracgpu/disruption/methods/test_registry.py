@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-import pytest
-
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.methods import hot_card
 from fracgpu.disruption.move import HeldBack, HoldReason, Move
@@ -82,21 +80,18 @@ class EmptyTheNode(EmptyACard):
         policy: RebalancerPolicy,
         now: datetime,
     ) -> tuple[Move, ...]:
-        return tuple(a_move(pod_uid=uid, name=uid, method=self.NAME) for uid in ("a", "b", "c"))
+        return tuple(
+            a_move(pod_uid=uid, name=uid, method=self.NAME, plan="all") for uid in ("a", "b", "c")
+        )
 
 
-@pytest.mark.parametrize("in_flight", [1, 2, 3])
-def test_the_moves_of_a_plan_begin_in_their_order_as_many_at_a_time_as_may_be_under_way(
-    in_flight: int,
-) -> None:
-    policy = replace(ACTIVE, max_in_flight=in_flight)
+def test_the_moves_of_a_plan_begin_together_and_no_other_plan_beside_it() -> None:
+    plan = plan_moves(
+        a_disruption_state(), policy=ACTIVE, now=NOON, methods=(EmptyTheNode(), hot_card)
+    )
 
-    plan = plan_moves(a_disruption_state(), policy=policy, now=NOON, methods=(EmptyTheNode(),))
-
-    assert [it.pod_uid for it in plan.moves] == ["a", "b", "c"][:in_flight]
-    left = [(it.reason, it.detail) for it in plan.held]
-    rest = (HoldReason.MOVE_IN_FLIGHT, f"the rest of a plan: ml/{'abc'[in_flight % 3]}")
-    assert left == ([rest] if in_flight < 3 else [])
+    assert [it.pod_uid for it in plan.moves] == ["a", "b", "c"]
+    assert [it.reason for it in plan.held] == [HoldReason.MOVE_IN_FLIGHT]
 
 
 def test_a_move_is_judged_again_by_the_method_that_planned_it() -> None:

@@ -1,14 +1,16 @@
 """What a plan has to prove, one part at a time."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from fractions import Fraction
+from itertools import combinations, permutations
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -62,7 +64,7 @@ def prover(state: DisruptionState, waiting: PlacedPod | None = None, **policy: A
 def target_of(state: DisruptionState, card: str = "a0", **policy: Any) -> str | None:
     asked = prover(state, **policy)
     (pod,) = asked.movable(CardUuid(card))
-    found = asked.target(pod, (), frozenset({CardUuid(card)}))
+    found = next(asked.targets(pod, frozenset({CardUuid(card)})), None)
     return found[1] if found else None
 
 
@@ -178,12 +180,44 @@ def test_the_waiting_pod_needs_cpu_on_the_node_once_the_moved_pods_have_left() -
     assert not fits(8001, leaves=True)
 
 
-def test_a_pod_that_the_budgets_hold_back_has_no_target() -> None:
-    state = a_cluster(HELD)
-    context = room_context(state, policy=ACTIVE, now=NOON)
-    asked = StateProver(context, a_waiting_pod(), allows=lambda pod, _: pod.uid != "p-a0")
-    (moved,) = asked.movable(CardUuid("a0"))
-    assert asked.target(moved, (), frozenset()) is None
+def test_a_pod_that_the_budgets_hold_back_is_not_moved() -> None:
+    lately = a_past_move(minutes_ago=5, owner_uid="owner-p-a0")
+    assert prover(a_cluster(HELD)).movable(CardUuid("a0"))
+    assert prover(a_cluster(HELD, past=[lately])).movable(CardUuid("a0")) == []
+
+
+def test_a_pod_larger_than_any_room_elsewhere_is_not_weighed() -> None:
+    held = {"n1": {"a0": 4000}, "n2": {"b0": 20_001}}
+    assert [len(prover(a_cluster(held)).movable(CardUuid(card))) for card in ("a0", "b0")] == [1, 0]
+
+
+def test_two_replacements_are_put_on_one_node_only_if_it_takes_both() -> None:
+    def beside(cpu: int) -> bool:
+        asks = SchedulingConstraints(requests=(("cpu", 3000),))
+        pods = [a_small_pod(name, "a0", node="n1", mib=2000, rules=asks) for name in ("p", "q")]
+        state = a_cluster({"n1": {"a0": 0}, "n2": {"b0": 0, "b1": 0}}, *pods)
+        nodes = [
+            SchedulingNode(name=name, allocatable={"cpu": cpu, PODS: 10}) for name in ("n1", "n2")
+        ]
+        cluster = SchedulingCluster(nodes, [pod.scheduled for pod in pods])
+        asked = prover(replace(state, scheduling=cluster))
+        first, second = asked.movable(CardUuid("a0"))
+        node, card = next(asked.targets(first, frozenset({CardUuid("a0")})))
+        assert node == "n2"
+        return asked.fits_beside(second, "n2", [PlannedMove(pod=first, node=node, card=card)])
+
+    assert beside(6000)
+    assert not beside(5999)
+
+
+def test_what_a_restart_takes_is_a_part_of_what_a_move_costs() -> None:
+    slow = a_small_pod("slow", "a0", node="n1", mib=2000)
+    started = slow.info.started_at
+    assert started is not None
+    slow = replace(slow, info=replace(slow.info, ready_at=started + timedelta(minutes=30)))
+    quick = a_small_pod("quick", "a0", node="n1", mib=9000)
+    asked = prover(a_cluster({"n1": {"a0": 0}, "n2": {"b0": 0}}, slow, quick))
+    assert [pod.uid for pod in asked.movable(CardUuid("a0"))] == ["quick", "slow"]
 
 
 def test_a_pod_that_is_on_its_way_is_not_moved_again() -> None:
@@ -251,7 +285,9 @@ class FirstFit:
         info = self.snapshot.card(card)
         assert info is not None
         pods = [
-            MovablePod(uid=uid, card=card, allocation=allocation, cost=float(allocation.mib))
+            MovablePod(
+                uid=uid, owner=uid, card=card, allocation=allocation, cost=float(allocation.mib)
+            )
             for uid in sorted(set(info.pods) - self.pinned)
             for allocation in [self.snapshot.pods[uid].by_card[card]]
         ]
@@ -261,16 +297,16 @@ class FirstFit:
         of_node = self.snapshot.nodes[node].cards
         return node not in self.refused and all(card in of_node for card in cards)
 
-    def target(
-        self, pod: MovablePod, before: Sequence[PlannedMove], keep_off: frozenset[CardUuid]
-    ) -> tuple[str, CardUuid] | None:
-        taken = {move.card: move.pod.allocation.mib for move in before}
+    def targets(
+        self, pod: MovablePod, keep_off: frozenset[CardUuid]
+    ) -> Iterator[tuple[str, CardUuid]]:
         for name, node in self.snapshot.nodes.items():
             for card in node.cards:
-                left = self.free[card] - taken.get(card, 0)
-                if card not in keep_off and card not in taken and left >= pod.allocation.mib:
-                    return name, card
-        return None
+                if card not in keep_off and self.free[card] >= pod.allocation.mib:
+                    yield name, card
+
+    def fits_beside(self, pod: MovablePod, node: str, before: Sequence[PlannedMove]) -> bool:
+        return True
 
 
 def _snapshot(held: Held) -> Snapshot:
@@ -293,6 +329,7 @@ def _search(  # noqa: PLR0913 - what there is, what waits, and what may not be
     among: Sequence[str] | None = None,
     away: Sequence[str] = (),
     refused: frozenset[str] = frozenset(),
+    most_moves: int = 3,
 ) -> RoomPlan | None:
     """Search for room on the cards *among* all, while nodes *away* take no pods.
 
@@ -310,7 +347,8 @@ def _search(  # noqa: PLR0913 - what there is, what waits, and what may not be
     need = PodNeed(containers=(ContainerNeed(name="main", cards=cards, mib=Mib(mib)),))
     everywhere = np.ones(len(table.uuids), np.bool_)
     flags = everywhere if among is None else table.flags([CardUuid(card) for card in among])
-    return find_room(table, need, FirstFit(snapshot, pinned, refused), cards=flags)
+    prover = FirstFit(snapshot, pinned, refused)
+    return find_room(table, need, prover, cards=flags, most_moves=most_moves)
 
 
 def _moved(plan: RoomPlan | None) -> list[str] | None:
@@ -404,6 +442,62 @@ def test_a_plan_makes_the_room_it_promises_and_overfills_no_target(
         free[move.card] -= move.pod.allocation.mib
     assert all(free[card] >= mib for card in plan.cards)
     assert min(free.values()) >= 0
+
+
+def _fewest_moves(
+    held: Mapping[str, Mapping[str, Sequence[int]]], *, cards: int, mib: int, most: int
+) -> int | None:
+    """Try every choice of cards of one node, pods on them and targets; None if none makes room."""
+    free = {card: CARD_MIB - sum(pods) for node in held.values() for card, pods in node.items()}
+    found = []
+    for node in held.values():
+        for chosen in combinations(node, cards):
+            pods = [(card, size) for card in chosen for size in node[card]]
+            others = [card for card in free if card not in chosen]
+            for moves in range(most + 1):
+                for moved in combinations(pods, moves):
+                    left = Counter({card: free[card] for card in chosen})
+                    left.update(dict.fromkeys(chosen, 0))
+                    for card, size in moved:
+                        left[card] += size
+                    if min(left.values()) >= mib and any(
+                        all(free[card] >= size for card, (_, size) in zip(to, moved, strict=True))
+                        for to in permutations(others, moves)
+                    ):
+                        found.append(moves)
+    return min(found, default=None)
+
+
+@settings(deadline=None)
+@given(nodes=_nodes, cards=st.integers(1, 3), mib=st.sampled_from([6000, 12_000, 24_000]))
+def test_no_plan_moves_more_pods_than_the_best_of_any_one_node(
+    nodes: list[list[list[int]]], cards: int, mib: int
+) -> None:
+    held: dict[str, dict[str, list[int]]] = {
+        f"n{row}": {f"c{row}-{column}": pods for column, pods in enumerate(node)}
+        for row, node in enumerate(nodes)
+    }
+    fewest = _fewest_moves(held, cards=cards, mib=mib, most=3)
+    total = sum(CARD_MIB - sum(pods) for node in held.values() for pods in node.values())
+    plan = _search(held, cards=cards, mib=mib)
+    if fewest and total >= cards * mib:
+        assert plan is not None
+        assert len(plan.moves) == fewest
+    else:
+        assert plan is None
+
+
+ELSEWHERE: Held = {"n9": {"x": [], "y": [], "z": []}}  # where the waiting pod may not run
+
+
+def test_a_node_that_lacks_more_memory_wins_if_fewer_pods_have_to_be_moved() -> None:
+    held = {"n1": {"a": [2800] * 5}, "n2": {"b": [14_500]}, **ELSEWHERE}
+    assert _moved(_search(held, mib=17_000, refused=frozenset({"n9"}))) == ["b.0"]
+
+
+def test_of_plans_with_as_many_moves_the_one_that_loses_least_wins_on_whatever_node() -> None:
+    held = {"n1": {"a": [13_000]}, "n2": {"b": [5000, 10_000]}, **ELSEWHERE}
+    assert _moved(_search(held, mib=11_500, refused=frozenset({"n9"}))) == ["b.0"]
 
 
 def _table(**nodes: NodeInfo) -> CardTable:

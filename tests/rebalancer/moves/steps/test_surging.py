@@ -380,49 +380,34 @@ async def test_a_pod_that_ends_by_itself_during_a_surge_is_replaced_all_the_same
         assert cluster.rig.figure("evictions_total", code="allowed") == 0
 
 
+def a_condition(**condition: str) -> dict[str, Any]:
+    return {"status": {"conditions": [condition]}}
+
+
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("change", "subresource", "why"),
     [
-        ({"spec": {"unschedulable": True}}, "node n2 is cordoned"),
-        (None, "node n2 was deleted"),
+        ({"spec": {"unschedulable": True}}, None, "node n2 is cordoned"),
+        (None, None, "node n2 was deleted"),
+        (a_condition(type="Ready", status="Unknown"), "status", "node n2 is not Ready"),
+        (
+            a_condition(
+                type=names.SHARING_CONDITION, status="False", reason=names.AGENT_NOT_REGISTERED
+            ),
+            "status",
+            "kubelet on node n2 does not know the node agent",
+        ),
     ],
 )
-async def test_a_target_node_that_takes_no_pods_any_more_rolls_the_surge_back(
-    kube: KubeClient, clock: VirtualClock, change: Any, why: str
+async def test_a_target_node_on_which_no_pod_starts_any_more_rolls_the_surge_back(
+    kube: KubeClient, clock: VirtualClock, change: Any, subresource: str | None, why: str
 ) -> None:
     async with a_surge_cluster(kube, clock=clock) as cluster:
         await cluster.surge()
         if change is None:
             await kube.delete(NODES, "n2")
         else:
-            await kube.patch(NODES, "n2", change)
-
-        await rolled_back(cluster, Ending.TARGET_LOST)
-
-        assert cluster.rig.record().detail == why
-
-
-@pytest.mark.parametrize(
-    ("condition", "why"),
-    [
-        ({"type": "Ready", "status": "Unknown"}, "node n2 is not Ready"),
-        (
-            {
-                "type": names.SHARING_CONDITION,
-                "status": "False",
-                "reason": names.AGENT_NOT_REGISTERED,
-            },
-            "kubelet on node n2 does not know the node agent",
-        ),
-    ],
-)
-async def test_a_target_node_on_which_no_pod_starts_rolls_the_surge_back(
-    kube: KubeClient, clock: VirtualClock, condition: Any, why: str
-) -> None:
-    async with a_surge_cluster(kube, clock=clock) as cluster:
-        await cluster.surge()
-        status = {"status": {"conditions": [condition]}}
-        await kube.patch(NODES, "n2", status, subresource="status")
+            await kube.patch(NODES, "n2", change, subresource=subresource)
 
         await rolled_back(cluster, Ending.TARGET_LOST)
 
