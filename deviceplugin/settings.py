@@ -73,7 +73,7 @@ class DevicePluginSettings(ProcessSettings):
         choices=("none", MPS),
     )
     limits: str = setting(
-        AUTO,
+        "none",  # until a card with such a driver, or a kernel with dmem, has shown that it works
         "limit the memory of each container on its cards by the driver or the kernel: auto where "
         "they can, which needs NRI; or none",
         choices=(AUTO, "none"),

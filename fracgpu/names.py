@@ -71,10 +71,6 @@ NODE_IDENTITY: Final = "fracgpu.io/identity"
 IDENTITY_NRI: Final = "nri"
 IDENTITY_LISTED: Final = "listed"
 
-# Node annotation that the agent writes for people: "kernel" where driver or kernel limit
-# containers, or why they do not.
-NODE_ISOLATION: Final = "fracgpu.io/isolation"
-
 # Node condition: whether this node's cards are shared by us, and if not, why.
 SHARING_CONDITION: Final = "FracGPUSharing"
 # Its reason while kubelet has no agent that serves the slots: a pod that came now would fail.

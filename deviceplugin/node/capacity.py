@@ -184,7 +184,7 @@ def keep_held(want: NodeState, *, held_mib: int) -> NodeState:
 def with_isolation(want: NodeState, *, why_not: str) -> NodeState:
     """Return *want* saying whether containers are limited on the node's cards."""
     said = f"none: {why_not}" if why_not else "kernel"
-    want = replace(want, annotations={**want.annotations, names.NODE_ISOLATION: said})
+    want = replace(want, annotations={**want.annotations, names.ISOLATION: said})
     if why_not:
         labels = {
             key: value for key, value in want.labels.items() if key != names.ISOLATION_KERNEL_LABEL

@@ -103,7 +103,7 @@ def node_cards_of(node: Node) -> NodeCards:
         unreadable=unreadable,
         host=node_allocatable(node.status.allocatable or {}),
         identity=annotations.get(names.NODE_IDENTITY, ""),
-        isolation=annotations.get(names.NODE_ISOLATION, ""),
+        isolation=annotations.get(names.ISOLATION, ""),
     )
 
 

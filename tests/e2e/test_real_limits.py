@@ -89,6 +89,7 @@ async def a_limited_node(library: Path, *, audits_s: int = 2) -> AsyncIterator[L
         variables["NVML_STANDIN"] = str(root / "seen" / "nvml")
         return {
             "cards": "nvml",
+            "limits": "auto",
             "dev-root": str(root / "dev"),
             "cgroup-root": str(root / "cgroup"),
             "audit-period-s": str(audits_s),

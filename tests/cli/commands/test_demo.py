@@ -123,7 +123,8 @@ def _is_a_program(pid: int) -> bool:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
-    return words[0].endswith(b"prometheus") or (b"run" in words and b"setpriv" not in words[0])
+    roles = (b"run" in words or b"simulator.demo.rebalancer" in words) and b"-m" in words
+    return words[0].endswith(b"prometheus") or (roles and b"setpriv" not in words[0])
 
 
 @pytest.mark.parametrize(
