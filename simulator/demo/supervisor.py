@@ -128,16 +128,15 @@ class Supervisor:
         ]
         for process in running:
             process.terminate()
-        try:
-            async with asyncio.timeout(STOP_LIMIT_S):
-                for process in running:
-                    await process.wait()
-        except TimeoutError:
+        # Not asyncio.timeout: in a task that is being cancelled it raises no TimeoutError on Python
+        # before 3.11.3, and what ignores SIGTERM would live on.
+        async with asyncio.TaskGroup() as group:
+            ends = [group.create_task(process.wait()) for process in running]
+            if ends:
+                await asyncio.wait(ends, timeout=STOP_LIMIT_S)
             for process in running:
                 if process.returncode is None:
                     process.kill()
-            for process in running:
-                await process.wait()
 
 
 _LIMIT_S: Final = 2.0
