@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import io
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -14,6 +15,7 @@ from simulator.apiserver.admission.webhooks import Call, CallError
 from simulator.apiserver.apimachinery.storage import Store
 from simulator.apiserver.server import ApiServer, WebhookClient
 from tests.support.objects import a_config, a_pod
+from tests.support.waiting import until_true
 from tests.support.webhook import an_admission_webhook
 
 if TYPE_CHECKING:
@@ -168,15 +170,18 @@ async def test_a_webhook_that_answers_with_an_error_is_told_with_its_words(
 
 
 async def test_an_idle_connection_that_the_webhook_dropped_is_opened_anew() -> None:
-    connections = 0
+    connections = ended = 0
 
     async def once_each(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal connections
+        nonlocal connections, ended
         connections += 1
-        for answer in (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", b""):
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(answer)
+        with suppress(asyncio.IncompleteReadError):  # the client closes the second connection
+            for answer in (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", b""):
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(answer)
         writer.close()
+        await writer.wait_closed()
+        ended += 1
 
     server = await asyncio.start_server(once_each, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -186,3 +191,4 @@ async def test_an_idle_connection_that_the_webhook_dropped_is_opened_anew() -> N
         assert [await client.post(call) for _ in range(2)] == [b"ok", b"ok"]
         assert connections == 2
         await client.close()
+        await until_true(lambda: ended == connections, what="both connections are closed")
