@@ -1,7 +1,6 @@
 """``fracgpu run ROLE``: load the role's settings, build the role and run it until stopped."""
 
 import argparse
-import asyncio
 import importlib
 import os
 import sys
@@ -14,14 +13,10 @@ import structlog
 
 from cli.flags import Parser
 from cli.main import CALLED_WRONG, DONE, FAILED
+from component.role_process import run_service
 from fracgpu.spelling import did_you_mean
-from kube.errors import AccessError
-from kube.leader_election import LeaseLost
 from process import logs
-from process.clock import SystemClock
-from process.event_loop import MeasuredEventLoop
-from process.lifecycle import Service, run_until_stopped
-from process.memory import freeze_imported
+from process.lifecycle import Service
 from process.settings import HelpRequested, ProcessSettings, SettingsError, describe, load
 
 log = structlog.get_logger()
@@ -98,9 +93,7 @@ def main(argv: Sequence[str]) -> int:
             raise
         hint = f"install the role's libraries: pip install 'fracgpu[{name}]'"
         return _complain(FAILED, f"the role {name} needs the module {error.name}; {hint}")
-    freeze_imported()
-    with asyncio.Runner(loop_factory=MeasuredEventLoop) as runner:
-        return runner.run(run_until_stopped(service, SystemClock(), known=(AccessError, LeaseLost)))
+    return run_service(service)
 
 
 def arguments() -> argparse.ArgumentParser:

@@ -5,6 +5,7 @@ import concurrent.futures
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
@@ -35,23 +36,10 @@ class CallThread:
         Raises:
             StuckError: this call, or one before it, has not returned in time.
         """
-        self._begin()
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[_T] = loop.create_future()
-
-        def work() -> None:
-            try:
-                value = function(*args, **kwargs)
-            # Any exception goes to the caller, who waits in another thread.
-            except BaseException as error:  # noqa: BLE001
-                self._report(loop, self._failed, done, error)
-            else:
-                self._report(loop, self._succeeded, done, value)
-
-        self._calls.put(work)
+        done = self._submit(partial(function, *args, **kwargs))
         try:
             async with asyncio.timeout(timeout_s):
-                return await asyncio.shield(done)
+                return await asyncio.wrap_future(done)
         except TimeoutError:
             raise self._stuck(function, done, timeout_s) from None
 
@@ -61,12 +49,25 @@ class CallThread:
         Raises:
             StuckError: this call, or one before it, has not returned in time.
         """
-        self._begin()
+        done = self._submit(partial(function, *args))
+        try:
+            return done.result(timeout_s)
+        except TimeoutError:
+            raise self._stuck(function, done, timeout_s) from None
+
+    def _submit(self, function: Callable[[], _T]) -> concurrent.futures.Future[_T]:
+        if self._stuck_in is not None:
+            raise StuckError(f"{self._stuck_in} has not returned yet")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
         done: concurrent.futures.Future[_T] = concurrent.futures.Future()
+        # One that runs cannot be cancelled, so that its end is always reported.
+        done.set_running_or_notify_cancel()
 
         def work() -> None:
             try:
-                value = function(*args)
+                value = function()
             # Any exception goes to the caller, who waits in another thread.
             except BaseException as error:  # noqa: BLE001
                 done.set_exception(error)
@@ -74,22 +75,12 @@ class CallThread:
                 done.set_result(value)
 
         self._calls.put(work)
-        try:
-            return done.result(timeout_s)
-        except TimeoutError:
-            raise self._stuck(function, done, timeout_s) from None
-
-    def _begin(self) -> None:
-        if self._stuck_in is not None:
-            raise StuckError(f"{self._stuck_in} has not returned yet")
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
+        return done
 
     def _stuck(
         self,
         function: Callable[..., Any],
-        done: asyncio.Future[Any] | concurrent.futures.Future[Any],
+        done: concurrent.futures.Future[Any],
         timeout_s: float,
     ) -> StuckError:
         self._stuck_in = getattr(function, "__name__", "a call").strip("_")
@@ -100,24 +91,5 @@ class CallThread:
         while True:
             self._calls.get()()
 
-    @staticmethod
-    def _report(
-        loop: asyncio.AbstractEventLoop, report: Callable[..., None], *args: object
-    ) -> None:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(report, *args)
-
-    @staticmethod
-    def _succeeded(done: asyncio.Future[_T], value: _T) -> None:
-        if not done.done():
-            done.set_result(value)
-
-    @staticmethod
-    def _failed(done: asyncio.Future[Any], error: BaseException) -> None:
-        if not done.done():
-            done.set_exception(error)
-
-    def _freed(self, done: asyncio.Future[Any] | concurrent.futures.Future[Any]) -> None:
+    def _freed(self, _: concurrent.futures.Future[Any]) -> None:
         self._stuck_in = None
-        if not done.cancelled():
-            done.exception()  # read it, or asyncio logs that it was never retrieved

@@ -12,7 +12,7 @@ from deviceplugin.enforcement.limiter import Limiter
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.nri.interface import Container
 from fracgpu.cards.card import CardUuid
-from fracgpu.request.language import requires_kernel, wanted_isolation
+from fracgpu.request.language import wants_kernel
 from fracgpu.state.pod_info import PodInfo
 from kube.events import EventLevel, EventRecorder, Regarding
 from kube.kinds import PODS
@@ -64,9 +64,8 @@ def inspect(running: Running, pods: Mapping[str, PodInfo] | None, limiter: Limit
     found = Findings()
     for container_id, (uid, container) in running.items():
         pod = (pods or {}).get(uid)
-        slices = (pod.record.assignment or {}).get(container.name, ()) if pod is not None else ()
         try:
-            limits = limiter.limits_of(container, pod, slices)
+            limits = limiter.limits_of(container, pod)
         except EnforcementError as error:
             found.promised += 1
             found.missing += 1
@@ -79,7 +78,7 @@ def inspect(running: Running, pods: Mapping[str, PodInfo] | None, limiter: Limit
             except EnforcementError as error:
                 found.missing += 1
                 found.unproven[container_id] = str(error)
-                wanted = pod is not None and requires_kernel(wanted_isolation(pod.annotations))
+                wanted = pod is not None and wants_kernel(pod.annotations)
                 if wanted and isinstance(error, LimitMissingError):
                     found.unlimited.add(container_id)
             else:

@@ -22,7 +22,7 @@ from deviceplugin.enforcement.promises import (
 from deviceplugin.nri.interface import Adjustment, Container
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
-from fracgpu.request.language import requires_kernel, wanted_isolation
+from fracgpu.request.language import wants_kernel
 from fracgpu.state.allocation import Slice
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.units import Mib
@@ -64,7 +64,7 @@ class Limiter:
 
         One that could be limited stays so: where that fails from now on, starts are refused.
         """
-        for uuid, card in self._cards().items():
+        for uuid, card in self._cards().items() if self._enforcers else ():
             if isinstance(self._by_card.get(uuid, ""), str):
                 self._probe(card)
 
@@ -92,15 +92,13 @@ class Limiter:
         Raises:
             EnforcementError: why it has none.
         """
-        if requires_kernel(wanted_isolation(pod.annotations)):
+        if wants_kernel(pod.annotations):
             for part in slices:
                 if (why := self.why_not(part.card)) is not None:
                     text = f"the pod wants {names.ISOLATION}: kernel, and {part.card} cannot be"
                     raise EnforcementError(f"{text} limited: {why}")
 
-    def limits_of(
-        self, container: Container, pod: PodInfo | None, slices: Sequence[Slice]
-    ) -> tuple[Limit, ...]:
+    def limits_of(self, container: Container, pod: PodInfo | None) -> tuple[Limit, ...]:
         """Return the limits that a container was promised when it was created, by its gate.
 
         Raises:
@@ -108,6 +106,7 @@ class Limiter:
         """
         if not any(mount.destination == PROOF_PATH for mount in container.mounts):
             return ()
+        slices = (pod.record.assignment or {}).get(container.name) if pod is not None else None
         if pod is None or not slices:
             raise EnforcementError("it was promised limits, and the agent does not know its cards")
         return self.promised(pod, slices) or limits_of(slices)

@@ -241,9 +241,7 @@ class ContainerStarts(Handler):
         Raises:
             EnforcementError: it was promised some, and they are not known.
         """
-        pod = (self._pods() or {}).get(sandbox.uid)
-        slices = (pod.record.assignment or {}).get(container.name, ()) if pod is not None else ()
-        return self._limiter.limits_of(container, pod, slices)
+        return self._limiter.limits_of(container, (self._pods() or {}).get(sandbox.uid))
 
     def _refused(self, pod: PodSandbox, container: Container, outcome: str, text: str) -> Refused:
         log.warning(

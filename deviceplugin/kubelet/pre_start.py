@@ -26,7 +26,7 @@ from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.inventory import InventoryTracker
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
-from fracgpu.request.language import requires_kernel, wanted_isolation
+from fracgpu.request.language import wants_kernel
 from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
 
@@ -182,7 +182,7 @@ class PreStartHandler:
             text = "the pod was admitted while the container runtime had NRI on: switch it on again"
             raise self._reject("allocated_for_nri", f"{text}, or delete the pod")
         pod = found.claim.pod
-        if requires_kernel(wanted_isolation(pod.annotations)):
+        if wants_kernel(pod.annotations):
             text = f"{pod.record.key} wants {names.ISOLATION}: kernel, which needs NRI"
             raise self._reject("limit_not_proved", f"{text} in the container runtime")
         await self._prepare_mps((pod,))

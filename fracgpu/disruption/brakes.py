@@ -52,16 +52,15 @@ class Budgets:
         counted = [(past_move, _age(past_move, now)) for past_move in past if counts(past_move)]
         this_hour = [past_move for past_move, age in counted if age < _HOUR]
         today = [past_move for past_move, age in counted if age < _DAY]
-        plans = {id(past_move): past_move.move.plan or at for at, past_move in enumerate(past)}
         cooling = timedelta(seconds=policy.card_cooldown_s)
         recent = [past_move for past_move, age in counted if age < cooling]
         in_flight = [past_move for past_move, _ in counted if past_move.under_way]
-        self.in_flight = len({plans[id(past_move)] for past_move in in_flight})
-        self.this_hour = len({plans[id(past_move)] for past_move in this_hour})
-        self.today = len({plans[id(past_move)] for past_move in today})
+        self.in_flight = len(set(map(_plan, in_flight)))
+        self.this_hour = len(set(map(_plan, this_hour)))
+        self.today = len(set(map(_plan, today)))
         self._of_namespace: dict[str, set[object]] = defaultdict(set)
         for past_move in this_hour:
-            self._of_namespace[past_move.move.namespace].add(plans[id(past_move)])
+            self._of_namespace[past_move.move.namespace].add(_plan(past_move))
         self._per_owner_day = Counter(past_move.move.owner_uid for past_move in today)
         self._lineage = _Lineages(past)
         self._shown = {
@@ -151,6 +150,11 @@ class Budgets:
             ),
         )
         return next((reason for broken, reason in rules if broken), None)
+
+
+def _plan(past_move: PastMove) -> object:
+    """Return what the moves of one plan have in common; a move without one is its own."""
+    return past_move.move.plan or id(past_move)
 
 
 def counts(past_move: PastMove) -> bool:

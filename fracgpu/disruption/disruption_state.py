@@ -399,7 +399,7 @@ class Hindsight:
 
 def hindsight(state: DisruptionState, *, policy: RebalancerPolicy, now: datetime) -> Hindsight:
     """Return what moves saved beside what was forecast, and how their pods' use changed."""
-    told: list[tuple[float, float]] = []
+    outcomes: list[tuple[float, float]] = []
     growth: list[float] = []
     regretted: set[str] = set()
     again = {past_move.move.pod_uid for past_move in state.past if counts(past_move)}
@@ -417,19 +417,19 @@ def hindsight(state: DisruptionState, *, policy: RebalancerPolicy, now: datetime
         use = reading.pods.get(pod) if reading else None
         if use is None:
             if pod in again:  # what it saved was not worth keeping
-                told.append((move.gain_points / 100, 0.0))
+                outcomes.append((move.gain_points / 100, 0.0))
             continue
         growth.append(use - move.busy_ratio)
         spans = int(now.timestamp() // SPAN_S) - int(at.timestamp() // SPAN_S) - 1
         saved = state.loads(policy).saved_since(pod, source, spans=spans)
         # What nobody knows yet to have saved anything counts as if it had not: a policy whose
         # forecasts are wrong has made a few moves by the time that this is known.
-        told.append((move.gain_points / 100, saved or 0.0))
+        outcomes.append((move.gain_points / 100, saved or 0.0))
         if saved is not None and saved < 0:
             regretted.add(pod)
     lately = growth[-_GROWTHS:]
     return Hindsight(
-        belief=belief(told),
+        belief=belief(outcomes),
         growth=max(0.0, sum(lately) / (len(lately) + 1)),
         regretted=frozenset(regretted),
     )

@@ -10,7 +10,7 @@ by three forecasts:
 - *as it is now*: every pod goes on as in the last spans.
 
 How much each counts is read from the history itself: whether pods that varied together in its first
-half did so in its second, and how well what a card's pods did an hour before foretold what they
+half did so in its second, and how well what a card's pods did an hour before predicted what they
 did. Load that is foreseen badly is therefore left alone, and steady load moved at once. What moves
 saved in truth is read from the history as well: it says how far the next forecast is believed, and
 a move counts as one that saved nothing until it is known to have saved.
@@ -44,7 +44,7 @@ _COMPARED: Final = 150  # pods, the most variable ones; all pairs of them are co
 _VARIES: Final = 4e-4  # variance above the noise of measuring
 _LOST_RATIO: Final = 0.95  # mean share of its time above which a card gives less than is asked for
 _HOT_WEIGHT: Final = 0.2  # of load above the hot line, which is not lost
-_TOLD: Final = 3  # spans after a move, from which on it is known what it saved
+_KNOWN_AFTER: Final = 3  # spans after a move, from which on it is known what it saved
 _BELIEVED: Final = 0.03  # what moves that were not made are taken to have saved, as forecast
 _TINY: Final = 1e-9
 _UPPER_QUARTILE: Final = 0.674  # of a normal distribution, in deviations
@@ -156,11 +156,13 @@ class LoadModel:
         """
         pod = self._row[uid]
         source = self._at[pod]
-        was = self._saved_as_it_was(pod, source, cards, grows)
+        was = self._saved_by(self._demand[pod], self._was[source], self._was[cards], grows)
         chance = self._saved_by_chance(pod, source, cards, grows)
         lasting = np.minimum(self.rhythm * was + (1 - self.rhythm) * chance, was)
-        share = self._foretold(source)
-        now = self._saved_now(pod, source, cards, grows)
+        share = self._predictability(source)
+        now = self._saved_by(
+            self._now[[pod]], self._is[[source]], self._is[cards, np.newaxis], grows
+        )
         blend = share * now + (1 - share) * lasting
         # What costs more in the long run is not done for what is so now.
         found: Floats = np.where(lasting < -_TINY, np.minimum(blend, lasting), blend)
@@ -176,18 +178,22 @@ class LoadModel:
         """
         pod = self._row.get(uid)
         spans = min(spans, self._demand.shape[1])
-        if pod is None or spans < _TOLD or self._at[pod] == source:
+        if pod is None or spans < _KNOWN_AFTER or self._at[pod] == source:
             return None
         load = self._demand[pod, -spans:]
         left, has = self._was[source, -spans:], self._was[self._at[pod], -spans:]
         relief = self._bad(left + load) - self._bad(left)
         return float((relief - (self._bad(has) - self._bad(has - load))).mean())
 
-    def _saved_as_it_was(
-        self, pod: int, source: np.int64, cards: NDArray[np.int64], grows: float
-    ) -> Floats:
-        load = self._demand[pod]
-        before, target = self._was[source], self._was[cards]
+    def _saved_by(self, load: Floats, before: Floats, target: Floats, grows: float) -> Floats:
+        """Return what a move saves in the mean of some spans.
+
+        Args:
+            load: [span] of the pod.
+            before: [span] of the card that it leaves, with the pod.
+            target: [card, span] of the cards that it may go to.
+            grows: see `saved`.
+        """
         relief = (self._bad(before) - self._bad(before - load)).mean()
         found: Floats = relief - (self._bad(target + load + grows) - self._bad(target)).mean(-1)
         return found
@@ -211,14 +217,6 @@ class LoadModel:
         found: Floats = before[-1] - without - (with_it - before[:-1])
         return found
 
-    def _saved_now(
-        self, pod: int, source: np.int64, cards: NDArray[np.int64], grows: float
-    ) -> Floats:
-        load = self._now[pod]
-        before, target = self._is[source], self._is[cards]
-        relief = self._bad(before) - self._bad(before - load)
-        return relief - (self._bad(target + load + grows) - self._bad(target))
-
     def _bad(self, load: Floats) -> Floats:
         """Return what counts of a load: what is lost, and a part of what is above the hot line."""
         hot, lost = (np.maximum(0.0, load - line) for line in (self._line, _LOST_RATIO))
@@ -232,8 +230,8 @@ class LoadModel:
     def _together(self, one: int, other: int) -> float:
         return max(0.0, float((self._around[one] * self._around[other]).mean()))
 
-    def _foretold(self, card: np.int64) -> float:
-        """Return how well, 0..1, what a card's pods did an hour before foretold their load."""
+    def _predictability(self, card: np.int64) -> float:
+        """Return how well, 0..1, what a card's pods did an hour before predicted their load."""
         pods, spans = np.flatnonzero(self._at == card), self._demand.shape[1]
         compared = spans - _HOUR
         if compared <= 2:  # noqa: PLR2004 - a pair or two show nothing
@@ -259,14 +257,14 @@ class LoadModel:
         )
 
 
-def belief(told: Sequence[tuple[float, float]]) -> float:
+def belief(outcomes: Sequence[tuple[float, float]]) -> float:
     """Return how far forecasts are believed, 0..1: by what was saved beside what was forecast.
 
     Args:
-        told: of each move of which it is known: what was forecast, and what it saved.
+        outcomes: of each move of which it is known: what was forecast, and what it saved.
     """
-    forecast = sum(max(0.0, expected) for expected, _ in told)
-    saved = sum(min(expected, found) for expected, found in told)
+    forecast = sum(max(0.0, expected) for expected, _ in outcomes)
+    saved = sum(min(expected, found) for expected, found in outcomes)
     return min(1.0, max(0.0, (saved + _BELIEVED) / (forecast + _BELIEVED)))
 
 

@@ -28,7 +28,7 @@ from fracgpu.placement.fit import FitReason
 from fracgpu.placement.outcome import NoPlacement, Placement
 from fracgpu.placement.placement import place
 from fracgpu.request.grant_note import words_of
-from fracgpu.request.language import requires_kernel, wanted_isolation
+from fracgpu.request.language import wants_kernel
 from fracgpu.request.need import DEFAULT_STRATEGY, PodNeed, describe_need
 from fracgpu.state.allocation import PodRecord, allocations_by_card
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod, NodeConstraints
@@ -231,7 +231,7 @@ def open_labels(node: NodeCards, state: ClusterState) -> Mapping[str, str]:
 
 def lacks_isolation(node: NodeCards, pod: ExplainedPod) -> bool:
     """Report whether a pod wants to be limited as the node limits no container."""
-    wanted = requires_kernel(wanted_isolation(pod.info.annotations))
+    wanted = wants_kernel(pod.info.annotations)
     return wanted and node.labels.get(names.ISOLATION_KERNEL_LABEL) != "true"
 
 

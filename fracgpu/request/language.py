@@ -322,6 +322,11 @@ def wanted_isolation(annotations: Mapping[str, str]) -> tuple[Isolation, ...]:
         return (Isolation.BEST,)
 
 
+def wants_kernel(annotations: Mapping[str, str]) -> bool:
+    """Report whether a pod with these annotations runs only where driver or kernel limit it."""
+    return requires_kernel(wanted_isolation(annotations))
+
+
 def _chosen(word: str, text: str, key: str, offered: type[_E]) -> _E:
     for choice in offered:
         if choice.value == word:

@@ -5,21 +5,15 @@ it, but the policy that the ConfigMap changes is BASE: a JSON object of fields o
 that have no key there.
 """
 
-import asyncio
 import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from component.role_process import run_service
 from fracgpu.disruption.policy import RebalancerPolicy
-from kube.errors import AccessError
-from kube.leader_election import LeaseLost
 from process import logs
-from process.clock import SystemClock
-from process.event_loop import MeasuredEventLoop
-from process.lifecycle import run_until_stopped
-from process.memory import freeze_imported
 from process.settings import load
 from rebalancer.service import build
 from rebalancer.settings import RebalancerSettings
@@ -35,10 +29,7 @@ def main(words: Sequence[str]) -> int:
     base = RebalancerPolicy(**json.loads(words[0]))
     settings = load(RebalancerSettings, words[1:], os.environ, program="rebalancer")
     logs.configure(level=settings.log_level, json=settings.log_json)
-    service = build(settings, base=base)
-    freeze_imported()
-    with asyncio.Runner(loop_factory=MeasuredEventLoop) as runner:
-        return runner.run(run_until_stopped(service, SystemClock(), known=(AccessError, LeaseLost)))
+    return run_service(build(settings, base=base))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from fracgpu.disruption.candidates import (
 )
 from fracgpu.disruption.disruption_state import (
     DisruptionState,
+    Hindsight,
     budgets_of,
     card_level,
     hindsight,
@@ -84,13 +85,14 @@ def plan_for(
         return ()
     info = state.snapshot.card(card)
     simulation = PlacementSimulation(state)
+    known = hindsight(state, policy=policy, now=now)
     found: list[Move] = []
     for uid in sorted(info.pods if info else ()):
         candidate = state.pods.get(uid)
         if candidate is None:
             held.append(HeldBack(subject=uid, reason=HoldReason.NOT_KNOWN, card=card))
             continue
-        answer = best_move(simulation, card, candidate, policy=policy, now=now)
+        answer = best_move(simulation, card, candidate, known, policy=policy, now=now)
         if isinstance(answer, Move):
             found.append(answer)
         else:
@@ -154,7 +156,8 @@ def why_outdated(
     card_info = state.snapshot.card(move.source)
     if pod is None or card_info is None or move.pod_uid not in card_info.pods:
         return HeldBack(subject=move.pod, reason=HoldReason.NOT_KNOWN)
-    found = best_move(PlacementSimulation(state), move.source, pod, policy=policy, now=now)
+    known = hindsight(state, policy=policy, now=now)
+    found = best_move(PlacementSimulation(state), move.source, pod, known, policy=policy, now=now)
     return found if isinstance(found, HeldBack) else None
 
 
@@ -197,6 +200,7 @@ def best_move(
     simulation: PlacementSimulation,
     card: CardUuid,
     candidate: PlacedPod,
+    known: Hindsight,
     *,
     policy: RebalancerPolicy,
     now: datetime,
@@ -217,7 +221,6 @@ def best_move(
         return HeldBack(subject=key, reason=HoldReason.TOO_SMALL)
     if use > policy.hot_ratio:
         return HeldBack(subject=key, reason=HoldReason.TOO_LARGE)
-    known = hindsight(state, policy=policy, now=now)
     bearing = _bearing(state, card, candidate, use + known.growth, policy=policy)
     if not bearing.any():
         return HeldBack(subject=key, reason=HoldReason.NO_TARGET)
@@ -275,12 +278,12 @@ def _best_saving(
 ) -> tuple[float, Targets]:
     """Return the most that moving a pod saves, as a share of a card, and the targets that do so."""
     loads, width = state.loads(policy), state.index.matrix(state.snapshot).width
-    expected = loads.expected(targets.rows * width + targets.columns)
+    numbers = targets.rows * width + targets.columns
+    expected = loads.expected(numbers)
     if len(targets) > _MOST_COMPARED:
         fewest = np.zeros(len(targets), np.bool_)
         fewest[np.argpartition(expected, _MOST_COMPARED)[:_MOST_COMPARED]] = True
-        targets, expected = targets.only(fewest), expected[fewest]
-    numbers = targets.rows * width + targets.columns
+        targets, numbers, expected = targets.only(fewest), numbers[fewest], expected[fewest]
     saved = loads.saved(candidate.uid, numbers, grows=growth)
     ranked = saved - _TIE * expected
     best = ranked >= ranked.max() - 1e-9

@@ -1,7 +1,7 @@
 """The audit proves each promised limit, puts right what it can, and names the rest."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.units import Mib
-from kube.events import EventLevel, EventRecorder, Regarding
+from kube.events import EventLevel
 from tests.deviceplugin.builders import a_pod
 from tests.deviceplugin.enforcement.builders import (
     TWO,
@@ -24,6 +24,7 @@ from tests.deviceplugin.enforcement.builders import (
     a_limited_node,
 )
 from tests.fakes.clock import VirtualClock
+from tests.fakes.events import RecordedEvents
 
 A, B = CardUuid("GPU-a"), CardUuid("GPU-b")
 POD = a_pod(assigned={"train": [("GPU-a", 1000), ("GPU-b", 300)]})
@@ -35,30 +36,12 @@ NONE = GroupLimits(guaranteed_mib=Mib(0), limit_mib=None)
 
 
 @dataclass
-class Events(EventRecorder):
-    """Records events: the pod, the reason and the note."""
-
-    emitted: list[tuple[str, str, str]] = field(default_factory=list)
-
-    async def emit(
-        self,
-        regarding: Regarding,
-        *,
-        reason: str,
-        note: str,
-        level: EventLevel = EventLevel.NORMAL,
-    ) -> None:
-        assert level is EventLevel.WARNING
-        self.emitted.append((regarding.name, reason, note))
-
-
-@dataclass
 class Rig:
     """A node whose containers run with their limits, and its audit."""
 
     node: LimitedNode
     audit: LimitAudit
-    events: Events
+    events: RecordedEvents
     registry: CollectorRegistry
     running: dict[str, tuple[str, Container]]
     pods: dict[str, PodInfo] | None
@@ -69,10 +52,9 @@ class Rig:
     def start(self, pod: PodInfo) -> Container:
         """Let a container begin as the runtime does."""
         container = a_limited_container(pod)
-        slices = (pod.record.assignment or {})["train"]
         self.node.driver.make(self.group(container))
         self.node.limiter.hold_back(container, Adjustment())
-        self.node.limiter.prove(container, self.node.limiter.limits_of(container, pod, slices))
+        self.node.limiter.prove(container, self.node.limiter.limits_of(container, pod))
         self.running[container.id] = (pod.record.uid, container)
         return container
 
@@ -87,8 +69,8 @@ class Rig:
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Rig:
-    node, events, registry = a_limited_node(tmp_path), Events(), CollectorRegistry()
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    node, events, registry = a_limited_node(tmp_path), RecordedEvents(), CollectorRegistry()
     running: dict[str, tuple[str, Container]] = {}
     pods: dict[str, PodInfo] | None = {pod.record.uid: pod for pod in (POD, OTHER)}
     running["web"] = ("uid-x", STRANGER)
@@ -108,7 +90,8 @@ def rig(tmp_path: Path) -> Rig:
         clock=VirtualClock(),
         period_s=60,
     )
-    return rig
+    yield rig
+    assert set(events.levels) <= {EventLevel.WARNING}
 
 
 async def test_on_a_healthy_node_all_is_proved_and_nothing_is_said(rig: Rig) -> None:
@@ -120,7 +103,7 @@ async def test_on_a_healthy_node_all_is_proved_and_nothing_is_said(rig: Rig) -> 
     assert (rig.value("promised"), rig.value("unproven")) == (3, 0)
     assert rig.value("repairs_total", what="limit") == 0
     assert rig.value("repairs_total", what="reservation") == 0
-    assert rig.events.emitted == []
+    assert rig.events.events == []
 
 
 async def test_a_limit_that_somebody_took_away_is_set_again_counted_and_named(rig: Rig) -> None:
@@ -131,11 +114,11 @@ async def test_a_limit_that_somebody_took_away_is_set_again_counted_and_named(ri
 
     assert rig.stands(container, B) == 300
     assert (rig.value("unproven"), rig.value("repairs_total", what="limit")) == (0, 1)
-    ((pod, reason, note),) = rig.events.emitted
-    assert (pod, reason) == ("train-0", "LimitRestored")
+    ((pod, reason, note),) = rig.events.events
+    assert (pod, reason) == ("Pod/train-0", "LimitRestored")
     assert "GPU-b has no limit, not of 300 MiB" in note
     await rig.audit.audit()
-    assert len(rig.events.emitted) == 1
+    assert len(rig.events.events) == 1
 
 
 @pytest.mark.parametrize("how", ["lost", "trouble", "use"])
@@ -153,7 +136,7 @@ async def test_what_cannot_be_set_again_is_unproven_until_it_can(rig: Rig, how: 
     await rig.audit.audit()
 
     assert (rig.value("promised"), rig.value("unproven")) == (1, 1)
-    assert [reason for _, reason, _ in rig.events.emitted] == ["LimitNotProved"]
+    assert [reason for _, reason, _ in rig.events.events] == ["LimitNotProved"]
     rig.node.driver.lost = 0
     rig.node.driver.troubles.clear()
     rig.node.driver.used_mib.clear()
@@ -189,13 +172,12 @@ async def test_a_container_that_ends_meanwhile_is_not_unproven(rig: Rig) -> None
     await rig.audit.audit()
 
     assert rig.value("unproven") == 0
-    assert rig.events.emitted == []
+    assert rig.events.events == []
 
 
 async def test_the_limit_of_a_container_that_has_ended_is_not_set_again(rig: Rig) -> None:
     container = rig.start(OTHER)
-    slices = (OTHER.record.assignment or {})["train"]
-    limits = rig.node.limiter.limits_of(container, OTHER, slices)
+    limits = rig.node.limiter.limits_of(container, OTHER)
     rig.node.limiter.release(container, limits)
 
     await rig.audit.audit()
@@ -297,7 +279,7 @@ async def test_a_container_without_the_limit_that_its_pod_insists_on_is_ended(
     await rig.audit.audit()
 
     assert kill.read_text() == ("1" if stopped else "")
-    reasons = [reason for _, reason, _ in rig.events.emitted]
+    reasons = [reason for _, reason, _ in rig.events.events]
     assert reasons == ["LimitNotProved", *(["UnlimitedContainerStopped"] if stopped else [])]
 
 
@@ -312,5 +294,5 @@ async def test_a_container_that_cannot_be_ended_stays_unproven(rig: Rig) -> None
     await rig.audit.audit()
     await rig.audit.audit()
 
-    assert [reason for _, reason, _ in rig.events.emitted] == ["LimitNotProved"]
+    assert [reason for _, reason, _ in rig.events.events] == ["LimitNotProved"]
     assert rig.value("unproven") == 1

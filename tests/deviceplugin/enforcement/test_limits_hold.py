@@ -71,12 +71,11 @@ class LimitedRuntime:
         self.began += 1
         self.pods[pod.record.uid] = pod
         container = a_limited_container(pod, container_id=f"c{self.began}")
-        slices = (pod.record.assignment or {})["train"]
         # Made with the cards that this agent can limit, as all of them could be once.
         self.limiter.hold_back(container, Adjustment())
         self.driver.make(self.group(container))
         try:
-            limits = self.limiter.limits_of(container, pod, slices)
+            limits = self.limiter.limits_of(container, pod)
             if dies:
                 for limit in limits[:1]:
                     wanted = GroupLimits(
@@ -102,8 +101,7 @@ class LimitedRuntime:
         uid, container = self.running.pop(container_id)
         pod = self.pods[uid]
         if told:
-            slices = (pod.record.assignment or {})["train"]
-            self.limiter.release(container, self.limiter.limits_of(container, pod, slices))
+            self.limiter.release(container, self.limiter.limits_of(container, pod))
         self.driver.remove(self.group(container))
         self.limiter.forget(container_id)
         return pod

@@ -10,9 +10,9 @@ from deviceplugin.node.health import HealthWatch
 from deviceplugin.node.health_events import HealthEvents
 from fracgpu.cards.annotations import read_uuids
 from fracgpu.cards.card import CardUuid
-from kube.events import EventLevel, EventRecorder, Regarding
 from tests.deviceplugin.builders import NODE, FakeCards, a_card, a_card_list, a_pod, a_tracker
 from tests.fakes.clock import VirtualClock
+from tests.fakes.events import RecordedEvents
 
 A, B = CardUuid("GPU-a"), CardUuid("GPU-b")
 
@@ -106,23 +106,8 @@ def test_an_operator_takes_a_card_out_and_puts_it_back() -> None:
     assert set(watch.health_reasons(now_s=1)) == {B}
 
 
-class FakeRecorder(EventRecorder):
-    def __init__(self) -> None:
-        self.events: list[tuple[str, str, str]] = []
-
-    async def emit(
-        self,
-        regarding: Regarding,
-        *,
-        reason: str,
-        note: str,
-        level: EventLevel = EventLevel.NORMAL,
-    ) -> None:
-        self.events.append((f"{regarding.kind.kind}/{regarding.name}", reason, note))
-
-
 async def test_an_unhealthy_card_names_its_pods_once_and_its_recovery_is_reported() -> None:
-    cards, clock, recorder = FakeCards(a_card("GPU-a")), VirtualClock(), FakeRecorder()
+    cards, clock, recorder = FakeCards(a_card("GPU-a")), VirtualClock(), RecordedEvents()
     tracker = a_tracker(cards, clock)
     pods = [
         a_pod("here"),
@@ -160,7 +145,7 @@ async def test_more_pods_than_a_text_can_name_are_counted() -> None:
     cards, clock, recorder = (
         FakeCards(a_card("GPU-a", unhealthy="hot")),
         VirtualClock(),
-        FakeRecorder(),
+        RecordedEvents(),
     )
     tracker = a_tracker(cards, clock)
     pods = [a_pod(f"pod-{number:02}") for number in range(13)]
