@@ -186,11 +186,13 @@ def main(argv: Sequence[str] | None = None, *, node: type[RealNode] = RealNode) 
     reader = NvmlReader()
     try:
         cards = asyncio.run(reader.list_cards())
+    except CardsUnavailableError as error:
+        cards = CardList()
+        lacking.append(f"a card: {error}")
+    else:
         if not cards.cards:
             reasons = "; ".join(f"{each.uuid}: {each.reason}" for each in cards.left_out)
             lacking.append(f"a card: {reasons or 'the driver has none'}")
-    except CardsUnavailableError as error:
-        lacking.append(f"a card: {error}")
     if lacking:
         for each in lacking:
             _print(f"make gpu-check needs {each}")
