@@ -55,6 +55,7 @@ class CardReading:
             or nothing that its exporter says has changed in the last few.
         broken: the card needs to be replaced: it takes no pod, and moving one would not help.
         pods: what each pod uses, by its UID: the mean over the long window.
+        overusers: UIDs of the pods that use more memory of it than they are assigned.
     """
 
     level_ratio: float
@@ -68,6 +69,7 @@ class CardReading:
     repeating: bool = False
     broken: bool = False
     pods: Mapping[str, float] = field(default_factory=dict)
+    overusers: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

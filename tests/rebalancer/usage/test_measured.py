@@ -25,6 +25,7 @@ POWER, POWER_4_9 = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_BOARD_POWER_WATTS"
 SM_ACTIVE, ENGINE_ACTIVE = "DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_ACTIVE"
 FREE, FREE_BYTES = "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_FREE_BYTES"
 POD = "fracgpu_pod_sm_util"
+OVERUSE = "fracgpu_pod_gpu_memory_overused_mib"
 TARGET = {"job": "fracgpu", "instance": "10.0.0.1:9400"}
 FROZEN = {"job": "fracgpu", "instance": "10.0.0.2:9400"}
 
@@ -136,6 +137,12 @@ def an_hour(end_s: float) -> list[Past]:
             points=steady(5),
         ),
         Past(name=POD, labels={**ours, "pod": "c", "pod_uid": "uid-c"}, points=steady(math.nan)),
+        Past(name=OVERUSE, labels={**ours, "pod": "b", "pod_uid": "uid-b"}, points=steady(900)),
+        Past(
+            name=OVERUSE,
+            labels={**ours, "pod": "a", "pod_uid": "uid-a"},
+            points=steady(900, until_s=420),
+        ),
     ]
 
 
@@ -212,6 +219,7 @@ def _check_readings(measured: Measured) -> None:
     assert hot.level_ratio == pytest.approx(0.95)
     assert (hot.fast_hot_ratio, hot.slow_hot_ratio) == (1.0, 1.0)
     assert hot.free_mib == Mib(16000)
+    assert hot.overusers == {"uid-b"}  # no longer a
     assert cool.level_ratio == pytest.approx(0.1)
     assert (cool.fast_hot_ratio, cool.slow_hot_ratio) == (0.0, 0.0)
     assert cool.history_ratio > POLICY.coverage_ratio
