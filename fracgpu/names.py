@@ -82,8 +82,10 @@ AGENT_NOT_REGISTERED: Final = "AgentNotRegistered"
 # MiB).
 NODE_HEAT: Final = "fracgpu.io/heat"
 NODE_FOREIGN: Final = "fracgpu.io/foreign"
-# When the agent last confirmed these two, in UTC (RFC 3339). It is a separate annotation so that
-# readers that do not know it still read the other two.
+# What the pods use of each card's memory, for people (JSON, UUID to UID of the pod to MiB).
+NODE_USED: Final = "fracgpu.io/used"
+# When the agent last confirmed heat and foreign memory, in UTC (RFC 3339). It is a separate
+# annotation so that readers that do not know it still read the others.
 NODE_LOAD_TIME: Final = "fracgpu.io/load-time"
 
 # Node labels.
@@ -139,6 +141,7 @@ METRIC_FREE: Final = "fracgpu_card_memory_free_mib"
 METRIC_SHAREABLE: Final = "fracgpu_card_memory_shareable_mib"
 METRIC_POWER: Final = "fracgpu_card_power_watts"
 METRIC_POD_BUSY: Final = "fracgpu_pod_sm_util"
+METRIC_POD_OVERUSE: Final = "fracgpu_pod_gpu_memory_overused_mib"
 METRIC_COLLECTED: Final = "fracgpu_collect_timestamp_seconds"
 
 SYSTEM_NAMESPACE: Final = "fracgpu-system"

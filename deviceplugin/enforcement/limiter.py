@@ -3,13 +3,13 @@
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from deviceplugin.cards.interface import CardHardware
+from deviceplugin.cards.interface import CardHardware, GroupLimits
 from deviceplugin.enforcement.cgroups import group_of, write_line
 from deviceplugin.enforcement.gate import PROOF_PATH, Gate, GateError
 from deviceplugin.enforcement.interface import EnforcementError, Enforcer, Limit, LimitMissingError
@@ -229,6 +229,22 @@ class Limiter:
             repaired += 1
             log.info("kept_memory_repaired", card=card, cgroup=group, was=found, mib=wanted)
         return repaired
+
+    def counted(
+        self, containers: Mapping[str, tuple[str, Container]], pods: Mapping[str, PodInfo]
+    ) -> Mapping[tuple[str, str, CardUuid], GroupLimits]:
+        """Return what stands for running containers that were promised limits, and what they use.
+
+        A container without cgroup any more, or of which nothing can be read, is left out.
+        """
+        found = {}
+        for uid, container in containers.values():
+            with suppress(EnforcementError):
+                for limit in self.limits_of(container, pods.get(uid)):
+                    enforcer, card = self._able(limit.card)
+                    stands = enforcer.read(self._group(container), card)
+                    found[uid, container.name, limit.card] = stands
+        return found
 
     def forget(self, container: str) -> None:
         """Remove what is on the host for a container that is gone."""

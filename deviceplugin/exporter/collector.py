@@ -18,6 +18,7 @@ from deviceplugin.exporter.families import (
     host_label,
     xid_name,
 )
+from deviceplugin.exporter.overuse import Overuse
 from deviceplugin.exporter.usage import CardUse, PodCardUsage, UsageSnapshot
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, Health
@@ -89,6 +90,7 @@ class CardCollector(Collector):
         now_s: seconds since the epoch.
         period_s: time between two snapshots.
         dialect: how NVIDIA's families are named.
+        overuse: the pods that have used too much memory, as last found.
     """
 
     def __init__(
@@ -99,12 +101,14 @@ class CardCollector(Collector):
         now_s: Callable[[], float],
         period_s: float,
         dialect: DcgmNaming = DcgmNaming.CLASSIC,
+        overuse: Callable[[], Iterable[Overuse]] = tuple,
     ) -> None:
         self._node = node
         self._latest = latest
         self._now_s = now_s
         self._period_s = period_s
         self._dialect = dialect
+        self._overuse = overuse
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing: which families there are depends on the cards."""
@@ -122,6 +126,8 @@ class CardCollector(Collector):
             yield from self._nvidia_families(snapshot)
             yield from self._card_families(snapshot)
             yield from self._pod_families(snapshot)
+            yield from self._enforcement_families(snapshot)
+            yield self._overuse_family()
 
     def _fresh(self) -> UsageSnapshot | None:
         snapshot = self._latest()
@@ -247,12 +253,7 @@ class CardCollector(Collector):
         )
         for use in snapshot.cards:
             for pod in use.pods:
-                labels = {
-                    **_pod_labels(pod),
-                    "pod_uid": pod.pod_uid,
-                    "UUID": use.hardware.card.uuid,
-                    "node": self._node,
-                }
+                labels = self._labels(use, pod)
                 info.add_sample(info.name, labels, 1)
                 limit.add_sample(limit.name, labels, pod.limit_mib)
                 if pod.sm_percent is not None:
@@ -260,6 +261,59 @@ class CardCollector(Collector):
                 if pod.used_mib is not None:
                     used.add_sample(used.name, labels, pod.used_mib)
         yield from (util, used, limit, info)
+
+    def _enforcement_families(self, snapshot: UsageSnapshot) -> Iterator[Metric]:
+        limit = _metric(
+            "fracgpu_enforcement_limit_mib",
+            "gauge",
+            "The container's limit on the card, in MiB, as driver or kernel have it.",
+        )
+        guaranteed = _metric(
+            "fracgpu_enforcement_guaranteed_mib",
+            "gauge",
+            "MiB of the card that driver or kernel keep for the container.",
+        )
+        used = _metric(
+            "fracgpu_enforcement_used_mib",
+            "gauge",
+            "MiB of the card that the container uses, by the count of driver or kernel.",
+        )
+        for use in snapshot.cards:
+            for pod in use.pods:
+                if pod.counted is None:
+                    continue
+                labels = self._labels(use, pod)
+                if pod.counted.limit_mib is not None:
+                    limit.add_sample(limit.name, labels, pod.counted.limit_mib)
+                guaranteed.add_sample(guaranteed.name, labels, pod.counted.guaranteed_mib)
+                used.add_sample(used.name, labels, pod.counted.used_mib)
+        yield from (family for family in (limit, guaranteed, used) if family.samples)
+
+    def _overuse_family(self) -> Metric:
+        beyond = _metric(
+            names.METRIC_POD_OVERUSE,
+            "gauge",
+            "MiB that the pod has used beyond its share of the card for 5 minutes.",
+        )
+        for each in self._overuse():
+            labels = {
+                "container": "",
+                "namespace": each.namespace,
+                "pod": each.pod,
+                "pod_uid": each.pod_uid,
+                "UUID": each.card,
+                "node": self._node,
+            }
+            beyond.add_sample(beyond.name, labels, each.beyond_mib)
+        return beyond
+
+    def _labels(self, use: CardUse, pod: PodCardUsage) -> Labels:
+        return {
+            **_pod_labels(pod),
+            "pod_uid": pod.pod_uid,
+            "UUID": use.hardware.card.uuid,
+            "node": self._node,
+        }
 
     def _card_labels(self, card: Card) -> Labels:
         return {

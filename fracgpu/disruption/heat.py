@@ -54,6 +54,7 @@ class CardReading:
         repeating: it brings nothing new: its newest sample is not from one of the last two scrapes,
             or nothing that its exporter says has changed in the last few.
         pods: what each pod uses, by its UID: the mean over the long window.
+        overusers: UIDs of the pods that use more memory of it than they are assigned.
     """
 
     level_ratio: float
@@ -66,6 +67,7 @@ class CardReading:
     active_ratio: float | None = None
     repeating: bool = False
     pods: Mapping[str, float] = field(default_factory=dict)
+    overusers: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

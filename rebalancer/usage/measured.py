@@ -82,6 +82,7 @@ class _Answers:
     repeating: frozenset[str]
     pod_mean: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     pod_samples: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    pod_overuse: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def scraped_every_s(self, uuid: str) -> float:
         """The scrape interval of a card."""
@@ -165,6 +166,7 @@ class MeasuredUsage:
             ),
             pod_mean=await self._by_pod(promql.pod_mean(policy), at_s),
             pod_samples=await self._by_pod(promql.pod_samples(policy), at_s),
+            pod_overuse=await self._by_pod(promql.POD_OVERUSE, at_s),
         )
 
     async def _by_card(self, query: str, at_s: float) -> dict[str, float]:
@@ -341,6 +343,7 @@ def _reading(uuid: CardUuid, answers: _Answers, policy: RebalancerPolicy) -> Car
         active_ratio=_active_ratio(uuid, answers),
         repeating=late or uuid in answers.repeating,
         pods=pods,
+        overusers=frozenset(answers.pod_overuse.get(uuid, ())),
     )
 
 

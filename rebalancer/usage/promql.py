@@ -152,6 +152,10 @@ def pod_mean(policy: RebalancerPolicy) -> str:
     return f"sum by (UUID, pod_uid) (max by (UUID, pod_uid, container) ({named}))"
 
 
+POD_OVERUSE: Final = f"max by (UUID, pod_uid) ({names.METRIC_POD_OVERUSE})"
+"""The MiB that pods have used beyond their share of a card for some minutes."""
+
+
 def pod_samples(policy: RebalancerPolicy) -> str:
     """Return the query for the number of samples of each pod in the long window."""
     window = _seconds(policy.slow_window_s)

@@ -230,6 +230,28 @@ def test_of_a_container_that_was_promised_nothing_nothing_is_taken_away(node: Li
     assert stands(node, "GPU-a").guaranteed_mib == 1000
 
 
+def test_what_the_driver_counts_is_known_of_running_containers_that_have_limits(
+    node: LimitedNode,
+) -> None:
+    node.limiter.prove(CONTAINER, node.limiter.promised(POD, SLICES))
+    node.driver.used_mib[CardUuid("GPU-a"), node.group(CONTAINER.cgroups_path)] = 640
+    free = a_limited_container(a_pod("free"), held_back=False)
+    gone = a_limited_container(a_pod("gone"))
+    running = {each.id: (uid, each) for uid, each in [("f", free), ("uid-gone", gone)]}
+    running[CONTAINER.id] = (POD.record.uid, CONTAINER)
+    pods = {POD.record.uid: POD, "uid-gone": a_pod("gone")}
+
+    found = node.limiter.counted(running, pods)
+
+    whose = POD.record.uid, "train"
+    assert found == {
+        (*whose, "GPU-a"): GroupLimits(
+            guaranteed_mib=Mib(1000), limit_mib=Mib(1000), used_mib=Mib(640)
+        ),
+        (*whose, "GPU-b"): GroupLimits(guaranteed_mib=Mib(300), limit_mib=Mib(300)),
+    }
+
+
 def test_a_limit_of_a_card_that_is_gone_is_refused(node: LimitedNode) -> None:
     limit = Limit(card=CardUuid("GPU-x"), guaranteed_mib=Mib(1), limit_mib=Mib(1))
 

@@ -23,6 +23,7 @@ POLICY: Final = RebalancerPolicy()
 BUSY, POWER = "fracgpu_card_util", "fracgpu_card_power_watts"
 ACTIVE, FREE = "fracgpu_card_active_util", "fracgpu_card_memory_free_mib"
 POD = "fracgpu_pod_sm_util"
+OVERUSE = "fracgpu_pod_gpu_memory_overused_mib"
 TARGET = {"job": "fracgpu", "instance": "10.0.0.1:9400"}
 FROZEN = {"job": "fracgpu", "instance": "10.0.0.2:9400"}
 
@@ -126,6 +127,12 @@ def an_hour(end_s: float) -> list[Past]:
             points=steady(5),
         ),
         Past(name=POD, labels={**ours, "pod": "c", "pod_uid": "uid-c"}, points=steady(math.nan)),
+        Past(name=OVERUSE, labels={**ours, "pod": "b", "pod_uid": "uid-b"}, points=steady(900)),
+        Past(
+            name=OVERUSE,
+            labels={**ours, "pod": "a", "pod_uid": "uid-a"},
+            points=steady(900, until_s=420),
+        ),
     ]
 
 
@@ -200,6 +207,7 @@ def _check_readings(measured: Measured) -> None:
     assert hot.level_ratio == pytest.approx(0.95)
     assert (hot.fast_hot_ratio, hot.slow_hot_ratio) == (1.0, 1.0)
     assert hot.free_mib == Mib(16000)
+    assert hot.overusers == {"uid-b"}  # no longer a
     assert cool.level_ratio == pytest.approx(0.1)
     assert (cool.fast_hot_ratio, cool.slow_hot_ratio) == (0.0, 0.0)
     assert cool.history_ratio > POLICY.coverage_ratio
