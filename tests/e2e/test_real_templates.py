@@ -224,6 +224,7 @@ async def test_applying_again_comes_to_rest_also_after_the_cluster_has_changed(
         assert len((await the(kubectl, "replicasets"))["items"]) == 1
 
         # A removed request takes with it what was written for it.
+        await kubectl("apply", "-f-", stdin=web)  # so that kubectl knows again what it applied
         plain = a_workload("Deployment", "web", {**a_pod(), "metadata": {"annotations": {}}})
         plain["spec"]["replicas"] = 0
         await kubectl("apply", "-f-", stdin=plain)
