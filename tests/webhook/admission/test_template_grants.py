@@ -70,7 +70,8 @@ def granted(body: Json, old: Json | None = None, **changes: Any) -> Json:
     if isinstance(outcome, Patched):
         result = json_patch(result, list(msgspec.to_builtins(outcome.edits)))
     assert not isinstance(outcome, Denied)
-    return shortened(result)
+    found: Json = shortened(result)
+    return found
 
 
 def shortened(value: Any) -> Any:
@@ -163,7 +164,7 @@ def test_every_template_of_every_built_in_kind_is_granted(kind: WorkloadKind) ->
             if step == "0":
                 continue
             place = place.setdefault(step, [{}] if after == "0" else {})
-            place = place[0] if after == "0" else place  # type: ignore[index]
+            place = place[0] if after == "0" else place
         place[last] = a_pod(fraction="0.5")
 
     outcome = reviewed(body, kind=kind)
