@@ -26,7 +26,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 # Where Kueue's integration of each kind finds pod sets: the template, and how many pods it makes.
 # https://kueue.sigs.k8s.io/docs/concepts/workload/#pod-sets
 POD_SETS: dict[str, Any] = {
-    "Job": lambda spec: [(spec["template"], spec.get("parallelism", 1))],
+    "Job": lambda spec: [
+        (spec["template"], min(spec.get(key, 1) for key in ("parallelism", "completions")))
+    ],
     "JobSet": lambda spec: [
         (
             job["template"]["spec"]["template"],

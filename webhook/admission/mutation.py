@@ -39,12 +39,7 @@ from webhook.admission.pod_edits import (
     write_patch,
 )
 from webhook.admission.review import NO_META, Pod, specs
-from webhook.admission.template_grant import (
-    disregard,
-    forget_edits,
-    prefer,
-    read_template_grant,
-)
+from webhook.admission.template_grant import forget_edits, read_template_grant, with_limits_of
 from webhook.admission.verdict import (
     OTHER,
     OURS,
@@ -229,10 +224,10 @@ def _grant(
         return again
     in_template = read_template_grant(pod.annotations)
     if in_template:
-        request = disregard(request, in_template)
         with suppress(RequestError):
-            preferred = prefer(request, in_template)
+            preferred = with_limits_of(request, in_template, kept=True)
             return grant(preferred, classes, rule=rule, selected=selected)
+        request = with_limits_of(request, in_template, kept=False)
     try:
         return grant(request, classes, rule=rule, selected=selected)
     except RequestError as error:

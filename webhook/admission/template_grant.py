@@ -43,33 +43,15 @@ def forget_edits(pod: Pod) -> list[Edit]:
     return [Edit(op="remove", path=_ANNOTATION)] if names.TEMPLATE_GRANT in pod.annotations else []
 
 
-def prefer(request: PodRequest, written: Mapping[str, Mib]) -> PodRequest:
-    """Return the request with the amounts in *written* as limits, which the same class agrees with.
-
-    Those of the author stay.
-    """
-    return msgspec.structs.replace(
-        request,
-        slices=tuple(
-            msgspec.structs.replace(part, limit_mib=written.get(part.container))
-            if part.limit_mib is None
-            else part
-            for part in request.slices
-        ),
+def with_limits_of(request: PodRequest, written: Mapping[str, Mib], *, kept: bool) -> PodRequest:
+    """Return the request with the limits in *written*, or without them; the author's own stay."""
+    slices = tuple(
+        msgspec.structs.replace(part, limit_mib=written[part.container] if kept else None)
+        if part.container in written and part.limit_mib in (None, written[part.container])
+        else part
+        for part in request.slices
     )
-
-
-def disregard(request: PodRequest, written: Mapping[str, Mib]) -> PodRequest:
-    """Return the request without limits that are those in *written*."""
-    return msgspec.structs.replace(
-        request,
-        slices=tuple(
-            msgspec.structs.replace(part, limit_mib=None)
-            if part.limit_mib == written.get(part.container)
-            else part
-            for part in request.slices
-        ),
-    )
+    return msgspec.structs.replace(request, slices=slices)
 
 
 def of_the_author(template: Pod) -> Pod:

@@ -1,12 +1,13 @@
 """Decides on workloads by their pod templates: authors see errors on apply, and queues the MiB."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
 
 from fracgpu import names
 from fracgpu.errors import shorten
+from fracgpu.units import Mib
 from webhook.admission.bounds import MAX_TEMPLATES, asks_in_json, check_bounds, check_size
 from webhook.admission.context import DecisionContext
 from webhook.admission.mutation import (
@@ -29,6 +30,7 @@ from webhook.admission.template_grant import (
     of_the_author,
     read_template_grant,
     template_edits,
+    write_template_grant,
 )
 from webhook.admission.verdict import OURS, AdmissionResult, Allowed, Denied, Patched
 from webhook.admission_config import BUILT_IN_WORKLOADS, AdmissionConfig, WorkloadKind
@@ -36,7 +38,6 @@ from webhook.admission_config import BUILT_IN_WORKLOADS, AdmissionConfig, Worklo
 _fields_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _list_decoder: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _NULL: Final = b"null"
-_RECORD: Final = escape(names.TEMPLATE_GRANT)
 
 _Place = tuple[str | int, ...]
 
@@ -93,62 +94,57 @@ def grant_templates(review: Review, context: DecisionContext) -> AdmissionResult
         return Allowed()
     suspended = any(_is_suspended(body) for body in (review.object, review.old) if body)
     edits: list[Edit] = []
-    warnings = []
+    words, warnings = [], []
     for number, (place, template, before) in enumerate(_new_templates(review, kind)):
         if number == MAX_TEMPLATES:
             return Allowed()
         try:
-            found = _grant_edits(template, before, context, suspended=suspended)
+            pod = read_pod(template, what="the pod template")
+            wanted = _amounts_for(pod, before, context, suspended=suspended)
         except MalformedReviewError:
             continue  # as in _judge_template
+        found = template_edits(pod, wanted)
         if any(edit.op == "remove" for edit in found):
             warnings.append(
                 f"in {_path_of(place)}: {names.GPU_MEM} that FracGPU had written is removed; apply "
                 "the manifest once more if it states that amount itself"
             )
+        if found:
+            words.append(write_template_grant(wanted) or "nothing")
         at = "".join(f"/{escape(str(step))}" for step in place)
         edits += [msgspec.structs.replace(edit, path=f"{at}{edit.path}") for edit in found]
     if not edits:
         return Allowed()
-    words = "; ".join(str(edit.value) for edit in edits if edit.path.endswith(_RECORD))
-    return Patched(patch=write_patch(edits), granted=words, warnings=tuple(warnings))
+    return Patched(patch=write_patch(edits), granted="; ".join(words), warnings=tuple(warnings))
 
 
-def _grant_edits(
-    template: msgspec.Raw,
-    before: msgspec.Raw | None,
-    context: DecisionContext,
-    *,
-    suspended: bool,
-) -> list[Edit]:
-    """Return the edits of one template.
+def _amounts_for(
+    pod: Pod, before: msgspec.Raw | None, context: DecisionContext, *, suspended: bool
+) -> Mapping[str, Mib]:
+    """Return the MiB that are written into each container of a template.
 
     While neither its request nor its selectors change, what was written stays, whatever the cluster
     has by now: applying a manifest again changes nothing. The same where a queue adds selectors to
     a suspended workload, whose resources may be immutable.
     """
-    if not asks_in_json(template):
-        return []
-    pod = read_pod(template, what="the pod template")
     if names.GRANTED in pod.annotations or check_bounds(pod) is not None:
-        return []
+        return read_template_grant(pod.annotations)  # it is refused
     own = of_the_author(pod)
     if before is not None:
         old = read_pod(before, what="the old pod template")
         old_own, written = of_the_author(old), read_template_grant(old.annotations)
-        if _asked(own) == _asked(old_own) and (
+        asked = _asked(own)
+        if asked == _asked(old_own) and (
             suspended
             or (written and own_node_rules(own.spec, ()) == own_node_rules(old_own.spec, ()))
         ):
-            return template_edits(pod, written)
+            return written if asked[0] else {}
     granted = grant_of_template(own, context) if _is_on(context) else None
     if granted is None:
-        return template_edits(pod, {})
+        return {}
     stated = {each.name for each in own.containers if names.GPU_MEM in each.amounts[0]}
-    wanted = {
-        need.name: need.total_mib for need in granted.need.containers if need.name not in stated
-    }
-    return template_edits(pod, wanted)
+    needs = granted.need.containers
+    return {need.name: need.total_mib for need in needs if need.name not in stated}
 
 
 def _is_on(context: DecisionContext) -> bool:

@@ -282,6 +282,7 @@ def test_a_removed_request_takes_what_was_written_with_it() -> None:
     assert record(gone) is None
     outcome = reviewed(none, live)
     assert isinstance(outcome, Patched)
+    assert outcome.granted == "nothing"
     assert outcome.warnings == (
         "in spec.template: fracgpu.io/gpu-mem that FracGPU had written is removed; apply the "
         "manifest once more if it states that amount itself",
@@ -297,6 +298,18 @@ def test_a_namespace_that_opts_out_loses_it_at_the_next_change_of_a_request() ->
     left = granted(changed, live, labels={})
     assert record(left) is None
     assert amounts(left) == {"train": {}}
+
+
+def test_a_record_without_a_request_says_nothing() -> None:
+    """Whoever writes one while the webhook is away does not make it write amounts later."""
+    odd = a_deployment()
+    odd["spec"]["template"]["metadata"]["annotations"] = {KEY: "train=5"}
+    bare = a_deployment()
+    bare["spec"]["template"]["spec"]["nodeName"] = "x"
+
+    assert granted(bare, odd) == bare
+    gone = granted(odd)
+    assert (record(gone), amounts(gone)) == (None, {"train": None})
 
 
 def test_a_limit_of_the_author_replaces_what_was_written() -> None:
