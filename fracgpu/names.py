@@ -55,8 +55,12 @@ MOVE_REQUESTED: Final = "fracgpu.io/move-requested"
 MOVE_GRACE: Final = "fracgpu.io/move-grace"
 MOVE_READY: Final = "fracgpu.io/move-ready"
 APPROVED: Final = "fracgpu.io/approved"
+# Annotation of a pod template: the MiB that the webhook wrote into the limits of its containers.
+TEMPLATE_GRANT: Final = "fracgpu.io/template-grant"
 RESERVED_KEYS: Final = (GRANTED, ASSIGNMENT, WIRED, TERM, MOVE, MOVED_BY, NOTICE)
-POD_KEYS: Final = frozenset((*REQUEST_KEYS, *RESERVED_KEYS, MOVE_REQUESTED, MOVE_GRACE, MOVE_READY))
+POD_KEYS: Final = frozenset(
+    (*REQUEST_KEYS, *RESERVED_KEYS, TEMPLATE_GRANT, MOVE_REQUESTED, MOVE_GRACE, MOVE_READY)
+)
 MOVE_MARKS: Final = (MOVED_BY, NOTICE)  # what a move that ended must not leave on a pod
 
 # Node annotations: the agent's inventory, and the cards that the rebalancer has cordoned.
@@ -113,6 +117,8 @@ TERM_POLICY: Final = "fracgpu-lease-term"
 # Namespace label: the dialects enabled there, joined by dots (a label value may not contain
 # commas).
 DIALECTS_LABEL: Final = "fracgpu.io/dialects"
+# Namespace label: "true" where pod templates get a grant too, "false" where they get none.
+GRANT_TEMPLATES_LABEL: Final = "fracgpu.io/grant-templates"
 
 # CDI (Container Device Interface): kind of the devices that Allocate names.
 CDI_KIND: Final = "fracgpu.io/slot"

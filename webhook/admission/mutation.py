@@ -1,6 +1,7 @@
 """Decides on a new pod: the edits that write its grant, or the reason why it is denied."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -38,6 +39,7 @@ from webhook.admission.pod_edits import (
     write_patch,
 )
 from webhook.admission.review import NO_META, Pod, specs
+from webhook.admission.template_grant import forget_edits, read_template_grant, with_limits_of
 from webhook.admission.verdict import (
     OTHER,
     OURS,
@@ -129,7 +131,14 @@ def _decision(
         *_metadata_edits(
             pod, {**translation.annotations, **_vendor_key(granted), names.GRANTED: text}
         ),
-        *container_edits(pod, granted, translation.removals, void_others=config.void_others),
+        *forget_edits(pod),
+        *container_edits(
+            pod,
+            granted,
+            translation.removals,
+            template_mib=read_template_grant(pod.annotations),
+            void_others=config.void_others,
+        ),
         *node_edits(pod.spec.affinity, required),
         *to_scheduler,
     )
@@ -152,6 +161,23 @@ def _vendor_key(granted: Grant) -> Mapping[str, str]:
     """Return the annotation that others read the vendor from; without it the cards are NVIDIA's."""
     vendor = granted.need.vendor
     return {names.VENDOR: vendor.value} if vendor is Vendor.AMD else {}
+
+
+def grant_of_template(template: Pod, context: DecisionContext) -> Grant | None:
+    """Return the grant of a pod template's request in our own language.
+
+    None if it has no such request, or one that is refused.
+    """
+    if context.classes is None:
+        return None
+    try:
+        translation = _translate(template, context.config, context.namespace_labels)
+        if translation.request is None or translation.dialect:
+            return None
+        selected = _selected(template, context, None)
+        return _grant(template, translation, context, selected, sealed=None)
+    except RequestError:
+        return None
 
 
 def _described(granted: Grant, translation: Translation) -> GrantNote:
@@ -193,17 +219,25 @@ def _grant(
 ) -> Grant:
     """Return the grant that we sealed a moment ago if still possible, else one by the rule.
 
+    What we wrote into the pod's template is preferred too, but no reason to refuse the pod.
     Between two reviews of one pod another class may have become the freest, or the rule may have
     changed. An error names the keys that the pod's author wrote.
     """
     assert translation.request is not None  # noqa: S101 - called only for pods with a request
     assert context.classes is not None  # noqa: S101 - and once they are known
+    request = translation.request
     classes, rule = context.classes, context.config.card_classes
-    again = None if sealed is None else _granted_before(translation.request, classes, sealed)
+    again = None if sealed is None else _granted_before(request, classes, sealed)
     if again is not None:
         return again
+    in_template = read_template_grant(pod.annotations)
+    if in_template:
+        with suppress(RequestError):
+            preferred = with_limits_of(request, in_template, kept=True)
+            return grant(preferred, classes, rule=rule, selected=selected)
+        request = with_limits_of(request, in_template, kept=False)
     try:
-        return grant(translation.request, classes, rule=rule, selected=selected)
+        return grant(request, classes, rule=rule, selected=selected)
     except RequestError as error:
         if selected is None or not _is_for_one_node(selected.rules):
             raise in_authors_words(error, translation.authors, own=pod.annotations) from error
