@@ -115,6 +115,7 @@ CDI_KIND: Final = "fracgpu.io/slot"
 
 # Environment variables of a container that holds a slice.
 ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
+NO_VISIBLE_DEVICES: Final = "void"  # NVIDIA's runtime gives nothing
 # Which cards a container gets from NVIDIA's runtime, and by how much a hook of its toolkit limits
 # their memory: a pod that asks for a share sets none of them.
 ENV_CARDS_AND_LIMITS: Final = (
@@ -129,6 +130,9 @@ ENV_ALIYUN_CONTAINER: Final = "ALIYUN_COM_GPU_MEM_CONTAINER"
 ENV_ALIYUN_DEV: Final = "ALIYUN_COM_GPU_MEM_DEV"
 ENV_MEMORY_LIMIT_PREFIX: Final = "CUDA_DEVICE_MEMORY_LIMIT_"
 ENV_SM_LIMIT: Final = "CUDA_DEVICE_SM_LIMIT"
+# Read by ROCm: which compute units a program may use; and the same by card, for people and for us.
+ENV_CU_MASK: Final = "HSA_CU_MASK"
+ENV_COMPUTE_UNITS: Final = "FRACGPU_COMPUTE_UNITS"
 
 # Metrics of the node agent that others ask Prometheus for: DCGM's name, then dcgm-exporter 4.9's.
 METRIC_BUSY: Final = ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_UTIL_RATIO")

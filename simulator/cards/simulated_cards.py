@@ -53,6 +53,7 @@ class _WireCard(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     index: int
     model: str
     mib: int
+    vendor: str = "nvidia"
     reserved_mib: int = 0
     numa: int | None = None
     health: str = Health.HEALTHY.value
@@ -286,6 +287,7 @@ def _facts(wire: _WireCard) -> CardHardware:
             numa_node=wire.numa,
             links={CardUuid(uuid): distance for uuid, distance in wire.links.items()},
         ),
+        vendor=wire.vendor,
         pci_bus_id=f"00000000:{wire.index:02X}:00.0",
         device_nodes=tuple(_device_node(node) for node in wire.device_nodes),
     )
