@@ -482,6 +482,8 @@ def test_a_node_shares_only_where_the_label_says_true() -> None:
         ),
         ({"nvidia.com/mig-1g.10gb": "7"}, {"nvidia.com/mig-1g.10gb": 7}),
         ({"nvidia.com/gpu": "0"}, {}),
+        ({"amd.com/gpu": "8"}, {"amd.com/gpu": 8}),
+        ({"amd.com/cpx_nps4": "64", "amd.com/xilinx_u30": "2"}, {"amd.com/cpx_nps4": 64}),
     ],
 )
 def test_a_plugin_that_is_there_offers_more_than_nothing(
