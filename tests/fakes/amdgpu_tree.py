@@ -4,7 +4,7 @@ The files, their units and their form are from the kernel's documentation: see
 `deviceplugin/cards/amd/sysfs.py`, `kfd.py` and `fdinfo.py`, which name the source of each.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -13,13 +13,19 @@ _FIRST_RENDER: Final = 128
 
 
 class AmdgpuTree:
-    """A node's ``/sys``, ``/proc`` and ``/dev`` below *root*, at first without a card."""
+    """A node's ``/sys``, ``/proc`` and ``/dev`` below *root*, at first without a card.
 
-    def __init__(self, root: Path) -> None:
+    Args:
+        root: an empty folder.
+        make_device: makes a device file; a plain file where nobody opens it.
+    """
+
+    def __init__(self, root: Path, *, make_device: Callable[[Path], None] = Path.touch) -> None:
+        self._make_device = make_device
         self.sys, self.proc, self.dev = root / "sys", root / "proc", root / "dev"
         for folder in (self.sys / "class/drm", self.sys / "bus/pci/devices", self.proc, self.dev):
             folder.mkdir(parents=True)
-        (self.dev / "kfd").touch()
+        make_device(self.dev / "kfd")
         self._driver = self.driver("amdgpu")
 
     def driver(self, name: str) -> Path:
@@ -85,7 +91,7 @@ class AmdgpuTree:
         (shown / "device").symlink_to(folder)
         (self.sys / "class/drm" / f"card{number}-DP-1").mkdir()
         (self.dev / "dri").mkdir(exist_ok=True)
-        (self.dev / f"dri/renderD{render}").touch()
+        self._make_device(self.dev / f"dri/renderD{render}")
         self.compute_node(kfd_node if kfd_node is not None else index + 2, render, compute_units)
         return folder
 
