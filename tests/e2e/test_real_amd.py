@@ -199,7 +199,8 @@ async def test_each_container_gets_its_vendors_card_its_limit_and_its_own_use(
         }
 
         await check_use(both, pods, one, two)
-        listed = json.loads((await node.node())["metadata"]["annotations"][names.NODE_CARDS])
+        notes = (await node.node())["metadata"]["annotations"]
+        listed = json.loads(notes[names.NODE_CARDS])["cards"]
         assert {card["uuid"] for card in listed} == {FIRST, SECOND, both.nvidia}
         await node.delete(pods)
         await node.wait_gone(pods)
