@@ -116,10 +116,12 @@ CDI_KIND: Final = "fracgpu.io/slot"
 # Environment variables of a container that holds a slice.
 ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 NO_VISIBLE_DEVICES: Final = "void"  # NVIDIA's runtime gives nothing
-# Which cards a container gets from NVIDIA's runtime, and by how much a hook of its toolkit limits
-# their memory: a pod that asks for a share sets none of them.
+ENV_AMD_VISIBLE_DEVICES: Final = "AMD_VISIBLE_DEVICES"  # read by AMD's container runtime
+# Which cards a container gets from a vendor's runtime, and by how much a hook of NVIDIA's toolkit
+# limits their memory: a pod that asks for a share sets none of them.
 ENV_CARDS_AND_LIMITS: Final = (
     ENV_VISIBLE_DEVICES,
+    ENV_AMD_VISIBLE_DEVICES,
     "NVIDIA_GPU_MEMORY_REQUEST",
     "NVIDIA_GPU_MEMORY_LIMIT",
 )
