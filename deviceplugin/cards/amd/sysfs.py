@@ -32,6 +32,7 @@ _UNCORRECTED: Final = re.compile(r"^ue:\s*(\d+)\s*$", re.MULTILINE)
 # sysfs has no larger file: one page.
 _MAX_CHARS: Final = 4096
 _MAX_NAME_CHARS: Final = 64
+_MAKER: Final = "AMD"
 _FULL_PERCENT: Final = 100
 _WHOLE: Final = {"current_compute_partition": "SPX", "current_memory_partition": "NPS1"}
 # A card has at most this many sensors of a kind.
@@ -243,9 +244,13 @@ def _times(value: float | None, factor: float) -> float | None:
 
 
 def _model(folder: Path) -> str:
+    """Return the board's own name, or else one by its device number; each begins with ``AMD``.
+
+    By that word others know whose card it is.
+    """
     name = _text(folder / "product_name") or ""
     if name and name.isprintable():
-        return name[:_MAX_NAME_CHARS]
+        return (name if name.startswith(_MAKER) else f"{_MAKER} {name}")[:_MAX_NAME_CHARS]
     return model_name(_text(folder / "device") or "")
 
 

@@ -90,6 +90,7 @@ async def test_a_card_without_a_name_or_a_sensor_at_its_edge_has_the_next_best(
     }
     tree.card(0, files=without)
     tree.card(1, files={"product_name": "", "device": "0x0bad"})
+    tree.card(2, files={"product_name": "Instinct MI250X"})
     reader = a_reader(tree, clock)
 
     listed = await reader.list_cards()
@@ -98,6 +99,7 @@ async def test_a_card_without_a_name_or_a_sensor_at_its_edge_has_the_next_best(
     assert [hardware.card.model for hardware in listed.cards] == [
         "AMD Instinct MI300X",
         "AMD card 0x0bad",
+        "AMD Instinct MI250X",
     ]
     assert (figures.temperature_c, figures.power_w, figures.ecc_uncorrected) == (52, 90, None)
 
