@@ -129,7 +129,14 @@ class AmdgpuTree:
             if (link / "device").resolve() == folder.resolve():
                 (link / "device").unlink()
                 link.rmdir()
-        folder.rename(folder.with_name("removed"))
+        folder.rename(folder.with_name(f"removed-{folder.name}"))
+
+    def put_back(self, folder: Path, index: int) -> None:
+        """Undo :meth:`remove` of the card *index*."""
+        folder.with_name(f"removed-{folder.name}").rename(folder)
+        shown = self.sys / "class/drm" / f"card{index + 1}"
+        shown.mkdir()
+        (shown / "device").symlink_to(folder)
 
     def process(
         self, pid: int, *files: tuple[str, str], kfd: bool = False, cgroup: str = ""

@@ -80,23 +80,17 @@ class AmdReader(Cards):
         scanned = None
         if not all(self._reserve(device.address).settled for device in devices):
             scanned = await self._scan()
-        answers = await self._of_each(devices, sysfs.inspect)
-        known, left_out = self._hardware, list[SkippedCard]()
+        looks = await self._of_each(devices, _inspect)
         found: dict[str, CardHardware] = {}
-        for device in devices:
-            answer, address = answers[device.address], device.address
-            if isinstance(answer, sysfs.Found):
-                found[address] = self._identified(device, answer, nodes, scanned, common)
-            elif isinstance(answer, sysfs.NotShareableError):
-                left_out.append(SkippedCard(uuid=answer.name, reason=str(answer)))
-            elif address in known:
-                found[address] = _unhealthy(known[address], f"it does not answer: {answer}")
+        left_out: dict[str, SkippedCard] = {}
+        for address, look in looks.items():
+            uuid, answer = (None, look) if isinstance(look, Exception) else look
+            if uuid is not None and isinstance(answer, sysfs.Found):
+                found[address] = self._identified(address, uuid, answer, nodes, scanned, common)
             else:
-                name, reason = f"AMD card at {address}", f"it does not answer: {answer}"
-                left_out.append(SkippedCard(uuid=name, reason=reason))
-        found, twice = _unique(found)
+                self._add_unread(address, uuid, answer, found, left_out)
+        _leave_out_twins(found, left_out)
         self._devices = {device.address: device for device in devices if device.address in found}
-        self._hardware = found
         # Programs number the cards in ROCm's order.
         order = sorted(found, key=lambda address: (_node_number(found[address], nodes), address))
         cards = tuple(
@@ -109,7 +103,7 @@ class AmdReader(Cards):
             cards=cards,
             driver=driver,
             family=families.pop() if len(families) == 1 else "",
-            left_out=(*left_out, *twice),
+            left_out=tuple(left_out[address] for address in sorted(left_out)),
         )
 
     async def read(self) -> CardSamples:
@@ -159,19 +153,37 @@ class AmdReader(Cards):
             (DeviceNode(path=f"/dev/{_COMMON}"),) if there else (),
         )
 
+    def _add_unread(
+        self,
+        address: str,
+        uuid: CardUuid | None,
+        answer: "_Answer | Exception",
+        found: dict[str, CardHardware],
+        left_out: dict[str, SkippedCard],
+    ) -> None:
+        """Add a card that was not read: unhealthy if it is known and not partitioned since."""
+        known = self._hardware.get(address)
+        shareable = not isinstance(answer, sysfs.NotShareableError)
+        if shareable and known is not None and uuid in (None, known.card.uuid):
+            found[address] = _unhealthy(known, f"it does not answer: {answer}")
+            return
+        reason = f"it does not answer: {answer}" if shareable else str(answer)
+        left_out[address] = SkippedCard(uuid=uuid or f"AMD card at {address}", reason=reason)
+
     def _identified(
         self,
-        device: sysfs.Device,
+        address: str,
+        uuid: CardUuid,
         found: sysfs.Found,
         nodes: Mapping[int, kfd.ComputeNode],
         scanned: fdinfo.Scan | None,
         common: tuple[DeviceNode, ...],
     ) -> CardHardware:
-        memory = self._memory(device.address, found.total_bytes, found.used_bytes, scanned)
+        memory = self._memory(address, found.total_bytes, found.used_bytes, scanned)
         node = nodes.get(found.render)
         return CardHardware(
             card=Card(
-                uuid=CardUuid(f"AMD-{found.unique_id}"),
+                uuid=uuid,
                 index=0,
                 model=found.model,
                 total_mib=Mib(memory.total // BYTES_PER_MIB),
@@ -179,7 +191,7 @@ class AmdReader(Cards):
                 numa_node=found.numa_node,
             ),
             vendor=AMD,
-            pci_bus_id=device.address,
+            pci_bus_id=address,
             device_nodes=(DeviceNode(path=f"/dev/dri/renderD{found.render}"),),
             common_nodes=common,
             family=node.family if node is not None else "",
@@ -208,7 +220,7 @@ class AmdReader(Cards):
         async def visit(device: sysfs.Device) -> _T | Exception:
             try:
                 return await self._call(device.address, read, device)
-            except (sysfs.UnreadableError, sysfs.NotShareableError, StuckError) as error:
+            except (sysfs.UnreadableError, StuckError) as error:
                 return error
 
         async with asyncio.TaskGroup() as group:
@@ -244,6 +256,19 @@ class AmdReader(Cards):
         return await thread.call(function, *args, timeout_s=self._timeout_s, **kwargs)
 
 
+_Answer = sysfs.Found | sysfs.NotShareableError | sysfs.UnreadableError
+
+
+def _inspect(device: sysfs.Device) -> tuple[CardUuid | None, _Answer]:
+    """Return a card's name, None if it cannot be read, and what else there is to say of it."""
+    uuid: CardUuid | None = None
+    try:
+        uuid = CardUuid(f"AMD-{sysfs.unique_id(device)}")
+        return uuid, sysfs.inspect(device)
+    except (sysfs.NotShareableError, sysfs.UnreadableError) as error:
+        return uuid, error
+
+
 def _measure(device: sysfs.Device) -> tuple[tuple[int, int], Any]:
     return sysfs.memory(device), sysfs.metrics(device)
 
@@ -253,22 +278,17 @@ def _unhealthy(known: CardHardware, reason: str) -> CardHardware:
     return replace(known, card=card)
 
 
-def _unique(
-    found: Mapping[str, CardHardware],
-) -> tuple[dict[str, CardHardware], tuple[SkippedCard, ...]]:
-    """Return the cards whose name no other has, and the others as left out."""
-    count = Counter(hardware.card.uuid for hardware in found.values())
-    unique = {
-        address: hardware for address, hardware in found.items() if count[hardware.card.uuid] == 1
-    }
-    return unique, tuple(
-        SkippedCard(
-            uuid=f"{hardware.card.uuid} at {address}",
-            reason="another card has the same unique_id, so that they cannot be told apart",
-        )
-        for address, hardware in found.items()
-        if address not in unique
-    )
+def _leave_out_twins(found: dict[str, CardHardware], left_out: dict[str, SkippedCard]) -> None:
+    """Leave out the cards with a name that another one has too, shared or not."""
+    names = [hardware.card.uuid for hardware in found.values()]
+    count = Counter([*names, *(skipped.uuid for skipped in left_out.values())])
+    for address, hardware in tuple(found.items()):
+        if count[hardware.card.uuid] > 1:
+            del found[address]
+            left_out[address] = SkippedCard(
+                uuid=f"{hardware.card.uuid} at {address}",
+                reason="another card has the same unique_id, so that they cannot be told apart",
+            )
 
 
 def _node_number(hardware: CardHardware, nodes: Mapping[int, kfd.ComputeNode]) -> int:

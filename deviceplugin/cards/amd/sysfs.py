@@ -47,10 +47,6 @@ class UnreadableError(Exception):
 class NotShareableError(Exception):
     """The card cannot be shared; the text says why."""
 
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(reason)
-        self.name = name
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
@@ -71,7 +67,6 @@ class Device:
 class Found:
     """What a card's files say; *render* is the number of its ``/dev/dri/renderD<N>``."""
 
-    unique_id: str
     model: str
     total_bytes: int
     used_bytes: int
@@ -106,6 +101,20 @@ def devices(sys_root: Path) -> tuple[Device, ...]:
     return tuple(sorted(found, key=lambda device: device.address))
 
 
+def unique_id(device: Device) -> str:
+    """Return what names a card.
+
+    Raises:
+        NotShareableError: it has no such name.
+        UnreadableError: it does not answer.
+    """
+    found = _if_there(device.folder / "unique_id") or ""
+    if not _UNIQUE_ID.fullmatch(found) or not int(found, 16):
+        reason = "the driver knows no unique_id of it, as of integrated graphics and older cards"
+        raise NotShareableError(reason)
+    return found
+
+
 def inspect(device: Device) -> Found:
     """Return what a card is.
 
@@ -116,18 +125,12 @@ def inspect(device: Device) -> Found:
     for file, whole in _WHOLE.items():
         mode = _if_there(device.folder / file)
         if mode is not None and mode != whole:
-            name = f"AMD-{_if_there(device.folder / 'unique_id') or device.address}"
             reason = f"it is partitioned ({file} is {mode or 'empty'}, not {whole}), "
-            raise NotShareableError(name, f"{reason}and FracGPU does not share partitions")
-    unique_id = _if_there(device.folder / "unique_id") or ""
-    if not _UNIQUE_ID.fullmatch(unique_id) or not int(unique_id, 16):
-        reason = "the driver knows no unique_id of it, as of integrated graphics and older cards"
-        raise NotShareableError(f"AMD card at {device.address}", reason)
+            raise NotShareableError(f"{reason}and FracGPU does not share partitions")
     total_bytes = _required(device.folder / "mem_info_vram_total")
     if not total_bytes:
-        raise NotShareableError(f"AMD-{unique_id}", "it reports no memory of its own")
+        raise NotShareableError("it reports no memory of its own")
     return Found(
-        unique_id=unique_id,
         model=_model(device.folder),
         total_bytes=total_bytes,
         used_bytes=_required(device.folder / "mem_info_vram_used"),

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from enum import Enum
 from pathlib import Path
 
 import pytest
@@ -126,7 +127,7 @@ _NEEDED = ("unique_id", "mem_info_vram_total", "mem_info_vram_used")
     garbled=st.sets(st.sampled_from(_OPTIONAL[2:])),
     garbage=st.text(alphabet=st.characters(codec="utf-8"), max_size=20),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 async def test_whatever_a_tree_lacks_a_card_is_shared_whole_or_left_out_by_name(
     tmp_path_factory: pytest.TempPathFactory,
     absent: set[str],
@@ -160,6 +161,77 @@ async def test_whatever_a_tree_lacks_a_card_is_shared_whole_or_left_out_by_name(
         if "gpu_busy_percent" in absent | broken:
             assert figures.gpu_percent is None
     assert samples.samples[SECOND].figures.gpu_percent == 37
+
+
+class Trouble(Enum):
+    """What may happen to a card between two listings."""
+
+    NONE = "none"
+    EIO = "a file answers with an error"
+    PARTITION = "it is partitioned"
+    TWIN = "it has the unique_id of card 0"
+    GONE = "it is off the bus"
+
+
+class TroubledTree:
+    """Three cards, to which things happen."""
+
+    def __init__(self, root: Path) -> None:
+        self.tree = AmdgpuTree(root)
+        self.folders = [self.tree.card(index) for index in range(3)]
+        self.ids = [(folder / "unique_id").read_text().strip() for folder in self.folders]
+        self.away: set[int] = set()
+
+    def happen(self, index: int, trouble: Trouble) -> None:
+        """Undo what happened to a card before, and let *trouble* happen."""
+        tree, folder = self.tree, self.folders[index]
+        total = folder / "mem_info_vram_total"
+        if index in self.away:
+            tree.put_back(folder, index)
+            self.away.remove(index)
+        if total.is_dir():
+            total.rmdir()
+        tree.write(folder, "mem_info_vram_total", str(196_592 * MIB))
+        mode = "CPX" if trouble is Trouble.PARTITION else "SPX"
+        tree.write(folder, "current_compute_partition", mode)
+        tree.write(folder, "unique_id", self.ids[0 if trouble is Trouble.TWIN else index])
+        if trouble is Trouble.EIO:
+            tree.break_file(total)
+        elif trouble is Trouble.GONE:
+            tree.remove(folder)
+            self.away.add(index)
+
+
+@given(st.lists(st.tuples(*3 * (st.sampled_from(Trouble),)), min_size=1, max_size=5))
+@settings(max_examples=15, deadline=None)
+async def test_through_any_troubles_a_card_is_never_shared_as_another_or_as_healthy_unread(
+    tmp_path_factory: pytest.TempPathFactory, rounds: list[tuple[Trouble, ...]]
+) -> None:
+    troubled = TroubledTree(tmp_path_factory.mktemp("tree"))
+    reader = a_reader(troubled.tree, VirtualClock())
+    first = {each.card.uuid: each.pci_bus_id for each in (await reader.list_cards()).cards}
+    for troubles in rounds:
+        for index, trouble in enumerate(troubles):
+            troubled.happen(index, trouble)
+        if len(troubled.away) == 3:
+            with pytest.raises(CardsUnavailableError):
+                await reader.list_cards()
+            continue
+
+        listed = await reader.list_cards()
+        samples = await reader.read()
+
+        uuids = [each.card.uuid for each in listed.cards]
+        assert len(set(uuids)) == len(uuids)
+        assert len(uuids) + len(listed.left_out) == 3 - len(troubled.away)
+        for each in listed.cards:
+            # A card is the one at its place, or has come to the place of one that is gone.
+            assert each.pci_bus_id == first[each.card.uuid] or 0 in troubled.away
+            assert each.card.total_mib == 196_592
+            place = list(first.values()).index(each.pci_bus_id)
+            healthy = troubles[place] is not Trouble.EIO
+            assert (each.card.health is Health.HEALTHY) is healthy
+            assert (each.card.uuid in samples.samples) is healthy
 
 
 @pytest.mark.parametrize(
