@@ -125,10 +125,13 @@ CDI_KIND: Final = "fracgpu.io/slot"
 
 # Environment variables of a container that holds a slice.
 ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
-# Which cards a container gets from NVIDIA's runtime, and by how much a hook of its toolkit limits
-# their memory: a pod that asks for a share sets none of them.
+NO_VISIBLE_DEVICES: Final = "void"  # NVIDIA's runtime gives nothing
+ENV_AMD_VISIBLE_DEVICES: Final = "AMD_VISIBLE_DEVICES"  # read by AMD's container runtime
+# Which cards a container gets from a vendor's runtime, and by how much a hook of NVIDIA's toolkit
+# limits their memory: a pod that asks for a share sets none of them.
 ENV_CARDS_AND_LIMITS: Final = (
     ENV_VISIBLE_DEVICES,
+    ENV_AMD_VISIBLE_DEVICES,
     "NVIDIA_GPU_MEMORY_REQUEST",
     "NVIDIA_GPU_MEMORY_LIMIT",
 )
@@ -139,6 +142,9 @@ ENV_ALIYUN_CONTAINER: Final = "ALIYUN_COM_GPU_MEM_CONTAINER"
 ENV_ALIYUN_DEV: Final = "ALIYUN_COM_GPU_MEM_DEV"
 ENV_MEMORY_LIMIT_PREFIX: Final = "CUDA_DEVICE_MEMORY_LIMIT_"
 ENV_SM_LIMIT: Final = "CUDA_DEVICE_SM_LIMIT"
+# Read by ROCm: which compute units a program may use; and the same by card, for people and for us.
+ENV_CU_MASK: Final = "HSA_CU_MASK"
+ENV_COMPUTE_UNITS: Final = "FRACGPU_COMPUTE_UNITS"
 
 # Metrics of the node agent that others ask Prometheus for: the same for cards of every vendor.
 METRIC_BUSY: Final = "fracgpu_card_util"

@@ -157,7 +157,7 @@ def _more_than(key: str, number: int) -> AddedRequirement:
 
 _KEY: Final = names.ENV_VISIBLE_DEVICES
 
-VOID: Final = "void"
+VOID: Final = names.NO_VISIBLE_DEVICES
 
 # Neither exposes a card: "void" is the same as an unset variable, "none" injects only drivers.
 # Source: NVIDIA container toolkit, documentation of NVIDIA_VISIBLE_DEVICES.
@@ -168,17 +168,18 @@ def refuse_chosen_cards(pod: Pod) -> None:
     """Raise if a pod with a request also chooses cards or their limits itself.
 
     Raises:
-        RequestError: a container sets a variable that exposes a card to it, or that a hook of
-            NVIDIA's toolkit reads as the limit of a card's memory.
+        RequestError: a container sets a variable by which a vendor's runtime gives it cards, or
+            that a hook of NVIDIA's toolkit reads as the limit of a card's memory.
     """
     for container in pod.containers:
         for variable in container.env or ():
             name = variable.name
             if name not in names.ENV_CARDS_AND_LIMITS:
                 continue
+            chooses = name in (_KEY, names.ENV_AMD_VISIBLE_DEVICES)
             if name == _KEY and variable.value in _HARMLESS:
                 continue
-            what = "chooses the cards, and shows them" if name == _KEY else "limits the memory"
+            what = "chooses the cards, and shows them" if chooses else "limits the memory"
             raise RequestError(
                 field=f"env {name} of container '{container.name}'",
                 found=variable.value or "no plain value",

@@ -250,6 +250,16 @@ def test_another_device_plugin_on_a_sharing_node_is_found() -> None:
     assert "nvidia.com/gpu.deploy.device-plugin=false" in finding.cure
 
 
+def test_amds_device_plugin_on_a_sharing_node_is_found_with_amds_cure() -> None:
+    node = a_node()
+    node["status"]["allocatable"] = {**node["status"]["allocatable"], "amd.com/gpu": "8"}
+
+    finding = found_by("second-accountant", healthy(nodes=(node,)))
+
+    assert "another device plugin counts amd.com/gpu (8)" in finding.observed
+    assert "enableDevicePlugin: false" in finding.cure
+
+
 def test_another_plugin_on_a_node_that_does_not_share_is_nobodys_business() -> None:
     node = a_node()
     node["metadata"]["labels"] = {}
