@@ -93,6 +93,9 @@ CARD_FAMILY_LABEL: Final = "fracgpu.io/card-family"
 DRIVER_LABEL: Final = "fracgpu.io/driver"
 # "true" on nodes where driver or kernel limit the memory of containers on every card.
 ISOLATION_KERNEL_LABEL: Final = "fracgpu.io/isolation-kernel"
+# The class of all cards of the node, as the pool catalogue names it; by the agent, and by whoever
+# makes the pool's nodes.
+CARD_CLASS_LABEL: Final = "fracgpu.io/card-class"
 # One label for each card class (shareable MiB of one card) on the node; the value is the number of
 # such cards. A node may have several classes, which one `card-memory` label could not express.
 CARD_CLASS_LABEL_PREFIX: Final = "fracgpu.io/card-class-"

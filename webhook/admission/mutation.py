@@ -1,6 +1,7 @@
 """Decides on a new pod: the edits that write its grant, or the reason why it is denied."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -8,7 +9,13 @@ import msgspec
 from fracgpu import names
 from fracgpu.cards.card_class import CardClass, SelectedNodes
 from fracgpu.errors import RequestError, shorten
-from fracgpu.k8s.node_affinity import ANY_NODE, NAME_FIELD, NodeExpression, NodeRules
+from fracgpu.k8s.node_affinity import (
+    ANY_NODE,
+    NAME_FIELD,
+    NodeExpression,
+    NodeRules,
+    Toleration,
+)
 from fracgpu.request.dialects import (
     PodForDialects,
     Translation,
@@ -23,6 +30,7 @@ from fracgpu.request.grant_note import (
     read_grant_note,
     with_changes,
 )
+from fracgpu.request.language import requires_kernel
 from fracgpu.request.need import PodRequest
 from webhook.admission.bounds import check_bounds, requests_cards
 from webhook.admission.context import DecisionContext
@@ -35,6 +43,8 @@ from webhook.admission.pod_edits import (
     own_node_rules,
     refuse_chosen_cards,
     requirements,
+    toleration_edits,
+    tolerations,
     write_patch,
 )
 from webhook.admission.review import NO_META, Pod, specs
@@ -113,12 +123,14 @@ def _decision(
 ) -> AdmissionResult:
     """Return the decision that writes a grant; *sealed* is the one that the pod has already."""
     config = context.config
-    required = requirements(granted)
+    required = requirements(granted, pools=context.pools, classes=context.classes or ())
+    tolerated = _tolerated(granted, context) if sealed is None else sealed.data.tolerates
     to_scheduler = _scheduler_edits(pod, config, foreign=translation.foreign_scheduler)
     if sealed is None:
         note = with_changes(
             _described(granted, translation),
             requires=required,
+            tolerates=tolerated,
             schedulers=(pod.spec.scheduler_name, config.scheduler_name) if to_scheduler else (),
             removed=translation.removals,
         )
@@ -129,6 +141,7 @@ def _decision(
         *_metadata_edits(pod, {**translation.annotations, names.GRANTED: text}),
         *container_edits(pod, granted, translation.removals, void_others=config.void_others),
         *node_edits(pod.spec.affinity, required),
+        *toleration_edits(pod.spec.tolerations, tolerated),
         *to_scheduler,
     )
     # A pod translated earlier keeps foreign annotations whose resources are gone: warnings about
@@ -144,6 +157,10 @@ def _decision(
     if not edits:
         return Allowed(warnings=warnings, dialect=dialect)
     return Patched(patch=write_patch(edits), granted=note.words, warnings=warnings, dialect=dialect)
+
+
+def _tolerated(granted: Grant, context: DecisionContext) -> tuple[Toleration, ...]:
+    return tolerations(granted, context.pools, context.classes or ()) if context.pools else ()
 
 
 def _described(granted: Grant, translation: Translation) -> GrantNote:
@@ -191,11 +208,17 @@ def _grant(
     assert translation.request is not None  # noqa: S101 - called only for pods with a request
     assert context.classes is not None  # noqa: S101 - and once they are known
     classes, rule = context.classes, context.config.card_classes
-    again = None if sealed is None else _granted_before(translation.request, classes, sealed)
+    declared = None
+    if context.pools and rule.wait:
+        declared = partial(context.declared, _rules_for_pools(translation.request, selected))
+    again = None
+    if sealed is not None:
+        known = (*classes, *declared()) if declared else classes
+        again = _granted_before(translation.request, known, sealed)
     if again is not None:
         return again
     try:
-        return grant(translation.request, classes, rule=rule, selected=selected)
+        return grant(translation.request, classes, rule=rule, selected=selected, declared=declared)
     except RequestError as error:
         if selected is None or not _is_for_one_node(selected.rules):
             raise in_authors_words(error, translation.authors, own=pod.annotations) from error
@@ -204,6 +227,15 @@ def _grant(
         # for a resource which its node lacks, and the others run.
         elsewhere = _grant(pod, translation, context, None, sealed=None)
         return msgspec.structs.replace(elsewhere, waits_for=str(error))
+
+
+def _rules_for_pools(request: PodRequest, selected: SelectedNodes | None) -> NodeRules:
+    """Return what the nodes of a pool must have for a pod."""
+    rules = ANY_NODE if selected is None else selected.rules
+    if not requires_kernel(request.isolation):
+        return rules
+    limits = NodeExpression(key=names.ISOLATION_KERNEL_LABEL, operator="In", values=("true",))
+    return NodeRules(selector=(*rules.selector, limits), terms=rules.terms)
 
 
 def _is_for_one_node(rules: NodeRules) -> bool:
@@ -361,7 +393,13 @@ def _warnings(pod: Pod, granted: Grant, config: AdmissionConfig, foreign: str) -
             "pod gets its card only if that scheduler asks FracGPU's extender, as "
             f"{config.scheduler_name} does"
         )
-    if granted.waits_for:
+    if granted.for_pool:
+        name = granted.card_class.name if granted.card_class is not None else ""
+        found.append(
+            f"no node can hold the pod now, and it waits for one of a pool of the catalogue"
+            f"{f' with {name}' if name else ''}: {granted.waits_for}"
+        )
+    elif granted.waits_for:
         found.append(
             f"the pod waits for something that the cluster does not have now: {granted.waits_for}"
         )
