@@ -107,7 +107,7 @@ class CardClassIndex:
         return catalogue.declared(rules, self._counts.smallest_by_name()) if catalogue else ()
 
     def smallest_by_model(self) -> Mapping[str, Mib] | None:
-        """Return the smallest shareable MiB measured of each model; None until cards are counted."""
+        """Return the smallest shareable MiB measured of each model; None until it is known."""
         return None if self._classes is None else self._counts.smallest_by_model()
 
     def refresh(self) -> None:

@@ -14,6 +14,7 @@ from fracgpu.cards.card import Card, Health
 from fracgpu.cards.card_class import model_key
 from fracgpu.cards.node_marks import NodeMarks, find_marks, shares
 from fracgpu.cards.other_plugins import offered_by_others
+from fracgpu.cards.pool_catalogue import PoolCatalogue
 from fracgpu.errors import WireError, counted
 from fracgpu.k8s.container import pod_resource_sum
 from fracgpu.k8s.node import NodeCondition, decode_node
@@ -26,6 +27,7 @@ _OURS: Final = (
     names.CARD_MODEL_LABEL,
     names.CARD_MEMORY_LABEL,
     names.CARD_COUNT_LABEL,
+    names.CARD_CLASS_LABEL,
     names.CARD_FAMILY_LABEL,
     names.DRIVER_LABEL,
     names.ISOLATION_KERNEL_LABEL,
@@ -192,6 +194,18 @@ def with_isolation(want: NodeState, *, why_not: str) -> NodeState:
     else:
         labels = {**want.labels, names.ISOLATION_KERNEL_LABEL: "true"}
     return replace(want, labels=labels)
+
+
+def with_card_class(
+    want: NodeState, *, have: NodeState, cards: Sequence[Card], pools: PoolCatalogue
+) -> NodeState:
+    """Return *want* naming the class that the pool catalogue has for the node's cards.
+
+    Without a catalogue the label stays as it is: whoever makes the pool's nodes may have set it.
+    """
+    key = names.CARD_CLASS_LABEL
+    name = pools.class_of(cards) if pools and cards else have.labels.get(key, "")
+    return replace(want, labels={**want.labels, key: name}) if name else want
 
 
 def while_unregistered(want: NodeState, *, problem: str) -> NodeState:

@@ -14,7 +14,8 @@ from fracgpu import names
 from fracgpu.cards.card_class import CardClass, SelectedNodes
 from fracgpu.errors import PodField, RequestError
 from fracgpu.k8s.container import ContainerKind, pod_resource_sum
-from fracgpu.request.language import limit_of, split_over_cards
+from fracgpu.k8s.node_affinity import ANY_NODE, NodeExpression, NodeRules
+from fracgpu.request.language import limit_of, requires_kernel, split_over_cards
 from fracgpu.request.need import ContainerNeed, PodNeed, PodRequest, SliceRequest, need_of
 from fracgpu.request.no_class import among_selected, models_of, no_class, sizes_of
 from fracgpu.units import Mib, format_mib, share_of
@@ -170,7 +171,7 @@ def grant(
     *,
     rule: ClassRule = NO_RULE,
     selected: SelectedNodes | None = None,
-    declared: Callable[[], Sequence[CardClass]] | None = None,
+    declared: Callable[[NodeRules], Sequence[CardClass]] | None = None,
 ) -> Grant:
     """Return what a request is granted, in MiB.
 
@@ -183,7 +184,7 @@ def grant(
         rule: the administrator's configuration.
         selected: the nodes that the pod's own selectors allow, if it has any. Only their classes
             come into question. The default class of *rule* counts where one of these nodes has it.
-        declared: returns the classes of the pool catalogue whose pools these selectors allow; None
+        declared: returns the classes of the pool catalogue whose pools some selectors allow; None
             without a catalogue.
 
     Raises:
@@ -196,11 +197,22 @@ def grant(
     try:
         return _grant(request, classes, strict, selected)
     except RequestError as error:
-        pools = declared()
-        if selected is not None:
+        pools = declared(_rules_for_pools(request, selected))
+        if selected is None:
+            granted = _grant(request, (*classes, *pools), strict, None)
+        else:
             selected = replace(selected, classes=(*selected.classes, *pools))
-        granted = _grant(request, (*classes, *pools), strict, selected)
+            granted = _grant(request, (*classes, *declared(ANY_NODE)), strict, selected)
         return msgspec.structs.replace(granted, waits_for=str(error), for_pool=True)
+
+
+def _rules_for_pools(request: PodRequest, selected: SelectedNodes | None) -> NodeRules:
+    """Return what the nodes of a pool must have for a pod."""
+    rules = ANY_NODE if selected is None else selected.rules
+    if not requires_kernel(request.isolation):
+        return rules
+    limits = NodeExpression(key=names.ISOLATION_KERNEL_LABEL, operator="In", values=("true",))
+    return replace(rules, selector=(*rules.selector, limits))
 
 
 def _grant(

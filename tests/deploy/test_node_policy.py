@@ -116,6 +116,9 @@ def test_nobody_but_its_agent_says_what_cards_a_node_has(
     ("path", "key", "value"),
     [
         (NOTES, "other", "y"),
+        (LABELS, "fracgpu.io/card-class", "a10-24gb"),
+        (LABELS, "fracgpu.io/card-memory", "22000"),
+        (LABELS, "fracgpu.io/card-count", "2"),
         (LABELS, "fracgpu.io/share", "false"),
         (LABELS, "fracgpu.io/share", None),
         (LABELS, "zone", "a"),

@@ -1,7 +1,6 @@
 """Decides on a new pod: the edits that write its grant, or the reason why it is denied."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -30,7 +29,6 @@ from fracgpu.request.grant_note import (
     read_grant_note,
     with_changes,
 )
-from fracgpu.request.language import requires_kernel
 from fracgpu.request.need import PodRequest
 from webhook.admission.bounds import check_bounds, requests_cards
 from webhook.admission.context import DecisionContext
@@ -208,12 +206,10 @@ def _grant(
     assert translation.request is not None  # noqa: S101 - called only for pods with a request
     assert context.classes is not None  # noqa: S101 - and once they are known
     classes, rule = context.classes, context.config.card_classes
-    declared = None
-    if context.pools and rule.wait:
-        declared = partial(context.declared, _rules_for_pools(translation.request, selected))
+    declared = context.declared if context.pools and rule.wait else None
     again = None
     if sealed is not None:
-        known = (*classes, *declared()) if declared else classes
+        known = (*classes, *declared(ANY_NODE)) if declared else classes
         again = _granted_before(translation.request, known, sealed)
     if again is not None:
         return again
@@ -227,15 +223,6 @@ def _grant(
         # for a resource which its node lacks, and the others run.
         elsewhere = _grant(pod, translation, context, None, sealed=None)
         return msgspec.structs.replace(elsewhere, waits_for=str(error))
-
-
-def _rules_for_pools(request: PodRequest, selected: SelectedNodes | None) -> NodeRules:
-    """Return what the nodes of a pool must have for a pod."""
-    rules = ANY_NODE if selected is None else selected.rules
-    if not requires_kernel(request.isolation):
-        return rules
-    limits = NodeExpression(key=names.ISOLATION_KERNEL_LABEL, operator="In", values=("true",))
-    return NodeRules(selector=(*rules.selector, limits), terms=rules.terms)
 
 
 def _is_for_one_node(rules: NodeRules) -> bool:
