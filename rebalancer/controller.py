@@ -10,7 +10,6 @@ import structlog
 
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.disruption.brakes import (
-    NO_OUTAGES,
     OpenBreaker,
     effective_mode,
     open_breakers,
@@ -105,7 +104,6 @@ class Controller:
         self._kind = ""
         self._config_problem = ""
         self._ignored_keys: tuple[str, ...] = ()
-        self._outages = NO_OUTAGES
         self._breakers: tuple[OpenBreaker, ...] = ()
 
     def trouble(self) -> str | None:
@@ -129,9 +127,6 @@ class Controller:
             await self._run_cycle(self._parts.config.value)
         except KubeError as error:
             self._parts.metrics.api_error()
-            self._outages = self._outages.after_api_error(
-                policy=self._parts.config.value, now=self._parts.clock.now()
-            )
             self._set_trouble("the API server does not answer", detail=str(error))
         except MovesUnreadable as error:
             self._set_trouble("the record of past moves is unreadable", detail=str(error))
@@ -166,7 +161,7 @@ class Controller:
             if record.phase not in ENDED:
                 await parts.executor.step(record, context)
         state = replace(state, past=self._past())
-        mode = await self._mode(state, measured, policy, now=now)
+        mode = await self._mode(state, policy, now=now)
         # In a thread: with a thousand cards it takes long enough to delay the renewal of the lease.
         await asyncio.to_thread(state.learn)
         plan = await asyncio.to_thread(
@@ -210,17 +205,10 @@ class Controller:
                 )
 
     async def _mode(
-        self,
-        state: DisruptionState,
-        measured: Measured,
-        policy: RebalancerPolicy,
-        *,
-        now: datetime,
+        self, state: DisruptionState, policy: RebalancerPolicy, *, now: datetime
     ) -> Mode:
         """Return the mode for new moves, which an open breaker changes; report the breakers."""
-        blind = bool(measured.trouble or blindness(state.usage, state.cards(), policy))
-        self._outages = self._outages.after_cycle(blind=blind, policy=policy, now=now)
-        breakers = open_breakers(state.past, policy=policy, now=now, outages=self._outages)
+        breakers = open_breakers(state.past, policy=policy, now=now)
         self._parts.metrics.breakers(breakers)
         for breaker in breakers:
             if breaker.breaker not in {known.breaker for known in self._breakers}:

@@ -4,7 +4,7 @@ An Event about a move is written on the pod, on its controller and on the node t
 each note names the pod, and its cards as ``node/index``.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -38,31 +38,6 @@ class Emits(Protocol):
         note: str,
         level: EventLevel = EventLevel.NORMAL,
     ) -> Awaitable[None]: ...
-
-
-class GuardedEvents:
-    """Writes Events only while this process may write: another leader tells of its own steps.
-
-    Args:
-        events: writes Events.
-        guard: raises where this process must not write any more.
-    """
-
-    def __init__(self, events: Emits, *, guard: Callable[[], None]) -> None:
-        self._events = events
-        self._guard = guard
-
-    async def emit(
-        self,
-        regarding: Regarding,
-        *,
-        reason: str,
-        note: str,
-        level: EventLevel = EventLevel.NORMAL,
-    ) -> None:
-        """Write one Event, as :meth:`kube.events.EventRecorder.emit` does."""
-        self._guard()
-        await self._events.emit(regarding, reason=reason, note=note, level=level)
 
 
 class EventReporter:

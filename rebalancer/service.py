@@ -23,7 +23,7 @@ from rebalancer.audit import AuditLog
 from rebalancer.cluster_cache import ClusterCache
 from rebalancer.config import KEY, parse_policy
 from rebalancer.controller import Controller, ControllerParts
-from rebalancer.event_reporter import EventReporter, GuardedEvents
+from rebalancer.event_reporter import EventReporter
 from rebalancer.hindsight import Hindsight
 from rebalancer.metrics import CycleMetrics, RebalancerMetrics
 from rebalancer.moves.cordons import Cordons
@@ -111,7 +111,7 @@ def running(  # noqa: PLR0913 - the parts of one process
         times=LeaseDurations.lasting(settings.lease_duration_s),
     )
     leader_gate = LeaderGate(election)
-    guard = leader_gate.guard
+    writer = client.guarded(leader_gate.guard)
     hindsight = Hindsight()
     cycle_metrics = CycleMetrics(metrics, hindsight)
     cache = ClusterCache(client)
@@ -130,16 +130,11 @@ def running(  # noqa: PLR0913 - the parts of one process
     placement = watch_strategy(
         client, name=names.CONFIG_MAP, namespace=settings.namespace, metrics=metrics.config
     )
-    store = MoveStore(client, guard=guard)
+    store = MoveStore(writer)
     events = EventRecorder(
-        client, names.REBALANCER, clock, instance=identity, correlator=EventCorrelator()
+        writer, names.REBALANCER, clock, instance=identity, correlator=EventCorrelator()
     )
-    reporter = EventReporter(
-        GuardedEvents(events, guard=guard),
-        metrics,
-        namespace=settings.namespace,
-        hindsight=hindsight,
-    )
+    reporter = EventReporter(events, metrics, namespace=settings.namespace, hindsight=hindsight)
 
     controller = Controller(
         ControllerParts(
@@ -152,12 +147,12 @@ def running(  # noqa: PLR0913 - the parts of one process
             store=store,
             executor=MoveExecutor(
                 Observer(client),
-                SideEffects(client, Evictor(client, guard=guard), guard=guard),
+                SideEffects(writer, Evictor(writer)),
                 reporter,
                 store.put,
             ),
-            janitor=Janitor(client, store, guard=guard),
-            cordons=Cordons(client, guard=guard),
+            janitor=Janitor(writer, store),
+            cordons=Cordons(writer),
             reporter=reporter,
             metrics=cycle_metrics,
             clock=clock,

@@ -21,7 +21,7 @@ _LATE_SCRAPES: Final = 2  # age of the newest sample from which on one more must
 _STALE_SCRAPES: Final = 3  # age from which on it says nothing of the card any more
 _SCRAPED_WITHIN_S: Final = 3.0  # what reading the cards and a scrape may take besides
 _FEWEST_SAMPLES: Final = 4  # of the short window: fewer say nothing of it
-_USUAL_INTERVAL_S: Final = 15.0  # until two samples tell
+USUAL_INTERVAL_S: Final = 15.0  # until two samples tell
 _SHORTEST_INTERVAL_S: Final = 1.0  # of a job that scrapes more often, that many have to do
 _MOST_OF_PODS: Final = 1.15  # of what a card is busy; more is counted twice
 _NOISE: Final = 0.02  # of what pods use, which is not sampled at the same moments
@@ -56,7 +56,7 @@ class Measured:
     at_s: float | None = None
     age_s: float | None = None
     strangers: int = 0
-    interval_s: float = _USUAL_INTERVAL_S
+    interval_s: float = USUAL_INTERVAL_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class _Answers:
 
     def scraped_every_s(self, uuid: str) -> float:
         """The scrape interval of a card."""
-        return self.interval_s.get(uuid, _USUAL_INTERVAL_S)
+        return self.interval_s.get(uuid, USUAL_INTERVAL_S)
 
     def expected(self, uuid: str, window_s: float) -> float:
         """How many samples of a card a window should have."""
@@ -126,7 +126,7 @@ class MeasuredUsage:
             at_s=answers.at_s,
             age_s=min(ages, default=None),
             strangers=sum(CardUuid(uuid) not in cards for uuid in answers.age_s),
-            interval_s=max(answers.interval_s.values(), default=_USUAL_INTERVAL_S),
+            interval_s=max(answers.interval_s.values(), default=USUAL_INTERVAL_S),
         )
 
     async def _ask_all(self, policy: RebalancerPolicy) -> _Answers:
@@ -142,7 +142,7 @@ class MeasuredUsage:
         interval_s = intervals(
             [await self._prometheus.query(promql.interval(each), at_s=at_s) for each in windows]
         )
-        longest_s = max(interval_s.values(), default=_USUAL_INTERVAL_S)
+        longest_s = max(interval_s.values(), default=USUAL_INTERVAL_S)
         return _Answers(
             at_s=at_s,
             interval_s=interval_s,

@@ -4,14 +4,13 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 import msgspec
-import pytest
 from prometheus_client import CollectorRegistry
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.move import Ending
 from fracgpu.state.move_object import MovePhase, OwnerReference
 from kube.events import EventLevel, Regarding
-from rebalancer.event_reporter import EventReporter, GuardedEvents
+from rebalancer.event_reporter import EventReporter
 from rebalancer.metrics import RebalancerMetrics, move_labels
 from rebalancer.moves.record import a_replacement
 from rebalancer.moves.steps import EvictionOutcome, EvictionResult
@@ -227,22 +226,3 @@ async def test_each_step_of_a_surge_is_told_on_the_pod() -> None:
     assert levels.pop("RolledBack") is EventLevel.WARNING
     assert set(levels.values()) == {EventLevel.NORMAL}
     assert registry.get_sample_value("fracgpu_rebalancer_reverts_total") == 1
-
-
-async def test_whoever_is_not_the_leader_any_more_tells_nothing() -> None:
-    written, may_write = Written(), True
-
-    def guard() -> None:
-        if not may_write:
-            raise PermissionError("not the leader")
-
-    events = GuardedEvents(written, guard=guard)
-    reporter = EventReporter(events, RebalancerMetrics(CollectorRegistry()), namespace="sys")
-    await reporter.surge_started(RECORD)
-    count = len(written.events)
-
-    may_write = False
-    with pytest.raises(PermissionError):
-        await reporter.replacement_ready(RECORD)
-
-    assert len(written.events) == count > 0

@@ -322,19 +322,20 @@ class Rig:
         self.registry = CollectorRegistry()
         self.metrics = RebalancerMetrics(self.registry)
         self.may_write = True
+        writer = kube.guarded(self._guard)
         self.placement = Placement()
         self.cache = ClusterCache(kube)
-        self.store = MoveStore(kube, guard=self._guard)
-        self.evictor = evictor(kube, guard=self._guard)
+        self.store = MoveStore(writer)
+        self.evictor = evictor(writer)
         self.changed = asyncio.Event()
-        recorder = EventRecorder(kube, "rebalancer", clock)
+        recorder = EventRecorder(writer, "rebalancer", clock)
         hindsight = Hindsight()
         reporter = EventReporter(
             recorder, self.metrics, namespace=names.SYSTEM_NAMESPACE, hindsight=hindsight
         )
         self.executor = MoveExecutor(
             Observer(kube),
-            SideEffects(kube, self.evictor, guard=self._guard),
+            SideEffects(writer, self.evictor),
             reporter,
             self.store.put,
         )
@@ -347,8 +348,8 @@ class Rig:
                 changed=self.changed,
                 store=self.store,
                 executor=self.executor,
-                janitor=Janitor(kube, self.store, guard=self._guard),
-                cordons=Cordons(kube, guard=self._guard),
+                janitor=Janitor(writer, self.store),
+                cordons=Cordons(writer),
                 reporter=reporter,
                 metrics=CycleMetrics(self.metrics, hindsight),
                 clock=clock,
