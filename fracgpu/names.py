@@ -100,6 +100,11 @@ CARD_CLASS_LABEL: Final = "fracgpu.io/card-class"
 # such cards. A node may have several classes, which one `card-memory` label could not express.
 CARD_CLASS_LABEL_PREFIX: Final = "fracgpu.io/card-class-"
 
+# Taint of a node whose cards cannot be counted yet; whoever makes the pool's nodes sets it, and the
+# agent takes it off. With this prefix cluster-autoscaler takes the node for one that still starts.
+# Source: kubernetes/autoscaler, cluster-autoscaler/utils/taints.
+STARTUP_TAINT: Final = "startup-taint.cluster-autoscaler.kubernetes.io/fracgpu"
+
 # Label of a Binding with an assignment, which a policy selects on to leave other Bindings alone:
 # the API server looks up the parameter of a policy before it evaluates any expression. Kubernetes
 # 1.35 and later copy the label to the pod.

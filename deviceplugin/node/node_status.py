@@ -14,6 +14,7 @@ from deviceplugin.node.capacity import (
     condition_patch,
     keep_held,
     metadata_patch,
+    startup_taint_patch,
     status_patch,
     unseen_state,
     wanted_state,
@@ -209,6 +210,10 @@ class NodeStatusUpdater:
         if status:
             await self._writer.patch(NODES, self._node, status, subresource="status")
         await self._write_condition(have, want)
+        untainted = startup_taint_patch(have, want)
+        if untainted:
+            await self._writer.patch(NODES, self._node, untainted, how=PatchType.JSON)
+            log.info("startup_taint_removed", node=self._node)
         if metadata or status:
             self._metrics.node_written("written")
             log.info("node_written", node=self._node, capacity=dict(want.capacity))

@@ -21,8 +21,10 @@ from deviceplugin.node.capacity import (
     label_value,
     metadata_patch,
     read_node_state,
+    startup_taint_patch,
     status_patch,
     wanted_state,
+    while_unregistered,
     with_isolation,
 )
 from deviceplugin.node.inventory import InventoryTracker
@@ -594,3 +596,41 @@ async def test_without_a_catalogue_the_class_that_a_pool_set_stays() -> None:
     await report.sync()
 
     assert node.state.labels[names.CARD_CLASS_LABEL] == "mine"
+
+
+SLOTS, MIB = {names.GPU_SLOT: 32}, {names.GPU_MEM: a_card().capacity_mib}
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "labelled", "ready"),
+    [
+        ({}, True, False),
+        (MIB, True, False),
+        (SLOTS, True, False),
+        (SLOTS | MIB, False, False),
+        (SLOTS | MIB, True, True),
+    ],
+)
+def test_the_startup_taint_goes_once_capacity_and_inventory_stand(
+    allocatable: Mapping[str, int], labelled: bool, ready: bool
+) -> None:
+    want = wanted_state(an_inventory(a_card()))
+    have = replace(
+        want,
+        labels=want.labels if labelled else {},
+        allocatable=allocatable,
+        taints=("other", names.STARTUP_TAINT),
+    )
+
+    edits = startup_taint_patch(have, want)
+
+    assert [(edit["op"], edit["path"]) for edit in edits] == (
+        [("test", "/spec/taints/1/key"), ("remove", "/spec/taints/1")] if ready else []
+    )
+
+
+def test_a_node_without_cards_to_share_keeps_its_startup_taint() -> None:
+    want = while_unregistered(wanted_state(an_inventory(a_card())), problem="no agent")
+    have = replace(want, allocatable=SLOTS | MIB, taints=(names.STARTUP_TAINT,))
+
+    assert startup_taint_patch(have, want) == []
