@@ -126,6 +126,7 @@ def tolerations(
         pools: the catalogue, which has the taints.
         classes: of the cluster's cards.
     """
+    of: tuple[str, ...]
     if granted.card_class is not None:
         of = (granted.card_class.name,)
     else:

@@ -17,6 +17,7 @@ from fracgpu.cards.card_class import CardClassCounts
 from fracgpu.cards.pool_catalogue import Pool, PoolCatalogue, PoolClass, template_labels
 from fracgpu.k8s.node import Taint
 from fracgpu.k8s.node_affinity import NodeRules, read_node_rules
+from fracgpu.k8s.quantity import integer_amount
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
 from fracgpu.request.grant import ClassRule
@@ -363,7 +364,8 @@ def test_shares_granted_at_any_time_that_make_up_one_card_fit_on_it_together(
         node = cluster.nodes.get("n1") or cluster.add("n1", nominal_mib + first)
         taken = cluster.takes(node, pod, {node.cards[0].uuid: held})
         assert taken is not None
-        held += int(pod["spec"]["containers"][0]["resources"]["limits"][names.GPU_MEM])
+        limits = pod["spec"]["containers"][0]["resources"]["limits"]
+        held += integer_amount(limits[names.GPU_MEM]) or 0
 
 
 @pytest.mark.parametrize(("labelled", "wanted"), [("true", True), (None, False)])
