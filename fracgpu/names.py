@@ -101,9 +101,17 @@ CARD_FAMILY_LABEL: Final = "fracgpu.io/card-family"
 DRIVER_LABEL: Final = "fracgpu.io/driver"
 # "true" on nodes where driver or kernel limit the memory of containers on every card.
 ISOLATION_KERNEL_LABEL: Final = "fracgpu.io/isolation-kernel"
+# The class of all cards of the node, as the pool catalogue names it; by the agent, and by whoever
+# makes the pool's nodes.
+CARD_CLASS_LABEL: Final = "fracgpu.io/card-class"
 # One label for each card class (shareable MiB of one card) on the node; the value is the number of
 # such cards. A node may have several classes, which one `card-memory` label could not express.
 CARD_CLASS_LABEL_PREFIX: Final = "fracgpu.io/card-class-"
+
+# Taint of a node whose cards cannot be counted yet; whoever makes the pool's nodes sets it, and the
+# agent takes it off. With this prefix cluster-autoscaler takes the node for one that still starts.
+# Source: kubernetes/autoscaler, cluster-autoscaler/utils/taints.
+STARTUP_TAINT: Final = "startup-taint.cluster-autoscaler.kubernetes.io/fracgpu"
 
 # Label of a Binding with an assignment, which a policy selects on to leave other Bindings alone:
 # the API server looks up the parameter of a policy before it evaluates any expression. Kubernetes

@@ -13,6 +13,7 @@ from aiohttp.typedefs import Handler
 
 from fracgpu import names
 from fracgpu.cards.card_class import CardClass, SelectedNodes
+from fracgpu.cards.pool_catalogue import PoolCatalogue
 from fracgpu.errors import quoted, shorten
 from fracgpu.k8s.node_affinity import NodeRules
 from fracgpu.request.grant_note import Seal
@@ -65,6 +66,8 @@ class AdmissionContext:
     Attributes:
         classes: the cluster's card classes; None while they are unknown.
         select: the nodes that a pod's selectors allow, with their card classes.
+        declared: the classes of the pool catalogue that a pod's selectors allow.
+        pools: the pool catalogue.
         config: the administrator's configuration.
         namespace_labels: labels of a namespace by its name; None if not known yet.
         ask_labels: gets the same from the API server, for a namespace that is not known yet; None
@@ -74,6 +77,8 @@ class AdmissionContext:
 
     classes: Callable[[], Sequence[CardClass] | None]
     select: Callable[[NodeRules], SelectedNodes]
+    declared: Callable[[NodeRules], Sequence[CardClass]]
+    pools: Callable[[], PoolCatalogue]
     config: Callable[[], AdmissionConfig]
     namespace_labels: Callable[[str], Mapping[str, str] | None]
     ask_labels: Callable[[str], Awaitable[Mapping[str, str] | None]]
@@ -275,13 +280,19 @@ class AdmissionHandler:
         if old is not None:
             known = self._context.classes() is not None
             select = self._context.select if known else None
-            return admit_update(old, pod, user=review.user, config=config, select=select)
+            pools = self._context.pools()
+            declared = self._context.declared if pools and config.card_classes.wait else None
+            return admit_update(
+                old, pod, user=review.user, config=config, select=select, declared=declared
+            )
         if excluded:
             return refuse_written_keys(pod) or _excluded(review)
         context = DecisionContext(
             classes=self._context.classes(),
             config=config,
             select=self._context.select,
+            declared=self._context.declared,
+            pools=self._context.pools(),
             namespace_labels=labels,
             seal=self._context.seal(review.namespace),
         )
@@ -300,6 +311,8 @@ class AdmissionHandler:
             classes=self._context.classes(),
             config=config,
             select=self._context.select,
+            declared=self._context.declared,
+            pools=self._context.pools(),
             namespace_labels=labels,
         )
         return judge(review, context)

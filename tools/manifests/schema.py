@@ -5,7 +5,8 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any, Final
 
-from component.config_keys import ADMISSION, PLACEMENT, REBALANCER, placement_schema
+from component.config_keys import ADMISSION, PLACEMENT, POOLS, REBALANCER, placement_schema
+from component.pool_config import pools_schema
 from fracgpu import names
 from rebalancer.config import schema as rebalancer_schema
 from tools.manifests.rendering import CHART
@@ -33,6 +34,7 @@ def schema(source: Path = SCHEMA) -> str:
         {
             ADMISSION: admission_schema(),
             PLACEMENT: placement_schema(),
+            POOLS: pools_schema(),
             REBALANCER: rebalancer_schema(),
         }
     )
