@@ -255,7 +255,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         clock=clock,
         period_s=settings.collect_period_s,
         metrics=metrics,
-        counted=lambda: starts.limiter.counted(starts.by_nri.running, node_pods.by_uid),
+        counted=lambda: starts.limiter.counted(starts.by_nri.running or {}, node_pods.by_uid),
         on_samples=on_samples,
         on_snapshot=lambda: prepared.prepare(collector.holds()),
         beat=heartbeats[_COLLECT].beat,
