@@ -24,8 +24,8 @@ from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import MovePhase
 from kube.errors import KubeError
 from process.clock import Clock, wait_at_most
-from rebalancer.audit import AuditLog
 from rebalancer.cluster_cache import ClusterCache
+from rebalancer.decisions import DecisionLog
 from rebalancer.event_reporter import EventReporter
 from rebalancer.metrics import CycleMetrics
 from rebalancer.moves.cordons import Cordons, DesiredCordons
@@ -90,7 +90,7 @@ class ControllerParts:
     clock: Clock
     scheduler_name: str
     loads: LoadRecorder = field(default_factory=LoadRecorder)
-    audit: AuditLog = field(default_factory=AuditLog)
+    decisions: DecisionLog = field(default_factory=DecisionLog)
 
 
 class Controller:
@@ -167,8 +167,8 @@ class Controller:
         plan = await asyncio.to_thread(
             plan_moves, state, policy=replace(policy, mode=mode), now=now
         )
-        await asyncio.to_thread(
-            parts.audit.write, state, plan, measured, policy=policy, mode=mode, now=now
+        parts.decisions.write(
+            state, plan, queried_at_s=measured.at_s, policy=policy, mode=mode, now=now
         )
 
         await self._begin_approved(context)

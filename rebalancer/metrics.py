@@ -209,7 +209,7 @@ log = structlog.get_logger()
 
 
 class CycleMetrics:
-    """Metrics of the controller; remembers the last held moves, to log only new ones.
+    """Metrics of the controller.
 
     Args:
         metrics: where it is counted.
@@ -219,7 +219,6 @@ class CycleMetrics:
     def __init__(self, metrics: RebalancerMetrics, hindsight: Hindsight | None = None) -> None:
         self._metrics = metrics
         self._hindsight = hindsight or Hindsight()
-        self._held: frozenset[tuple[str, HoldReason]] = frozenset()
         self._counted_at: datetime | None = None
         self._hot_since: Mapping[CardUuid, datetime] = {}
         self._nodes: frozenset[str] = frozenset()
@@ -362,17 +361,6 @@ class CycleMetrics:
         self._metrics.decisions.labels("moved", "").inc(len(plan.moves))
         for hold in plan.held:
             self._metrics.decisions.labels("held", hold.reason.label).inc()
-        held = frozenset((hold.subject, hold.reason) for hold in plan.held)
-        for hold in plan.held:
-            if (hold.subject, hold.reason) not in self._held:
-                log.info(
-                    "move_held",
-                    subject=hold.subject,
-                    reason=hold.reason.label,
-                    text=hold.reason.value,
-                    detail=hold.detail,
-                )
-        self._held = held
 
 
 def _cordoned_cards(state: DisruptionState) -> Iterator[tuple[str, CardUuid, CordonEffect]]:

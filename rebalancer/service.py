@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from functools import partial
 
 from component.config_watcher import ConfigWatcher
@@ -19,7 +19,6 @@ from kube.leader_election import LeaderElector, LeaseDurations
 from process.clock import Clock, SystemClock
 from process.lifecycle import Running, Service
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
-from rebalancer.audit import AuditLog
 from rebalancer.cluster_cache import ClusterCache
 from rebalancer.config import KEY, parse_policy
 from rebalancer.controller import Controller, ControllerParts
@@ -61,21 +60,16 @@ def build(settings: RebalancerSettings, *, base: RebalancerPolicy | None = None)
             ),
             server_name=settings.prometheus_server_name,
         )
-        with closing(AuditLog(settings.audit_log, limit_mib=settings.audit_log_mib)) as audit:
-            async with (
-                connect(settings.kubeconfig, user_agent=names.REBALANCER) as client,
-                prometheus,
-            ):
-                yield running(
-                    settings,
-                    client,
-                    base=base or RebalancerPolicy(),
-                    prometheus=prometheus,
-                    audit=audit,
-                    metrics=metrics,
-                    gate=gate,
-                    clock=clock,
-                )
+        async with connect(settings.kubeconfig, user_agent=names.REBALANCER) as client, prometheus:
+            yield running(
+                settings,
+                client,
+                base=base or RebalancerPolicy(),
+                prometheus=prometheus,
+                metrics=metrics,
+                gate=gate,
+                clock=clock,
+            )
 
     return Service(
         name="rebalancer",
@@ -95,7 +89,6 @@ def running(  # noqa: PLR0913 - the parts of one process
     *,
     base: RebalancerPolicy,
     prometheus: Prometheus,
-    audit: AuditLog,
     metrics: RebalancerMetrics,
     gate: ReadyGate,
     clock: Clock,
@@ -157,7 +150,6 @@ def running(  # noqa: PLR0913 - the parts of one process
             metrics=cycle_metrics,
             clock=clock,
             scheduler_name=settings.scheduler_name,
-            audit=audit,
         )
     )
 
