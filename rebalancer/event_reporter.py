@@ -19,7 +19,6 @@ from fracgpu.disruption.move import Ending
 from fracgpu.disruption.policy import RebalancerPolicy
 from kube.events import EventLevel, Regarding
 from kube.kinds import CONFIGMAPS, NODES, PODS, Kind
-from rebalancer.hindsight import Hindsight
 from rebalancer.metrics import RebalancerMetrics, move_labels
 from rebalancer.moves.record import MoveRecord
 from rebalancer.moves.steps import EvictionResult, notice_of
@@ -47,7 +46,6 @@ class EventReporter:
         events: writes Events.
         metrics: where it is counted.
         namespace: of the ConfigMap with the policy.
-        hindsight: remembers dry-run moves, to look later what became of them.
     """
 
     def __init__(
@@ -56,12 +54,10 @@ class EventReporter:
         metrics: RebalancerMetrics,
         *,
         namespace: str,
-        hindsight: Hindsight | None = None,
     ) -> None:
         self._events = events
         self._metrics = metrics
         self._namespace = namespace
-        self._hindsight = hindsight or Hindsight()
 
     async def config_refused(self, problem: str) -> None:
         """Record an Event on the ConfigMap, where the author of the edit looks."""
@@ -136,8 +132,6 @@ class EventReporter:
             gain_points=move.gain_points,
             dry_run=record.dry_run,
         )
-        if record.dry_run:
-            self._hindsight.remember(move, planned_at=record.planned_at)
         would = "would" if record.dry_run else "will"
         source = record.spec.source.display
         note = (

@@ -28,7 +28,7 @@ from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.state.move_object import MovePhase
 from process.clock import Clock
 from process.telemetry import Registry
-from rebalancer.hindsight import Hindsight, SourceFate, TargetFate
+from rebalancer.hindsight import SourceFate, TargetFate, outcomes
 from rebalancer.moves.steps import EvictionOutcome
 from rebalancer.usage.measured import Measured
 from rebalancer.usage.prometheus import QueryError, QueryFailed
@@ -209,16 +209,10 @@ log = structlog.get_logger()
 
 
 class CycleMetrics:
-    """Metrics of the controller.
+    """Metrics of the controller."""
 
-    Args:
-        metrics: where it is counted.
-        hindsight: the dry-run moves whose outcome is counted once it is known.
-    """
-
-    def __init__(self, metrics: RebalancerMetrics, hindsight: Hindsight | None = None) -> None:
+    def __init__(self, metrics: RebalancerMetrics) -> None:
         self._metrics = metrics
-        self._hindsight = hindsight or Hindsight()
         self._counted_at: datetime | None = None
         self._hot_since: Mapping[CardUuid, datetime] = {}
         self._nodes: frozenset[str] = frozenset()
@@ -272,7 +266,9 @@ class CycleMetrics:
             collections.Counter(reading.heat for reading in state.heat.values()),
             collections.Counter(usage.quality for usage in state.usage.values()),
         )
-        self._count_heat(state, policy=policy, now=now)
+        since, self._counted_at = self._counted_at or now, now
+        self._count_heat(state, policy=policy, since=since, now=now)
+        self._count_outcomes(state, policy=policy, since=since, now=now)
         metrics.coverage.set(fresh_ratio(state.usage, state.cards()))
         metrics.set_blind(blind_reason(state, measured, policy))
         metrics.data_age_s.set(float("nan") if measured.age_s is None else measured.age_s)
@@ -286,16 +282,14 @@ class CycleMetrics:
         metrics.budget.labels("hour").set(max(0, policy.max_per_hour - budgets.this_hour))
         metrics.budget.labels("day").set(max(0, policy.max_per_day - budgets.today))
         self._count_decisions(plan)
-        self._count_outcomes(state, policy=policy, now=now)
 
     def _count_heat(
-        self, state: DisruptionState, *, policy: RebalancerPolicy, now: datetime
+        self, state: DisruptionState, *, policy: RebalancerPolicy, since: datetime, now: datetime
     ) -> None:
         hot = [uuid for uuid, card_heat in state.heat.items() if card_heat.heat in HOT_STATES]
         relievable = 0
         # The clock may be set back, but a counter must not decrease.
-        elapsed_s = max(0.0, (now - (self._counted_at or now)).total_seconds())
-        self._counted_at = now
+        elapsed_s = max(0.0, (now - since).total_seconds())
         self._know_nodes(state)
         nodes = {uuid: name for name, node in state.snapshot.nodes.items() for uuid in node.cards}
         for uuid in hot:
@@ -343,9 +337,9 @@ class CycleMetrics:
         self._nodes = nodes
 
     def _count_outcomes(
-        self, state: DisruptionState, *, policy: RebalancerPolicy, now: datetime
+        self, state: DisruptionState, *, policy: RebalancerPolicy, since: datetime, now: datetime
     ) -> None:
-        for outcome in self._hindsight.outcomes(state, policy=policy, now=now):
+        for outcome in outcomes(state, policy=policy, since=since, now=now):
             source, target = outcome.source.value, outcome.target.value
             self._metrics.dry_run_outcomes.labels(source, target).inc()
             log.info(

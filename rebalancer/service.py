@@ -23,7 +23,6 @@ from rebalancer.cluster_cache import ClusterCache
 from rebalancer.config import KEY, parse_policy
 from rebalancer.controller import Controller, ControllerParts
 from rebalancer.event_reporter import EventReporter
-from rebalancer.hindsight import Hindsight
 from rebalancer.metrics import CycleMetrics, RebalancerMetrics
 from rebalancer.moves.cordons import Cordons
 from rebalancer.moves.executor import MoveExecutor
@@ -105,8 +104,7 @@ def running(  # noqa: PLR0913 - the parts of one process
     )
     leader_gate = LeaderGate(election)
     writer = client.guarded(leader_gate.guard)
-    hindsight = Hindsight()
-    cycle_metrics = CycleMetrics(metrics, hindsight)
+    cycle_metrics = CycleMetrics(metrics)
     cache = ClusterCache(client)
     changed = asyncio.Event()
     config: ConfigWatcher[RebalancerPolicy] = ConfigWatcher(
@@ -127,7 +125,7 @@ def running(  # noqa: PLR0913 - the parts of one process
     events = EventRecorder(
         writer, names.REBALANCER, clock, instance=identity, correlator=EventCorrelator()
     )
-    reporter = EventReporter(events, metrics, namespace=settings.namespace, hindsight=hindsight)
+    reporter = EventReporter(events, metrics, namespace=settings.namespace)
 
     controller = Controller(
         ControllerParts(

@@ -13,9 +13,9 @@ from prometheus_client import CollectorRegistry
 from fracgpu.cards.card import CardUuid, Cordon, CordonEffect, NodeCards
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardReading, CardUsage, Heat, HeatCause, ReadingQuality
-from fracgpu.disruption.move import Ending, HeldBack, HoldReason, Plan
+from fracgpu.disruption.move import Ending, HeldBack, HoldReason, PastMove, Plan
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
-from rebalancer.hindsight import Hindsight, SourceFate, TargetFate
+from rebalancer.hindsight import SourceFate, TargetFate, outcomes
 from rebalancer.metrics import CycleMetrics, RebalancerMetrics, move_labels
 from rebalancer.usage.measured import Measured
 from rebalancer.usage.prometheus import QueryError, QueryFailed
@@ -31,13 +31,22 @@ from tests.support.rebalancing import (
     a_reading,
 )
 
+SHOWN = PastMove(
+    move=a_move(),
+    started_at=NOON,
+    under_way=False,
+    ended_at=NOON,
+    ending=Ending.DRY_RUN,
+    disturbed=False,
+)
+
 
 class Counted:
     """The cycle metrics and their registry."""
 
-    def __init__(self, hindsight: Hindsight | None = None) -> None:
+    def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.cycle_metrics = CycleMetrics(RebalancerMetrics(self.registry), hindsight)
+        self.cycle_metrics = CycleMetrics(RebalancerMetrics(self.registry))
 
     def count(
         self,
@@ -234,14 +243,12 @@ def test_nodes_are_shown_from_the_start_and_none_that_is_gone() -> None:
 
 
 def test_a_dry_run_is_scored_once_a_real_move_would_have_been_verified() -> None:
-    hindsight = Hindsight()
-    counted = Counted(hindsight)
-    hindsight.remember(a_move(), planned_at=NOON)
+    counted, state = Counted(), a_disruption_state(past=[SHOWN])
 
-    counted.count(a_disruption_state(), later_s=ACTIVE.settle_s - 1)
+    counted.count(state, later_s=ACTIVE.settle_s - 1)
     assert counted.get("dry_run_outcomes_total", source="hot", target="cool") == 0
-    counted.count(a_disruption_state(), later_s=ACTIVE.settle_s)
-    counted.count(a_disruption_state(), later_s=ACTIVE.settle_s + 15)
+    counted.count(state, later_s=ACTIVE.settle_s)
+    counted.count(state, later_s=ACTIVE.settle_s + 15)
 
     assert counted.get("dry_run_outcomes_total", source="hot", target="cool") == 1
 
@@ -410,24 +417,12 @@ def test_the_page_on_metrics_lists_each_with_its_type_and_labels() -> None:
     assert listed == there
 
 
-DUE = NOON + timedelta(seconds=ACTIVE.settle_s)
-
-
 def judged(state: DisruptionState) -> tuple[SourceFate, TargetFate]:
-    hindsight = Hindsight()
-    hindsight.remember(a_move(), planned_at=NOON)
-    (outcome,) = hindsight.outcomes(state, policy=ACTIVE, now=DUE)
-    assert outcome.move == a_move()
+    due = NOON + timedelta(seconds=ACTIVE.settle_s)
+    state = replace(state, past=[SHOWN, replace(SHOWN, ending=Ending.RELIEVED)])
+    (outcome,) = outcomes(state, policy=ACTIVE, since=NOON, now=due)
+    assert outcome.move == SHOWN.move
     return outcome.source, outcome.target
-
-
-def test_a_dry_run_is_judged_once_and_not_before_its_time() -> None:
-    hindsight, state = Hindsight(), a_disruption_state()
-    hindsight.remember(a_move(), planned_at=NOON)
-
-    assert hindsight.outcomes(state, policy=ACTIVE, now=DUE - timedelta(seconds=1)) == []
-    assert len(hindsight.outcomes(state, policy=ACTIVE, now=DUE)) == 1
-    assert hindsight.outcomes(state, policy=ACTIVE, now=DUE) == []
 
 
 def test_a_source_still_hot_and_a_target_still_cool_make_it_right() -> None:
@@ -454,14 +449,3 @@ def test_what_is_not_measured_then_is_not_judged() -> None:
     state = a_disruption_state(readings={HOT_CARD: None, COOL_CARD: None})
 
     assert judged(state) == (SourceFate.UNKNOWN, TargetFate.UNKNOWN)
-
-
-def test_at_most_a_thousand_are_remembered() -> None:
-    hindsight = Hindsight()
-    for number in range(1200):
-        hindsight.remember(a_move(name=f"pod-{number}"), planned_at=NOON)
-
-    found = hindsight.outcomes(a_disruption_state(), policy=ACTIVE, now=DUE)
-
-    assert [outcome.move.name for outcome in (found[0], found[-1])] == ["pod-200", "pod-1199"]
-    assert len(found) == 1000
