@@ -23,7 +23,7 @@ from rebalancer.cluster_cache import ClusterCache
 from rebalancer.config import KEY, parse_policy
 from rebalancer.controller import Controller, ControllerParts
 from rebalancer.event_reporter import EventReporter
-from rebalancer.metrics import CycleMetrics, RebalancerMetrics
+from rebalancer.metrics import RebalancerMetrics
 from rebalancer.moves.cordons import Cordons
 from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.janitor import Janitor
@@ -104,7 +104,6 @@ def running(  # noqa: PLR0913 - the parts of one process
     )
     leader_gate = LeaderGate(election)
     writer = client.guarded(leader_gate.guard)
-    cycle_metrics = CycleMetrics(metrics)
     cache = ClusterCache(client)
     changed = asyncio.Event()
     config: ConfigWatcher[RebalancerPolicy] = ConfigWatcher(
@@ -130,7 +129,7 @@ def running(  # noqa: PLR0913 - the parts of one process
     controller = Controller(
         ControllerParts(
             cache=cache,
-            usage=MeasuredUsage(prometheus, on_trouble=cycle_metrics.no_answer),
+            usage=MeasuredUsage(prometheus, on_trouble=metrics.no_answer),
             loads=LoadRecorder(prometheus),
             config=config,
             placement=placement,
@@ -145,7 +144,7 @@ def running(  # noqa: PLR0913 - the parts of one process
             janitor=Janitor(writer, store),
             cordons=Cordons(writer),
             reporter=reporter,
-            metrics=cycle_metrics,
+            metrics=metrics,
             clock=clock,
             scheduler_name=settings.scheduler_name,
         )
@@ -156,7 +155,7 @@ def running(  # noqa: PLR0913 - the parts of one process
         await config.wait_synced()
         await placement.wait_synced()
         await election.wait_leading()
-        cycle_metrics.leading()
+        metrics.leader.set(1)
         await controller.run()
 
     gate.add("cluster", lambda: None if cache.synced else "pods and nodes not listed yet")

@@ -16,7 +16,7 @@ from fracgpu.disruption.heat import CardReading, CardUsage, Heat, HeatCause, Rea
 from fracgpu.disruption.move import Ending, HeldBack, HoldReason, PastMove, Plan
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from rebalancer.hindsight import SourceFate, TargetFate, outcomes
-from rebalancer.metrics import CycleMetrics, RebalancerMetrics, move_labels
+from rebalancer.metrics import RebalancerMetrics, move_labels, timed
 from rebalancer.usage.measured import Measured
 from rebalancer.usage.prometheus import QueryError, QueryFailed
 from tests.fakes.clock import NOON, VirtualClock
@@ -46,7 +46,7 @@ class Counted:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.cycle_metrics = CycleMetrics(RebalancerMetrics(self.registry))
+        self.metrics = RebalancerMetrics(self.registry)
 
     def count(
         self,
@@ -61,7 +61,7 @@ class Counted:
             usage=state.usage, age_s=None if error else 7.0, trouble=trouble, error=error
         )
         now = NOON + timedelta(seconds=later_s)
-        self.cycle_metrics.count(state, plan or Plan(), measured, policy=ACTIVE, now=now)
+        self.metrics.count(state, plan or Plan(), measured, policy=ACTIVE, now=now)
 
     def __getitem__(self, name: str) -> float | None:
         return self.get(name)
@@ -228,7 +228,7 @@ def test_the_commonest_fault_of_the_cards_is_the_reason_to_be_blind() -> None:
 
     counted.count(state)
 
-    assert counted.blind() == ["cards_stale"]
+    assert counted.blind() == ["cards_unknown"]
 
 
 def test_nodes_are_shown_from_the_start_and_none_that_is_gone() -> None:
@@ -285,26 +285,26 @@ def test_each_reason_is_counted_every_cycle() -> None:
 
 def test_a_policy_is_told_when_it_changes() -> None:
     counted = Counted()
-    counted.cycle_metrics.config(ACTIVE, now=NOON)
+    counted.metrics.policy_in_use(ACTIVE, now=NOON)
     assert counted["config_last_success_timestamp_seconds"] == NOON.timestamp()
 
-    counted.cycle_metrics.config(ACTIVE, now=NOON + timedelta(hours=1))
+    counted.metrics.policy_in_use(ACTIVE, now=NOON + timedelta(hours=1))
     assert counted["config_last_success_timestamp_seconds"] == NOON.timestamp()
 
     off: RebalancerPolicy = replace(ACTIVE, mode=Mode.OFF)
-    counted.cycle_metrics.config(off, now=NOON + timedelta(hours=2))
+    counted.metrics.policy_in_use(off, now=NOON + timedelta(hours=2))
     assert counted["config_last_success_timestamp_seconds"] == NOON.timestamp() + 7200
 
 
 async def test_times_and_troubles_are_counted() -> None:
     counted, clock = Counted(), VirtualClock()
-    with counted.cycle_metrics.cycle(clock):
+    with timed(counted.metrics.cycle_s, clock):
         await clock.advance(3)
-    with counted.cycle_metrics.queries(clock):
+    with timed(counted.metrics.query_s, clock):
         await clock.advance(2)
-    counted.cycle_metrics.no_answer(QueryFailed(QueryError.SLOW, "x"))
-    counted.cycle_metrics.api_error()
-    counted.cycle_metrics.leading()
+    counted.metrics.no_answer(QueryFailed(QueryError.SLOW, "x"))
+    counted.metrics.api_errors.inc()
+    counted.metrics.leader.set(1)
 
     assert counted["cycle_seconds_sum"] == 3
     assert counted["prometheus_query_seconds_sum"] == 2
@@ -353,36 +353,35 @@ def test_every_label_set_exists_at_zero_before_anything_happens() -> None:
 
 
 def test_the_labels_of_a_cycle_that_is_blind_are_bounded_and_exclude_each_other() -> None:
-    registry = CollectorRegistry()
-    metrics = RebalancerMetrics(registry)
-    metrics.set_blind("slow")
+    counted = Counted()
+    counted.count(a_disruption_state(), error=QueryError.SLOW)
+    unmeasured = a_disruption_state(readings={HOT_CARD: None, COOL_CARD: None})
 
-    metrics.set_blind("cards_stale")
+    counted.count(unmeasured)
 
     def shown() -> dict[str, float]:
         return {
             sample.labels["reason"]: sample.value
-            for family in registry.collect()
+            for family in counted.registry.collect()
             for sample in family.samples
             if sample.name == "fracgpu_rebalancer_blind"
         }
 
-    assert [reason for reason, value in shown().items() if value] == ["cards_stale"]
+    assert [reason for reason, value in shown().items() if value] == ["cards_unknown"]
     assert len(shown()) == len(QueryError) + 3
-    metrics.set_blind("")
+    counted.count(a_disruption_state())
     assert set(shown().values()) == {0}
 
 
 def test_only_one_policy_is_shown_at_a_time() -> None:
-    registry = CollectorRegistry()
-    metrics = RebalancerMetrics(registry)
-    metrics.set_config(policy_hash="old", mode=Mode.ACTIVE, at_s=1)
+    counted = Counted()
+    counted.metrics.policy_in_use(ACTIVE, now=NOON)
+    off: RebalancerPolicy = replace(ACTIVE, mode=Mode.OFF)
 
-    metrics.set_config(policy_hash="new", mode=Mode.OFF, at_s=2)
+    counted.metrics.policy_in_use(off, now=NOON)
 
-    name = "fracgpu_rebalancer_config_info"
-    assert registry.get_sample_value(name, {"hash": "new", "mode": "off"}) == 1
-    assert registry.get_sample_value(name, {"hash": "old", "mode": "active"}) is None
+    assert counted.get("config_info", hash=off.digest, mode="off") == 1
+    assert counted.get("config_info", hash=ACTIVE.digest, mode="active") is None
 
 
 def test_every_name_begins_alike_and_every_figure_is_explained() -> None:

@@ -28,7 +28,7 @@ from process.clock import SystemClock
 from rebalancer.cluster_cache import ClusterCache
 from rebalancer.controller import Controller, ControllerParts
 from rebalancer.event_reporter import EventReporter
-from rebalancer.metrics import CycleMetrics, RebalancerMetrics
+from rebalancer.metrics import RebalancerMetrics
 from rebalancer.moves.cordons import Cordons
 from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.janitor import Janitor
@@ -347,7 +347,7 @@ class Rig:
                 janitor=Janitor(writer, self.store),
                 cordons=Cordons(writer),
                 reporter=reporter,
-                metrics=CycleMetrics(self.metrics),
+                metrics=self.metrics,
                 clock=clock,
                 scheduler_name=names.SCHEDULER_NAME,
             )
