@@ -228,7 +228,7 @@ def test_the_commonest_fault_of_the_cards_is_the_reason_to_be_blind() -> None:
 
     counted.count(state)
 
-    assert counted.blind() == ["cards_unknown"]
+    assert counted.blind() == ["cards_stale"]
 
 
 def test_nodes_are_shown_from_the_start_and_none_that_is_gone() -> None:
