@@ -16,7 +16,7 @@ _EVERY_S: Final = 5.0
 
 
 class PoolEvents:
-    """Says once on each such pod, when kube-scheduler has found no node for it, what it waits for.
+    """Writes one on each such pod, when kube-scheduler has found no node for it.
 
     kube-scheduler's own Event only counts nodes that do not match, and without any node there is no
     more to say: autoscalers react to the pod's condition.
