@@ -27,10 +27,17 @@ class DevicePluginSettings(ProcessSettings):
     read_pods_as_node: bool = setting(
         False, "read pods as the node itself, which may read its own alone; Kubernetes 1.36"
     )
-    cards: str = setting("nvml", "nvml, or simulated:FILE")
-    nvml_timeout_s: float = setting(
-        5.0, "longest wait for one call of NVML; a card may take twice that", low=0.1, high=60
+    cards: str = setting(
+        AUTO, "whose cards: auto (all that the node has), nvml, amd, or simulated:FILE"
     )
+    nvml_timeout_s: float = setting(
+        5.0,
+        "longest wait for one call of NVML, or for the files of one AMD card; a card may take "
+        "twice that",
+        low=0.1,
+        high=60,
+    )
+    sys_root: Path = setting(Path("/sys"), "the host's /sys, to find the cards")
     telemetry_port: int = setting(
         9400, "port of /metrics, /livez, /readyz; 0 takes a free one", low=0, high=65535
     )

@@ -41,7 +41,7 @@ from webhook.admission.verdict import (
     Denied,
     Patched,
 )
-from webhook.admission.workload import admit_workload
+from webhook.admission.workload import admit_workload, grant_templates
 from webhook.admission_config import AdmissionConfig
 from webhook.metrics import Decision, WebhookMetrics
 from webhook.settings import WebhookSettings
@@ -49,6 +49,7 @@ from webhook.settings import WebhookSettings
 log = structlog.get_logger()
 
 MUTATE: Final = "/mutate"
+MUTATE_TEMPLATES: Final = "/mutate-templates"
 VALIDATE: Final = "/validate"
 _BYTES_PER_MIB: Final = 1024 * 1024
 # Nearly every review is smaller. Only a few larger ones are read at once: 200 half-sent bodies of
@@ -202,7 +203,11 @@ class AdmissionHandler:
 
     async def validate(self, request: web.Request) -> web.Response:
         """Answer a workload's review like :meth:`mutate`, but never with a patch."""
-        return await self._handle(request, self._judge_workload)
+        return await self._handle(request, partial(self._judge_workload, admit_workload))
+
+    async def mutate_templates(self, request: web.Request) -> web.Response:
+        """Answer a workload's review like :meth:`mutate`; never with a refusal."""
+        return await self._handle(request, partial(self._judge_workload, grant_templates))
 
     async def _handle(self, request: web.Request, judge: _Judge) -> web.Response:
         try:
@@ -293,7 +298,12 @@ class AdmissionHandler:
         )
         return admit_create(pod, context)
 
-    def _judge_workload(self, review: Review, labels: Mapping[str, str]) -> AdmissionResult:
+    def _judge_workload(
+        self,
+        judge: Callable[[Review, DecisionContext], AdmissionResult],
+        review: Review,
+        labels: Mapping[str, str],
+    ) -> AdmissionResult:
         config = self._context.config()
         if review.namespace in config.excluded_namespaces:
             return _excluded(review)
@@ -305,7 +315,7 @@ class AdmissionHandler:
             pools=self._context.pools(),
             namespace_labels=labels,
         )
-        return admit_workload(review, context)
+        return judge(review, context)
 
 
 def _excluded(review: Review) -> Allowed:
@@ -336,7 +346,8 @@ def _response_of(review: Review, result: AdmissionResult) -> tuple[Decision, byt
 def _event_of(review: Review, result: AdmissionResult) -> tuple[str, Mapping[str, str]]:
     match result:
         case Patched():
-            return "pod_granted", {"granted": result.granted}
+            event = "pod_granted" if review.kind == "Pod" else "template_granted"
+            return event, {"granted": result.granted}
         case Allowed():
             return "review_passed", {}
         case Denied():
@@ -361,6 +372,7 @@ class WebhookServer(HttpServer):
             middlewares=[gate.stages], client_max_size=settings.body_limit_mib * _BYTES_PER_MIB
         )
         app.router.add_post(MUTATE, handler.mutate)
+        app.router.add_post(MUTATE_TEMPLATES, handler.mutate_templates)
         app.router.add_post(VALIDATE, handler.validate)
         add_telemetry_routes(app, registry=registry, readiness=readiness)
         super().__init__(

@@ -1,8 +1,9 @@
-"""Card classes: cards with the same shareable MiB; and which models a pod accepts."""
+"""Card classes: cards with the same shareable MiB; whose a model is, and which a pod accepts."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
 from itertools import islice
 from typing import Final
@@ -14,6 +15,21 @@ from fracgpu.k8s.node_index import NodeIndex
 from fracgpu.units import Mib
 
 _MOST_NAMED: Final = 3  # nodes, in an error
+
+
+class Vendor(Enum):
+    """Who made a card: a program is built for the cards of one."""
+
+    NVIDIA = "nvidia"
+    AMD = "amd"
+
+
+def vendor_of(model: str) -> Vendor:
+    """Return the vendor of a card model, or of the models that a glob of a pool matches.
+
+    The agent begins the model of every AMD card with this word; no model of NVIDIA's has it.
+    """
+    return Vendor.AMD if model.startswith("AMD") else Vendor.NVIDIA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +82,13 @@ class CardClass:
         if self.declared:
             return all(models_allowed(glob, globs=globs) for glob in self.models)
         return any(model_allowed(model, globs=globs) for model in self.models)
+
+    def vendors(self, globs: Sequence[str]) -> frozenset[Vendor]:
+        """Return whose models are of this class, of those that the globs allow."""
+        if self.declared:
+            return frozenset(map(vendor_of, self.models)) if self.allowed_by(globs) else frozenset()
+        allowed = (model for model in self.models if model_allowed(model, globs=globs))
+        return frozenset(map(vendor_of, allowed))
 
 
 def model_key(model: str) -> str:

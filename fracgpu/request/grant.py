@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from fracgpu import names
-from fracgpu.cards.card_class import CardClass, SelectedNodes
+from fracgpu.cards.card_class import CardClass, SelectedNodes, Vendor
 from fracgpu.errors import PodField, RequestError
 from fracgpu.k8s.container import ContainerKind, pod_resource_sum
 from fracgpu.k8s.node_affinity import ANY_NODE, NodeExpression, NodeRules
@@ -230,8 +230,7 @@ def _grant(
     """
     shared = any(part.share is not None for part in request.slices)
     allowed: Sequence[CardClass] = classes if selected is None else selected.classes
-    if request.models:
-        allowed = [each for each in allowed if each.allowed_by(request.models)]
+    request, allowed = _of_one_vendor(request, allowed)
     if not allowed:
         error = no_class(request, classes, selected)
         return _without_class(request, error, rule, shared=shared)
@@ -255,6 +254,23 @@ def _grant(
     if misfit is not None and selected is not None:
         misfit = among_selected(misfit, selected)
     return granted if misfit is None else _waiting(request, granted, misfit, rule)
+
+
+def _of_one_vendor(
+    request: PodRequest, classes: Sequence[CardClass]
+) -> tuple[PodRequest, Sequence[CardClass]]:
+    """Return the request with a vendor, and those of the classes that have a card for it.
+
+    A pod that names no vendor gets AMD's cards only where no model of NVIDIA's would do: no pod
+    that was made before there were others starts on a card that its program cannot use.
+    """
+    vendors = [card_class.vendors(request.models) for card_class in classes]
+    vendor = request.vendor
+    if vendor is None and set().union(*vendors) == {Vendor.AMD}:
+        vendor = Vendor.AMD
+    wanted = vendor or Vendor.NVIDIA
+    allowed = [each for each, has in zip(classes, vendors, strict=True) if wanted in has]
+    return msgspec.structs.replace(request, vendor=vendor), allowed
 
 
 def _first_held(

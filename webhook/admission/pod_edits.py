@@ -27,6 +27,7 @@ from fracgpu.request.grant import Grant
 from fracgpu.request.grant_note import AddedRequirement
 from fracgpu.request.language import requires_kernel
 from fracgpu.request.need import ContainerNeed
+from fracgpu.units import Mib
 from webhook.admission.review import (
     Affinity,
     Container,
@@ -236,7 +237,7 @@ def _more_than(key: str, number: int) -> AddedRequirement:
 
 _KEY: Final = names.ENV_VISIBLE_DEVICES
 
-VOID: Final = "void"
+VOID: Final = names.NO_VISIBLE_DEVICES
 
 # Neither exposes a card: "void" is the same as an unset variable, "none" injects only drivers.
 # Source: NVIDIA container toolkit, documentation of NVIDIA_VISIBLE_DEVICES.
@@ -247,17 +248,18 @@ def refuse_chosen_cards(pod: Pod) -> None:
     """Raise if a pod with a request also chooses cards or their limits itself.
 
     Raises:
-        RequestError: a container sets a variable that exposes a card to it, or that a hook of
-            NVIDIA's toolkit reads as the limit of a card's memory.
+        RequestError: a container sets a variable by which a vendor's runtime gives it cards, or
+            that a hook of NVIDIA's toolkit reads as the limit of a card's memory.
     """
     for container in pod.containers:
         for variable in container.env or ():
             name = variable.name
             if name not in names.ENV_CARDS_AND_LIMITS:
                 continue
+            chooses = name in (_KEY, names.ENV_AMD_VISIBLE_DEVICES)
             if name == _KEY and variable.value in _HARMLESS:
                 continue
-            what = "chooses the cards, and shows them" if name == _KEY else "limits the memory"
+            what = "chooses the cards, and shows them" if chooses else "limits the memory"
             raise RequestError(
                 field=f"env {name} of container '{container.name}'",
                 found=variable.value or "no plain value",
@@ -272,7 +274,12 @@ _GPU_SLOT: Final = escape(names.GPU_SLOT)
 
 
 def container_edits(
-    pod: Pod, granted: Grant, removals: Mapping[str, Sequence[str]], *, void_others: bool
+    pod: Pod,
+    granted: Grant,
+    removals: Mapping[str, Sequence[str]],
+    *,
+    template_mib: Mapping[str, Mib],
+    void_others: bool,
 ) -> list[Edit]:
     """Return the edits of the containers: amounts with a grant, no card without one.
 
@@ -280,6 +287,7 @@ def container_edits(
         pod: the pod with all containers of the grant.
         granted: its MiB and slots are written into limits and requests.
         removals: by container name, another system's resources to remove.
+        template_mib: by container name, what we had written into the pod's template.
         void_others: keep containers without a grant from seeing all cards of the node: CUDA images
             set the variable to "all", and the runtime trusts it.
     """
@@ -290,7 +298,9 @@ def container_edits(
         if need is not None:
             if removals:
                 edits += removal_edits(pointer, container, removals)
-            edits += _amount_edits(f"{pointer}/resources", container.resources, need)
+            outdated = template_mib.get(need.name, need.total_mib) != need.total_mib
+            path = f"{pointer}/resources"
+            edits += _amount_edits(path, container.resources, need, overwrite=outdated)
         elif void_others:
             edits += _void_edits(f"{pointer}/env", container.env)
     return edits
@@ -309,8 +319,13 @@ def removal_edits(
                     yield Edit(op="remove", path=path)
 
 
-def _amount_edits(path: str, resources: Resources | None, need: ContainerNeed) -> list[Edit]:
-    """Return edits that add missing amounts; the grant has verified those that are present."""
+def _amount_edits(
+    path: str, resources: Resources | None, need: ContainerNeed, *, overwrite: bool
+) -> list[Edit]:
+    """Return edits that add missing amounts; the grant has verified those that are present.
+
+    Where those may be of the pod's template, which the grant need not repeat, *overwrite* them.
+    """
     mib, slots = str(need.total_mib), str(need.cards)
     written = {names.GPU_MEM: mib, names.GPU_SLOT: slots}
     if resources is None:
@@ -320,7 +335,7 @@ def _amount_edits(path: str, resources: Resources | None, need: ContainerNeed) -
         if present is None:
             edits.append(Edit(path=f"{path}/{which}", value=written))
             continue
-        if names.GPU_MEM not in present:
+        if overwrite or names.GPU_MEM not in present:
             edits.append(Edit(path=f"{path}/{which}/{_GPU_MEM}", value=mib))
         if names.GPU_SLOT not in present:
             edits.append(Edit(path=f"{path}/{which}/{_GPU_SLOT}", value=slots))

@@ -220,7 +220,7 @@ def a_node_body(**status: Any) -> bytes:
         ("nvidia.com/mig-1g.10gb", "7", True),
         ("aliyun.com/gpu-mem", "1k", True),
         ("nvidia.com/gpu", "0", False),
-        ("amd.com/gpu", "4", False),
+        ("amd.com/gpu", "4", True),
         ("fracgpu.io/gpu-slot", "128", False),
         ("cpu", "64", False),
     ],
