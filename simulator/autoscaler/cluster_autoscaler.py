@@ -135,6 +135,8 @@ def template_of(group: str, base: Json, tags: Mapping[str, str]) -> Json:
             case "taint":
                 value, _, effect = text.rpartition(":")
                 node["spec"]["taints"].append({"key": key, "value": value, "effect": effect})
+            case _:
+                raise ValueError(f"cluster-autoscaler knows no tag {tag}")
     return node
 
 

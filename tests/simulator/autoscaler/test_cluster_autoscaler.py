@@ -17,8 +17,8 @@ BASE: Json = {
 }
 
 
-def a_group(name: str, slots: int = 2, **tags: str) -> NodeGroup:
-    known = {f"{TAG}/resources/x.io/slot": str(slots), f"{TAG}/label/group": name, **tags}
+def a_group(name: str, **tags: str) -> NodeGroup:
+    known = {f"{TAG}/resources/x.io/slot": "2", f"{TAG}/label/group": name, **tags}
     return NodeGroup(name=name, template=template_of(name, BASE, known))
 
 
