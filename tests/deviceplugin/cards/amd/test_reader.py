@@ -361,6 +361,28 @@ async def test_cards_are_numbered_as_rocm_numbers_them(
     assert order == [(0, "0000:1c:00.0", 304), (1, "0000:0c:00.0", 304), (2, "0000:2c:00.0", 0)]
 
 
+async def test_cards_linked_to_each_other_are_nearest_and_then_those_of_one_socket(
+    tree: AmdgpuTree, clock: VirtualClock
+) -> None:
+    for index, numa in enumerate(("0", "1", "1", None)):
+        tree.card(index, files={"numa_node": numa})
+    tree.link(2, 3)
+    tree.link(3, 2, weight=30)
+    tree.link(4, 2, kind=2, weight=20)  # PCIe
+    tree.link(4, 0, weight=15)  # a processor
+
+    listed = await a_reader(tree, clock).list_cards()
+
+    ids = [each.card.uuid for each in listed.cards]
+    found = [[each.card.links.get(other) for other in ids] for each in listed.cards]
+    assert found == [
+        [None, 1, 50, None],
+        [2, None, 40, None],
+        [50, 40, None, None],
+        [None, None, None, None],
+    ]
+
+
 async def test_without_the_driver_no_card_can_be_listed(
     tree: AmdgpuTree, clock: VirtualClock
 ) -> None:
