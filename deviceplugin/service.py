@@ -27,6 +27,7 @@ from deviceplugin.exporter.consistency import ConsistencyCheck
 from deviceplugin.exporter.families import DcgmNaming
 from deviceplugin.exporter.load import LoadAverage
 from deviceplugin.exporter.load_annotator import LoadAnnotator
+from deviceplugin.exporter.overuse import OveruseEvents
 from deviceplugin.exporter.sampler import Sampler
 from deviceplugin.exporter.visible_devices import VisibleDevices
 from deviceplugin.handover import Handover
@@ -250,6 +251,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         clock=clock,
         period_s=settings.collect_period_s,
         metrics=metrics,
+        counted=lambda: starts.limiter.counted(starts.by_nri.running, node_pods.by_uid),
         on_samples=on_samples,
         on_snapshot=lambda: prepared.prepare(collector.holds()),
         beat=heartbeats[_COLLECT].beat,
@@ -284,6 +286,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         now_s=lambda: clock.now().timestamp(),
         period_s=settings.collect_period_s,
         dialect=DcgmNaming(settings.metrics_dialect),
+        overuse=lambda: sampler.overuse.lasting,
     )
     prepared.registry.register(collector)
     registry.register(AgeCollector(latest=sampler.latest, now_s=lambda: clock.now().timestamp()))
@@ -313,6 +316,12 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         "notes": annotator.run,
         "health": health_events.run,
         "refused": rejected.run,
+        "overuse": OveruseEvents(
+            lasting=lambda: sampler.overuse.lasting,
+            recorder=recorder,
+            clock=clock,
+            period_s=settings.collect_period_s,
+        ).run,
         "limits": LimitAudit(
             running=lambda: starts.by_nri.running,
             pods=lambda: node_pods.by_uid if pods.synced else None,

@@ -14,6 +14,7 @@ FRACTION: Final = "fracgpu.io/fraction"
 MEMORY: Final = "fracgpu.io/memory"
 CORES: Final = "fracgpu.io/cores"
 CARDS: Final = "fracgpu.io/cards"
+VENDOR: Final = "fracgpu.io/vendor"
 MODEL: Final = "fracgpu.io/model"
 PLACEMENT: Final = "fracgpu.io/placement"
 TOPOLOGY: Final = "fracgpu.io/topology"
@@ -24,6 +25,7 @@ REQUEST_KEYS: Final = (
     MEMORY,
     CORES,
     CARDS,
+    VENDOR,
     MODEL,
     PLACEMENT,
     TOPOLOGY,
@@ -80,8 +82,10 @@ AGENT_NOT_REGISTERED: Final = "AgentNotRegistered"
 # MiB).
 NODE_HEAT: Final = "fracgpu.io/heat"
 NODE_FOREIGN: Final = "fracgpu.io/foreign"
-# When the agent last confirmed these two, in UTC (RFC 3339). It is a separate annotation so that
-# readers that do not know it still read the other two.
+# What the pods use of each card's memory, for people (JSON, UUID to UID of the pod to MiB).
+NODE_USED: Final = "fracgpu.io/used"
+# When the agent last confirmed heat and foreign memory, in UTC (RFC 3339). It is a separate
+# annotation so that readers that do not know it still read the others.
 NODE_LOAD_TIME: Final = "fracgpu.io/load-time"
 
 # Node labels.
@@ -136,17 +140,14 @@ ENV_SM_LIMIT: Final = "CUDA_DEVICE_SM_LIMIT"
 ENV_CU_MASK: Final = "HSA_CU_MASK"
 ENV_COMPUTE_UNITS: Final = "FRACGPU_COMPUTE_UNITS"
 
-# Metrics of the node agent that others ask Prometheus for: DCGM's name, then dcgm-exporter 4.9's.
-METRIC_BUSY: Final = ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_UTIL_RATIO")
-METRIC_FREE: Final = ("DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_FREE_BYTES")
-METRIC_POWER: Final = ("DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_BOARD_POWER_WATTS")
-METRIC_SM_ACTIVE: Final = ("DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_PROF_SM_UTIL_RATIO")
-METRIC_ENGINE_ACTIVE: Final = (
-    "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
-    "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO",
-)
-METRIC_REMAP_FAILED: Final = ("DCGM_FI_DEV_ROW_REMAP_FAILURE", "DCGM_FI_DEV_ROW_REMAP_FAILED")
+# Metrics of the node agent that others ask Prometheus for: the same for cards of every vendor.
+METRIC_BUSY: Final = "fracgpu_card_util"
+METRIC_ACTIVE: Final = "fracgpu_card_active_util"
+METRIC_FREE: Final = "fracgpu_card_memory_free_mib"
+METRIC_SHAREABLE: Final = "fracgpu_card_memory_shareable_mib"
+METRIC_POWER: Final = "fracgpu_card_power_watts"
 METRIC_POD_BUSY: Final = "fracgpu_pod_sm_util"
+METRIC_POD_OVERUSE: Final = "fracgpu_pod_gpu_memory_overused_mib"
 METRIC_COLLECTED: Final = "fracgpu_collect_timestamp_seconds"
 
 SYSTEM_NAMESPACE: Final = "fracgpu-system"

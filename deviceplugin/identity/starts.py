@@ -129,6 +129,7 @@ class ContainerStarts(Handler):
         self._containers: Mapping[str, tuple[str, str]] = {}
         self._running: Mapping[str, tuple[str, Container]] = {}
         self._units: Mapping[str, Units] = {}  # of containers that have not ended
+        self._named = False
         self._expected: deque[float] = deque(maxlen=1024)
 
     def expect(self) -> None:
@@ -153,9 +154,12 @@ class ContainerStarts(Handler):
         return self._containers
 
     @property
-    def running(self) -> Mapping[str, tuple[str, Container]]:
-        """The node's running containers: id → UID of the pod, and the container."""
-        return self._running
+    def running(self) -> Mapping[str, tuple[str, Container]] | None:
+        """The node's running containers: id → UID of the pod, and the container.
+
+        None until the runtime has named them.
+        """
+        return self._running if self._named else None
 
     def synchronize(self, pods: Sequence[PodSandbox], containers: Sequence[Container]) -> Unified:
         uids = {pod.id: pod.uid for pod in pods}
@@ -173,6 +177,7 @@ class ContainerStarts(Handler):
             for container in containers
             if container.state is not ContainerState.STOPPED and (units := _units(container))
         }
+        self._named = True
         self._limiter.keep_only(self._containers)
         return {}
 
@@ -201,11 +206,10 @@ class ContainerStarts(Handler):
             text = f"its limits do not stand: {error}"
             raise self._refused(pod, container, "limit_not_proved", text) from error
 
-    def stop_container(self, pod: PodSandbox, container: Container) -> None:
+    def stop_container(self, pod: PodSandbox, container: Container) -> None:  # noqa: ARG002
         self._running = without(self._running, container.id)
         self._units = without(self._units, container.id)
-        with suppress(EnforcementError):
-            self._limiter.release(container, self._limits(pod, container))
+        self._limiter.release(container)
 
     def remove_container(self, pod: PodSandbox, container: Container) -> None:  # noqa: ARG002
         self._limiter.forget(container.id)

@@ -1,8 +1,9 @@
-"""Card classes: cards with the same shareable MiB; and which models a pod accepts."""
+"""Card classes: cards with the same shareable MiB; whose a model is, and which a pod accepts."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
 from itertools import islice
 from typing import Final
@@ -40,6 +41,21 @@ class CardClass:
     def __post_init__(self) -> None:
         if self.as_large_per_node < self.most_per_node:
             object.__setattr__(self, "as_large_per_node", self.most_per_node)
+
+
+class Vendor(Enum):
+    """Who made a card: a program is built for the cards of one."""
+
+    NVIDIA = "nvidia"
+    AMD = "amd"
+
+
+def vendor_of(model: str) -> Vendor:
+    """Return the vendor of a card model.
+
+    The agent begins the model of every AMD card with this word; no model of NVIDIA's has it.
+    """
+    return Vendor.AMD if model.startswith("AMD") else Vendor.NVIDIA
 
 
 def model_key(model: str) -> str:

@@ -11,7 +11,13 @@ from typing import Final
 import msgspec
 
 from fracgpu import names
-from fracgpu.cards.card_class import CardClass, SelectedNodes, model_allowed
+from fracgpu.cards.card_class import (
+    CardClass,
+    SelectedNodes,
+    Vendor,
+    model_allowed,
+    vendor_of,
+)
 from fracgpu.errors import PodField, RequestError
 from fracgpu.k8s.container import ContainerKind, pod_resource_sum
 from fracgpu.request.language import limit_of, split_over_cards
@@ -182,12 +188,7 @@ def grant(
     """
     shared = any(part.share is not None for part in request.slices)
     allowed: Sequence[CardClass] = classes if selected is None else selected.classes
-    if request.models:
-        allowed = [
-            card_class
-            for card_class in allowed
-            if any(model_allowed(model, globs=request.models) for model in card_class.models)
-        ]
+    request, allowed = _of_one_vendor(request, allowed)
     if not allowed:
         error = no_class(request, classes, selected)
         return _without_class(request, error, rule, shared=shared)
@@ -211,6 +212,32 @@ def grant(
     if misfit is not None and selected is not None:
         misfit = among_selected(misfit, selected)
     return granted if misfit is None else _waiting(request, granted, misfit, rule)
+
+
+def _of_one_vendor(
+    request: PodRequest, classes: Sequence[CardClass]
+) -> tuple[PodRequest, Sequence[CardClass]]:
+    """Return the request with a vendor, and those of the classes that have a card for it.
+
+    A pod that names no vendor gets AMD's cards only where no model of NVIDIA's would do: no pod
+    that was made before there were others starts on a card that its program cannot use.
+    """
+    accepted = [
+        {model for model in card_class.models if model_allowed(model, globs=request.models)}
+        for card_class in classes
+    ]
+    vendor = request.vendor
+    if vendor is None and {vendor_of(model) for models in accepted for model in models} == {
+        Vendor.AMD
+    }:
+        vendor = Vendor.AMD
+    wanted = vendor or Vendor.NVIDIA
+    allowed = [
+        card_class
+        for card_class, models in zip(classes, accepted, strict=True)
+        if any(vendor_of(model) is wanted for model in models)
+    ]
+    return msgspec.structs.replace(request, vendor=vendor), allowed
 
 
 def _first_held(

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from fracgpu import names
-from fracgpu.cards.card_class import CardClass, SelectedNodes
+from fracgpu.cards.card_class import CardClass, SelectedNodes, Vendor
 from fracgpu.errors import RequestError, shorten
 from fracgpu.k8s.node_affinity import ANY_NODE, NAME_FIELD, NodeExpression, NodeRules
 from fracgpu.request.dialects import (
@@ -126,7 +126,9 @@ def _decision(
     else:
         note, text = sealed, pod.annotations[names.GRANTED]
     edits = (
-        *_metadata_edits(pod, {**translation.annotations, names.GRANTED: text}),
+        *_metadata_edits(
+            pod, {**translation.annotations, **_vendor_key(granted), names.GRANTED: text}
+        ),
         *container_edits(pod, granted, translation.removals, void_others=config.void_others),
         *node_edits(pod.spec.affinity, required),
         *to_scheduler,
@@ -144,6 +146,12 @@ def _decision(
     if not edits:
         return Allowed(warnings=warnings, dialect=dialect)
     return Patched(patch=write_patch(edits), granted=note.words, warnings=warnings, dialect=dialect)
+
+
+def _vendor_key(granted: Grant) -> Mapping[str, str]:
+    """Return the annotation that others read the vendor from; without it the cards are NVIDIA's."""
+    vendor = granted.need.vendor
+    return {names.VENDOR: vendor.value} if vendor is Vendor.AMD else {}
 
 
 def _described(granted: Grant, translation: Translation) -> GrantNote:
