@@ -24,7 +24,6 @@ from deviceplugin.cards.interface import (
     SkippedCard,
 )
 from deviceplugin.cards.reserve import LearntReserve, Memory
-from deviceplugin.cards.vendors import AMD
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.units import BYTES_PER_MIB, Mib
 from process.clock import Clock, SystemClock
@@ -202,7 +201,6 @@ class AmdReader(Cards):
                 reserved_mib=_mib_up(memory.reserved) or Mib(0),
                 numa_node=found.numa_node,
             ),
-            vendor=AMD,
             pci_bus_id=address,
             device_nodes=(DeviceNode(path=f"/dev/dri/renderD{found.render}"),),
             common_nodes=common,

@@ -13,6 +13,7 @@ from deviceplugin.cards.amd import sysfs
 from deviceplugin.cards.amd.reader import AmdReader
 from deviceplugin.cards.interface import CardProcess, CardsUnavailableError, DeviceNode
 from fracgpu.cards.card import CardUuid, Health
+from fracgpu.cards.card_class import Vendor
 from fracgpu.units import Mib
 from tests.fakes.amdgpu_tree import MIB, AmdgpuTree, open_card
 from tests.fakes.clock import VirtualClock
@@ -53,7 +54,7 @@ async def test_a_card_is_what_the_drivers_files_say(tree: AmdgpuTree, clock: Vir
     # No process is on it, so what is in use is the driver's.
     assert (card.total_mib, card.reserved_mib, card.numa_node) == (196_592, 283, 0)
     assert card.health is Health.HEALTHY
-    assert (hardware.vendor, hardware.pci_bus_id) == ("amd", "0000:0c:00.0")
+    assert (hardware.vendor, hardware.pci_bus_id) == (Vendor.AMD, "0000:0c:00.0")
     assert hardware.device_nodes == (DeviceNode(path="/dev/dri/renderD128"),)
     assert hardware.common_nodes == (DeviceNode(path="/dev/kfd"),)
     assert (hardware.family, hardware.compute_units) == ("gfx942", 304)
