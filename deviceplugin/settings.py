@@ -6,6 +6,7 @@ from typing import Final
 
 from deviceplugin.container.spec_builder import MPS, Enforcer
 from deviceplugin.exporter.families import DIALECTS, DcgmNaming
+from fracgpu.names import SYSTEM_NAMESPACE
 from fracgpu.units import Mib
 from process.settings import REQUIRED, ProcessSettings, setting
 
@@ -22,6 +23,7 @@ class DevicePluginSettings(ProcessSettings):
     """Flags ``--node-name``, ...; variables ``FRACGPU_DEVICEPLUGIN_NODE_NAME``, ..."""
 
     node_name: str = setting(REQUIRED, "the node this agent runs on, as the API server names it")
+    namespace: str = setting(SYSTEM_NAMESPACE, "where the ConfigMap with the pool catalogue is")
     read_pods_as_node: bool = setting(
         False, "read pods as the node itself, which may read its own alone; Kubernetes 1.36"
     )

@@ -55,8 +55,12 @@ MOVE_REQUESTED: Final = "fracgpu.io/move-requested"
 MOVE_GRACE: Final = "fracgpu.io/move-grace"
 MOVE_READY: Final = "fracgpu.io/move-ready"
 APPROVED: Final = "fracgpu.io/approved"
+# Annotation of a pod template: the MiB that the webhook wrote into the limits of its containers.
+TEMPLATE_GRANT: Final = "fracgpu.io/template-grant"
 RESERVED_KEYS: Final = (GRANTED, ASSIGNMENT, WIRED, TERM, MOVE, MOVED_BY, NOTICE)
-POD_KEYS: Final = frozenset((*REQUEST_KEYS, *RESERVED_KEYS, MOVE_REQUESTED, MOVE_GRACE, MOVE_READY))
+POD_KEYS: Final = frozenset(
+    (*REQUEST_KEYS, *RESERVED_KEYS, TEMPLATE_GRANT, MOVE_REQUESTED, MOVE_GRACE, MOVE_READY)
+)
 MOVE_MARKS: Final = (MOVED_BY, NOTICE)  # what a move that ended must not leave on a pod
 
 # Node annotations: the agent's inventory, and the cards that the rebalancer has cordoned.
@@ -97,9 +101,17 @@ CARD_FAMILY_LABEL: Final = "fracgpu.io/card-family"
 DRIVER_LABEL: Final = "fracgpu.io/driver"
 # "true" on nodes where driver or kernel limit the memory of containers on every card.
 ISOLATION_KERNEL_LABEL: Final = "fracgpu.io/isolation-kernel"
+# The class of all cards of the node, as the pool catalogue names it; by the agent, and by whoever
+# makes the pool's nodes.
+CARD_CLASS_LABEL: Final = "fracgpu.io/card-class"
 # One label for each card class (shareable MiB of one card) on the node; the value is the number of
 # such cards. A node may have several classes, which one `card-memory` label could not express.
 CARD_CLASS_LABEL_PREFIX: Final = "fracgpu.io/card-class-"
+
+# Taint of a node whose cards cannot be counted yet; whoever makes the pool's nodes sets it, and the
+# agent takes it off. With this prefix cluster-autoscaler takes the node for one that still starts.
+# Source: kubernetes/autoscaler, cluster-autoscaler/utils/taints.
+STARTUP_TAINT: Final = "startup-taint.cluster-autoscaler.kubernetes.io/fracgpu"
 
 # Label of a Binding with an assignment, which a policy selects on to leave other Bindings alone:
 # the API server looks up the parameter of a policy before it evaluates any expression. Kubernetes
@@ -113,6 +125,8 @@ TERM_POLICY: Final = "fracgpu-lease-term"
 # Namespace label: the dialects enabled there, joined by dots (a label value may not contain
 # commas).
 DIALECTS_LABEL: Final = "fracgpu.io/dialects"
+# Namespace label: "true" where pod templates get a grant too, "false" where they get none.
+GRANT_TEMPLATES_LABEL: Final = "fracgpu.io/grant-templates"
 
 # CDI (Container Device Interface): kind of the devices that Allocate names.
 CDI_KIND: Final = "fracgpu.io/slot"

@@ -24,10 +24,10 @@ from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import MovePhase
 from kube.errors import KubeError
 from process.clock import Clock, wait_at_most
-from rebalancer.audit import AuditLog
 from rebalancer.cluster_cache import ClusterCache
+from rebalancer.decisions import DecisionLog
 from rebalancer.event_reporter import EventReporter
-from rebalancer.metrics import CycleMetrics
+from rebalancer.metrics import RebalancerMetrics, timed
 from rebalancer.moves.cordons import Cordons, DesiredCordons
 from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.janitor import Janitor
@@ -86,11 +86,11 @@ class ControllerParts:
     janitor: Janitor
     cordons: Cordons
     reporter: EventReporter
-    metrics: CycleMetrics
+    metrics: RebalancerMetrics
     clock: Clock
     scheduler_name: str
     loads: LoadRecorder = field(default_factory=LoadRecorder)
-    audit: AuditLog = field(default_factory=AuditLog)
+    decisions: DecisionLog = field(default_factory=DecisionLog)
 
 
 class Controller:
@@ -115,7 +115,7 @@ class Controller:
         parts = self._parts
         while True:
             parts.changed.clear()
-            with parts.metrics.cycle(parts.clock):
+            with timed(parts.metrics.cycle_s, parts.clock):
                 await self.cycle()
             await wait_at_most(parts.clock, parts.changed, limit_s=parts.config.value.tick_s)
 
@@ -126,7 +126,7 @@ class Controller:
         try:
             await self._run_cycle(self._parts.config.value)
         except KubeError as error:
-            self._parts.metrics.api_error()
+            self._parts.metrics.api_errors.inc()
             self._set_trouble("the API server does not answer", detail=str(error))
         except MovesUnreadable as error:
             self._set_trouble("the record of past moves is unreadable", detail=str(error))
@@ -140,7 +140,7 @@ class Controller:
         await parts.janitor.end_holds(pods, now=now)
 
         cards = parts.cache.cards()
-        with parts.metrics.queries(parts.clock):
+        with timed(parts.metrics.query_s, parts.clock):
             measured = await parts.usage.observe(cards, policy)
             if measured.at_s is not None:
                 await parts.loads.observe(policy, at_s=measured.at_s)
@@ -167,8 +167,8 @@ class Controller:
         plan = await asyncio.to_thread(
             plan_moves, state, policy=replace(policy, mode=mode), now=now
         )
-        await asyncio.to_thread(
-            parts.audit.write, state, plan, measured, policy=policy, mode=mode, now=now
+        parts.decisions.write(
+            state, plan, queried_at_s=measured.at_s, policy=policy, mode=mode, now=now
         )
 
         await self._begin_approved(context)
@@ -323,7 +323,7 @@ class Controller:
 
     async def _report_config(self) -> None:
         config = self._parts.config
-        self._parts.metrics.config(config.value, now=self._parts.clock.now())
+        self._parts.metrics.policy_in_use(config.value, now=self._parts.clock.now())
         if config.problem != self._config_problem:
             self._config_problem = config.problem
             if config.problem:

@@ -128,8 +128,8 @@ class ContainerStarts(Handler):
         self._dev_root = dev_root
         self._containers: Mapping[str, tuple[str, str]] = {}
         self._running: Mapping[str, tuple[str, Container]] = {}
-        self._units: Mapping[str, Units] = {}  # of containers that have not ended
         self._named = False
+        self._units: Mapping[str, Units] = {}  # of containers that have not ended
         self._expected: deque[float] = deque(maxlen=1024)
 
     def expect(self) -> None:
@@ -172,12 +172,12 @@ class ContainerStarts(Handler):
             for container in containers
             if container.state in (ContainerState.RUNNING, ContainerState.PAUSED)
         }
+        self._named = True
         self._units = {
             container.id: units
             for container in containers
             if container.state is not ContainerState.STOPPED and (units := _units(container))
         }
-        self._named = True
         self._limiter.keep_only(self._containers)
         return {}
 

@@ -83,7 +83,8 @@ def sizes_of(classes: Sequence[CardClass]) -> str:
     """Return the classes, each by its models and its size."""
     return listed(
         (
-            f"{'/'.join(sorted(card_class.models))} ({card_class.capacity_mib} MiB)"
+            f"{card_class.name or '/'.join(sorted(card_class.models))} "
+            f"({card_class.capacity_mib} MiB)"
             for card_class in classes
         ),
         limit=_MOST_MODELS,

@@ -108,7 +108,7 @@ class MoveRecord:
 
     Attributes:
         object: the Move; its metadata is the name alone until it is created.
-        dry_run: the move is only rehearsed, and its object never created.
+        dry_run: the move is only rehearsed; its object is created with its end.
     """
 
     object: MoveObject

@@ -87,7 +87,7 @@ async def test_a_move_to_a_card_that_became_hot_goes_on_to_another_once(
 
     def rests() -> bool:
         lines = leader.process.tail(400).splitlines()
-        return any(HoldReason.OWNER_COOLDOWN.value in line and f"/{app}-" in line for line in lines)
+        return any(HoldReason.OWNER_COOLDOWN.label in line and f"/{app}-" in line for line in lines)
 
     await until_true(rests, what="its owner rests, although the card is hot", limit_s=60)
     cluster.cool()

@@ -28,8 +28,7 @@ from process.clock import SystemClock
 from rebalancer.cluster_cache import ClusterCache
 from rebalancer.controller import Controller, ControllerParts
 from rebalancer.event_reporter import EventReporter
-from rebalancer.hindsight import Hindsight
-from rebalancer.metrics import CycleMetrics, RebalancerMetrics
+from rebalancer.metrics import RebalancerMetrics
 from rebalancer.moves.cordons import Cordons
 from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.janitor import Janitor
@@ -329,10 +328,7 @@ class Rig:
         self.evictor = evictor(writer)
         self.changed = asyncio.Event()
         recorder = EventRecorder(writer, "rebalancer", clock)
-        hindsight = Hindsight()
-        reporter = EventReporter(
-            recorder, self.metrics, namespace=names.SYSTEM_NAMESPACE, hindsight=hindsight
-        )
+        reporter = EventReporter(recorder, self.metrics, namespace=names.SYSTEM_NAMESPACE)
         self.executor = MoveExecutor(
             Observer(kube),
             SideEffects(writer, self.evictor),
@@ -351,7 +347,7 @@ class Rig:
                 janitor=Janitor(writer, self.store),
                 cordons=Cordons(writer),
                 reporter=reporter,
-                metrics=CycleMetrics(self.metrics, hindsight),
+                metrics=self.metrics,
                 clock=clock,
                 scheduler_name=names.SCHEDULER_NAME,
             )

@@ -67,9 +67,9 @@ class LimitsHold(RuleBasedStateMachine):
     @rule(which=ANY, told=st.booleans(), removed_before=st.booleans())
     def restart(self, which: int, told: bool, removed_before: bool) -> None:
         if (container := self.one(which)) is not None:
-            assert self.node.start(
-                self.node.end(container, told=told, removed_before=removed_before)
-            )
+            pod = self.node.end(container, told=told, removed_before=removed_before)
+            assert pod is not None
+            assert self.node.start(pod)
 
     @rule(which=ANY)
     def forget_the_pod(self, which: int) -> None:
@@ -143,6 +143,7 @@ def restart_often(world: type[World], *, restarts: int) -> None:
             container = dice.choice(sorted(node.running))
             told, late = dice.random() < 0.8, dice.random() < 0.2
             pod = node.end(container, told=told, removed_before=late)
+            assert pod is not None
             if number % 1000 == 999:
                 node.start_agent()
             assert node.start(pod)
