@@ -19,6 +19,7 @@ PLACEMENT: Final = "fracgpu.io/placement"
 TOPOLOGY: Final = "fracgpu.io/topology"
 ISOLATION: Final = "fracgpu.io/isolation"
 REBALANCE: Final = "fracgpu.io/rebalance"
+GANG: Final = "fracgpu.io/gang"
 REQUEST_KEYS: Final = (
     FRACTION,
     MEMORY,
@@ -29,6 +30,7 @@ REQUEST_KEYS: Final = (
     TOPOLOGY,
     ISOLATION,
     REBALANCE,
+    GANG,
 )
 
 # Pod annotations that only the system writes.

@@ -251,6 +251,7 @@ def _wire(  # noqa: PLR0915 - a statement for each part
             "fence": leader_gate.once_listed(fence.run),
             "audit": leader_gate.once_listed(comparer.run),
             "wake": leader_gate.once_listed(fence.once_up(activator.run)),
+            "gangs": leader_gate.once_listed(partial(core.gangs.run, marker)),
             "learn the mix": leader_gate.once_listed(learn),
             "settle memory": settling_memory(leader_gate, core, clock, lists=(nodes, pods)),
         },
@@ -261,6 +262,7 @@ def _wire(  # noqa: PLR0915 - a statement for each part
                     core.extender, core.changes, clock, limit_s=settings.stale_cache_timeout_s
                 ),
                 cycles=cycles,
+                gangs=core.gangs,
                 preemptor=Preemptor(
                     ledger,
                     core.bound_pods,
