@@ -79,7 +79,7 @@ class SchedulerCore:
             on_new=self.least_waste.observe,
             on_gone=self.least_waste.forget,
             on_refused=self.least_waste.refused,
-            on_pod=self.gangs.pod_changed,
+            on_gang_pod=self.gangs.pod_changed,
             on_unreadable=on_unreadable,
         )
 

@@ -56,6 +56,11 @@ _ROOM_S: Final = 30.0
 GATHER_S: Final = 7.0
 _TICK_S: Final = 1.0
 
+# How every refusal of a member begins.
+_KEPT: Final = "node(s) kept from gang"
+_TOO_SMALL: Final = "node(s) too small for gang"
+GANG_WORDS: Final = (_KEPT, _TOO_SMALL)
+
 _Key = tuple[str, Gang]  # the namespace, and the gang
 
 
@@ -127,6 +132,9 @@ class Gangs:
         host_left: what no other pod has requested of a node's CPU and memory.
         changes: counts pod and node events.
         clock: bounds the waits.
+
+    Attributes:
+        of_pod: the gang of each pod that has one, by its UID.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword for each collaborator
@@ -149,7 +157,7 @@ class Gangs:
         self._changes = changes
         self._clock = clock
         self._gangs: dict[_Key, _Members] = {}
-        self._key_of: dict[str, _Key] = {}
+        self.of_pod: dict[str, _Key] = {}
         self._to_wake: dict[str, PodInfo] = {}
         self._work = asyncio.Event()
 
@@ -160,14 +168,14 @@ class Gangs:
         pod, uid = change.object, change.uid
         gone = change.type is ChangeType.DELETED
         key = None if gone else _key_of(pod)
-        before = self._key_of.get(uid)
+        before = self.of_pod.get(uid)
         if before is not None and before != key:
             self._forget(uid, before)
         if key is not None:
             self._see(uid, key, pod)
 
     def _see(self, uid: str, key: _Key, pod: AnyPod) -> None:
-        self._key_of[uid] = key
+        self.of_pod[uid] = key
         members = self._gangs.setdefault(key, _Members())
         if isinstance(pod, PodInfo):
             members.pending[uid] = pod
@@ -179,7 +187,7 @@ class Gangs:
 
     def _forget(self, uid: str, key: _Key) -> None:
         members = self._gangs[key]
-        del self._key_of[uid]
+        del self.of_pod[uid]
         members.bound.discard(uid)
         members.asked.pop(uid, None)
         lost = members.pending.pop(uid, None)
@@ -332,7 +340,7 @@ class Gangs:
             placed = self._placed_if_emptied(need, members, nodes)
             if placed < len(members):
                 return (
-                    f"node(s) too small for gang {gang.name}: even empty they would take only "
+                    f"{_TOO_SMALL} {gang.name}: even empty they would take only "
                     f"{placed} of {len(members)} of its pods"
                 )
         return _waits(gang, f"room for all its {gang.size} pods at once")
@@ -361,7 +369,7 @@ class Gangs:
 
     async def gather(self, uid: str) -> str:
         """Wait until every member of the pod's gang is to be bound; return why not, or nothing."""
-        key = self._key_of.get(uid)
+        key = self.of_pod.get(uid)
         if key is None or self._gangs[key].may_be_alone(uid):
             return ""
         gang, room = key[1], self._gangs[key].room
@@ -392,7 +400,7 @@ class Gangs:
     # -- afterwards ----------------------------------------------------------------------------
 
     async def run(self, marker: PodMarker) -> None:
-        """Give up rooms whose time is over, and have members tried again, until cancelled."""
+        """Until cancelled, drop rooms whose time is over, and have members tried again."""
         while True:
             await wait_at_most(self._clock, self._work, limit_s=_TICK_S)
             self._work.clear()
@@ -402,7 +410,7 @@ class Gangs:
                 await _wake(marker, pod)
 
     def expire(self) -> None:
-        """Give up rooms whose time is over."""
+        """Drop rooms whose time is over."""
         now_s = self._clock.monotonic()
         for key, members in tuple(self._gangs.items()):
             room = members.room
@@ -453,7 +461,7 @@ def _key_of(pod: AnyPod) -> _Key | None:
 
 
 def _waits(gang: Gang, what: str) -> str:
-    return f"node(s) kept from gang {gang.name}, which waits for {what}"
+    return f"{_KEPT} {gang.name}, which waits for {what}"
 
 
 def _refusal(args: ExtenderArgs, why: str) -> FilterResult:

@@ -121,7 +121,7 @@ class ExtenderServer(HttpServer):
         return self._filter_later(args, found)
 
     def _begin(self, args: ExtenderArgs) -> FilterResult | Awaitable[FilterResult]:
-        of_gang = self._gangs.filter(args)
+        of_gang = None if args.pod.gang is None else self._gangs.filter(args)
         return self._stale_cache_retry.begin(args) if of_gang is None else of_gang
 
     async def _filter_after(self, args: ExtenderArgs, before: Awaitable[None]) -> bytes:
@@ -157,7 +157,9 @@ class ExtenderServer(HttpServer):
 
     async def _bind(self, body: bytes) -> bytes:
         args = api.read_binding_args(body)
-        error = self._leader_gate.why_not() or await self._gangs.gather(args.uid)
+        error = self._leader_gate.why_not()
+        if not error and args.uid in self._gangs.of_pod:
+            error = await self._gangs.gather(args.uid)
         error = error or await self._binder.bind(args)
         self._cycles.settle(args.uid)  # also where it was refused
         return api.write_binding_result(error)

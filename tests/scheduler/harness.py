@@ -203,7 +203,7 @@ class Harness:
             self.changes,
             self.bound_pods,
             nominations=self.nominations,
-            on_pod=self.gangs.pod_changed,
+            on_gang_pod=self.gangs.pod_changed,
             on_unreadable=self.metrics.unreadable,
         )
         self._nodes: dict[str, Json] = {}

@@ -319,4 +319,4 @@ async def test_nothing_is_remembered_of_a_gang_without_pods() -> None:
         gang.cluster.delete(pod)
 
     assert not gang.cluster.gangs._gangs
-    assert not gang.cluster.gangs._key_of
+    assert not gang.cluster.gangs.of_pod
