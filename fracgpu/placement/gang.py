@@ -1,6 +1,6 @@
 """Places the pods of a gang: all of them, or none."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fracgpu.cards.card import CardUuid
@@ -25,12 +25,17 @@ class GangMember:
 
     pod: PodInfo
     need: PodNeed
-    nodes: Sequence[str]
+    nodes: tuple[str, ...]
     closed: frozenset[CardUuid] = frozenset()
 
     @property
     def uid(self) -> str:
         return self.pod.record.uid
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What decides whether it fits on a node."""
+        return self.need, self.pod.host, self.closed
 
     @property
     def total_mib(self) -> int:
@@ -54,8 +59,82 @@ class _Node:
     full: set[object] = field(default_factory=set)
 
 
+class GangPlacement:
+    """Places the members of a gang one by one, on nodes of which nothing else changes meanwhile.
+
+    Each goes to a node that the gang uses already, if it can.
+
+    Args:
+        node: returns a node as it is now, or None if there is no such node.
+        left: returns what no pod has requested of a node's CPU and memory; None if that is not
+            known.
+        strategy: the cluster's default.
+
+    Attributes:
+        placed: the cards of each member that fits, by UID.
+    """
+
+    def __init__(
+        self,
+        *,
+        node: Callable[[str], NodeInfo | None],
+        left: Callable[[str], HostResources | None],
+        strategy: Strategy,
+    ) -> None:
+        self.placed: dict[str, Placement] = {}
+        self._node = node
+        self._left = left
+        self._strategy = strategy
+        self._before: dict[str, NodeInfo] = {}
+        self._used: dict[str, _Node] = {}
+        self._named: dict[int, frozenset[str]] = {}
+        # Of equivalent members with the same nodes, how many of those are used or full.
+        self._tried: dict[object, int] = {}
+
+    @property
+    def stands(self) -> bool:
+        """Whether the nodes that the gang would use are still as they were."""
+        return all(self._node(name) is info for name, info in self._before.items())
+
+    def add(self, member: GangMember) -> bool:
+        """Place a member, whose *nodes* must not change later; return whether it fits."""
+        answer = self._on_used_node(member) or self._on_another_node(member)
+        if answer is not None:
+            self.placed[member.uid] = answer
+        return answer is not None
+
+    def _on_used_node(self, member: GangMember) -> Placement | None:
+        allowed = self._named.setdefault(id(member.nodes), frozenset())
+        if not allowed:
+            allowed = self._named[id(member.nodes)] = frozenset(member.nodes)
+        for name, there in self._used.items():
+            if name in allowed and (answer := _take(member, there, self._strategy)) is not None:
+                return answer
+        return None
+
+    def _on_another_node(self, member: GangMember) -> Placement | None:
+        kind = (*member.kind, id(member.nodes))
+        while (at := self._tried.get(kind, 0)) < len(member.nodes):
+            name = member.nodes[at]
+            self._tried[kind] = at + 1
+            info = None if name in self._used else self._node(name)
+            if info is None:
+                continue
+            there = _Node(info, self._left(name))
+            if (answer := _take(member, there, self._strategy)) is not None:
+                self._before[name] = info
+                self._used[name] = there
+                return answer
+        return None
+
+
+def in_order(members: Iterable[GangMember]) -> list[GangMember]:
+    """Return members in the order in which they are to be placed: the largest first."""
+    return sorted(members, key=lambda one: (-one.total_mib, len(one.nodes), one.uid))
+
+
 def place_gang(
-    members: Sequence[GangMember],
+    members: Iterable[GangMember],
     *,
     node: Callable[[str], NodeInfo | None],
     left: Callable[[str], HostResources | None],
@@ -63,57 +142,17 @@ def place_gang(
 ) -> Mapping[str, Placement] | NoRoom:
     """Return the cards of each member, by UID, or that there is no room for all of them.
 
-    The largest come first, and each goes to a node that the gang uses already, if it can. That is
-    exact for pods that are all alike and request one card each; others may wait although another
-    order would fit.
-
-    Args:
-        members: the pods.
-        node: returns a node as it is now, or None if there is no such node.
-        left: returns what no pod has requested of a node's CPU and memory; None if that is not
-            known.
-        strategy: the cluster's default.
+    That is exact for pods that are all alike and request one card each; others may wait although
+    another order would fit. The other arguments are those of `GangPlacement`.
     """
-    used: dict[str, _Node] = {}
-    tried: dict[object, int] = {}  # how many of the nodes of equivalent pods are used or full
-    found: dict[str, Placement] = {}
-    for member in sorted(members, key=lambda one: (-one.total_mib, len(one.nodes), one.uid)):
-        answer = _place(member, used, tried, node=node, left=left, strategy=strategy)
-        if answer is not None:
-            found[member.uid] = answer
-    return found if len(found) == len(members) else NoRoom(len(found))
+    found = GangPlacement(node=node, left=left, strategy=strategy)
+    fits = [found.add(member) for member in in_order(members)]
+    return found.placed if all(fits) else NoRoom(len(found.placed))
 
 
-def _place(
-    member: GangMember,
-    used: dict[str, _Node],
-    tried: dict[object, int],
-    *,
-    node: Callable[[str], NodeInfo | None],
-    left: Callable[[str], HostResources | None],
-    strategy: Strategy,
-) -> Placement | None:
-    kind = (member.need, member.pod.host, member.closed)
-    allowed = set(member.nodes)
-    for name, there in used.items():
-        if name in allowed and (answer := _take(member, there, kind, strategy)) is not None:
-            return answer
-    of_kind = (kind, id(member.nodes))
-    while (at := tried.get(of_kind, 0)) < len(member.nodes):
-        name = member.nodes[at]
-        tried[of_kind] = at + 1
-        info = None if name in used else node(name)
-        if info is None:
-            continue
-        there = _Node(info, left(name))
-        if (answer := _take(member, there, kind, strategy)) is not None:
-            used[name] = there
-            return answer
-    return None
-
-
-def _take(member: GangMember, there: _Node, kind: object, strategy: Strategy) -> Placement | None:
+def _take(member: GangMember, there: _Node, strategy: Strategy) -> Placement | None:
     """Place a member on a node and count it there; None if it does not fit."""
+    kind = member.kind
     if kind in there.full:
         return None
     wanted, left = member.pod.host, there.left

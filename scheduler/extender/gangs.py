@@ -16,8 +16,9 @@ pods are placed like any other, such as the replacement of one that has failed.
 """
 
 import asyncio
+import math
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import compress
@@ -26,9 +27,8 @@ from typing import Final
 import structlog
 
 from fracgpu import names
-from fracgpu.cards.card import CardUuid
 from fracgpu.errors import RequestError
-from fracgpu.placement.gang import GangMember, NoRoom, place_gang
+from fracgpu.placement.gang import GangMember, GangPlacement, NoRoom, in_order, place_gang
 from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import CardsOnNode, Choosers, HostLeft, cards_on_node
@@ -55,6 +55,12 @@ _ROOM_S: Final = 30.0
 # How long bind waits for the other members; below httpTimeout in kube-scheduler's configuration.
 GATHER_S: Final = 7.0
 _TICK_S: Final = 1.0
+# How long the verdict counts that a gang fits, or not, on nodes without other pods.
+_SIZED_S: Final = 60.0
+# Each is evaluated on all nodes.
+_MOST_KINDS: Final = 8
+# So many pods are placed before other requests get their turn.
+_AT_ONCE: Final = 16
 
 # How every refusal of a member begins.
 _KEPT: Final = "node(s) kept from gang"
@@ -92,6 +98,7 @@ class _Members:
         asked: the candidates of each pending member when kube-scheduler last asked about it; equal
             ones are one object.
         refused: after which change there was no room, and the answer.
+        too_large: how it is too large for the nodes, if it is, until *sized_until_s*.
     """
 
     pending: dict[str, PodInfo] = field(default_factory=dict)
@@ -100,6 +107,8 @@ class _Members:
     latest: tuple[str, ...] = ()
     room: _Room | None = None
     refused: tuple[int, str] = (-1, "")
+    too_large: str = ""
+    sized_until_s: float = -math.inf
 
     def ask(self, uid: str, nodes: tuple[str, ...]) -> None:
         """Take note of the candidates of a member."""
@@ -236,57 +245,72 @@ class Gangs:
         members, (_, gang) = self._gangs[key], key
         asking = args.pod.record.uid
         uids = sorted(members.asked, key=lambda uid: (uid != asking, uid))[: gang.size]
-        chosen = await self._ranked([members.pending[uid] for uid in uids], members.asked)
-        # There must be no await from here until the room is assumed.
-        placed = not self._ledger.assumed.keys().isdisjoint(uids)  # an answer may have been lost
-        if self._gangs.get(key) is not members or members.room is not None or placed:
-            return _refusal(args, _waits(gang, "its pods to be placed"))
-        if not members.asked.keys() >= set(uids):
-            return _refusal(args, _waits(gang, "its pods"))
+        pods = [members.pending[uid] for uid in uids]
+        chosen = await self._ranked(pods, members.asked)
+        if chosen is None:
+            many = f"whose pods differ in more than {_MOST_KINDS} ways"
+            return _refusal(args, f"{_KEPT} {gang.name}, {many}")
         now = self._clock.now()
-        found = place_gang(
-            chosen,
+        found = GangPlacement(
             node=lambda name: self._ledger.node(name, now=now),
             left=lambda name: self._host_left(name, ""),
             strategy=self._strategy(),
         )
-        if isinstance(found, NoRoom):
-            why_not = self._no_room(gang, chosen, members.asked)
+        fits = [found.add(member) async for member in self._paced(in_order(chosen))]
+        if not all(fits):
+            why_not = await self._no_room(members, gang, chosen)
             members.refused = (self._changes.count, why_not)
             return _refusal(args, why_not)
-        self._hold(key, chosen, found)
-        return FilterResult(passed=(found[asking].node,))
+        # There must be no await from here until the room is assumed.
+        placed = not self._ledger.assumed.keys().isdisjoint(uids)  # an answer may have been lost
+        there = self._gangs.get(key) is members and members.asked.keys() >= set(uids)
+        if placed or members.room is not None or not there or not found.stands:
+            self._to_wake[asking] = args.pod
+            return _refusal(args, _waits(gang, "its pods to be placed"))
+        self._hold(key, pods, found.placed)
+        return FilterResult(passed=(found.placed[asking].node,))
+
+    async def _paced(self, members: Iterable[GangMember]) -> AsyncIterator[GangMember]:
+        """Yield *members*; other requests get their turn in between."""
+        for at, member in enumerate(members):
+            if at % _AT_ONCE == _AT_ONCE - 1:
+                await self._clock.sleep(0)
+            yield member
 
     async def _ranked(
         self, pods: Sequence[PodInfo], asked: Mapping[str, tuple[str, ...]]
-    ) -> list[GangMember]:
-        """Return where each pod fits, the best nodes first; equivalent pods are evaluated once."""
-        known: dict[object, tuple[tuple[str, ...], frozenset[CardUuid]]] = {}
-        found = []
+    ) -> list[GangMember] | None:
+        """Return where each pod fits, the best nodes first; None if too many of them differ.
+
+        Equivalent pods are evaluated once, on all nodes that any of them may go to.
+        """
+        kinds: dict[object, list[GangMember]] = {}
         for pod in pods:
-            if pod.need is None:
-                continue  # filter is not asked about it
-            nodes = asked[pod.record.uid]
-            owner = pod.owner and pod.owner[2]
-            kind = (pod.need, pod.host, pod.tolerations, owner, id(nodes))
-            if kind not in known:
-                if known:
-                    await self._clock.sleep(0)  # other requests get their turn
-                ranked = self._extender.ranked(ExtenderArgs(pod=pod, node_names=nodes))
-                known[kind] = ranked, frozenset(self._extender.denied_to(pod))
-            ranked, closed = known[kind]
-            found.append(GangMember(pod=pod, need=pod.need, nodes=ranked, closed=closed))
+            if pod.need is not None:  # as of every pod that is asked about
+                closed = frozenset(self._extender.denied_to(pod))
+                nodes = asked[pod.record.uid]
+                member = GangMember(pod=pod, need=pod.need, nodes=nodes, closed=closed)
+                kinds.setdefault((*member.kind, pod.tolerations), []).append(member)
+        if len(kinds) > _MOST_KINDS:
+            return None
+        found = []
+        for members in kinds.values():
+            await self._clock.sleep(0)  # other requests get their turn
+            names = _union([one.nodes for one in members])
+            ranked = self._extender.ranked(ExtenderArgs(pod=members[0].pod, node_names=names))
+            own = {id(one.nodes): one.nodes for one in members}
+            for which, nodes in own.items():
+                own[which] = ranked if nodes is names else _only(ranked, nodes)
+            found += [replace(one, nodes=own[id(one.nodes)]) for one in members]
         return found
 
-    def _hold(
-        self, key: _Key, chosen: Sequence[GangMember], found: Mapping[str, Placement]
-    ) -> None:
+    def _hold(self, key: _Key, pods: Sequence[PodInfo], found: Mapping[str, Placement]) -> None:
         members = self._gangs[key]
         room = _Room(frozenset(found), self._clock.monotonic() + _ROOM_S)
         members.room = room
-        for member in chosen:
-            self._assume(member.pod, found[member.uid])
-        self._to_wake |= {member.uid: member.pod for member in chosen}
+        for pod in pods:
+            self._assume(pod, found[pod.record.uid])
+            self._to_wake[pod.record.uid] = pod
         self._work.set()
         log.info("gang_room_held", namespace=key[0], gang=str(key[1]))
 
@@ -328,22 +352,27 @@ class Gangs:
         )
         return answer.placement if isinstance(answer, CardsOnNode) else None
 
-    def _no_room(
-        self, gang: Gang, chosen: Sequence[GangMember], asked: Mapping[str, tuple[str, ...]]
-    ) -> str:
-        """Return why a gang of which only some pods fit has to wait."""
-        by_need: dict[PodNeed, list[GangMember]] = {}
-        for member in chosen:
-            by_need.setdefault(member.need, []).append(member)
-        for need, members in by_need.items():
-            nodes = tuple({name: None for one in members for name in asked[one.uid]})
-            placed = self._placed_if_emptied(need, members, nodes)
-            if placed < len(members):
-                return (
-                    f"{_TOO_SMALL} {gang.name}: even empty they would take only "
-                    f"{placed} of {len(members)} of its pods"
-                )
-        return _waits(gang, f"room for all its {gang.size} pods at once")
+    async def _no_room(self, members: _Members, gang: Gang, chosen: Sequence[GangMember]) -> str:
+        """Return why a gang of which only some pods fit has to wait.
+
+        Whether it could ever fit is looked at once a minute.
+        """
+        if self._clock.monotonic() >= members.sized_until_s:
+            members.sized_until_s = self._clock.monotonic() + _SIZED_S
+            members.too_large = ""
+            by_need: dict[PodNeed, list[GangMember]] = {}
+            for member in chosen:
+                by_need.setdefault(member.need, []).append(member)
+            for need, alike in by_need.items():
+                await self._clock.sleep(0)  # other requests get their turn
+                nodes = _union([members.asked.get(one.uid, ()) for one in alike])
+                placed = self._placed_if_emptied(need, alike, nodes)
+                if placed < len(alike):
+                    members.too_large = (
+                        f"{_TOO_SMALL} {gang.name}: even empty they would take only {placed} of "
+                        f"{len(alike)} of its pods"
+                    )
+        return members.too_large or _waits(gang, f"room for all its {gang.size} pods at once")
 
     def _placed_if_emptied(
         self, need: PodNeed, members: Sequence[GangMember], candidates: tuple[str, ...]
@@ -458,6 +487,19 @@ def _key_of(pod: AnyPod) -> _Key | None:
     except RequestError:
         return None
     return None if gang is None else (pod.namespace, gang)
+
+
+def _union(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    first = lists[0]
+    if all(one is first for one in lists):
+        return first
+    distinct = {id(one): one for one in lists}
+    return tuple({name: None for names in distinct.values() for name in names})
+
+
+def _only(ranked: tuple[str, ...], nodes: tuple[str, ...]) -> tuple[str, ...]:
+    allowed = frozenset(nodes)
+    return tuple(name for name in ranked if name in allowed)
 
 
 def _waits(gang: Gang, what: str) -> str:

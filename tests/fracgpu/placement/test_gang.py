@@ -37,7 +37,7 @@ def a_member(uid: str, need: PodNeed, nodes: Sequence[str], *, cpu_milli: int = 
     containers = tuple(ContainerSpec(name=one.name, kind=one.kind) for one in need.containers)
     host = HostResources(cpu_milli=cpu_milli)
     pod = PodInfo(record=a_record(uid, containers=containers), need=need, host=host)
-    return GangMember(pod=pod, need=need, nodes=nodes)
+    return GangMember(pod=pod, need=need, nodes=tuple(nodes))
 
 
 def placed(

@@ -1,8 +1,10 @@
 """A gang waits whole, gets its room whole and is bound whole."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
+
+import pytest
 
 from fracgpu import names
 from fracgpu.k8s.resources import HostResources
@@ -225,6 +227,46 @@ async def test_a_gang_larger_than_its_nodes_is_told_so() -> None:
 
     answer = await gang.ask("g0")
     assert "too small for gang g: even empty they would take only 3 of 4" in answer.reason
+
+
+async def test_a_gang_of_too_many_kinds_of_pods_is_told_so() -> None:
+    cluster = Harness(cards=4)
+    gang = Gang(cluster, size=9, mib=1000)
+    for number, pod in enumerate(gang.pods):
+        cluster.create(pod, mib=1000 + number, annotations={names.GANG: "g/9"})
+
+    await gang.ask_all()
+
+    assert "whose pods differ in more than 8 ways" in (await gang.ask("g0")).reason
+
+
+async def test_a_change_while_room_is_looked_for_holds_nothing_and_has_the_pod_tried_again() -> (
+    None
+):
+    cluster = Harness(cards=32)
+    gang = Gang(cluster, size=20)
+    gang.create()
+    cluster.create("other", mib=CARD_MIB)
+    for pod in gang.pods[:-1]:
+        await gang.ask(pod)
+    last = gang.pods[-1]
+    looking = cluster.gangs.filter(cluster.asking(last))
+    assert isinstance(looking, Awaitable)
+    steps = looking.__await__()
+    next(steps)  # before the pods are evaluated
+    next(steps)  # after some of them were placed
+
+    assert await cluster.bind("other") == ""
+
+    with pytest.raises(StopIteration) as stopped:
+        next(steps)
+    assert not stopped.value.value.passed
+    assert gang.held == 0
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(cluster.gangs.run(cluster.marker), name="gangs")
+        await cluster.clock.advance(2)
+        running.cancel()
+    assert cluster.api.patches == [last]
 
 
 async def test_gangs_of_other_namespaces_and_sizes_are_others() -> None:

@@ -15,6 +15,7 @@ from fracgpu.disruption.move import HeldBack, HoldReason, Move, Plan
 from fracgpu.disruption.planner import plan_moves, validate_move
 from fracgpu.disruption.policy import MakeRoom, Mode, RebalancerPolicy
 from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
+from fracgpu.request.need import Gang
 from fracgpu.state.move_object import MoveMode, MovePhase
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
