@@ -11,6 +11,7 @@ from fracgpu.cards.annotations import (
     read_foreign,
     read_heat,
     read_load_time,
+    read_used,
     read_uuids,
 )
 from fracgpu.cards.card import NodeCards
@@ -99,6 +100,7 @@ def node_cards_of(node: Node) -> NodeCards:
         labels=labels,
         heat=read(names.NODE_HEAT, read_heat, {}),
         foreign=read(names.NODE_FOREIGN, read_foreign, {}),
+        used=read(names.NODE_USED, read_used, {}),
         load_time=read(names.NODE_LOAD_TIME, read_load_time, None),
         unreadable=unreadable,
         host=node_allocatable(node.status.allocatable or {}),
