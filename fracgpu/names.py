@@ -20,6 +20,7 @@ PLACEMENT: Final = "fracgpu.io/placement"
 TOPOLOGY: Final = "fracgpu.io/topology"
 ISOLATION: Final = "fracgpu.io/isolation"
 REBALANCE: Final = "fracgpu.io/rebalance"
+GANG: Final = "fracgpu.io/gang"
 REQUEST_KEYS: Final = (
     FRACTION,
     MEMORY,
@@ -31,6 +32,7 @@ REQUEST_KEYS: Final = (
     TOPOLOGY,
     ISOLATION,
     REBALANCE,
+    GANG,
 )
 
 # Pod annotations that only the system writes.
