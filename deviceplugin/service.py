@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from component.config_watcher import ConfigWatcher
+from component.pool_config import watch_pools
 from deviceplugin.cards.interface import Cards, CardSamples
 from deviceplugin.claims import Claim, PodKey
 from deviceplugin.cleanup import NodeCleanup
@@ -27,6 +29,7 @@ from deviceplugin.exporter.consistency import ConsistencyCheck
 from deviceplugin.exporter.families import DcgmNaming
 from deviceplugin.exporter.load import LoadAverage
 from deviceplugin.exporter.load_annotator import LoadAnnotator
+from deviceplugin.exporter.overuse import OveruseEvents
 from deviceplugin.exporter.sampler import Sampler
 from deviceplugin.exporter.visible_devices import VisibleDevices
 from deviceplugin.handover import Handover
@@ -49,6 +52,7 @@ from deviceplugin.nri.plugin import NriPlugin
 from deviceplugin.settings import AUTO, DevicePluginSettings
 from fracgpu import names
 from fracgpu.cards.annotations import read_uuids
+from fracgpu.cards.pool_catalogue import PoolCatalogue
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.access import connect
 from kube.client import KubeClient
@@ -185,9 +189,10 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         on_change=connection_changed,
     )
     plugin = DevicePlugin(tracker, starts.pre_start)
-    nodes, updater = _node_updater(
+    nodes, pools, updater = _node_updater(
         client,
         node,
+        namespace=settings.namespace,
         pods=pods,
         tracker=tracker,
         health=health,
@@ -250,6 +255,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         clock=clock,
         period_s=settings.collect_period_s,
         metrics=metrics,
+        counted=lambda: starts.limiter.counted(starts.by_nri.running or {}, node_pods.by_uid),
         on_samples=on_samples,
         on_snapshot=lambda: prepared.prepare(collector.holds()),
         beat=heartbeats[_COLLECT].beat,
@@ -284,6 +290,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         now_s=lambda: clock.now().timestamp(),
         period_s=settings.collect_period_s,
         dialect=DcgmNaming(settings.metrics_dialect),
+        overuse=lambda: sampler.overuse.lasting,
     )
     prepared.registry.register(collector)
     registry.register(AgeCollector(latest=sampler.latest, now_s=lambda: clock.now().timestamp()))
@@ -313,6 +320,12 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         "notes": annotator.run,
         "health": health_events.run,
         "refused": rejected.run,
+        "overuse": OveruseEvents(
+            lasting=lambda: sampler.overuse.lasting,
+            recorder=recorder,
+            clock=clock,
+            period_s=settings.collect_period_s,
+        ).run,
         "limits": LimitAudit(
             running=lambda: starts.by_nri.running,
             pods=lambda: node_pods.by_uid if pods.synced else None,
@@ -331,6 +344,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
             "runtime": runtime.run,
             "pods": pods.run,
             "node": nodes.run,
+            "pools": pools.run,
             "survey": tracker.run,
             **{name: handover.when_acting(loop) for name, loop in acting.items()},
             "nri": handover.when_acting(starts.prepare_host, starts.nri.run),
@@ -474,6 +488,7 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
     client: KubeClient,
     node: str,
     *,
+    namespace: str,
     pods: Informer[PodInfo],
     tracker: InventoryTracker,
     health: HealthWatch,
@@ -483,7 +498,7 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
     unlimited: Callable[[], str | None],
     clock: Clock,
     metrics: DevicePluginMetrics,
-) -> tuple[Informer[NodeState], NodeStatusUpdater]:
+) -> tuple[Informer[NodeState], ConfigWatcher[PoolCatalogue], NodeStatusUpdater]:
     def changed(change: Change[NodeState]) -> None:
         annotations = change.object.annotations
         health.take_out(read_uuids(annotations.get(names.NODE_OUT_OF_SERVICE, "")))
@@ -495,6 +510,9 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
         decode=read_node_state,
         field_selector=f"metadata.name={node}",
         on_change=changed,
+    )
+    pools = watch_pools(
+        client, name=names.CONFIG_MAP, namespace=namespace, on_change=lambda _: updater.wake()
     )
     updater = NodeStatusUpdater(
         node=node,
@@ -508,8 +526,9 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
         held_mib=lambda: held_mib(_values(pods)) if pods.synced else None,
         unregistered=unregistered,
         unlimited=unlimited,
+        pools=lambda: pools.value,
     )
-    return nodes, updater
+    return nodes, pools, updater
 
 
 def _blocked(tracker: InventoryTracker, node: NodeState | None) -> str | None:

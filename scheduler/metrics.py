@@ -26,6 +26,7 @@ _READ = (
     names.NODE_CORDONS,
     names.NODE_HEAT,
     names.NODE_FOREIGN,
+    names.NODE_USED,
     names.NODE_LOAD_TIME,
 )
 

@@ -1,6 +1,6 @@
-"""Writes metrics of cards and pods: NVIDIA's own names for cards, ours for pods."""
+"""Writes metrics of cards and pods: ours for all, and NVIDIA's own names for its cards."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -8,6 +8,7 @@ from prometheus_client.registry import Collector
 
 from deviceplugin.cards.xid import xid_meaning
 from deviceplugin.exporter.families import (
+    CARD_FAMILIES,
     FAMILIES,
     XID_TEXT,
     XIDS_NAME,
@@ -17,9 +18,11 @@ from deviceplugin.exporter.families import (
     host_label,
     xid_name,
 )
+from deviceplugin.exporter.overuse import Overuse
 from deviceplugin.exporter.usage import CardUse, PodCardUsage, UsageSnapshot
 from fracgpu import names
-from fracgpu.cards.card import CardUuid, Health
+from fracgpu.cards.card import Card, CardUuid, Health
+from fracgpu.cards.card_class import Vendor, vendor_of
 
 # A snapshot that is older than this many periods is not served any more.
 _PERIODS_UNTIL_STALE: Final = 3
@@ -87,6 +90,7 @@ class CardCollector(Collector):
         now_s: seconds since the epoch.
         period_s: time between two snapshots.
         dialect: how NVIDIA's families are named.
+        overuse: the pods that have used too much memory, as last found.
     """
 
     def __init__(
@@ -97,12 +101,14 @@ class CardCollector(Collector):
         now_s: Callable[[], float],
         period_s: float,
         dialect: DcgmNaming = DcgmNaming.CLASSIC,
+        overuse: Callable[[], Iterable[Overuse]] = tuple,
     ) -> None:
         self._node = node
         self._latest = latest
         self._now_s = now_s
         self._period_s = period_s
         self._dialect = dialect
+        self._overuse = overuse
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing: which families there are depends on the cards."""
@@ -120,6 +126,8 @@ class CardCollector(Collector):
             yield from self._nvidia_families(snapshot)
             yield from self._card_families(snapshot)
             yield from self._pod_families(snapshot)
+            yield from self._enforcement_families(snapshot)
+            yield self._overuse_family()
 
     def _fresh(self) -> UsageSnapshot | None:
         snapshot = self._latest()
@@ -129,31 +137,32 @@ class CardCollector(Collector):
         return snapshot if age_s <= _PERIODS_UNTIL_STALE * self._period_s else None
 
     def _nvidia_families(self, snapshot: UsageSnapshot) -> Iterator[Metric]:
-        labels = {
-            use.hardware.card.uuid: self._card_labels(use, snapshot) for use in snapshot.cards
-        }
+        of_nvidia = [
+            use for use in snapshot.cards if vendor_of(use.hardware.card.model) is Vendor.NVIDIA
+        ]
+        labels = {use.hardware.card.uuid: self._nvidia_labels(use, snapshot) for use in of_nvidia}
         pods = {
             (use.hardware.card.uuid, position): {
                 **labels[use.hardware.card.uuid],
                 **_pod_labels(pod),
             }
-            for use in snapshot.cards
+            for use in of_nvidia
             for position, pod in enumerate(use.pods)
         }
         for family in FAMILIES:
-            yield from self._nvidia_family(family, snapshot, labels, pods)
-        yield from self._xid_families(snapshot, labels)
+            yield from self._nvidia_family(family, of_nvidia, labels, pods)
+        yield from self._xid_families(of_nvidia, labels)
 
     def _nvidia_family(
         self,
         family: Family,
-        snapshot: UsageSnapshot,
+        uses: Sequence[CardUse],
         labels: Mapping[CardUuid, Labels],
         pods: Mapping[tuple[CardUuid, int], Labels],
     ) -> Iterator[Metric]:
         naming = family.spelled(self._dialect)
         metric = _metric(naming.name, family.kind, family.help(self._dialect))
-        for use in snapshot.cards:
+        for use in uses:
             uuid = use.hardware.card.uuid
             figure = family.value(use.sample.figures) if use.sample is not None else None
             if figure is None:  # a metric that the card does not have is left out, never 0
@@ -169,12 +178,12 @@ class CardCollector(Collector):
             yield metric
 
     def _xid_families(
-        self, snapshot: UsageSnapshot, labels: Mapping[CardUuid, Labels]
+        self, uses: Sequence[CardUse], labels: Mapping[CardUuid, Labels]
     ) -> Iterator[Metric]:
         last = _metric(xid_name(self._dialect), "gauge", XID_TEXT)
         # Its name has the suffix for counters in capitals, which the library does not recognise.
         total = _metric(XIDS_NAME, "counter", XIDS_TEXT)
-        for use in snapshot.cards:
+        for use in uses:
             if use.sample is None or use.sample.figures.xid is None:
                 continue
             card_labels = labels[use.hardware.card.uuid]
@@ -190,7 +199,7 @@ class CardCollector(Collector):
             "fracgpu_card_memory_allocated_mib", "gauge", "MiB of the card assigned to live pods."
         )
         shareable = _metric(
-            "fracgpu_card_memory_shareable_mib", "gauge", "MiB of the card that can be assigned."
+            names.METRIC_SHAREABLE, "gauge", "MiB of the card that can be assigned."
         )
         healthy = _metric("fracgpu_card_healthy", "gauge", "1 if the card takes new pods, else 0.")
         processes = _metric(
@@ -210,7 +219,7 @@ class CardCollector(Collector):
         )
         for use in snapshot.cards:
             card = use.hardware.card
-            labels = {"UUID": card.uuid, "node": self._node}
+            labels = self._card_labels(card)
             allocated.add_sample(allocated.name, labels, use.allocated_mib)
             shareable.add_sample(shareable.name, labels, card.capacity_mib)
             healthy.add_sample(healthy.name, labels, 1 if card.health is Health.HEALTHY else 0)
@@ -220,6 +229,14 @@ class CardCollector(Collector):
             if use.sample is not None:
                 degraded.add_sample(degraded.name, labels, 1 if use.degraded else 0)
         yield from (allocated, shareable, healthy, processes, memory, degraded)
+        for measured in CARD_FAMILIES:
+            family = _metric(measured.name, "gauge", measured.text)
+            for use in snapshot.cards:
+                value = measured.value(use.sample.figures) if use.sample is not None else None
+                if value is not None:
+                    family.add_sample(family.name, self._card_labels(use.hardware.card), value)
+            if family.samples:
+                yield family
 
     def _pod_families(self, snapshot: UsageSnapshot) -> Iterator[Metric]:
         util = _metric(names.METRIC_POD_BUSY, "gauge", "The pod's part of the card's time (%).")
@@ -236,12 +253,7 @@ class CardCollector(Collector):
         )
         for use in snapshot.cards:
             for pod in use.pods:
-                labels = {
-                    **_pod_labels(pod),
-                    "pod_uid": pod.pod_uid,
-                    "UUID": use.hardware.card.uuid,
-                    "node": self._node,
-                }
+                labels = self._labels(use, pod)
                 info.add_sample(info.name, labels, 1)
                 limit.add_sample(limit.name, labels, pod.limit_mib)
                 if pod.sm_percent is not None:
@@ -250,17 +262,75 @@ class CardCollector(Collector):
                     used.add_sample(used.name, labels, pod.used_mib)
         yield from (util, used, limit, info)
 
-    def _card_labels(self, use: CardUse, snapshot: UsageSnapshot) -> Labels:
-        card = use.hardware.card
+    def _enforcement_families(self, snapshot: UsageSnapshot) -> Iterator[Metric]:
+        limit = _metric(
+            "fracgpu_enforcement_limit_mib",
+            "gauge",
+            "The container's limit on the card, in MiB, as driver or kernel have it.",
+        )
+        guaranteed = _metric(
+            "fracgpu_enforcement_guaranteed_mib",
+            "gauge",
+            "MiB of the card that driver or kernel keep for the container.",
+        )
+        used = _metric(
+            "fracgpu_enforcement_used_mib",
+            "gauge",
+            "MiB of the card that the container uses, by the count of driver or kernel.",
+        )
+        for use in snapshot.cards:
+            for pod in use.pods:
+                if pod.counted is None:
+                    continue
+                labels = self._labels(use, pod)
+                if pod.counted.limit_mib is not None:
+                    limit.add_sample(limit.name, labels, pod.counted.limit_mib)
+                guaranteed.add_sample(guaranteed.name, labels, pod.counted.guaranteed_mib)
+                used.add_sample(used.name, labels, pod.counted.used_mib)
+        yield from (family for family in (limit, guaranteed, used) if family.samples)
+
+    def _overuse_family(self) -> Metric:
+        beyond = _metric(
+            names.METRIC_POD_OVERUSE,
+            "gauge",
+            "MiB that the pod has used beyond its share of the card for 5 minutes.",
+        )
+        for each in self._overuse():
+            labels = {
+                "container": "",
+                "namespace": each.namespace,
+                "pod": each.pod,
+                "pod_uid": each.pod_uid,
+                "UUID": each.card,
+                "node": self._node,
+            }
+            beyond.add_sample(beyond.name, labels, each.beyond_mib)
+        return beyond
+
+    def _labels(self, use: CardUse, pod: PodCardUsage) -> Labels:
+        return {
+            **_pod_labels(pod),
+            "pod_uid": pod.pod_uid,
+            "UUID": use.hardware.card.uuid,
+            "node": self._node,
+        }
+
+    def _card_labels(self, card: Card) -> Labels:
         return {
             "gpu": str(card.index),
             "UUID": card.uuid,
+            "modelName": card.model,
+            "node": self._node,
+        }
+
+    def _nvidia_labels(self, use: CardUse, snapshot: UsageSnapshot) -> Labels:
+        card = use.hardware.card
+        return {
+            **self._card_labels(card),
             "pci_bus_id": use.hardware.pci_bus_id,
             "device": f"nvidia{card.index}",
-            "modelName": card.model,
             host_label(self._dialect): self._node,
             "DCGM_FI_DRIVER_VERSION": snapshot.driver,
-            "node": self._node,
             **_NO_POD,
         }
 

@@ -14,6 +14,8 @@ from deviceplugin.exporter.usage import CardUse, UsageSnapshot
 from fracgpu.cards.card import CardUuid
 from fracgpu.units import Mib
 
+Used = Mapping[CardUuid, Mapping[str, Mib]]
+
 _FULL_PERCENT: Final = 100.0
 # Heat is written again when it has changed by this much, as a share of a card's time.
 _HEAT_STEP: Final = 0.1
@@ -21,6 +23,8 @@ _HEAT_DIGITS: Final = 2
 # Foreign memory is written in steps, rounded up. Less than one step is what the driver itself needs
 # for the programs on a card, beyond what it counts as theirs.
 _FOREIGN_STEP_MIB: Final = 64
+# What pods use is written again when a pod's has changed by this much.
+_USED_STEP_MIB: Final = 256
 # A process briefly counts as foreign when its pod is just gone, or not known yet.
 _READINGS_UNTIL_FOREIGN: Final = 3
 # A change for the worse is written after the gap divided by this.
@@ -31,11 +35,13 @@ _URGENT_PART: Final = 6
 class NodeLoad:
     """The load to write: UUID → busy share of time, 0..1; UUID → MiB of foreign memory.
 
-    A card whose use is unknown is absent in *heat*; one without foreign memory in *foreign*.
+    A card whose use is unknown is absent in *heat*; one without foreign memory in *foreign*. *used*
+    is what pods use, by their UIDs: small changes are not written.
     """
 
     heat: Mapping[CardUuid, float] = field(default_factory=dict)
     foreign: Mapping[CardUuid, Mib] = field(default_factory=dict)
+    used: Used = field(default_factory=dict)
 
 
 def foreign_mib(use: CardUse, *, headroom_mib: int) -> int | None:
@@ -47,7 +53,7 @@ def foreign_mib(use: CardUse, *, headroom_mib: int) -> int | None:
     """
     if use.sample is None:
         return None
-    used = [pod.used_mib for pod in use.pods]
+    used = [pod.processes_mib for pod in use.pods]
     known_use = use.sample.processes_known and None not in used
     ours_mib = sum(mib or 0.0 for mib in used) if known_use else float(use.allocated_mib)
     used_mib = use.sample.figures.used_mib
@@ -56,6 +62,15 @@ def foreign_mib(use: CardUse, *, headroom_mib: int) -> int | None:
     if mib < _FOREIGN_STEP_MIB:
         return 0
     return math.ceil(mib / _FOREIGN_STEP_MIB) * _FOREIGN_STEP_MIB
+
+
+def used_mib(use: CardUse) -> Mapping[str, Mib]:
+    """Return what the pods of a card use, by their UIDs, where that is known."""
+    found: dict[str, float] = {}
+    for pod in use.pods:
+        if pod.used_mib is not None:
+            found[pod.pod_uid] = found.get(pod.pod_uid, 0.0) + pod.used_mib
+    return {uid: Mib(math.ceil(mib)) for uid, mib in found.items()}
 
 
 @dataclass(slots=True)
@@ -87,6 +102,7 @@ class LoadAverage:
         self._stale_s = stale_s
         self._headroom_mib = headroom_mib
         self._cards: dict[CardUuid, _Watched] = {}
+        self._used: Used = {}
         self._known_foreign: dict[CardUuid, int] = {}
         self._began_s: float | None = None
         self._written: NodeLoad | None = None
@@ -101,6 +117,7 @@ class LoadAverage:
         if self._began_s is None:
             self._began_s = now_s
         here = {use.hardware.card.uuid: use for use in snapshot.cards}
+        self._used = {uuid: used for uuid, use in here.items() if (used := used_mib(use))}
         self._drop_all_but(here.keys(), complete=snapshot.complete)
         for uuid, use in here.items():
             card = self._cards.setdefault(uuid, _Watched())
@@ -154,7 +171,7 @@ class LoadAverage:
         # The least of the last readings. A card that cannot be read keeps its value: what was not
         # free still counts as not free.
         foreign = {uuid: Mib(mib) for uuid, mib in self._known_foreign.items() if mib}
-        return NodeLoad(heat=heat, foreign=foreign)
+        return NodeLoad(heat=heat, foreign=foreign, used=self._used)
 
 
 def _is_worse(written: NodeLoad, now: NodeLoad) -> bool:
@@ -167,4 +184,14 @@ def _differs(written: NodeLoad, now: NodeLoad) -> bool:
     """Report whether the difference is worth a write of the Node object."""
     if written.heat.keys() != now.heat.keys() or written.foreign != now.foreign:
         return True
+    if _differ_in_use(written.used, now.used):
+        return True
     return any(abs(ratio - written.heat[uuid]) >= _HEAT_STEP for uuid, ratio in now.heat.items())
+
+
+def _differ_in_use(written: Used, now: Used) -> bool:
+    return written.keys() != now.keys() or any(
+        pods.keys() != written[uuid].keys()
+        or any(abs(mib - written[uuid][uid]) >= _USED_STEP_MIB for uid, mib in pods.items())
+        for uuid, pods in now.items()
+    )

@@ -12,7 +12,13 @@ from deviceplugin.exporter.usage import UsageSnapshot
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.capacity import NodeState
 from fracgpu import names
-from fracgpu.cards.annotations import read_foreign, write_foreign, write_heat, write_time
+from fracgpu.cards.annotations import (
+    read_foreign,
+    write_foreign,
+    write_heat,
+    write_time,
+    write_used,
+)
 from fracgpu.errors import WireError
 from kube.client import KubeClient
 from kube.errors import KubeError
@@ -128,10 +134,11 @@ class LoadAnnotator:
 def _annotations(load: NodeLoad, have: NodeState, *, at: datetime) -> Mapping[str, str]:
     """Return the annotations for *load*; where another plugin offers the cards, empty ones."""
     if have.others:
-        ours = (names.NODE_HEAT, names.NODE_FOREIGN)
+        ours = (names.NODE_HEAT, names.NODE_FOREIGN, names.NODE_USED)
         return {key: "{}" for key in ours if key in have.annotations}
     return {
         names.NODE_HEAT: write_heat(load.heat),
         names.NODE_FOREIGN: write_foreign(load.foreign),
+        names.NODE_USED: write_used(load.used),
         names.NODE_LOAD_TIME: write_time(at),
     }

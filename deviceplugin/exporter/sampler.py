@@ -7,7 +7,8 @@ import structlog
 
 from deviceplugin.cards.interface import Cards, CardSamples, CardsUnavailableError
 from deviceplugin.exporter.attribution import Attribution
-from deviceplugin.exporter.usage import UsageSnapshot, build_usage_snapshot
+from deviceplugin.exporter.overuse import OveruseWatch
+from deviceplugin.exporter.usage import Counted, UsageSnapshot, build_usage_snapshot
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.inventory import InventoryTracker
 from fracgpu.state.pod_info import PodInfo
@@ -27,6 +28,7 @@ class Sampler:
         clock: paces the readings and timestamps the snapshots.
         period_s: between two readings.
         metrics: counts the readings.
+        counted: returns what driver or kernel say of containers; called in a thread.
         on_samples: called with the samples of each reading.
         on_snapshot: called in a thread after each snapshot.
         beat: called before each reading.
@@ -42,6 +44,7 @@ class Sampler:
         clock: Clock,
         period_s: float,
         metrics: DevicePluginMetrics,
+        counted: Callable[[], Counted] = dict,
         on_samples: Callable[[CardSamples], None] = lambda _: None,
         on_snapshot: Callable[[], None] = lambda: None,
         beat: Callable[[], None] = lambda: None,
@@ -53,6 +56,8 @@ class Sampler:
         self._clock = clock
         self._period_s = period_s
         self._metrics = metrics
+        self._counted = counted
+        self.overuse = OveruseWatch()
         self._on_samples = on_samples
         self._on_snapshot = on_snapshot
         self._beat = beat
@@ -82,13 +87,16 @@ class Sampler:
         taken_at_s = self._clock.now().timestamp()
         pids = {process.pid for sample in samples.samples.values() for process in sample.processes}
         owners = await asyncio.to_thread(self._attribution.owners, pids)
+        counted = await asyncio.to_thread(self._counted)
         self._latest = build_usage_snapshot(
             taken_at_s=taken_at_s,
             inventory=self._tracker.inventory,
             samples=samples,
             owners=owners,
             pods=self._pods(),
+            counted=counted,
         )
+        self.overuse.observe(self._latest, now_s=self._clock.monotonic())
         await asyncio.to_thread(self._on_snapshot)
         self._metrics.collected(success=not samples.errors)
         self._set_problem(_error_text(samples))

@@ -3,15 +3,25 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from deviceplugin.cards.interface import CardHardware, CardProcess, CardSample, CardSamples
+from deviceplugin.cards.interface import (
+    CardHardware,
+    CardProcess,
+    CardSample,
+    CardSamples,
+    GroupLimits,
+)
 from deviceplugin.exporter.attribution import Owner
 from deviceplugin.node.inventory import Inventory
 from fracgpu.cards.card import CardUuid
+from fracgpu.state.allocation import allocations_by_card
 from fracgpu.state.pod_info import PodInfo
 
 _FULL_PERCENT = 100.0
 
 _Holder = tuple[str, str]  # uid of a pod, name of its container
+
+Counted = Mapping[tuple[str, str, CardUuid], GroupLimits]
+"""By UID of the pod, container and card: what driver or kernel say of the container's cgroup."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +30,11 @@ class PodCardUsage:
 
     Attributes:
         limit_mib: what it is assigned.
-        used_mib: what its processes hold, or None where that is unknown.
+        pod_mib: what its pod is assigned of the card, all containers together, at its peak.
+        used_mib: what it uses by the count of driver or kernel, where they count; else what its
+            processes hold. None where that is unknown.
+        processes_mib: what its processes hold, or None where that is unknown.
+        counted: what driver or kernel say of it, where they count.
         sm_percent: its part of the card's time, 0..100; the parts of a card's pods never add up
             to more than the card's own figure. None where that is unknown.
     """
@@ -30,7 +44,10 @@ class PodCardUsage:
     pod_uid: str
     container: str
     limit_mib: int
+    pod_mib: int = 0
     used_mib: float | None = None
+    processes_mib: float | None = None
+    counted: GroupLimits | None = None
     sm_percent: float | None = None
 
 
@@ -73,6 +90,7 @@ def build_usage_snapshot(
     samples: CardSamples,
     owners: Mapping[int, Owner | None],
     pods: Iterable[PodInfo],
+    counted: Counted | None = None,
 ) -> UsageSnapshot:
     """Return the snapshot; *pods* are the pods of this node."""
     live = [pod for pod in pods if pod.record.live and pod.record.assignment]
@@ -80,7 +98,9 @@ def build_usage_snapshot(
         taken_at_s=taken_at_s,
         driver=inventory.card_list.driver,
         cards=tuple(
-            _card_use(hardware, samples.samples.get(hardware.card.uuid), owners, live)
+            _card_use(
+                hardware, samples.samples.get(hardware.card.uuid), owners, live, counted or {}
+            )
             for hardware in inventory.card_list.cards
         ),
         troubles=samples.errors,
@@ -93,8 +113,10 @@ def _card_use(
     sample: CardSample | None,
     owners: Mapping[int, Owner | None],
     pods: Iterable[PodInfo],
+    counted: Counted,
 ) -> CardUse:
     here, containers = _holders(hardware.card.uuid, pods)
+    here = [_counted(use, counted.get((*_holder(use), hardware.card.uuid))) for use in here]
     allocated_mib = sum(use.limit_mib for use in here)
     if sample is None or not sample.processes_known:
         return CardUse(
@@ -128,6 +150,10 @@ def _card_use(
     )
 
 
+def _counted(use: PodCardUsage, stands: GroupLimits | None) -> PodCardUsage:
+    return use if stands is None else replace(use, used_mib=stands.used_mib, counted=stands)
+
+
 def _holder(use: PodCardUsage) -> _Holder:
     return use.pod_uid, use.container
 
@@ -140,6 +166,7 @@ def _holders(
     containers: dict[str, str] = {}
     for pod in pods:
         record = pod.record
+        peak = allocations_by_card(record.assignment or {}, record.containers).get(card)
         held = [
             PodCardUsage(
                 namespace=record.namespace,
@@ -147,6 +174,7 @@ def _holders(
                 pod_uid=record.uid,
                 container=container,
                 limit_mib=part.mib,
+                pod_mib=peak.mib if peak is not None else part.mib,
             )
             for container, slices in (record.assignment or {}).items()
             for part in slices
@@ -162,9 +190,10 @@ def _sm_shares(sample: CardSample) -> Mapping[int, float | None] | None:
     """Return each process's part of the card's time, in percent of the card, by pid.
 
     The driver's figures for single processes do not add up to the card's own under time-slicing,
-    so they only divide it. The part of a process whose time the driver counts for another one is
-    None, unless the card is known to be idle. None for all where the card is busy, and none of its
-    processes is.
+    so they only divide it. The part of a process whose time the driver counts for another one, or
+    not at all, is None, unless the card is known to be idle; then the rest of the card's time may
+    be that one's, and the others' parts are not made larger. None for all where the card is busy,
+    and none of its processes is.
     """
     total = sum(process.sm_percent or 0.0 for process in sample.processes)
     card_percent = sample.figures.gpu_percent
@@ -177,6 +206,8 @@ def _sm_shares(sample: CardSample) -> Mapping[int, float | None] | None:
             for process in sample.processes
         }
     scale = min(1.0, _FULL_PERCENT / total) if card_percent is None else card_percent / total
+    if any(process.sm_percent is None for process in sample.processes):
+        scale = min(1.0, scale)
     return {
         process.pid: None if process.sm_percent is None else process.sm_percent * scale
         for process in sample.processes
@@ -186,12 +217,13 @@ def _sm_shares(sample: CardSample) -> Mapping[int, float | None] | None:
 def _measured(
     use: PodCardUsage, processes: Sequence[CardProcess], shares: Mapping[int, float | None] | None
 ) -> PodCardUsage:
-    used = [process.used_mib for process in processes]
+    processes_mib = _sum(process.used_mib for process in processes)
     parts = [None if shares is None else shares[process.pid] for process in processes]
     # A container without a process on the card uses nothing of it, where anything is known at all.
     return replace(
         use,
-        used_mib=_sum(used),
+        used_mib=processes_mib if use.counted is None else use.used_mib,
+        processes_mib=processes_mib,
         sm_percent=None if shares is None else _sum(parts),
     )
 

@@ -57,6 +57,8 @@ _heat_decoder: Final = msgspec.json.Decoder(dict[str, float])
 
 _foreign_decoder: Final = msgspec.json.Decoder(dict[str, int])
 
+_used_decoder: Final = msgspec.json.Decoder(dict[str, dict[str, int]])
+
 _encoder: Final = msgspec.json.Encoder(order="sorted")
 
 
@@ -169,6 +171,25 @@ def write_heat(heat: Mapping[CardUuid, float]) -> str:
 def write_foreign(foreign: Mapping[CardUuid, Mib]) -> str:
     """Return the MiB in use on each card by no known pod, as compact JSON with sorted keys."""
     return _encoder.encode({str(uuid): int(mib) for uuid, mib in foreign.items()}).decode()
+
+
+def write_used(used: Mapping[CardUuid, Mapping[str, Mib]]) -> str:
+    """Return the MiB that pods use of each card, by their UIDs, as compact JSON."""
+    return _encoder.encode({str(uuid): dict(pods) for uuid, pods in used.items()}).decode()
+
+
+def read_used(text: str) -> Mapping[CardUuid, Mapping[str, Mib]]:
+    """Parse ``fracgpu.io/used``: the MiB that pods use of each card, by their UIDs.
+
+    Raises:
+        WireError: *text* is not an object with such values.
+    """
+    if not text:
+        return {}
+    found = decode_wire(_used_decoder.decode, text, what=names.NODE_USED)
+    return {
+        CardUuid(uuid): {uid: Mib(mib) for uid, mib in pods.items()} for uuid, pods in found.items()
+    }
 
 
 def read_heat(text: str) -> Mapping[CardUuid, float]:

@@ -85,8 +85,9 @@ class Cordon:
     effect: CordonEffect = CordonEffect.NO_SCHEDULE
 
 
-# Annotations that do not close the node when they cannot be parsed: its cards only count as hot.
-_NOT_CLOSING: Final = frozenset({names.NODE_HEAT, names.NODE_LOAD_TIME})
+# Annotations that do not close the node when they cannot be parsed: its cards only count as hot,
+# or it is not shown what pods use.
+_NOT_CLOSING: Final = frozenset({names.NODE_HEAT, names.NODE_USED, names.NODE_LOAD_TIME})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +100,11 @@ class NodeCards:
         schedulable: the node takes new pods.
         unschedulable: it is cordoned (``spec.unschedulable``).
         soft_taints: those that ask for pods to run elsewhere (``PreferNoSchedule``).
+        leaving: an autoscaler is about to remove it.
         unreadable: annotations that cannot be parsed, each with the error.
         heat: how busy each card was lately, 0..1, where it is known.
         foreign: MiB in use on each card by no known pod; valid however old it is.
+        used: MiB that pods use of each card, by their UIDs, for people; an earlier report's.
         load_time: when the agent last confirmed *heat*, by its own clock.
         host: CPU, host memory and number of pods of the node.
         isolation: ``kernel`` where containers are limited on its cards, or why they are not.
@@ -116,10 +119,12 @@ class NodeCards:
     schedulable: bool = True
     unschedulable: bool = False
     soft_taints: tuple[Taint, ...] = ()
+    leaving: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)
     heat: Mapping[CardUuid, float] = field(default_factory=dict)
     foreign: Mapping[CardUuid, Mib] = field(default_factory=dict)
+    used: Mapping[CardUuid, Mapping[str, Mib]] = field(default_factory=dict)
     load_time: datetime | None = None
     host: "HostResources" = field(default_factory=lambda: NO_HOST_RESOURCES)
     identity: str = ""

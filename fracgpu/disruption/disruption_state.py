@@ -213,7 +213,7 @@ def is_known_to_be_cool(heat: CardHeat | None, usage: CardUsage | None) -> bool:
         heat is not None
         and heat.heat is Heat.COOL
         and reading is not None
-        and not (reading.repeating or reading.broken)
+        and not reading.repeating
     )
 
 

@@ -11,11 +11,12 @@ from fracgpu.cards.annotations import (
     read_foreign,
     read_heat,
     read_load_time,
+    read_used,
     read_uuids,
 )
 from fracgpu.cards.card import NodeCards
 from fracgpu.errors import WireError
-from fracgpu.k8s.node import Node, decode_node
+from fracgpu.k8s.node import Node, decode_node, is_leaving
 from fracgpu.k8s.node_affinity import SOFT_EFFECTS, taints_of
 from fracgpu.k8s.resources import node_allocatable
 from fracgpu.k8s.scheduling.objects import SchedulingNode, scheduling_node_of
@@ -96,9 +97,11 @@ def node_cards_of(node: Node) -> NodeCards:
         schedulable=not node.spec.unschedulable and not why_no_pod_starts(node),
         unschedulable=node.spec.unschedulable,
         soft_taints=taints_of(node, effects=SOFT_EFFECTS),
+        leaving=is_leaving(node),
         labels=labels,
         heat=read(names.NODE_HEAT, read_heat, {}),
         foreign=read(names.NODE_FOREIGN, read_foreign, {}),
+        used=read(names.NODE_USED, read_used, {}),
         load_time=read(names.NODE_LOAD_TIME, read_load_time, None),
         unreadable=unreadable,
         host=node_allocatable(node.status.allocatable or {}),

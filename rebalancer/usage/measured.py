@@ -78,12 +78,11 @@ class _Answers:
     latest: Mapping[str, float]
     busy_changes: Mapping[str, float]
     power_changes: Mapping[str, float]
-    sm_active: Mapping[str, float]
-    engine_active: Mapping[str, float]
-    remap_failed: Mapping[str, float]
+    active: Mapping[str, float]
     repeating: frozenset[str]
     pod_mean: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     pod_samples: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    pod_overuse: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def scraped_every_s(self, uuid: str) -> float:
         """The scrape interval of a card."""
@@ -159,9 +158,7 @@ class MeasuredUsage:
             latest=latest,
             busy_changes=await self._by_card(promql.busy_changes(policy), at_s),
             power_changes=await self._by_card(promql.power_changes(policy), at_s),
-            sm_active=await self._by_card(promql.sm_active(policy), at_s),
-            engine_active=await self._by_card(promql.engine_active(policy), at_s),
-            remap_failed=await self._by_card(promql.REMAP_FAILED, at_s),
+            active=await self._by_card(promql.active(policy), at_s),
             repeating=_repeating(
                 latest,
                 await self._prometheus.query(promql.lately_busy_changes(longest_s), at_s=at_s),
@@ -169,6 +166,7 @@ class MeasuredUsage:
             ),
             pod_mean=await self._by_pod(promql.pod_mean(policy), at_s),
             pod_samples=await self._by_pod(promql.pod_samples(policy), at_s),
+            pod_overuse=await self._by_pod(promql.POD_OVERUSE, at_s),
         )
 
     async def _by_card(self, query: str, at_s: float) -> dict[str, float]:
@@ -313,16 +311,13 @@ def _repeating(
     )
 
 
-def _second_signal(uuid: CardUuid, answers: _Answers) -> float | None:
-    """Return how much of the card is really active, 0..1; None where that is not measured.
+def _active_ratio(uuid: CardUuid, answers: _Answers) -> float | None:
+    """Return how much of the card did work, 0..1; None where that is not measured.
 
-    After some driver errors a profiling metric stays at 0 although the card is busy
-    (NVIDIA/dcgm-exporter#662), so 0 says nothing.
+    0 throughout says nothing: after some driver errors the metric is stuck there.
     """
-    found = (series.get(uuid) for series in (answers.sm_active, answers.engine_active))
-    return next(
-        (value for value in found if value and is_sane(value, low=0, high=1 + _SLACK)), None
-    )
+    value = answers.active.get(uuid)
+    return value / _PERCENT if value and is_sane(value, low=0, high=_PERCENT + _SLACK) else None
 
 
 def _reading(uuid: CardUuid, answers: _Answers, policy: RebalancerPolicy) -> CardReading:
@@ -345,10 +340,10 @@ def _reading(uuid: CardUuid, answers: _Answers, policy: RebalancerPolicy) -> Car
         history_ratio=min(1.0, answers.history.get(uuid, 0.0) / expected),
         free_mib=Mib(int(answers.free_mib[uuid])),
         latest_ratio=_ratio(answers.latest[uuid]),
-        active_ratio=_second_signal(uuid, answers),
+        active_ratio=_active_ratio(uuid, answers),
         repeating=late or uuid in answers.repeating,
-        broken=answers.remap_failed.get(uuid, 0.0) > 0,
         pods=pods,
+        overusers=frozenset(answers.pod_overuse.get(uuid, ())),
     )
 
 

@@ -40,10 +40,15 @@ class HolderName(_Document, frozen=True, kw_only=True):
 
 
 class SliceDocument(_Document, frozen=True, kw_only=True):
-    """What one pod holds of one card."""
+    """What one pod holds of one card.
+
+    Attributes:
+        used_mib: what it uses, as the node's agent last wrote it; None if it is not known.
+    """
 
     pod: str
     mib: int
+    used_mib: int | None = None
     cores: int = 0
     terminating: bool = False
     assumed: bool = False
@@ -221,7 +226,7 @@ def node_document(
             _card(
                 card_info,
                 node_info,
-                slices=_slices(card_info, holder, held),
+                slices=_slices(card_info, node, holder, held),
                 unplaced=unplaced,
                 kept_for=waiting(card_info.kept_for) if card_info.kept_for else "",
             )
@@ -276,22 +281,25 @@ def _cordon(card_info: CardInfo, node: NodeCards) -> Cordon | None:
 
 def _slices(
     card_info: CardInfo,
+    node: NodeCards,
     holder: Callable[[str], HolderName],
     held: Callable[[str], Mapping[CardUuid, CardAllocation]],
 ) -> tuple[SliceDocument, ...]:
     """Return the slices of a card, the largest first."""
     found = []
+    used = node.used.get(card_info.card.uuid, {})
     for uid in card_info.pods:
         part = held(uid).get(card_info.card.uuid)
         if part is not None:
-            found.append(_slice(holder(uid), part))
+            found.append(_slice(holder(uid), part, used.get(uid)))
     return tuple(sorted(found, key=lambda one: (-one.mib, one.pod)))
 
 
-def _slice(name: HolderName, part: CardAllocation) -> SliceDocument:
+def _slice(name: HolderName, part: CardAllocation, used_mib: int | None) -> SliceDocument:
     return SliceDocument(
         pod=name.pod,
         mib=part.mib,
+        used_mib=used_mib,
         cores=part.cores,
         terminating=name.terminating,
         assumed=name.assumed,

@@ -24,6 +24,7 @@ READERS = {
     names.NODE_CORDONS: annotations.read_cordons,
     names.NODE_HEAT: annotations.read_heat,
     names.NODE_FOREIGN: annotations.read_foreign,
+    names.NODE_USED: annotations.read_used,
 }
 
 
@@ -180,10 +181,16 @@ def test_no_corruption_makes_more_free_than_there_is(data: st.DataObject) -> Non
     truth: dict[str, Any] = {
         "foreign": '{"GPU-n-1":9000}',
         "heat": '{"GPU-n-0":0.5,"GPU-n-1":0.25}',
+        "used": '{"GPU-n-0":{"bound":19000}}',
         "cordons": '{"GPU-n-0":{"until":"2126-01-05T12:00:00Z","reason":"hot"}}',
     }
     true_free = free_mib(a_harness(**truth))
-    keys = {"foreign": names.NODE_FOREIGN, "heat": names.NODE_HEAT, "cordons": names.NODE_CORDONS}
+    keys = {
+        "foreign": names.NODE_FOREIGN,
+        "heat": names.NODE_HEAT,
+        "used": names.NODE_USED,
+        "cordons": names.NODE_CORDONS,
+    }
     lies = {name: data.draw(spoilt(text), label=name) for name, text in truth.items()}
     assignment = data.draw(spoilt(HELD), label="assignment")
     for name, text in lies.items():

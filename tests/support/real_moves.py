@@ -274,11 +274,9 @@ class MeasuredLoad:
         )
         absent = (
             promql.COLLECT_AGE,
-            promql.REMAP_FAILED,
             promql.power_changes(policy),
             promql.lately_power_changes(1.0),
-            promql.sm_active(policy),
-            promql.engine_active(policy),
+            promql.active(policy),
         )
         return {
             promql.AGE: constant(0.5),

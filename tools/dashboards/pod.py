@@ -9,6 +9,9 @@ _NAME: Final = "{{namespace}}/{{pod}} {{container}} on {{node}}/{{gpu}}"
 _BY: Final = "cluster, namespace, pod, container, node, UUID"
 _USED: Final = f"fracgpu_pod_gpu_memory_used_mib{POD}"
 _LIMIT: Final = f"fracgpu_pod_gpu_memory_limit_mib{POD}"
+_KEPT: Final = f"fracgpu_enforcement_guaranteed_mib{POD}"
+_LIMITED: Final = f"fracgpu_enforcement_limit_mib{POD}"
+_OVERUSED: Final = f"fracgpu_pod_gpu_memory_overused_mib{POD}"
 _BUSY: Final = f"fracgpu_pod_sm_util{POD}"
 
 
@@ -33,8 +36,8 @@ _SUMMARY: Final = Row(
         ),
         stat(
             "Pods over their memory",
-            f"count({_USED} > {_LIMIT}) or vector(0)",
-            description="They hold more of a card than they were assigned.",
+            f"count({_OVERUSED}) or vector(0)",
+            description="For 5 minutes they have used 5 % and 256 MiB more than they are assigned.",
         ),
         stat(
             "Pods that use nothing",
@@ -82,6 +85,8 @@ _USE: Final = Row(
                 ),
                 Query(expr=_of(_USED), legend="used", unit="mbytes"),
                 Query(expr=_of(_LIMIT), legend="assigned", unit="mbytes"),
+                Query(expr=_of(_KEPT), legend="kept for it", unit="mbytes"),
+                Query(expr=_of(_LIMITED), legend="limited to", unit="mbytes"),
             ),
             card_links=True,
             width=24,

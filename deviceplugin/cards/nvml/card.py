@@ -17,7 +17,7 @@ from deviceplugin.cards.nvml.calls import NvmlCalls
 from deviceplugin.cards.nvml.figures import NvmlMetrics
 from deviceplugin.cards.nvml.gpm import NvmlGpm
 from deviceplugin.cards.nvml.processes import NvmlProcesses
-from deviceplugin.cards.nvml.reserve import LearntReserve, Memory
+from deviceplugin.cards.reserve import LearntReserve, Memory
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.units import BYTES_PER_MIB, Mib
 from process.clock import Clock

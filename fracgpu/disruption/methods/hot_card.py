@@ -105,17 +105,20 @@ def plan_for(
 def _ranked(state: DisruptionState, moves: Sequence[Move]) -> Sequence[Move]:
     """Return the moves off one card, best first.
 
-    A pod that uses more of the card than it was granted goes before those that keep to their share,
-    unless it would bring less than half of what the best move does.
+    First a pod that uses more of the card's memory than it is assigned. One that is busier than its
+    share allows goes before those that keep to it, unless it would bring less than half of what the
+    best move does.
     """
     most = max((move.gain_points for move in moves), default=0.0)
 
-    def rank(move: Move) -> tuple[bool, float, str]:
+    def rank(move: Move) -> tuple[bool, bool, float, str]:
+        reading = state.reading(move.source)
+        overuses = reading is not None and move.pod_uid in reading.overusers
         first = (
             move.gain_points >= _WORTH_OF_OVERUSE * most
             and move.busy_ratio > _granted_ratio(state, move) + _OVERUSE_SLACK
         )
-        return not first, -move.gain_points, move.pod
+        return not overuses, not first, -move.gain_points, move.pod
 
     return sorted(moves, key=rank)
 
@@ -187,7 +190,7 @@ def _doubt(
 ) -> HoldReason | None:
     """Return why no pod should be disturbed at this moment although the card is hot, or None."""
     info = state.snapshot.card(card)
-    if reading.broken or (info is not None and info.card.health is not Health.HEALTHY):
+    if info is not None and info.card.health is not Health.HEALTHY:
         return HoldReason.BROKEN
     if reading.repeating:
         return HoldReason.REPEATING

@@ -4,7 +4,7 @@ import { byId, descriptions, make, setText } from "./dom.js";
 import { clock, gib, percent, plural } from "./format.js";
 import { heatOf } from "./store.js";
 
-const NUMBERS = new Set(["Memory", "Compute"]);
+const NUMBERS = new Set(["Memory", "Used", "Compute"]);
 const RETRIES = 5;
 const RETRY_MS = 1500;
 
@@ -198,16 +198,23 @@ function slices(card) {
       {},
       make("td", {}, slice.pod),
       make("td", { class: "number" }, `${gib(slice.mib)} GiB`),
+      make("td", { class: "number" }, usedOf(slice)),
       make("td", { class: "number" }, slice.cores ? `${slice.cores} %` : "shared"),
       make("td", {}, slice.terminating ? "ends" : slice.assumed ? "being bound" : ""),
     ),
   );
-  const titles = ["Pod", "Memory", "Compute", ""].map((title) =>
+  const titles = ["Pod", "Memory", "Used", "Compute", ""].map((title) =>
     make("th", { scope: "col", class: NUMBERS.has(title) && "number" }, title),
   );
   const table = make("table", {}, make("thead", {}, make("tr", {}, ...titles)), make("tbody", {}, ...rows));
   if (card.moreSlices) rows.at(-1).after(make("tr", {}, make("td", {}, `and ${card.moreSlices} smaller ones`)));
   return table;
+}
+
+function usedOf(slice) {
+  if (slice.usedMib === undefined) return "not known";
+  const over = slice.usedMib > Math.max(slice.mib * 1.05, slice.mib + 256); // as the node's agent judges
+  return `${gib(slice.usedMib)} GiB${over ? ", more than its share" : ""}`;
 }
 
 function help(suggestions) {

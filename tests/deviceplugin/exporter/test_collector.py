@@ -7,7 +7,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from deviceplugin.cards.interface import CardMetrics, CardProcess, CardSample, CardSamples
+from deviceplugin.cards.interface import (
+    CardMetrics,
+    CardProcess,
+    CardSample,
+    CardSamples,
+    GroupLimits,
+)
 from deviceplugin.exporter.attribution import Owner
 from deviceplugin.exporter.collector import AgeCollector, CardCollector
 from deviceplugin.exporter.usage import UsageSnapshot, build_usage_snapshot
@@ -141,6 +147,37 @@ def test_our_own_series_name_the_pod_uniquely() -> None:
     assert one(text, "fracgpu_unattributed_processes", UUID="GPU-a") == 1
     assert one(text, "fracgpu_unattributed_memory_mib", UUID="GPU-a") == 100
     assert one(text, "fracgpu_collect_timestamp_seconds") == TAKEN_AT_S
+
+
+def test_limit_guarantee_and_use_are_written_where_driver_or_kernel_count() -> None:
+    stands = GroupLimits(guaranteed_mib=Mib(1000), limit_mib=Mib(1200), used_mib=Mib(640))
+    none = GroupLimits(guaranteed_mib=Mib(0), limit_mib=None, used_mib=Mib(10))
+    snapshot = build_usage_snapshot(
+        taken_at_s=TAKEN_AT_S,
+        inventory=an_inventory(a_card("GPU-a")),
+        samples=CardSamples(),
+        owners={},
+        pods=[a_pod("one"), a_pod("two"), a_pod("three")],
+        counted={
+            ("uid-one", "train", CardUuid("GPU-a")): stands,
+            ("uid-two", "train", CardUuid("GPU-a")): none,
+        },
+    )
+
+    text = exposition(snapshot)
+
+    assert one(text, "fracgpu_enforcement_limit_mib", pod="one") == 1200
+    assert one(text, "fracgpu_enforcement_guaranteed_mib", pod="one") == 1000
+    assert one(text, "fracgpu_enforcement_used_mib", pod="one", UUID="GPU-a") == 640
+    assert one(text, "fracgpu_pod_gpu_memory_used_mib", pod="one") == 640
+    # A limit that does not stand is none, and never 0.
+    assert [labels["pod"] for labels, _ in samples(text, "fracgpu_enforcement_limit_mib")] == [
+        "one"
+    ]
+    assert {labels["pod"] for labels, _ in samples(text, "fracgpu_enforcement_used_mib")} == {
+        "one",
+        "two",
+    }
 
 
 def test_unknown_processes_leave_the_pods_use_out_and_keep_their_limits() -> None:

@@ -272,6 +272,21 @@ class Rig:
         return dict(self.node.state.annotations)
 
 
+def test_what_pods_use_is_written_again_once_it_has_changed_by_a_step() -> None:
+    watching = Watching()
+
+    watching.show(a_snapshot(processes=[(OURS, 300)]), for_s=120)
+    watching.show(a_snapshot(processes=[(OURS, 555)]), for_s=120)
+    watching.show(a_snapshot(processes=[(OURS, 556)]), for_s=120)
+    watching.show(a_snapshot(processes=[(OURS, None)]), for_s=120)
+
+    assert [load.used for _, load in watching.written] == [
+        {A: {"uid-one": 300}},
+        {A: {"uid-one": 556}},
+        {},
+    ]
+
+
 async def test_load_is_written_as_it_is_read_and_not_again_while_it_stays() -> None:
     rig = Rig()
     await rig.rounds(12)

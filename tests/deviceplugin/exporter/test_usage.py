@@ -4,7 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from deviceplugin.cards.interface import CardMetrics, CardProcess, CardSample, CardSamples
+from deviceplugin.cards.interface import (
+    CardMetrics,
+    CardProcess,
+    CardSample,
+    CardSamples,
+    GroupLimits,
+)
 from deviceplugin.exporter.attribution import Owner
 from deviceplugin.exporter.usage import CardUse, PodCardUsage, build_usage_snapshot
 from fracgpu.cards.card import CardUuid
@@ -56,6 +62,24 @@ def test_each_pod_has_its_limit_its_memory_and_its_part_of_the_time() -> None:
 
     assert use.allocated_mib == 2000
     assert shares(use) == [("one", 300.0, 30.0), ("two", 300.0, 20.0)]
+
+
+def test_what_driver_or_kernel_count_is_what_a_container_uses() -> None:
+    stands = GroupLimits(guaranteed_mib=Mib(1000), limit_mib=Mib(1000), used_mib=Mib(640))
+    reading = CardSample(processes=(a_process(1, mib=300), a_process(2, mib=200)))
+
+    snapshot = build_usage_snapshot(
+        taken_at_s=1.0,
+        inventory=an_inventory(a_card("GPU-a")),
+        samples=CardSamples(samples={A: reading}),
+        owners={1: Owner(pod_uid="uid-one"), 2: Owner(pod_uid="uid-two")},
+        pods=[a_pod("one"), a_pod("two")],
+        counted={("uid-one", "train", A): stands},
+    )
+
+    one, two = snapshot.cards[0].pods
+    assert (one.used_mib, one.processes_mib, one.counted) == (640, 300, stands)
+    assert (two.used_mib, two.processes_mib, two.counted) == (200, 200, None)
 
 
 def test_the_parts_of_the_pods_add_up_to_the_cards_own_figure() -> None:
@@ -116,6 +140,19 @@ def test_a_client_of_mps_is_idle_only_where_its_card_is_known_to_be(
 
     assert shares(use) == [("client", 100.0, part), ("other", 100.0, 0.0)]
     assert use.degraded is (part is None)
+
+
+def test_what_a_process_of_unknown_time_may_have_used_is_not_given_to_the_others() -> None:
+    use = use_of(
+        a_process(1, sm=None),
+        a_process(2, sm=5.0),
+        pods=[a_pod("rocm"), a_pod("video")],
+        owners={1: "uid-rocm", 2: "uid-video"},
+        gpu_percent=85.0,
+    )
+
+    assert [part for _, _, part in shares(use)] == [None, 5.0]
+    assert use.degraded
 
 
 def test_a_process_whose_memory_the_driver_does_not_tell_makes_the_pods_unknown() -> None:

@@ -4,9 +4,10 @@ import json
 from dataclasses import replace
 from datetime import timedelta
 
-from fracgpu.cards.annotations import write_cordons
+from fracgpu.cards.annotations import write_cordons, write_used
 from fracgpu.cards.card import CardUuid, Cordon, Health
 from fracgpu.state.move_object import MoveMeta, MoveObject, MovePhase, MoveStatus, Transition
+from fracgpu.units import Mib
 from scheduler.page.documents import FilterAnswer, encode, move_document, waiting_document
 from tests.fakes.clock import NOON
 from tests.support.gpu import some_cards
@@ -28,6 +29,21 @@ async def test_a_card_shows_its_slices_the_largest_first() -> None:
         {"pod": "default/small", "mib": 1000},
     ]
     assert (card["mib"], card["heldMib"], card["freeMib"]) == (24_000, 5000, 19_000)
+
+
+async def test_a_slice_shows_what_its_pod_uses_where_the_agent_says_it() -> None:
+    cluster = PageCluster()
+    used = write_used({CardUuid("GPU-n-0"): {"uid-small": Mib(1300)}})
+    cluster.node("n", used=used)
+    cluster.pod("small", on="n", mib=1000)
+    cluster.pod("large", on="n", mib=4000)
+
+    await cluster.board.refresh()
+
+    assert cluster.document("node/n")["cards"][0]["slices"] == [
+        {"pod": "default/large", "mib": 4000},
+        {"pod": "default/small", "mib": 1000, "usedMib": 1300},
+    ]
 
 
 async def test_a_pod_that_ends_still_holds_its_slice_and_says_so() -> None:

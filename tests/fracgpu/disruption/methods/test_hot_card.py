@@ -97,6 +97,19 @@ def test_the_pod_that_uses_more_than_it_was_granted_goes_first() -> None:
     assert [move.pod_uid for move in found.moves] == ["pod-b"]
 
 
+def test_a_pod_that_uses_more_memory_than_it_was_granted_goes_before_all_others() -> None:
+    sizes = {"pod-a": 12_000, "pod-b": 2400, "pod-c": 9600}
+    pods = [a_placed_pod(uid, mib=mib) for uid, mib in sizes.items()]
+    reading = a_reading(0.9, pods={"pod-a": 0.3, "pod-b": 0.2, "pod-c": 0.32})
+
+    kept = plan(a_disruption_state(pods=pods, readings={HOT_CARD: reading}))
+    overused = replace(reading, overusers=frozenset({"pod-a"}))
+    found = plan(a_disruption_state(pods=pods, readings={HOT_CARD: overused}))
+
+    assert [move.pod_uid for move in kept.moves] == ["pod-b"]
+    assert [move.pod_uid for move in found.moves] == ["pod-a"]
+
+
 def test_a_small_pod_above_its_share_does_not_go_before_one_that_would_relieve_the_card() -> None:
     mib = {"big": 14_000, "small": 800, "stays": 8000}
     pods = [a_placed_pod(uid, mib=held) for uid, held in mib.items()]
