@@ -260,6 +260,7 @@ def _wire(  # noqa: PLR0915 - a statement for each part
             "audit": leader_gate.once_listed(comparer.run),
             "pool events": leader_gate.once_listed(pool_events.run),
             "wake": leader_gate.once_listed(fence.once_up(activator.run)),
+            "gangs": leader_gate.once_listed(partial(core.gangs.run, marker)),
             "learn the mix": leader_gate.once_listed(learn),
             "settle memory": settling_memory(leader_gate, core, clock, lists=(nodes, pods)),
         },
@@ -270,6 +271,7 @@ def _wire(  # noqa: PLR0915 - a statement for each part
                     core.extender, core.changes, clock, limit_s=settings.stale_cache_timeout_s
                 ),
                 cycles=cycles,
+                gangs=core.gangs,
                 preemptor=Preemptor(
                     ledger,
                     core.bound_pods,

@@ -42,6 +42,7 @@ class BoundPod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         started: when kubelet acknowledged it (``status.startTime``, RFC 3339); empty before.
         allocation: what it holds of cards; nothing once it has ended.
         models: globs of the card models that it accepts; empty where it accepts any.
+        gang: its annotation ``fracgpu.io/gang``; empty without one.
         problem: why its assignment cannot be read; else empty. It then holds the most it can.
     """
 
@@ -55,6 +56,7 @@ class BoundPod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     host: HostResources = NO_HOST_RESOURCES
     allocation: PodAllocation
     models: tuple[str, ...] = ()
+    gang: str = ""
     problem: str = ""
 
     @property
@@ -70,6 +72,7 @@ class _Annotations(msgspec.Struct, gc=False):
     assignment: str | None = msgspec.field(name="fracgpu.io/assignment", default=None)
     model: str = msgspec.field(name="fracgpu.io/model", default="")
     move: str = msgspec.field(name="fracgpu.io/move", default="")
+    gang: str = msgspec.field(name="fracgpu.io/gang", default="")
 
 
 class _Meta(msgspec.Struct, rename="camel"):
@@ -155,6 +158,7 @@ def decode_bound_pod(body: bytes) -> BoundPod | None:
         host=host if live else NO_HOST_RESOURCES,
         allocation=holds,
         models=_shared_models(meta.annotations.model) if meta.annotations else (),
+        gang=sys.intern(meta.annotations.gang) if meta.annotations else "",
         problem=problem,
     )
 
@@ -179,6 +183,7 @@ def bound_pod_of(pod: PodInfo) -> BoundPod | None:
             allocation, node=node, by_card=_shared_cards(allocation.by_card)
         ),
         models=_shared_models(pod.annotations.get(names.MODEL, "")),
+        gang=sys.intern(pod.annotations.get(names.GANG, "")),
         problem=record.problem if record.live else "",
     )
 

@@ -153,8 +153,12 @@ class Assumptions:
             )
 
     def under_way(self) -> Iterable[str]:
-        """Return the pods of which a Binding may be under way; of one merely nominated none is."""
-        return (uid for uid, one in self._ledger.assumed.items() if not one.nominated)
+        """Return the pods of which a Binding may be under way.
+
+        Of one that is merely nominated none is, nor of one for whose gang room is held.
+        """
+        assumed = self._ledger.assumed.items()
+        return (uid for uid, one in assumed if not one.nominated and not one.gang)
 
     def forget(self, uid: str) -> None:
         """Drop an assumption that has proved wrong."""
