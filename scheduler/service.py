@@ -54,6 +54,7 @@ from scheduler.page.explainer import Explainer
 from scheduler.page.filter_answers import FilterAnswers
 from scheduler.page.server import PageServer
 from scheduler.pod_activator import PodActivator
+from scheduler.pool_events import PoolEvents
 from scheduler.settings import SchedulerSettings
 from scheduler.settling_memory import settling_memory
 from scheduler.version_skew import VersionSkewCheck
@@ -95,8 +96,9 @@ def _wire(  # noqa: PLR0915 - a statement for each part
 ) -> Running:
     metrics = SchedulerMetrics(registry)
     identity = settings.identity or socket.gethostname()
+    recorder = EventRecorder(client, "fracgpu-scheduler", clock, instance=identity)
     refused = RefusedConfigReporter(
-        EventRecorder(client, "fracgpu-scheduler", clock, instance=identity),
+        recorder,
         name=settings.config_map,
         namespace=settings.namespace,
     )
@@ -239,6 +241,12 @@ def _wire(  # noqa: PLR0915 - a statement for each part
         longest_pause_s=partial(longest_pause_s, asyncio.get_running_loop()),
         waiting=page.board.waiting.by_reason,
     )
+    pool_events = PoolEvents(
+        recorder,
+        waiting=lambda: page.board.waiting.by_uid,
+        nodes=lambda: nodes.items().values(),
+        clock=clock,
+    )
     activity = RequestActivity()
     learner = WorkloadLearner(core.least_waste, activity)
     learn = partial(learner.run, clock, core.changes, every_s=_LEARN_S)
@@ -250,6 +258,7 @@ def _wire(  # noqa: PLR0915 - a statement for each part
             "assumptions": assumptions.expire,
             "fence": leader_gate.once_listed(fence.run),
             "audit": leader_gate.once_listed(comparer.run),
+            "pool events": leader_gate.once_listed(pool_events.run),
             "wake": leader_gate.once_listed(fence.once_up(activator.run)),
             "gangs": leader_gate.once_listed(partial(core.gangs.run, marker)),
             "learn the mix": leader_gate.once_listed(learn),

@@ -308,7 +308,10 @@ def test_a_folder_in_the_place_of_the_file_is_named(tmp_path: Path) -> None:
         NvidiaCdiSpecs([tmp_path]).find([A])
 
 
-AMD_CARDS = (a_card("AMD-x"), a_card("AMD-y", index=1, mib=16_000))
+AMD_CARDS = (
+    a_card("AMD-x", model="AMD Instinct MI210"),
+    a_card("AMD-y", index=1, mib=16_000, model="AMD Instinct MI210"),
+)
 MIXED = Inventory(
     card_list=CardList(
         cards=(
@@ -316,7 +319,6 @@ MIXED = Inventory(
             *(
                 CardHardware(
                     card=replace(card, index=5 - card.index),
-                    vendor="amd",
                     device_nodes=(DeviceNode(path=f"/dev/dri/renderD{128 + card.index}"),),
                     common_nodes=(DeviceNode(path="/dev/kfd"),),
                     compute_units=104,
