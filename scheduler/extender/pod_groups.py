@@ -89,11 +89,15 @@ class PodGroups:
         """Take note that filter is about to answer about a pod, of a group or not."""
         uid, cycle = pod.record.uid, self._cycle
         key = self._see(pod) if pod.pod_group else None
-        if cycle is not None and (cycle.key != key or uid in cycle.asked):
-            if key == cycle.key or not self._pending.get(cycle.key, set()) <= cycle.placed:
-                for placed in cycle.placed:
-                    self._forget(placed)
+        if cycle is not None and cycle.key != key:
+            if not self._pending.get(cycle.key, set()) <= cycle.placed:
+                self._forget_all(cycle.key)
             self._cycle = None
+        elif key is not None and cycle is not None and uid in cycle.asked:
+            self._forget_all(key)
+            self._cycle = None
+        if key is not None and self._is_held(uid):
+            self._forget_all(key)  # they were to be bound, and are tried again
         if key is not None:
             self._cycle = self._cycle or _Cycle(key)
             self._cycle.asked.add(uid)
@@ -127,7 +131,14 @@ class PodGroups:
         )
         return FilterResult(passed=(best,))
 
-    def _forget(self, uid: str) -> None:
+    def _is_held(self, uid: str) -> bool:
         assumed = self._ledger.assumed.get(uid)
-        if assumed is not None and assumed.gang:
+        return assumed is not None and assumed.gang
+
+    def _forget_all(self, key: _Key) -> None:
+        for uid in self._pending.get(key, ()):
+            self._forget(uid)
+
+    def _forget(self, uid: str) -> None:
+        if self._is_held(uid):
             self._ledger.forget(uid)
