@@ -147,6 +147,7 @@ ENV_CARDS_AND_LIMITS: Final = (
 )
 ENV_MEM_MIB: Final = "FRACGPU_MEM_MIB"
 ENV_CARD_MIB: Final = "FRACGPU_CARD_MIB"
+ENV_CARDS: Final = "FRACGPU_CARDS"
 # Read by programs written for other systems: gpushare, and HAMi's library.
 ENV_ALIYUN_CONTAINER: Final = "ALIYUN_COM_GPU_MEM_CONTAINER"
 ENV_ALIYUN_DEV: Final = "ALIYUN_COM_GPU_MEM_DEV"

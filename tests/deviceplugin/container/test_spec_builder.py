@@ -73,6 +73,7 @@ def test_without_a_spec_of_the_driver_a_container_gets_files_and_variables() -> 
 
     assert env_of(found) == {
         "NVIDIA_VISIBLE_DEVICES": "GPU-a",
+        "FRACGPU_CARDS": "GPU-a",
         "FRACGPU_MEM_MIB": "1000",
         "FRACGPU_CARD_MIB": "8000",
         "ALIYUN_COM_GPU_MEM_CONTAINER": "1000",
@@ -351,6 +352,7 @@ def test_an_amd_container_gets_nothing_of_nvidias_on_a_node_of_both(tmp_path: Pa
 
     assert env_of(found) == {
         "NVIDIA_VISIBLE_DEVICES": "void",
+        "FRACGPU_CARDS": "AMD-x",
         "FRACGPU_MEM_MIB": "1000",
         "FRACGPU_CARD_MIB": "8000",
         "ALIYUN_COM_GPU_MEM_CONTAINER": "1000",
