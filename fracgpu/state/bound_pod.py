@@ -60,6 +60,11 @@ class BoundPod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     problem: str = ""
 
     @property
+    def in_gang(self) -> bool:
+        """Whether it was placed with other pods."""
+        return bool(self.gang)
+
+    @property
     def uid(self) -> str:
         return self.allocation.pod_uid
 
