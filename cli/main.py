@@ -57,6 +57,10 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "move": Command(
         module="cli.commands.move", summary="have the rebalancer move a pod to another card"
     ),
+    "resize": Command(
+        module="cli.commands.resize",
+        summary="give a running pod another share of its card",
+    ),
     "drain": Command(module="cli.commands.drain", summary="empty a card, and keep new pods off it"),
     "plan": Command(
         module="cli.commands.plan",

@@ -52,9 +52,26 @@ MOVE_REQUESTED: Final = "fracgpu.io/move-requested"
 # it; by its author, and by whoever is told.
 MOVE_GRACE: Final = "fracgpu.io/move-grace"
 MOVE_READY: Final = "fracgpu.io/move-ready"
+# Pod annotation that people write who may: the size that each of its slices should have.
+RESIZE: Final = "fracgpu.io/resize"
+# What the leading scheduler has answered to it, and the limits that the node's agent has applied.
+RESIZED: Final = "fracgpu.io/resized"
+APPLIED: Final = "fracgpu.io/applied"
 APPROVED: Final = "fracgpu.io/approved"
-RESERVED_KEYS: Final = (GRANTED, ASSIGNMENT, WIRED, TERM, MOVE, MOVED_BY, NOTICE)
-POD_KEYS: Final = frozenset((*REQUEST_KEYS, *RESERVED_KEYS, MOVE_REQUESTED, MOVE_GRACE, MOVE_READY))
+RESERVED_KEYS: Final = (
+    GRANTED,
+    ASSIGNMENT,
+    WIRED,
+    TERM,
+    MOVE,
+    MOVED_BY,
+    NOTICE,
+    RESIZED,
+    APPLIED,
+)
+POD_KEYS: Final = frozenset(
+    (*REQUEST_KEYS, *RESERVED_KEYS, MOVE_REQUESTED, MOVE_GRACE, MOVE_READY, RESIZE)
+)
 MOVE_MARKS: Final = (MOVED_BY, NOTICE)  # what a move that ended must not leave on a pod
 
 # Node annotations: the agent's inventory, and the cards that the rebalancer has cordoned.

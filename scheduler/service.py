@@ -54,6 +54,7 @@ from scheduler.page.explainer import Explainer
 from scheduler.page.filter_answers import FilterAnswers
 from scheduler.page.server import PageServer
 from scheduler.pod_activator import PodActivator
+from scheduler.resizer import Resizer
 from scheduler.settings import SchedulerSettings
 from scheduler.settling_memory import settling_memory
 from scheduler.version_skew import VersionSkewCheck
@@ -116,6 +117,7 @@ def _wire(  # noqa: PLR0915 - a statement for each part
 
     def pod_changed(change: Change[AnyPod]) -> None:
         core.handlers.pod_changed(change)
+        resizer.pod_changed(change)
         page.board.pod_changed(change)
 
     nodes = Informer(client, NODES, decode=read_offered_node, on_change=core.handlers.node_changed)
@@ -185,6 +187,17 @@ def _wire(  # noqa: PLR0915 - a statement for each part
         on_lapse=metrics.lapsed,
         on_count=cycles.settle,
     )
+    resizer = Resizer(
+        client,
+        ledger=ledger,
+        marker=marker,
+        leads=lambda: leader_gate.leads,
+        record=election.renew,
+        recorder=EventRecorder(client, "fracgpu-scheduler", clock, instance=identity),
+        clock=clock,
+        limit_s=settings.bind_timeout_s,
+    )
+
     fence = Fence(
         lambda: pods.items().values(),
         record,
@@ -249,6 +262,7 @@ def _wire(  # noqa: PLR0915 - a statement for each part
             **page.tasks(leader_gate),
             "assumptions": assumptions.expire,
             "fence": leader_gate.once_listed(fence.run),
+            "resizes": leader_gate.once_listed(fence.once_up(resizer.run)),
             "audit": leader_gate.once_listed(comparer.run),
             "wake": leader_gate.once_listed(fence.once_up(activator.run)),
             "learn the mix": leader_gate.once_listed(learn),

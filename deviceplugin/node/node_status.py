@@ -19,6 +19,7 @@ from deviceplugin.node.capacity import (
     wanted_state,
     while_unregistered,
     with_isolation,
+    with_resized,
 )
 from deviceplugin.node.inventory import InventoryTracker
 from fracgpu import names
@@ -69,6 +70,7 @@ class NodeStatusUpdater:
         blocked: why no card can be allocated now, however healthy, or None.
         way: how it is known whose container starts, for people; empty while that is not known.
         held_mib: what this node's pods hold, or None before they are listed.
+        resized_mib: by how much those that were resized hold more than they request.
         unregistered: why kubelet does not have our slots, or None.
         unlimited: why containers are not limited on each card, an empty text where they are; None
             while that is not known.
@@ -86,6 +88,7 @@ class NodeStatusUpdater:
         blocked: Callable[[], str | None] = lambda: None,
         way: Callable[[], str] = lambda: "",
         held_mib: Callable[[], int | None] = lambda: 0,
+        resized_mib: Callable[[], int] = lambda: 0,
         unregistered: Callable[[], str | None] = lambda: None,
         unlimited: Callable[[], str | None] = lambda: None,
     ) -> None:
@@ -95,6 +98,7 @@ class NodeStatusUpdater:
         self._blocked = blocked
         self._way = way
         self._held_mib = held_mib
+        self._resized_mib = resized_mib
         self._tracker = tracker
         self._current = current
         self._writer = writer
@@ -145,6 +149,7 @@ class NodeStatusUpdater:
             return True
         try:
             if have.shares:
+                want = with_resized(want, resized_mib=self._resized_mib())
                 await self._write(have, keep_held(want, held_mib=self._held(have)))
             else:
                 await take_back(self._writer, self._node, have.marks)

@@ -10,6 +10,7 @@ from fracgpu.k8s.node_affinity import NodeRules
 from fracgpu.request.dialects import NAMES
 from fracgpu.request.grant_note import GrantData, GrantNote, read_grant_note
 from fracgpu.request.language import parse_request
+from fracgpu.units import parse_memory_mib
 from webhook.admission.bounds import check_bounds
 from webhook.admission.pod_edits import (
     Edit,
@@ -58,6 +59,8 @@ def admit_update(
             return beyond
         if asks_anew:
             parse_request(new.annotations, specs(new))
+            if (size := new.annotations.get(names.RESIZE)) is not None:
+                parse_memory_mib(size, field=names.RESIZE)
         if moves and granted is not None and select is not None:
             _refuse_unfit(select(rules), granted.data, wait=config.card_classes.wait)
     except RequestError as error:
@@ -73,8 +76,12 @@ def admit_update(
 
 def _refuse_forgery(old: Pod, new: Pod, *, user: str, config: AdmissionConfig) -> None:
     for keys, writer, may_write in (
-        ((names.ASSIGNMENT, names.GRANTED, names.TERM, names.MOVE), "FracGPU", False),
-        ((names.WIRED,), "the node agent", user in config.agent_users),
+        (
+            (names.ASSIGNMENT, names.GRANTED, names.TERM, names.MOVE, names.RESIZED),
+            "FracGPU",
+            False,
+        ),
+        ((names.WIRED, names.APPLIED), "the node agent", user in config.agent_users),
         ((names.MOVED_BY, names.NOTICE), "the rebalancer", user in config.rebalancer_users),
     ):
         for key in () if may_write else keys:

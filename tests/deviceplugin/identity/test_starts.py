@@ -26,6 +26,7 @@ from tests.deviceplugin.builders import (
     a_card,
     a_container,
     a_pod,
+    a_resized_pod,
     a_tracker,
 )
 from tests.deviceplugin.enforcement.builders import a_limited_container, a_limited_node
@@ -69,6 +70,7 @@ async def a_rig(
     cards: Sequence[Card] = TWO,
     nodes: Sequence[str] = (),
     limiter: Limiter | None = None,
+    known: Mapping[str, PodInfo] | None = None,
 ) -> Rig:
     fake, registry, clock = FakeCards(*cards), CollectorRegistry(), VirtualClock()
     files = [DeviceNode(path=f"/dev/nvidia{n}", host_path=at) for n, at in enumerate(nodes)]
@@ -80,7 +82,8 @@ async def a_rig(
     )
     tracker = a_tracker(fake, clock)
     await tracker.refresh()
-    known: Mapping[str, PodInfo] = {pod.record.uid: pod for pod in pods}
+    if known is None:
+        known = {pod.record.uid: pod for pod in pods}
     started: list[Claim] = []
     isolations: list[str] = []
 
@@ -344,6 +347,25 @@ async def test_a_container_with_a_promised_limit_starts_once_it_stands(tmp_path:
     assert node.driver.read(card, node.group("/kubepods")).guaranteed_mib == 0
     rig.starts.remove_container(a_sandbox(pod), container)
     assert list(node.gates.iterdir()) == []
+
+
+async def test_a_size_that_is_granted_while_a_container_starts_is_its_limit(tmp_path: Path) -> None:
+    pod = a_resized_pod(900)
+    node = a_limited_node(tmp_path)
+    known = {pod.record.uid: pod}
+    rig = await a_rig(pod, limiter=node.limiter, known=known)
+    container = a_limited_container(pod)
+    node.driver.make(node.group(container.cgroups_path))
+
+    def grant(*_: object) -> None:
+        known[pod.record.uid] = a_resized_pod(400, applied=900)
+        node.driver.on_set = lambda *_: None
+
+    node.driver.on_set = grant
+    rig.starts.start_container(a_sandbox(pod), container)
+
+    card, group = CardUuid("GPU-a"), node.group(container.cgroups_path)
+    assert node.driver.read(card, group).limit_mib == 400
 
 
 async def test_a_promised_limit_that_does_not_stand_fails_the_start(tmp_path: Path) -> None:
