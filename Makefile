@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready-$(shell $(PYTHON) -c "import sys; print('%d.%d' % sys.version_info[:2])" 2>/dev/null)
 DEMO ?=
 BENCH ?=
+GPU_CHECK ?=
 # The closed-loop judge of rebalancing policies, and the usage trace that it replays.
 JUDGE ?= ../shared/judge
 TRACE ?= ../shared/usage-trace/gentd26_dev.csv.gz
@@ -23,7 +24,7 @@ MODULE ?=
 FILE ?=
 RECORD ?=
 
-.PHONY: help setup demo test near check lint types imports format hooks e2e card test-pythons bench bench-rebalancer fuzz soak mutants \
+.PHONY: help setup demo test near check lint types imports format hooks e2e card gpu-check test-pythons bench bench-rebalancer fuzz soak mutants \
 	lock proto can-push dashboards manifests commands image push images clean
 
 ##@ Start here
@@ -86,6 +87,9 @@ e2e: setup ## tests against a real control plane; KUBEBUILDER_ASSETS names the f
 
 card: setup ## tests on a physical card, in containers as well where KUBEBUILDER_ASSETS names a kubelet and there is nvidia-ctk
 	$(BIN)/pytest -m card tests/card $(PYTEST)
+
+gpu-check: setup ## prove on this node, as root, that limits of cards' memory hold, and print a report (options: GPU_CHECK="--mib 4096")
+	@$(BIN)/python -m benchmarks.gpu_check $(GPU_CHECK)
 
 bench: setup ## run benchmarks; one JSON line per figure (options: BENCH="webhook extender", BENCH=--list)
 	@$(BIN)/python -m benchmarks $(BENCH)

@@ -19,7 +19,7 @@ from benchmarks.fixtures.judged_prometheus import (
 )
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, NodeCards
-from fracgpu.disruption.brakes import NO_OUTAGES, effective_mode, open_breakers
+from fracgpu.disruption.brakes import effective_mode, open_breakers
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardHeat, CardUsage, blindness
 from fracgpu.disruption.move import Ending, Move, PastMove
@@ -101,7 +101,6 @@ class Policy:
         self._ended: dict[str, PastMove] = {}
         self._replacements: dict[str, str] = {}
         self._given_up: list[PastMove] = []
-        self._outages = NO_OUTAGES
         self._loads = LoadRecorder(self)
         self._prometheus: JudgedPrometheus | None = None
         self._ledger = Ledger()
@@ -170,9 +169,7 @@ class Policy:
 
     def _mode(self, state: DisruptionState, *, now: datetime) -> Mode:
         """Return the mode for new moves, which an open circuit breaker changes."""
-        blind = bool(blindness(state.usage, state.cards(), POLICY))
-        self._outages = self._outages.after_cycle(blind=blind, policy=POLICY, now=now)
-        breakers = open_breakers(state.past, policy=POLICY, now=now, outages=self._outages)
+        breakers = open_breakers(state.past, policy=POLICY, now=now)
         self._count(f"breaker_{breaker.breaker.value}" for breaker in breakers)
         return effective_mode(POLICY, breakers)
 

@@ -51,6 +51,9 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "explain": Command(
         module="cli.commands.explain", summary="explain why a pod does not fit, and what would help"
     ),
+    "pools": Command(
+        module="cli.commands.pools", summary="show the pool catalogue, also for autoscalers"
+    ),
     "moves": Command(
         module="cli.commands.moves", summary="show what the rebalancer moves, and has moved"
     ),

@@ -13,7 +13,9 @@ PLACEMENT: Final = "placement"
 
 REBALANCER: Final = "rebalancer"
 
-KEYS: Final = (ADMISSION, PLACEMENT, REBALANCER)
+POOLS: Final = "pools"
+
+KEYS: Final = (ADMISSION, PLACEMENT, POOLS, REBALANCER)
 
 _STRATEGY: Final = "strategy"
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from component.config_watcher import ConfigWatcher
+from component.pool_config import watch_pools
 from deviceplugin.cards.interface import Cards, CardSamples
 from deviceplugin.claims import Claim, PodKey
 from deviceplugin.cleanup import NodeCleanup
@@ -50,6 +52,7 @@ from deviceplugin.nri.plugin import NriPlugin
 from deviceplugin.settings import AUTO, DevicePluginSettings
 from fracgpu import names
 from fracgpu.cards.annotations import read_uuids
+from fracgpu.cards.pool_catalogue import PoolCatalogue
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.access import connect
 from kube.client import KubeClient
@@ -191,9 +194,10 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
         on_change=connection_changed,
     )
     plugin = DevicePlugin(tracker, starts.pre_start)
-    nodes, updater = _node_updater(
+    nodes, pools, updater = _node_updater(
         client,
         node,
+        namespace=settings.namespace,
         pods=pods,
         tracker=tracker,
         health=health,
@@ -256,7 +260,7 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
         clock=clock,
         period_s=settings.collect_period_s,
         metrics=metrics,
-        counted=lambda: starts.limiter.counted(starts.by_nri.running, node_pods.by_uid),
+        counted=lambda: starts.limiter.counted(starts.by_nri.running or {}, node_pods.by_uid),
         on_samples=on_samples,
         on_snapshot=lambda: prepared.prepare(collector.holds()),
         beat=heartbeats[_COLLECT].beat,
@@ -347,6 +351,7 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
             "runtime": runtime.run,
             "pods": pods.run,
             "node": nodes.run,
+            "pools": pools.run,
             "survey": tracker.run,
             **{name: handover.when_acting(loop) for name, loop in acting.items()},
             "nri": handover.when_acting(starts.prepare_host, starts.nri.run),
@@ -490,6 +495,7 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
     client: KubeClient,
     node: str,
     *,
+    namespace: str,
     pods: Informer[PodInfo],
     tracker: InventoryTracker,
     health: HealthWatch,
@@ -499,7 +505,7 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
     unlimited: Callable[[], str | None],
     clock: Clock,
     metrics: DevicePluginMetrics,
-) -> tuple[Informer[NodeState], NodeStatusUpdater]:
+) -> tuple[Informer[NodeState], ConfigWatcher[PoolCatalogue], NodeStatusUpdater]:
     def changed(change: Change[NodeState]) -> None:
         annotations = change.object.annotations
         health.take_out(read_uuids(annotations.get(names.NODE_OUT_OF_SERVICE, "")))
@@ -511,6 +517,9 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
         decode=read_node_state,
         field_selector=f"metadata.name={node}",
         on_change=changed,
+    )
+    pools = watch_pools(
+        client, name=names.CONFIG_MAP, namespace=namespace, on_change=lambda _: updater.wake()
     )
     updater = NodeStatusUpdater(
         node=node,
@@ -525,8 +534,9 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
         resized_mib=lambda: resized_mib(_values(pods)),
         unregistered=unregistered,
         unlimited=unlimited,
+        pools=lambda: pools.value,
     )
-    return nodes, updater
+    return nodes, pools, updater
 
 
 def _blocked(tracker: InventoryTracker, node: NodeState | None) -> str | None:

@@ -6,6 +6,7 @@ from typing import Final
 
 from deviceplugin.container.spec_builder import MPS, Enforcer
 from deviceplugin.exporter.families import DIALECTS, DcgmNaming
+from fracgpu.names import SYSTEM_NAMESPACE
 from fracgpu.units import Mib
 from process.settings import REQUIRED, ProcessSettings, setting
 
@@ -22,13 +23,21 @@ class DevicePluginSettings(ProcessSettings):
     """Flags ``--node-name``, ...; variables ``FRACGPU_DEVICEPLUGIN_NODE_NAME``, ..."""
 
     node_name: str = setting(REQUIRED, "the node this agent runs on, as the API server names it")
+    namespace: str = setting(SYSTEM_NAMESPACE, "where the ConfigMap with the pool catalogue is")
     read_pods_as_node: bool = setting(
         False, "read pods as the node itself, which may read its own alone; Kubernetes 1.36"
     )
-    cards: str = setting("nvml", "nvml, or simulated:FILE")
-    nvml_timeout_s: float = setting(
-        5.0, "longest wait for one call of NVML; a card may take twice that", low=0.1, high=60
+    cards: str = setting(
+        AUTO, "whose cards: auto (all that the node has), nvml, amd, or simulated:FILE"
     )
+    nvml_timeout_s: float = setting(
+        5.0,
+        "longest wait for one call of NVML, or for the files of one AMD card; a card may take "
+        "twice that",
+        low=0.1,
+        high=60,
+    )
+    sys_root: Path = setting(Path("/sys"), "the host's /sys, to find the cards")
     telemetry_port: int = setting(
         9400, "port of /metrics, /livez, /readyz; 0 takes a free one", low=0, high=65535
     )

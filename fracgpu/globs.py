@@ -22,6 +22,20 @@ def any_glob_matches(text: str, globs: tuple[str, ...]) -> bool:
     return _program(globs).matches(text)
 
 
+def any_glob_covers(glob: str, globs: tuple[str, ...]) -> bool:
+    """Report whether one of *globs* matches every text that *glob* matches.
+
+    A yes is certain. What one of *globs* only covers together with another, or by a case
+    distinction, is missed.
+    """
+    return _plain_program(globs).covers(glob)
+
+
+def any_glob_overlaps(glob: str, globs: tuple[str, ...]) -> bool:
+    """Report whether one of *globs* matches some text that *glob* matches, too."""
+    return _plain_program(globs).overlaps(glob)
+
+
 def is_glob(text: str) -> bool:
     """Report whether *text* contains a wildcard; without one it matches only itself."""
     return any(char in text for char in "*?[")
@@ -74,9 +88,13 @@ class _Program:
     ``_starts`` and ``_ends`` are the first and last state of each glob; a state in ``_stays`` has a
     ``*`` and loops on every character; ``_these``, ``_but_these`` and ``_any`` say which characters
     advance a state to the next bit. ``_takes`` caches the mask of states that a character advances.
+
+    Args:
+        globs: in any order.
+        plain: have each of them in the automaton, also those that need none.
     """
 
-    def __init__(self, globs: Iterable[str]) -> None:
+    def __init__(self, globs: Iterable[str], *, plain: bool = False) -> None:
         self._these = _Transitions()
         self._but_these = _Transitions()
         self._any = 0
@@ -91,7 +109,9 @@ class _Program:
         for glob in globs:
             if len(glob) > MAX_GLOB_CHARS:
                 continue
-            if not is_glob(glob):
+            if plain:
+                state = self._add(glob, state) + 1
+            elif not is_glob(glob):
                 self._names.add(glob)
             elif glob[0] == glob[-1] == "*" and not is_glob(glob[1:-1]):
                 self._parts.append(glob[1:-1])
@@ -134,6 +154,36 @@ class _Program:
                 return False
         return bool(reached & self._ends)
 
+    def covers(self, glob: str) -> bool:
+        """Report whether one glob matches all that another one does."""
+        reached = self._starts
+        for piece in _pieces(glob):
+            # Only a "*" takes a "*", and only what takes every character a "?".
+            takes = 0
+            if piece != "*":
+                takes = ~0
+                for char in _chars_of(piece):
+                    takes &= self._taking(char)
+                if piece == "?" or piece.startswith("!"):
+                    takes &= self._any
+            reached = (reached & takes) << 1 | reached & self._stays
+        return bool(reached & self._ends)
+
+    def overlaps(self, glob: str) -> bool:
+        """Report whether one glob matches something that another one matches as well."""
+        reached = self._starts
+        for piece in _pieces(glob):
+            if piece == "*":
+                more = 0
+                while more != reached:
+                    more, reached = reached, reached | (reached & ~self._ends) << 1
+                continue
+            takes = 0
+            for char in _chars_of(piece):
+                takes |= self._taking(char)
+            reached = (reached & takes) << 1 | reached & self._stays
+        return bool(reached & self._ends)
+
     def _taking(self, char: str) -> int:
         """Return the states that *char* advances, as a bit mask."""
         return self._any & ~self._but_these.mask(char) | self._these.mask(char)
@@ -144,6 +194,26 @@ class _Program:
 @lru_cache(maxsize=16)
 def _program(globs: tuple[str, ...]) -> _Program:
     return _Program(globs)
+
+
+@lru_cache(maxsize=16)
+def _plain_program(globs: tuple[str, ...]) -> _Program:
+    return _Program(globs, plain=True)
+
+
+# Of a set and of "?": names of cards are in ASCII.
+_ASCII: Final = tuple(map(chr, range(33, 127)))
+
+
+@lru_cache(maxsize=256)
+def _chars_of(piece: str) -> tuple[str, ...]:
+    """Return the characters that a piece other than ``*`` matches."""
+    if piece == "?":
+        return _ASCII
+    if not isinstance(piece, _Chars):
+        return (piece[-1],)
+    one = _Program((f"[{piece}]",), plain=True)
+    return tuple(char for char in dict.fromkeys((*_ASCII, *piece)) if one.matches(char))
 
 
 def _pieces(glob: str) -> Iterator[str]:

@@ -14,6 +14,7 @@ FRACTION: Final = "fracgpu.io/fraction"
 MEMORY: Final = "fracgpu.io/memory"
 CORES: Final = "fracgpu.io/cores"
 CARDS: Final = "fracgpu.io/cards"
+VENDOR: Final = "fracgpu.io/vendor"
 MODEL: Final = "fracgpu.io/model"
 PLACEMENT: Final = "fracgpu.io/placement"
 TOPOLOGY: Final = "fracgpu.io/topology"
@@ -24,6 +25,7 @@ REQUEST_KEYS: Final = (
     MEMORY,
     CORES,
     CARDS,
+    VENDOR,
     MODEL,
     PLACEMENT,
     TOPOLOGY,
@@ -58,6 +60,8 @@ RESIZE: Final = "fracgpu.io/resize"
 RESIZED: Final = "fracgpu.io/resized"
 APPLIED: Final = "fracgpu.io/applied"
 APPROVED: Final = "fracgpu.io/approved"
+# Annotation of a pod template: the MiB that the webhook wrote into the limits of its containers.
+TEMPLATE_GRANT: Final = "fracgpu.io/template-grant"
 RESERVED_KEYS: Final = (
     GRANTED,
     ASSIGNMENT,
@@ -70,7 +74,15 @@ RESERVED_KEYS: Final = (
     APPLIED,
 )
 POD_KEYS: Final = frozenset(
-    (*REQUEST_KEYS, *RESERVED_KEYS, MOVE_REQUESTED, MOVE_GRACE, MOVE_READY, RESIZE)
+    (
+        *REQUEST_KEYS,
+        *RESERVED_KEYS,
+        TEMPLATE_GRANT,
+        MOVE_REQUESTED,
+        MOVE_GRACE,
+        MOVE_READY,
+        RESIZE,
+    )
 )
 MOVE_MARKS: Final = (MOVED_BY, NOTICE)  # what a move that ended must not leave on a pod
 
@@ -112,9 +124,17 @@ CARD_FAMILY_LABEL: Final = "fracgpu.io/card-family"
 DRIVER_LABEL: Final = "fracgpu.io/driver"
 # "true" on nodes where driver or kernel limit the memory of containers on every card.
 ISOLATION_KERNEL_LABEL: Final = "fracgpu.io/isolation-kernel"
+# The class of all cards of the node, as the pool catalogue names it; by the agent, and by whoever
+# makes the pool's nodes.
+CARD_CLASS_LABEL: Final = "fracgpu.io/card-class"
 # One label for each card class (shareable MiB of one card) on the node; the value is the number of
 # such cards. A node may have several classes, which one `card-memory` label could not express.
 CARD_CLASS_LABEL_PREFIX: Final = "fracgpu.io/card-class-"
+
+# Taint of a node whose cards cannot be counted yet; whoever makes the pool's nodes sets it, and the
+# agent takes it off. With this prefix cluster-autoscaler takes the node for one that still starts.
+# Source: kubernetes/autoscaler, cluster-autoscaler/utils/taints.
+STARTUP_TAINT: Final = "startup-taint.cluster-autoscaler.kubernetes.io/fracgpu"
 
 # Label of a Binding with an assignment, which a policy selects on to leave other Bindings alone:
 # the API server looks up the parameter of a policy before it evaluates any expression. Kubernetes
@@ -128,16 +148,21 @@ TERM_POLICY: Final = "fracgpu-lease-term"
 # Namespace label: the dialects enabled there, joined by dots (a label value may not contain
 # commas).
 DIALECTS_LABEL: Final = "fracgpu.io/dialects"
+# Namespace label: "true" where pod templates get a grant too, "false" where they get none.
+GRANT_TEMPLATES_LABEL: Final = "fracgpu.io/grant-templates"
 
 # CDI (Container Device Interface): kind of the devices that Allocate names.
 CDI_KIND: Final = "fracgpu.io/slot"
 
 # Environment variables of a container that holds a slice.
 ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
-# Which cards a container gets from NVIDIA's runtime, and by how much a hook of its toolkit limits
-# their memory: a pod that asks for a share sets none of them.
+NO_VISIBLE_DEVICES: Final = "void"  # NVIDIA's runtime gives nothing
+ENV_AMD_VISIBLE_DEVICES: Final = "AMD_VISIBLE_DEVICES"  # read by AMD's container runtime
+# Which cards a container gets from a vendor's runtime, and by how much a hook of NVIDIA's toolkit
+# limits their memory: a pod that asks for a share sets none of them.
 ENV_CARDS_AND_LIMITS: Final = (
     ENV_VISIBLE_DEVICES,
+    ENV_AMD_VISIBLE_DEVICES,
     "NVIDIA_GPU_MEMORY_REQUEST",
     "NVIDIA_GPU_MEMORY_LIMIT",
 )
@@ -148,17 +173,16 @@ ENV_ALIYUN_CONTAINER: Final = "ALIYUN_COM_GPU_MEM_CONTAINER"
 ENV_ALIYUN_DEV: Final = "ALIYUN_COM_GPU_MEM_DEV"
 ENV_MEMORY_LIMIT_PREFIX: Final = "CUDA_DEVICE_MEMORY_LIMIT_"
 ENV_SM_LIMIT: Final = "CUDA_DEVICE_SM_LIMIT"
+# Read by ROCm: which compute units a program may use; and the same by card, for people and for us.
+ENV_CU_MASK: Final = "HSA_CU_MASK"
+ENV_COMPUTE_UNITS: Final = "FRACGPU_COMPUTE_UNITS"
 
-# Metrics of the node agent that others ask Prometheus for: DCGM's name, then dcgm-exporter 4.9's.
-METRIC_BUSY: Final = ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_UTIL_RATIO")
-METRIC_FREE: Final = ("DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_FREE_BYTES")
-METRIC_POWER: Final = ("DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_BOARD_POWER_WATTS")
-METRIC_SM_ACTIVE: Final = ("DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_PROF_SM_UTIL_RATIO")
-METRIC_ENGINE_ACTIVE: Final = (
-    "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
-    "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO",
-)
-METRIC_REMAP_FAILED: Final = ("DCGM_FI_DEV_ROW_REMAP_FAILURE", "DCGM_FI_DEV_ROW_REMAP_FAILED")
+# Metrics of the node agent that others ask Prometheus for: the same for cards of every vendor.
+METRIC_BUSY: Final = "fracgpu_card_util"
+METRIC_ACTIVE: Final = "fracgpu_card_active_util"
+METRIC_FREE: Final = "fracgpu_card_memory_free_mib"
+METRIC_SHAREABLE: Final = "fracgpu_card_memory_shareable_mib"
+METRIC_POWER: Final = "fracgpu_card_power_watts"
 METRIC_POD_BUSY: Final = "fracgpu_pod_sm_util"
 METRIC_POD_OVERUSE: Final = "fracgpu_pod_gpu_memory_overused_mib"
 METRIC_COLLECTED: Final = "fracgpu_collect_timestamp_seconds"

@@ -59,6 +59,7 @@ class KubeClient:
         transport: sends the requests.
         timeout_s: limit of one request, in seconds.
         retry: for reads.
+        guard: is called right before each write, and raises where this process may not write.
     """
 
     def __init__(
@@ -67,14 +68,20 @@ class KubeClient:
         *,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         retry: RetryPolicy = _RETRY,
+        guard: Callable[[], None] = lambda: None,
     ) -> None:
         self.transport: Final = transport
         self._timeout_s = timeout_s
         self._retry = retry
+        self._guard = guard
 
     def with_retry(self, retry: RetryPolicy) -> KubeClient:
         """Return a client on the same connection that retries its reads by *retry*."""
-        return KubeClient(self.transport, timeout_s=self._timeout_s, retry=retry)
+        return KubeClient(self.transport, timeout_s=self._timeout_s, retry=retry, guard=self._guard)
+
+    def guarded(self, guard: Callable[[], None]) -> KubeClient:
+        """Return a client on the same connection that calls *guard* right before each write."""
+        return KubeClient(self.transport, timeout_s=self._timeout_s, retry=self._retry, guard=guard)
 
     async def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> bytes:
         """Return one object as the raw JSON that the server sent.
@@ -327,6 +334,7 @@ class KubeClient:
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
     ) -> dict[str, Any]:
+        self._guard()
         answer = await self.transport.request(
             verb,
             path,

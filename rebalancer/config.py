@@ -71,13 +71,11 @@ def parse_policy(text: str, *, base: RebalancerPolicy | None = None) -> Rebalanc
                 values[known.field] = known.read(found[key])
         except ValueError as error:
             mistakes.append(f"{key}{error}" if str(error)[0] == "[" else f"{key} is {error}")
-    hour, day = (values.get(name) for name in ("max_per_hour", "max_per_day"))
-    if hour and day and hour > day:
-        mistakes.append(f"maxPerHour is {hour}; want at most maxPerDay, {day}")
     if mistakes:
         raise ValueError("; ".join(mistakes))
     policy = policy_at(values.pop("aggressiveness", DEFAULT_LEVEL), base=base)
     # Of the two budgets the one that is left out makes room for the other.
+    hour, day = (values.get(name) for name in ("max_per_hour", "max_per_day"))
     budgets = {
         "max_per_hour": min(policy.max_per_hour, day or policy.max_per_hour),
         "max_per_day": max(policy.max_per_day, hour or 0),

@@ -10,7 +10,6 @@ import structlog
 
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.disruption.brakes import (
-    NO_OUTAGES,
     OpenBreaker,
     effective_mode,
     open_breakers,
@@ -25,10 +24,10 @@ from fracgpu.request.need import Strategy
 from fracgpu.state.move_object import MovePhase
 from kube.errors import KubeError
 from process.clock import Clock, wait_at_most
-from rebalancer.audit import AuditLog
 from rebalancer.cluster_cache import ClusterCache
+from rebalancer.decisions import DecisionLog
 from rebalancer.event_reporter import EventReporter
-from rebalancer.metrics import CycleMetrics
+from rebalancer.metrics import RebalancerMetrics, timed
 from rebalancer.moves.cordons import Cordons, DesiredCordons
 from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.janitor import Janitor
@@ -87,11 +86,11 @@ class ControllerParts:
     janitor: Janitor
     cordons: Cordons
     reporter: EventReporter
-    metrics: CycleMetrics
+    metrics: RebalancerMetrics
     clock: Clock
     scheduler_name: str
     loads: LoadRecorder = field(default_factory=LoadRecorder)
-    audit: AuditLog = field(default_factory=AuditLog)
+    decisions: DecisionLog = field(default_factory=DecisionLog)
 
 
 class Controller:
@@ -105,7 +104,6 @@ class Controller:
         self._kind = ""
         self._config_problem = ""
         self._ignored_keys: tuple[str, ...] = ()
-        self._outages = NO_OUTAGES
         self._breakers: tuple[OpenBreaker, ...] = ()
 
     def trouble(self) -> str | None:
@@ -117,7 +115,7 @@ class Controller:
         parts = self._parts
         while True:
             parts.changed.clear()
-            with parts.metrics.cycle(parts.clock):
+            with timed(parts.metrics.cycle_s, parts.clock):
                 await self.cycle()
             await wait_at_most(parts.clock, parts.changed, limit_s=parts.config.value.tick_s)
 
@@ -128,10 +126,7 @@ class Controller:
         try:
             await self._run_cycle(self._parts.config.value)
         except KubeError as error:
-            self._parts.metrics.api_error()
-            self._outages = self._outages.after_api_error(
-                policy=self._parts.config.value, now=self._parts.clock.now()
-            )
+            self._parts.metrics.api_errors.inc()
             self._set_trouble("the API server does not answer", detail=str(error))
         except MovesUnreadable as error:
             self._set_trouble("the record of past moves is unreadable", detail=str(error))
@@ -145,7 +140,7 @@ class Controller:
         await parts.janitor.end_holds(pods, now=now)
 
         cards = parts.cache.cards()
-        with parts.metrics.queries(parts.clock):
+        with timed(parts.metrics.query_s, parts.clock):
             measured = await parts.usage.observe(cards, policy)
             if measured.at_s is not None:
                 await parts.loads.observe(policy, at_s=measured.at_s)
@@ -166,14 +161,14 @@ class Controller:
             if record.phase not in ENDED:
                 await parts.executor.step(record, context)
         state = replace(state, past=self._past())
-        mode = await self._mode(state, measured, policy, now=now)
+        mode = await self._mode(state, policy, now=now)
         # In a thread: with a thousand cards it takes long enough to delay the renewal of the lease.
         await asyncio.to_thread(state.learn)
         plan = await asyncio.to_thread(
             plan_moves, state, policy=replace(policy, mode=mode), now=now
         )
-        await asyncio.to_thread(
-            parts.audit.write, state, plan, measured, policy=policy, mode=mode, now=now
+        parts.decisions.write(
+            state, plan, queried_at_s=measured.at_s, policy=policy, mode=mode, now=now
         )
 
         await self._begin_approved(context)
@@ -210,17 +205,10 @@ class Controller:
                 )
 
     async def _mode(
-        self,
-        state: DisruptionState,
-        measured: Measured,
-        policy: RebalancerPolicy,
-        *,
-        now: datetime,
+        self, state: DisruptionState, policy: RebalancerPolicy, *, now: datetime
     ) -> Mode:
         """Return the mode for new moves, which an open breaker changes; report the breakers."""
-        blind = bool(measured.trouble or blindness(state.usage, state.cards(), policy))
-        self._outages = self._outages.after_cycle(blind=blind, policy=policy, now=now)
-        breakers = open_breakers(state.past, policy=policy, now=now, outages=self._outages)
+        breakers = open_breakers(state.past, policy=policy, now=now)
         self._parts.metrics.breakers(breakers)
         for breaker in breakers:
             if breaker.breaker not in {known.breaker for known in self._breakers}:
@@ -335,7 +323,7 @@ class Controller:
 
     async def _report_config(self) -> None:
         config = self._parts.config
-        self._parts.metrics.config(config.value, now=self._parts.clock.now())
+        self._parts.metrics.policy_in_use(config.value, now=self._parts.clock.now())
         if config.problem != self._config_problem:
             self._config_problem = config.problem
             if config.problem:

@@ -4,8 +4,8 @@ An Event about a move is written on the pod, on its controller and on the node t
 each note names the pod, and its cards as ``node/index``.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Awaitable, Sequence
+from datetime import timedelta
 from typing import Protocol
 
 import structlog
@@ -15,14 +15,21 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.brakes import OpenBreaker
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardReading, unrelievable
-from fracgpu.disruption.move import Ending
+from fracgpu.disruption.move import ENDED, Ending
 from fracgpu.disruption.policy import RebalancerPolicy
+from fracgpu.state.move_object import MovePhase
 from kube.events import EventLevel, Regarding
 from kube.kinds import CONFIGMAPS, NODES, PODS, Kind
-from rebalancer.hindsight import Hindsight
 from rebalancer.metrics import RebalancerMetrics, move_labels
 from rebalancer.moves.record import MoveRecord
-from rebalancer.moves.steps import EvictionResult, notice_of
+from rebalancer.moves.steps import (
+    Action,
+    EvictionOutcome,
+    EvictionResult,
+    StepContext,
+    notice_of,
+    verification,
+)
 
 log = structlog.get_logger()
 
@@ -40,31 +47,6 @@ class Emits(Protocol):
     ) -> Awaitable[None]: ...
 
 
-class GuardedEvents:
-    """Writes Events only while this process may write: another leader tells of its own steps.
-
-    Args:
-        events: writes Events.
-        guard: raises where this process must not write any more.
-    """
-
-    def __init__(self, events: Emits, *, guard: Callable[[], None]) -> None:
-        self._events = events
-        self._guard = guard
-
-    async def emit(
-        self,
-        regarding: Regarding,
-        *,
-        reason: str,
-        note: str,
-        level: EventLevel = EventLevel.NORMAL,
-    ) -> None:
-        """Write one Event, as :meth:`kube.events.EventRecorder.emit` does."""
-        self._guard()
-        await self._events.emit(regarding, reason=reason, note=note, level=level)
-
-
 class EventReporter:
     """Has one method for each thing that can happen to a move or a card.
 
@@ -72,7 +54,6 @@ class EventReporter:
         events: writes Events.
         metrics: where it is counted.
         namespace: of the ConfigMap with the policy.
-        hindsight: remembers dry-run moves, to look later what became of them.
     """
 
     def __init__(
@@ -81,12 +62,10 @@ class EventReporter:
         metrics: RebalancerMetrics,
         *,
         namespace: str,
-        hindsight: Hindsight | None = None,
     ) -> None:
         self._events = events
         self._metrics = metrics
         self._namespace = namespace
-        self._hindsight = hindsight or Hindsight()
 
     async def config_refused(self, problem: str) -> None:
         """Record an Event on the ConfigMap, where the author of the edit looks."""
@@ -161,8 +140,6 @@ class EventReporter:
             gain_points=move.gain_points,
             dry_run=record.dry_run,
         )
-        if record.dry_run:
-            self._hindsight.remember(move, planned_at=record.planned_at)
         would = "would" if record.dry_run else "will"
         source = record.spec.source.display
         note = (
@@ -171,13 +148,40 @@ class EventReporter:
         )
         await self._tell(record, "MovePlanned", note)
 
-    def dry_run_answered(self, record: MoveRecord, result: EvictionResult) -> None:
-        self._metrics.dry_runs.labels(result.outcome.value).inc()
-        _log_answer("eviction_rehearsed", record, result)
+    async def done(
+        self, action: Action, record: MoveRecord, result: EvictionResult, policy: RebalancerPolicy
+    ) -> None:
+        """Report how the API server answered a step."""
+        allowed = result.outcome is EvictionOutcome.ALLOWED
+        if action is Action.PREFLIGHT:
+            self._metrics.dry_runs.labels(result.outcome.value).inc()
+            _log_answer("eviction_rehearsed", record, result)
+        elif action is Action.EVICT:
+            self._metrics.evictions.labels(result.outcome.value).inc()
+            _log_answer("eviction_answered", record, result)
+        elif action is Action.NOTICE and allowed:
+            await self.noticed(record, policy=policy)
+        elif action is Action.RELEASE and allowed:
+            await self.surge_started(record)
+        elif action is Action.RESTORE and allowed:
+            await self.rolled_back(record)
 
-    def asked(self, record: MoveRecord, result: EvictionResult) -> None:
-        self._metrics.evictions.labels(result.outcome.value).inc()
-        _log_answer("eviction_answered", record, result)
+    async def entered(self, record: MoveRecord, before: MoveRecord, context: StepContext) -> None:
+        """Report that a move came to another phase than that of *before*."""
+        if not record.dry_run:
+            in_phase_s = before.age(now=context.now).total_seconds()
+            self._metrics.phase_s.labels(before.phase.name.lower()).observe(in_phase_s)
+        if record.phase is MovePhase.REPLACEMENT_READY:
+            await self.replacement_ready(record)
+        elif record.phase is MovePhase.EVICTED and before.phase is MovePhase.EVICTING:
+            await self.evicted(record)
+        elif record.phase is MovePhase.VERIFYING:
+            await self.completed(record, before, context.state, policy=context.policy)
+        elif record.phase in ENDED:
+            if before.phase is MovePhase.VERIFYING and record.ending is not Ending.UNVERIFIED:
+                relief = verification(before, context).relief_ratio
+                self._metrics.relief.inc(100 * max(0.0, relief))
+            await self.ended(record)
 
     async def noticed(self, record: MoveRecord, *, policy: RebalancerPolicy) -> None:
         """Report to the pod, in an Event, when it is going to be disturbed."""
@@ -247,9 +251,6 @@ class EventReporter:
         )
         await self._tell(record, "MoveCompleted", note)
 
-    def verified(self, *, relief_ratio: float) -> None:
-        self._metrics.relief.inc(100 * max(0.0, relief_ratio))
-
     async def ended(self, record: MoveRecord) -> None:
         ending = record.ending
         assert ending is not None, "a record that ended without an ending"  # noqa: S101
@@ -274,11 +275,6 @@ class EventReporter:
         if ending not in (Ending.RELIEVED, Ending.USELESS, Ending.UNVERIFIED, Ending.DRY_RUN):
             note = f"{_move(record)} was given up ({ending.value}): {record.detail}"
             await self._tell(record, "MoveAborted", note, level=EventLevel.WARNING)
-
-    def left_phase(self, record: MoveRecord, *, now: datetime) -> None:
-        self._metrics.phase_s.labels(record.phase.name.lower()).observe(
-            record.age(now=now).total_seconds()
-        )
 
     async def _tell(
         self,
@@ -338,11 +334,15 @@ def _landed(record: MoveRecord) -> str:
 
 
 def _returned(record: MoveRecord, state: DisruptionState, *, within: timedelta) -> bool:
-    """Report whether the replacement got a card that its owner was moved off recently."""
+    """Report whether the replacement got a card that its owner was moved off recently.
+
+    A useless move that is taken back is meant to return.
+    """
     return any(
         move.move.owner_uid == record.move.owner_uid
         and move.move.source == record.landed
         and record.phase_since - move.started_at < within
+        and not (move.useless and move.replacement_uid == record.move.pod_uid)
         for move in state.past
     )
 

@@ -1,23 +1,18 @@
 """Looks back at dry-run moves: was each right, as far as what happened without it can show?
 
 A dry run changes nothing, so once a real move would have been verified, both of its claims can be
-checked: that its source would still be hot, and that its target would have stayed cool. What is
-remembered is lost when the process ends.
+checked: that its source would still be hot, and that its target would have stayed cool.
 """
 
-from collections import deque
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Final
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import Heat
 from fracgpu.disruption.move import Move
 from fracgpu.disruption.policy import RebalancerPolicy
-
-_MOST: Final = 1000
 
 
 class SourceFate(Enum):
@@ -45,39 +40,23 @@ class Outcome:
     target: TargetFate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Waiting:
-    move: Move
-    planned_at: datetime
+def outcomes(
+    state: DisruptionState, *, policy: RebalancerPolicy, since: datetime, now: datetime
+) -> list[Outcome]:
+    """Return what became of the moves that were only shown, and are due after *since*.
 
-
-class Hindsight:
-    """Remembers the dry-run moves of which the outcome is not known yet, the newest thousand."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[_Waiting] = deque(maxlen=_MOST)
-
-    def remember(self, move: Move, *, planned_at: datetime) -> None:
-        """Look at *move* again when a real one would have been verified at the earliest."""
-        self._waiting.append(_Waiting(move=move, planned_at=planned_at))
-
-    def outcomes(
-        self, state: DisruptionState, *, policy: RebalancerPolicy, now: datetime
-    ) -> list[Outcome]:
-        """Return what became of the moves that are due now, and forget these."""
-        before = now - timedelta(seconds=policy.settle_s)
-        due = [waiting for waiting in self._waiting if waiting.planned_at <= before]
-        if due:
-            left = [waiting for waiting in self._waiting if waiting.planned_at > before]
-            self._waiting = deque(left, maxlen=_MOST)
-        return [
-            Outcome(
-                move=waiting.move,
-                source=_source(state, waiting.move.source),
-                target=_target(state, waiting.move, policy),
-            )
-            for waiting in due
-        ]
+    They are due when real ones would have been verified at the earliest.
+    """
+    settle = timedelta(seconds=policy.settle_s)
+    return [
+        Outcome(
+            move=past_move.move,
+            source=_source(state, past_move.move.source),
+            target=_target(state, past_move.move, policy),
+        )
+        for past_move in state.past
+        if past_move.only_shown and since < past_move.started_at + settle <= now
+    ]
 
 
 def _source(state: DisruptionState, card: CardUuid) -> SourceFate:

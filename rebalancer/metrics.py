@@ -24,14 +24,16 @@ from fracgpu.disruption.heat import (
     unrelievable,
 )
 from fracgpu.disruption.move import Ending, HoldReason, Plan
-from fracgpu.disruption.policy import Mode, RebalancerPolicy
+from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.state.move_object import MovePhase
 from process.clock import Clock
 from process.telemetry import Registry
-from rebalancer.hindsight import Hindsight, SourceFate, TargetFate
+from rebalancer.hindsight import SourceFate, TargetFate, outcomes
 from rebalancer.moves.steps import EvictionOutcome
 from rebalancer.usage.measured import Measured
 from rebalancer.usage.prometheus import QueryError, QueryFailed
+
+log = structlog.get_logger()
 
 _PREFIX: Final = "fracgpu_rebalancer_"
 _HOT_BUCKETS_S: Final = (60, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
@@ -54,7 +56,10 @@ def move_labels(mode: str, ending: Ending) -> tuple[str, str, str]:
 
 
 class RebalancerMetrics:
-    """The metrics, in *registry*; one instance per process."""
+    """The metrics, in *registry*; one instance per process.
+
+    The controller reports each cycle by the methods; others count by the attributes.
+    """
 
     def __init__(self, registry: Registry) -> None:  # noqa: PLR0915 - one for each metric
         def gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
@@ -154,6 +159,10 @@ class RebalancerMetrics:
         self.config_info = gauge("config_info", "The policy in use.", ("hash", "mode"))
         self.api_errors = counter("api_errors", "Cycles cut short by the API server.")
         self._create()
+        self._counted_at: datetime | None = None
+        self._hot_since: Mapping[CardUuid, datetime] = {}
+        self._nodes: frozenset[str] = frozenset()
+        self._policy: RebalancerPolicy | None = None
 
     def _create(self) -> None:
         outcomes = [(outcome.value,) for outcome in EvictionOutcome]
@@ -176,12 +185,6 @@ class RebalancerMetrics:
             for values in labels:
                 metric.labels(*values)
 
-    def set_cards(self, heats: Mapping[Heat, int], trusts: Mapping[ReadingQuality, int]) -> None:
-        for heat in Heat:
-            self.cards.labels(heat.value).set(heats.get(heat, 0))
-        for trust in ReadingQuality:
-            self.trust.labels(trust.value).set(trusts.get(trust, 0))
-
     def set_card_heat(self, cards: Iterable[tuple[str, str, Heat]]) -> None:
         """Show node, UUID and heat of the cards that are not cool, and of no others."""
         self.card_heat.clear()
@@ -194,69 +197,20 @@ class RebalancerMetrics:
         for node, uuid, effect in cards:
             self.card_cordon.labels(node, uuid, effect.value).set(1)
 
-    def set_blind(self, reason: str) -> None:
-        """Show why nothing is known, one of :data:`BLIND_REASONS`; empty if enough is known."""
-        for known in BLIND_REASONS:
-            self.blind.labels(known).set(known == reason)
-
-    def set_config(self, *, policy_hash: str, mode: Mode, at_s: float) -> None:
-        self.config_info.clear()
-        self.config_info.labels(policy_hash, mode.value).set(1)
-        self.config_at_s.set(at_s)
-
-
-log = structlog.get_logger()
-
-
-class CycleMetrics:
-    """Metrics of the controller; remembers the last held moves, to log only new ones.
-
-    Args:
-        metrics: where it is counted.
-        hindsight: the dry-run moves whose outcome is counted once it is known.
-    """
-
-    def __init__(self, metrics: RebalancerMetrics, hindsight: Hindsight | None = None) -> None:
-        self._metrics = metrics
-        self._hindsight = hindsight or Hindsight()
-        self._held: frozenset[tuple[str, HoldReason]] = frozenset()
-        self._counted_at: datetime | None = None
-        self._hot_since: Mapping[CardUuid, datetime] = {}
-        self._nodes: frozenset[str] = frozenset()
-        self._policy: RebalancerPolicy | None = None
-
-    @contextmanager
-    def cycle(self, clock: Clock) -> Iterator[None]:
-        """Measure the duration of one cycle."""
-        with _timed(self._metrics.cycle_s, clock):
-            yield
-
-    @contextmanager
-    def queries(self, clock: Clock) -> Iterator[None]:
-        """Measure the duration of all queries of one cycle."""
-        with _timed(self._metrics.query_s, clock):
-            yield
-
-    def api_error(self) -> None:
-        self._metrics.api_errors.inc()
-
     def no_answer(self, error: QueryFailed) -> None:
-        self._metrics.query_errors.labels(error.trouble.value).inc()
+        self.query_errors.labels(error.trouble.value).inc()
 
     def breakers(self, open_breakers: Sequence[OpenBreaker]) -> None:
         names = {breaker.breaker for breaker in open_breakers}
         for breaker in Breaker:
-            self._metrics.breaker_open.labels(breaker.value).set(breaker in names)
+            self.breaker_open.labels(breaker.value).set(breaker in names)
 
-    def leading(self) -> None:
-        self._metrics.leader.set(1)
-
-    def config(self, policy: RebalancerPolicy, *, now: datetime) -> None:
+    def policy_in_use(self, policy: RebalancerPolicy, *, now: datetime) -> None:
         if policy != self._policy:
             self._policy = policy
-            self._metrics.set_config(
-                policy_hash=policy.digest, mode=policy.mode, at_s=now.timestamp()
-            )
+            self.config_info.clear()
+            self.config_info.labels(policy.digest, policy.mode.value).set(1)
+            self.config_at_s.set(now.timestamp())
 
     def count(
         self,
@@ -268,35 +222,38 @@ class CycleMetrics:
         now: datetime,
     ) -> None:
         """Publish what one cycle observed and decided."""
-        metrics = self._metrics
-        metrics.set_cards(
-            collections.Counter(reading.heat for reading in state.heat.values()),
-            collections.Counter(usage.quality for usage in state.usage.values()),
-        )
-        self._count_heat(state, policy=policy, now=now)
-        metrics.coverage.set(fresh_ratio(state.usage, state.cards()))
-        metrics.set_blind(blind_reason(state, measured, policy))
-        metrics.data_age_s.set(float("nan") if measured.age_s is None else measured.age_s)
-        metrics.strangers.set(measured.strangers)
-        metrics.set_card_cordons(_cordoned_cards(state))
-        metrics.in_flight.set(sum(move.under_way for move in state.past) + len(plan.moves))
+        heats = collections.Counter(card_heat.heat for card_heat in state.heat.values())
+        for heat in Heat:
+            self.cards.labels(heat.value).set(heats[heat])
+        trusts = collections.Counter(usage.quality for usage in state.usage.values())
+        for trust in ReadingQuality:
+            self.trust.labels(trust.value).set(trusts[trust])
+        since, self._counted_at = self._counted_at or now, now
+        self._count_heat(state, policy=policy, since=since, now=now)
+        self._count_outcomes(state, policy=policy, since=since, now=now)
+        self.coverage.set(fresh_ratio(state.usage, state.cards()))
+        why_blind = blind_reason(state, measured, policy)
+        for reason in BLIND_REASONS:
+            self.blind.labels(reason).set(reason == why_blind)
+        self.data_age_s.set(float("nan") if measured.age_s is None else measured.age_s)
+        self.strangers.set(measured.strangers)
+        self.set_card_cordons(_cordoned_cards(state))
+        self.in_flight.set(sum(move.under_way for move in state.past) + len(plan.moves))
         budgets = Budgets(state.past, policy=policy, now=now)
         for move in plan.moves:
             budgets = budgets.with_(move)
-        metrics.budget.labels("in_flight").set(max(0, policy.max_in_flight - budgets.in_flight))
-        metrics.budget.labels("hour").set(max(0, policy.max_per_hour - budgets.this_hour))
-        metrics.budget.labels("day").set(max(0, policy.max_per_day - budgets.today))
+        self.budget.labels("in_flight").set(max(0, policy.max_in_flight - budgets.in_flight))
+        self.budget.labels("hour").set(max(0, policy.max_per_hour - budgets.this_hour))
+        self.budget.labels("day").set(max(0, policy.max_per_day - budgets.today))
         self._count_decisions(plan)
-        self._count_outcomes(state, policy=policy, now=now)
 
     def _count_heat(
-        self, state: DisruptionState, *, policy: RebalancerPolicy, now: datetime
+        self, state: DisruptionState, *, policy: RebalancerPolicy, since: datetime, now: datetime
     ) -> None:
         hot = [uuid for uuid, card_heat in state.heat.items() if card_heat.heat in HOT_STATES]
         relievable = 0
         # The clock may be set back, but a counter must not decrease.
-        elapsed_s = max(0.0, (now - (self._counted_at or now)).total_seconds())
-        self._counted_at = now
+        elapsed_s = max(0.0, (now - since).total_seconds())
         self._know_nodes(state)
         nodes = {uuid: name for name, node in state.snapshot.nodes.items() for uuid in node.cards}
         for uuid in hot:
@@ -305,11 +262,11 @@ class CycleMetrics:
             node = nodes.get(uuid, "")
             if node in self._nodes:  # it may be gone, or not shared any more
                 cause = heat_cause(reading, policy)
-                self._metrics.hot_card_seconds.labels(node, cause.value).inc(elapsed_s)
+                self.hot_card_seconds.labels(node, cause.value).inc(elapsed_s)
         self._count_relieved(frozenset(hot), state, now=now)
-        self._metrics.hot_cards.labels("true").set(relievable)
-        self._metrics.hot_cards.labels("false").set(len(hot) - relievable)
-        self._metrics.set_card_heat(
+        self.hot_cards.labels("true").set(relievable)
+        self.hot_cards.labels("false").set(len(hot) - relievable)
+        self.set_card_heat(
             (node, uuid, card_heat.heat)
             for uuid, card_heat in state.heat.items()
             if card_heat.heat is not Heat.COOL
@@ -318,8 +275,8 @@ class CycleMetrics:
 
     def cordons(self, *, cordoned: int, avoided: int) -> None:
         """Publish how many cards new slices are kept off, or would be in a dry run."""
-        self._metrics.cordoned.set(cordoned)
-        self._metrics.avoided.set(avoided)
+        self.cordoned.set(cordoned)
+        self.avoided.set(avoided)
 
     def _count_relieved(
         self, hot: frozenset[CardUuid], state: DisruptionState, *, now: datetime
@@ -327,7 +284,7 @@ class CycleMetrics:
         """Count how long cards were hot that no longer are; not those that are gone."""
         for uuid, since in self._hot_since.items():
             if uuid not in hot and uuid in state.heat:
-                self._metrics.hot_s.observe(max(0.0, (now - since).total_seconds()))
+                self.hot_s.observe(max(0.0, (now - since).total_seconds()))
         self._hot_since = {uuid: self._hot_since.get(uuid, now) for uuid in hot}
 
     def _know_nodes(self, state: DisruptionState) -> None:
@@ -337,18 +294,18 @@ class CycleMetrics:
         )
         for name in nodes - self._nodes:
             for cause in HeatCause:
-                self._metrics.hot_card_seconds.labels(name, cause.value)
+                self.hot_card_seconds.labels(name, cause.value)
         for name in self._nodes - nodes:
             for cause in HeatCause:
-                self._metrics.hot_card_seconds.remove(name, cause.value)
+                self.hot_card_seconds.remove(name, cause.value)
         self._nodes = nodes
 
     def _count_outcomes(
-        self, state: DisruptionState, *, policy: RebalancerPolicy, now: datetime
+        self, state: DisruptionState, *, policy: RebalancerPolicy, since: datetime, now: datetime
     ) -> None:
-        for outcome in self._hindsight.outcomes(state, policy=policy, now=now):
+        for outcome in outcomes(state, policy=policy, since=since, now=now):
             source, target = outcome.source.value, outcome.target.value
-            self._metrics.dry_run_outcomes.labels(source, target).inc()
+            self.dry_run_outcomes.labels(source, target).inc()
             log.info(
                 "dry_run_outcome",
                 pod=outcome.move.pod,
@@ -359,20 +316,9 @@ class CycleMetrics:
             )
 
     def _count_decisions(self, plan: Plan) -> None:
-        self._metrics.decisions.labels("moved", "").inc(len(plan.moves))
+        self.decisions.labels("moved", "").inc(len(plan.moves))
         for hold in plan.held:
-            self._metrics.decisions.labels("held", hold.reason.label).inc()
-        held = frozenset((hold.subject, hold.reason) for hold in plan.held)
-        for hold in plan.held:
-            if (hold.subject, hold.reason) not in self._held:
-                log.info(
-                    "move_held",
-                    subject=hold.subject,
-                    reason=hold.reason.label,
-                    text=hold.reason.value,
-                    detail=hold.detail,
-                )
-        self._held = held
+            self.decisions.labels("held", hold.reason.label).inc()
 
 
 def _cordoned_cards(state: DisruptionState) -> Iterator[tuple[str, CardUuid, CordonEffect]]:
@@ -402,7 +348,8 @@ def blind_reason(state: DisruptionState, measured: Measured, policy: RebalancerP
 
 
 @contextmanager
-def _timed(histogram: Histogram, clock: Clock) -> Iterator[None]:
+def timed(histogram: Histogram, clock: Clock) -> Iterator[None]:
+    """Measure the duration of a block."""
     began_s = clock.monotonic()
     yield
     histogram.observe(clock.monotonic() - began_s)

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from functools import partial
 
 from component.config_watcher import ConfigWatcher
@@ -19,13 +19,11 @@ from kube.leader_election import LeaderElector, LeaseDurations
 from process.clock import Clock, SystemClock
 from process.lifecycle import Running, Service
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
-from rebalancer.audit import AuditLog
 from rebalancer.cluster_cache import ClusterCache
 from rebalancer.config import KEY, parse_policy
 from rebalancer.controller import Controller, ControllerParts
-from rebalancer.event_reporter import EventReporter, GuardedEvents
-from rebalancer.hindsight import Hindsight
-from rebalancer.metrics import CycleMetrics, RebalancerMetrics
+from rebalancer.event_reporter import EventReporter
+from rebalancer.metrics import RebalancerMetrics
 from rebalancer.moves.cordons import Cordons
 from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.janitor import Janitor
@@ -61,21 +59,16 @@ def build(settings: RebalancerSettings, *, base: RebalancerPolicy | None = None)
             ),
             server_name=settings.prometheus_server_name,
         )
-        with closing(AuditLog(settings.audit_log, limit_mib=settings.audit_log_mib)) as audit:
-            async with (
-                connect(settings.kubeconfig, user_agent=names.REBALANCER) as client,
-                prometheus,
-            ):
-                yield running(
-                    settings,
-                    client,
-                    base=base or RebalancerPolicy(),
-                    prometheus=prometheus,
-                    audit=audit,
-                    metrics=metrics,
-                    gate=gate,
-                    clock=clock,
-                )
+        async with connect(settings.kubeconfig, user_agent=names.REBALANCER) as client, prometheus:
+            yield running(
+                settings,
+                client,
+                base=base or RebalancerPolicy(),
+                prometheus=prometheus,
+                metrics=metrics,
+                gate=gate,
+                clock=clock,
+            )
 
     return Service(
         name="rebalancer",
@@ -95,7 +88,6 @@ def running(  # noqa: PLR0913 - the parts of one process
     *,
     base: RebalancerPolicy,
     prometheus: Prometheus,
-    audit: AuditLog,
     metrics: RebalancerMetrics,
     gate: ReadyGate,
     clock: Clock,
@@ -111,9 +103,7 @@ def running(  # noqa: PLR0913 - the parts of one process
         times=LeaseDurations.lasting(settings.lease_duration_s),
     )
     leader_gate = LeaderGate(election)
-    guard = leader_gate.guard
-    hindsight = Hindsight()
-    cycle_metrics = CycleMetrics(metrics, hindsight)
+    writer = client.guarded(leader_gate.guard)
     cache = ClusterCache(client)
     changed = asyncio.Event()
     config: ConfigWatcher[RebalancerPolicy] = ConfigWatcher(
@@ -130,21 +120,16 @@ def running(  # noqa: PLR0913 - the parts of one process
     placement = watch_strategy(
         client, name=names.CONFIG_MAP, namespace=settings.namespace, metrics=metrics.config
     )
-    store = MoveStore(client, guard=guard)
+    store = MoveStore(writer)
     events = EventRecorder(
-        client, names.REBALANCER, clock, instance=identity, correlator=EventCorrelator()
+        writer, names.REBALANCER, clock, instance=identity, correlator=EventCorrelator()
     )
-    reporter = EventReporter(
-        GuardedEvents(events, guard=guard),
-        metrics,
-        namespace=settings.namespace,
-        hindsight=hindsight,
-    )
+    reporter = EventReporter(events, metrics, namespace=settings.namespace)
 
     controller = Controller(
         ControllerParts(
             cache=cache,
-            usage=MeasuredUsage(prometheus, on_trouble=cycle_metrics.no_answer),
+            usage=MeasuredUsage(prometheus, on_trouble=metrics.no_answer),
             loads=LoadRecorder(prometheus),
             config=config,
             placement=placement,
@@ -152,17 +137,16 @@ def running(  # noqa: PLR0913 - the parts of one process
             store=store,
             executor=MoveExecutor(
                 Observer(client),
-                SideEffects(client, Evictor(client, guard=guard), guard=guard),
+                SideEffects(writer, Evictor(writer)),
                 reporter,
                 store.put,
             ),
-            janitor=Janitor(client, store, guard=guard),
-            cordons=Cordons(client, guard=guard),
+            janitor=Janitor(writer, store),
+            cordons=Cordons(writer),
             reporter=reporter,
-            metrics=cycle_metrics,
+            metrics=metrics,
             clock=clock,
             scheduler_name=settings.scheduler_name,
-            audit=audit,
         )
     )
 
@@ -171,7 +155,7 @@ def running(  # noqa: PLR0913 - the parts of one process
         await config.wait_synced()
         await placement.wait_synced()
         await election.wait_leading()
-        cycle_metrics.leading()
+        metrics.leader.set(1)
         await controller.run()
 
     gate.add("cluster", lambda: None if cache.synced else "pods and nodes not listed yet")

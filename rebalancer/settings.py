@@ -31,12 +31,6 @@ class RebalancerSettings(ProcessSettings):
     )
     query_timeout_s: float = setting(5.0, "longest wait for one query's answer", low=0.1, high=60)
     answer_limit_mib: int = setting(64, "largest answer that is read", low=1, high=1024)
-    audit_log: str = setting(
-        "", "file for one JSON line for each cycle and decision; - is standard output"
-    )
-    audit_log_mib: int = setting(
-        64, "size at which that file is renamed to FILE.1, over an older one", low=1, high=10240
-    )
     namespace: str = setting(
         names.SYSTEM_NAMESPACE, "where the ConfigMaps and the Lease of the rebalancer live"
     )

@@ -61,6 +61,7 @@ class AdmissionConfig:
         label_reserved_mib: MiB subtracted from each card that is known only from node labels.
         excluded_namespaces: namespaces whose requests are ignored, with a warning.
         dialects: those enabled where a namespace says nothing, and their options.
+        grant_templates: whether pod templates get a grant too where a namespace says nothing.
         workloads: kinds whose pod templates are checked, besides the built-in ones.
     """
 
@@ -72,6 +73,7 @@ class AdmissionConfig:
     label_reserved_mib: Mib = Mib(0)
     excluded_namespaces: frozenset[str] = frozenset()
     dialects: DialectSettings = field(default_factory=DialectSettings)
+    grant_templates: bool = False
     workloads: tuple[WorkloadKind, ...] = ()
 
 
@@ -124,9 +126,11 @@ def _scheduler_name(config: AdmissionConfig, value: object) -> AdmissionConfig:
 
 
 def _void_others(config: AdmissionConfig, value: object) -> AdmissionConfig:
-    if not isinstance(value, bool):
-        raise ValueError("true or false")  # noqa: TRY004 - one error type for every mistake
-    return replace(config, void_others=value)
+    return replace(config, void_others=_flag(value))
+
+
+def _grant_templates(config: AdmissionConfig, value: object) -> AdmissionConfig:
+    return replace(config, grant_templates=_flag(value))
 
 
 def _label_reserved_mib(config: AdmissionConfig, value: object) -> AdmissionConfig:
@@ -187,6 +191,7 @@ _READERS: Final[
     "whenNoCapacity": (_when_no_capacity, {"enum": list(_WHEN_NO_CAPACITY)}),
     "schedulerName": (_scheduler_name, {"type": "string", "pattern": f"^({_DNS_LABEL.pattern})?$"}),
     "voidOthers": (_void_others, {"type": "boolean"}),
+    "grantTemplates": (_grant_templates, {"type": "boolean"}),
     "labelReservedMib": (
         _label_reserved_mib,
         {"type": "integer", "minimum": 0, "maximum": MAX_MIB},
@@ -230,6 +235,12 @@ def _with_classes(config: AdmissionConfig, **changes: Any) -> AdmissionConfig:
     return replace(config, card_classes=classes)
 
 
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false")  # noqa: TRY004 - one error type for every mistake
+    return value
+
+
 def _texts(value: object, *, wanted: str) -> tuple[str, ...]:
     found = [value] if isinstance(value, str) else value
     if not isinstance(found, list) or not found:
@@ -251,6 +262,10 @@ def _shown(value: object) -> str:
     return text if len(text) <= 120 else f"{text[:119]}…"  # noqa: PLR2004 - about a line
 
 
+_RAY_TEMPLATES: Final = ("headGroupSpec.template", "workerGroupSpecs.*.template")
+
+# The only list of where pod templates are: `make manifests` writes the CEL of the webhook's entries
+# from it. Kubernetes' own kinds first.
 BUILT_IN_WORKLOADS: Final = (
     *(
         WorkloadKind(group="apps", kind=kind)
@@ -259,4 +274,27 @@ BUILT_IN_WORKLOADS: Final = (
     WorkloadKind(group="", kind="ReplicationController"),
     WorkloadKind(group="batch", kind="Job"),
     WorkloadKind(group="batch", kind="CronJob", templates=("spec.jobTemplate.spec.template",)),
+    WorkloadKind(
+        group="jobset.x-k8s.io",
+        kind="JobSet",
+        templates=("spec.replicatedJobs.*.template.spec.template",),
+    ),
+    WorkloadKind(
+        group="leaderworkerset.x-k8s.io",
+        kind="LeaderWorkerSet",
+        templates=(
+            "spec.leaderWorkerTemplate.leaderTemplate",
+            "spec.leaderWorkerTemplate.workerTemplate",
+        ),
+    ),
+    *(
+        WorkloadKind(
+            group="ray.io", kind=kind, templates=tuple(f"{at}.{path}" for path in _RAY_TEMPLATES)
+        )
+        for kind, at in (
+            ("RayCluster", "spec"),
+            ("RayJob", "spec.rayClusterSpec"),
+            ("RayService", "spec.rayClusterConfig"),
+        )
+    ),
 )

@@ -8,6 +8,7 @@ from typing import Any, Final
 from fracgpu.cards.card import NodeCards
 from fracgpu.cards.card_class import CardClass, CardClassCounts, SelectedNodes
 from fracgpu.cards.node_labels import cards_from_labels
+from fracgpu.cards.pool_catalogue import NO_CATALOGUE, PoolCatalogue, supposed_cards
 from fracgpu.k8s.node_affinity import NodeRules
 from fracgpu.k8s.pod import LIVE_PODS
 from fracgpu.state.bound_pod import decode_bound_pod
@@ -41,12 +42,16 @@ class CardClassIndex:
         clock: Clock,
         *,
         label_reserved_mib: Callable[[], Mib] = lambda: Mib(0),
+        pools: Callable[[], PoolCatalogue] = lambda: NO_CATALOGUE,
+        on_counted: Callable[[], None] = lambda: None,
     ) -> None:
         self._clock = clock
         self._label_reserved_mib = label_reserved_mib
+        self._pools = pools
+        self._on_counted = on_counted
         self._ledger = Ledger()
         self._counts = CardClassCounts()
-        self._unreported: set[str] = set()
+        self._nodes_known: set[str] = set()
         self._outdated: set[str] = set()
         self._node_changed = asyncio.Event()
         self._classes: tuple[CardClass, ...] | None = None
@@ -96,9 +101,18 @@ class CardClassIndex:
         """Return the nodes that a pod's selectors allow, with the classes of their cards."""
         return self._counts.select(rules)
 
+    def declared(self, rules: NodeRules) -> tuple[CardClass, ...]:
+        """Return the classes of the pool catalogue that a pod's selectors allow."""
+        catalogue = self._pools()
+        return catalogue.declared(rules, self._counts.smallest_by_name()) if catalogue else ()
+
+    def smallest_by_model(self) -> Mapping[str, Mib] | None:
+        """Return the smallest shareable MiB measured of each model; None until it is known."""
+        return None if self._classes is None else self._counts.smallest_by_model()
+
     def refresh(self) -> None:
-        """Count again the cards known only from labels: the memory reserved on them changed."""
-        self._outdated |= self._unreported
+        """Count all nodes again: the pool catalogue, or what is reserved on cards, has changed."""
+        self._outdated |= self._nodes_known
         self._node_changed.set()
 
     async def _count(self) -> None:
@@ -119,29 +133,35 @@ class CardClassIndex:
             self._count_node(name)
         if changed or self._classes is None:
             self._classes = self._counts.classes()
+            self._on_counted()
 
     def _count_node(self, name: str) -> None:
         node_info = self._ledger.node(name, now=self._clock.now())
         if node_info is None:
             self._counts.remove(name)
-        elif node_info.node.cards:
+            return
+        node = node_info.node
+        class_name = self._pools().class_of_node(node.labels, node.cards)
+        if node.cards:
             free_mib = {uuid: card.free_mib for uuid, card in node_info.cards.items()}
-            self._counts.put(node_info.node, free_mib=free_mib)
+            self._counts.put(node, free_mib=free_mib, name=class_name)
         else:
-            self._counts.suppose(self._supposed(node_info.node))
+            self._counts.suppose(self._supposed(node, class_name), name=class_name)
 
-    def _supposed(self, node: NodeCards) -> NodeCards:
+    def _supposed(self, node: NodeCards, class_name: str) -> NodeCards:
+        pool_class = self._pools().by_name.get(class_name)
+        if pool_class is not None:
+            return replace(node, cards=supposed_cards(pool_class, node.node, node.labels))
         cards = cards_from_labels(node.node, node.labels, reserved_mib=self._label_reserved_mib())
         return replace(node, cards=cards)
 
     def _on_node(self, change: Change[NodeCards]) -> None:
         name, node = change.key.name, change.object
-        self._unreported.discard(name)
         if change.type is ChangeType.DELETED:
+            self._nodes_known.discard(name)
             self._ledger.remove_node(name)
         else:
-            if not node.cards:
-                self._unreported.add(name)
+            self._nodes_known.add(name)
             self._ledger.set_node(node)
         self._node_changed.set()
 

@@ -13,6 +13,7 @@ from aiohttp.typedefs import Handler
 
 from fracgpu import names
 from fracgpu.cards.card_class import CardClass, SelectedNodes
+from fracgpu.cards.pool_catalogue import PoolCatalogue
 from fracgpu.errors import quoted, shorten
 from fracgpu.k8s.node_affinity import NodeRules
 from fracgpu.request.grant_note import Seal
@@ -40,7 +41,7 @@ from webhook.admission.verdict import (
     Denied,
     Patched,
 )
-from webhook.admission.workload import admit_workload
+from webhook.admission.workload import admit_workload, grant_templates
 from webhook.admission_config import AdmissionConfig
 from webhook.metrics import Decision, WebhookMetrics
 from webhook.settings import WebhookSettings
@@ -48,6 +49,7 @@ from webhook.settings import WebhookSettings
 log = structlog.get_logger()
 
 MUTATE: Final = "/mutate"
+MUTATE_TEMPLATES: Final = "/mutate-templates"
 VALIDATE: Final = "/validate"
 _BYTES_PER_MIB: Final = 1024 * 1024
 # Nearly every review is smaller. Only a few larger ones are read at once: 200 half-sent bodies of
@@ -64,6 +66,8 @@ class AdmissionContext:
     Attributes:
         classes: the cluster's card classes; None while they are unknown.
         select: the nodes that a pod's selectors allow, with their card classes.
+        declared: the classes of the pool catalogue that a pod's selectors allow.
+        pools: the pool catalogue.
         config: the administrator's configuration.
         namespace_labels: labels of a namespace by its name; None if not known yet.
         ask_labels: gets the same from the API server, for a namespace that is not known yet; None
@@ -73,6 +77,8 @@ class AdmissionContext:
 
     classes: Callable[[], Sequence[CardClass] | None]
     select: Callable[[NodeRules], SelectedNodes]
+    declared: Callable[[NodeRules], Sequence[CardClass]]
+    pools: Callable[[], PoolCatalogue]
     config: Callable[[], AdmissionConfig]
     namespace_labels: Callable[[str], Mapping[str, str] | None]
     ask_labels: Callable[[str], Awaitable[Mapping[str, str] | None]]
@@ -197,7 +203,11 @@ class AdmissionHandler:
 
     async def validate(self, request: web.Request) -> web.Response:
         """Answer a workload's review like :meth:`mutate`, but never with a patch."""
-        return await self._handle(request, self._judge_workload)
+        return await self._handle(request, partial(self._judge_workload, admit_workload))
+
+    async def mutate_templates(self, request: web.Request) -> web.Response:
+        """Answer a workload's review like :meth:`mutate`; never with a refusal."""
+        return await self._handle(request, partial(self._judge_workload, grant_templates))
 
     async def _handle(self, request: web.Request, judge: _Judge) -> web.Response:
         try:
@@ -270,19 +280,30 @@ class AdmissionHandler:
         if old is not None:
             known = self._context.classes() is not None
             select = self._context.select if known else None
-            return admit_update(old, pod, user=review.user, config=config, select=select)
+            pools = self._context.pools()
+            declared = self._context.declared if pools and config.card_classes.wait else None
+            return admit_update(
+                old, pod, user=review.user, config=config, select=select, declared=declared
+            )
         if excluded:
             return refuse_written_keys(pod) or _excluded(review)
         context = DecisionContext(
             classes=self._context.classes(),
             config=config,
             select=self._context.select,
+            declared=self._context.declared,
+            pools=self._context.pools(),
             namespace_labels=labels,
             seal=self._context.seal(review.namespace),
         )
         return admit_create(pod, context)
 
-    def _judge_workload(self, review: Review, labels: Mapping[str, str]) -> AdmissionResult:
+    def _judge_workload(
+        self,
+        judge: Callable[[Review, DecisionContext], AdmissionResult],
+        review: Review,
+        labels: Mapping[str, str],
+    ) -> AdmissionResult:
         config = self._context.config()
         if review.namespace in config.excluded_namespaces:
             return _excluded(review)
@@ -290,9 +311,11 @@ class AdmissionHandler:
             classes=self._context.classes(),
             config=config,
             select=self._context.select,
+            declared=self._context.declared,
+            pools=self._context.pools(),
             namespace_labels=labels,
         )
-        return admit_workload(review, context)
+        return judge(review, context)
 
 
 def _excluded(review: Review) -> Allowed:
@@ -323,7 +346,8 @@ def _response_of(review: Review, result: AdmissionResult) -> tuple[Decision, byt
 def _event_of(review: Review, result: AdmissionResult) -> tuple[str, Mapping[str, str]]:
     match result:
         case Patched():
-            return "pod_granted", {"granted": result.granted}
+            event = "pod_granted" if review.kind == "Pod" else "template_granted"
+            return event, {"granted": result.granted}
         case Allowed():
             return "review_passed", {}
         case Denied():
@@ -348,6 +372,7 @@ class WebhookServer(HttpServer):
             middlewares=[gate.stages], client_max_size=settings.body_limit_mib * _BYTES_PER_MIB
         )
         app.router.add_post(MUTATE, handler.mutate)
+        app.router.add_post(MUTATE_TEMPLATES, handler.mutate_templates)
         app.router.add_post(VALIDATE, handler.validate)
         add_telemetry_routes(app, registry=registry, readiness=readiness)
         super().__init__(

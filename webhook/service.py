@@ -58,7 +58,11 @@ def build(settings: WebhookSettings) -> Service:
             )
             metrics.watch_connections(lambda: connections.count)
             card_classes = CardClassIndex(
-                client, clock, label_reserved_mib=lambda: rules.config.value.label_reserved_mib
+                client,
+                clock,
+                label_reserved_mib=lambda: rules.config.value.label_reserved_mib,
+                pools=lambda: rules.pools.value,
+                on_counted=lambda: rules.compare_pools(),  # noqa: PLW0108 - it is made below
             )
             rules = AdmissionConfigWatcher(
                 client,
@@ -67,6 +71,7 @@ def build(settings: WebhookSettings) -> Service:
                 namespace=settings.namespace,
                 base=base,
                 on_change=card_classes.refresh,
+                measured=card_classes.smallest_by_model,
             )
             seal_keys = SealKeys(clock)
             certificate = CertificateWatcher(
@@ -87,6 +92,8 @@ def build(settings: WebhookSettings) -> Service:
             context = AdmissionContext(
                 classes=card_classes.classes,
                 select=card_classes.select,
+                declared=card_classes.declared,
+                pools=partial(attrgetter("value"), rules.pools),
                 config=partial(attrgetter("value"), rules.config),
                 namespace_labels=namespaces.of,
                 ask_labels=namespaces.fetch,

@@ -37,18 +37,16 @@ class BadPart(Exception):  # noqa: N818 - the name says what is wrong
 
 
 def device_plugin_parts(settings: Any) -> Mapping[str, object]:
-    """Return the cards: real ones through NVML, or simulated ones from a file."""
+    """Return the cards: real ones of any vendor, or simulated ones from a file."""
     source: str = settings.cards
     kind, _, file = source.partition(":")
-    if source == "nvml":
-        reader = importlib.import_module("deviceplugin.cards.nvml.reader").NvmlReader
-        hang_limit_s = settings.standstill_s(period_s=settings.survey_period_s)
-        limits = {"timeout_s": settings.nvml_timeout_s, "hang_limit_s": hang_limit_s}
-        return {"cards": reader(**limits, dev_root=settings.dev_root)}
+    if source in ("auto", "nvml", "amd"):
+        opened = importlib.import_module("deviceplugin.cards.real").open_cards
+        return {"cards": opened(settings)}
     if kind == "simulated" and file:
         opened = importlib.import_module("simulator.cards.simulated_cards").open_cards
         return {"cards": opened(Path(file), node=settings.node_name)}
-    raise BadPart(f"--cards is {source!r}; want 'nvml' or 'simulated:FILE'")
+    raise BadPart(f"--cards is {source!r}; want 'auto', 'nvml', 'amd' or 'simulated:FILE'")
 
 
 ROLES: Final[Mapping[str, Role]] = {

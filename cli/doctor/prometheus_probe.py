@@ -20,8 +20,8 @@ _WINDOWS_S: Final = (RebalancerPolicy().fast_window_s, RebalancerPolicy().foreca
 
 def query() -> str:
     """Return the query that counts every series of SERIES and NOT_COMPILED, by its name."""
-    spellings = "|".join(spelling for series in SERIES for spelling in series.spellings)
-    return f'count by ({_NAME}) ({{{_NAME}=~"{spellings}"}} or {NOT_COMPILED} == 0)'
+    wanted = "|".join(series.name for series in SERIES)
+    return f'count by ({_NAME}) ({{{_NAME}=~"{wanted}"}} or {NOT_COMPILED} == 0)'
 
 
 async def ask_directly(url: str, prometheus: Querier) -> PrometheusFact:

@@ -1,4 +1,4 @@
-"""The interface to the node's cards; NVML and the simulator implement it."""
+"""The interface to the node's cards; each vendor's folder and the simulator implement it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,15 +25,23 @@ class CardHardware:
     """One card as it is installed: what the cluster shows of it, and what a container needs.
 
     Attributes:
+        vendor: whose card it is, as its reader says: what only that vendor's containers get goes by
+            it. One container has cards of one vendor.
+        device_nodes: its own device files.
+        common_nodes: device files that every container with a card of its kind needs.
         family: its architecture, such as ``hopper``, or empty.
         brand: the product line, such as ``tesla`` or ``geforce``, or empty.
+        compute_units: how many of them a mask can name; 0 where containers cannot be masked.
     """
 
     card: Card
+    vendor: str = ""
     pci_bus_id: str = ""
     device_nodes: tuple[DeviceNode, ...] = ()
+    common_nodes: tuple[DeviceNode, ...] = ()
     family: str = ""
     brand: str = ""
+    compute_units: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +58,12 @@ class CardList:
 
     Attributes:
         cards: those that can be shared, healthy or not, by index.
-        common_nodes: device files that every container with a card needs.
-        driver: the driver's version, or empty.
+        driver: the driver's version; empty where it is not known, or where there are several.
         family: the architecture of all the cards, such as ``hopper``; empty where they differ.
         left_out: those that cannot be shared.
     """
 
     cards: tuple[CardHardware, ...] = ()
-    common_nodes: tuple[DeviceNode, ...] = ()
     driver: str = ""
     family: str = ""
     left_out: tuple[SkippedCard, ...] = ()
@@ -67,13 +73,13 @@ class CardList:
 class CardMetrics:
     """What one card measured; None where the card does not have the metric.
 
-    Percentages are 0..100, as NVIDIA's own exporter writes them.
+    Percentages are 0..100.
 
     Attributes:
         gpu_percent: share of the last period with at least one kernel running.
         memory_copy_percent: share of the last period in which memory was read or written.
         energy_mj: millijoules since the driver was loaded.
-        xid: code of the last XID error, 0 where there was none.
+        xid: code of the last error that the driver reported (NVIDIA: XID), 0 where there was none.
         power_violation_ns: time that the card was slowed down to keep to its power limit.
         thermal_violation_ns: time that the card was slowed down to stay cool.
         vgpu_license: 1 where a virtual card has its license; 0 where the card is not virtual.
@@ -133,7 +139,7 @@ class CardProcess:
     Attributes:
         used_mib: memory it holds on this card, or None where the driver does not report it.
         sm_percent: its share of the card's time, 0..100; 0 for an idle one. None where the driver
-            counts it for another process, as it does for clients of MPS.
+            counts it for another process or not at all.
     """
 
     pid: int
@@ -148,7 +154,7 @@ class CardSample:
     Attributes:
         processes_known: False where the driver would not list processes, so that an empty list
             does not mean an idle card.
-        xids: the number of times each XID error occurred since the agent started, by code.
+        xids: how often each error of the driver occurred since the agent started, by code.
     """
 
     figures: CardMetrics = CardMetrics()
@@ -161,7 +167,7 @@ def kernel_address(bus_id: str) -> str:
     """Return a PCI address as the kernel writes it, ``0000:17:00.0``.
 
     Args:
-        bus_id: as NVML writes it, with eight digits for the domain.
+        bus_id: in any spelling: some have eight digits for the domain, and capitals.
 
     Raises:
         ValueError: it is none.

@@ -117,11 +117,14 @@ def spec_for(
     cards: Sequence[Card],
     device_nodes: Sequence[DeviceNode],
 ) -> CdiSpec:
-    """Return the spec of a container with *slices* on *cards*, in the order of its assignment."""
+    """Return the spec of a container with *slices* on *cards*, in the order of its assignment.
+
+    No runtime of a vendor adds anything, until something else is said.
+    """
     return CdiSpec(
         name=name,
         env={
-            names.ENV_VISIBLE_DEVICES: ",".join(card.uuid for card in cards),
+            names.ENV_VISIBLE_DEVICES: names.NO_VISIBLE_DEVICES,
             names.ENV_MEM_MIB: ",".join(str(part.mib) for part in slices),
             names.ENV_CARD_MIB: ",".join(str(card.total_mib) for card in cards),
         },

@@ -5,8 +5,12 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any, Final, Protocol
 
+from deviceplugin.cards.interface import CardHardware
+from deviceplugin.cards.vendors import NVIDIA
 from deviceplugin.claims import Claim
+from deviceplugin.container import compute_units
 from deviceplugin.container.cdi import CdiSpec, Mount, newest, spec_for
+from deviceplugin.container.compute_units import Units
 from deviceplugin.container.nvidia_cdi import NvidiaCdiError, NvidiaCdiSpecs
 from deviceplugin.node.inventory import Inventory
 from fracgpu import names
@@ -15,6 +19,9 @@ from fracgpu.cards.card import CardUuid
 MPS: Final = "mps"
 _PIPE_DIR: Final = "/run/fracgpu-mps/pipe"
 _LOG_DIR: Final = "/run/fracgpu-mps/log"
+# What limits programs on NVIDIA's cards only.
+_INTERPOSER: Final = "interposer"
+_ONLY_NVIDIA: Final = (MPS, _INTERPOSER)
 
 
 # A hook that limits a card's memory by variables that the container's image may set too, and with
@@ -88,34 +95,87 @@ class ContainerSpecBuilder:
         self._enforcer = enforcer
         self._mps = mps
 
-    def build(self, name: str, claim: Claim, inventory: Inventory) -> CdiSpec:
+    def build(
+        self, name: str, claim: Claim, inventory: Inventory, *, taken: Iterable[Units] | None = None
+    ) -> CdiSpec:
         """Return the spec of the CDI device *name*, for the container of *claim*.
+
+        Args:
+            name: of the CDI device.
+            claim: whose container it is, and its slices.
+            inventory: the node's cards.
+            taken: the compute units of the node's other containers; None where they are not known.
 
         Raises:
             SpecBuildError: something that the container needs is missing.
         """
         nodes = inventory.device_nodes(claim.cards)
         spec = spec_for(name, claim.slices, claim.cards, nodes)
-        spec = replace(spec, env={**spec.env, **self._older_names(claim)})
+        spec = replace(spec, env={**spec.env, **self._gpushare_names(claim)})
+        hardware = inventory.hardware(claim.cards)
+        vendors = {each.vendor for each in hardware}
+        if len(vendors) > 1:
+            text = f"container {claim.container} of {claim.pod.record.key}"
+            raise SpecBuildError(f"{text} has cards of several vendors")
+        if vendors != {NVIDIA}:
+            return self._masked(spec, claim, hardware, taken)
+        uuids = ",".join(card.uuid for card in claim.cards)
+        env = {names.ENV_VISIBLE_DEVICES: uuids, **self._enforcers_names(claim)}
+        spec = replace(spec, env={**spec.env, **env})
         try:
             spec = self._with_driver(spec, claim, inventory)
         except NvidiaCdiError as error:
             raise SpecBuildError(str(error)) from error
         return self._isolated(spec, claim)
 
-    def isolation(self, claim: Claim) -> str:
+    def isolation(self, claim: Claim, inventory: Inventory) -> str:
         """Return what of a spec enforces a claim's share: ``mps``, ``interposer`` or ``none``."""
+        if any(each.vendor != NVIDIA for each in inventory.hardware(claim.cards)):
+            return "none"
         if self._mps is not None and len(claim.cards) == 1:
             return MPS
-        return "interposer" if self._enforcer is Enforcer.HAMI_CORE else "none"
+        return _INTERPOSER if self._enforcer is Enforcer.HAMI_CORE else "none"
 
-    def _older_names(self, claim: Claim) -> dict[str, str]:
-        """Return the variables of older systems: for one card, or limits by index."""
+    def _masked(
+        self,
+        spec: CdiSpec,
+        claim: Claim,
+        hardware: tuple[CardHardware, ...],
+        taken: Iterable[Units] | None,
+    ) -> CdiSpec:
+        """Return *spec* with the compute units of the container, where it asks for a part."""
+        words = claim.pod.annotations.get(names.ISOLATION, "").split(",")
+        wanted = [word.strip() for word in words]
+        if all(word in _ONLY_NVIDIA for word in wanted):
+            raise SpecBuildError(
+                f"{claim.pod.record.key} requests {names.ISOLATION}: {', '.join(wanted)}, which "
+                "works on NVIDIA's cards only"
+            )
+        units = compute_units.units_of(
+            hardware,
+            {part.card: part.cores for part in claim.slices},
+            taken=taken,
+            holder=f"{claim.pod.record.uid}/{claim.container}",
+        )
+        if not units:
+            return spec
+        masks = {
+            names.ENV_CU_MASK: compute_units.mask(hardware, units),
+            names.ENV_COMPUTE_UNITS: compute_units.write_units(units),
+        }
+        return replace(spec, env={**spec.env, **masks})
+
+    def _gpushare_names(self, claim: Claim) -> dict[str, str]:
+        """Return the variables for programs written for gpushare: of the first card."""
         first, card = claim.slices[0], claim.cards[0]
-        env = {
+        return {
             names.ENV_ALIYUN_CONTAINER: str(first.mib),
             names.ENV_ALIYUN_DEV: str(card.total_mib),
         }
+
+    def _enforcers_names(self, claim: Claim) -> dict[str, str]:
+        """Return the variables of the enforcing library: limits by index."""
+        first, env = claim.slices[0], dict[str, str]()
         if self._enforcer is Enforcer.HAMI_CORE:
             for index, part in enumerate(claim.slices):
                 env[f"{names.ENV_MEMORY_LIMIT_PREFIX}{index}"] = f"{part.mib}m"
@@ -125,7 +185,8 @@ class ContainerSpecBuilder:
 
     def _with_driver(self, spec: CdiSpec, claim: Claim, inventory: Inventory) -> CdiSpec:
         """Return *spec* with the edits of NVIDIA's spec for the claim's cards, if there is one."""
-        nvidia = self._nvidia_specs.find(inventory.card_list.cards)
+        theirs = [each for each in inventory.card_list.cards if each.vendor == NVIDIA]
+        nvidia = self._nvidia_specs.find(theirs)
         if nvidia is None:
             return spec
         by_uuid = {hardware.card.uuid: hardware for hardware in inventory.card_list.cards}

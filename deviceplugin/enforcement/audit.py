@@ -146,7 +146,8 @@ class LimitAudit:
     """Inspects periodically; what it finds is counted, logged and said on the pod.
 
     Args:
-        running: the node's running containers.
+        running: the node's running containers; None before the runtime has named them, when
+            nothing above them may be repaired.
         pods: this node's pods by UID; None before they have been listed.
         cards: the node's cards.
         limiter: sets and reads.
@@ -161,7 +162,7 @@ class LimitAudit:
     def __init__(  # noqa: PLR0913 - its parts, all by keyword; made once, in service.py
         self,
         *,
-        running: Callable[[], Running],
+        running: Callable[[], Running | None],
         pods: Callable[[], Mapping[str, PodInfo] | None],
         cards: Callable[[], Iterable[CardUuid]],
         limiter: Limiter,
@@ -213,8 +214,9 @@ class LimitAudit:
         """Audit once."""
         changes = self._limiter.changes
         # In this order: a container that starts later knows the pods at least as they are here.
-        pods, running = self._pods(), self._running()
-        found = await asyncio.to_thread(self._inspect, running, pods, changes)
+        pods, named = self._pods(), self._running()
+        found = await asyncio.to_thread(self._inspect, named, pods, changes)
+        running = named or {}
         self._metrics.limits_audited(
             promised=found.promised,
             unproven=found.missing,
@@ -277,9 +279,11 @@ class LimitAudit:
             )
 
     def _inspect(
-        self, running: Running, pods: Mapping[str, PodInfo] | None, changes: int
+        self, running: Running | None, pods: Mapping[str, PodInfo] | None, changes: int
     ) -> Findings:
         self._limiter.refresh()
+        if running is None:
+            return Findings()
         found = inspect(running, pods, self._limiter)
         containers = [container for _, container in running.values()]
         for card in self._cards():

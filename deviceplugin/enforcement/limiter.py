@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 import structlog
 
@@ -36,6 +37,8 @@ from fracgpu.units import Mib
 log = structlog.get_logger()
 
 OFF = "--limits is none"
+# Which cgroups kubelet has its pods in, with either driver of cgroups.
+_KUBELETS: Final = ("kubepods", "kubepods.slice")
 
 
 class Limiter:
@@ -110,7 +113,7 @@ class Limiter:
         Raises:
             EnforcementError: it was promised some, and they are not known any more.
         """
-        if not any(mount.destination == PROOF_PATH for mount in container.mounts):
+        if not _is_held_back(container):
             return ()
         slices = (pod.record.limits or {}).get(container.name) if pod is not None else None
         if pod is None or not slices:
@@ -146,19 +149,23 @@ class Limiter:
             raise EnforcementError(str(error)) from error
         self._unsettled -= {container.id}
 
-    def release(self, container: Container, limits: Iterable[Limit]) -> None:
+    def release(self, container: Container) -> None:
         """Return what is kept for a container that has ended, while it has its cgroup.
 
-        A failure is only logged: what is left is found among the cgroups above.
+        Asked of every card, as its pod may be gone and with it what it was assigned. A failure is
+        only logged, and the first is enough: what is left is found among the cgroups above.
         """
+        if not _is_held_back(container):
+            return
         self._unsettled |= {container.id}
-        for limit in limits:
-            try:
-                enforcer, card = self._able(limit.card)
-                with self._changing():
-                    enforcer.release(self._group(container), card)
-            except EnforcementError as error:
-                log.warning("limit_not_released", container=container.name, reason=str(error))
+        try:
+            for uuid in self._cards():
+                if self.why_not(uuid) is None:
+                    enforcer, card = self._able(uuid)
+                    with self._changing():
+                        enforcer.release(self._group(container), card)
+        except EnforcementError as error:
+            log.warning("limit_not_released", container=container.name, reason=str(error))
 
     def verify(self, container: Container, limit: Limit, before: Limit | None = None) -> str | None:
         """Read a limit back, and set it again if it does not stand.
@@ -319,9 +326,9 @@ class Limiter:
     def _groups_beside(self, containers: Set[str]) -> Iterator[str]:
         """Yield the cgroups that are neither containers' nor in one, in the trees with containers.
 
-        The agent's own container is always among them, and so the tree of all pods.
+        The trees of kubelet's also where no container runs: what the last one left is there.
         """
-        for top in {group.split("/")[1] for group in containers}:
+        for top in {*_KUBELETS, *(group.split("/")[1] for group in containers)}:
             for folder, inside, _ in os.walk(self._root / top):
                 group = f"/{Path(folder).relative_to(self._root)}"
                 if group in containers:
@@ -384,3 +391,8 @@ class Limiter:
                 return enforcer
             reasons.append(f"{enforcer.name}: {reason}")
         return "; ".join(reasons)
+
+
+def _is_held_back(container: Container) -> bool:
+    """Report whether a container was promised limits when it was created."""
+    return any(mount.destination == PROOF_PATH for mount in container.mounts)

@@ -1,6 +1,6 @@
-"""Writes metrics of cards and pods: NVIDIA's own names for cards, ours for pods."""
+"""Writes metrics of cards and pods: ours for all, and NVIDIA's own names for its cards."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -8,6 +8,7 @@ from prometheus_client.registry import Collector
 
 from deviceplugin.cards.xid import xid_meaning
 from deviceplugin.exporter.families import (
+    CARD_FAMILIES,
     FAMILIES,
     XID_TEXT,
     XIDS_NAME,
@@ -20,7 +21,8 @@ from deviceplugin.exporter.families import (
 from deviceplugin.exporter.overuse import Overuse
 from deviceplugin.exporter.usage import CardUse, PodCardUsage, UsageSnapshot
 from fracgpu import names
-from fracgpu.cards.card import CardUuid, Health
+from fracgpu.cards.card import Card, CardUuid, Health
+from fracgpu.cards.card_class import Vendor, vendor_of
 
 # A snapshot that is older than this many periods is not served any more.
 _PERIODS_UNTIL_STALE: Final = 3
@@ -135,31 +137,32 @@ class CardCollector(Collector):
         return snapshot if age_s <= _PERIODS_UNTIL_STALE * self._period_s else None
 
     def _nvidia_families(self, snapshot: UsageSnapshot) -> Iterator[Metric]:
-        labels = {
-            use.hardware.card.uuid: self._card_labels(use, snapshot) for use in snapshot.cards
-        }
+        of_nvidia = [
+            use for use in snapshot.cards if vendor_of(use.hardware.card.model) is Vendor.NVIDIA
+        ]
+        labels = {use.hardware.card.uuid: self._nvidia_labels(use, snapshot) for use in of_nvidia}
         pods = {
             (use.hardware.card.uuid, position): {
                 **labels[use.hardware.card.uuid],
                 **_pod_labels(pod),
             }
-            for use in snapshot.cards
+            for use in of_nvidia
             for position, pod in enumerate(use.pods)
         }
         for family in FAMILIES:
-            yield from self._nvidia_family(family, snapshot, labels, pods)
-        yield from self._xid_families(snapshot, labels)
+            yield from self._nvidia_family(family, of_nvidia, labels, pods)
+        yield from self._xid_families(of_nvidia, labels)
 
     def _nvidia_family(
         self,
         family: Family,
-        snapshot: UsageSnapshot,
+        uses: Sequence[CardUse],
         labels: Mapping[CardUuid, Labels],
         pods: Mapping[tuple[CardUuid, int], Labels],
     ) -> Iterator[Metric]:
         naming = family.spelled(self._dialect)
         metric = _metric(naming.name, family.kind, family.help(self._dialect))
-        for use in snapshot.cards:
+        for use in uses:
             uuid = use.hardware.card.uuid
             figure = family.value(use.sample.figures) if use.sample is not None else None
             if figure is None:  # a metric that the card does not have is left out, never 0
@@ -175,12 +178,12 @@ class CardCollector(Collector):
             yield metric
 
     def _xid_families(
-        self, snapshot: UsageSnapshot, labels: Mapping[CardUuid, Labels]
+        self, uses: Sequence[CardUse], labels: Mapping[CardUuid, Labels]
     ) -> Iterator[Metric]:
         last = _metric(xid_name(self._dialect), "gauge", XID_TEXT)
         # Its name has the suffix for counters in capitals, which the library does not recognise.
         total = _metric(XIDS_NAME, "counter", XIDS_TEXT)
-        for use in snapshot.cards:
+        for use in uses:
             if use.sample is None or use.sample.figures.xid is None:
                 continue
             card_labels = labels[use.hardware.card.uuid]
@@ -196,7 +199,7 @@ class CardCollector(Collector):
             "fracgpu_card_memory_allocated_mib", "gauge", "MiB of the card assigned to live pods."
         )
         shareable = _metric(
-            "fracgpu_card_memory_shareable_mib", "gauge", "MiB of the card that can be assigned."
+            names.METRIC_SHAREABLE, "gauge", "MiB of the card that can be assigned."
         )
         healthy = _metric("fracgpu_card_healthy", "gauge", "1 if the card takes new pods, else 0.")
         processes = _metric(
@@ -216,7 +219,7 @@ class CardCollector(Collector):
         )
         for use in snapshot.cards:
             card = use.hardware.card
-            labels = {"UUID": card.uuid, "node": self._node}
+            labels = self._card_labels(card)
             allocated.add_sample(allocated.name, labels, use.allocated_mib)
             shareable.add_sample(shareable.name, labels, card.capacity_mib)
             healthy.add_sample(healthy.name, labels, 1 if card.health is Health.HEALTHY else 0)
@@ -226,6 +229,14 @@ class CardCollector(Collector):
             if use.sample is not None:
                 degraded.add_sample(degraded.name, labels, 1 if use.degraded else 0)
         yield from (allocated, shareable, healthy, processes, memory, degraded)
+        for measured in CARD_FAMILIES:
+            family = _metric(measured.name, "gauge", measured.text)
+            for use in snapshot.cards:
+                value = measured.value(use.sample.figures) if use.sample is not None else None
+                if value is not None:
+                    family.add_sample(family.name, self._card_labels(use.hardware.card), value)
+            if family.samples:
+                yield family
 
     def _pod_families(self, snapshot: UsageSnapshot) -> Iterator[Metric]:
         util = _metric(names.METRIC_POD_BUSY, "gauge", "The pod's part of the card's time (%).")
@@ -304,17 +315,22 @@ class CardCollector(Collector):
             "node": self._node,
         }
 
-    def _card_labels(self, use: CardUse, snapshot: UsageSnapshot) -> Labels:
-        card = use.hardware.card
+    def _card_labels(self, card: Card) -> Labels:
         return {
             "gpu": str(card.index),
             "UUID": card.uuid,
+            "modelName": card.model,
+            "node": self._node,
+        }
+
+    def _nvidia_labels(self, use: CardUse, snapshot: UsageSnapshot) -> Labels:
+        card = use.hardware.card
+        return {
+            **self._card_labels(card),
             "pci_bus_id": use.hardware.pci_bus_id,
             "device": f"nvidia{card.index}",
-            "modelName": card.model,
             host_label(self._dialect): self._node,
             "DCGM_FI_DRIVER_VERSION": snapshot.driver,
-            "node": self._node,
             **_NO_POD,
         }
 

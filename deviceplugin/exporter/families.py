@@ -1,4 +1,4 @@
-"""NVIDIA's metric families as three versions of its exporter name them: types, units, values.
+"""The metric families of cards: ours, and NVIDIA's as three versions of its exporter name them.
 
 Names, types and units are interfaces, so that dashboards made for dcgm-exporter keep working; the
 help texts are ours. What a card does not measure is left out, never 0.
@@ -11,6 +11,63 @@ from typing import Final
 
 from deviceplugin.cards.interface import CardMetrics
 from deviceplugin.exporter.usage import PodCardUsage
+from fracgpu import names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardFamily:
+    """A gauge of what any vendor's card measures."""
+
+    name: str
+    text: str
+    value: Callable[[CardMetrics], float | None]
+
+
+def _active_percent(card: CardMetrics) -> float | None:
+    """Return how much of the card did work: its multiprocessors, or else its engines.
+
+    After some driver errors one of the two stays at 0 although the card is busy
+    (NVIDIA/dcgm-exporter#662).
+    """
+    measured = [
+        ratio for ratio in (card.sm_active_ratio, card.gr_engine_ratio) if ratio is not None
+    ]
+    return 100 * next(filter(None, measured), 0.0) if measured else None
+
+
+CARD_FAMILIES: Final = (
+    CardFamily(
+        name=names.METRIC_BUSY,
+        text="Share of the period with a kernel running (%).",
+        value=lambda card: card.gpu_percent,
+    ),
+    CardFamily(
+        name=names.METRIC_ACTIVE,
+        text="How much of the card did work (%).",
+        value=_active_percent,
+    ),
+    CardFamily(
+        name="fracgpu_card_memory_total_mib",
+        text="Memory of the card (MiB).",
+        value=lambda card: card.total_mib,
+    ),
+    CardFamily(
+        name="fracgpu_card_memory_used_mib",
+        text="Memory that programs hold (MiB).",
+        value=lambda card: card.used_mib,
+    ),
+    CardFamily(
+        name=names.METRIC_FREE,
+        text="Memory that is free (MiB).",
+        value=lambda card: card.free_mib,
+    ),
+    CardFamily(
+        name="fracgpu_card_temperature_celsius",
+        text="Temperature of the card (C).",
+        value=lambda card: card.temperature_c,
+    ),
+    CardFamily(name=names.METRIC_POWER, text="Power drawn (W).", value=lambda card: card.power_w),
+)
 
 
 class DcgmNaming(Enum):

@@ -190,9 +190,10 @@ def _sm_shares(sample: CardSample) -> Mapping[int, float | None] | None:
     """Return each process's part of the card's time, in percent of the card, by pid.
 
     The driver's figures for single processes do not add up to the card's own under time-slicing,
-    so they only divide it. The part of a process whose time the driver counts for another one is
-    None, unless the card is known to be idle. None for all where the card is busy, and none of its
-    processes is.
+    so they only divide it. The part of a process whose time the driver counts for another one, or
+    not at all, is None, unless the card is known to be idle; then the rest of the card's time may
+    be that one's, and the others' parts are not made larger. None for all where the card is busy,
+    and none of its processes is.
     """
     total = sum(process.sm_percent or 0.0 for process in sample.processes)
     card_percent = sample.figures.gpu_percent
@@ -205,6 +206,8 @@ def _sm_shares(sample: CardSample) -> Mapping[int, float | None] | None:
             for process in sample.processes
         }
     scale = min(1.0, _FULL_PERCENT / total) if card_percent is None else card_percent / total
+    if any(process.sm_percent is None for process in sample.processes):
+        scale = min(1.0, scale)
     return {
         process.pid: None if process.sm_percent is None else process.sm_percent * scale
         for process in sample.processes

@@ -11,6 +11,7 @@ import structlog
 from deviceplugin.claims import Claim, NodeClaims, Rejected, RejectReason, claim_of
 from deviceplugin.container.adjustment import adjustment_of
 from deviceplugin.container.cdi import ABSENT, MARK_PATH
+from deviceplugin.container.compute_units import Units, read_units
 from deviceplugin.container.spec_builder import ContainerSpecBuilder, SpecBuildError
 from deviceplugin.enforcement.interface import EnforcementError, Limit
 from deviceplugin.enforcement.limiter import Limiter
@@ -127,6 +128,8 @@ class ContainerStarts(Handler):
         self._dev_root = dev_root
         self._containers: Mapping[str, tuple[str, str]] = {}
         self._running: Mapping[str, tuple[str, Container]] = {}
+        self._named = False
+        self._units: Mapping[str, Units] = {}  # of containers that have not ended
         self._expected: deque[float] = deque(maxlen=1024)
 
     def expect(self) -> None:
@@ -151,9 +154,12 @@ class ContainerStarts(Handler):
         return self._containers
 
     @property
-    def running(self) -> Mapping[str, tuple[str, Container]]:
-        """The node's running containers: id → UID of the pod, and the container."""
-        return self._running
+    def running(self) -> Mapping[str, tuple[str, Container]] | None:
+        """The node's running containers: id → UID of the pod, and the container.
+
+        None until the runtime has named them.
+        """
+        return self._running if self._named else None
 
     def synchronize(self, pods: Sequence[PodSandbox], containers: Sequence[Container]) -> Unified:
         uids = {pod.id: pod.uid for pod in pods}
@@ -166,6 +172,12 @@ class ContainerStarts(Handler):
             for container in containers
             if container.state in (ContainerState.RUNNING, ContainerState.PAUSED)
         }
+        self._named = True
+        self._units = {
+            container.id: units
+            for container in containers
+            if container.state is not ContainerState.STOPPED and (units := _units(container))
+        }
         self._limiter.keep_only(self._containers)
         return {}
 
@@ -173,6 +185,8 @@ class ContainerStarts(Handler):
         if has_our_device(container):
             self._asked()
         adjustment = self._answer(pod, container)
+        if text := adjustment.env.get(names.ENV_COMPUTE_UNITS):
+            self._units = {**self._units, container.id: read_units(text)}
         self._containers = {**self._containers, container.id: (pod.uid, container.cgroups_path)}
         return adjustment
 
@@ -196,14 +210,15 @@ class ContainerStarts(Handler):
             text = f"its limits do not stand: {error}"
             raise self._refused(pod, container, "limit_not_proved", text) from error
 
-    def stop_container(self, pod: PodSandbox, container: Container) -> None:
+    def stop_container(self, pod: PodSandbox, container: Container) -> None:  # noqa: ARG002
         self._running = without(self._running, container.id)
-        with suppress(EnforcementError):
-            self._limiter.release(container, self._limits(pod, container))
+        self._units = without(self._units, container.id)
+        self._limiter.release(container)
 
     def remove_container(self, pod: PodSandbox, container: Container) -> None:  # noqa: ARG002
         self._limiter.forget(container.id)
         self._running = without(self._running, container.id)
+        self._units = without(self._units, container.id)
         self._containers = without(self._containers, container.id)
 
     def _answer(self, pod: PodSandbox, container: Container) -> Adjustment:
@@ -220,7 +235,8 @@ class ContainerStarts(Handler):
         if isinstance(claim, Rejected):
             raise self._refused(pod, container, claim.reason.value, claim.text)
         try:
-            spec = self._builder.build(container.name, claim, inventory)
+            taken = tuple(self._units.values())
+            spec = self._builder.build(container.name, claim, inventory, taken=taken)
             adjustment = adjustment_of(spec, dev_root=self._dev_root)
             self._limiter.check_wanted(claim.pod, claim.slices)
             promised = self._limiter.promised(claim.pod, claim.slices)
@@ -234,7 +250,7 @@ class ContainerStarts(Handler):
         self._metrics.started("wired")
         self._metrics.start_took(self._clock.monotonic() - began_s)
         limited = len(promised) == len(claim.slices)
-        isolation = Isolation.KERNEL.value if limited else self._builder.isolation(claim)
+        isolation = Isolation.KERNEL.value if limited else self._builder.isolation(claim, inventory)
         log.info("container_wired", **wired(claim, isolation))
         self._on_started(claim, isolation)
         return adjustment
@@ -253,6 +269,13 @@ class ContainerStarts(Handler):
         )
         self._metrics.started(outcome)
         return Refused(text)
+
+
+def _units(container: Container) -> Units:
+    """Return the compute units of a container, by what we gave it."""
+    given = (line.partition("=") for line in container.env)
+    texts = (value for name, _, value in given if name == names.ENV_COMPUTE_UNITS)
+    return read_units(next(texts, ""))
 
 
 def without(containers: Mapping[str, _T], container: str) -> Mapping[str, _T]:

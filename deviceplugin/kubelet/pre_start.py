@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from deviceplugin.cards.vendors import NVIDIA
 from deviceplugin.claims import Claim, NodeClaims, Rejected, SlotHolder
 from deviceplugin.container.cdi import (
     SHARED,
@@ -166,7 +167,9 @@ class PreStartHandler:
             if pod.record.live and pod.record.node == self._node:
                 slices = (pod.record.assignment or {}).values()
                 cards |= {parts[0].card for parts in slices if len(parts) == 1}
-        await self._mps.prepare(cards & self._tracker.inventory.by_uuid().keys())
+        listed = self._tracker.inventory.card_list.cards
+        able = {each.card.uuid for each in listed if each.vendor == NVIDIA}
+        await self._mps.prepare(cards & able)
 
     async def _prepare_listed(self, slot_ids: frozenset[str], pods: Mapping[str, PodInfo]) -> None:
         try:
@@ -189,7 +192,7 @@ class PreStartHandler:
         await self._write_listed(device_name(slot_ids), found)
         await self._remove_stale(holders)
         self._metrics.started("wired")
-        isolation = self._builder.isolation(found.claim)
+        isolation = self._builder.isolation(found.claim, self._tracker.inventory)
         log.info("container_wired", **wired(found.claim, isolation), slots=sorted(slot_ids))
         self._on_prepared(found.claim, isolation)
 

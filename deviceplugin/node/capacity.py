@@ -14,6 +14,7 @@ from fracgpu.cards.card import Card, Health
 from fracgpu.cards.card_class import model_key
 from fracgpu.cards.node_marks import NodeMarks, find_marks, shares
 from fracgpu.cards.other_plugins import offered_by_others
+from fracgpu.cards.pool_catalogue import PoolCatalogue
 from fracgpu.errors import WireError, counted
 from fracgpu.k8s.container import pod_resource_sum
 from fracgpu.k8s.node import NodeCondition, decode_node
@@ -27,6 +28,7 @@ _OURS: Final = (
     names.CARD_MODEL_LABEL,
     names.CARD_MEMORY_LABEL,
     names.CARD_COUNT_LABEL,
+    names.CARD_CLASS_LABEL,
     names.CARD_FAMILY_LABEL,
     names.DRIVER_LABEL,
     names.ISOLATION_KERNEL_LABEL,
@@ -49,6 +51,8 @@ class NodeState:
     Attributes:
         others: what other plugins offer on the node: resource → amount.
         sharing: our condition, or None where there is none.
+        allocatable: what kubelet offers of our resources.
+        taints: the keys of the node's taints, in their order.
     """
 
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -56,6 +60,8 @@ class NodeState:
     capacity: Mapping[str, str] = field(default_factory=dict)
     others: Mapping[str, int] = field(default_factory=dict)
     sharing: Sharing | None = None
+    allocatable: Mapping[str, int] = field(default_factory=dict)
+    taints: tuple[str, ...] = ()
 
     @property
     def shares(self) -> bool:
@@ -92,12 +98,19 @@ def read_node_state(body: bytes) -> NodeState:
         for condition in node.status.conditions or ()
         if condition.type == names.SHARING_CONDITION
     ]
+    offered = _as_text(node.status.allocatable)
     return NodeState(
         labels=node.metadata.labels or {},
         annotations=node.metadata.annotations or {},
         capacity=_as_text(node.status.capacity),
-        others=offered_by_others(_as_text(node.status.allocatable)),
+        others=offered_by_others(offered),
         sharing=_sharing(ours[0]) if ours else None,
+        allocatable={
+            resource: amount
+            for resource in (names.GPU_MEM, names.GPU_SLOT)
+            if (amount := integer_amount(offered.get(resource, "")))
+        },
+        taints=tuple(taint.key for taint in node.spec.taints or ()),
     )
 
 
@@ -215,6 +228,18 @@ def with_isolation(want: NodeState, *, why_not: str) -> NodeState:
     return replace(want, labels=labels)
 
 
+def with_card_class(
+    want: NodeState, *, have: NodeState, cards: Sequence[Card], pools: PoolCatalogue
+) -> NodeState:
+    """Return *want* naming the class that the pool catalogue has for the node's cards.
+
+    Without a catalogue the label stays as it is: whoever makes the pool's nodes may have set it.
+    """
+    key = names.CARD_CLASS_LABEL
+    name = pools.class_of(cards) if pools and cards else have.labels.get(key, "")
+    return replace(want, labels={**want.labels, key: name}) if name else want
+
+
 def while_unregistered(want: NodeState, *, problem: str) -> NodeState:
     """Return *want*, saying that the node takes no new pods while kubelet does not know the agent.
 
@@ -314,6 +339,33 @@ def status_patch(*, have: NodeState, want: NodeState) -> dict[str, Any]:
         if integer_amount(have.capacity.get(resource, "")) != int(amount)
     }
     return {"status": {"capacity": wrong}} if wrong else {}
+
+
+def startup_taint_patch(have: NodeState, want: NodeState) -> list[dict[str, Any]]:
+    """Return the JSON patch that takes the start-up taint off; empty while the node is not ready.
+
+    It is once the node says what cards it has, and kubelet offers their memory and their slots.
+    Other taints may come and go meanwhile, so each removal tests what it removes.
+    """
+    found = [at for at, key in enumerate(have.taints) if key == names.STARTUP_TAINT]
+    stands = (
+        bool(found)
+        and want.sharing is not None
+        and want.sharing.shared
+        and not metadata_patch(have=have, want=want)
+        and have.allocatable.get(names.GPU_MEM, 0) >= int(want.capacity[names.GPU_MEM])
+        and have.allocatable.get(names.GPU_SLOT, 0) > 0
+    )
+    if not stands:
+        return []
+    return [
+        edit
+        for at in reversed(found)
+        for edit in (
+            {"op": "test", "path": f"/spec/taints/{at}/key", "value": names.STARTUP_TAINT},
+            {"op": "remove", "path": f"/spec/taints/{at}"},
+        )
+    ]
 
 
 def condition_patch(*, have: NodeState, want: NodeState, now: datetime) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The node's cards as last seen, and the slots that kubelet counts."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -47,9 +47,15 @@ class Inventory:
 
     def device_nodes(self, cards: tuple[Card, ...]) -> tuple[DeviceNode, ...]:
         """Return the device files that a container with *cards* needs, the common ones last."""
+        hardware = self.hardware(cards)
+        own = [node for each in hardware for node in each.device_nodes]
+        common = [node for each in hardware for node in each.common_nodes]
+        return tuple(dict.fromkeys((*own, *common)))
+
+    def hardware(self, cards: Iterable[Card]) -> tuple[CardHardware, ...]:
+        """Return what is known of *cards*, in their order."""
         facts = {hardware.card.uuid: hardware for hardware in self.card_list.cards}
-        own = [node for card in cards for node in facts[card.uuid].device_nodes]
-        return (*own, *self.card_list.common_nodes)
+        return tuple(facts[card.uuid] for card in cards)
 
 
 def slots(inventory: Inventory, *, count: int) -> tuple[Slot, ...]:

@@ -14,16 +14,19 @@ from deviceplugin.node.capacity import (
     condition_patch,
     keep_held,
     metadata_patch,
+    startup_taint_patch,
     status_patch,
     unseen_state,
     wanted_state,
     while_unregistered,
+    with_card_class,
     with_isolation,
     with_resized,
 )
 from deviceplugin.node.inventory import InventoryTracker
 from fracgpu import names
 from fracgpu.cards.node_marks import NodeMarks
+from fracgpu.cards.pool_catalogue import NO_CATALOGUE, PoolCatalogue
 from fracgpu.k8s.quantity import integer_amount
 from kube.client import KubeClient, PatchType
 from kube.errors import KubeError
@@ -74,6 +77,7 @@ class NodeStatusUpdater:
         unregistered: why kubelet does not have our slots, or None.
         unlimited: why containers are not limited on each card, an empty text where they are; None
             while that is not known.
+        pools: the pool catalogue; empty while it has not been read.
     """
 
     def __init__(  # noqa: PLR0913 - its parts, all by keyword; made once, in service.py
@@ -91,10 +95,12 @@ class NodeStatusUpdater:
         resized_mib: Callable[[], int] = lambda: 0,
         unregistered: Callable[[], str | None] = lambda: None,
         unlimited: Callable[[], str | None] = lambda: None,
+        pools: Callable[[], PoolCatalogue] = lambda: NO_CATALOGUE,
     ) -> None:
         self._node = node
         self._unregistered = unregistered
         self._unlimited = unlimited
+        self._pools = pools
         self._blocked = blocked
         self._way = way
         self._held_mib = held_mib
@@ -174,6 +180,9 @@ class NodeStatusUpdater:
         if blocked is not None and not have.others:
             return unseen_state(have, reason="RuntimeUnknown", problem=blocked)
         want = wanted_state(self._tracker.inventory, have=have)
+        if not have.others:
+            cards = self._tracker.inventory.cards
+            want = with_card_class(want, have=have, cards=cards, pools=self._pools())
         unregistered = self._unregistered()
         return while_unregistered(want, problem=unregistered) if unregistered else want
 
@@ -206,6 +215,10 @@ class NodeStatusUpdater:
         if status:
             await self._writer.patch(NODES, self._node, status, subresource="status")
         await self._write_condition(have, want)
+        untainted = startup_taint_patch(have, want)
+        if untainted:
+            await self._writer.patch(NODES, self._node, untainted, how=PatchType.JSON)
+            log.info("startup_taint_removed", node=self._node)
         if metadata or status:
             self._metrics.node_written("written")
             log.info("node_written", node=self._node, capacity=dict(want.capacity))

@@ -1,14 +1,15 @@
-"""Card classes: cards with the same shareable MiB; and which models a pod accepts."""
+"""Card classes: cards with the same shareable MiB; whose a model is, and which a pod accepts."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
 from itertools import islice
 from typing import Final
 
 from fracgpu.cards.card import CardUuid, Health, NodeCards
-from fracgpu.globs import any_glob_matches
+from fracgpu.globs import any_glob_covers, any_glob_matches, any_glob_overlaps
 from fracgpu.k8s.node_affinity import NodeRules
 from fracgpu.k8s.node_index import NodeIndex
 from fracgpu.units import Mib
@@ -16,30 +17,78 @@ from fracgpu.units import Mib
 _MOST_NAMED: Final = 3  # nodes, in an error
 
 
+class Vendor(Enum):
+    """Who made a card: a program is built for the cards of one."""
+
+    NVIDIA = "nvidia"
+    AMD = "amd"
+
+
+def vendor_of(model: str) -> Vendor:
+    """Return the vendor of a card model, or of the models that a glob of a pool matches.
+
+    The agent begins the model of every AMD card with this word; no model of NVIDIA's has it.
+    """
+    return Vendor.AMD if model.startswith("AMD") else Vendor.NVIDIA
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardClass:
-    """The cards with one amount of shareable MiB, which a fraction is a fraction of.
+    """The cards that a fraction is a fraction of: of one size, or of one class of the catalogue.
 
     Attributes:
-        capacity_mib: shareable MiB of each of these cards.
-        models: the models of these cards.
+        name: in the pool catalogue; empty for the cards with one amount of shareable MiB.
+        capacity_mib: shareable MiB of each of these cards; of a named class, the smallest.
+        models: the models of these cards; of a class that is only *declared*, globs of them.
         most_per_node: the largest number of such cards in one node.
         as_large_per_node: the largest number of cards in one node with *capacity_mib* or more.
+        larger: the sizes in a named class, each with how many cards of a node are as large.
         free_share: free MiB of the class over its capacity, 0..1.
         measured: a node agent reported such a card; false when only node labels suggest it.
+        declared: pools can offer such cards, whether or not a node has any now.
     """
 
+    name: str = ""
     capacity_mib: Mib
     models: frozenset[str]
     most_per_node: int
     as_large_per_node: int = 0
+    larger: tuple[tuple[Mib, int], ...] = ()
     cards: int
     free_share: float
     measured: bool = True
+    declared: bool = False
 
     def __post_init__(self) -> None:
         if self.as_large_per_node < self.most_per_node:
             object.__setattr__(self, "as_large_per_node", self.most_per_node)
+
+    @property
+    def largest_mib(self) -> Mib:
+        """Shareable MiB of the largest of these cards."""
+        return max((size for size, _ in self.larger), default=self.capacity_mib)
+
+    @property
+    def title(self) -> str:
+        """The class in few words: ``a card that shares 40960 MiB``, or its name as well."""
+        size = f"shares {self.capacity_mib} MiB"
+        return f"{self.name}, which {size}" if self.name else f"a card that {size}"
+
+    def allowed_by(self, globs: Sequence[str]) -> bool:
+        """Report whether a model that the globs allow is of this class.
+
+        Of a class that is only declared each card has to be allowed, whichever a pool brings.
+        """
+        if self.declared:
+            return all(models_allowed(glob, globs=globs) for glob in self.models)
+        return any(model_allowed(model, globs=globs) for model in self.models)
+
+    def vendors(self, globs: Sequence[str]) -> frozenset[Vendor]:
+        """Return whose models are of this class, of those that the globs allow."""
+        if self.declared:
+            return frozenset(map(vendor_of, self.models)) if self.allowed_by(globs) else frozenset()
+        allowed = (model for model in self.models if model_allowed(model, globs=globs))
+        return frozenset(map(vendor_of, allowed))
 
 
 def model_key(model: str) -> str:
@@ -55,6 +104,11 @@ def model_allowed(model: str, *, globs: Sequence[str]) -> bool:
     return not globs or _allowed(model, tuple(globs))
 
 
+def models_allowed(glob: str, *, globs: Sequence[str]) -> bool:
+    """Report whether *globs* allow every model that *glob* matches, as far as that is known."""
+    return not globs or _all_allowed(glob, tuple(globs))
+
+
 # The few models of a cluster are matched against a pod's globs once for each of thousands of cards.
 @lru_cache(maxsize=2048)
 def _allowed(model: str, globs: tuple[str, ...]) -> bool:
@@ -63,6 +117,15 @@ def _allowed(model: str, globs: tuple[str, ...]) -> bool:
     if unwanted and any_glob_matches(key, unwanted):
         return False
     return not wanted or any_glob_matches(key, wanted)
+
+
+@lru_cache(maxsize=2048)
+def _all_allowed(glob: str, globs: tuple[str, ...]) -> bool:
+    wanted, unwanted = _split_globs(globs)
+    key = model_key(glob).casefold()
+    if unwanted and any_glob_overlaps(key, unwanted):
+        return False
+    return not wanted or any_glob_covers(key, wanted)
 
 
 @lru_cache(maxsize=16)
@@ -108,8 +171,13 @@ class SelectedNodes:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What nodes have in common that have as many cards of each size and of the same models."""
+    """What nodes have in common that have as many cards of each size and of the same models.
 
+    Attributes:
+        name: the class in the pool catalogue that all their cards are of; empty for none.
+    """
+
+    name: str
     cards: tuple[tuple[Mib, int], ...]
     models: frozenset[tuple[Mib, str]]
     measured: bool
@@ -138,13 +206,19 @@ class CardClassCounts:
         self._kinds: dict[_Kind, int] = {}
         self._free: defaultdict[Mib, _BitSlicedAmounts] = defaultdict(_BitSlicedAmounts)
 
-    def put(self, node: NodeCards, *, free_mib: Mapping[CardUuid, Mib]) -> None:
-        """Count a node as its agent reports it now; a card missing from *free_mib* is full."""
-        self._put(node, free_mib, measured=True)
+    def put(self, node: NodeCards, *, free_mib: Mapping[CardUuid, Mib], name: str = "") -> None:
+        """Count a node as its agent reports it now; a card missing from *free_mib* is full.
 
-    def suppose(self, node: NodeCards) -> None:
+        Args:
+            node: the node.
+            free_mib: of its cards.
+            name: the class of its cards in the pool catalogue; empty for none.
+        """
+        self._put(node, free_mib, name, measured=True)
+
+    def suppose(self, node: NodeCards, *, name: str = "") -> None:
         """Count a node whose labels describe cards that no agent has reported yet, as full."""
-        self._put(node, {}, measured=False)
+        self._put(node, {}, name, measured=False)
 
     def remove(self, name: str) -> None:
         """Count a node no more; an unknown one changes nothing."""
@@ -159,34 +233,51 @@ class CardClassCounts:
             nodes: a set of nodes of the index; None for all.
         """
         counted = self._index.nodes if nodes is None else nodes
-        cards: Counter[Mib] = Counter()
-        models: dict[Mib, set[str]] = {}
-        measured: set[Mib] = set()
+        smallest = self.smallest_by_name()
+        parts: dict[str | Mib, dict[Mib, int]] = {}  # the nodes of each class, by size of card
+        models: dict[str | Mib, set[str]] = {}
+        measured: set[str | Mib] = set()
+        cards: Counter[tuple[str | Mib, Mib]] = Counter()
+        most: Counter[str | Mib] = Counter()
         mixes: set[tuple[tuple[Mib, int], ...]] = set()
         for kind, there in self._kinds.items():
-            of_kind = (there & counted).bit_count()
-            if not of_kind:
+            those = there & counted
+            if not those:
                 continue
             mixes.add(kind.cards)
             for size, count in kind.cards:
-                cards[size] += count * of_kind
+                key = kind.name or size
+                nodes_of = parts.setdefault(key, {})
+                nodes_of[size] = nodes_of.get(size, 0) | those
+                cards[key, size] += count * those.bit_count()
                 if kind.measured:
-                    measured.add(size)
+                    measured.add(key)
             for size, model in kind.models:
-                models.setdefault(size, set()).add(model)
-        most, as_large = _most_per_node(mixes)
-        classes = [
-            CardClass(
-                capacity_mib=size,
-                models=frozenset(models[size]),
-                most_per_node=most[size],
-                as_large_per_node=as_large[size],
-                cards=count,
-                free_share=self._free[size].sum(counted) / (size * count),
-                measured=size in measured,
+                models.setdefault(kind.name or size, set()).add(model)
+            per_node: Counter[str | Mib] = Counter()
+            for size, count in kind.cards:
+                per_node[kind.name or size] += count
+            most |= per_node
+        as_large = _as_large_per_node(mixes)
+        classes = []
+        for key, nodes_of in parts.items():
+            sizes = sorted(nodes_of)
+            total_mib = sum(size * cards[key, size] for size in sizes)
+            free_mib = sum(self._free[size].sum(those) for size, those in nodes_of.items())
+            name = key if isinstance(key, str) else ""
+            classes.append(
+                CardClass(
+                    name=name,
+                    capacity_mib=smallest.get(name, sizes[0]),
+                    models=frozenset(models[key]),
+                    most_per_node=most[key],
+                    as_large_per_node=as_large[sizes[0]],
+                    larger=tuple((size, as_large[size]) for size in sizes if name),
+                    cards=sum(cards[key, size] for size in sizes),
+                    free_share=free_mib / total_mib,
+                    measured=key in measured,
+                )
             )
-            for size, count in cards.items()
-        ]
         return tuple(
             sorted(
                 classes,
@@ -194,9 +285,27 @@ class CardClassCounts:
                     not card_class.measured,
                     -card_class.free_share,
                     card_class.capacity_mib,
+                    card_class.name,
                 ),
             )
         )
+
+    def smallest_by_name(self) -> Mapping[str, Mib]:
+        """Return the smallest shareable MiB of a measured card of each named class."""
+        return self._smallest(
+            lambda kind: [(kind.name, size) for size, _ in kind.cards if kind.name]
+        )
+
+    def smallest_by_model(self) -> Mapping[str, Mib]:
+        """Return the smallest shareable MiB of a measured card of each model."""
+        return self._smallest(lambda kind: [(model, size) for size, model in kind.models])
+
+    def _smallest(self, of: Callable[[_Kind], Iterable[tuple[str, Mib]]]) -> Mapping[str, Mib]:
+        found: dict[str, Mib] = {}
+        for kind in self._kinds:
+            for name, size in of(kind) if kind.measured else ():
+                found[name] = min(size, found.get(name, size))
+        return found
 
     def select(self, rules: NodeRules) -> SelectedNodes:
         """Return what the nodes have that selector and node affinity of a pod allow."""
@@ -211,7 +320,9 @@ class CardClassCounts:
             some_without=tuple(islice(self._index.names(without), _MOST_NAMED)),
         )
 
-    def _put(self, node: NodeCards, free_mib: Mapping[CardUuid, Mib], *, measured: bool) -> None:
+    def _put(
+        self, node: NodeCards, free_mib: Mapping[CardUuid, Mib], name: str, *, measured: bool
+    ) -> None:
         position = self._index.put(node.node, node.labels)
         cards: Counter[Mib] = Counter()
         free: Counter[Mib] = Counter()
@@ -224,7 +335,7 @@ class CardClassCounts:
                 # A card whose capacity shrank below what its pods hold has a negative amount free;
                 # it counts as 0, so that it does not reduce the sum of the others.
                 free[size] += max(0, free_mib.get(card.uuid, 0))
-        kind = _Kind(tuple(sorted(cards.items())), frozenset(models), measured)
+        kind = _Kind(name, tuple(sorted(cards.items())), frozenset(models), measured)
         self._count(node.node, position, _Counted(kind, tuple(free.items())) if cards else None)
 
     def _count(self, name: str, position: int, counted: _Counted | None) -> None:
@@ -268,23 +379,19 @@ def _flip(sets: dict[_Kind, int], kind: _Kind, node: int) -> None:
         del sets[kind]
 
 
-def _most_per_node(
-    mixes: Iterable[tuple[tuple[Mib, int], ...]],
-) -> tuple[Mapping[Mib, int], Mapping[Mib, int]]:
-    """Return by size how many cards of it one node has at most, and how many as large."""
-    most: dict[Mib, int] = {}
+def _as_large_per_node(mixes: Iterable[tuple[tuple[Mib, int], ...]]) -> Mapping[Mib, int]:
+    """Return by size how many cards as large one node has at most."""
     as_large: dict[Mib, int] = {}
     for cards in mixes:
         larger = 0
         for size, count in sorted(cards, reverse=True):
             larger += count
-            most[size] = max(most.get(size, 0), count)
             as_large[size] = max(as_large.get(size, 0), larger)
     # A node without cards of a size has as many that are large as of its next larger size.
     larger = 0
     for size in sorted(as_large, reverse=True):
         larger = as_large[size] = max(larger, as_large[size])
-    return most, as_large
+    return as_large
 
 
 def card_classes(

@@ -83,11 +83,14 @@ def _amd(labels: Mapping[str, str]) -> list[tuple[str, Mib, int]]:
 
 
 def _only_model(labels: Mapping[str, str], prefix: str) -> str:
-    """Return the model if all cards have the same; the labels do not map sizes to models."""
-    if f"{prefix}product-name" in labels:
-        return labels[f"{prefix}product-name"]
+    """Return the model if all cards have the same; the labels do not map sizes to models.
+
+    It begins as the agent's names of AMD's cards do.
+    """
     named = [key for key in labels if key.startswith(f"{prefix}product-name.")]
-    return named[0].removeprefix(f"{prefix}product-name.") if len(named) == 1 else _UNNAMED
+    model = named[0].removeprefix(f"{prefix}product-name.") if len(named) == 1 else _UNNAMED
+    model = labels.get(f"{prefix}product-name", model)
+    return model if model.startswith("AMD") else f"AMD-{model}"
 
 
 def _amd_mib(text: str) -> Mib | None:

@@ -10,6 +10,9 @@ _OTHERS: Final = (
     "nvidia.com/gpu",
     "nvidia.com/mig-",
     "nvidia.com/vgpu",
+    "amd.com/gpu",
+    # AMD's plugin with its naming strategy "mixed": compute and memory partition.
+    *(f"amd.com/{partition}_nps" for partition in ("spx", "dpx", "tpx", "qpx", "cpx")),
     "aliyun.com/gpu-",
     "tencent.com/vcuda-",
     "elasticgpu.io/",

@@ -213,7 +213,7 @@ def is_known_to_be_cool(heat: CardHeat | None, usage: CardUsage | None) -> bool:
         heat is not None
         and heat.heat is Heat.COOL
         and reading is not None
-        and not (reading.repeating or reading.broken)
+        and not reading.repeating
     )
 
 
@@ -249,9 +249,9 @@ def _reading(usage: CardUsage) -> CardReading:
     return usage.reading
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DisruptionState:
-    """The input of a plan.
+    """The input of a plan; no two are equal.
 
     Attributes:
         pods: by UID, every live pod that holds or asks for a share of a card.
@@ -272,13 +272,13 @@ class DisruptionState:
     past: Sequence[PastMove] = ()
     scheduling: SchedulingCluster
     workloads: WorkloadState
-    index: SnapshotIndex = field(default_factory=SnapshotIndex, compare=False, repr=False)
+    index: SnapshotIndex = field(default_factory=SnapshotIndex, repr=False)
     strategy: Strategy
     scheduler_name: str
     leading_since: datetime
     budgets: Budgets | None = None
     history: LoadHistory = field(default=NO_HISTORY, repr=False)
-    plan_index: PlanIndex = field(default_factory=PlanIndex, compare=False, repr=False)
+    plan_index: PlanIndex = field(default_factory=PlanIndex, repr=False)
 
     def pods_of(self, owner_uid: str) -> Sequence[PlacedPod]:
         """Return the pods of one controller that hold or ask for a share of a card."""

@@ -49,11 +49,10 @@ class CardReading:
         history_ratio: share of the forecast window's samples that exist.
         free_mib: measured free memory, not capacity less allocations.
         latest_ratio: the newest sample.
-        active_ratio: share of the short window in which the multiprocessors, or else the engines,
-            had work; None where that is not measured. A busy card merely has a kernel running.
+        active_ratio: how much of the card did work in the short window; None where that is not
+            measured. A busy card merely has a kernel running.
         repeating: it brings nothing new: its newest sample is not from one of the last two scrapes,
             or nothing that its exporter says has changed in the last few.
-        broken: the card needs to be replaced: it takes no pod, and moving one would not help.
         pods: what each pod uses, by its UID: the mean over the long window.
         overusers: UIDs of the pods that use more memory of it than they are assigned.
     """
@@ -67,7 +66,6 @@ class CardReading:
     latest_ratio: float
     active_ratio: float | None = None
     repeating: bool = False
-    broken: bool = False
     pods: Mapping[str, float] = field(default_factory=dict)
     overusers: frozenset[str] = frozenset()
 

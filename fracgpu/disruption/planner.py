@@ -277,7 +277,7 @@ def _relieved(
 
 
 def _is_warm(heat: CardHeat, reading: CardReading | None) -> bool:
-    return reading is not None and (reading.broken or heat.heat is not Heat.COOL)
+    return reading is not None and heat.heat is not Heat.COOL
 
 
 def _is_to_cordon(
@@ -285,8 +285,6 @@ def _is_to_cordon(
 ) -> bool:
     if reading is None:
         return False
-    if reading.broken:
-        return True
     if heat.heat is Heat.SETTLING:
         return now - heat.since < timedelta(seconds=policy.settle_s)
     return heat.heat in (Heat.HOT, Heat.RELIEVING)

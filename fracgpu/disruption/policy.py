@@ -100,11 +100,9 @@ class RebalancerPolicy:
     evict_ttl_s: float = 600  # how long an eviction is tried
     replacement_ttl_s: float = 600  # for the replacement to be Ready, unless its owner takes longer
     make_room_hold_s: float = 1800  # how long freed cards are kept for the pod, from the plan on
-    breaker_window_s: float = 1800  # how long an aborted move, or an API error, counts
+    breaker_window_s: float = 1800  # how long an aborted move counts
     breaker_aborts: int = 2  # moves aborted after a pod was disturbed, in that time
-    breaker_api_errors: int = 10  # cycles cut short by the API server, in that time
     breaker_lost_s: float = 86400  # how long a lost pod counts
-    breaker_blind_s: float = 600  # how long it may be blind; then it must see as long again
 
     @property
     def clear_ratio(self) -> float:

@@ -15,13 +15,13 @@ from fracgpu.errors import counted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """A metric that somebody needs; any of *spellings* will do.
+    """A metric that somebody needs.
 
     Attributes:
         effect: what happens without it.
     """
 
-    spellings: tuple[str, ...]
+    name: str
     severity: Severity
     effect: str
     cure: str
@@ -33,32 +33,32 @@ _SCRAPE: Final = (
 
 SERIES: Final = (
     Series(
-        spellings=names.METRIC_BUSY,
+        name=names.METRIC_BUSY,
         severity=Severity.ERROR,
         effect="the rebalancer does not know which card is hot or cool",
         cure=_SCRAPE,
     ),
     Series(
-        spellings=names.METRIC_FREE,
+        name=names.METRIC_FREE,
         severity=Severity.ERROR,
         effect="no card counts as a target, so nothing is moved",
         cure=_SCRAPE,
     ),
     Series(
-        spellings=(names.METRIC_POD_BUSY,),
+        name=names.METRIC_POD_BUSY,
         severity=Severity.WARNING,
         effect="what a pod uses of its card is unknown, so none is moved; that is as it should be "
         "while no pod runs on a card",
         cure=_SCRAPE,
     ),
     Series(
-        spellings=(names.METRIC_COLLECTED,),
+        name=names.METRIC_COLLECTED,
         severity=Severity.WARNING,
         effect="an exporter that repeats old readings is noticed later",
         cure=_SCRAPE,
     ),
     Series(
-        spellings=("fracgpu_card_memory_shareable_mib",),
+        name=names.METRIC_SHAREABLE,
         severity=Severity.WARNING,
         effect="fracgpu rebalance replay cannot be run",
         cure=_SCRAPE,
@@ -87,11 +87,10 @@ def _prometheus(facts: Facts) -> Iterator[Finding]:
         )
         return
     for series in SERIES:
-        if not any(answer.series.get(spelling) for spelling in series.spellings):
+        if not answer.series.get(series.name):
             yield Finding(
                 severity=series.severity,
-                observed=f"Prometheus at {answer.url} has no series "
-                f"{' or '.join(series.spellings)}: {series.effect}",
+                observed=f"Prometheus at {answer.url} has no series {series.name}: {series.effect}",
                 cure=series.cure,
                 needs=(SHARING_NODES, ALL_AGENTS, workload(AGENT), INSTALLED),
             )

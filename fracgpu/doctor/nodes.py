@@ -40,6 +40,7 @@ from fracgpu.k8s.node_affinity import EXCLUDING_EFFECTS, NodeRules, Toleration
 
 _DRIVER_REASONS: Final = ("CardsUnavailable", "NoCardToShare")
 _RUNTIME_REASON: Final = "RuntimeUnknown"
+_AMD: Final = "amd.com/"
 _HAMI: Final = "hami.io/node-"  # HAMi's device plugin registers its cards in such annotations
 # Tolerated by every DaemonSet's pods, or gone by themselves.
 _KUBERNETES_OWN: Final = "node.kubernetes.io/"
@@ -180,11 +181,17 @@ def _second_accountant(facts: Facts) -> Iterator[Finding]:
         name = name_of(node)
         if others:
             listed = ", ".join(f"{resource} ({amount})" for resource, amount in others.items())
+            operator = f"kubectl label node {name} nvidia.com/gpu.deploy.device-plugin=false "
+            operator += "(NVIDIA's GPU Operator)"
+            if any(resource.startswith(_AMD) for resource in others):
+                operator = (
+                    "devicePlugin.enableDevicePlugin: false in the DeviceConfig whose selector "
+                )
+                operator += "has the node (AMD's GPU Operator)"
             yield error(
                 f"node {name} offers its cards twice: another device plugin counts {listed}, so "
                 "FracGPU shares none there",
-                cure=f"kubectl label node {name} nvidia.com/gpu.deploy.device-plugin=false "
-                "(NVIDIA's GPU Operator), or keep the other plugin's DaemonSet off the node by its "
+                cure=f"{operator}, or keep the other plugin's DaemonSet off the node by its "
                 "nodeSelector",
             )
         elif any(key.startswith(_HAMI) for key in annotations_of(node)):

@@ -31,8 +31,8 @@ def _counted(facts: Facts) -> Iterator[Finding]:
                 f"{kind} {metadata.get('namespace')}/{name_of(workload)} asks by "
                 f"{', '.join(asked)}, which becomes {names.GPU_MEM} only when its pods are "
                 "admitted: Kueue counts the template, and admits it as if it needed no card",
-                cure=f"write the limit {names.GPU_MEM}: MIB into the template instead; fracgpu "
-                "explain of such a pod names the MiB",
+                cure=f"label the namespace {names.GRANT_TEMPLATES_LABEL}=true and create the "
+                f"{kind} again, or write the limit {names.GPU_MEM}: MIB into the template instead",
             )
 
 

@@ -27,7 +27,7 @@ from fracgpu.k8s.scheduling.node_filters import CORDONED
 from fracgpu.placement.fit import FitReason
 from fracgpu.placement.outcome import NoPlacement, Placement
 from fracgpu.placement.placement import place
-from fracgpu.request.grant_note import words_of
+from fracgpu.request.grant_note import class_named_in, words_of
 from fracgpu.request.language import wants_kernel
 from fracgpu.request.need import DEFAULT_STRATEGY, PodNeed, describe_need
 from fracgpu.state.allocation import PodRecord, allocations_by_card
@@ -161,7 +161,7 @@ def objections_of(node: NodeCards, pod: ExplainedPod, state: ClusterState) -> tu
     if node.problem:
         found.append(Objection(text=f"one of its annotations cannot be parsed: {node.problem}"))
     allows = partial(pod.scheduling_constraints.allows, node=name)
-    opened = open_labels(node, state)
+    opened = open_labels(node, state, card_class=class_of_pod(pod.info))
     found += [_selector_objection(node, pod)] if not allows(opened, ()) else []
     if lacks_isolation(node, pod):
         why = node.isolation or "its agent has not said whether it can"
@@ -210,8 +210,15 @@ def shortages(node: NodeCards, *, asked: HostResources, taken: HostResources) ->
     return tuple(found)
 
 
-def open_labels(node: NodeCards, state: ClusterState) -> Mapping[str, str]:
+def class_of_pod(pod: PodInfo) -> str:
+    """Return the class of the pool catalogue by which a pod was granted a share; empty for none."""
+    return class_named_in(pod.annotations.get(names.GRANTED, ""))
+
+
+def open_labels(node: NodeCards, state: ClusterState, *, card_class: str = "") -> Mapping[str, str]:
     """Return the node's labels as if it had cards of every size, and limited containers.
+
+    And of the class of the pool catalogue by which the pod was granted a share, if any.
 
     The webhook writes the size that it granted into the pod's affinity. Here, cards are evaluated
     one by one, and a pod with another request gets another affinity.
@@ -225,7 +232,9 @@ def open_labels(node: NodeCards, state: ClusterState) -> Mapping[str, str]:
         **node.labels,
         **{f"{names.CARD_CLASS_LABEL_PREFIX}{size}": _ANY_NUMBER for size in sizes},
         names.CARD_MEMORY_LABEL: _ANY_NUMBER,
+        names.CARD_COUNT_LABEL: _ANY_NUMBER,
         names.ISOLATION_KERNEL_LABEL: "true",
+        **({names.CARD_CLASS_LABEL: card_class} if card_class else {}),
     }
 
 

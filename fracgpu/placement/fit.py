@@ -9,13 +9,14 @@ is one about a matrix of one row; see `cards_of`. Which cards are taken of those
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.cards.card import FULL_CORES, Health
-from fracgpu.cards.card_class import model_allowed
+from fracgpu.cards.card_class import Vendor, model_allowed, vendor_of
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.snapshot import CardInfo, NodeInfo
@@ -74,6 +75,7 @@ class FitReason(Enum):
     TOO_FEW_CARDS = "too few cards", Obstacle.TOGETHER
     UNHEALTHY = "unhealthy", Obstacle.OUT_OF_SERVICE
     CORDONED = "cordoned by the rebalancer", Obstacle.OUT_OF_SERVICE
+    WRONG_VENDOR = "of another vendor", Obstacle.OTHER_CARDS
     WRONG_MODEL = "not a requested model", Obstacle.OTHER_CARDS
     WRONG_CLASS = "not the card size that the share was granted for", Obstacle.OTHER_CARDS
     TOO_LITTLE_FREE = "too little free memory", Obstacle.MEMORY, True
@@ -125,7 +127,7 @@ class Cards(NamedTuple):
     free_slots: IntArray
     pods: IntArray
     model: IntArray
-    models: Sequence[str]
+    models: tuple[str, ...]
 
     def at(self, those: IntArray | Flags | tuple[IntArray, IntArray] | int) -> "Cards":
         """Return the cards of some rows, or those in some cells."""
@@ -197,6 +199,21 @@ class Rule(NamedTuple):
     of_pod: bool = False
 
 
+def _wrong_vendor(cards: Cards, need: PodNeed, _: CardRequest) -> _Refused:
+    others = _of_other_vendors(cards.models, need.vendor or Vendor.NVIDIA)
+    if others is None:
+        return False  # nearly every cluster
+    refused: Flags = others[cards.model]
+    return refused
+
+
+@lru_cache(maxsize=64)
+def _of_other_vendors(models: tuple[str, ...], vendor: Vendor) -> Flags | None:
+    """Return which of *models* are not of *vendor*; None if all are."""
+    others = np.array([vendor_of(model) is not vendor for model in models], np.bool_)
+    return others if others.any() else None
+
+
 def _wrong_model(cards: Cards, need: PodNeed, _: CardRequest) -> _Refused:
     if not need.models or not cards.models:
         return False
@@ -231,6 +248,7 @@ def _no_free_slot(cards: Cards, _: PodNeed, asked: CardRequest) -> _Refused:
 _LARGE: Final = 2**62  # more MiB than any card has, within 64 bits
 
 RULES: Final = (
+    Rule(FitReason.WRONG_VENDOR, _wrong_vendor, of_pod=True),
     Rule(FitReason.WRONG_MODEL, _wrong_model, of_pod=True),
     Rule(FitReason.WRONG_CLASS, _wrong_class),
     Rule(FitReason.TOO_LITTLE_FREE, _too_little_free),

@@ -109,7 +109,7 @@ class NodeMatrix:
         return self._ledger
 
     @property
-    def models(self) -> Sequence[str]:
+    def models(self) -> tuple[str, ...]:
         """Every card model ever seen; `model` holds indexes into these."""
         return tuple(self._models)
 

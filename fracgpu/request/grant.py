@@ -1,8 +1,8 @@
 """From a request to a grant in MiB: which card class a share is a share of."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from math import lcm
@@ -11,10 +11,11 @@ from typing import Final
 import msgspec
 
 from fracgpu import names
-from fracgpu.cards.card_class import CardClass, SelectedNodes, model_allowed
+from fracgpu.cards.card_class import CardClass, SelectedNodes, Vendor
 from fracgpu.errors import PodField, RequestError
 from fracgpu.k8s.container import ContainerKind, pod_resource_sum
-from fracgpu.request.language import limit_of, split_over_cards
+from fracgpu.k8s.node_affinity import ANY_NODE, NodeExpression, NodeRules
+from fracgpu.request.language import limit_of, requires_kernel, split_over_cards
 from fracgpu.request.need import ContainerNeed, PodNeed, PodRequest, SliceRequest, need_of
 from fracgpu.request.no_class import among_selected, models_of, no_class, sizes_of
 from fracgpu.units import Mib, format_mib, share_of
@@ -79,11 +80,17 @@ class Fitting:
     @cached_property
     def _by_size(self) -> tuple[list[Mib], list[int]]:
         """Sizes in MiB, ascending, and how many cards of one node have at least each size."""
-        largest_first = sorted(self._among, key=lambda card_class: -card_class.capacity_mib)
-        as_large = list(
-            accumulate((card_class.as_large_per_node for card_class in largest_first), max)
-        )
-        return [card_class.capacity_mib for card_class in reversed(largest_first)], as_large[::-1]
+        found = [
+            each
+            for card_class in self._among
+            for each in (
+                (card_class.capacity_mib, card_class.as_large_per_node),
+                *card_class.larger,
+            )
+        ]
+        largest_first = sorted(found, key=lambda each: -each[0])
+        as_large = list(accumulate((count for _, count in largest_first), max))
+        return [size for size, _ in reversed(largest_first)], as_large[::-1]
 
     def holds(self, card_class: CardClass) -> bool:
         """Report whether an empty node with cards of this class could hold the whole pod."""
@@ -148,12 +155,14 @@ NO_RULE: Final = ClassRule()
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """A request in MiB, and the card class that its shares are shares of, if any.
 
-    *waits_for* says what the cluster lacks, if the administrator lets such pods wait.
+    *waits_for* says what the cluster lacks, if the administrator lets such pods wait; *for_pool*
+    that a node of a pool in the catalogue would have it.
     """
 
     need: PodNeed
     card_class: CardClass | None
     waits_for: str = ""
+    for_pool: bool = False
 
 
 def grant(
@@ -162,13 +171,12 @@ def grant(
     *,
     rule: ClassRule = NO_RULE,
     selected: SelectedNodes | None = None,
+    declared: Callable[[NodeRules], Sequence[CardClass]] | None = None,
 ) -> Grant:
     """Return what a request is granted, in MiB.
 
-    Shares are shares of the first of *classes*, the one with the largest free share, whose nodes
-    could hold the whole pod when empty; *rule* may narrow the classes if the pod names no model. If
-    the limits already state MiB, because the pod was admitted before, a class that agrees with them
-    is preferred. Requests in MiB need no class, but some card must be large enough.
+    Where no node could ever hold the pod, and pods may wait, a class of the pool catalogue that
+    could is taken.
 
     Args:
         request: of the pod.
@@ -176,18 +184,53 @@ def grant(
         rule: the administrator's configuration.
         selected: the nodes that the pod's own selectors allow, if it has any. Only their classes
             come into question. The default class of *rule* counts where one of these nodes has it.
+        declared: returns the classes of the pool catalogue whose pools some selectors allow; None
+            without a catalogue.
 
     Raises:
         RequestError: no class could ever hold the pod, or its limits contradict its annotations.
     """
+    if declared is None or not rule.wait:
+        return _grant(request, classes, rule, selected)
+    # The catalogue says which nodes may come, so a pod that none of them could hold is refused.
+    strict = replace(rule, wait=False)
+    try:
+        return _grant(request, classes, strict, selected)
+    except RequestError as error:
+        pools = declared(_rules_for_pools(request, selected))
+        if selected is None:
+            granted = _grant(request, (*classes, *pools), strict, None)
+        else:
+            selected = replace(selected, classes=(*selected.classes, *pools))
+            granted = _grant(request, (*classes, *declared(ANY_NODE)), strict, selected)
+        return msgspec.structs.replace(granted, waits_for=str(error), for_pool=True)
+
+
+def _rules_for_pools(request: PodRequest, selected: SelectedNodes | None) -> NodeRules:
+    """Return what the nodes of a pool must have for a pod."""
+    rules = ANY_NODE if selected is None else selected.rules
+    if not requires_kernel(request.isolation):
+        return rules
+    limits = NodeExpression(key=names.ISOLATION_KERNEL_LABEL, operator="In", values=("true",))
+    return replace(rules, selector=(*rules.selector, limits))
+
+
+def _grant(
+    request: PodRequest,
+    classes: Sequence[CardClass],
+    rule: ClassRule,
+    selected: SelectedNodes | None,
+) -> Grant:
+    """Return what a request is granted by these classes.
+
+    Shares are shares of the first of *classes*, the one with the largest free share, whose nodes
+    could hold the whole pod when empty; *rule* may narrow the classes if the pod names no model. If
+    the limits already state MiB, because the pod was admitted before, a class that agrees with them
+    is preferred. Requests in MiB need no class, but some card must be large enough.
+    """
     shared = any(part.share is not None for part in request.slices)
     allowed: Sequence[CardClass] = classes if selected is None else selected.classes
-    if request.models:
-        allowed = [
-            card_class
-            for card_class in allowed
-            if any(model_allowed(model, globs=request.models) for model in card_class.models)
-        ]
+    request, allowed = _of_one_vendor(request, allowed)
     if not allowed:
         error = no_class(request, classes, selected)
         return _without_class(request, error, rule, shared=shared)
@@ -211,6 +254,23 @@ def grant(
     if misfit is not None and selected is not None:
         misfit = among_selected(misfit, selected)
     return granted if misfit is None else _waiting(request, granted, misfit, rule)
+
+
+def _of_one_vendor(
+    request: PodRequest, classes: Sequence[CardClass]
+) -> tuple[PodRequest, Sequence[CardClass]]:
+    """Return the request with a vendor, and those of the classes that have a card for it.
+
+    A pod that names no vendor gets AMD's cards only where no model of NVIDIA's would do: no pod
+    that was made before there were others starts on a card that its program cannot use.
+    """
+    vendors = [card_class.vendors(request.models) for card_class in classes]
+    vendor = request.vendor
+    if vendor is None and set().union(*vendors) == {Vendor.AMD}:
+        vendor = Vendor.AMD
+    wanted = vendor or Vendor.NVIDIA
+    allowed = [each for each, has in zip(classes, vendors, strict=True) if wanted in has]
+    return msgspec.structs.replace(request, vendor=vendor), allowed
 
 
 def _first_held(
@@ -238,7 +298,7 @@ def _mib_in(part: SliceRequest, card_class: CardClass | None) -> Mib:
 def _is_default(card_class: CardClass, rule: ClassRule) -> bool:
     if rule.default_mib is not None and card_class.capacity_mib != rule.default_mib:
         return False
-    return any(model_allowed(model, globs=rule.default_models) for model in card_class.models)
+    return card_class.allowed_by(rule.default_models)
 
 
 def _without_class(
@@ -271,8 +331,14 @@ def _waiting(request: PodRequest, granted: Grant, misfit: RequestError, rule: Cl
     return msgspec.structs.replace(granted, waits_for=str(misfit))
 
 
-def need_from_limits(request: PodRequest) -> PodNeed:
+def need_from_limits(request: PodRequest, *, by_name: bool = False) -> PodNeed:
     """Return the need of a pod that was admitted: its limits state the MiB.
+
+    Args:
+        request: of the pod.
+        by_name: its shares are of a class of the pool catalogue. The cards of one class may differ
+            a little in size, so that the share tells no card of it from another: the label of the
+            node does.
 
     Raises:
         RequestError: a container's limits lack our resources, so the webhook did not admit the pod.
@@ -293,7 +359,7 @@ def need_from_limits(request: PodRequest) -> PodNeed:
                 cards=part.limit_slots,
                 mib=split_over_cards(part.limit_mib, part.limit_slots, part.container),
                 cores=part.cores,
-                share=part.share,
+                share=None if by_name else part.share,
             )
         )
     return need_of(request, needs)
@@ -310,7 +376,7 @@ def _describe_one(need: ContainerNeed, card_class: CardClass | None) -> str:
     each = "each of " if need.cards > 1 else ""
     words = f"{need.name}: {need.mib} MiB on {each}{_cards(need.cards)}"
     if need.share is not None and card_class is not None:
-        words += f" ({float(need.share):.4g} of a card that shares {card_class.capacity_mib} MiB)"
+        words += f" ({float(need.share):.4g} of {card_class.title})"
     if need.cores:
         words += f", {need.cores}% of the compute"
     return words
@@ -380,8 +446,8 @@ def _mib_misfit(
     most = fitting.cards_of(need.mib)
     if most:
         return _too_many_cards(need, most) if need.cards > most else None
-    largest = max(allowed, key=lambda card_class: card_class.capacity_mib)
-    mib = largest.capacity_mib
+    largest = max(allowed, key=lambda card_class: card_class.largest_mib)
+    mib = largest.largest_mib
     by_limit = part.limit_mib is not None
     field = (
         limit_of(names.GPU_MEM, need.name)

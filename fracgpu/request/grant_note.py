@@ -15,11 +15,13 @@ from typing import Final
 
 import msgspec
 
+from fracgpu.k8s.node_affinity import Toleration
 from fracgpu.request.grant import Grant, describe
 
 SEAL_LIFETIME: Final = timedelta(seconds=60)  # --request-timeout of kube-apiserver, by default
 CLOCK_SKEW: Final = timedelta(seconds=5)  # between the clocks of two replicas
 _SEAL_BYTES: Final = 16
+_CLASS_KEY: Final = '"cardClass"'
 _FROM: Final = "; in other words: "
 
 
@@ -45,8 +47,10 @@ class GrantData(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
     Attributes:
         containers: what each container was granted.
         class_mib: shareable MiB of the class that shares are shares of, None without any share.
+        card_class: its name in the pool catalogue; empty without one.
         dialect: the dialect of the pod's request, empty for our own keys.
         requires: node selector requirements that were added.
+        tolerates: tolerations that were added.
         schedulers: the scheduler that the pod named and the one it names now, if it was changed.
         removed: container name to the other system's resources that were removed from it.
         at: when it was written, in UTC.
@@ -55,8 +59,10 @@ class GrantData(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
 
     containers: dict[str, GrantedAmounts]
     class_mib: int | None = None
+    card_class: str = ""
     dialect: str = ""
     requires: tuple[AddedRequirement, ...] = ()
+    tolerates: tuple[Toleration, ...] = ()
     schedulers: tuple[str, ...] = ()
     removed: dict[str, tuple[str, ...]] = {}
     at: str = ""
@@ -72,7 +78,11 @@ class GrantNote(msgspec.Struct, frozen=True, kw_only=True):
     def repeats(self, other: GrantNote) -> bool:
         """Report whether both grant the same, whatever the wording."""
         mine, theirs = self.data, other.data
-        return (mine.class_mib, mine.containers) == (theirs.class_mib, theirs.containers)
+        return (mine.class_mib, mine.card_class, mine.containers) == (
+            theirs.class_mib,
+            theirs.card_class,
+            theirs.containers,
+        )
 
 
 class Seal(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +137,12 @@ def describe_grant(granted: Grant, *, dialect: str = "", origin: str = "") -> Gr
     words = describe(granted)
     return GrantNote(
         words=f"{words}{_FROM}{origin}" if origin else words,
-        data=GrantData(containers=_of(granted), class_mib=_class_of(granted), dialect=dialect),
+        data=GrantData(
+            containers=_of(granted),
+            class_mib=_class_of(granted),
+            card_class=granted.card_class.name if granted.card_class else "",
+            dialect=dialect,
+        ),
     )
 
 
@@ -135,12 +150,17 @@ def with_changes(
     granted: GrantNote,
     *,
     requires: tuple[AddedRequirement, ...],
+    tolerates: tuple[Toleration, ...] = (),
     schedulers: tuple[str, ...],
     removed: Mapping[str, tuple[str, ...]],
 ) -> GrantNote:
     """Return the note with what was changed on the pod, apart from what its author wrote."""
     data = msgspec.structs.replace(
-        granted.data, requires=requires, schedulers=schedulers, removed=dict(removed)
+        granted.data,
+        requires=requires,
+        tolerates=tolerates,
+        schedulers=schedulers,
+        removed=dict(removed),
     )
     return GrantNote(words=granted.words, data=data)
 
@@ -152,6 +172,14 @@ def read_grant_note(text: str) -> GrantNote | None:
         return GrantNote(words=words, data=msgspec.json.decode(data, type=GrantData))
     except (ValueError, RecursionError):
         return None
+
+
+def class_named_in(text: str) -> str:
+    """Return the class of the pool catalogue that the annotation names; empty for none."""
+    if _CLASS_KEY not in text:  # nearly every one
+        return ""
+    note = read_grant_note(text)
+    return note.data.card_class if note is not None else ""
 
 
 def words_of(text: str) -> str:

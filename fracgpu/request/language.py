@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from fracgpu import names
 from fracgpu.cards.card import FULL_CORES
-from fracgpu.cards.card_class import model_key
+from fracgpu.cards.card_class import Vendor, model_key
 from fracgpu.errors import PodField, RequestError, listed, shorten
 from fracgpu.globs import MAX_GLOB_CHARS, is_glob
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
@@ -41,6 +41,7 @@ CHOICES: Final = {
     names.PLACEMENT: Choice(
         language=tuple(strategy.value for strategy in Strategy), offered=Strategy
     ),
+    names.VENDOR: Choice(language=("nvidia", "amd"), offered=Vendor),
     names.TOPOLOGY: Choice(language=("any", "nvlink"), offered=Topology),
     names.ISOLATION: Choice(
         language=("best", "kernel", "mps", "interposer", "none"), offered=Isolation
@@ -107,6 +108,7 @@ def parse_request(
         return None
     return PodRequest(
         slices=tuple(slices),
+        vendor=_choice(annotations, names.VENDOR, Vendor),
         models=parse_models(annotations),
         strategy=strategy,
         rebalance=rebalance,

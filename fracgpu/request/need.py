@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from fracgpu.cards.card_class import Vendor
 from fracgpu.k8s.container import ContainerKind
 from fracgpu.units import Mib, format_mib
 
@@ -78,9 +79,13 @@ class SliceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod asks for; *slices* is never empty."""
+    """What a pod asks for; *slices* is never empty.
+
+    *vendor* is None where the pod does not say it, and then NVIDIA for everyone but the webhook.
+    """
 
     slices: tuple[SliceRequest, ...]
+    vendor: Vendor | None = None
     models: tuple[str, ...] = ()
     strategy: Strategy | None = None
     rebalance: Rebalance | None = None
@@ -113,6 +118,7 @@ class PodNeed:
     """A request in MiB, the input of placement."""
 
     containers: tuple[ContainerNeed, ...]
+    vendor: Vendor | None = None
     models: tuple[str, ...] = ()
     strategy: Strategy | None = None
     topology: Topology | None = None

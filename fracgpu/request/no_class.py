@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from fracgpu import names
-from fracgpu.cards.card_class import CardClass, SelectedNodes
+from fracgpu.cards.card_class import CardClass, SelectedNodes, Vendor, model_allowed
 from fracgpu.errors import RequestError, listed, quoted
 from fracgpu.request.need import PodRequest
 from fracgpu.spelling import MAX_WORD_CHARS, nearest
@@ -36,14 +36,7 @@ def no_class(
             wanted="a cluster with at least one shared, healthy card",
             hint=f"no node labelled {names.SHARE_LABEL}=true has reported one yet",
         )
-    models = models_of(classes)
-    return RequestError(
-        field=names.MODEL,
-        found=", ".join(request.models),
-        wanted="globs that match a card model of this cluster: "
-        + listed(models, limit=_MOST_MODELS),
-        hint=_model_hint(request.models[0], models),
-    )
+    return _none_wanted(request, models_of(classes), where=" of this cluster")
 
 
 def _none_selected(
@@ -52,19 +45,32 @@ def _none_selected(
     """Return why no card of the selected nodes will do, while the cluster has cards."""
     here = models_of(selected.classes)
     if here:
-        error = RequestError(
-            field=names.MODEL,
-            found=", ".join(request.models),
-            wanted=f"globs that match a card model: {listed(here, limit=_MOST_MODELS)}",
-            hint=_model_hint(request.models[0], here),
-        )
-        return among_selected(error, selected)
+        return among_selected(_none_wanted(request, here), selected)
     found = f"{selected.names_without}, without one" if selected.count else "no node"
     return RequestError(
         field=selected.field,
         found=selected.rules.words,
         wanted=f"nodes with a shared, healthy card: it selects {found}",
         hint=f"the cluster's cards are {sizes_of(classes)}",
+    )
+
+
+def _none_wanted(request: PodRequest, models: Sequence[str], where: str = "") -> RequestError:
+    """Return that none of *models* is one that the pod accepts, or of the vendor that it gets."""
+    there = listed(models, limit=_MOST_MODELS)
+    matching = any(model_allowed(model, globs=request.models) for model in models)
+    if matching or not request.models:
+        vendor = request.vendor or Vendor.NVIDIA
+        return RequestError(
+            field=names.VENDOR,
+            found=vendor.value if request.vendor else f"not set, which means {vendor.value}",
+            wanted=f"the vendor of a card model{where}: {there}",
+        )
+    return RequestError(
+        field=names.MODEL,
+        found=", ".join(request.models),
+        wanted=f"globs that match a card model{where}: {there}",
+        hint=_model_hint(request.models[0], models),
     )
 
 
@@ -77,7 +83,8 @@ def sizes_of(classes: Sequence[CardClass]) -> str:
     """Return the classes, each by its models and its size."""
     return listed(
         (
-            f"{'/'.join(sorted(card_class.models))} ({card_class.capacity_mib} MiB)"
+            f"{card_class.name or '/'.join(sorted(card_class.models))} "
+            f"({card_class.capacity_mib} MiB)"
             for card_class in classes
         ),
         limit=_MOST_MODELS,

@@ -21,6 +21,7 @@ from fracgpu.k8s.pod import (
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
 from fracgpu.k8s.scheduling.preferences import has_preferences
 from fracgpu.request.grant import need_from_limits
+from fracgpu.request.grant_note import class_named_in
 from fracgpu.request.language import parse_request
 from fracgpu.request.need import PodNeed, Rebalance
 from fracgpu.state.allocation import Assignment, PodRecord, Resize, read_assignment
@@ -242,12 +243,16 @@ def _need_of(annotations: Mapping[str, str], containers: Sequence[ContainerSpec]
 
 
 def _ours(amounts: Mapping[str, str]) -> _Pairs:
-    """Return what the request language reads: our keys, without what only the system writes."""
+    """Return what a need is read from: our keys, of what the system writes only the class."""
     return tuple(
-        (key, "" if key in names.RESERVED_KEYS else text)
+        (key, _kept(key, text) if key in names.RESERVED_KEYS else text)
         for key, text in amounts.items()
         if key.startswith(names.PREFIX)
     )
+
+
+def _kept(key: str, text: str) -> str:
+    return class_named_in(text) if key == names.GRANTED else ""
 
 
 def _read_need(annotations: _Pairs, containers: tuple[_Container, ...]) -> _Need:
@@ -259,7 +264,8 @@ def _read_need(annotations: _Pairs, containers: tuple[_Container, ...]) -> _Need
         request = parse_request(dict(annotations), specs)
         if request is None:
             return None, "", None
-        return need_from_limits(request), "", request.rebalance
+        by_name = bool(dict(annotations).get(names.GRANTED))
+        return need_from_limits(request, by_name=by_name), "", request.rebalance
     except RequestError as error:
         return None, str(error), None
 

@@ -1,6 +1,6 @@
 """Keeps new slices off warm and hot cards, by a Node annotation whose entries expire."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -103,12 +103,10 @@ class Cordons:
 
     Args:
         client: reaches the API server.
-        guard: raises where this process must not write any more.
     """
 
-    def __init__(self, client: KubeClient, *, guard: Callable[[], None]) -> None:
+    def __init__(self, client: KubeClient) -> None:
         self._client = client
-        self._guard = guard
 
     async def publish(
         self, nodes: Mapping[str, NodeCards], desired: DesiredCordons, *, now: datetime
@@ -140,7 +138,6 @@ class Cordons:
             "resourceVersion": identity(body).resource_version,
             "annotations": {names.NODE_CORDONS: text},
         }
-        self._guard()
         await self._client.patch(NODES, name, {"metadata": metadata})
         log.info(
             "cordons_written",

@@ -7,12 +7,10 @@ record before the side effect that it announces, performs that, and reports it.
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
 from typing import Final, Protocol
 
 import structlog
 
-from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.move import ENDED, Ending
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.state.move_object import MovePhase
@@ -30,6 +28,7 @@ from rebalancer.moves.steps import (
     StepContext,
     Wait,
     demote_answered,
+    end,
     evict_answered,
     evicted,
     evicting,
@@ -43,7 +42,6 @@ from rebalancer.moves.steps import (
     restore_answered,
     rolling_back,
     surging,
-    verification,
     verifying,
 )
 
@@ -75,34 +73,13 @@ _BY_ACTION: Final[Mapping[Action, Callable[[MoveRecord, EvictionResult, StepCont
 class MoveReporter(Protocol):
     """What this module needs of :class:`rebalancer.event_reporter.EventReporter`."""
 
-    def dry_run_answered(self, record: MoveRecord, result: EvictionResult) -> None: ...
-
-    def asked(self, record: MoveRecord, result: EvictionResult) -> None: ...
-
-    def noticed(self, record: MoveRecord, *, policy: RebalancerPolicy) -> Awaitable[None]: ...
-
-    def surge_started(self, record: MoveRecord) -> Awaitable[None]: ...
-
-    def replacement_ready(self, record: MoveRecord) -> Awaitable[None]: ...
-
-    def evicted(self, record: MoveRecord) -> Awaitable[None]: ...
-
-    def rolled_back(self, record: MoveRecord) -> Awaitable[None]: ...
-
-    def completed(
-        self,
-        record: MoveRecord,
-        before: MoveRecord,
-        state: DisruptionState,
-        *,
-        policy: RebalancerPolicy,
+    def done(
+        self, action: Action, record: MoveRecord, result: EvictionResult, policy: RebalancerPolicy
     ) -> Awaitable[None]: ...
 
-    def verified(self, *, relief_ratio: float) -> None: ...
-
-    def ended(self, record: MoveRecord) -> Awaitable[None]: ...
-
-    def left_phase(self, record: MoveRecord, *, now: datetime) -> None: ...
+    def entered(
+        self, record: MoveRecord, before: MoveRecord, context: StepContext
+    ) -> Awaitable[None]: ...
 
 
 class MoveExecutor:
@@ -159,10 +136,9 @@ class MoveExecutor:
         """End a dry run's move at the point where a real one would disturb the pod."""
         facts = await self._observer.observe(record, context)
         result = await self._effects.perform(Action.PREFLIGHT, record, facts, context)
-        self._reporter.dry_run_answered(record, result)
+        await self._reporter.done(Action.PREFLIGHT, record, result, context.policy)
         detail = f"{result.outcome.value} {result.detail}".strip()
-        ended = record.ended(Ending.DRY_RUN, now=context.now, detail=detail)
-        await self._reporter.ended(await self._persist(ended))
+        await self._enter(record, end(record, Ending.DRY_RUN, detail, now=context.now), context)
 
     async def _do(
         self, due: Do, record: MoveRecord, facts: MoveFacts, context: StepContext
@@ -170,43 +146,19 @@ class MoveExecutor:
         """Perform a side effect, report it, and return what follows from the answer."""
         action = due.action
         result = await self._effects.perform(action, record, facts, context)
-        if action is Action.PREFLIGHT:
-            self._reporter.dry_run_answered(record, result)
+        await self._reporter.done(action, record, result, context.policy)
         if action is Action.EVICT:
-            self._reporter.asked(record, result)
             return evict_answered(record, result, facts, context, jitter=self._jitter())
         if due.then is not None:
             done = result.outcome is EvictionOutcome.ALLOWED
             return due.then if done else Wait(result.detail or record.detail)
-        if result.outcome is EvictionOutcome.ALLOWED:
-            await self._report_done(action, record, context)
         return _BY_ACTION[action](record, result, context)
-
-    async def _report_done(self, action: Action, record: MoveRecord, context: StepContext) -> None:
-        if action is Action.NOTICE:
-            await self._reporter.noticed(record, policy=context.policy)
-        elif action is Action.RELEASE:
-            await self._reporter.surge_started(record)
-        elif action is Action.RESTORE:
-            await self._reporter.rolled_back(record)
 
     async def _enter(self, before: MoveRecord, step: Enter, context: StepContext) -> MoveRecord:
         """Persist a changed record, then report what the change means."""
         after = await self._persist(step.record)
-        if after.phase is before.phase:
-            return after
-        self._reporter.left_phase(before, now=context.now)
-        if after.phase is MovePhase.REPLACEMENT_READY:
-            await self._reporter.replacement_ready(after)
-        elif after.phase is MovePhase.EVICTED and before.phase is MovePhase.EVICTING:
-            await self._reporter.evicted(after)
-        elif after.phase is MovePhase.VERIFYING:
-            await self._reporter.completed(after, before, context.state, policy=context.policy)
-        elif after.phase in ENDED:
-            if before.phase is MovePhase.VERIFYING and after.ending is not Ending.UNVERIFIED:
-                relief = verification(before, context).relief_ratio
-                self._reporter.verified(relief_ratio=relief)
-            await self._reporter.ended(after)
+        if after.phase is not before.phase:
+            await self._reporter.entered(after, before, context)
         return after
 
     async def _note(self, record: MoveRecord, why: str) -> None:

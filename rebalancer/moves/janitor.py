@@ -1,6 +1,6 @@
 """Puts right what a move left behind: pods that no ReplicaSet owns, stale notices, old Moves."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Final
@@ -33,13 +33,11 @@ class Janitor:
     Args:
         client: reaches the API server.
         store: has the Moves.
-        guard: raises where this process must not write any more.
     """
 
-    def __init__(self, client: KubeClient, store: MoveStore, *, guard: Callable[[], None]) -> None:
+    def __init__(self, client: KubeClient, store: MoveStore) -> None:
         self._client = client
         self._store = store
-        self._guard = guard
         self._owners = Owners(client)
         self._swept_at: datetime | None = None
 
@@ -95,7 +93,6 @@ class Janitor:
                 await self._evict(pod, victim.version)
             if what is not Remedy.RESTORE:
                 return
-        self._guard()
         await self._client.patch(
             PODS,
             record.name,
@@ -112,7 +109,6 @@ class Janitor:
 
     async def _evict(self, pod: PlacedPod, version: str) -> None:
         record = pod.info.record
-        self._guard()
         await self._client.evict(
             namespace=record.namespace, name=record.name, uid=record.uid, version=version
         )

@@ -4,7 +4,7 @@ A record is written before the step that it announces, so that after a crash it 
 happened: a planned move has disturbed nobody; an evicting one may have evicted its pod.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -108,7 +108,7 @@ class MoveRecord:
 
     Attributes:
         object: the Move; its metadata is the name alone until it is created.
-        dry_run: the move is only rehearsed, and its object never created.
+        dry_run: the move is only rehearsed; its object is created with its end.
     """
 
     object: MoveObject
@@ -450,12 +450,10 @@ class MoveStore:
 
     Args:
         client: reaches the API server.
-        guard: raises where this process must not write any more.
     """
 
-    def __init__(self, client: KubeClient, *, guard: Callable[[], None]) -> None:
+    def __init__(self, client: KubeClient) -> None:
         self._client = client
-        self._guard = guard
         self._records: dict[str, MoveRecord] = {}
 
     @property
@@ -492,11 +490,9 @@ class MoveStore:
         """
         known = self._records.get(record.id)
         if known is None:
-            self._guard()
             created = await self._client.create(MOVES, object_of(record))
             # A new object has no status: the API server drops it.
             known = self._keep(record, created)
-        self._guard()
         stored = await self._client.replace(
             MOVES, object_of(_with_metadata_of(record, known.object)), subresource="status"
         )
@@ -508,7 +504,6 @@ class MoveStore:
         Raises:
             KubeError: the outcome is unknown; load again.
         """
-        self._guard()
         uid = record.object.metadata.uid or None
         with suppress(NotFound):
             await self._client.delete(MOVES, record.id, uid=uid)

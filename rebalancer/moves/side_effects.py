@@ -1,6 +1,6 @@
 """What a move does to pods: dry runs, the notice, the label that releases a pod, the eviction."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC
 from typing import Any, Final
 
@@ -40,12 +40,10 @@ class Evictor:
 
     Args:
         client: reaches the API server.
-        guard: raises where this process must not write any more.
     """
 
-    def __init__(self, client: KubeClient, *, guard: Callable[[], None]) -> None:
+    def __init__(self, client: KubeClient) -> None:
         self._client = client
-        self._guard = guard
 
     async def dry_run(self, move: Move) -> EvictionResult:
         """Request with ``dryRun=All``: budgets, RBAC and webhooks are checked, no pod evicted."""
@@ -80,7 +78,6 @@ class Evictor:
         found, version = await self._check(move)
         if found.outcome is not EvictionOutcome.ALLOWED:
             return found
-        self._guard()
         try:
             await self._client.evict(
                 namespace=move.namespace,
@@ -133,13 +130,11 @@ class SideEffects:
     Args:
         client: reaches the API server.
         evictor: evicts pods.
-        guard: raises where this process must not write any more.
     """
 
-    def __init__(self, client: KubeClient, evictor: Evictor, *, guard: Callable[[], None]) -> None:
+    def __init__(self, client: KubeClient, evictor: Evictor) -> None:
         self._client = client
         self._evictor = evictor
-        self._guard = guard
 
     async def perform(
         self, action: Action, record: MoveRecord, facts: MoveFacts, context: StepContext
@@ -184,7 +179,6 @@ class SideEffects:
         return await self._merge(record.spec.pod.namespace, found.name, metadata)
 
     async def _merge(self, namespace: str, name: str, metadata: dict[str, Any]) -> EvictionResult:
-        self._guard()
         try:
             await self._client.patch(PODS, name, {"metadata": metadata}, namespace=namespace)
         except KubeError as error:
@@ -194,7 +188,6 @@ class SideEffects:
     async def _patch(
         self, record: MoveRecord, operations: Sequence[dict[str, Any]], *, dry_run: bool = False
     ) -> EvictionResult:
-        self._guard()
         pod = record.spec.pod
         try:
             await self._client.patch(

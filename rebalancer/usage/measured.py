@@ -21,7 +21,7 @@ _LATE_SCRAPES: Final = 2  # age of the newest sample from which on one more must
 _STALE_SCRAPES: Final = 3  # age from which on it says nothing of the card any more
 _SCRAPED_WITHIN_S: Final = 3.0  # what reading the cards and a scrape may take besides
 _FEWEST_SAMPLES: Final = 4  # of the short window: fewer say nothing of it
-_USUAL_INTERVAL_S: Final = 15.0  # until two samples tell
+USUAL_INTERVAL_S: Final = 15.0  # until two samples tell
 _SHORTEST_INTERVAL_S: Final = 1.0  # of a job that scrapes more often, that many have to do
 _MOST_OF_PODS: Final = 1.15  # of what a card is busy; more is counted twice
 _NOISE: Final = 0.02  # of what pods use, which is not sampled at the same moments
@@ -56,7 +56,7 @@ class Measured:
     at_s: float | None = None
     age_s: float | None = None
     strangers: int = 0
-    interval_s: float = _USUAL_INTERVAL_S
+    interval_s: float = USUAL_INTERVAL_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +78,7 @@ class _Answers:
     latest: Mapping[str, float]
     busy_changes: Mapping[str, float]
     power_changes: Mapping[str, float]
-    sm_active: Mapping[str, float]
-    engine_active: Mapping[str, float]
-    remap_failed: Mapping[str, float]
+    active: Mapping[str, float]
     repeating: frozenset[str]
     pod_mean: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     pod_samples: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -88,7 +86,7 @@ class _Answers:
 
     def scraped_every_s(self, uuid: str) -> float:
         """The scrape interval of a card."""
-        return self.interval_s.get(uuid, _USUAL_INTERVAL_S)
+        return self.interval_s.get(uuid, USUAL_INTERVAL_S)
 
     def expected(self, uuid: str, window_s: float) -> float:
         """How many samples of a card a window should have."""
@@ -127,7 +125,7 @@ class MeasuredUsage:
             at_s=answers.at_s,
             age_s=min(ages, default=None),
             strangers=sum(CardUuid(uuid) not in cards for uuid in answers.age_s),
-            interval_s=max(answers.interval_s.values(), default=_USUAL_INTERVAL_S),
+            interval_s=max(answers.interval_s.values(), default=USUAL_INTERVAL_S),
         )
 
     async def _ask_all(self, policy: RebalancerPolicy) -> _Answers:
@@ -143,7 +141,7 @@ class MeasuredUsage:
         interval_s = intervals(
             [await self._prometheus.query(promql.interval(each), at_s=at_s) for each in windows]
         )
-        longest_s = max(interval_s.values(), default=_USUAL_INTERVAL_S)
+        longest_s = max(interval_s.values(), default=USUAL_INTERVAL_S)
         return _Answers(
             at_s=at_s,
             interval_s=interval_s,
@@ -160,9 +158,7 @@ class MeasuredUsage:
             latest=latest,
             busy_changes=await self._by_card(promql.busy_changes(policy), at_s),
             power_changes=await self._by_card(promql.power_changes(policy), at_s),
-            sm_active=await self._by_card(promql.sm_active(policy), at_s),
-            engine_active=await self._by_card(promql.engine_active(policy), at_s),
-            remap_failed=await self._by_card(promql.REMAP_FAILED, at_s),
+            active=await self._by_card(promql.active(policy), at_s),
             repeating=_repeating(
                 latest,
                 await self._prometheus.query(promql.lately_busy_changes(longest_s), at_s=at_s),
@@ -315,16 +311,13 @@ def _repeating(
     )
 
 
-def _second_signal(uuid: CardUuid, answers: _Answers) -> float | None:
-    """Return how much of the card is really active, 0..1; None where that is not measured.
+def _active_ratio(uuid: CardUuid, answers: _Answers) -> float | None:
+    """Return how much of the card did work, 0..1; None where that is not measured.
 
-    After some driver errors a profiling metric stays at 0 although the card is busy
-    (NVIDIA/dcgm-exporter#662), so 0 says nothing.
+    0 throughout says nothing: after some driver errors the metric is stuck there.
     """
-    found = (series.get(uuid) for series in (answers.sm_active, answers.engine_active))
-    return next(
-        (value for value in found if value and is_sane(value, low=0, high=1 + _SLACK)), None
-    )
+    value = answers.active.get(uuid)
+    return value / _PERCENT if value and is_sane(value, low=0, high=_PERCENT + _SLACK) else None
 
 
 def _reading(uuid: CardUuid, answers: _Answers, policy: RebalancerPolicy) -> CardReading:
@@ -347,9 +340,8 @@ def _reading(uuid: CardUuid, answers: _Answers, policy: RebalancerPolicy) -> Car
         history_ratio=min(1.0, answers.history.get(uuid, 0.0) / expected),
         free_mib=Mib(int(answers.free_mib[uuid])),
         latest_ratio=_ratio(answers.latest[uuid]),
-        active_ratio=_second_signal(uuid, answers),
+        active_ratio=_active_ratio(uuid, answers),
         repeating=late or uuid in answers.repeating,
-        broken=answers.remap_failed.get(uuid, 0.0) > 0,
         pods=pods,
         overusers=frozenset(answers.pod_overuse.get(uuid, ())),
     )

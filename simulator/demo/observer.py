@@ -322,8 +322,7 @@ def _moved(move: str) -> Sequence[StoryLine]:
 
 _PERCENT: Final = 100.0
 
-# Series of cards only; those of pods have a pod label.
-_BUSY: Final = f'max by (UUID) ({names.METRIC_BUSY[0]}{{pod=""}})'
+_BUSY: Final = f"max by (UUID) ({names.METRIC_BUSY})"
 
 
 class MeasuredHeat:

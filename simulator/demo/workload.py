@@ -101,12 +101,12 @@ def heating_workload() -> DemoWorkload:
         2,
         {
             names.FRACTION: "0.4",
-            names.MODEL: "*A10",
+            names.MODEL: "*MI210*",
             # Both on one card, whatever the cluster's own strategy.
             names.PLACEMENT: "pack",
             BUSY_KEY: "0.47",
         },
-        "2 pods that heat up one A10",
+        "2 pods that heat up one of AMD's cards",
     )
 
 

@@ -63,6 +63,7 @@ class KubeletConfig:
 
     Attributes:
         labels: of the node; by default those of a node that shares its cards.
+        taints: of the node, as `--register-with-taints` sets them.
         sync_s: longest time between two node status syncs.
         nri: the runtime has NRI on.
         list_ended_pods: list pods in PodResources that have ended, as kubelets before 1.34 do.
@@ -71,6 +72,7 @@ class KubeletConfig:
     node: str
     folders: KubeletFolders
     labels: Mapping[str, str] = field(default_factory=lambda: {names.SHARE_LABEL: "true"})
+    taints: tuple[Mapping[str, str], ...] = ()
     timing: PodTiming = field(default_factory=PodTiming)
     sync_s: float = 5.0
     nri: bool = True
@@ -111,6 +113,7 @@ class Kubelet:
             clock,
             name=config.node,
             labels=config.labels,
+            taints=config.taints,
             amounts=self.devices.amounts,
             sync_s=config.sync_s,
         )

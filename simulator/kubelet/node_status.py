@@ -1,7 +1,7 @@
 """The node object of a simulated kubelet: created if missing, kept ready, with its capacity."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -32,17 +32,19 @@ class NodeStatus:
         clock: for the time between syncs and of heartbeats.
         name: the node.
         labels: set when the node is created; one that an administrator removes stays removed.
+        taints: likewise.
         amounts: returns capacity and allocatable of device plugins' resources.
         sync_s: longest time between two syncs; kubelet's own is 10 s.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a kubelet is told, by keyword
         self,
         client: KubeClient,
         clock: Clock,
         *,
         name: str,
         labels: Mapping[str, str],
+        taints: Sequence[Mapping[str, str]] = (),
         amounts: Callable[[], Mapping[str, tuple[int, int]]],
         sync_s: float,
     ) -> None:
@@ -52,6 +54,7 @@ class NodeStatus:
         # Restored whenever they differ; source: kubelet's updateDefaultLabels.
         self._default_labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
         self._labels = {**self._default_labels, **labels}
+        self._spec = {"taints": [dict(taint) for taint in taints]} if taints else {}
         self._amounts = amounts
         self._sync_s = sync_s
         self._wake = asyncio.Event()
@@ -103,7 +106,7 @@ class NodeStatus:
         self._capacity = written["status"]["capacity"]
 
     async def _create(self) -> dict[str, Any]:
-        body = {"metadata": {"name": self._name, "labels": self._labels}, "spec": {}}
+        body = {"metadata": {"name": self._name, "labels": self._labels}, "spec": self._spec}
         try:
             node = await self._client.create(NODES, body)
         except AlreadyExists:

@@ -16,7 +16,7 @@ _LONGEST_PIECE_S: Final = 3600.0
 _TOO_MUCH: Final = (QueryError.TOO_LARGE, QueryError.SLOW)
 
 _POD_USE: Final = f"sum by (UUID, pod_uid) ({names.METRIC_POD_BUSY})"
-_CARD_LABELS: Final = "UUID, gpu, modelName, Hostname, hostname"
+_CARD_LABELS: Final = "UUID, gpu, modelName, node"
 _POD_LABELS: Final = "UUID, pod_uid, namespace, pod, exported_namespace, exported_pod"
 
 
@@ -112,7 +112,7 @@ async def _read_piece(prometheus: Recorder, start_s: float, end_s: float, step_s
     last_s = start_s + step_s * max(0, -(-(end_s - start_s) // step_s) - 1)
     window = f"{round(1000 * (end_s - start_s + step_s))}ms"
     cards = await prometheus.query(
-        f"max by ({_CARD_LABELS}) (last_over_time(fracgpu_card_memory_shareable_mib[{window}]))",
+        f"max by ({_CARD_LABELS}) (last_over_time({names.METRIC_SHAREABLE}[{window}]))",
         at_s=end_s,
     )
     pods = await prometheus.query(
@@ -132,7 +132,7 @@ async def _read_piece(prometheus: Recorder, start_s: float, end_s: float, step_s
 async def _explain_nothing(prometheus: Recorder, start: datetime, end: datetime) -> None:
     window = f"{max(1, round((end - start).total_seconds()))}s"
     for series in (
-        "fracgpu_card_memory_shareable_mib",
+        names.METRIC_SHAREABLE,
         "fracgpu_pod_gpu_memory_limit_mib",
         names.METRIC_POD_BUSY,
     ):
@@ -158,7 +158,7 @@ def _card(sample: Sample) -> RecordedCard | None:
         return None
     return RecordedCard(
         uuid=CardUuid(uuid),
-        node=labels.get("Hostname") or labels.get("hostname") or "unknown",
+        node=labels.get("node", "unknown"),
         index=int(index) if index.isdecimal() else 0,
         model=labels.get("modelName", ""),
         mib=int(sample.value),

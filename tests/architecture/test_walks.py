@@ -46,7 +46,7 @@ POLICY = "fracgpu/placement/policies/least_waste/"
 # From usage to a move: what carries the walk, and what of it only reports or cleans up.
 MOVERS = ("rebalancer/", "fracgpu/disruption/")
 REPORTERS = (
-    *("rebalancer/metrics.py", "rebalancer/event_reporter.py", "rebalancer/audit.py"),
+    *("rebalancer/metrics.py", "rebalancer/event_reporter.py", "rebalancer/decisions.py"),
     *("rebalancer/hindsight.py", "rebalancer/moves/janitor.py"),
 )
 NODES = ("gpu-1", "gpu-2")

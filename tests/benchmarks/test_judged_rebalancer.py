@@ -1,6 +1,6 @@
 """The judge's policy decides with the rebalancer's code: one hot card beside an idle one."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from benchmarks.judged_rebalancer import POLICY, Decision, Policy
 _TICK_S = 57
 _HISTORY = 64
 _LONG_AGO_S = -1e6
+_DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +115,16 @@ def test_a_move_is_told_as_a_past_move_with_the_verdict_on_it() -> None:
 
     assert len(history) == 1
     assert policy.held["ended_relieved"] == 1
+
+
+def test_of_cards_that_are_not_measured_any_more_nothing_is_moved() -> None:
+    policy = Policy()
+
+    for tick in range(80):
+        shown = Shown(tick)
+        cards = [replace(card, age_s=_DAY_S) for card in shown.cards()]
+
+        assert policy.decide(tick * _TICK_S, cards, shown.pods(), []) == []
 
 
 async def test_a_query_that_nobody_taught_the_stand_in_is_an_error() -> None:

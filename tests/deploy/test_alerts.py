@@ -154,10 +154,10 @@ OLDER: Final[tuple[tuple[str, dict[str, float | str], int, dict[str, str] | None
         6,
         {"severity": "warning"},
     ),
-    ("FracGPURebalancerBreakerOpen", {BREAKER % "blind": 0}, 60, None),
+    ("FracGPURebalancerBreakerOpen", {BREAKER % "aborts": 0}, 60, None),
     (
         "FracGPURebalancerBreakerOpen",
-        {BREAKER % "blind": 0, BREAKER % "lost_pod": 1},
+        {BREAKER % "aborts": 0, BREAKER % "lost_pod": 1},
         1,
         {"name": "lost_pod", "severity": "warning"},
     ),

@@ -14,10 +14,10 @@ Labels = dict[str, str] | None
 CARD: Final = 'UUID="GPU-a",gpu="0",modelName="A100",node="n1"'
 IS: Final = {"UUID": "GPU-a", "gpu": "0", "node": "n1"}
 POD: Final = 'UUID="GPU-a",container="c",instance="e",namespace="ml",node="n1",pod="p",pod_uid="u"'
-INFO: Final = f"DCGM_FI_DEV_FB_TOTAL{{{CARD}}}"
-BUSY: Final = f"DCGM_FI_DEV_GPU_UTIL{{{CARD}}}"
-USED: Final = f"DCGM_FI_DEV_FB_USED{{{CARD}}}"
-FREE: Final = f"DCGM_FI_DEV_FB_FREE{{{CARD}}}"
+INFO: Final = f"fracgpu_card_memory_shareable_mib{{{CARD}}}"
+BUSY: Final = f"fracgpu_card_util{{{CARD}}}"
+USED: Final = f"fracgpu_card_memory_used_mib{{{CARD}}}"
+FREE: Final = f"fracgpu_card_memory_free_mib{{{CARD}}}"
 POD_BUSY: Final = f"fracgpu_pod_sm_util{{{POD}}}"
 POD_USED: Final = f"fracgpu_pod_gpu_memory_used_mib{{{POD}}}"
 POD_LIMIT: Final = f"fracgpu_pod_gpu_memory_limit_mib{{{POD}}}"
@@ -237,28 +237,9 @@ def test_every_alert_is_seen_to_fire_and_not_to_fire() -> None:
         assert (rule["alert"], False) in judged
 
 
-NEWER: Final = (
-    f"DCGM_FI_DEV_FB_CAPACITY_BYTES{{{CARD}}}",
-    f"DCGM_FI_DEV_GPU_UTIL_RATIO{{{CARD}}}",
-    f"DCGM_FI_DEV_FB_USED_BYTES{{{CARD}}}",
-    f"DCGM_FI_DEV_FB_FREE_BYTES{{{CARD}}}",
-)
-MIB: Final = 1 << 20
+def test_the_figures_of_a_card_are_recorded_by_one_name_each(tmp_path: Path) -> None:
+    series: Series = {INFO: 1024, BUSY: 50, USED: 300, FREE: 700}
 
-
-@pytest.mark.parametrize(
-    "series",
-    [
-        {INFO: 1024, BUSY: 50, USED: 300, FREE: 700},
-        dict(zip(NEWER, (1024 * MIB, 0.5, 300 * MIB, 700 * MIB), strict=True)),
-        # A mixed fleet, while the dialect is changed.
-        {INFO: 1024, NEWER[1]: 0.5, USED: 300, NEWER[3]: 700 * MIB},
-    ],
-)
-def test_both_spellings_of_nvidias_families_are_recorded_as_one(
-    tmp_path: Path, series: Series
-) -> None:
-    labels = f"{{{CARD}}}"
     for record, value in {
         "card:gpu:info": 1,
         "card:gpu_busy:percent": 50,
@@ -266,33 +247,23 @@ def test_both_spellings_of_nvidias_families_are_recorded_as_one(
         "card:gpu_memory_free:mib": 700,
         "card:gpu_memory_used:ratio": 0.3,
     }.items():
-        assert_recorded(tmp_path, record, series, {labels: value})
+        assert_recorded(tmp_path, record, series, {f"{{{CARD}}}": value})
 
 
-def test_the_lines_of_pods_are_not_mixed_with_those_of_their_card(tmp_path: Path) -> None:
-    of_pod = f'DCGM_FI_DEV_GPU_UTIL{{{CARD},container="c",namespace="ml",pod="p"}}'
-    series: Series = {BUSY: 50, of_pod: 99}
+@pytest.mark.parametrize("name", ["DCGM_FI_DEV_ROW_REMAP_FAILURE", "DCGM_FI_DEV_ROW_REMAP_FAILED"])
+def test_a_family_of_nvidias_is_recorded_however_it_is_spelled(tmp_path: Path, name: str) -> None:
+    series: Series = {f"{name}{{{CARD}}}": 1}
 
-    assert_recorded(tmp_path, "card:gpu_busy:percent", series, {f"{{{CARD}}}": 50})
+    assert_recorded(tmp_path, "card:gpu_row_remap_failed:max", series, {f"{{{CARD}}}": 1})
 
 
 def test_cards_of_several_clusters_stay_apart_and_an_agents_restart_adds_none(
     tmp_path: Path,
 ) -> None:
     def busy(cluster: str, instance: str) -> str:
-        return f'DCGM_FI_DEV_GPU_UTIL{{{CARD},cluster="{cluster}",instance="{instance}"}}'
+        return f'fracgpu_card_util{{{CARD},cluster="{cluster}",instance="{instance}"}}'
 
     series: Series = {busy("a", "1"): 40, busy("a", "2"): 50, busy("b", "3"): 60}
     wanted = {f'{{{CARD},cluster="a"}}': 50.0, f'{{{CARD},cluster="b"}}': 60.0}
 
     assert_recorded(tmp_path, "card:gpu_busy:percent", series, wanted)
-
-
-def test_what_is_allocated_has_the_model_and_index_of_its_card(tmp_path: Path) -> None:
-    series: Series = {
-        INFO: 1024,
-        'fracgpu_card_memory_allocated_mib{UUID="GPU-a",instance="e",node="n1"}': 512,
-        'fracgpu_card_memory_allocated_mib{UUID="GPU-gone",instance="e",node="n1"}': 512,
-    }
-
-    assert_recorded(tmp_path, "card:gpu_memory_allocated:mib", series, {f"{{{CARD}}}": 512})

@@ -684,7 +684,7 @@ def test_more_conditions_on_what_reaches_the_webhook_are_added_to_ours() -> None
     }
     plain, found = rendered(), rendered(values)
 
-    for kind, count in (("MutatingWebhookConfiguration", 3), ("ValidatingWebhookConfiguration", 3)):
+    for kind, count in (("MutatingWebhookConfiguration", 5), ("ValidatingWebhookConfiguration", 4)):
         (before,) = [body["webhooks"] for body in plain if body["kind"] == kind]
         (after,) = [body["webhooks"] for body in found if body["kind"] == kind]
         assert len(before) == len(after) == count

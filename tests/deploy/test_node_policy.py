@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from fracgpu import names
 from tests.support.policies import ADMIN, REBALANCER, Sender, agent_of, kubelet_of, refusals
 
 Json = dict[str, Any]
@@ -14,7 +15,8 @@ OWN_NODE = (
 )
 OWN_KEYS = (
     "The FracGPU node agent may change only its own annotations of a node and the labels "
-    "fracgpu.io/card-*, fracgpu.io/isolation-* and fracgpu.io/driver."
+    "fracgpu.io/card-*, fracgpu.io/isolation-* and fracgpu.io/driver, and take the taint off by "
+    "which a node starts."
 )
 OWN_AMOUNTS = (
     "The FracGPU node agent may change only the amounts of fracgpu.io/gpu-mem and "
@@ -116,6 +118,9 @@ def test_nobody_but_its_agent_says_what_cards_a_node_has(
     ("path", "key", "value"),
     [
         (NOTES, "other", "y"),
+        (LABELS, "fracgpu.io/card-class", "a10-24gb"),
+        (LABELS, "fracgpu.io/card-memory", "22000"),
+        (LABELS, "fracgpu.io/card-count", "2"),
         (LABELS, "fracgpu.io/share", "false"),
         (LABELS, "fracgpu.io/share", None),
         (LABELS, "zone", "a"),
@@ -243,3 +248,23 @@ def test_only_the_rebalancer_keeps_slices_off_a_card() -> None:
     assert refusals("fracgpu-nodes", new, old=SHARED, sender=REBALANCER) == []
     forged = changed(NOTES, "fracgpu.io/cards", "[]x")
     assert refusals("fracgpu-nodes", forged, old=SHARED, sender=REBALANCER) == [NODE_NOTES]
+
+
+def test_of_its_nodes_taints_the_agent_takes_off_only_the_one_by_which_a_node_starts() -> None:
+    starts = {"key": names.STARTUP_TAINT, "effect": "NoSchedule"}
+    other = {"key": "other", "effect": "NoSchedule"}
+
+    def tainted(*taints: Json, **spec: Any) -> Json:
+        return {**SHARED, "spec": {"providerID": "x", **spec, "taints": list(taints)}}
+
+    def by_agent(old: Json, new: Json) -> list[str]:
+        return refusals("fracgpu-nodes", new, old=old, sender=agent_of("n1"))
+
+    both, bare = tainted(other, starts), {**SHARED, "spec": {"providerID": "x"}}
+    assert by_agent(both, tainted(other)) == []
+    assert by_agent(tainted(starts), bare) == []
+    assert by_agent(both, tainted(starts)) == [OWN_KEYS]
+    assert by_agent(both, bare) == [OWN_KEYS]
+    assert by_agent(tainted(other), both) == [OWN_KEYS]
+    assert by_agent(both, tainted(other, unschedulable=True)) == [OWN_KEYS]
+    assert by_agent(both, tainted(other, providerID="y")) == [OWN_KEYS]

@@ -14,6 +14,8 @@ from webhook.admission_config import BUILT_IN_WORKLOADS
 
 Json = dict[str, Any]
 
+KEY = "fracgpu.io/fraction"
+
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
@@ -23,8 +25,14 @@ def entries(kind: str) -> dict[str, Json]:
     return {webhook["name"]: webhook for webhook in found["webhooks"]}
 
 
-PODS = entries("MutatingWebhookConfiguration")
-WORKLOADS = entries("ValidatingWebhookConfiguration")
+MUTATING = entries("MutatingWebhookConfiguration")
+VALIDATING = entries("ValidatingWebhookConfiguration")
+PODS = {name: entry for name, entry in MUTATING.items() if "pods." in name}
+WORKLOADS = {name: entry for name, entry in VALIDATING.items() if not name.startswith("other.")}
+TEMPLATES = {name: entry for name, entry in MUTATING.items() if "templates." in name}
+OTHERS = {
+    name: entry for name, entry in {**MUTATING, **VALIDATING}.items() if name.startswith("other.")
+}
 
 
 def asked(entry: Json, new: Json, old: Json | None = None) -> bool:
@@ -164,7 +172,7 @@ def test_a_pod_with_a_grant_is_not_even_compared_with_other_systems_keys() -> No
 
 
 @pytest.mark.parametrize(
-    "entry", [*PODS.values(), *WORKLOADS.values()], ids=lambda webhook: webhook["name"]
+    "entry", [*MUTATING.values(), *VALIDATING.values()], ids=lambda webhook: webhook["name"]
 )
 def test_each_entry_fails_as_it_should_and_leaves_the_systems_namespaces_alone(
     entry: Json,
@@ -188,11 +196,60 @@ def test_each_entry_fails_as_it_should_and_leaves_the_systems_namespaces_alone(
 
 
 def test_every_built_in_workload_is_asked_about() -> None:
-    for entry in WORKLOADS.values():
-        found = {
-            (group, resource)
-            for rule in entry["rules"]
-            for group in rule["apiGroups"]
-            for resource in rule["resources"]
-        }
-        assert found == {(kind.group, f"{kind.kind.lower()}s") for kind in BUILT_IN_WORKLOADS}
+    own = {(kind.group, f"{kind.kind.lower()}s") for kind in BUILT_IN_WORKLOADS}
+    others = {(group, plural) for group, plural in own if "." in group}
+    for entry in (*WORKLOADS.values(), TEMPLATES["templates.fracgpu.io"]):
+        assert ruled(entry) == own - others
+    assert len(OTHERS) == 2
+    for entry in OTHERS.values():
+        assert ruled(entry) == others
+
+
+def ruled(entry: Json) -> set[tuple[str, str]]:
+    return {
+        (group, resource)
+        for rule in entry["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+
+def nested(path: str, template: Json) -> Json:
+    """Return an object with *template* at *path*, beside another item of each list."""
+    step, _, rest = path.partition(".")
+    inside = nested(rest, template) if rest else template
+    return [{}, inside] if step == "*" else {step: inside}  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [(kind, path) for kind in BUILT_IN_WORKLOADS for path in kind.templates],
+    ids=str,
+)
+def test_a_template_is_found_at_each_place_of_a_built_in_kind(kind: Any, path: str) -> None:
+    other = "." in kind.group
+    entries_ = OTHERS if other else TEMPLATES | WORKLOADS
+    for words in ("metadata", "resources"):
+        template = a_pod("fracgpu.io/gpu-mem") if words == "resources" else a_pod(notes=(KEY,))
+        body = {"metadata": {"name": "w"}, **nested(path, template)}
+        wanted = ["other", "other"] if other else ["templates", "workloads"]
+        assert who(entries_, body) == wanted
+        changed = {"metadata": {"name": "w"}, **nested(path, a_pod(notes=(KEY, "team")))}
+        assert who(entries_, changed, body) == wanted
+        assert who(entries_, {**body, "status": {}}, body) == []
+    plain = {"metadata": {"name": "w"}, **nested(path, a_pod())}
+    assert who(entries_, plain) == []
+
+
+@pytest.mark.parametrize("spec", [{}, {"replicatedJobs": [{}]}, {"headGroupSpec": {}}])
+def test_what_another_systems_object_lacks_is_no_error(spec: Json) -> None:
+    for entry in OTHERS.values():
+        assert not asked(entry, {"metadata": {"name": "w"}, "spec": spec})
+
+
+def test_the_templates_of_what_a_controller_made_are_left_alone() -> None:
+    workload = a_workload(a_pod(notes=(KEY,)))
+    for controller, wanted in ((True, []), (False, ["templates"])):
+        owner = {"kind": "Deployment", "name": "w", "controller": controller}
+        workload["metadata"]["ownerReferences"] = [owner]
+        assert who(TEMPLATES, workload) == wanted

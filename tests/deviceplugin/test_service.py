@@ -355,6 +355,35 @@ async def test_specs_of_pods_that_are_gone_do_not_stay(
         await until(clean, what="the leftover spec is removed")
 
 
+async def test_a_new_node_loses_its_startup_taint_when_its_cards_can_be_given(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    starts = {"key": names.STARTUP_TAINT, "effect": "NoSchedule"}
+    other = {"key": "other", "effect": "NoSchedule"}
+
+    async def taints() -> list[str]:
+        return [each["key"] for each in (await kube.get_object(NODES, "new"))["spec"]["taints"]]
+
+    async def started() -> bool:
+        return await taints() == ["other"]
+
+    async with a_node(
+        kube,
+        api.kubeconfig(tmp_path / "kubeconfig"),
+        name="new",
+        agent=False,
+        taints=(other, starts),
+    ) as node:
+        assert await taints() == ["other", names.STARTUP_TAINT]
+
+        node.start_agent()
+
+        await until(started, what="the start-up taint is gone")
+        found = await kube.get_object(NODES, "new")
+        assert int(found["status"]["allocatable"][names.GPU_SLOT]) > 0
+        assert names.NODE_CARDS in found["metadata"]["annotations"]
+
+
 async def test_readiness_names_each_check(node: Node) -> None:
     async def ready() -> bool:
         return (await node.scrape("/readyz"))[0] == 200

@@ -11,7 +11,7 @@ from process.settings import SettingsError, load
 def test_only_the_node_name_must_be_given() -> None:
     settings = load(DevicePluginSettings, ["--node-name", "gpu-1"], {}, program="deviceplugin")
 
-    assert settings.cards == "nvml"
+    assert settings.cards == "auto"
     assert settings.slots_per_card == 32
     assert settings.device_plugins_dir == Path("/var/lib/kubelet/device-plugins")
     assert settings.pod_resources_socket == Path("/var/lib/kubelet/pod-resources/kubelet.sock")

@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import pytest
 
+from component.pool_config import parse_pools
 from deviceplugin.settings import DevicePluginSettings
 from fracgpu import names
 from fracgpu.cards.card_class import CardClass
@@ -226,10 +227,15 @@ def read_kustomization(text: str) -> None:
     assert shm["hostPath"]["path"] == f"{settings.mps_dir}/shm"
 
 
+def read_pools(text: str) -> None:
+    assert parse_pools(read_yaml(text)["pools"])
+
+
 READERS: Final = {
     "rebalancer": read_policy,
     "admission": read_admission,
     "quota": read_quota,
+    "pools": read_pools,
     "kustomization": read_kustomization,
 }
 

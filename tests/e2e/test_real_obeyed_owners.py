@@ -14,7 +14,7 @@ from fracgpu.disruption.move import Ending
 from fracgpu.state.move_object import MovePhase
 from kube.kinds import DEPLOYMENTS, MOVES, NAMESPACES, NODES, PDBS, PODS
 from tests.support.moving import NAMESPACE
-from tests.support.real_moves import MovingCluster, a_workload, card_of
+from tests.support.real_moves import EVERY_WRITE, MovingCluster, a_workload, card_of
 from tests.support.waiting import until_true
 
 pytestmark = [
@@ -89,26 +89,6 @@ async def test_a_namespace_that_opts_out_is_left_alone(cluster: MovingCluster) -
             await assert_held(cluster, app, "namespace")
     await cluster.heat(app)
     await assert_moved(cluster, app)
-
-
-PHASES = (
-    MovePhase.RESERVED,
-    MovePhase.NOTICED,
-    MovePhase.SURGING,
-    MovePhase.REPLACEMENT_READY,
-    MovePhase.EVICTING,
-    MovePhase.EVICTED,
-    MovePhase.VERIFYING,
-    MovePhase.DONE,
-)
-
-# After each of these a rebalancer dies that is killed at every write.
-EVERY_WRITE = {
-    "creating",
-    *(f"entering {phase.value}" for phase in PHASES),
-    "releasing",
-    "evicting",
-}
 
 
 @pytest.mark.parametrize("killed", [False, True])

@@ -526,7 +526,7 @@ async def test_the_rebalancer_writes_cordons_evictions_and_its_own_records_and_n
     another = {"metadata": {"name": "x", "namespace": SYSTEM}}
     await is_forbidden_by_rbac(rebalancer.create(CONFIGMAPS, another))
     assert "may create only its own Lease" in await refusal(rebalancer.create(LEASES, another))
-    store = MoveStore(rebalancer, guard=lambda: None)
+    store = MoveStore(rebalancer)
     await install_definitions(admin)
     await store.load()
     stored = await store.put(a_record())

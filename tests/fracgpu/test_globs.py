@@ -7,7 +7,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fracgpu.globs import MAX_GLOB_CHARS, any_glob_matches, is_glob
+from fracgpu.globs import (
+    MAX_GLOB_CHARS,
+    any_glob_covers,
+    any_glob_matches,
+    any_glob_overlaps,
+    is_glob,
+)
 from tests.support.work import Walked, counted_lines
 
 GLOBS = st.text(alphabet="ab-*?[]!^\\c.", max_size=9)
@@ -75,3 +81,46 @@ def test_a_glob_takes_a_few_steps_for_each_character_of_a_name(glob: str) -> Non
 
     assert 1 <= name.walked <= 96
     assert lines.count <= 10 * 96
+
+
+@given(one=GLOBS, other=GLOBS, text=TEXTS)
+def test_globs_that_match_one_text_overlap(one: str, other: str, text: str) -> None:
+    if any_glob_matches(text, (one,)) and any_glob_matches(text, (other,)):
+        assert any_glob_overlaps(one, (other,))
+        assert any_glob_overlaps(other, (one,))
+
+
+@given(wide=GLOBS, narrow=GLOBS, text=TEXTS)
+def test_a_glob_that_covers_another_matches_all_that_it_matches(
+    wide: str, narrow: str, text: str
+) -> None:
+    if any_glob_covers(narrow, (wide,)) and any_glob_matches(text, (narrow,)):
+        assert any_glob_matches(text, (wide,))
+
+
+@given(glob=GLOBS, text=TEXTS)
+def test_of_a_name_covering_and_overlapping_are_matching(glob: str, text: str) -> None:
+    assume(not is_glob(text))
+
+    matches = any_glob_matches(text, (glob,))
+    assert any_glob_covers(text, (glob,)) is matches
+    assert any_glob_overlaps(glob, (text,)) is matches
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "overlap", "covers"),
+    [
+        ("*a100*", "nvidia-a100*80gb*", True, True),
+        ("*a100*40gb", "*a100*80gb", False, False),
+        ("*a100*pcie*", "nvidia-a100*80gb*", True, False),
+        ("nvidia-?100*", "nvidia-[ah]100-*", True, True),
+        ("nvidia-a100*", "nvidia-h100*", False, False),
+        ("*", "*", True, True),
+        ("a", "b", False, False),
+    ],
+)
+def test_classes_of_models_are_compared_by_their_globs(
+    one: str, other: str, overlap: bool, covers: bool
+) -> None:
+    assert any_glob_overlaps(one, (other,)) is overlap
+    assert any_glob_covers(other, (one,)) is covers

@@ -91,7 +91,7 @@ async def test_a_clear_answer_is_not_asked_for_again() -> None:
     assert len(server.heard) == 1
 
 
-@pytest.mark.parametrize(
+each_write = pytest.mark.parametrize(
     "write",
     [
         lambda client: client.create(NODES, {"metadata": {"name": "a"}}),
@@ -103,6 +103,9 @@ async def test_a_clear_answer_is_not_asked_for_again() -> None:
     ],
     ids=["create", "replace", "patch", "delete", "bind", "evict"],
 )
+
+
+@each_write
 @pytest.mark.parametrize(("answer", "error"), [(DOWN, Unavailable), (BUSY, TooManyRequests)])
 async def test_a_write_is_never_repeated(
     write: Callable[[KubeClient], Awaitable[Any]],
@@ -112,6 +115,22 @@ async def test_a_write_is_never_repeated(
     async with talking_to(answering(answer)) as (client, server):
         with pytest.raises(error):
             await write(client)
+
+    assert len(server.heard) == 1
+
+
+@each_write
+async def test_a_guarded_client_reads_and_writes_nothing_where_the_guard_objects(
+    write: Callable[[KubeClient], Awaitable[object]],
+) -> None:
+    def guard() -> None:
+        raise PermissionError
+
+    async with talking_to(answering(OK)) as (client, server):
+        guarded = client.guarded(guard).with_retry(FAST)
+        await guarded.get(NODES, "a")
+        with pytest.raises(PermissionError):
+            await write(guarded)
 
     assert len(server.heard) == 1
 

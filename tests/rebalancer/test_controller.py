@@ -408,23 +408,23 @@ def breaker_is_open(rig: Rig, name: str) -> float | None:
 async def test_with_an_open_breaker_moves_are_only_shown_and_everything_says_why(
     rig: Rig, kube: KubeClient
 ) -> None:
-    rig.usage.trouble = "unreachable: connection refused"
-    for _ in range(42):
-        await rig.tick()
-    assert breaker_is_open(rig, "blind") == 1
-    rig.usage.trouble = ""
+    other = a_move(pod_uid="other", owner_uid="other", source="GPU-x", target="GPU-y")
+    lost = a_record(MovePhase.EVICTING, move=other).ended(Ending.LOST, now=NOON)
+    await rig.store.put(lost)
     with structlog.testing.capture_logs() as logs:
-        await rig.tick_until_planned()
+        for _ in range(4):
+            await rig.tick()
 
-    assert rig.record().ending is Ending.DRY_RUN
+    assert breaker_is_open(rig, "lost_pod") == 1
+    assert {record.ending for record in rig.store.records} == {Ending.LOST, Ending.DRY_RUN}
     assert str(rig.loop.trouble()).startswith(
-        "a circuit breaker is open, moves are only shown: blind: it was blind for more than"
+        "a circuit breaker is open, moves are only shown: lost_pod: a pod was lost; until"
     )
     assert "moving_suspended" in [line["event"] for line in logs]
     assert (await events(kube)).count("BreakerOpened") == 1
-    await rig.clock.advance(600)
+    await rig.clock.advance(86_400)
     await rig.tick()
-    assert breaker_is_open(rig, "blind") == 0
+    assert breaker_is_open(rig, "lost_pod") == 0
     assert rig.loop.trouble() is None
 
 

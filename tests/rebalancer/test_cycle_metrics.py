@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-import structlog
 from prometheus_client import CollectorRegistry
 
 from fracgpu.cards.card import CardUuid, Cordon, CordonEffect, NodeCards
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardReading, CardUsage, Heat, HeatCause, ReadingQuality
-from fracgpu.disruption.move import Ending, HeldBack, HoldReason, Plan
+from fracgpu.disruption.move import Ending, HeldBack, HoldReason, PastMove, Plan
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
-from rebalancer.hindsight import Hindsight, SourceFate, TargetFate
-from rebalancer.metrics import CycleMetrics, RebalancerMetrics, move_labels
+from rebalancer.hindsight import SourceFate, TargetFate, outcomes
+from rebalancer.metrics import RebalancerMetrics, move_labels, timed
 from rebalancer.usage.measured import Measured
 from rebalancer.usage.prometheus import QueryError, QueryFailed
 from tests.fakes.clock import NOON, VirtualClock
@@ -32,13 +31,22 @@ from tests.support.rebalancing import (
     a_reading,
 )
 
+SHOWN = PastMove(
+    move=a_move(),
+    started_at=NOON,
+    under_way=False,
+    ended_at=NOON,
+    ending=Ending.DRY_RUN,
+    disturbed=False,
+)
+
 
 class Counted:
     """The cycle metrics and their registry."""
 
-    def __init__(self, hindsight: Hindsight | None = None) -> None:
+    def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.cycle_metrics = CycleMetrics(RebalancerMetrics(self.registry), hindsight)
+        self.metrics = RebalancerMetrics(self.registry)
 
     def count(
         self,
@@ -53,7 +61,7 @@ class Counted:
             usage=state.usage, age_s=None if error else 7.0, trouble=trouble, error=error
         )
         now = NOON + timedelta(seconds=later_s)
-        self.cycle_metrics.count(state, plan or Plan(), measured, policy=ACTIVE, now=now)
+        self.metrics.count(state, plan or Plan(), measured, policy=ACTIVE, now=now)
 
     def __getitem__(self, name: str) -> float | None:
         return self.get(name)
@@ -235,14 +243,12 @@ def test_nodes_are_shown_from_the_start_and_none_that_is_gone() -> None:
 
 
 def test_a_dry_run_is_scored_once_a_real_move_would_have_been_verified() -> None:
-    hindsight = Hindsight()
-    counted = Counted(hindsight)
-    hindsight.remember(a_move(), planned_at=NOON)
+    counted, state = Counted(), a_disruption_state(past=[SHOWN])
 
-    counted.count(a_disruption_state(), later_s=ACTIVE.settle_s - 1)
+    counted.count(state, later_s=ACTIVE.settle_s - 1)
     assert counted.get("dry_run_outcomes_total", source="hot", target="cool") == 0
-    counted.count(a_disruption_state(), later_s=ACTIVE.settle_s)
-    counted.count(a_disruption_state(), later_s=ACTIVE.settle_s + 15)
+    counted.count(state, later_s=ACTIVE.settle_s)
+    counted.count(state, later_s=ACTIVE.settle_s + 15)
 
     assert counted.get("dry_run_outcomes_total", source="hot", target="cool") == 1
 
@@ -267,42 +273,38 @@ def test_each_move_is_counted_without_a_reason() -> None:
     assert counted.get("decisions_total", outcome="moved", reason="") == 2
 
 
-def test_each_reason_is_counted_every_cycle_and_logged_once() -> None:
+def test_each_reason_is_counted_every_cycle() -> None:
     counted = Counted()
     plan = Plan(held=(HeldBack(subject="ml/a", reason=HoldReason.TOO_YOUNG),))
-    with structlog.testing.capture_logs() as logs:
-        counted.count(a_disruption_state(), plan)
-        counted.count(a_disruption_state(), plan)
-        counted.count(a_disruption_state())
-        counted.count(a_disruption_state(), plan)
+    counted.count(a_disruption_state(), plan)
+    counted.count(a_disruption_state())
+    counted.count(a_disruption_state(), plan)
 
-    assert counted.get("decisions_total", outcome="held", reason="too_young") == 3
-    assert [line["event"] for line in logs] == ["move_held", "move_held"]
-    assert logs[0]["subject"] == "ml/a"
+    assert counted.get("decisions_total", outcome="held", reason="too_young") == 2
 
 
 def test_a_policy_is_told_when_it_changes() -> None:
     counted = Counted()
-    counted.cycle_metrics.config(ACTIVE, now=NOON)
+    counted.metrics.policy_in_use(ACTIVE, now=NOON)
     assert counted["config_last_success_timestamp_seconds"] == NOON.timestamp()
 
-    counted.cycle_metrics.config(ACTIVE, now=NOON + timedelta(hours=1))
+    counted.metrics.policy_in_use(ACTIVE, now=NOON + timedelta(hours=1))
     assert counted["config_last_success_timestamp_seconds"] == NOON.timestamp()
 
     off: RebalancerPolicy = replace(ACTIVE, mode=Mode.OFF)
-    counted.cycle_metrics.config(off, now=NOON + timedelta(hours=2))
+    counted.metrics.policy_in_use(off, now=NOON + timedelta(hours=2))
     assert counted["config_last_success_timestamp_seconds"] == NOON.timestamp() + 7200
 
 
 async def test_times_and_troubles_are_counted() -> None:
     counted, clock = Counted(), VirtualClock()
-    with counted.cycle_metrics.cycle(clock):
+    with timed(counted.metrics.cycle_s, clock):
         await clock.advance(3)
-    with counted.cycle_metrics.queries(clock):
+    with timed(counted.metrics.query_s, clock):
         await clock.advance(2)
-    counted.cycle_metrics.no_answer(QueryFailed(QueryError.SLOW, "x"))
-    counted.cycle_metrics.api_error()
-    counted.cycle_metrics.leading()
+    counted.metrics.no_answer(QueryFailed(QueryError.SLOW, "x"))
+    counted.metrics.api_errors.inc()
+    counted.metrics.leader.set(1)
 
     assert counted["cycle_seconds_sum"] == 3
     assert counted["prometheus_query_seconds_sum"] == 2
@@ -351,36 +353,35 @@ def test_every_label_set_exists_at_zero_before_anything_happens() -> None:
 
 
 def test_the_labels_of_a_cycle_that_is_blind_are_bounded_and_exclude_each_other() -> None:
-    registry = CollectorRegistry()
-    metrics = RebalancerMetrics(registry)
-    metrics.set_blind("slow")
+    counted = Counted()
+    counted.count(a_disruption_state(), error=QueryError.SLOW)
+    unmeasured = a_disruption_state(readings={HOT_CARD: None, COOL_CARD: None})
 
-    metrics.set_blind("cards_stale")
+    counted.count(unmeasured)
 
     def shown() -> dict[str, float]:
         return {
             sample.labels["reason"]: sample.value
-            for family in registry.collect()
+            for family in counted.registry.collect()
             for sample in family.samples
             if sample.name == "fracgpu_rebalancer_blind"
         }
 
-    assert [reason for reason, value in shown().items() if value] == ["cards_stale"]
+    assert [reason for reason, value in shown().items() if value] == ["cards_unknown"]
     assert len(shown()) == len(QueryError) + 3
-    metrics.set_blind("")
+    counted.count(a_disruption_state())
     assert set(shown().values()) == {0}
 
 
 def test_only_one_policy_is_shown_at_a_time() -> None:
-    registry = CollectorRegistry()
-    metrics = RebalancerMetrics(registry)
-    metrics.set_config(policy_hash="old", mode=Mode.ACTIVE, at_s=1)
+    counted = Counted()
+    counted.metrics.policy_in_use(ACTIVE, now=NOON)
+    off: RebalancerPolicy = replace(ACTIVE, mode=Mode.OFF)
 
-    metrics.set_config(policy_hash="new", mode=Mode.OFF, at_s=2)
+    counted.metrics.policy_in_use(off, now=NOON)
 
-    name = "fracgpu_rebalancer_config_info"
-    assert registry.get_sample_value(name, {"hash": "new", "mode": "off"}) == 1
-    assert registry.get_sample_value(name, {"hash": "old", "mode": "active"}) is None
+    assert counted.get("config_info", hash=off.digest, mode="off") == 1
+    assert counted.get("config_info", hash=ACTIVE.digest, mode="active") is None
 
 
 def test_every_name_begins_alike_and_every_figure_is_explained() -> None:
@@ -415,24 +416,12 @@ def test_the_page_on_metrics_lists_each_with_its_type_and_labels() -> None:
     assert listed == there
 
 
-DUE = NOON + timedelta(seconds=ACTIVE.settle_s)
-
-
 def judged(state: DisruptionState) -> tuple[SourceFate, TargetFate]:
-    hindsight = Hindsight()
-    hindsight.remember(a_move(), planned_at=NOON)
-    (outcome,) = hindsight.outcomes(state, policy=ACTIVE, now=DUE)
-    assert outcome.move == a_move()
+    due = NOON + timedelta(seconds=ACTIVE.settle_s)
+    state = replace(state, past=[SHOWN, replace(SHOWN, ending=Ending.RELIEVED)])
+    (outcome,) = outcomes(state, policy=ACTIVE, since=NOON, now=due)
+    assert outcome.move == SHOWN.move
     return outcome.source, outcome.target
-
-
-def test_a_dry_run_is_judged_once_and_not_before_its_time() -> None:
-    hindsight, state = Hindsight(), a_disruption_state()
-    hindsight.remember(a_move(), planned_at=NOON)
-
-    assert hindsight.outcomes(state, policy=ACTIVE, now=DUE - timedelta(seconds=1)) == []
-    assert len(hindsight.outcomes(state, policy=ACTIVE, now=DUE)) == 1
-    assert hindsight.outcomes(state, policy=ACTIVE, now=DUE) == []
 
 
 def test_a_source_still_hot_and_a_target_still_cool_make_it_right() -> None:
@@ -459,14 +448,3 @@ def test_what_is_not_measured_then_is_not_judged() -> None:
     state = a_disruption_state(readings={HOT_CARD: None, COOL_CARD: None})
 
     assert judged(state) == (SourceFate.UNKNOWN, TargetFate.UNKNOWN)
-
-
-def test_at_most_a_thousand_are_remembered() -> None:
-    hindsight = Hindsight()
-    for number in range(1200):
-        hindsight.remember(a_move(name=f"pod-{number}"), planned_at=NOON)
-
-    found = hindsight.outcomes(a_disruption_state(), policy=ACTIVE, now=DUE)
-
-    assert [outcome.move.name for outcome in (found[0], found[-1])] == ["pod-200", "pod-1199"]
-    assert len(found) == 1000

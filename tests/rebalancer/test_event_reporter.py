@@ -8,19 +8,20 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.move import Ending
+from fracgpu.disruption.move import Ending, PastMove
 from fracgpu.state.move_object import MovePhase, OwnerReference
 from kube.events import EventLevel, Regarding
-from rebalancer.event_reporter import EventReporter, GuardedEvents
+from rebalancer.event_reporter import EventReporter
 from rebalancer.metrics import RebalancerMetrics, move_labels
 from rebalancer.moves.record import a_replacement
-from rebalancer.moves.steps import EvictionOutcome, EvictionResult
+from rebalancer.moves.steps import Action, EvictionOutcome, EvictionResult, StepContext
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
     ACTIVE,
     COOL_CARD,
     HOT_CARD,
     a_disruption_state,
+    a_move,
     a_reading,
 )
 from tests.support.records import a_record
@@ -132,6 +133,28 @@ async def test_a_completed_move_counts_the_gap_and_where_it_landed() -> None:
     assert value("fracgpu_rebalancer_ping_pongs_total") == 0
 
 
+async def test_a_return_is_counted_unless_it_takes_a_useless_move_back() -> None:
+    reporter, _, registry = a_journal()
+    evicted = a_record(MovePhase.EVICTED)
+    back = evicted.to(
+        MovePhase.VERIFYING,
+        now=NOON,
+        replacement=a_replacement("pod-y", "uid-y", node="n2", card=COOL_CARD),
+    )
+    there = a_move(source=COOL_CARD, target=HOT_CARD, pod_uid="pod-w")
+    first = PastMove(
+        move=there, started_at=NOON, under_way=False, useless=True, replacement_uid="pod-x"
+    )
+
+    counts = []
+    for past in (first, replace(first, useless=False), replace(first, replacement_uid="pod-v")):
+        state = a_disruption_state(past=[past])
+        await reporter.completed(back, evicted, state, policy=ACTIVE)
+        counts.append(registry.get_sample_value("fracgpu_rebalancer_ping_pongs_total"))
+
+    assert counts == [0, 1, 2]
+
+
 async def test_each_ending_is_counted_and_only_bad_news_is_an_event() -> None:
     reporter, written, registry = a_journal()
     for ending in Ending:
@@ -184,20 +207,28 @@ async def test_settings_without_effect_are_named_on_the_config_map() -> None:
     assert "settleS, tickS" in note
 
 
-def test_answers_and_phases_are_counted() -> None:
+async def test_answers_and_phases_are_counted() -> None:
     reporter, _, registry = a_journal()
+    landed = a_replacement("pod-y", "uid-y", node="n2", card=COOL_CARD)
+    verifying = a_record(MovePhase.VERIFYING, replacement=landed)
 
-    reporter.asked(RECORD, EvictionResult(outcome=EvictionOutcome.BLOCKED))
-    reporter.dry_run_answered(RECORD, EvictionResult(outcome=EvictionOutcome.ALLOWED))
-    reporter.verified(relief_ratio=0.25)
-    reporter.verified(relief_ratio=-0.25)
-    reporter.left_phase(RECORD, now=NOON + timedelta(seconds=9))
+    for action, outcome in (
+        (Action.EVICT, EvictionOutcome.BLOCKED),
+        (Action.PREFLIGHT, EvictionOutcome.ALLOWED),
+    ):
+        await reporter.done(action, RECORD, EvictionResult(outcome=outcome), ACTIVE)
+    for source in (0.65, 0.95):  # it was 90 % busy
+        state = a_disruption_state(readings={HOT_CARD: a_reading(source)})
+        late = NOON + timedelta(seconds=9)
+        context = StepContext(state=state, nodes={}, policy=ACTIVE, now=late)
+        ended = verifying.ended(Ending.RELIEVED, now=late)
+        await reporter.entered(ended, verifying, context)
 
     value = registry.get_sample_value
     assert value("fracgpu_rebalancer_evictions_total", {"code": "blocked"}) == 1
     assert value("fracgpu_rebalancer_rehearsals_total", {"code": "allowed"}) == 1
-    assert value("fracgpu_rebalancer_relief_points_total") == 25
-    assert value("fracgpu_rebalancer_move_phase_seconds_sum", {"phase": "planned"}) == 9
+    assert value("fracgpu_rebalancer_relief_points_total") == pytest.approx(25)
+    assert value("fracgpu_rebalancer_move_phase_seconds_sum", {"phase": "verifying"}) == 18
 
 
 async def test_each_step_of_a_surge_is_told_on_the_pod() -> None:
@@ -227,22 +258,3 @@ async def test_each_step_of_a_surge_is_told_on_the_pod() -> None:
     assert levels.pop("RolledBack") is EventLevel.WARNING
     assert set(levels.values()) == {EventLevel.NORMAL}
     assert registry.get_sample_value("fracgpu_rebalancer_reverts_total") == 1
-
-
-async def test_whoever_is_not_the_leader_any_more_tells_nothing() -> None:
-    written, may_write = Written(), True
-
-    def guard() -> None:
-        if not may_write:
-            raise PermissionError("not the leader")
-
-    events = GuardedEvents(written, guard=guard)
-    reporter = EventReporter(events, RebalancerMetrics(CollectorRegistry()), namespace="sys")
-    await reporter.surge_started(RECORD)
-    count = len(written.events)
-
-    may_write = False
-    with pytest.raises(PermissionError):
-        await reporter.replacement_ready(RECORD)
-
-    assert len(written.events) == count > 0

@@ -57,9 +57,9 @@ class Load:
         lines = [f"fracgpu_collect_timestamp_seconds {now}"]
         for uuid, busy in self.cards.items():
             # No measured power is the same to the last digit from scrape to scrape.
-            lines.append(f'DCGM_FI_DEV_POWER_USAGE{{UUID="{uuid}",pod=""}} {200 + now % 10}')
-            lines.append(f'DCGM_FI_DEV_GPU_UTIL{{UUID="{uuid}",pod=""}} {busy}')
-            lines.append(f'DCGM_FI_DEV_FB_FREE{{UUID="{uuid}",pod=""}} 16000')
+            lines.append(f'fracgpu_card_power_watts{{UUID="{uuid}",pod=""}} {200 + now % 10}')
+            lines.append(f'fracgpu_card_util{{UUID="{uuid}",pod=""}} {busy}')
+            lines.append(f'fracgpu_card_memory_free_mib{{UUID="{uuid}",pod=""}} 16000')
         for uid, busy in self.pods.items():
             lines.append(f'fracgpu_pod_sm_util{{UUID="{HOT_CARD}",pod_uid="{uid}"}} {busy}')
         return "\n".join([*lines, ""])

@@ -105,9 +105,15 @@ def _has_value(series: Any) -> bool:
 
 
 async def nothing_is_empty(answers: Answers, chosen: Mapping[str, str]) -> None:
-    """Fail with the queries that are answered with nothing."""
+    """Fail with the queries that are answered with nothing.
+
+    What only NVIDIA's cards measure is not asked of an AMD card.
+    """
     waiting = queries()
     assert len(waiting) > 100
+    if chosen["pool"].startswith("AMD"):
+        waiting = [asked for asked in waiting if not re.search("DCGM_|row_remap", asked.expr)]
+        assert len(waiting) > 90
     unanswered: list[str] = []
 
     async def none_is_left() -> bool:

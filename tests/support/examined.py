@@ -173,7 +173,7 @@ def healthy(**changed: Any) -> Facts:
         ),
         "admission": AdmissionAnswer(refused_by_webhook=True, message=""),
         "prometheus": PrometheusFact(
-            url="http://prometheus", series={series.spellings[0]: 4 for series in SERIES}
+            url="http://prometheus", series={series.name: 4 for series in SERIES}
         ),
     }
     return Facts(**copy.deepcopy({**facts, **changed}))

@@ -28,8 +28,7 @@ from process.clock import SystemClock
 from rebalancer.cluster_cache import ClusterCache
 from rebalancer.controller import Controller, ControllerParts
 from rebalancer.event_reporter import EventReporter
-from rebalancer.hindsight import Hindsight
-from rebalancer.metrics import CycleMetrics, RebalancerMetrics
+from rebalancer.metrics import RebalancerMetrics
 from rebalancer.moves.cordons import Cordons
 from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.janitor import Janitor
@@ -322,19 +321,17 @@ class Rig:
         self.registry = CollectorRegistry()
         self.metrics = RebalancerMetrics(self.registry)
         self.may_write = True
+        writer = kube.guarded(self._guard)
         self.placement = Placement()
         self.cache = ClusterCache(kube)
-        self.store = MoveStore(kube, guard=self._guard)
-        self.evictor = evictor(kube, guard=self._guard)
+        self.store = MoveStore(writer)
+        self.evictor = evictor(writer)
         self.changed = asyncio.Event()
-        recorder = EventRecorder(kube, "rebalancer", clock)
-        hindsight = Hindsight()
-        reporter = EventReporter(
-            recorder, self.metrics, namespace=names.SYSTEM_NAMESPACE, hindsight=hindsight
-        )
+        recorder = EventRecorder(writer, "rebalancer", clock)
+        reporter = EventReporter(recorder, self.metrics, namespace=names.SYSTEM_NAMESPACE)
         self.executor = MoveExecutor(
             Observer(kube),
-            SideEffects(kube, self.evictor, guard=self._guard),
+            SideEffects(writer, self.evictor),
             reporter,
             self.store.put,
         )
@@ -347,10 +344,10 @@ class Rig:
                 changed=self.changed,
                 store=self.store,
                 executor=self.executor,
-                janitor=Janitor(kube, self.store, guard=self._guard),
-                cordons=Cordons(kube, guard=self._guard),
+                janitor=Janitor(writer, self.store),
+                cordons=Cordons(writer),
                 reporter=reporter,
-                metrics=CycleMetrics(self.metrics, hindsight),
+                metrics=self.metrics,
                 clock=clock,
                 scheduler_name=names.SCHEDULER_NAME,
             )

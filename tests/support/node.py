@@ -232,6 +232,8 @@ async def a_node(  # noqa: PLR0913 - what a test may set of a node
     agent: bool = True,
     list_ended_pods: bool = False,
     nri: bool = True,
+    taints: Sequence[Mapping[str, str]] = (),
+    labels: Mapping[str, str] | None = None,
     **options: Any,
 ) -> AsyncIterator[Node]:
     """Run a node; with *agent* it is also counted before the test goes on."""
@@ -241,6 +243,8 @@ async def a_node(  # noqa: PLR0913 - what a test may set of a node
             node=name,
             folders=KubeletFolders.under(root),
             timing=QUICK,
+            taints=tuple(taints),
+            labels={names.SHARE_LABEL: "true", **(labels or {})},
             list_ended_pods=list_ended_pods,
             nri=nri,
         )

@@ -26,9 +26,13 @@ def recorded_series(
     found = []
     for name, busy in cards.items():
         node, _, index = name.partition("/")
-        labels = {"UUID": f"GPU-{name}", "gpu": index, "modelName": "A30", "Hostname": node}
+        labels = {"UUID": f"GPU-{name}", "gpu": index, "modelName": "A30", "node": node}
         found += [
-            Past(name="DCGM_FI_DEV_GPU_UTIL", labels=labels, points=steady(busy, since_s=since_s)),
+            Past(
+                name="fracgpu_card_util",
+                labels=labels,
+                points=steady(busy, since_s=since_s),
+            ),
             Past(
                 name="fracgpu_card_memory_shareable_mib",
                 labels=labels,

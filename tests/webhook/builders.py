@@ -84,11 +84,11 @@ def judged(
     *,
     rules: AdmissionConfig = RULES,
     labels: Mapping[str, str] | None = None,
+    **context: Any,
 ) -> AdmissionResult:
     """Return the decision on a pod in a namespace with these *labels*."""
-    return admit_create(
-        parsed(pod), DecisionContext(classes=classes, config=rules, namespace_labels=labels or {})
-    )
+    known = DecisionContext(classes=classes, config=rules, namespace_labels=labels or {}, **context)
+    return admit_create(parsed(pod), known)
 
 
 def judged_change(old: Json, new: Json, *, user: str = "alice") -> AdmissionResult:

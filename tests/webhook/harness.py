@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from certs.authority import Pair
 from fracgpu.cards.card_class import CardClass, SelectedNodes
+from fracgpu.cards.pool_catalogue import NO_CATALOGUE
 from fracgpu.request.grant_note import Seal
 from process.clock import SystemClock
 from process.connections import ConnectionLimits, Connections
@@ -99,6 +100,8 @@ async def a_webhook(
         select=lambda rules: SelectedNodes(
             rules=rules, classes=tuple(webhook.classes or ()), count=1, without=0, some_without=()
         ),
+        declared=lambda _: (),
+        pools=lambda: NO_CATALOGUE,
         config=lambda: webhook.rules,
         namespace_labels=lambda name: (
             None if name in webhook.young else webhook.labels.get(name, {})

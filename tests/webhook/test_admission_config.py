@@ -17,6 +17,7 @@ defaultClassMib: 40960
 whenNoCapacity: wait
 schedulerName: ""
 voidOthers: false
+grantTemplates: true
 labelReservedMib: 600
 excludedNamespaces: [kube-system, infra]
 dialects: [gpushare, kai]
@@ -40,6 +41,7 @@ def test_every_key_is_read() -> None:
             default_models=("NVIDIA-A100*", "*H100*"), default_mib=Mib(40960), wait=True
         ),
         void_others=False,
+        grant_templates=True,
         label_reserved_mib=Mib(600),
         excluded_namespaces=frozenset({"kube-system", "infra"}),
         dialects=DialectSettings(
@@ -94,6 +96,7 @@ WORKLOADS = f"want a list of {{group, kind, templates}}, e.g. {PATTERN}"
             "own",
         ),
         ("voidOthers: 1", "voidOthers is 1; want true or false"),
+        ("grantTemplates: yes please", "grantTemplates is 'yes please'; want true or false"),
         (
             "excludedNamespaces: [A_B]",
             "excludedNamespaces is ['A_B']; want a list of namespaces",

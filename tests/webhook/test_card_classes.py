@@ -4,8 +4,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
+from component.pool_config import parse_pools
 from fracgpu import names
 from fracgpu.cards.annotations import write_cards
+from fracgpu.k8s.node_affinity import ANY_NODE
 from fracgpu.units import Mib
 from kube.access import connect_to
 from kube.client import KubeClient
@@ -168,3 +170,35 @@ async def test_what_pods_change_is_counted_once_a_second_at_most(kube: KubeClien
         assert [card_class.free_share for card_class in slow.classes() or ()] == [1.0]
         await clock.advance(1)
         await becomes(slow, (24_000, 2, 0.75))
+
+
+TEXT = "a30: {models: '*A30*', mib: 23920, pools: [{name: a30-4, cards: 4, labels: {zone: a}}]}"
+
+
+async def test_cards_of_a_class_of_the_catalogue_count_by_its_name(kube: KubeClient) -> None:
+    catalogue = parse_pools("")
+    index = CardClassIndex(kube, SystemClock(), pools=lambda: catalogue)
+    old, new = a_sharing_node("old"), a_sharing_node("new", cards=())
+    for node in (old, new):
+        node["metadata"]["labels"][names.CARD_CLASS_LABEL] = "a30"
+    new["metadata"]["labels"][names.CARD_COUNT_LABEL] = "4"
+    del new["metadata"]["annotations"]
+    await register(kube, new)
+
+    def names_of() -> list[tuple[str, int, int]]:
+        return [(each.name, each.capacity_mib, each.cards) for each in index.classes() or ()]
+
+    async with followed(index):
+        await becomes(index)
+        assert index.declared(ANY_NODE) == ()
+
+        catalogue = parse_pools(TEXT)
+        index.refresh()
+        # What its labels promise, until the agent reports.
+        await until_true(lambda: names_of() == [("a30", 23_920, 4)], what="supposed cards count")
+        assert [each.capacity_mib for each in index.declared(ANY_NODE)] == [23_920]
+
+        await register(kube, old)
+        await until_true(lambda: names_of() == [("a30", 24_000, 8)], what="measured cards count")
+        assert index.smallest_by_model() == {"NVIDIA-A30": 24_000}
+        assert [each.capacity_mib for each in index.declared(ANY_NODE)] == [24_000]

@@ -1,12 +1,14 @@
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
 from component.metrics import ConfigMetrics
+from fracgpu.units import Mib
 from kube.client import KubeClient
+from kube.errors import KubeError
 from kube.events import EventRecorder
 from kube.kinds import CONFIGMAPS, EVENTS, NAMESPACES
 from kube.objects import decode_object
@@ -20,7 +22,9 @@ SPACE = "fracgpu-system"
 
 @asynccontextmanager
 async def followed(
-    kube: KubeClient, registry: CollectorRegistry
+    kube: KubeClient,
+    registry: CollectorRegistry,
+    measured: Callable[[], Mapping[str, Mib] | None] = lambda: None,
 ) -> AsyncIterator[tuple[AdmissionConfigWatcher, list[str]]]:
     changes: list[str] = []
     clock = SystemClock()
@@ -31,8 +35,10 @@ async def followed(
         namespace=SPACE,
         base=AdmissionConfig(scheduler_name="mine"),
         on_change=lambda: changes.append("changed"),
+        measured=measured,
     )
-    await kube.create(NAMESPACES, {"metadata": {"name": SPACE}})
+    with suppress(KubeError):  # a test may have made it
+        await kube.create(NAMESPACES, {"metadata": {"name": SPACE}})
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(run()) for run in rules.tasks.values()]
         try:
@@ -102,7 +108,7 @@ async def test_a_misspelt_key_of_the_config_map_makes_an_event_and_a_metric(
         await until_noted(
             kube,
             "node is not a key here; placment is not a key here; did you mean placement?; "
-            "want only admission, placement, rebalancer",
+            "want only admission, placement, pools, rebalancer",
         )
         assert rules.config.value.void_others is False, "the keys that are right count"
         assert registry.get_sample_value("fracgpu_webhook_config_refused_total") == 1
@@ -115,3 +121,67 @@ async def test_a_misspelt_key_of_the_config_map_makes_an_event_and_a_metric(
             return registry.get_sample_value("fracgpu_webhook_config_valid") == 1
 
         await until(valid, what="without them all is in use")
+
+
+POOLS = "a30: {models: A30, mib: 24000, pools: [{name: a30, cards: 1}]}"
+
+
+async def test_a_catalogue_that_promises_too_much_is_refused_and_the_last_good_one_stays(
+    kube: KubeClient,
+) -> None:
+    registry = CollectorRegistry()
+    async with followed(kube, registry, lambda: {"A30": Mib(23_920)}) as (rules, changes):
+        good = {**a_config_map(""), "data": {"pools": POOLS.replace("24000", "23920")}}
+        await kube.create(CONFIGMAPS, good)
+        await until_true(lambda: bool(rules.pools.value), what="the catalogue counts")
+        before = rules.pools.value
+        assert changes == ["changed"]
+
+        bad = {"data": {"pools": POOLS}}
+        await kube.patch(CONFIGMAPS, "fracgpu-config", bad, namespace=SPACE)
+
+        await until_noted(
+            kube,
+            "key pools is not in use, the last good one is: a30.mib is 24000, but a card A30 "
+            "shares 23920 MiB; want at most 23920, so that what is granted before a node exists "
+            "fits on it",
+        )
+        assert rules.pools.value is before
+        assert registry.get_sample_value("fracgpu_webhook_config_valid") == 0
+
+
+async def test_a_card_that_comes_with_less_than_the_catalogue_promises_is_reported(
+    kube: KubeClient,
+) -> None:
+    registry = CollectorRegistry()
+    measured: dict[str, Mib] = {}
+    await kube.create(NAMESPACES, {"metadata": {"name": SPACE}})
+    await kube.create(CONFIGMAPS, {**a_config_map(""), "data": {"pools": POOLS}})
+    async with followed(kube, registry, lambda: measured) as (rules, _):
+        rules.compare_pools()
+        assert registry.get_sample_value("fracgpu_webhook_config_valid") == 1
+
+        measured["A30"] = Mib(23_920)
+        rules.compare_pools()
+        rules.compare_pools()
+
+        await until_noted(
+            kube,
+            "key pools is in use, but a30.mib is 24000, but a card A30 shares 23920 MiB; want at "
+            "most 23920, so that what is granted before a node exists fits on it",
+        )
+        assert rules.pools.value
+        assert registry.get_sample_value("fracgpu_webhook_config_valid") == 0
+
+        measured.clear()
+        rules.compare_pools()
+        assert registry.get_sample_value("fracgpu_webhook_config_valid") == 1
+
+
+async def test_what_the_config_map_has_at_the_start_is_used_whatever_was_measured_first(
+    kube: KubeClient,
+) -> None:
+    await kube.create(NAMESPACES, {"metadata": {"name": SPACE}})
+    await kube.create(CONFIGMAPS, {**a_config_map(""), "data": {"pools": POOLS}})
+    async with followed(kube, CollectorRegistry(), lambda: {"A30": Mib(80)}) as (rules, _):
+        assert rules.pools.value

@@ -150,6 +150,22 @@ async def test_a_workload_is_judged_and_never_changed(server: Harness) -> None:
     assert server.counted("refused", dialect="fracgpu") == 1
 
 
+async def test_a_template_is_granted_where_its_namespace_says_so(server: Harness) -> None:
+    body = {"spec": {"template": a_pod(fraction="0.5")}}
+    said = []
+    for labels, patched in (({}, False), ({"fracgpu.io/grant-templates": "true"}, True)):
+        server.labels["ml"] = labels
+        with structlog.testing.capture_logs() as logs:
+            answer = await server.post(a_review(body, kind=A_DEPLOYMENT), path="/mutate-templates")
+        assert answer.response["allowed"]
+        assert ("patch" in answer.response) is patched
+        said += [(line["event"], line.get("granted")) for line in logs]
+    assert said == [("review_passed", None), ("template_granted", "train=40960")]
+    assert server.counted("granted", dialect="fracgpu") == 1
+    pod = await server.post(a_review(a_pod()), path="/mutate-templates")
+    assert pod.status == 400
+
+
 async def test_each_route_takes_only_what_it_is_for(server: Harness) -> None:
     pod = await server.post(a_review(a_pod()), path="/validate")
     workload = await server.post(a_review({"spec": {}}, kind=A_DEPLOYMENT))

@@ -2,7 +2,7 @@ from webhook.admission.verdict import OURS, Allowed, Denied, Patched
 from webhook.admission_config import BUILT_IN_WORKLOADS
 
 
-def test_every_kind_of_kubernetes_own_workloads_is_known_by_its_template() -> None:
+def test_every_built_in_kind_is_known_by_its_templates() -> None:
     assert {
         (workload.group, workload.kind): workload.templates for workload in BUILT_IN_WORKLOADS
     } == {
@@ -13,6 +13,23 @@ def test_every_kind_of_kubernetes_own_workloads_is_known_by_its_template() -> No
         ("", "ReplicationController"): ("spec.template",),
         ("batch", "Job"): ("spec.template",),
         ("batch", "CronJob"): ("spec.jobTemplate.spec.template",),
+        ("jobset.x-k8s.io", "JobSet"): ("spec.replicatedJobs.*.template.spec.template",),
+        ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): (
+            "spec.leaderWorkerTemplate.leaderTemplate",
+            "spec.leaderWorkerTemplate.workerTemplate",
+        ),
+        ("ray.io", "RayCluster"): (
+            "spec.headGroupSpec.template",
+            "spec.workerGroupSpecs.*.template",
+        ),
+        ("ray.io", "RayJob"): (
+            "spec.rayClusterSpec.headGroupSpec.template",
+            "spec.rayClusterSpec.workerGroupSpecs.*.template",
+        ),
+        ("ray.io", "RayService"): (
+            "spec.rayClusterConfig.headGroupSpec.template",
+            "spec.rayClusterConfig.workerGroupSpecs.*.template",
+        ),
     }
 
 

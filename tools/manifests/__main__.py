@@ -6,7 +6,14 @@ from pathlib import Path
 
 from tools.manifests.rebalancer_keys import SETTINGS_PAGE, page
 from tools.manifests.rendering import ROOT, RenderError, manifests
-from tools.manifests.schema import REQUEST_KEYS, SCHEMA, request_keys, schema
+from tools.manifests.schema import (
+    REQUEST_KEYS,
+    SCHEMA,
+    WORKLOAD_KINDS,
+    request_keys,
+    schema,
+    workload_kinds,
+)
 
 
 def main(words: list[str]) -> int:
@@ -14,11 +21,13 @@ def main(words: list[str]) -> int:
     if "--check" not in words:
         SCHEMA.write_text(schema())
         REQUEST_KEYS.write_text(request_keys())
+        WORKLOAD_KINDS.write_text(workload_kinds())
     try:
         wanted = {
             **manifests(),
             str(SCHEMA.relative_to(ROOT)): schema(),
             str(REQUEST_KEYS.relative_to(ROOT)): request_keys(),
+            str(WORKLOAD_KINDS.relative_to(ROOT)): workload_kinds(),
             str(SETTINGS_PAGE.relative_to(ROOT)): page(),
         }
     except RenderError as error:

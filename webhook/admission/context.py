@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from fracgpu.cards.card_class import CardClass, SelectedNodes
+from fracgpu.cards.pool_catalogue import NO_CATALOGUE, PoolCatalogue
 from fracgpu.k8s.node_affinity import NodeRules
 from fracgpu.request.grant_note import NO_SEAL, Seal
 from webhook.admission_config import AdmissionConfig
@@ -21,6 +22,8 @@ class DecisionContext(msgspec.Struct, frozen=True, kw_only=True):
         classes: the cluster's card classes, largest free share first; None while unknown.
         select: returns the nodes, and their card classes, that a pod's selectors allow; None where
             no node is known by its labels, and selectors exclude none.
+        pools: the pool catalogue.
+        declared: returns the classes of the catalogue that a pod's selectors allow.
         config: the administrator's configuration.
         namespace_labels: of the object's namespace; they enable dialects.
         seal: signs the grant, so that nobody else can write it.
@@ -29,5 +32,7 @@ class DecisionContext(msgspec.Struct, frozen=True, kw_only=True):
     classes: Sequence[CardClass] | None
     config: AdmissionConfig
     select: Callable[[NodeRules], SelectedNodes] | None = None
+    pools: PoolCatalogue = NO_CATALOGUE
+    declared: Callable[[NodeRules], Sequence[CardClass]] = lambda _: ()
     namespace_labels: Mapping[str, str] = NO_LABELS
     seal: Seal = NO_SEAL

@@ -1,14 +1,21 @@
 """Decides on a new pod: the edits that write its grant, or the reason why it is denied."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgspec
 
 from fracgpu import names
-from fracgpu.cards.card_class import CardClass, SelectedNodes
+from fracgpu.cards.card_class import CardClass, SelectedNodes, Vendor
 from fracgpu.errors import RequestError, shorten
-from fracgpu.k8s.node_affinity import ANY_NODE, NAME_FIELD, NodeExpression, NodeRules
+from fracgpu.k8s.node_affinity import (
+    ANY_NODE,
+    NAME_FIELD,
+    NodeExpression,
+    NodeRules,
+    Toleration,
+)
 from fracgpu.request.dialects import (
     PodForDialects,
     Translation,
@@ -35,9 +42,12 @@ from webhook.admission.pod_edits import (
     own_node_rules,
     refuse_chosen_cards,
     requirements,
+    toleration_edits,
+    tolerations,
     write_patch,
 )
 from webhook.admission.review import NO_META, Pod, specs
+from webhook.admission.template_grant import forget_edits, read_template_grant, with_limits_of
 from webhook.admission.verdict import (
     OTHER,
     OURS,
@@ -113,12 +123,14 @@ def _decision(
 ) -> AdmissionResult:
     """Return the decision that writes a grant; *sealed* is the one that the pod has already."""
     config = context.config
-    required = requirements(granted)
+    required = requirements(granted, pools=context.pools, classes=context.classes or ())
+    tolerated = _tolerated(granted, context) if sealed is None else sealed.data.tolerates
     to_scheduler = _scheduler_edits(pod, config, foreign=translation.foreign_scheduler)
     if sealed is None:
         note = with_changes(
             _described(granted, translation),
             requires=required,
+            tolerates=tolerated,
             schedulers=(pod.spec.scheduler_name, config.scheduler_name) if to_scheduler else (),
             removed=translation.removals,
         )
@@ -126,9 +138,19 @@ def _decision(
     else:
         note, text = sealed, pod.annotations[names.GRANTED]
     edits = (
-        *_metadata_edits(pod, {**translation.annotations, names.GRANTED: text}),
-        *container_edits(pod, granted, translation.removals, void_others=config.void_others),
+        *_metadata_edits(
+            pod, {**translation.annotations, **_vendor_key(granted), names.GRANTED: text}
+        ),
+        *forget_edits(pod),
+        *container_edits(
+            pod,
+            granted,
+            translation.removals,
+            template_mib=read_template_grant(pod.annotations),
+            void_others=config.void_others,
+        ),
         *node_edits(pod.spec.affinity, required),
+        *toleration_edits(pod.spec.tolerations, tolerated),
         *to_scheduler,
     )
     # A pod translated earlier keeps foreign annotations whose resources are gone: warnings about
@@ -144,6 +166,33 @@ def _decision(
     if not edits:
         return Allowed(warnings=warnings, dialect=dialect)
     return Patched(patch=write_patch(edits), granted=note.words, warnings=warnings, dialect=dialect)
+
+
+def _vendor_key(granted: Grant) -> Mapping[str, str]:
+    """Return the annotation that others read the vendor from; without it the cards are NVIDIA's."""
+    vendor = granted.need.vendor
+    return {names.VENDOR: vendor.value} if vendor is Vendor.AMD else {}
+
+
+def grant_of_template(template: Pod, context: DecisionContext) -> Grant | None:
+    """Return the grant of a pod template's request in our own language.
+
+    None if it has no such request, or one that is refused.
+    """
+    if context.classes is None:
+        return None
+    try:
+        translation = _translate(template, context.config, context.namespace_labels)
+        if translation.request is None or translation.dialect:
+            return None
+        selected = _selected(template, context, None)
+        return _grant(template, translation, context, selected, sealed=None)
+    except RequestError:
+        return None
+
+
+def _tolerated(granted: Grant, context: DecisionContext) -> tuple[Toleration, ...]:
+    return tolerations(granted, context.pools, context.classes or ()) if context.pools else ()
 
 
 def _described(granted: Grant, translation: Translation) -> GrantNote:
@@ -185,17 +234,29 @@ def _grant(
 ) -> Grant:
     """Return the grant that we sealed a moment ago if still possible, else one by the rule.
 
+    What we wrote into the pod's template is preferred too, but no reason to refuse the pod.
     Between two reviews of one pod another class may have become the freest, or the rule may have
     changed. An error names the keys that the pod's author wrote.
     """
     assert translation.request is not None  # noqa: S101 - called only for pods with a request
     assert context.classes is not None  # noqa: S101 - and once they are known
+    request = translation.request
     classes, rule = context.classes, context.config.card_classes
-    again = None if sealed is None else _granted_before(translation.request, classes, sealed)
+    declared = context.declared if context.pools and rule.wait else None
+    again = None
+    if sealed is not None:
+        known = (*classes, *declared(ANY_NODE)) if declared else classes
+        again = _granted_before(request, known, sealed)
     if again is not None:
         return again
+    in_template = read_template_grant(pod.annotations)
+    if in_template:
+        with suppress(RequestError):
+            preferred = with_limits_of(request, in_template, kept=True)
+            return grant(preferred, classes, rule=rule, selected=selected, declared=declared)
+        request = with_limits_of(request, in_template, kept=False)
     try:
-        return grant(translation.request, classes, rule=rule, selected=selected)
+        return grant(request, classes, rule=rule, selected=selected, declared=declared)
     except RequestError as error:
         if selected is None or not _is_for_one_node(selected.rules):
             raise in_authors_words(error, translation.authors, own=pod.annotations) from error
@@ -361,7 +422,13 @@ def _warnings(pod: Pod, granted: Grant, config: AdmissionConfig, foreign: str) -
             "pod gets its card only if that scheduler asks FracGPU's extender, as "
             f"{config.scheduler_name} does"
         )
-    if granted.waits_for:
+    if granted.for_pool:
+        name = granted.card_class.name if granted.card_class is not None else ""
+        found.append(
+            f"no node can hold the pod now, and it waits for one of a pool of the catalogue"
+            f"{f' with {name}' if name else ''}: {granted.waits_for}"
+        )
+    elif granted.waits_for:
         found.append(
             f"the pod waits for something that the cluster does not have now: {granted.waits_for}"
         )

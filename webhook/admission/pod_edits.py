@@ -1,6 +1,7 @@
-"""What a grant changes in a pod: node affinity, card visibility, limits and requests.
+"""What a grant changes in a pod: node affinity, tolerations, card visibility, limits and requests.
 
 Affinity: the grant's requirements are added to those the pod has.
+Tolerations: those for the taints of the pools that could hold it are added.
 Environment: NVIDIA's runtime trusts one variable; containers without a grant get it as "void".
 Resources: the grant's amounts are written, and another system's resources are removed.
 """
@@ -11,13 +12,22 @@ from typing import Final
 import msgspec
 
 from fracgpu import names
+from fracgpu.cards.card_class import CardClass
+from fracgpu.cards.pool_catalogue import NO_CATALOGUE, PoolCatalogue
 from fracgpu.errors import RequestError
 from fracgpu.k8s.affinity import NodeSelectorJson, NodeTermJson
-from fracgpu.k8s.node_affinity import NodeExpression, NodeRules, node_terms, selector_expressions
+from fracgpu.k8s.node_affinity import (
+    NodeExpression,
+    NodeRules,
+    Toleration,
+    node_terms,
+    selector_expressions,
+)
 from fracgpu.request.grant import Grant
 from fracgpu.request.grant_note import AddedRequirement
 from fracgpu.request.language import requires_kernel
 from fracgpu.request.need import ContainerNeed
+from fracgpu.units import Mib
 from webhook.admission.review import (
     Affinity,
     Container,
@@ -62,11 +72,19 @@ def read_patch(patch: bytes) -> tuple[Edit, ...]:
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
-def requirements(granted: Grant) -> tuple[AddedRequirement, ...]:
+def requirements(
+    granted: Grant, *, pools: PoolCatalogue = NO_CATALOGUE, classes: Sequence[CardClass] = ()
+) -> tuple[AddedRequirement, ...]:
     """Return the requirements on node labels without which the grant cannot fit on a node.
 
     They are necessary, not sufficient: labels show what a node has, not what is free nor which of
-    its cards has which model. The scheduler extender decides that.
+    its cards has which model. The scheduler extender decides that. An autoscaler has only labels to
+    choose a pool by, so with a catalogue of pools the labels also exclude what a pool cannot have.
+
+    Args:
+        granted: the grant.
+        pools: the catalogue.
+        classes: of the cluster's cards.
     """
     needs = granted.need.containers
     wanted = [AddedRequirement(key=names.SHARE_LABEL, operator="In", values=("true",))]
@@ -76,12 +94,75 @@ def requirements(granted: Grant) -> tuple[AddedRequirement, ...]:
     shares = [need.cards for need in needs if need.share is not None]
     if shares:
         assert granted.card_class is not None, "a share is a share of some class"  # noqa: S101
-        key = f"{names.CARD_CLASS_LABEL_PREFIX}{granted.card_class.capacity_mib}"
-        wanted.append(_more_than(key, max(shares) - 1))
+        wanted += _of_class(granted.card_class, most=max(shares))
     sizes = [need.mib for need in needs if need.share is None]
     if sizes:
         wanted.append(_more_than(names.CARD_MEMORY_LABEL, max(sizes) - 1))
+    if pools and not shares:
+        most = max(need.cards for need in needs)
+        wanted += [_more_than(names.CARD_COUNT_LABEL, most - 1)] if most > 1 else []
+        others = pools.of_other_models(granted.need.models, classes)
+        if others:
+            label = names.CARD_CLASS_LABEL
+            wanted.append(AddedRequirement(key=label, operator="NotIn", values=others))
     return tuple(wanted)
+
+
+def _of_class(card_class: CardClass, *, most: int) -> list[AddedRequirement]:
+    if not card_class.name:
+        key = f"{names.CARD_CLASS_LABEL_PREFIX}{card_class.capacity_mib}"
+        return [_more_than(key, most - 1)]
+    key = names.CARD_CLASS_LABEL
+    wanted = [AddedRequirement(key=key, operator="In", values=(card_class.name,))]
+    return [*wanted, _more_than(names.CARD_COUNT_LABEL, most - 1)] if most > 1 else wanted
+
+
+def tolerations(
+    granted: Grant, pools: PoolCatalogue, classes: Sequence[CardClass]
+) -> tuple[Toleration, ...]:
+    """Return what lets a pod with a grant onto the tainted nodes of the pools that could hold it.
+
+    Args:
+        granted: the grant.
+        pools: the catalogue, which has the taints.
+        classes: of the cluster's cards.
+    """
+    of: tuple[str, ...]
+    if granted.card_class is not None:
+        of = (granted.card_class.name,)
+    else:
+        mib = max(need.mib for need in granted.need.containers)
+        others = pools.of_other_models(granted.need.models, classes)
+        measured = {each.name for each in classes if each.largest_mib >= mib}
+        of = tuple(
+            each.name
+            for each in pools.classes
+            if each.name not in others and (each.mib >= mib or each.name in measured)
+        )
+    return tuple(
+        Toleration(
+            key=taint.key,
+            operator="Equal" if taint.value else "Exists",
+            value=taint.value,
+            effect=taint.effect,
+        )
+        for taint in pools.taints(of)
+    )
+
+
+def toleration_edits(
+    present: Sequence[Toleration] | None, wanted: Sequence[Toleration]
+) -> list[Edit]:
+    """Return the edits that add the tolerations that a pod does not have."""
+    path = "/spec/tolerations"
+    missing = [
+        {field: value for field, value in msgspec.structs.asdict(each).items() if value}
+        for each in wanted
+        if each not in (present or ())
+    ]
+    if present is None:
+        return [Edit(path=path, value=missing)] if missing else []
+    return [Edit(path=f"{path}/-", value=each) for each in missing]
 
 
 def own_node_rules(spec: PodSpec, added: Collection[AddedRequirement]) -> NodeRules:
@@ -156,7 +237,7 @@ def _more_than(key: str, number: int) -> AddedRequirement:
 
 _KEY: Final = names.ENV_VISIBLE_DEVICES
 
-VOID: Final = "void"
+VOID: Final = names.NO_VISIBLE_DEVICES
 
 # Neither exposes a card: "void" is the same as an unset variable, "none" injects only drivers.
 # Source: NVIDIA container toolkit, documentation of NVIDIA_VISIBLE_DEVICES.
@@ -167,17 +248,18 @@ def refuse_chosen_cards(pod: Pod) -> None:
     """Raise if a pod with a request also chooses cards or their limits itself.
 
     Raises:
-        RequestError: a container sets a variable that exposes a card to it, or that a hook of
-            NVIDIA's toolkit reads as the limit of a card's memory.
+        RequestError: a container sets a variable by which a vendor's runtime gives it cards, or
+            that a hook of NVIDIA's toolkit reads as the limit of a card's memory.
     """
     for container in pod.containers:
         for variable in container.env or ():
             name = variable.name
             if name not in names.ENV_CARDS_AND_LIMITS:
                 continue
+            chooses = name in (_KEY, names.ENV_AMD_VISIBLE_DEVICES)
             if name == _KEY and variable.value in _HARMLESS:
                 continue
-            what = "chooses the cards, and shows them" if name == _KEY else "limits the memory"
+            what = "chooses the cards, and shows them" if chooses else "limits the memory"
             raise RequestError(
                 field=f"env {name} of container '{container.name}'",
                 found=variable.value or "no plain value",
@@ -192,7 +274,12 @@ _GPU_SLOT: Final = escape(names.GPU_SLOT)
 
 
 def container_edits(
-    pod: Pod, granted: Grant, removals: Mapping[str, Sequence[str]], *, void_others: bool
+    pod: Pod,
+    granted: Grant,
+    removals: Mapping[str, Sequence[str]],
+    *,
+    template_mib: Mapping[str, Mib],
+    void_others: bool,
 ) -> list[Edit]:
     """Return the edits of the containers: amounts with a grant, no card without one.
 
@@ -200,6 +287,7 @@ def container_edits(
         pod: the pod with all containers of the grant.
         granted: its MiB and slots are written into limits and requests.
         removals: by container name, another system's resources to remove.
+        template_mib: by container name, what we had written into the pod's template.
         void_others: keep containers without a grant from seeing all cards of the node: CUDA images
             set the variable to "all", and the runtime trusts it.
     """
@@ -210,7 +298,9 @@ def container_edits(
         if need is not None:
             if removals:
                 edits += removal_edits(pointer, container, removals)
-            edits += _amount_edits(f"{pointer}/resources", container.resources, need)
+            outdated = template_mib.get(need.name, need.total_mib) != need.total_mib
+            path = f"{pointer}/resources"
+            edits += _amount_edits(path, container.resources, need, overwrite=outdated)
         elif void_others:
             edits += _void_edits(f"{pointer}/env", container.env)
     return edits
@@ -229,8 +319,13 @@ def removal_edits(
                     yield Edit(op="remove", path=path)
 
 
-def _amount_edits(path: str, resources: Resources | None, need: ContainerNeed) -> list[Edit]:
-    """Return edits that add missing amounts; the grant has verified those that are present."""
+def _amount_edits(
+    path: str, resources: Resources | None, need: ContainerNeed, *, overwrite: bool
+) -> list[Edit]:
+    """Return edits that add missing amounts; the grant has verified those that are present.
+
+    Where those may be of the pod's template, which the grant need not repeat, *overwrite* them.
+    """
     mib, slots = str(need.total_mib), str(need.cards)
     written = {names.GPU_MEM: mib, names.GPU_SLOT: slots}
     if resources is None:
@@ -240,7 +335,7 @@ def _amount_edits(path: str, resources: Resources | None, need: ContainerNeed) -
         if present is None:
             edits.append(Edit(path=f"{path}/{which}", value=written))
             continue
-        if names.GPU_MEM not in present:
+        if overwrite or names.GPU_MEM not in present:
             edits.append(Edit(path=f"{path}/{which}/{_GPU_MEM}", value=mib))
         if names.GPU_SLOT not in present:
             edits.append(Edit(path=f"{path}/{which}/{_GPU_SLOT}", value=slots))

@@ -12,6 +12,7 @@ import msgspec
 from fracgpu.errors import shorten_bytes
 from fracgpu.k8s.affinity import NodeSelectorJson
 from fracgpu.k8s.container import ContainerKind, ContainerSpec, init_container_kind
+from fracgpu.k8s.node_affinity import Toleration
 
 _T = TypeVar("_T")
 
@@ -94,6 +95,7 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     node_selector: dict[str, str] | None = None
     os: PodOs | None = None
     affinity: Affinity | None = None
+    tolerations: list[Toleration] | None = None
 
     @property
     def required_nodes(self) -> NodeSelectorJson | None:

@@ -1,10 +1,11 @@
 """Decides on an update of a stored pod; it restores what the webhook had changed in it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from fracgpu import names
-from fracgpu.cards.card_class import SelectedNodes
+from fracgpu.cards.card_class import CardClass, SelectedNodes
 from fracgpu.errors import RequestError
 from fracgpu.k8s.node_affinity import NodeRules
 from fracgpu.request.dialects import NAMES
@@ -17,6 +18,7 @@ from webhook.admission.pod_edits import (
     node_edits,
     own_node_rules,
     removal_edits,
+    toleration_edits,
     write_patch,
 )
 from webhook.admission.review import Pod, places, specs
@@ -34,11 +36,13 @@ def admit_update(
     user: str,
     config: AdmissionConfig,
     select: Callable[[NodeRules], SelectedNodes] | None = None,
+    declared: Callable[[NodeRules], Sequence[CardClass]] | None = None,
 ) -> AdmissionResult:
     """Return the decision on an update of a stored pod.
 
     It depends on the cluster's state only where the pod, which is gated then, selects other nodes;
-    *select* returns those, and None stands for a cluster that is not known.
+    *select* returns those, and None stands for a cluster that is not known. *declared* returns the
+    classes of the pool catalogue for whose nodes pods may wait; None without a catalogue.
 
     The assignment is written by the Binding, a subresource, so no update may change it. Applying a
     manifest again reverts what the webhook changed at creation, which the API server would refuse
@@ -58,11 +62,14 @@ def admit_update(
         if beyond is not None:
             return beyond
         if asks_anew:
-            parse_request(new.annotations, specs(new))
-            if (size := new.annotations.get(names.RESIZE)) is not None:
-                parse_memory_mib(size, field=names.RESIZE)
+            _refuse_unreadable(new)
         if moves and granted is not None and select is not None:
-            _refuse_unfit(select(rules), granted.data, wait=config.card_classes.wait)
+            selected, wait = select(rules), config.card_classes.wait
+            if declared is not None:
+                # The catalogue says for which nodes it is worth to wait.
+                classes = (*selected.classes, *declared(rules))
+                selected, wait = replace(selected, classes=classes), False
+            _refuse_unfit(selected, granted.data, wait=wait)
     except RequestError as error:
         return Denied(message=str(error))
     edits = () if granted is None else _put_back(new, granted)
@@ -88,6 +95,12 @@ def _refuse_forgery(old: Pod, new: Pod, *, user: str, config: AdmissionConfig) -
             _refuse_change(old, new, key, wanted=f"no change: only {writer} writes it")
 
 
+def _refuse_unreadable(pod: Pod) -> None:
+    parse_request(pod.annotations, specs(pod))
+    if (size := pod.annotations.get(names.RESIZE)) is not None:
+        parse_memory_mib(size, field=names.RESIZE)
+
+
 def _refuse_unfit(selected: SelectedNodes, granted: GrantData, *, wait: bool) -> None:
     """Raise if the nodes that a gated pod selects from now on have no card that fits its grant.
 
@@ -95,10 +108,13 @@ def _refuse_unfit(selected: SelectedNodes, granted: GrantData, *, wait: bool) ->
     its limits, which follow from the card class.
     """
     mib = granted.class_mib
-    if mib is None:
+    if granted.card_class:
+        fits = any(each.name == granted.card_class for each in selected.classes)
+        size = f"the class {granted.card_class}"
+    elif mib is None:
         mib = max((container.mib for container in granted.containers.values()), default=0)
         fits, size = (
-            any(each.capacity_mib >= mib for each in selected.classes),
+            any(each.largest_mib >= mib for each in selected.classes),
             f"{mib} MiB or more",
         )
     else:
@@ -118,6 +134,7 @@ def _put_back(new: Pod, granted: GrantNote) -> tuple[Edit, ...]:
     """Return the edits that repeat what was changed when the pod was created."""
     data = granted.data
     edits = node_edits(new.spec.affinity, data.requires)
+    edits += toleration_edits(new.spec.tolerations, data.tolerates)
     if len(data.schedulers) > 1 and new.spec.scheduler_name == data.schedulers[0]:
         edits.append(Edit(path="/spec/schedulerName", value=data.schedulers[1]))
     for pointer, container in places(new) if data.removed else ():

@@ -1,23 +1,45 @@
-"""Decides on workloads by their pod templates, so that authors see errors on apply."""
+"""Decides on workloads by their pod templates: authors see errors on apply, and queues the MiB."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
 
 from fracgpu import names
 from fracgpu.errors import shorten
-from webhook.admission.bounds import MAX_TEMPLATES, asks_in_json, check_size
+from fracgpu.units import Mib
+from webhook.admission.bounds import MAX_TEMPLATES, asks_in_json, check_bounds, check_size
 from webhook.admission.context import DecisionContext
-from webhook.admission.mutation import NOT_READ_YET, admit_create, requests_among
-from webhook.admission.pod_edits import own_node_rules
-from webhook.admission.review import MalformedReviewError, Pod, Review, decode, kind_of, read_pod
+from webhook.admission.mutation import (
+    NOT_READ_YET,
+    admit_create,
+    grant_of_template,
+    requests_among,
+)
+from webhook.admission.pod_edits import Edit, escape, own_node_rules, write_patch
+from webhook.admission.review import (
+    MalformedReviewError,
+    Pod,
+    Review,
+    decode,
+    kind_of,
+    read_pod,
+    specs,
+)
+from webhook.admission.template_grant import (
+    of_the_author,
+    read_template_grant,
+    template_edits,
+    write_template_grant,
+)
 from webhook.admission.verdict import OURS, AdmissionResult, Allowed, Denied, Patched
 from webhook.admission_config import BUILT_IN_WORKLOADS, AdmissionConfig, WorkloadKind
 
 _fields_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _list_decoder: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _NULL: Final = b"null"
+
+_Place = tuple[str | int, ...]
 
 
 def admit_workload(review: Review, context: DecisionContext) -> AdmissionResult:
@@ -40,9 +62,10 @@ def admit_workload(review: Review, context: DecisionContext) -> AdmissionResult:
     decode(_fields_decoder, review.object, what="request.object")
     warnings = list(_misplaced(review.object, kind, review))
     asked = False
-    for number, (where, template) in enumerate(_new_templates(review, kind)):
+    for number, (place, template, _) in enumerate(_new_templates(review, kind)):
         if number == MAX_TEMPLATES:
             return _too_many(review)
+        where = _path_of(place)
         result = _judge_template(template, context, on_each_node=review.kind == "DaemonSet")
         if isinstance(result, Denied):
             return msgspec.structs.replace(result, message=f"in {shorten(where)}: {result.message}")
@@ -51,19 +74,127 @@ def admit_workload(review: Review, context: DecisionContext) -> AdmissionResult:
     return Allowed(warnings=tuple(warnings), dialect=OURS if asked else Allowed().dialect)
 
 
+def grant_templates(review: Review, context: DecisionContext) -> AdmissionResult:
+    """Return the decision that writes grants into the new pod templates of a workload.
+
+    It refuses none: :func:`admit_workload` does, which is asked next. Objects that a controller
+    made, such as the ReplicaSets of a Deployment, are left as they are: their controller compares
+    them with its own template.
+
+    Args:
+        review: about a workload.
+        context: of this review; its namespace or configuration opts in.
+
+    Raises:
+        MalformedReviewError: the kind is no known workload, or the body is no object.
+    """
+    kind = _kind(review, context.config)
+    beyond = check_size(review.object, review.old, what=review.kind)
+    if beyond is not None or context.classes is None or _has_controller(review.object):
+        return Allowed()
+    suspended = any(_is_suspended(body) for body in (review.object, review.old) if body)
+    edits: list[Edit] = []
+    words, warnings = [], []
+    for number, (place, template, before) in enumerate(_new_templates(review, kind)):
+        if number == MAX_TEMPLATES:
+            return Allowed()
+        try:
+            pod = read_pod(template, what="the pod template")
+            wanted = _amounts_for(pod, before, context, suspended=suspended)
+        except MalformedReviewError:
+            continue  # as in _judge_template
+        found = template_edits(pod, wanted)
+        if any(edit.op == "remove" for edit in found):
+            warnings.append(
+                f"in {_path_of(place)}: {names.GPU_MEM} that FracGPU had written is removed; apply "
+                "the manifest once more if it states that amount itself"
+            )
+        if found:
+            words.append(write_template_grant(wanted) or "nothing")
+        at = "".join(f"/{escape(str(step))}" for step in place)
+        edits += [msgspec.structs.replace(edit, path=f"{at}{edit.path}") for edit in found]
+    if not edits:
+        return Allowed()
+    return Patched(patch=write_patch(edits), granted="; ".join(words), warnings=tuple(warnings))
+
+
+def _amounts_for(
+    pod: Pod, before: msgspec.Raw | None, context: DecisionContext, *, suspended: bool
+) -> Mapping[str, Mib]:
+    """Return the MiB that are written into each container of a template.
+
+    While neither its request nor its selectors change, what was written stays, whatever the cluster
+    has by now: applying a manifest again changes nothing. The same where a queue adds selectors to
+    a suspended workload, whose resources may be immutable.
+    """
+    if names.GRANTED in pod.annotations or check_bounds(pod) is not None:
+        return read_template_grant(pod.annotations)  # it is refused
+    own = of_the_author(pod)
+    if before is not None:
+        old = read_pod(before, what="the old pod template")
+        old_own, written = of_the_author(old), read_template_grant(old.annotations)
+        asked = _asked(own)
+        if asked == _asked(old_own) and (
+            suspended
+            or (written and own_node_rules(own.spec, ()) == own_node_rules(old_own.spec, ()))
+        ):
+            return written if asked[0] else {}
+    granted = grant_of_template(own, context) if _is_on(context) else None
+    if granted is None:
+        return {}
+    stated = {each.name for each in own.containers if names.GPU_MEM in each.amounts[0]}
+    needs = granted.need.containers
+    return {need.name: need.total_mib for need in needs if need.name not in stated}
+
+
+def _is_on(context: DecisionContext) -> bool:
+    label = context.namespace_labels.get(names.GRANT_TEMPLATES_LABEL)
+    return context.config.grant_templates if label is None else label == "true"
+
+
+def _asked(template: Pod) -> tuple[object, ...]:
+    """Return what of a template decides on its grant, apart from its node selectors."""
+    notes = {
+        key: text
+        for key, text in template.annotations.items()
+        if key.startswith(names.PREFIX) and key != names.TEMPLATE_GRANT
+    }
+    return notes, [
+        (spec.name, spec.kind, spec.limits.get(names.GPU_MEM), spec.requests.get(names.GPU_MEM))
+        for spec in specs(template)
+    ]
+
+
+def _has_controller(body: msgspec.Raw) -> bool:
+    return any(
+        bytes(value) == b"true" for _, value in _at(body, "metadata.ownerReferences.*.controller")
+    )
+
+
+def _is_suspended(body: msgspec.Raw) -> bool:
+    return any(
+        bytes(value) == b"true"
+        for path in ("spec.suspend", "spec.runPolicy.suspend")  # the latter is Kubeflow's
+        for _, value in _at(body, path)
+    )
+
+
 def _too_many(review: Review) -> AdmissionResult:
     fault = f"the {review.kind} has more than {MAX_TEMPLATES} pod templates; want fewer"
     return Denied(message=fault) if asks_in_json(review.object) else Allowed()
 
 
-def _new_templates(review: Review, kind: WorkloadKind) -> Iterator[tuple[str, msgspec.Raw]]:
-    """Yield the new and changed pod templates with their paths."""
+def _new_templates(
+    review: Review, kind: WorkloadKind
+) -> Iterator[tuple[_Place, msgspec.Raw, msgspec.Raw | None]]:
+    """Yield the new and changed pod templates with their places, and what they were before."""
     for path in kind.templates:
-        before = dict(_at(review.old, path)) if review.old else {}
-        for where, template in _at(review.object, path):
+        stored = dict(_at(review.old, path)) if review.old else {}
+        for place, template in _at(review.object, path):
+            before = stored.get(place)
             # The API server's encoding is canonical: structs in order, maps sorted by key.
-            if where not in before or bytes(template) != bytes(before[where]):
-                yield where, template
+            if before is None or bytes(template) != bytes(before):
+                yield place, template, before
 
 
 def _kind(review: Review, config: AdmissionConfig) -> WorkloadKind:
@@ -71,9 +202,9 @@ def _kind(review: Review, config: AdmissionConfig) -> WorkloadKind:
         if (workload.group, workload.kind) == (review.group, review.kind):
             return workload
     raise MalformedReviewError(
-        f"request.kind is {kind_of(review)}; want a workload: Deployment, StatefulSet, DaemonSet, "
-        "ReplicaSet, ReplicationController, Job, CronJob, or a kind that the key 'admission' of "
-        "the ConfigMap lists"
+        f"request.kind is {kind_of(review)}; want a workload: "
+        f"{', '.join(each.kind for each in BUILT_IN_WORKLOADS)}, or a kind that the key "
+        "'admission' of the ConfigMap lists"
     )
 
 
@@ -114,26 +245,31 @@ def _waiting_later(pod: Pod, context: DecisionContext) -> tuple[str, ...]:
     )
 
 
-def _at(body: msgspec.Raw, path: str) -> Iterator[tuple[str, msgspec.Raw]]:
-    """Yield the values at *path* with their full paths; nothing where the path does not exist."""
-    found = [("", body)]
+def _at(body: msgspec.Raw, path: str) -> Iterator[tuple[_Place, msgspec.Raw]]:
+    """Yield the values at *path* with their places; nothing where the path does not exist."""
+    found: list[tuple[_Place, msgspec.Raw]] = [((), body)]
     for step in path.split("."):
-        found = [child for where, value in found for child in _step(where, value, step)]
-    yield from ((where, value) for where, value in found if bytes(value) != _NULL)
+        found = [child for place, value in found for child in _step(place, value, step)]
+    yield from ((place, value) for place, value in found if bytes(value) != _NULL)
 
 
-def _step(where: str, value: msgspec.Raw, step: str) -> Iterator[tuple[str, msgspec.Raw]]:
-    prefix = f"{where}." if where else ""
+def _step(place: _Place, value: msgspec.Raw, step: str) -> Iterator[tuple[_Place, msgspec.Raw]]:
     match bytes(value)[:1]:
         case b"[" if step == "*":
-            places = decode(_list_decoder, value, what=where)
-            yield from ((f"{where}[{index}]", item) for index, item in enumerate(places))
+            items = decode(_list_decoder, value, what=_path_of(place))
+            yield from (((*place, index), item) for index, item in enumerate(items))
         case b"{":
-            fields = decode(_fields_decoder, value, what=where or "request.object")
+            fields = decode(_fields_decoder, value, what=_path_of(place) or "request.object")
             keys = fields if step == "*" else [step]
-            yield from ((f"{prefix}{key}", fields[key]) for key in keys if key in fields)
+            yield from (((*place, key), fields[key]) for key in keys if key in fields)
         case _:
             return
+
+
+def _path_of(place: _Place) -> str:
+    """Return a place as people write it: ``spec.replicatedJobs[0].template.spec.template``."""
+    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
+    return "".join(steps).removeprefix(".")
 
 
 def _misplaced(body: msgspec.Raw, kind: WorkloadKind, review: Review) -> Iterator[str]:
@@ -143,7 +279,7 @@ def _misplaced(body: msgspec.Raw, kind: WorkloadKind, review: Review) -> Iterato
     for place in (
         f"{parent}metadata.{part}" for parent in above for part in ("annotations", "labels")
     ):
-        found = [where.removeprefix(f"{place}.") for where, _ in _at(body, f"{place}.*")]
+        found = [str(where[-1]) for where, _ in _at(body, f"{place}.*")]
         for key in requests_among(found):
             yield (
                 f"{place}['{key}'] has no effect on a {review.kind}: write {key.lower()} in "

@@ -1,6 +1,6 @@
 {{/* The annotations of a request, as a list in CEL; written by make manifests. */}}
 {{ define "fracgpu.requestKeys" -}}
 ['fracgpu.io/fraction', 'fracgpu.io/memory', 'fracgpu.io/cores', 'fracgpu.io/cards',
-'fracgpu.io/model', 'fracgpu.io/placement', 'fracgpu.io/topology', 'fracgpu.io/isolation',
-'fracgpu.io/rebalance']
+'fracgpu.io/vendor', 'fracgpu.io/model', 'fracgpu.io/placement', 'fracgpu.io/topology',
+'fracgpu.io/isolation', 'fracgpu.io/rebalance']
 {{- end }}

@@ -7,7 +7,7 @@ from deviceplugin.cards.interface import CardMetrics
 from deviceplugin.cards.nvml import gpm
 from deviceplugin.cards.nvml.calls import NvmlCalls
 from deviceplugin.cards.nvml.gpm import NvmlGpm
-from deviceplugin.cards.nvml.reserve import Memory, memory_from_nvml
+from deviceplugin.cards.reserve import Memory
 from fracgpu.units import BYTES_PER_MIB
 
 _BYTES_PER_KB: Final = 1000
@@ -151,6 +151,21 @@ class NvmlMetrics:
                 kb_per_s = await self._calls.figure(card, name, read, handle, which)
                 found[name] = None if kb_per_s is None else kb_per_s * _BYTES_PER_KB
         return found
+
+
+def memory_from_nvml(memory: Any) -> Memory:
+    """Convert NVML's struct: version 2 if it has ``reserved``, else version 1.
+
+    Version 1 of ``nvmlDeviceGetMemoryInfo`` gives as used the "sum of Reserved and Allocated device
+    memory"; version 2 has the reserved part as well. A note in newer headers says that version 2's
+    ``used`` "also includes" that part, but there are drivers where it does not (``nvml.h``,
+    ``nvmlMemory_t`` and ``nvmlMemory_v2_t``).
+    """
+    reserved: int | None = getattr(memory, "reserved", None)
+    used = int(memory.used)
+    if reserved and used + memory.free + reserved - memory.total > reserved // 2:
+        used -= reserved  # the three add up to more than there is: one stands in another
+    return Memory(total=memory.total, used=used, free=memory.free, reserved=reserved)
 
 
 def _percent(value: float) -> float | None:

@@ -113,9 +113,9 @@ class NvmlReader(Cards):
         await self._watch_xids(reached)
         self._hardware = cards
         families = {hardware.family for hardware in cards.values()}
+        common = self._common_nodes()
         return CardList(
-            cards=tuple(cards.values()),
-            common_nodes=self._common_nodes(),
+            cards=tuple(replace(hardware, common_nodes=common) for hardware in cards.values()),
             driver=driver,
             family=families.pop() if len(families) == 1 else "",
             left_out=tuple(left_out),

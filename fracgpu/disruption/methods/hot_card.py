@@ -190,7 +190,7 @@ def _doubt(
 ) -> HoldReason | None:
     """Return why no pod should be disturbed at this moment although the card is hot, or None."""
     info = state.snapshot.card(card)
-    if reading.broken or (info is not None and info.card.health is not Health.HEALTHY):
+    if info is not None and info.card.health is not Health.HEALTHY:
         return HoldReason.BROKEN
     if reading.repeating:
         return HoldReason.REPEATING

@@ -155,36 +155,11 @@ def held_for(past: Sequence[PastMove], *, now: datetime) -> dict[CardUuid, str]:
 
 
 @lru_cache(maxsize=1)
-def _shared(asked: "_Asked") -> RoomContext:
-    return RoomContext(asked.state, policy=asked.policy, now=asked.now, plan=asked.plan)
-
-
-class _Asked:
-    """The arguments of a context, equal if they are the very same objects."""
-
-    def __init__(
-        self, state: DisruptionState, policy: RebalancerPolicy, now: datetime, plan: str
-    ) -> None:
-        self.state, self.policy, self.now, self.plan = state, policy, now, plan
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, _Asked)
-            and self.state is other.state
-            and self.policy is other.policy
-            and self.now == other.now
-            and self.plan == other.plan
-        )
-
-    def __hash__(self) -> int:
-        return hash((id(self.state), id(self.policy)))
-
-
 def room_context(
     state: DisruptionState, *, policy: RebalancerPolicy, now: datetime, plan: str = ""
 ) -> RoomContext:
     """Return the context of a cycle; it is built once for all waiting pods."""
-    return _shared(_Asked(state, policy, now, plan))
+    return RoomContext(state, policy=policy, now=now, plan=plan)
 
 
 class StateProver:

@@ -30,8 +30,8 @@ TARGET = {"job": "fracgpu", "instance": "10.0.0.1:9400"}
 def a_card(uuid: CardUuid, busy: float, *, since_s: float = 4200) -> list[Past]:
     labels = {"UUID": uuid, "pod": "", **TARGET}
     return [
-        Past(name="DCGM_FI_DEV_GPU_UTIL", labels=labels, points=wavering(busy, since_s=since_s)),
-        Past(name="DCGM_FI_DEV_FB_FREE", labels=labels, points=steady(16_000)),
+        Past(name="fracgpu_card_util", labels=labels, points=wavering(busy, since_s=since_s)),
+        Past(name="fracgpu_card_memory_free_mib", labels=labels, points=steady(16_000)),
     ]
 
 

@@ -17,7 +17,7 @@ ANSWER = {
     "status": "success",
     "data": {
         "resultType": "vector",
-        "result": [{"metric": {"__name__": "DCGM_FI_DEV_GPU_UTIL"}, "value": [1, "4"]}],
+        "result": [{"metric": {"__name__": "fracgpu_card_util"}, "value": [1, "4"]}],
     },
 }
 
@@ -55,7 +55,7 @@ async def test_the_rebalancers_prometheus_is_asked_through_the_api_server(
 ) -> None:
     answer, server = await asked(url=url)
 
-    assert answer == PrometheusFact(url=url, series={"DCGM_FI_DEV_GPU_UTIL": 4})
+    assert answer == PrometheusFact(url=url, series={"fracgpu_card_util": 4})
     assert (server.heard[1].path, server.heard[1].query) == (path, {"query": query()})
 
 
@@ -116,7 +116,7 @@ async def test_one_query_counts_every_series_and_the_longest_interval_is_told() 
     assert found.series["fracgpu_pod_sm_util"] == 2
     assert found.interval_s == 60
     asked_for, *_ = prometheus.asked
-    assert all(spelling in asked_for for series in SERIES for spelling in series.spellings)
+    assert all(series.name in asked_for for series in SERIES)
 
 
 async def test_a_prometheus_that_cannot_be_reached_is_an_error() -> None:

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from deviceplugin.cards.interface import CardHardware, CardList, DeviceNode
 from deviceplugin.claims import Claim
 from deviceplugin.container.mps import Folders
 from deviceplugin.container.nvidia_cdi import NvidiaCdiError, NvidiaCdiSpecs
@@ -18,6 +20,7 @@ from deviceplugin.container.spec_builder import (
     MpsError,
     SpecBuildError,
 )
+from deviceplugin.node.inventory import Inventory
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.state.allocation import Slice
@@ -303,3 +306,83 @@ def test_a_folder_in_the_place_of_the_file_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(NvidiaCdiError, match="cannot read"):
         NvidiaCdiSpecs([tmp_path]).find([A])
+
+
+AMD_CARDS = (a_card("AMD-x"), a_card("AMD-y", index=1, mib=16_000))
+MIXED = Inventory(
+    card_list=CardList(
+        cards=(
+            *INVENTORY.card_list.cards,
+            *(
+                CardHardware(
+                    card=replace(card, index=5 - card.index),
+                    vendor="amd",
+                    device_nodes=(DeviceNode(path=f"/dev/dri/renderD{128 + card.index}"),),
+                    common_nodes=(DeviceNode(path="/dev/kfd"),),
+                    compute_units=104,
+                )
+                for card in AMD_CARDS
+            ),
+        )
+    )
+)
+
+
+def an_amd_claim(*indexes: int, cores: int = 0, isolation: str = "") -> Claim:
+    held = tuple(AMD_CARDS[index] for index in indexes or (0,))
+    slices = tuple(Slice(card=card.uuid, mib=Mib(1000), cores=cores) for card in held)
+    annotations = {names.ISOLATION: isolation} if isolation else {}
+    return Claim(pod=a_pod(annotations=annotations), container="train", slices=slices, cards=held)
+
+
+def amd_edits(claim: Claim, *, vendor: Path | None = None, **options: Any) -> dict[str, Any]:
+    builder = ContainerSpecBuilder(NvidiaCdiSpecs([vendor] if vendor else []), **options)
+    (device,) = builder.build("n", claim, MIXED, taken=()).document()["devices"]
+    found: dict[str, Any] = device["containerEdits"]
+    return found
+
+
+def test_an_amd_container_gets_nothing_of_nvidias_on_a_node_of_both(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"mps": FakeMps(), "enforcer": Enforcer.HAMI_CORE}
+
+    found = amd_edits(an_amd_claim(), vendor=a_vendor_spec(tmp_path), **options)
+
+    assert env_of(found) == {
+        "NVIDIA_VISIBLE_DEVICES": "void",
+        "FRACGPU_MEM_MIB": "1000",
+        "FRACGPU_CARD_MIB": "8000",
+        "ALIYUN_COM_GPU_MEM_CONTAINER": "1000",
+        "ALIYUN_COM_GPU_MEM_DEV": "8000",
+    }
+    assert found["deviceNodes"] == [{"path": "/dev/dri/renderD128"}, {"path": "/dev/kfd"}]
+    assert found.keys() == {"env", "deviceNodes"}
+    assert (
+        ContainerSpecBuilder(NvidiaCdiSpecs([]), **options).isolation(an_amd_claim(), MIXED)
+        == "none"
+    )
+
+
+def test_a_part_of_an_amd_cards_compute_is_a_mask_in_the_order_that_rocm_numbers_cards() -> None:
+    env = env_of(amd_edits(an_amd_claim(0, 1, cores=25)))
+
+    # AMD-y has the lower index on the node.
+    assert env["HSA_CU_MASK"] == "0:0-25;1:0-25"
+    assert env["FRACGPU_COMPUTE_UNITS"] == "AMD-x=0-25;AMD-y=0-25"
+    assert "HSA_CU_MASK" not in env_of(amd_edits(an_amd_claim(cores=100)))
+
+
+@pytest.mark.parametrize("isolation", ["mps", "interposer", "mps, interposer"])
+def test_what_works_on_nvidias_cards_only_is_refused_on_amds_with_the_reason(
+    isolation: str,
+) -> None:
+    with pytest.raises(SpecBuildError, match=f"{isolation}, which works on NVIDIA's cards only"):
+        amd_edits(an_amd_claim(isolation=isolation), mps=FakeMps())
+    amd_edits(an_amd_claim(isolation=f"{isolation}, none"), mps=FakeMps())
+
+
+def test_a_container_with_cards_of_two_vendors_is_refused() -> None:
+    ours, theirs = an_amd_claim(), a_claim()
+    claim = replace(ours, slices=(*ours.slices, *theirs.slices), cards=(*ours.cards, *theirs.cards))
+
+    with pytest.raises(SpecBuildError, match="has cards of several vendors"):
+        amd_edits(claim)

@@ -49,6 +49,7 @@ class Rig:
     registry: CollectorRegistry
     running: dict[str, tuple[str, Container]]
     pods: dict[str, PodInfo] | None
+    named: bool = True
     confirmed: list[dict[str, Any]] = field(default_factory=list)
     refuses: bool = False
 
@@ -102,7 +103,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         return rig.pods
 
     rig.audit = LimitAudit(
-        running=lambda: dict(running),
+        running=lambda: dict(running) if rig.named else None,
         pods=known,
         cards=lambda: [card.uuid for card in TWO],
         limiter=node.limiter,
@@ -201,8 +202,7 @@ async def test_a_container_that_ends_meanwhile_is_not_unproven(rig: Rig) -> None
 
 async def test_the_limit_of_a_container_that_has_ended_is_not_set_again(rig: Rig) -> None:
     container = rig.start(OTHER)
-    limits = rig.node.limiter.limits_of(container, OTHER)
-    rig.node.limiter.release(container, limits)
+    rig.node.limiter.release(container)
 
     await rig.audit.audit()
 
@@ -272,7 +272,7 @@ async def test_nothing_is_confirmed_of_a_container_that_does_not_run_or_just_beg
     rig.node.limiter.hold_back(container, Adjustment())
     rig.running[container.id] = (OTHER.record.uid, container)
     # Its start sets what was granted before, while the audit looks.
-    rig.node.limiter.release(container, ())
+    rig.node.limiter.release(container)
     rig.node.driver.set(
         A, rig.group(container), GroupLimits(guaranteed_mib=Mib(900), limit_mib=Mib(900))
     )
@@ -311,6 +311,27 @@ async def test_what_removed_cgroups_left_above_is_repaired(rig: Rig) -> None:
     rig.node.driver.remove(rig.group(stays))
     await rig.audit.audit()
     assert rig.kept("/kubepods") == rig.kept("/kubepods", B) == 0
+
+
+async def test_what_the_last_container_of_the_node_left_is_repaired_too(rig: Rig) -> None:
+    """Also where the agent runs in no container, and its own keeps no tree of cgroups in sight."""
+    gone = rig.start(OTHER)
+    rig.running.clear()
+    rig.node.driver.remove(rig.group(gone))
+
+    await rig.audit.audit()
+
+    assert rig.kept("/kubepods") == rig.kept("/kubepods/burstable") == 0
+
+
+async def test_before_the_runtime_has_named_its_containers_nothing_is_repaired(rig: Rig) -> None:
+    rig.start(OTHER)
+    rig.named = False
+
+    await rig.audit.audit()
+
+    assert rig.kept("/kubepods") == 200
+    assert rig.value("repairs_total", what="reservation") == 0
 
 
 async def test_what_others_keep_for_their_containers_is_not_taken_away(rig: Rig) -> None:

@@ -196,12 +196,38 @@ def test_what_is_kept_for_a_container_is_given_back_before_its_cgroup_goes(
     pods = node.group("/kubepods")
     assert node.driver.read(CardUuid("GPU-a"), pods).guaranteed_mib == 1000
 
-    node.limiter.release(CONTAINER, limits)
+    node.limiter.release(CONTAINER)
 
     assert node.driver.read(CardUuid("GPU-a"), pods).guaranteed_mib == 0
     assert stands(node, "GPU-a") == GroupLimits(guaranteed_mib=Mib(0), limit_mib=None)
     node.driver.remove(node.group(CONTAINER.cgroups_path))
-    node.limiter.release(CONTAINER, limits)  # too late, and only logged
+    node.limiter.release(CONTAINER)  # too late, and only logged
+
+
+def test_what_is_kept_is_given_back_also_when_the_pod_is_gone_and_by_another_agent(
+    node: LimitedNode, tmp_path: Path
+) -> None:
+    node.limiter.prove(CONTAINER, node.limiter.promised(POD, SLICES))
+    later = Limiter(
+        (DriverEnforcer(node.driver, tmp_path / "cgroup"),),
+        cards=lambda: {card.uuid: facts(card) for card in TWO},
+        gate=Gate(tmp_path, node.gates, problem=lambda: None),
+        root=tmp_path / "cgroup",
+    )
+
+    later.release(CONTAINER)
+
+    for card in ("GPU-a", "GPU-b"):
+        assert node.driver.read(CardUuid(card), node.group("/kubepods")).guaranteed_mib == 0
+
+
+def test_of_a_container_that_was_promised_nothing_nothing_is_taken_away(node: LimitedNode) -> None:
+    node.limiter.prove(CONTAINER, node.limiter.promised(POD, SLICES))
+    another = a_limited_container(POD, held_back=False)
+
+    node.limiter.release(another)
+
+    assert stands(node, "GPU-a").guaranteed_mib == 1000
 
 
 def test_what_the_driver_counts_is_known_of_running_containers_that_have_limits(

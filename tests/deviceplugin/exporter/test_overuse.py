@@ -58,11 +58,11 @@ def test_only_what_lasts_five_minutes_counts_and_a_gap_begins_anew() -> None:
     watch = OveruseWatch()
     watch.observe(using(2000), now_s=0.0)
     watch.observe(using(2000), now_s=299.0)
-    assert watch.lasting == ()
+    assert not watch.lasting
     watch.observe(using(900), now_s=299.5)
     watch.observe(using(2000), now_s=300.0)
     watch.observe(using(2000), now_s=599.0)
-    assert watch.lasting == ()
+    assert not watch.lasting
 
     watch.observe(using(2100), now_s=600.0)
 
@@ -76,7 +76,7 @@ def test_what_is_not_known_for_a_moment_neither_ends_nor_proves_it(unknown: Usag
     watch.observe(using(2000), now_s=0.0)
 
     watch.observe(unknown, now_s=301.0)
-    assert watch.lasting == ()
+    assert not watch.lasting
     watch.observe(using(2000), now_s=302.0)
 
     assert [each.pod for each in watch.lasting] == ["small"]
@@ -103,7 +103,7 @@ def test_a_pod_may_use_what_all_its_containers_have() -> None:
     for now_s in (0.0, 300.0):
         watch.observe(snapshot, now_s=now_s)
 
-    assert watch.lasting == ()
+    assert not watch.lasting
 
 
 async def test_a_pod_gets_one_event_each_time_that_it_begins() -> None:
@@ -135,4 +135,4 @@ def test_a_pod_that_is_gone_is_forgotten() -> None:
     watch.observe(gone, now_s=305.0)
     watch.observe(using(2000), now_s=310.0)
 
-    assert watch.lasting == ()
+    assert not watch.lasting

@@ -1,7 +1,7 @@
 """The sampling loop: one snapshot after the other, none without a reading."""
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
@@ -29,7 +29,7 @@ async def a_sampler(
     cards: FakeCards,
     clock: VirtualClock,
     proc: Path,
-    **told: Callable[..., None],
+    **told: Any,
 ) -> tuple[Sampler, CollectorRegistry]:
     registry = CollectorRegistry()
     tracker = a_tracker(cards, clock)

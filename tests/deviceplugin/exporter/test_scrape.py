@@ -185,7 +185,7 @@ async def test_a_cards_figures_are_recorded_by_one_name_and_unit_in_every_dialec
 
     card = {record: cards[node.uuid(1)] for record, cards in found.items()}
     assert 75 <= card["card:gpu_busy:percent"] <= 85
-    assert 65 <= card["card:gpu_sm_active:percent"] <= 80
+    assert 65 <= card["card:gpu_active:percent"] <= 80
     assert 0.9 <= card["card:gpu_attributed:ratio"] <= 1.1
     assert card["card:gpu_memory_allocated:mib"] == 4000
     shareable = card["card:gpu_memory_shareable:mib"]

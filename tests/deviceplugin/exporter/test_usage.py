@@ -142,6 +142,19 @@ def test_a_client_of_mps_is_idle_only_where_its_card_is_known_to_be(
     assert use.degraded is (part is None)
 
 
+def test_what_a_process_of_unknown_time_may_have_used_is_not_given_to_the_others() -> None:
+    use = use_of(
+        a_process(1, sm=None),
+        a_process(2, sm=5.0),
+        pods=[a_pod("rocm"), a_pod("video")],
+        owners={1: "uid-rocm", 2: "uid-video"},
+        gpu_percent=85.0,
+    )
+
+    assert [part for _, _, part in shares(use)] == [None, 5.0]
+    assert use.degraded
+
+
 def test_a_process_whose_memory_the_driver_does_not_tell_makes_the_pods_unknown() -> None:
     use = use_of(
         a_process(1, mib=None),

@@ -19,7 +19,9 @@ from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.nri.interface import Adjustment, Container, Mount, PodSandbox, Refused
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
+from fracgpu.state.allocation import Slice, write_assignment
 from fracgpu.state.pod_info import PodInfo
+from fracgpu.units import Mib
 from tests.deviceplugin.builders import (
     NODE,
     FakeCards,
@@ -64,23 +66,30 @@ def no_limits() -> Limiter:
     return Limiter((), cards=dict, gate=gate, root=Path("/nowhere"))
 
 
-async def a_rig(
+async def a_rig(  # noqa: PLR0913 - what a test may set of a node
     *pods: PodInfo,
     listed: bool = True,
     cards: Sequence[Card] = TWO,
     nodes: Sequence[str] = (),
     limiter: Limiter | None = None,
     known: Mapping[str, PodInfo] | None = None,
+    vendor: str = "nvidia",
+    slots: int = 2,
 ) -> Rig:
     fake, registry, clock = FakeCards(*cards), CollectorRegistry(), VirtualClock()
     files = [DeviceNode(path=f"/dev/nvidia{n}", host_path=at) for n, at in enumerate(nodes)]
     fake.answer = CardList(
         cards=tuple(
-            CardHardware(card=card, device_nodes=tuple(files[number : number + 1]))
+            CardHardware(
+                card=card,
+                vendor=vendor,
+                device_nodes=tuple(files[number : number + 1]),
+                compute_units=64 if vendor == "amd" else 0,
+            )
             for number, card in enumerate(cards)
         )
     )
-    tracker = a_tracker(fake, clock)
+    tracker = a_tracker(fake, clock, slots_per_card=slots)
     await tracker.refresh()
     if known is None:
         known = {pod.record.uid: pod for pod in pods}
@@ -443,3 +452,39 @@ async def test_the_pod_says_what_it_got(tmp_path: Path, wanted: str, got: str) -
     rig.starts.create_container(a_sandbox(pod), a_limited_container(pod, held_back=False))
 
     assert rig.isolations == [got]
+
+
+def with_cores(uid: str, cores: int) -> PodInfo:
+    part = Slice(card=CardUuid("AMD-a"), mib=Mib(1000), cores=cores)
+    return a_pod(uid=uid, annotations={names.ASSIGNMENT: write_assignment({"train": (part,)})})
+
+
+async def test_containers_on_one_amd_card_get_other_compute_units_after_a_restart_too() -> None:
+    pods = [with_cores(f"uid-{number}", 25) for number in range(5)]
+    rig = await a_rig(*pods, cards=(a_card("AMD-a"),), vendor="amd", slots=8)
+
+    def start(rig: Rig, pod: PodInfo) -> Adjustment:
+        container = replace(created(), id=pod.record.uid, sandbox_id=f"sandbox-{pod.record.uid}")
+        return rig.starts.create_container(a_sandbox(pod), container)
+
+    given = [start(rig, pod) for pod in pods[:3]]
+    ended = replace(created(), id="uid-1", sandbox_id="sandbox-uid-1")
+    rig.starts.stop_container(a_sandbox(pods[1]), ended)
+    fourth = start(rig, pods[3])
+    # A new agent knows them from the runtime.
+    again = await a_rig(*pods, cards=(a_card("AMD-a"),), vendor="amd", slots=8)
+    running = [
+        replace(
+            created(),
+            id=pod.record.uid,
+            sandbox_id=f"sandbox-{pod.record.uid}",
+            env=[f"{key}={value}" for key, value in answer.env.items()],
+        )
+        for pod, answer in ((pods[0], given[0]), (pods[2], given[2]), (pods[3], fourth))
+    ]
+    again.starts.synchronize([a_sandbox(pod) for pod in pods], running)
+    fifth = start(again, pods[4])
+
+    masks = [answer.env[names.ENV_CU_MASK] for answer in (*given, fourth, fifth)]
+    assert masks == ["0:0-15", "0:16-31", "0:32-47", "0:16-31", "0:48-63"]
+    assert given[0].env[names.ENV_VISIBLE_DEVICES] == "void"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from component.pool_config import parse_pools
 from deviceplugin.cards.interface import CardsUnavailableError, SkippedCard
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.capacity import (
@@ -21,8 +22,10 @@ from deviceplugin.node.capacity import (
     metadata_patch,
     read_node_state,
     resized_mib,
+    startup_taint_patch,
     status_patch,
     wanted_state,
+    while_unregistered,
     with_isolation,
     with_resized,
 )
@@ -234,7 +237,7 @@ def a_node_body(**status: Any) -> bytes:
         ("nvidia.com/mig-1g.10gb", "7", True),
         ("aliyun.com/gpu-mem", "1k", True),
         ("nvidia.com/gpu", "0", False),
-        ("amd.com/gpu", "4", False),
+        ("amd.com/gpu", "4", True),
         ("fracgpu.io/gpu-slot", "128", False),
         ("cpu", "64", False),
     ],
@@ -566,3 +569,85 @@ async def test_changes_of_cards_and_of_the_node_are_written_and_failures_tried_a
     )
     assert failed is not None
     assert failed >= 1
+
+
+CATALOGUE = parse_pools("c: {models: '*', mib: 80, pools: [{name: p, cards: 1}]}")
+
+
+async def test_the_node_says_of_which_class_of_the_catalogue_its_cards_are() -> None:
+    node, cards, clock = FakeNode(), FakeCards(a_card()), VirtualClock()
+    tracker = a_tracker(cards, clock)
+    await tracker.refresh()
+    pools = parse_pools("")
+    report, _ = a_report(node, tracker, clock, pools=lambda: pools)
+
+    async def label() -> str | None:
+        await report.sync()
+        assert node.state is not None
+        return node.state.labels.get(names.CARD_CLASS_LABEL)
+
+    assert await label() is None
+
+    pools = CATALOGUE
+    assert await label() == "c"
+
+    # What a pool's template says of another card is corrected.
+    assert node.state is not None
+    labels = {**node.state.labels, names.CARD_CLASS_LABEL: "other"}
+    node.state = replace(node.state, labels=labels)
+    assert await label() == "c"
+
+    pools = parse_pools("c: {models: other, mib: 80, pools: [{name: p, cards: 1}]}")
+    assert await label() is None
+
+
+async def test_without_a_catalogue_the_class_that_a_pool_set_stays() -> None:
+    node, cards, clock = FakeNode(), FakeCards(a_card()), VirtualClock()
+    tracker = a_tracker(cards, clock)
+    await tracker.refresh()
+    assert node.state is not None
+    labels = {**node.state.labels, names.CARD_CLASS_LABEL: "mine"}
+    node.state = replace(node.state, labels=labels)
+    report, _ = a_report(node, tracker, clock)
+
+    await report.sync()
+
+    assert node.state.labels[names.CARD_CLASS_LABEL] == "mine"
+
+
+SLOTS, MIB = {names.GPU_SLOT: 32}, {names.GPU_MEM: a_card().capacity_mib}
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "labelled", "ready"),
+    [
+        ({}, True, False),
+        (MIB, True, False),
+        (SLOTS, True, False),
+        (SLOTS | MIB, False, False),
+        (SLOTS | MIB, True, True),
+    ],
+)
+def test_the_startup_taint_goes_once_capacity_and_inventory_stand(
+    allocatable: Mapping[str, int], labelled: bool, ready: bool
+) -> None:
+    want = wanted_state(an_inventory(a_card()))
+    have = replace(
+        want,
+        labels=want.labels if labelled else {},
+        allocatable=allocatable,
+        taints=("other", names.STARTUP_TAINT),
+    )
+
+    edits = startup_taint_patch(have, want)
+
+    assert [(edit["op"], edit["path"]) for edit in edits] == (
+        [("test", "/spec/taints/1/key"), ("remove", "/spec/taints/1")] if ready else []
+    )
+
+
+def test_a_node_without_cards_to_share_keeps_its_startup_taint() -> None:
+    want = while_unregistered(wanted_state(an_inventory(a_card())), problem="no agent")
+    have = replace(want, allocatable=SLOTS | MIB, taints=(names.STARTUP_TAINT,))
+
+    assert startup_taint_patch(have, want) == []

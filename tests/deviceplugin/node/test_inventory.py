@@ -2,12 +2,20 @@
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import replace
 
-from deviceplugin.cards.interface import CardsUnavailableError, DeviceNode
-from deviceplugin.node.inventory import slots
+from deviceplugin.cards.interface import CardList, CardsUnavailableError, DeviceNode
+from deviceplugin.node.inventory import Inventory, slots
 from fracgpu.cards.card import Health
 from fracgpu.units import Mib
-from tests.deviceplugin.builders import FakeCards, a_card, a_card_list, a_tracker, an_inventory
+from tests.deviceplugin.builders import (
+    FakeCards,
+    a_card,
+    a_card_list,
+    a_tracker,
+    an_inventory,
+    facts,
+)
 from tests.fakes.clock import VirtualClock
 
 
@@ -28,13 +36,18 @@ def test_slots_stay_healthy_while_one_card_is() -> None:
 
 
 def test_device_files_of_a_container_are_its_cards_own_and_the_common_ones() -> None:
-    a, b = a_card("GPU-a"), a_card("GPU-b", index=1)
-    inventory = an_inventory(a, b, common_nodes=(DeviceNode(path="/dev/nvidiactl"),))
+    a, b, c = a_card("GPU-a"), a_card("GPU-b", index=1), a_card("AMD-c", index=2)
+    common = (DeviceNode(path="/dev/nvidiactl"),)
+    other = replace(facts(c), device_nodes=(DeviceNode(path="/dev/dri/renderD128"),))
+    listed = (*(replace(facts(card), common_nodes=common) for card in (a, b)), other)
+    inventory = Inventory(card_list=CardList(cards=listed))
 
-    assert [node.path for node in inventory.device_nodes((b,))] == [
+    assert [node.path for node in inventory.device_nodes((b, a))] == [
         "/dev/nvidia1",
+        "/dev/nvidia0",
         "/dev/nvidiactl",
     ]
+    assert [node.path for node in inventory.device_nodes((c,))] == ["/dev/dri/renderD128"]
 
 
 async def test_headroom_is_taken_off_every_card() -> None:

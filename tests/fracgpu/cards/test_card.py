@@ -344,14 +344,14 @@ def found(labels: dict[str, str], *, reserved_mib: int = 0) -> list[tuple[str, i
         ({}, []),
         (OURS, [("NVIDIA-A30", 24_000)] * 2 + [("NVIDIA-A30", 81_920)]),
         (NVIDIA, [("NVIDIA-A100-SXM4-80GB", 81_920)] * 2),
-        (AMD, [("Instinct_MI210", 65_520)] * 4),
+        (AMD, [("AMD-Instinct_MI210", 65_520)] * 4),
         ({**AMD, **NVIDIA}, [("NVIDIA-A100-SXM4-80GB", 81_920)] * 2),
         ({**NVIDIA, **OURS}, [("NVIDIA-A30", 24_000)] * 2 + [("NVIDIA-A30", 81_920)]),
         (
             {"beta.amd.com/gpu.vram.16G": "1", "beta.amd.com/gpu.vram.32G": "2"},
-            [("unknown", 16_320), ("unknown", 32_720), ("unknown", 32_720)],
+            [("AMD-unknown", 16_320), ("AMD-unknown", 32_720), ("AMD-unknown", 32_720)],
         ),
-        ({"amd.com/gpu.vram": "16G", "amd.com/gpu.product-name": "MI50"}, [("MI50", 16_320)]),
+        ({"amd.com/gpu.vram": "16G", "amd.com/gpu.product-name": "AMD_V"}, [("AMD_V", 16_320)]),
         ({"nvidia.com/gpu.memory": "80000"}, []),
         ({"nvidia.com/gpu.memory": "80000", "nvidia.com/gpu.count": "0"}, []),
         ({"nvidia.com/gpu.memory": "8e4", "nvidia.com/gpu.count": "1"}, []),
@@ -482,6 +482,8 @@ def test_a_node_shares_only_where_the_label_says_true() -> None:
         ),
         ({"nvidia.com/mig-1g.10gb": "7"}, {"nvidia.com/mig-1g.10gb": 7}),
         ({"nvidia.com/gpu": "0"}, {}),
+        ({"amd.com/gpu": "8"}, {"amd.com/gpu": 8}),
+        ({"amd.com/cpx_nps4": "64", "amd.com/xilinx_u30": "2"}, {"amd.com/cpx_nps4": 64}),
     ],
 )
 def test_a_plugin_that_is_there_offers_more_than_nothing(

@@ -239,7 +239,7 @@ def test_a_cool_card_bears_a_pod_up_to_its_whole_time() -> None:
 
 @pytest.mark.parametrize(
     "reading",
-    [None, replace(IDLE, repeating=True), replace(IDLE, broken=True), a_reading(0.71)],
+    [None, replace(IDLE, repeating=True), a_reading(0.71)],
 )
 def test_a_card_that_is_not_known_to_be_cool_bears_nothing(reading: CardReading | None) -> None:
     assert not bears(a_disruption_state(readings={COOL_CARD: reading}))

@@ -77,10 +77,8 @@ FAILING = replace(
             HoldReason.NO_USEFUL_POD,
         ),
         ({"readings": {HOT_CARD: replace(BUSY, repeating=True)}}, HoldReason.BLIND),
-        ({"readings": {HOT_CARD: replace(BUSY, broken=True)}}, HoldReason.BROKEN),
         ({"readings": {HOT_CARD: replace(BUSY, latest_ratio=0.0)}}, HoldReason.CALM_NOW),
         ({"nodes": [FAILING, a_node("n2", COOL_CARD)]}, HoldReason.BROKEN),
-        ({"readings": {COOL_CARD: replace(IDLE, broken=True)}}, HoldReason.NO_TARGET),
         ({"readings": {COOL_CARD: None}}, HoldReason.BLIND),
         ({"readings": {HOT_CARD: None}, "heat": {HOT_CARD: Heat.HOT}}, HoldReason.BLIND),
         ({"leading_since": NOON - timedelta(minutes=9)}, HoldReason.STARTING),
@@ -274,8 +272,8 @@ def test_a_relieved_card_that_is_not_measured_any_more_is_not_known_to_be_the_co
 def test_a_closed_card_is_not_compared_with_a_relieved_one() -> None:
     """No pod would get it instead."""
     state = relieved(minutes_ago=20, level_ratio=0.5)
-    broken = usage_of(COOL_CARD, replace(IDLE, broken=True))
-    closed = replace(state, usage={**state.usage, COOL_CARD: broken})
+    hot = replace(state.heat[COOL_CARD], heat=Heat.HOT)
+    closed = replace(state, heat={**state.heat, COOL_CARD: hot})
 
     assert cards_to_cordon(closed, policy=ACTIVE, now=NOON) == {COOL_CARD}
     assert avoided_in(closed) == frozenset()
@@ -300,14 +298,6 @@ def test_a_warm_card_that_is_not_measured_any_more_is_not_avoided_anew() -> None
     state = a_disruption_state(readings={HOT_CARD: None}, heat={HOT_CARD: Heat.WARMING})
 
     assert avoided_in(state) == frozenset()
-
-
-def test_a_card_that_needs_to_be_replaced_takes_no_new_slice_however_cool_it_is() -> None:
-    state = a_disruption_state(readings={COOL_CARD: replace(IDLE, broken=True)})
-
-    assert cards_to_cordon(state, policy=ACTIVE, now=NOON) == {HOT_CARD}
-    loose = replace(ACTIVE, max_cordoned_ratio=1)
-    assert cards_to_cordon(state, policy=loose, now=NOON) == {HOT_CARD, COOL_CARD}
 
 
 def test_a_hot_card_that_is_not_measured_any_more_is_left_to_its_lapsing_cordon() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from fracgpu.cards.card import Card, CardUuid, Cordon, CordonEffect, Health, NodeCards
-from fracgpu.cards.card_class import CardClass, model_allowed
+from fracgpu.cards.card_class import CardClass, Vendor, model_allowed
 from fracgpu.disruption.room.card_table import CardTable
 from fracgpu.explain.explanation import by_strategy, try_cards
 from fracgpu.k8s.container import ContainerKind
@@ -64,7 +64,7 @@ from tests.support.core import GRANULE_MIB, a_card, a_need, a_node_info, a_pod_n
 from tests.support.examples import at_least
 
 LATER: Final = NOON + timedelta(minutes=1)
-MODELS: Final = ("NVIDIA A30", "Tesla T4")
+MODELS: Final = ("NVIDIA A30", "Tesla T4", "AMD Instinct MI210")
 NODES: Final = ("n1", "n2")
 
 # -- what is drawn: every field of a request ------------------------------------------------------
@@ -79,6 +79,7 @@ CONTAINER: Final[Mapping[str, st.SearchStrategy[Any]]] = {
 }
 POD: Final[Mapping[str, st.SearchStrategy[Any]]] = {
     "containers": st.lists(st.fixed_dictionaries(dict(CONTAINER)), min_size=1, max_size=2),
+    "vendor": st.sampled_from([None, None, *Vendor]),
     "models": st.sampled_from([(), (), ("*A30*",), ("!*T4*",)]),
     "strategy": st.sampled_from([None, *Strategy]),
     "topology": st.sampled_from([None, None, *CardTopology]),
@@ -173,6 +174,7 @@ def card_takes(info: CardInfo, need: PodNeed, here: Sequence[ContainerNeed]) -> 
         card.health is Health.HEALTHY
         and not info.cordoned
         and not info.kept_for
+        and card.model.startswith("AMD") == (need.vendor is Vendor.AMD)
         and model_allowed(card.model, globs=need.models)
         and all(
             part.share is None or ceil(part.share * card.capacity_mib) == part.mib for part in here

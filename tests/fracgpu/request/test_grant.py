@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from fracgpu.cards.card_class import CardClass
+from fracgpu.cards.card_class import CardClass, Vendor
 from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerKind, pod_resource_sum
 from fracgpu.request.grant import ClassRule, Grant, describe, grant, need_from_limits
@@ -75,6 +75,48 @@ def test_a_class_that_could_never_hold_the_pod_is_passed_over() -> None:
     three_cards = SliceRequest(container="train", share=Fraction(1), cards=3)
 
     assert grant(asks(three_cards), (H100S, A30S)).card_class == A30S
+
+
+MI300S = a_class(196_560, "AMD-Instinct-MI300X")
+ON_MI300 = ("*MI300*",)
+
+
+@pytest.mark.parametrize(
+    ("classes", "models", "named", "wanted"),
+    [
+        ((MI300S, A30S), (), None, (None, A30S)),  # as if there were no others
+        ((A30S, MI300S), ON_MI300, None, (Vendor.AMD, MI300S)),
+        ((MI300S,), (), None, (Vendor.AMD, MI300S)),
+        ((A30S, MI300S), (), Vendor.AMD, (Vendor.AMD, MI300S)),
+        ((MI300S, A30S), ("*",), None, (None, A30S)),
+        ((MI300S, A30S), ("*",), Vendor.NVIDIA, (Vendor.NVIDIA, A30S)),
+    ],
+)
+def test_a_pod_gets_the_cards_of_one_vendor(
+    classes: Sequence[CardClass],
+    models: tuple[str, ...],
+    named: Vendor | None,
+    wanted: tuple[Vendor | None, CardClass],
+) -> None:
+    request = structs.replace(asks(HALF, models=models), vendor=named)
+
+    granted = grant(request, classes)
+
+    assert (granted.need.vendor, granted.card_class) == wanted
+
+
+@pytest.mark.parametrize(
+    ("classes", "vendor", "message"),
+    [
+        ((A30S,), Vendor.AMD, "fracgpu.io/vendor is 'amd'; want the vendor of a card model of"),
+        ((MI300S,), Vendor.NVIDIA, "fracgpu.io/vendor is 'nvidia'; want the vendor of a card"),
+    ],
+)
+def test_a_vendor_without_a_card_is_refused(
+    classes: Sequence[CardClass], vendor: Vendor, message: str
+) -> None:
+    with pytest.raises(RequestError, match=message):
+        grant(structs.replace(asks(memory(100)), vendor=vendor), classes)
 
 
 def test_memory_belongs_to_no_class() -> None:

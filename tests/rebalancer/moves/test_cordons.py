@@ -117,7 +117,7 @@ async def nodes(kube: KubeClient) -> dict[str, NodeCards]:
 async def test_a_cordon_is_written_and_taken_back(
     kube: KubeClient, nodes: dict[str, NodeCards]
 ) -> None:
-    cordons = Cordons(kube, guard=lambda: None)
+    cordons = Cordons(kube)
 
     assert await cordons.publish(nodes, wanted(HOT_CARD), now=NOON) == []
     assert await cordons_of(kube, "n1") == {HOT_CARD: "hot"}
@@ -138,7 +138,7 @@ async def test_what_another_wrote_since_our_last_news_is_kept(
     patch = {"metadata": {"annotations": {"fracgpu.io/cordons": theirs}}}
     await kube.patch(NODES, "n1", patch)
 
-    await Cordons(kube, guard=lambda: None).publish(nodes, wanted(HOT_CARD), now=NOON)
+    await Cordons(kube).publish(nodes, wanted(HOT_CARD), now=NOON)
 
     assert await cordons_of(kube, "n1") == {HOT_CARD: "hot", "GPU-x": "maintenance"}
 
@@ -155,7 +155,7 @@ async def test_garbage_in_the_annotation_is_replaced(
 ) -> None:
     await kube.patch(NODES, "n1", {"metadata": {"annotations": {"fracgpu.io/cordons": "{"}}})
 
-    await Cordons(kube, guard=lambda: None).publish(nodes, wanted(HOT_CARD), now=NOON)
+    await Cordons(kube).publish(nodes, wanted(HOT_CARD), now=NOON)
 
     assert await cordons_of(kube, "n1") == {HOT_CARD: "hot"}
 
@@ -166,7 +166,7 @@ async def test_a_node_that_is_gone_is_named_and_the_others_are_written(
     nodes = {"a-gone-node": replace(a_node("a-gone-node", "GPU-gone")), **nodes}
     want = wanted(CardUuid("GPU-gone"), HOT_CARD)
 
-    failed = await Cordons(kube, guard=lambda: None).publish(nodes, want, now=NOON)
+    failed = await Cordons(kube).publish(nodes, want, now=NOON)
 
     assert failed == ["a-gone-node"]
     assert await cordons_of(kube, "n1") == {HOT_CARD: "hot"}
@@ -188,7 +188,7 @@ async def test_a_write_between_our_read_and_our_write_is_not_lost(
 ) -> None:
     meddled = Meddled(kube.transport)
 
-    failed = await Cordons(meddled, guard=lambda: None).publish(nodes, wanted(HOT_CARD), now=NOON)
+    failed = await Cordons(meddled).publish(nodes, wanted(HOT_CARD), now=NOON)
 
     assert failed == ["n1"]
     assert await cordons_of(kube, "n1") == {"GPU-x": "maintenance"}
@@ -232,8 +232,8 @@ def test_a_pod_without_a_controller_goes_only_if_nobody_misses_it(
 
 async def test_old_moves_are_forgotten_once_a_minute(kube: KubeClient) -> None:
     await install_definitions(kube)
-    store = MoveStore(kube, guard=lambda: None)
-    janitor = Janitor(kube, store, guard=lambda: None)
+    store = MoveStore(kube)
+    janitor = Janitor(kube, store)
     old, young = NOON - timedelta(days=8), NOON - timedelta(days=6)
     await janitor.sweep([], now=NOON)
     for uid, when in (("old", old), ("young", young)):
@@ -275,8 +275,8 @@ def test_cards_are_kept_no_longer_than_the_pod_waits(pods: list[PlacedPod], ende
 
 async def test_the_end_of_a_hold_is_written_into_the_move(kube: KubeClient) -> None:
     await install_definitions(kube)
-    store = MoveStore(kube, guard=lambda: None)
-    janitor = Janitor(kube, store, guard=lambda: None)
+    store = MoveStore(kube)
+    janitor = Janitor(kube, store)
     await store.put(HOLDING)
 
     await janitor.end_holds({}, now=NOON)

@@ -28,10 +28,6 @@ from tests.support.moving import (
 from tests.support.rebalancing import a_move
 
 
-def may_write() -> None:
-    """Allow every write."""
-
-
 async def a_pod_to_move(kube: KubeClient) -> Move:
     await make_cluster(kube)
     uid = (await kube.get_object(PODS, "pod-a", namespace=NAMESPACE))["metadata"]["uid"]
@@ -45,7 +41,7 @@ async def is_there(kube: KubeClient) -> bool:
 
 async def test_a_dry_run_is_judged_like_an_eviction_and_does_nothing(kube: KubeClient) -> None:
     move = await a_pod_to_move(kube)
-    evictor = Evictor(kube, guard=may_write)
+    evictor = Evictor(kube)
 
     assert (await evictor.dry_run(move)).outcome is EvictionOutcome.ALLOWED
     assert await is_there(kube)
@@ -56,7 +52,7 @@ async def test_a_dry_run_is_judged_like_an_eviction_and_does_nothing(kube: KubeC
 async def test_an_eviction_takes_the_pod_with_its_own_grace(kube: KubeClient) -> None:
     move = await a_pod_to_move(kube)
 
-    verdict = await Evictor(kube, guard=may_write).evict(move)
+    verdict = await Evictor(kube).evict(move)
 
     assert verdict.outcome is EvictionOutcome.ALLOWED
     pod = await kube.get_object(PODS, "pod-a", namespace=NAMESPACE)
@@ -67,7 +63,7 @@ async def test_a_disruption_budget_blocks_and_the_pod_stays(kube: KubeClient) ->
     move = await a_pod_to_move(kube)
     await add_budget(kube, allowed=0)
 
-    verdict = await Evictor(kube, guard=may_write).evict(move)
+    verdict = await Evictor(kube).evict(move)
 
     assert (verdict.outcome, verdict.code) == (EvictionOutcome.BLOCKED, 429)
     assert "disruption budget" in verdict.detail
@@ -76,7 +72,7 @@ async def test_a_disruption_budget_blocks_and_the_pod_stays(kube: KubeClient) ->
 
 async def test_a_second_eviction_finds_it_gone(kube: KubeClient) -> None:
     move = await a_pod_to_move(kube)
-    evictor = Evictor(kube, guard=may_write)
+    evictor = Evictor(kube)
     await evictor.evict(move)
 
     assert (await evictor.evict(move)).outcome is EvictionOutcome.GONE
@@ -89,7 +85,7 @@ async def test_a_pod_that_took_the_name_is_not_touched(kube: KubeClient) -> None
     await end_pod(kube, "pod-a")
     await add_pod(kube, "pod-a")
 
-    verdict = await Evictor(kube, guard=may_write).evict(move)
+    verdict = await Evictor(kube).evict(move)
 
     assert verdict.outcome is EvictionOutcome.OTHER_POD
     assert move.pod_uid in verdict.detail
@@ -112,7 +108,7 @@ async def test_a_pending_pod_bypasses_budgets_and_is_therefore_refused(kube: Kub
     pending = {"status": {"phase": "Pending"}}
     await kube.patch(PODS, "pod-a", pending, namespace=NAMESPACE, subresource="status")
 
-    verdict = await Evictor(kube, guard=may_write).evict(move)
+    verdict = await Evictor(kube).evict(move)
 
     assert (verdict.outcome, verdict.detail) == (EvictionOutcome.REFUSED, "it is Pending")
     assert await is_there(kube)
@@ -125,7 +121,7 @@ async def test_nothing_is_written_where_the_guard_objects(kube: KubeClient) -> N
         raise PermissionError
 
     with pytest.raises(PermissionError):
-        await Evictor(kube, guard=guard).evict(move)
+        await Evictor(kube.guarded(guard)).evict(move)
     assert await is_there(kube)
 
 

@@ -36,7 +36,7 @@ class World:
     def __init__(self, kube: KubeClient, record: MoveRecord) -> None:
         self.kube, self.record = kube, record
         self.may_write = True
-        self.effects = SideEffects(kube, Evictor(kube, guard=self._guard), guard=self._guard)
+        self.effects = SideEffects(kube.guarded(self._guard), Evictor(kube.guarded(self._guard)))
 
     def _guard(self) -> None:
         if not self.may_write:

@@ -48,7 +48,7 @@ async def store(kube: KubeClient) -> MoveStore:
 
 
 def another(kube: KubeClient) -> MoveStore:
-    return MoveStore(kube, guard=lambda: None)
+    return MoveStore(kube)
 
 
 def same(one: MoveRecord, other: MoveRecord) -> bool:
@@ -148,7 +148,7 @@ async def test_nothing_is_written_where_the_guard_objects(
         raise PermissionError
 
     stored = await store.put(RECORD)
-    guarded = MoveStore(kube, guard=guard)
+    guarded = MoveStore(kube.guarded(guard))
     await guarded.load()
 
     for write in (guarded.put, guarded.forget):

@@ -16,7 +16,7 @@ from simulator.envtest.prometheus import RealPrometheus
 from tests.support.backfill import Past, steady, wavering, write_blocks
 
 POLICY: Final = RebalancerPolicy()
-UTIL, FREE = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_FREE"
+UTIL, FREE = "fracgpu_card_util", "fracgpu_card_memory_free_mib"
 POD = "fracgpu_pod_sm_util"
 OPERATOR: Final = {"job": "fracgpu", "instance": "10.0.0.1:9400"}
 ANNOTATED: Final = {"job": "kubernetes-pods", "instance": "10.0.0.1:9400"}

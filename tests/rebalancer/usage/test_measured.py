@@ -20,10 +20,8 @@ from tests.support.backfill import Past, steady, write_blocks
 from tests.support.waiting import until
 
 POLICY: Final = RebalancerPolicy()
-UTIL, RATIO = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_UTIL_RATIO"
-POWER, POWER_4_9 = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_BOARD_POWER_WATTS"
-SM_ACTIVE, ENGINE_ACTIVE = "DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_ACTIVE"
-FREE, FREE_BYTES = "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_FREE_BYTES"
+BUSY, POWER = "fracgpu_card_util", "fracgpu_card_power_watts"
+ACTIVE, FREE = "fracgpu_card_active_util", "fracgpu_card_memory_free_mib"
 POD = "fracgpu_pod_sm_util"
 OVERUSE = "fracgpu_pod_gpu_memory_overused_mib"
 TARGET = {"job": "fracgpu", "instance": "10.0.0.1:9400"}
@@ -41,7 +39,7 @@ def card(
     """Return the device series of one card, as our exporter writes them."""
     labels = {"UUID": uuid, "pod": "", **TARGET}
     lines = [
-        Past(name=UTIL, labels=labels, points=points),
+        Past(name=BUSY, labels=labels, points=points),
         Past(name=POWER, labels=labels, points=varying(points) if watts is None else watts),
         *(Past(name=name, labels=labels, points=series) for name, series in more.items()),
     ]
@@ -56,7 +54,7 @@ def stopped_lately(uuid: str) -> list[Past]:
     until_then = {ago: 40 + n % 3 for n, ago in enumerate(steady(0))}
     points = {ago: until_then[ago] if ago > 60 else 42.0 for ago in until_then}
     return [
-        Past(name=UTIL, labels=labels, points=points),
+        Past(name=BUSY, labels=labels, points=points),
         Past(name=FREE, labels=labels, points=steady(16000)),
     ]
 
@@ -99,19 +97,12 @@ def an_hour(end_s: float) -> list[Past]:
         *card("GPU-saturated", steady(100), watts={}),
         *card("GPU-idle", steady(0), watts=steady(50)),
         *stopped_lately("GPU-repeats"),
-        # busy, with little work on the multiprocessors; and the same where the metric is stuck
-        *card("GPU-resident", steady(95), free=True, **{SM_ACTIVE: steady(0.2)}),
-        *card(
-            "GPU-stuck", steady(95), free=True, **{SM_ACTIVE: steady(0), ENGINE_ACTIVE: steady(0.9)}
-        ),
-        *card("GPU-was-known", steady(95), free=True, **{SM_ACTIVE: steady(0.2, until_s=420)}),
-        *card("GPU-broken", steady(95), DCGM_FI_DEV_ROW_REMAP_FAILURE=steady(1)),
-        # dcgm-exporter 4.9: ratios and bytes under other names
-        Past(name=RATIO, labels={"UUID": "GPU-ratio", **TARGET}, points=steady(0.9)),
-        Past(name=FREE_BYTES, labels={"UUID": "GPU-ratio", **TARGET}, points=steady(2.0**34)),
-        Past(name=POWER_4_9, labels={"UUID": "GPU-ratio", **TARGET}, points=varying(steady(0))),
+        # busy, with little work
+        *card("GPU-resident", steady(95), free=True, **{ACTIVE: steady(20)}),
+        *card("GPU-stuck", steady(95), free=True, **{ACTIVE: steady(0)}),
+        *card("GPU-was-known", steady(95), free=True, **{ACTIVE: steady(20, until_s=420)}),
         # honorLabels: false: the line of the card got the exporter's own pod name
-        Past(name=UTIL, labels={"UUID": "GPU-relabelled", "pod": "exporter-x"}, points=steady(85)),
+        Past(name=BUSY, labels={"UUID": "GPU-relabelled", "pod": "exporter-x"}, points=steady(85)),
         Past(name=FREE, labels={"UUID": "GPU-relabelled", "pod": "exporter-x"}, points=steady(1)),
         Past(
             name=POWER,
@@ -119,12 +110,11 @@ def an_hour(end_s: float) -> list[Past]:
             points=varying(steady(0)),
         ),
         # an exporter that is scraped well and serves the same old reading
-        Past(name=UTIL, labels={"UUID": "GPU-frozen", **FROZEN}, points=steady(10)),
+        Past(name=BUSY, labels={"UUID": "GPU-frozen", **FROZEN}, points=steady(10)),
         Past(name=FREE, labels={"UUID": "GPU-frozen", **FROZEN}, points=steady(16000)),
         Past(name="fracgpu_collect_timestamp_seconds", labels=FROZEN, points=steady(1e9)),
         Past(name="fracgpu_collect_timestamp_seconds", labels=TARGET, points=fresh),
-        # pods on the hot card; lines of single pods share the name of the card's own
-        Past(name=UTIL, labels={**ours, "pod": "a"}, points=steady(50)),
+        # pods on the hot card
         Past(name=POD, labels={**ours, "pod": "a", "pod_uid": "uid-a"}, points=steady(50)),
         Past(
             name=POD,
@@ -150,9 +140,9 @@ ALL: Final = tuple(
     CardUuid(f"GPU-{name}")
     for name in (
         *("hot", "cool", "spiky", "heating", "gone", "late", "young", "gappy", "nan", "wild"),
-        *("no-memory", "ratio", "relabelled", "frozen", "never-seen"),
+        *("no-memory", "relabelled", "frozen", "never-seen"),
         *("flat", "flat-watts", "saturated-flat", "saturated", "idle", "repeats"),
-        *("resident", "stuck", "was-known", "broken"),
+        *("resident", "stuck", "was-known"),
     )
 )
 
@@ -177,7 +167,6 @@ async def test_an_hour_of_a_real_prometheus_is_judged_card_by_card(measured: Mea
         "cool": ReadingQuality.OK,
         "spiky": ReadingQuality.OK,
         "heating": ReadingQuality.OK,
-        "ratio": ReadingQuality.OK,
         "relabelled": ReadingQuality.OK,
         # A window over it still has values, which must not be trusted.
         "gone": ReadingQuality.UNKNOWN,
@@ -199,7 +188,6 @@ async def test_an_hour_of_a_real_prometheus_is_judged_card_by_card(measured: Mea
         "resident": ReadingQuality.OK,
         "stuck": ReadingQuality.OK,
         "was-known": ReadingQuality.OK,
-        "broken": ReadingQuality.OK,
     }
     assert measured.trouble == ""
     assert measured.age_s is not None
@@ -213,8 +201,8 @@ def _check_readings(measured: Measured) -> None:
     readings = {uuid: usage.reading for uuid, usage in measured.usage.items()}
     hot, cool = readings[CardUuid("GPU-hot")], readings[CardUuid("GPU-cool")]
     spiky_card, heating = readings[CardUuid("GPU-spiky")], readings[CardUuid("GPU-heating")]
-    ratio, relabelled = readings[CardUuid("GPU-ratio")], readings[CardUuid("GPU-relabelled")]
-    assert hot and cool and spiky_card and heating and ratio and relabelled  # noqa: PT018 - for mypy
+    relabelled = readings[CardUuid("GPU-relabelled")]
+    assert hot and cool and spiky_card and heating and relabelled  # noqa: PT018 - for mypy
 
     assert hot.level_ratio == pytest.approx(0.95)
     assert (hot.fast_hot_ratio, hot.slow_hot_ratio) == (1.0, 1.0)
@@ -227,8 +215,6 @@ def _check_readings(measured: Measured) -> None:
     # Hot for ten minutes: the short window says so, the long one does not yet.
     assert heating.fast_hot_ratio > 0.9
     assert 0.25 < heating.slow_hot_ratio < 0.4
-    assert ratio.level_ratio == pytest.approx(0.9)
-    assert ratio.free_mib == Mib(16384)
     assert relabelled.level_ratio == pytest.approx(0.85)
 
     active = {
@@ -237,9 +223,7 @@ def _check_readings(measured: Measured) -> None:
         if reading is not None and reading.active_ratio is not None
     }
     # At 0 under load the metric is stuck; and one that ended says nothing of now.
-    assert active == {"resident": pytest.approx(0.2), "stuck": pytest.approx(0.9)}
-    broken = {uuid for uuid, reading in readings.items() if reading and reading.broken}
-    assert broken == {"GPU-broken"}
+    assert active == {"resident": pytest.approx(0.2)}
     repeating = {uuid for uuid, reading in readings.items() if reading and reading.repeating}
     assert repeating == {"GPU-repeats"}
 
@@ -257,7 +241,7 @@ SHORT: Final = RebalancerPolicy(
 def page(now_s: float, *, busy: float = 95) -> str:
     labels = 'UUID="GPU-a",pod=""'
     return (
-        f"{UTIL}{{{labels}}} {busy + now_s % 1}\n{FREE}{{{labels}}} 16000\n"
+        f"{BUSY}{{{labels}}} {busy + now_s % 1}\n{FREE}{{{labels}}} 16000\n"
         f"fracgpu_collect_timestamp_seconds {now_s}\n"
     )
 
@@ -324,7 +308,7 @@ async def test_every_question_of_a_cycle_is_asked_as_of_the_servers_own_time() -
     assert {at for _, at in source.asked[1:]} == {1.7e9}
 
 
-@pytest.mark.parametrize("fail_on", ["time()", UTIL, "pod_uid"])
+@pytest.mark.parametrize("fail_on", ["time()", BUSY, "pod_uid"])
 async def test_one_question_without_an_answer_makes_every_card_unknown(fail_on: str) -> None:
     troubles: list[QueryError] = []
     source = MeasuredUsage(

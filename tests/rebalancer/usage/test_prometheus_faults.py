@@ -272,7 +272,7 @@ async def test_with_one_of_two_exporters_dead_nothing_moves(
         other = Load({COOL_CARD: site.load.cards.pop(COOL_CARD)})
         cool.text = other.page
         cool.status = 500
-        await site.lift_fault(once=f'absent(DCGM_FI_DEV_GPU_UTIL{{UUID="{COOL_CARD}"}})')
+        await site.lift_fault(once=f'absent(fracgpu_card_util{{UUID="{COOL_CARD}"}})')
         await until(lambda: _half(site), what="half of the cards are known", limit_s=PATIENCE_S)
         (reason,) = await site.blind()
         assert reason in ("cards_stale", "cards_partial", "cards_unknown")
@@ -310,7 +310,7 @@ async def test_a_foreign_exporter_that_repeats_an_old_reading_is_not_believed(
     async with a_site(api, kube, tmp_path, fault=FAULTS["503"][0]) as site:
         (exporter,) = site.exporters
         exporter.text = _foreign(site.load.page())
-        power = f"DCGM_FI_DEV_POWER_USAGE[{STALE_S}s]"
+        power = f"fracgpu_card_power_watts[{STALE_S}s]"
         await site.lift_fault(
             once=f"max(changes({power})) == 0 and min(count_over_time({power})) > 3"
         )
@@ -344,7 +344,7 @@ async def test_a_card_whose_figure_is_no_number_is_not_believed(
     async with a_site(api, kube, tmp_path, fault=FAULTS["503"][0]) as site:
         site.load.cards[COOL_CARD] = math.nan
         # Nothing else is unequal to itself.
-        await site.lift_fault(once="DCGM_FI_DEV_GPU_UTIL != DCGM_FI_DEV_GPU_UTIL")
+        await site.lift_fault(once="fracgpu_card_util != fracgpu_card_util")
         await until(lambda: _half(site), what="half of the cards are known", limit_s=PATIENCE_S)
         await site.moves_nothing("cards_unknown")
 
@@ -360,7 +360,7 @@ async def test_samples_with_the_time_of_a_wrong_clock_are_not_believed(
     async with a_site(api, kube, tmp_path, fault=FAULTS["503"][0]) as site:
         (exporter,) = site.exporters
         exporter.text = lambda: _stamped(site.load.page(), shift_s)
-        name = "DCGM_FI_DEV_GPU_UTIL"
+        name = "fracgpu_card_util"
         await site.lift_fault(once=f"absent({name}) or time() - timestamp({name}) > {STALE_S}")
         await until(lambda: _any_cards(site), what="blind for its cards", limit_s=PATIENCE_S)
         (reason,) = await site.blind()

@@ -1,4 +1,4 @@
-"""PromQL text: it parses, follows the policy, and supports both metric conventions."""
+"""PromQL text: it parses, and follows the policy."""
 
 import shutil
 import subprocess
@@ -17,7 +17,7 @@ def questions(policy: RebalancerPolicy) -> dict[str, str]:
         *(promql.samples, promql.peak, promql.level, promql.slow_level, promql.fast_hot),
         *(promql.slow_hot, promql.history, promql.pod_mean, promql.pod_samples),
         *(promql.busy_changes, promql.power_changes),
-        *(promql.sm_active, promql.engine_active),
+        promql.active,
     )
     fixed = {
         "busy": promql.BUSY,
@@ -27,7 +27,6 @@ def questions(policy: RebalancerPolicy) -> dict[str, str]:
         "age": promql.AGE,
         "collect_age": promql.COLLECT_AGE,
         "free": promql.FREE_MIB,
-        "remap_failed": promql.REMAP_FAILED,
     }
     return fixed | {query.__name__: query(policy) for query in made}
 
@@ -55,23 +54,6 @@ def test_windows_and_steps_follow_the_policy() -> None:
 
     assert found["level"].endswith("[10000ms:2000ms])")
     assert found["slow_hot"].endswith("> bool 80)[20000ms:2000ms])")
-    assert found["history"].count("[30000ms]") == 2
+    assert "[30000ms]" in found["history"]
     assert "[20000ms]" in found["pod_mean"]
     assert "> bool 92.5)" in promql.fast_hot(RebalancerPolicy(hot_ratio=0.925))
-
-
-def test_every_question_about_a_card_speaks_both_dialects() -> None:
-    of_pods = {"pod_mean", "pod_samples"}
-    names = {
-        "free": ("FB_FREE ", "FB_FREE_BYTES"),
-        "power_changes": ("POWER_USAGE", "BOARD_POWER_WATTS"),
-        "lately_power_changes": ("POWER_USAGE", "BOARD_POWER_WATTS"),
-        "sm_active": ("SM_ACTIVE", "SM_UTIL_RATIO"),
-        "engine_active": ("GR_ENGINE_ACTIVE", "GR_ENGINE_UTIL_RATIO"),
-        "remap_failed": ("ROW_REMAP_FAILURE", "ROW_REMAP_FAILED"),
-    }
-
-    for name, text in questions(SHORT).items():
-        if name not in of_pods:
-            for metric in names.get(name, ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_UTIL_RATIO")):
-                assert metric in text, name

@@ -11,7 +11,7 @@ from rebalancer.usage.prometheus import QueryError, QueryFailed, Sample, Series
 from simulator.usage_replay.recording import Piece, RecordingMissing, read_pieces
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-CARD = {"UUID": "GPU-1", "gpu": "3", "modelName": "A30", "Hostname": "n1"}
+CARD = {"UUID": "GPU-1", "gpu": "3", "modelName": "A30", "node": "n1"}
 POD = {"UUID": "GPU-1", "pod_uid": "p1", "pod": "web-1", "namespace": "ml"}
 
 
@@ -101,7 +101,7 @@ async def test_cards_and_pods_have_what_their_labels_say() -> None:
 
 async def test_labels_that_a_scrape_renamed_are_understood() -> None:
     recorder = Scripted()
-    recorder.card = {"UUID": "GPU-1", "hostname": "n7", "gpu": ""}
+    recorder.card = {"UUID": "GPU-1", "node": "n7", "gpu": ""}
     recorder.pod = {
         "UUID": "GPU-1", "pod_uid": "p1", "pod": "agent", "namespace": "fracgpu-system",
         "exported_pod": "web-1", "exported_namespace": "ml",

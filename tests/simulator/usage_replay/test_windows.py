@@ -82,8 +82,14 @@ async def test_a_reading_is_what_a_real_prometheus_answers_the_rebalancer(tmp_pa
     ages = [STEP_S * (count - 1 - number) for number in range(count)]
     device, pod = {"UUID": CARD, "pod": ""}, {"UUID": CARD, "pod_uid": "p", "container": "main"}
     series = [
-        Past(name="DCGM_FI_DEV_GPU_UTIL", labels=device, points=dict(zip(ages, busy, strict=True))),
-        Past(name="DCGM_FI_DEV_FB_FREE", labels=device, points=dict.fromkeys(ages, 5000.0)),
+        Past(
+            name="fracgpu_card_util",
+            labels=device,
+            points=dict(zip(ages, busy, strict=True)),
+        ),
+        Past(
+            name="fracgpu_card_memory_free_mib", labels=device, points=dict.fromkeys(ages, 5000.0)
+        ),
         Past(name="fracgpu_pod_sm_util", labels=pod, points=dict(zip(ages, use, strict=True))),
     ]
     write_blocks(tmp_path / "data", series, end_s=end_s)

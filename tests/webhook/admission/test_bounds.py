@@ -36,10 +36,10 @@ from webhook.admission.review import (
 )
 from webhook.admission.update import admit_update
 from webhook.admission.verdict import AdmissionResult, Allowed, Denied
-from webhook.admission.workload import admit_workload
+from webhook.admission.workload import admit_workload, grant_templates
 from webhook.admission_config import AdmissionConfig, WorkloadKind
 
-ALL = {"fracgpu.io/dialects": "all"}
+ALL = {"fracgpu.io/dialects": "all", "fracgpu.io/grant-templates": "true"}
 # The worst case: as many classes as cards.
 ODD_CLASSES = (
     *CLASSES,
@@ -54,8 +54,9 @@ HOSTILE = "Ж"  # occurs in none of our texts
 def answered(path: str, body: bytes) -> tuple[AdmissionResult | None, bytes]:
     """Return the decision on a body, and the answer, as the server without its transport."""
     review = read_review(body)
-    if path == "/validate":
-        outcome = admit_workload(
+    if path != "/mutate":
+        judge = admit_workload if path == "/validate" else grant_templates
+        outcome = judge(
             review, DecisionContext(classes=ODD_CLASSES, config=RULES, namespace_labels=ALL)
         )
     else:
@@ -81,7 +82,12 @@ def answered(path: str, body: bytes) -> tuple[AdmissionResult | None, bytes]:
 def test_for_every_review_work_is_bounded_answers_are_short_and_warnings_fit_the_headers() -> None:
     """Work is counted in lines of Python; `make fuzz` measures the time, of at most 50 ms."""
     work = {}
-    for what, path, body in adversarial_reviews(240, seed=3):
+    reviews = [
+        (what, route, body)
+        for what, path, body in adversarial_reviews(240, seed=3)
+        for route in ([path] if path == "/mutate" else [path, "/mutate-templates"])
+    ]
+    for what, path, body in reviews:
         with counted_lines() as lines:
             answer = answer_to(path, body)
         work[lines.count] = what

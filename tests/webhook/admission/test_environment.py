@@ -47,6 +47,14 @@ def test_a_container_that_chooses_cards_is_refused_in_these_words(
     )
 
 
+@pytest.mark.parametrize("value", ["all", "0", "void"])
+def test_a_container_that_names_amds_cards_for_amds_runtime_is_refused(value: str) -> None:
+    pod = a_pod(with_env({"name": "AMD_VISIBLE_DEVICES", "value": value}))
+
+    with pytest.raises(RequestError, match="FracGPU chooses the cards, and shows them"):
+        refuse_chosen_cards(parsed(pod))
+
+
 @pytest.mark.parametrize("name", ["NVIDIA_GPU_MEMORY_REQUEST", "NVIDIA_GPU_MEMORY_LIMIT"])
 @pytest.mark.parametrize("value", ["80000", "void", ""])
 def test_a_container_that_sets_the_limit_of_a_cards_memory_is_refused(

@@ -259,6 +259,15 @@ def test_admitting_again_leaves_it_untouched_though_another_class_is_now_the_mos
     assert judged(once, (A30S, H100S)) == Allowed(dialect=OURS)
 
 
+def test_a_pod_that_gets_amds_cards_says_so_and_is_left_alone_by_the_next_review() -> None:
+    amd = replace(H100S, models=frozenset({"AMD-Instinct-MI300X"}))
+    pod = a_pod(fraction="0.5", model="*MI300*")
+    once = stored(pod, judged(pod, (A30S, amd)))
+
+    assert once["metadata"]["annotations"]["fracgpu.io/vendor"] == "amd"
+    assert judged(once, (A30S, amd)) == Allowed(dialect=OURS)
+
+
 def test_a_share_so_small_that_it_is_the_same_in_two_classes_keeps_its_class() -> None:
     pod = a_pod(fraction="0.00001")
     once = stored(pod, judged(pod))

@@ -12,11 +12,8 @@ from hypothesis import strategies as st
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.brakes import (
-    NO_OUTAGES,
     Breaker,
     Budgets,
-    OpenBreaker,
-    Outages,
     effective_mode,
     open_breakers,
 )
@@ -379,12 +376,9 @@ def aborted(minutes_ago: float) -> PastMove:
 
 
 def opened(
-    *past: PastMove,
-    policy: RebalancerPolicy = ACTIVE,
-    now: datetime = NOON,
-    outages: Outages = NO_OUTAGES,
-) -> dict[Breaker, datetime | None]:
-    found = open_breakers(past, policy=policy, now=now, outages=outages)
+    *past: PastMove, policy: RebalancerPolicy = ACTIVE, now: datetime = NOON
+) -> dict[Breaker, datetime]:
+    found = open_breakers(past, policy=policy, now=now)
     return {breaker.breaker: breaker.until for breaker in found}
 
 
@@ -420,17 +414,11 @@ def test_it_says_how_many_pods_were_lost() -> None:
     one, two = (ended(minutes_ago=minutes, ending=Ending.LOST) for minutes in (10, 20))
 
     def why(*past: PastMove) -> list[str]:
-        found = open_breakers(past, policy=ACTIVE, now=NOON, outages=NO_OUTAGES)
+        found = open_breakers(past, policy=ACTIVE, now=NOON)
         return [breaker.why for breaker in found if breaker.breaker is Breaker.LOST_POD]
 
     assert why(one) == ["a pod was lost"]
     assert why(one, two) == ["2 pods were lost"]
-
-
-def test_one_that_cannot_know_when_it_closes_says_so() -> None:
-    assert str(OpenBreaker(breaker=Breaker.BLIND, why="no samples", until=None)) == (
-        "blind: no samples; until it sees again"
-    )
 
 
 def test_one_lost_pod_opens_it_for_a_day() -> None:
@@ -440,46 +428,14 @@ def test_one_lost_pod_opens_it_for_a_day() -> None:
     assert opened(lost, now=NOON + timedelta(days=1)) == {}
 
 
-def test_blind_for_too_long_it_opens_and_must_see_as_long_again() -> None:
-    outages = NO_OUTAGES
-    for minute in range(12):
-        outages = outages.after_cycle(blind=True, policy=ACTIVE, now=NOON + minute * MINUTE)
-        open_now = opened(now=NOON + minute * MINUTE, outages=outages)
-        assert open_now == ({Breaker.BLIND: None} if minute > 10 else {})
-    sees = NOON + 12 * MINUTE
-    outages = outages.after_cycle(blind=False, policy=ACTIVE, now=sees)
-
-    assert opened(now=sees, outages=outages) == {Breaker.BLIND: sees + 10 * MINUTE}
-    assert opened(now=sees + 10 * MINUTE, outages=outages) == {}
-
-
-def test_blind_for_a_while_only_it_stays_closed() -> None:
-    outages = NO_OUTAGES.after_cycle(blind=True, policy=ACTIVE, now=NOON)
-    outages = outages.after_cycle(blind=False, policy=ACTIVE, now=NOON + 10 * MINUTE)
-
-    assert opened(now=NOON + 10 * MINUTE, outages=outages) == {}
-
-
-def test_errors_of_the_api_server_open_it_until_they_are_forgotten() -> None:
-    outages = NO_OUTAGES
-    for minute in range(10):
-        assert opened(now=NOON + minute * MINUTE, outages=outages) == {}
-        outages = outages.after_api_error(policy=ACTIVE, now=NOON + minute * MINUTE)
-
-    now = NOON + 9 * MINUTE
-    assert opened(now=now, outages=outages) == {Breaker.API_ERRORS: NOON + 30 * MINUTE}
-    assert opened(now=NOON + 30 * MINUTE, outages=outages) == {}
-
-
 def test_an_administrator_closes_them_and_they_open_again_on_what_comes_after() -> None:
-    outages = Outages(seeing_since=NOON - MINUTE, api_errors=(NOON - MINUTE,) * 10)
     past = [aborted(3), aborted(2), ended(minutes_ago=2, ending=Ending.LOST)]
     reset = replace(ACTIVE, reset_breakers_at=NOON - timedelta(seconds=30))
 
-    assert len(opened(*past, outages=outages)) == 4
-    assert opened(*past, policy=reset, outages=outages) == {}
+    assert len(opened(*past)) == 2
+    assert opened(*past, policy=reset) == {}
     after = ended(minutes_ago=0.25, ending=Ending.LOST)
-    assert set(opened(*past, after, policy=reset, outages=outages)) == {Breaker.LOST_POD}
+    assert set(opened(*past, after, policy=reset)) == {Breaker.LOST_POD}
 
 
 def test_a_reset_in_the_future_closes_nothing_yet() -> None:
@@ -520,16 +476,7 @@ def test_it_says_why_and_until_when() -> None:
 )
 def test_every_breaker_closes_by_itself_when_it_said(past: list[PastMove]) -> None:
     for breaker in open_breakers(past, policy=ACTIVE, now=NOON):
-        assert breaker.until is not None
         assert NOON < breaker.until <= NOON + timedelta(days=7)
         just_before = breaker.until - timedelta(microseconds=1)
         assert breaker.breaker in opened(*past, now=just_before)
         assert breaker.breaker not in opened(*past, now=breaker.until)
-
-
-@pytest.mark.parametrize("blind", [True, False])
-def test_a_clock_that_is_set_back_opens_nothing(blind: bool) -> None:
-    outages = NO_OUTAGES.after_cycle(blind=True, policy=ACTIVE, now=NOON)
-    outages = outages.after_cycle(blind=blind, policy=ACTIVE, now=NOON - 60 * MINUTE)
-
-    assert opened(now=NOON - 60 * MINUTE, outages=outages) == {}

@@ -1,14 +1,8 @@
-"""A card's memory, with the driver's own part, learnt where the driver does not report it.
-
-Version 1 of ``nvmlDeviceGetMemoryInfo`` gives as used the "sum of Reserved and Allocated device
-memory"; version 2 has the reserved part as well. A note in newer headers says that version 2's
-``used`` "also includes" that part, but there are drivers where it does not (``nvml.h``,
-``nvmlMemory_t`` and ``nvmlMemory_v2_t``).
-"""
+"""A card's memory, with the driver's own part, learnt where the driver does not report it."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 # Drivers were seen to reserve 1 GiB of 80, and 0.4 of 16: far below this part of a card. If more is
 # in use by no process, it is not the driver's.
@@ -23,15 +17,6 @@ class Memory:
     used: int
     free: int
     reserved: int | None = None
-
-
-def memory_from_nvml(memory: Any) -> Memory:
-    """Convert NVML's struct: version 2 if it has ``reserved``, else version 1."""
-    reserved: int | None = getattr(memory, "reserved", None)
-    used = int(memory.used)
-    if reserved and used + memory.free + reserved - memory.total > reserved // 2:
-        used -= reserved  # the three add up to more than there is: one stands in another
-    return Memory(total=memory.total, used=used, free=memory.free, reserved=reserved)
 
 
 class LearntReserve:
@@ -60,7 +45,7 @@ class LearntReserve:
         return self._was_empty or self._reported
 
     def learn(self, memory: Memory, held: Collection[int | None] | None) -> None:
-        """Learn from a reading of version 1.
+        """Learn from a reading without the driver's part.
 
         Args:
             memory: the reading.

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.cards.nvml.reserve import LearntReserve, Memory, memory_from_nvml
+from deviceplugin.cards.nvml.figures import memory_from_nvml
+from deviceplugin.cards.reserve import LearntReserve, Memory
 
 MIB = 1024 * 1024
 TOTAL = 16_000 * MIB
