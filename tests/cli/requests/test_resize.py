@@ -4,8 +4,8 @@ import argparse
 
 import pytest
 
-from cli.commands import resize
 from cli.main import CALLED_WRONG, DONE, FAILED
+from cli.requests import resize
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.state.allocation import Assignment, Slice, write_assignment
