@@ -170,7 +170,7 @@ def _class(name: str, value: object, mistakes: list[str]) -> PoolClass:
     if not (isinstance(globs, list) and globs and all(map(_is_glob, globs))):
         mistakes.append(
             f"{name}.models is {_shown(models)}; want a model or glob, or a list of them, of at "
-            f"most {MAX_GLOB_CHARS} characters, e.g. 'NVIDIA-A100*80GB*'"
+            f"most {MAX_GLOB_CHARS} characters, e.g. 'NVIDIA-A100-SXM4-80GB'"
         )
         globs = []
     pools = found.get("pools", [])

@@ -20,6 +20,7 @@ PLACEMENT: Final = "fracgpu.io/placement"
 TOPOLOGY: Final = "fracgpu.io/topology"
 ISOLATION: Final = "fracgpu.io/isolation"
 REBALANCE: Final = "fracgpu.io/rebalance"
+GANG: Final = "fracgpu.io/gang"
 REQUEST_KEYS: Final = (
     FRACTION,
     MEMORY,
@@ -31,6 +32,7 @@ REQUEST_KEYS: Final = (
     TOPOLOGY,
     ISOLATION,
     REBALANCE,
+    GANG,
 )
 
 # Pod annotations that only the system writes.
@@ -168,6 +170,7 @@ ENV_CARDS_AND_LIMITS: Final = (
 )
 ENV_MEM_MIB: Final = "FRACGPU_MEM_MIB"
 ENV_CARD_MIB: Final = "FRACGPU_CARD_MIB"
+ENV_CARDS: Final = "FRACGPU_CARDS"
 # Read by programs written for other systems: gpushare, and HAMi's library.
 ENV_ALIYUN_CONTAINER: Final = "ALIYUN_COM_GPU_MEM_CONTAINER"
 ENV_ALIYUN_DEV: Final = "ALIYUN_COM_GPU_MEM_DEV"

@@ -22,6 +22,7 @@ from scheduler.cache.event_handlers import ClusterEventHandlers
 from scheduler.cache.nominations import Nominations
 from scheduler.extender.api import ExtenderArgs
 from scheduler.extender.filter import Extender
+from scheduler.extender.gangs import Gangs
 
 
 class SchedulerCore:
@@ -54,6 +55,22 @@ class SchedulerCore:
         self.nominations = Nominations(
             self.ledger, clock, strategy=strategy, choosers=self.choosers
         )
+        self.extender = Extender(
+            self.matrix,
+            strategy=strategy,
+            clock=clock,
+            orders={Strategy.LEAST_WASTE: self.least_waste},
+            host_left=self.host_left,
+        )
+        self.gangs = Gangs(
+            self.extender,
+            self.matrix,
+            strategy=strategy,
+            choosers=self.choosers,
+            host_left=self.host_left,
+            changes=self.changes,
+            clock=clock,
+        )
         self.handlers = ClusterEventHandlers(
             self.ledger,
             self.changes,
@@ -62,14 +79,8 @@ class SchedulerCore:
             on_new=self.least_waste.observe,
             on_gone=self.least_waste.forget,
             on_refused=self.least_waste.refused,
+            on_gang_pod=self.gangs.pod_changed,
             on_unreadable=on_unreadable,
-        )
-        self.extender = Extender(
-            self.matrix,
-            strategy=strategy,
-            clock=clock,
-            orders={Strategy.LEAST_WASTE: self.least_waste},
-            host_left=self.host_left,
         )
 
     def host_left(self, node: str, but: str) -> HostResources | None:

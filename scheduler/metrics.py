@@ -70,6 +70,7 @@ class WaitReason(Enum):
     OTHER_CARDS = "other_cards"
     OUT_OF_SERVICE = "out_of_service"
     NO_CARDS = "no_cards"
+    GANG = "gang"  # other pods of its gang, or room for all of them
     REQUEST = "request"  # it cannot be read
     NOT_CARDS = "not_cards"  # kube-scheduler refuses the nodes for something else
     NOT_TRIED = "not_tried"  # kube-scheduler has not tried to place it, or failed

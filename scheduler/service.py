@@ -54,6 +54,7 @@ from scheduler.page.explainer import Explainer
 from scheduler.page.filter_answers import FilterAnswers
 from scheduler.page.server import PageServer
 from scheduler.pod_activator import PodActivator
+from scheduler.pool_events import PoolEvents
 from scheduler.resizer import Resizer
 from scheduler.settings import SchedulerSettings
 from scheduler.settling_memory import settling_memory
@@ -96,8 +97,9 @@ def _wire(  # noqa: PLR0915 - a statement for each part
 ) -> Running:
     metrics = SchedulerMetrics(registry)
     identity = settings.identity or socket.gethostname()
+    recorder = EventRecorder(client, "fracgpu-scheduler", clock, instance=identity)
     refused = RefusedConfigReporter(
-        EventRecorder(client, "fracgpu-scheduler", clock, instance=identity),
+        recorder,
         name=settings.config_map,
         namespace=settings.namespace,
     )
@@ -252,6 +254,12 @@ def _wire(  # noqa: PLR0915 - a statement for each part
         longest_pause_s=partial(longest_pause_s, asyncio.get_running_loop()),
         waiting=page.board.waiting.by_reason,
     )
+    pool_events = PoolEvents(
+        recorder,
+        waiting=lambda: page.board.waiting.by_uid,
+        nodes=lambda: nodes.items().values(),
+        clock=clock,
+    )
     activity = RequestActivity()
     learner = WorkloadLearner(core.least_waste, activity)
     learn = partial(learner.run, clock, core.changes, every_s=_LEARN_S)
@@ -264,7 +272,9 @@ def _wire(  # noqa: PLR0915 - a statement for each part
             "fence": leader_gate.once_listed(fence.run),
             "resizes": leader_gate.once_listed(fence.once_up(resizer.run)),
             "audit": leader_gate.once_listed(comparer.run),
+            "pool events": leader_gate.once_listed(pool_events.run),
             "wake": leader_gate.once_listed(fence.once_up(activator.run)),
+            "gangs": leader_gate.once_listed(partial(core.gangs.run, marker)),
             "learn the mix": leader_gate.once_listed(learn),
             "settle memory": settling_memory(leader_gate, core, clock, lists=(nodes, pods)),
         },
@@ -275,6 +285,7 @@ def _wire(  # noqa: PLR0915 - a statement for each part
                     core.extender, core.changes, clock, limit_s=settings.stale_cache_timeout_s
                 ),
                 cycles=cycles,
+                gangs=core.gangs,
                 preemptor=Preemptor(
                     ledger,
                     core.bound_pods,

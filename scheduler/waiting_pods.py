@@ -12,6 +12,7 @@ from fracgpu.state.pod_info import PodInfo
 from kube.informer import Change, ChangeType
 from process.clock import Clock
 from scheduler.cache.event_handlers import AnyPod
+from scheduler.extender.gangs import GANG_WORDS
 from scheduler.fence import awaits_placement
 from scheduler.metrics import Waiting, WaitReason
 
@@ -81,6 +82,8 @@ def _reason(pod: PodInfo) -> WaitReason:
 @lru_cache(maxsize=1024)  # replicas are refused alike
 def _reason_in(why: str) -> WaitReason:
     """Return the reason that kube-scheduler gives, of the node that is nearest to a fit."""
+    if any(words in why for words in GANG_WORDS):
+        return WaitReason.GANG
     for obstacle in Obstacle:
         if obstacle.value in why or _INSUFFICIENT.get(obstacle, obstacle.value) in why:
             return WaitReason[obstacle.name]

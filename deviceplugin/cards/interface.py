@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from fracgpu.cards.card import Card, CardUuid
+from fracgpu.cards.card_class import Vendor, vendor_of
 from fracgpu.units import Mib
 
 
@@ -25,8 +26,6 @@ class CardHardware:
     """One card as it is installed: what the cluster shows of it, and what a container needs.
 
     Attributes:
-        vendor: whose card it is, as its reader says: what only that vendor's containers get goes by
-            it. One container has cards of one vendor.
         device_nodes: its own device files.
         common_nodes: device files that every container with a card of its kind needs.
         family: its architecture, such as ``hopper``, or empty.
@@ -35,13 +34,17 @@ class CardHardware:
     """
 
     card: Card
-    vendor: str = ""
     pci_bus_id: str = ""
     device_nodes: tuple[DeviceNode, ...] = ()
     common_nodes: tuple[DeviceNode, ...] = ()
     family: str = ""
     brand: str = ""
     compute_units: int = 0
+
+    @property
+    def vendor(self) -> Vendor:
+        """Whose card it is: what only the containers of one vendor get goes by it."""
+        return vendor_of(self.card.model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,7 +54,7 @@ def _hex(file: Path) -> int | None:
 
 
 @dataclass(slots=True, kw_only=True)
-class Vendor:
+class VendorReader:
     """One vendor's reader.
 
     Attributes:
@@ -70,7 +70,7 @@ class Vendor:
 class _Limits(CardLimits):
     """Asks the reader that has the card."""
 
-    def __init__(self, vendors: Sequence[Vendor]) -> None:
+    def __init__(self, vendors: Sequence[VendorReader]) -> None:
         self._vendors = vendors
 
     def set(self, card: CardUuid, group: str, limits: GroupLimits) -> None:
@@ -99,7 +99,7 @@ class JoinedCards(Cards):
     """
 
     def __init__(
-        self, vendors: Sequence[Vendor], *, fallback: Vendor, timeout_s: float = 5.0
+        self, vendors: Sequence[VendorReader], *, fallback: VendorReader, timeout_s: float = 5.0
     ) -> None:
         self._vendors = tuple(vendors)
         self._fallback = fallback
@@ -150,7 +150,7 @@ class JoinedCards(Cards):
         for vendor in self._vendors:
             await vendor.cards.close()
 
-    def _present(self) -> tuple[Vendor, ...]:
+    def _present(self) -> tuple[VendorReader, ...]:
         there = tuple(vendor for vendor in self._vendors if vendor.present())
         return there or (self._fallback,)
 

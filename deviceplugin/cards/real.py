@@ -7,12 +7,13 @@ from typing import Final, Protocol
 from deviceplugin.cards.amd import sysfs as amdgpu
 from deviceplugin.cards.amd.reader import AmdReader
 from deviceplugin.cards.interface import Cards
-from deviceplugin.cards.joined import JoinedCards, Vendor, has_pci_card
+from deviceplugin.cards.joined import JoinedCards, VendorReader, has_pci_card
 from deviceplugin.cards.nvml.reader import NvmlReader
-from deviceplugin.cards.vendors import NVIDIA_ON_PCI
 
 NVML: Final = "nvml"
 AMD: Final = "amd"
+# In the configuration space of PCI devices.
+_NVIDIA_ON_PCI: Final = 0x10DE
 
 
 class CardSettings(Protocol):
@@ -57,8 +58,8 @@ def open_cards(settings: CardSettings) -> Cards:
     )
     if settings.cards in (NVML, AMD):
         return nvml if settings.cards == NVML else amd
-    by_nvml = Vendor(
-        cards=nvml, present=functools.partial(has_pci_card, sys_root, vendor=NVIDIA_ON_PCI)
+    by_nvml = VendorReader(
+        cards=nvml, present=functools.partial(has_pci_card, sys_root, vendor=_NVIDIA_ON_PCI)
     )
-    by_amd = Vendor(cards=amd, present=lambda: bool(amdgpu.devices(sys_root)))
+    by_amd = VendorReader(cards=amd, present=lambda: bool(amdgpu.devices(sys_root)))
     return JoinedCards((by_nvml, by_amd), fallback=by_nvml, timeout_s=timeout_s)

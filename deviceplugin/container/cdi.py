@@ -125,6 +125,7 @@ def spec_for(
         name=name,
         env={
             names.ENV_VISIBLE_DEVICES: names.NO_VISIBLE_DEVICES,
+            names.ENV_CARDS: ",".join(card.uuid for card in cards),
             names.ENV_MEM_MIB: ",".join(str(part.mib) for part in slices),
             names.ENV_CARD_MIB: ",".join(str(card.total_mib) for card in cards),
         },

@@ -6,7 +6,6 @@ from enum import Enum
 from typing import Any, Final, Protocol
 
 from deviceplugin.cards.interface import CardHardware
-from deviceplugin.cards.vendors import NVIDIA
 from deviceplugin.claims import Claim
 from deviceplugin.container import compute_units
 from deviceplugin.container.cdi import CdiSpec, Mount, newest, spec_for
@@ -15,6 +14,7 @@ from deviceplugin.container.nvidia_cdi import NvidiaCdiError, NvidiaCdiSpecs
 from deviceplugin.node.inventory import Inventory
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
+from fracgpu.cards.card_class import Vendor
 
 MPS: Final = "mps"
 _PIPE_DIR: Final = "/run/fracgpu-mps/pipe"
@@ -117,7 +117,7 @@ class ContainerSpecBuilder:
         if len(vendors) > 1:
             text = f"container {claim.container} of {claim.pod.record.key}"
             raise SpecBuildError(f"{text} has cards of several vendors")
-        if vendors != {NVIDIA}:
+        if vendors != {Vendor.NVIDIA}:
             return self._masked(spec, claim, hardware, taken)
         uuids = ",".join(card.uuid for card in claim.cards)
         env = {names.ENV_VISIBLE_DEVICES: uuids, **self._enforcers_names(claim)}
@@ -130,7 +130,7 @@ class ContainerSpecBuilder:
 
     def isolation(self, claim: Claim, inventory: Inventory) -> str:
         """Return what of a spec enforces a claim's share: ``mps``, ``interposer`` or ``none``."""
-        if any(each.vendor != NVIDIA for each in inventory.hardware(claim.cards)):
+        if any(each.vendor is not Vendor.NVIDIA for each in inventory.hardware(claim.cards)):
             return "none"
         if self._mps is not None and len(claim.cards) == 1:
             return MPS
@@ -185,7 +185,7 @@ class ContainerSpecBuilder:
 
     def _with_driver(self, spec: CdiSpec, claim: Claim, inventory: Inventory) -> CdiSpec:
         """Return *spec* with the edits of NVIDIA's spec for the claim's cards, if there is one."""
-        theirs = [each for each in inventory.card_list.cards if each.vendor == NVIDIA]
+        theirs = [each for each in inventory.card_list.cards if each.vendor is Vendor.NVIDIA]
         nvidia = self._nvidia_specs.find(theirs)
         if nvidia is None:
             return spec

@@ -7,7 +7,6 @@ from typing import Final, Protocol
 
 import structlog
 
-from deviceplugin.cards.vendors import NVIDIA
 from deviceplugin.claims import Claim, NodeClaims, Rejected, SlotHolder
 from deviceplugin.container.cdi import (
     SHARED,
@@ -27,6 +26,7 @@ from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.inventory import InventoryTracker
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
+from fracgpu.cards.card_class import Vendor
 from fracgpu.request.language import wants_kernel
 from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
@@ -168,7 +168,7 @@ class PreStartHandler:
                 slices = (pod.record.assignment or {}).values()
                 cards |= {parts[0].card for parts in slices if len(parts) == 1}
         listed = self._tracker.inventory.card_list.cards
-        able = {each.card.uuid for each in listed if each.vendor == NVIDIA}
+        able = {each.card.uuid for each in listed if each.vendor is Vendor.NVIDIA}
         await self._mps.prepare(cards & able)
 
     async def _prepare_listed(self, slot_ids: frozenset[str], pods: Mapping[str, PodInfo]) -> None:

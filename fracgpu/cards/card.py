@@ -100,6 +100,7 @@ class NodeCards:
         schedulable: the node takes new pods.
         unschedulable: it is cordoned (``spec.unschedulable``).
         soft_taints: those that ask for pods to run elsewhere (``PreferNoSchedule``).
+        leaving: an autoscaler is about to remove it.
         unreadable: annotations that cannot be parsed, each with the error.
         heat: how busy each card was lately, 0..1, where it is known.
         foreign: MiB in use on each card by no known pod; valid however old it is.
@@ -118,6 +119,7 @@ class NodeCards:
     schedulable: bool = True
     unschedulable: bool = False
     soft_taints: tuple[Taint, ...] = ()
+    leaving: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)
     heat: Mapping[CardUuid, float] = field(default_factory=dict)

@@ -2,7 +2,8 @@
 
 A card is a target if kube-scheduler's filters would take the pod on its node and the scheduler
 extender on the card. Because a move reserves its target, every such card will do, not only the one
-that the scheduler would choose by itself.
+that the scheduler would choose by itself. None is on a node that an autoscaler is about to remove,
+which a move would keep from going, or which would take the pod's replacement with it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -95,6 +96,9 @@ class PlacementSimulation:
         self._matrix = state.index.matrix(state.snapshot)
         self._expected = tuple(self._replacements())
         self._nodes: NDArray[np.int64] | None = None
+        self._leaving = frozenset(
+            name for name, info in state.snapshot.nodes.items() if info.node.leaving
+        )
 
     def targets(
         self,
@@ -126,6 +130,8 @@ class PlacementSimulation:
         for card in held.by_card if held else ():
             if card in places:
                 cells[places[card]] = False
+        leaving = [self._matrix.rows[name] for name in self._leaving]
+        cells[leaving] = False
         rows = np.flatnonzero(cells.any(1))
         if not len(rows):
             return Targets(self._matrix, cells)
@@ -152,8 +158,11 @@ class PlacementSimulation:
         pod = candidate.scheduled
         changes = self._changes(pod, mode or mode_of(candidate.info))
         allowed = allowed_nodes(self._cluster, pod, changes=changes, without=without)
-        rows = self._cluster.rows
-        return np.array([name in rows and allowed[rows[name]] for name in nodes], np.bool_)
+        rows, leaving = self._cluster.rows, self._leaving
+        return np.array(
+            [name in rows and name not in leaving and allowed[rows[name]] for name in nodes],
+            np.bool_,
+        )
 
     def takes_beside(self, candidate: PlacedPod, node: str, joined: Sequence[PlacedPod]) -> bool:
         """Report whether a node would take a replacement beside the replacements of other pods."""

@@ -21,6 +21,7 @@ from fracgpu.explain.answers import (
     Objection,
     PodVerdict,
 )
+from fracgpu.explain.gangs import why_gang_waits
 from fracgpu.explain.moves import words_of_hold, words_of_moves
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.k8s.scheduling.node_filters import CORDONED
@@ -60,6 +61,8 @@ def explain(pod: ExplainedPod, state: ClusterState) -> Explanation:
     nodes = tuple(
         judge_node(node_info, need, pod, state) for node_info in state.snapshot.nodes.values()
     )
+    blockers = (*blockers, *why_gang_waits(pod_info, nodes, state))
+    found = replace(found, blockers=blockers)
     fits = not blockers and any(node.fits for node in nodes)
     verdict = PodVerdict.FITS if fits else PodVerdict.STUCK
     if state.cards_only and not blockers:

@@ -64,6 +64,24 @@ class Node(msgspec.Struct):
         return conditions.get("Ready", "True") == "True"
 
 
+# Taints of a node that an autoscaler removes, or will if nothing is put on it.
+# Sources: kubernetes/autoscaler, cluster-autoscaler/utils/taints; kubernetes-sigs/karpenter,
+# pkg/apis/v1/taints.go, and the same before v1.
+_LEAVING: Final = frozenset(
+    {
+        "ToBeDeletedByClusterAutoscaler",
+        "DeletionCandidateOfClusterAutoscaler",
+        "karpenter.sh/disrupted",
+        "karpenter.sh/disruption",
+    }
+)
+
+
+def is_leaving(node: Node) -> bool:
+    """Report whether an autoscaler is about to remove a node."""
+    return any(taint.key in _LEAVING for taint in node.spec.taints or ())
+
+
 _decoder: Final = msgspec.json.Decoder(Node)
 
 

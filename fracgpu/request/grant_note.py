@@ -48,6 +48,7 @@ class GrantData(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
         containers: what each container was granted.
         class_mib: shareable MiB of the class that shares are shares of, None without any share.
         card_class: its name in the pool catalogue; empty without one.
+        for_pool: no node could hold it when it was granted, but one of a pool can.
         dialect: the dialect of the pod's request, empty for our own keys.
         requires: node selector requirements that were added.
         tolerates: tolerations that were added.
@@ -60,6 +61,7 @@ class GrantData(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
     containers: dict[str, GrantedAmounts]
     class_mib: int | None = None
     card_class: str = ""
+    for_pool: bool = False
     dialect: str = ""
     requires: tuple[AddedRequirement, ...] = ()
     tolerates: tuple[Toleration, ...] = ()
@@ -141,6 +143,7 @@ def describe_grant(granted: Grant, *, dialect: str = "", origin: str = "") -> Gr
             containers=_of(granted),
             class_mib=_class_of(granted),
             card_class=granted.card_class.name if granted.card_class else "",
+            for_pool=granted.for_pool,
             dialect=dialect,
         ),
     )

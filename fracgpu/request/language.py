@@ -1,5 +1,6 @@
 """The request language: a strict parser of our annotations, and of our resources in limits."""
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from fractions import Fraction
@@ -20,6 +21,7 @@ from fracgpu.request.bounds import (
 )
 from fracgpu.request.need import (
     Choice,
+    Gang,
     Isolation,
     PodRequest,
     Rebalance,
@@ -31,6 +33,10 @@ from fracgpu.spelling import did_you_mean, nearest, room_for_list
 from fracgpu.units import Mib, parse_count, parse_memory_mib, parse_mib, parse_share
 
 MAX_CARDS: Final = 64
+MAX_GANG: Final = 128  # so that a gang is placed in one step
+
+_GANG_NAME: Final = re.compile("[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")  # as a label
+_GANG_SIZE: Final = re.compile("[1-9][0-9]{0,2}")
 
 _PAIRS: Final = "one item, or pairs 'container=item, container=item'"
 
@@ -68,6 +74,7 @@ def parse_request(
     strategy = _choice(annotations, names.PLACEMENT, Strategy)
     topology = _choice(annotations, names.TOPOLOGY, Topology)
     isolation = _isolations(annotations)
+    parse_gang(annotations)
     rebalance = _choice(annotations, names.REBALANCE, Rebalance)
     limits = {spec.name: parse_resource_limits(spec) for spec in containers}
     shares = _items(annotations, names.FRACTION, containers, _share)
@@ -292,6 +299,26 @@ def parse_models(annotations: Mapping[str, str]) -> tuple[str, ...]:
             hint="models named in full do not count",
         )
     return tuple(model_key(glob) for glob in globs)
+
+
+def parse_gang(annotations: Mapping[str, str]) -> Gang | None:
+    """Parse which pods a pod is to be placed with; None if with no others.
+
+    Raises:
+        RequestError: the value is not NAME/SIZE.
+    """
+    text = annotations.get(names.GANG)
+    if text is None:
+        return None
+    name, _, size = text.partition("/")
+    if not _GANG_NAME.fullmatch(name) or not _GANG_SIZE.fullmatch(size) or int(size) > MAX_GANG:
+        raise RequestError(
+            field=names.GANG,
+            found=text,
+            wanted=f"NAME/SIZE, where SIZE is how many pods the gang has, from 1 to {MAX_GANG}, "
+            "e.g. 'train-7/4'",
+        )
+    return Gang(name=name, size=int(size))
 
 
 _E = TypeVar("_E", bound=Enum)

@@ -57,6 +57,20 @@ class Choice:
     offered: type[Enum]
 
 
+class Gang(msgspec.Struct, frozen=True):
+    """The pods of one namespace that are placed all at once, or not at all.
+
+    Attributes:
+        size: how many they are.
+    """
+
+    name: str
+    size: int
+
+    def __str__(self) -> str:
+        return f"{self.name}/{self.size}"
+
+
 class SliceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What one container asks for: a share of a card, or MiB, on each of *cards*.
 

@@ -43,6 +43,7 @@ class BoundPod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         started: when kubelet acknowledged it (``status.startTime``, RFC 3339); empty before.
         allocation: what it holds of cards; nothing once it has ended.
         models: globs of the card models that it accepts; empty where it accepts any.
+        gang: its annotation ``fracgpu.io/gang``; empty without one.
         problem: why its assignment cannot be read; else empty. It then holds the most it can.
         asks_resize: it asks for another size, which is neither granted nor refused yet.
     """
@@ -57,6 +58,7 @@ class BoundPod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     host: HostResources = NO_HOST_RESOURCES
     allocation: PodAllocation
     models: tuple[str, ...] = ()
+    gang: str = ""
     problem: str = ""
     asks_resize: bool = False
 
@@ -76,6 +78,7 @@ class _Annotations(msgspec.Struct, gc=False):
     resized: str | None = msgspec.field(name="fracgpu.io/resized", default=None)
     applied: str | None = msgspec.field(name="fracgpu.io/applied", default=None)
     move: str = msgspec.field(name="fracgpu.io/move", default="")
+    gang: str = msgspec.field(name="fracgpu.io/gang", default="")
 
 
 class _Meta(msgspec.Struct, rename="camel"):
@@ -161,6 +164,7 @@ def decode_bound_pod(body: bytes) -> BoundPod | None:
         host=host if live else NO_HOST_RESOURCES,
         allocation=holds,
         models=_shared_models(meta.annotations.model) if meta.annotations else (),
+        gang=sys.intern(meta.annotations.gang) if meta.annotations else "",
         problem=problem,
         asks_resize=live
         and meta.annotations is not None
@@ -188,6 +192,7 @@ def bound_pod_of(pod: PodInfo) -> BoundPod | None:
             allocation, node=node, by_card=_shared_cards(allocation.by_card)
         ),
         models=_shared_models(pod.annotations.get(names.MODEL, "")),
+        gang=sys.intern(pod.annotations.get(names.GANG, "")),
         problem=record.problem if record.live else "",
         asks_resize=record.live
         and _asks_resize(pod.annotations.get(names.RESIZE), pod.annotations.get(names.RESIZED)),

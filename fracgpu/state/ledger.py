@@ -231,6 +231,7 @@ class Assumption:
     Attributes:
         move: the name of the Move whose reservation it consumes; empty if it consumes none.
         nominated: its Binding is not written yet; kube-scheduler has nominated the pod to the node.
+        gang: its Binding is not written yet; room is held for the gang of the pod.
         host: what it takes of the node besides cards.
     """
 
@@ -238,6 +239,7 @@ class Assumption:
     until: datetime
     move: str = ""
     nominated: bool = False
+    gang: bool = False
     host: HostResources = NO_HOST_RESOURCES
 
 
@@ -373,6 +375,7 @@ class Ledger:
         until: datetime,
         move: str = "",
         nominated: bool = False,
+        gang: bool = False,
         host: HostResources = NO_HOST_RESOURCES,
     ) -> Assumption:
         """Count a placement before its Binding is confirmed, and return the assumption.
@@ -386,6 +389,7 @@ class Ledger:
             until=until,
             move=move,
             nominated=nominated,
+            gang=gang,
             host=host,
         )
         if pod.uid not in self._observed:

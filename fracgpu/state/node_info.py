@@ -16,7 +16,7 @@ from fracgpu.cards.annotations import (
 )
 from fracgpu.cards.card import NodeCards
 from fracgpu.errors import WireError
-from fracgpu.k8s.node import Node, decode_node
+from fracgpu.k8s.node import Node, decode_node, is_leaving
 from fracgpu.k8s.node_affinity import SOFT_EFFECTS, taints_of
 from fracgpu.k8s.resources import node_allocatable
 from fracgpu.k8s.scheduling.objects import SchedulingNode, scheduling_node_of
@@ -97,6 +97,7 @@ def node_cards_of(node: Node) -> NodeCards:
         schedulable=not node.spec.unschedulable and not why_no_pod_starts(node),
         unschedulable=node.spec.unschedulable,
         soft_taints=taints_of(node, effects=SOFT_EFFECTS),
+        leaving=is_leaving(node),
         labels=labels,
         heat=read(names.NODE_HEAT, read_heat, {}),
         foreign=read(names.NODE_FOREIGN, read_foreign, {}),

@@ -22,8 +22,8 @@ from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
 from fracgpu.k8s.scheduling.preferences import has_preferences
 from fracgpu.request.grant import need_from_limits
 from fracgpu.request.grant_note import class_named_in
-from fracgpu.request.language import parse_request
-from fracgpu.request.need import PodNeed, Rebalance
+from fracgpu.request.language import parse_gang, parse_request
+from fracgpu.request.need import Gang, PodNeed, Rebalance
 from fracgpu.state.allocation import Assignment, PodRecord, Resize, read_assignment
 from fracgpu.state.resize import read_resize
 
@@ -61,6 +61,7 @@ class PodInfo:
         tolerations: which taints it tolerates; none if they cannot be read.
         has_claims: for volumes or devices, which kube-scheduler may have to bind before the pod.
         gated: a scheduling gate keeps kube-scheduler from trying it.
+        gang: the pods with which it is to be placed at once; None if there are none.
     """
 
     record: PodRecord
@@ -88,6 +89,7 @@ class PodInfo:
     tolerations: tuple[Toleration, ...] = ()
     has_claims: bool = False
     gated: bool = False
+    gang: Gang | None = None
 
 
 def decode_pod_info(body: bytes) -> PodInfo:
@@ -157,6 +159,7 @@ def pod_info_of(pod: Pod) -> PodInfo:
         has_claims=bool(spec.resource_claims)
         or any(volume.persistent_volume_claim or volume.ephemeral for volume in spec.volumes or ()),
         gated=bool(spec.scheduling_gates),
+        gang=_gang_of(annotations),
     )
 
 
@@ -205,6 +208,13 @@ def _tolerations(spec: PodSpec) -> tuple[Toleration, ...]:
         return read_tolerations(bytes(spec.tolerations))
     except UNREADABLE:
         return ()
+
+
+def _gang_of(annotations: Mapping[str, str]) -> Gang | None:
+    try:
+        return parse_gang(annotations)
+    except RequestError:  # which the pod's need says as well
+        return None
 
 
 def _assignment_of(

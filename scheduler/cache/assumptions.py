@@ -156,11 +156,12 @@ class Assumptions:
             )
 
     def under_way(self) -> Iterable[str]:
-        """Return the pods of which a write may be under way; of one merely nominated none is.
+        """Return the pods of which a write may be under way: Bindings, and resizes of bound pods.
 
-        Bindings, and resizes of bound pods.
+        Of one that is merely nominated none is, nor of one for whose gang room is held.
         """
-        yield from (uid for uid, one in self._ledger.assumed.items() if not one.nominated)
+        assumed = self._ledger.assumed.items()
+        yield from (uid for uid, one in assumed if not one.nominated and not one.gang)
         yield from tuple(self._ledger.growing)
 
     def forget(self, uid: str) -> None:

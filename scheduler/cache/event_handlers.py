@@ -42,6 +42,7 @@ class ClusterEventHandlers:
         on_new: called with each pod that is seen bound for the first time.
         on_gone: called with each pod that was bound and is no more.
         on_refused: called with each change of a pod for which kube-scheduler has found no node.
+        on_gang_pod: called with each change of a pod of a gang, once it is counted.
         on_unreadable: called with an annotation and the number of pods or nodes on which it is
             unreadable, each time that number changes.
     """
@@ -56,6 +57,7 @@ class ClusterEventHandlers:
         on_new: Callable[[BoundPod], None] = lambda _: None,
         on_gone: Callable[[BoundPod], None] = lambda _: None,
         on_refused: Callable[[PodInfo], None] = lambda _: None,
+        on_gang_pod: Callable[[Change[AnyPod]], None] = lambda _: None,
         on_unreadable: Callable[[str, int], None] = lambda *_: None,
     ) -> None:
         self._ledger = ledger
@@ -65,6 +67,7 @@ class ClusterEventHandlers:
         self._on_new = on_new
         self._on_gone = on_gone
         self._on_refused = on_refused
+        self._on_gang_pod = on_gang_pod
         self._on_unreadable = on_unreadable
         self._unreadable: dict[str, dict[str, str]] = {}
 
@@ -89,6 +92,8 @@ class ClusterEventHandlers:
             self._nominations.see(pod)
             if pod.unschedulable_since is not None:
                 self._on_refused(pod)
+        if pod.gang:
+            self._on_gang_pod(change)
         self._changes.notify(change.uid)
 
     def node_changed(self, change: Change[NodeCards]) -> None:

@@ -172,13 +172,18 @@ class Extender:
         kept = place_kept(self._ledger, pod, strategy=strategy, now=now, nodes=names)
         return "" if kept is None else kept.hold.node
 
-    def _evaluate(self, pod: PodInfo, need: PodNeed, names: Sequence[str]) -> _Candidates:
-        """Return what each candidate would give the pod, without the cards that it is kept off."""
-        now, strategy = self._clock.now(), self._strategy()
-        denied = {
+    def denied_to(self, pod: PodInfo) -> Mapping[CardUuid, str]:
+        """Return the cards that a pod is kept off now, and the node of each."""
+        now = self._clock.now()
+        return {
             **denied_cards(self._ledger, pod, now=now),
             **cards_without_host(self._ledger, pod, host_left=self._host_left, now=now),
         }
+
+    def _evaluate(self, pod: PodInfo, need: PodNeed, names: Sequence[str]) -> _Candidates:
+        """Return what each candidate would give the pod, without the cards that it is kept off."""
+        now, strategy = self._clock.now(), self._strategy()
+        denied = self.denied_to(pod)
         matrix = self._matrix
         matrix.refresh(now=now)
         rows = matrix.rows_of(names)
@@ -220,6 +225,25 @@ class Extender:
             scores[choice.ranked] = np.rint(choice.quality * _RUNNER_UP).astype(np.int64)
             scores[choice.best] = MAX_SCORE
         return scores
+
+    def ranked(self, args: ExtenderArgs) -> tuple[str, ...]:
+        """Return the candidates on which the pod fits, the best first.
+
+        First are those with the fewest taints that it should not tolerate, then those where it
+        needs no avoided card.
+        """
+        pod, names = args.pod, args.node_names
+        if pod.need is None:
+            return ()
+        found = self._evaluate(pod, pod.need, names)
+        places = found.fit.fits.nonzero()[0]
+        if not places.size:
+            return ()
+        fitting = found.only(found.fit.fits)
+        quality = self._quality(pod, pod.need, fitting)
+        taints = [self._soft_taints(pod, names[place]) for place in places.tolist()]
+        order = np.lexsort((fitting.rows, -quality, fitting.fit.avoided, np.array(taints)))
+        return tuple(names[place] for place in places[order].tolist())
 
     def _choice(
         self, pod: PodInfo, need: PodNeed, names: Sequence[str], found: _Candidates

@@ -27,6 +27,7 @@ from scheduler.extender.api import ExtenderArgs, FilterResult, ProtocolError
 from scheduler.extender.bind import Binder
 from scheduler.extender.binding_cycles import BindingCycles
 from scheduler.extender.filter import Extender, StaleCacheRetry
+from scheduler.extender.gangs import Gangs
 from scheduler.extender.preempt import Preemptor
 from scheduler.metrics import RequestActivity, RequestOutcome, SchedulerMetrics, Verb
 
@@ -58,6 +59,7 @@ class ExtenderServer(HttpServer):
         extender: Extender,
         stale_cache_retry: StaleCacheRetry,
         cycles: BindingCycles,
+        gangs: Gangs,
         preemptor: Preemptor,
         binder: Binder,
         leader_gate: LeaderGate,
@@ -77,6 +79,7 @@ class ExtenderServer(HttpServer):
         self._extender = extender
         self._stale_cache_retry = stale_cache_retry
         self._cycles = cycles
+        self._gangs = gangs
         self._preemptor = preemptor
         self._binder = binder
         self._leader_gate = leader_gate
@@ -112,14 +115,19 @@ class ExtenderServer(HttpServer):
         before = self._cycles.begin(args.pod)
         if before is not None:
             return self._filter_after(args, before)
-        found = self._stale_cache_retry.begin(args)
+        found = self._begin(args)
         if isinstance(found, FilterResult):
             return self._filtered(args, found)
         return self._filter_later(args, found)
 
+    def _begin(self, args: ExtenderArgs) -> FilterResult | Awaitable[FilterResult]:
+        of_gang = None if args.pod.gang is None else self._gangs.filter(args)
+        return self._stale_cache_retry.begin(args) if of_gang is None else of_gang
+
     async def _filter_after(self, args: ExtenderArgs, before: Awaitable[None]) -> bytes:
         await before
-        return self._filtered(args, await self._stale_cache_retry.filter(args))
+        found = self._begin(args)
+        return self._filtered(args, found if isinstance(found, FilterResult) else await found)
 
     async def _filter_later(self, args: ExtenderArgs, found: Awaitable[FilterResult]) -> bytes:
         return self._filtered(args, await found)
@@ -143,11 +151,16 @@ class ExtenderServer(HttpServer):
         why_not = self._leader_gate.why_not()
         if why_not:
             raise NotReady(why_not)
+        if self._gangs.waits(args.pod):
+            return api.write_preemption_result({})
         return api.write_preemption_result(await self._preemptor.preempt(args))
 
     async def _bind(self, body: bytes) -> bytes:
         args = api.read_binding_args(body)
-        error = self._leader_gate.why_not() or await self._binder.bind(args)
+        error = self._leader_gate.why_not()
+        if not error and args.uid in self._gangs.of_pod:
+            error = await self._gangs.gather(args.uid)
+        error = error or await self._binder.bind(args)
         self._cycles.settle(args.uid)  # also where it was refused
         return api.write_binding_result(error)
 

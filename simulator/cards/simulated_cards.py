@@ -23,7 +23,6 @@ from deviceplugin.cards.interface import (
     CardsUnavailableError,
     DeviceNode,
 )
-from deviceplugin.cards.vendors import AMD, NVIDIA
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.units import Mib
 from process.clock import Clock, SystemClock
@@ -294,7 +293,6 @@ def _facts(wire: _WireCard) -> CardHardware:
             numa_node=wire.numa,
             links={CardUuid(uuid): distance for uuid, distance in wire.links.items()},
         ),
-        vendor=AMD if wire.model.startswith(AMD.upper()) else NVIDIA,
         pci_bus_id=f"00000000:{wire.index:02X}:00.0",
         device_nodes=tuple(_device_node(node) for node in wire.device_nodes),
     )

@@ -239,7 +239,7 @@ class Kubelet:
 
 def visible_cards(created: CreatedContainer) -> tuple[str, ...]:
     """Return the UUIDs of the cards that a container sees."""
-    text = created.env.get(names.ENV_VISIBLE_DEVICES, "")
+    text = created.env.get(names.ENV_CARDS, "")
     return tuple(uuid for uuid in text.split(",") if uuid)
 
 

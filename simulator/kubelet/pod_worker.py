@@ -215,7 +215,7 @@ class PodWorker:
 
     def _load(self, container: str, created: CreatedContainer) -> ContainerLoad | None:
         cards = tuple(
-            uuid for uuid in created.env.get(names.ENV_VISIBLE_DEVICES, "").split(",") if uuid
+            uuid for uuid in created.env.get(names.ENV_CARDS, "").split(",") if uuid
         )
         if not cards:
             return None

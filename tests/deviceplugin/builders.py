@@ -48,7 +48,6 @@ def facts(card: Card) -> CardHardware:
     """A card with a device file of its index."""
     return CardHardware(
         card=card,
-        vendor="nvidia",
         pci_bus_id=f"00000000:0{card.index}:00.0",
         device_nodes=(DeviceNode(path=f"/dev/nvidia{card.index}"),),
     )

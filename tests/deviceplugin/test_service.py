@@ -46,6 +46,7 @@ async def test_a_pod_gets_exactly_the_card_its_assignment_names(node: Node) -> N
     got = node.kubelet.created_containers()[pod["metadata"]["uid"]]["train"]
     assert dict(got.env) == {
         names.ENV_VISIBLE_DEVICES: node.uuid(2),
+        names.ENV_CARDS: node.uuid(2),
         names.ENV_MEM_MIB: "3000",
         names.ENV_CARD_MIB: "24000",
         names.ENV_ALIYUN_CONTAINER: "3000",
@@ -274,7 +275,7 @@ async def test_a_pod_that_an_earlier_agent_admitted_restarts_on_its_own_card_aft
     mark = node.folders.cdi / f"fracgpu.io-slot_{name}.0123456789abcdef"
     mark.touch()
     mount = Mount(host_path=str(mark), path=MARK_PATH)
-    env = {names.ENV_VISIBLE_DEVICES: node.uuid(0)}  # of a pod with the same slot
+    env = {names.ENV_CARDS: node.uuid(0)}  # of a pod with the same slot
     CdiFolder(node.folders.cdi).write(CdiSpec(name=name, env=env, mounts=(mount,)))
     await node.kill_agent()
     node.start_agent()

@@ -113,6 +113,12 @@ class AmdgpuTree:
         text = "".join(f"{key} {value}\n" for key, value in properties.items())
         self.write(self.sys / f"class/kfd/kfd/topology/nodes/{number}", "properties", text)
 
+    def link(self, one: int, other: int, *, kind: int = 11, weight: int = 15) -> None:
+        """Link two of ROCm's nodes, in one direction."""
+        folder = self.sys / f"class/kfd/kfd/topology/nodes/{one}/io_links/{other}"
+        text = f"type {kind}\nnode_from {one}\nnode_to {other}\nweight {weight}"
+        self.write(folder, "properties", text)
+
     def write(self, folder: Path, name: str, text: str) -> None:
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """The log of decisions: what was decided and why not; once, in bounded lines."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -31,7 +31,7 @@ class Written:
 
     def cycle(
         self, state: DisruptionState, plan: Plan | None = None, *, later_s: float = 0
-    ) -> list[Mapping[str, Any]]:
+    ) -> Sequence[Mapping[str, Any]]:
         """Write one cycle; return its lines."""
         now = NOON + timedelta(seconds=later_s)
         found = plan if plan is not None else plan_moves(state, policy=ACTIVE, now=now)

@@ -37,6 +37,7 @@ from scheduler.extender.bind import Binder
 from scheduler.extender.bind_groups import BindGroups
 from scheduler.extender.binding_cycles import BindingCycles
 from scheduler.extender.filter import Extender
+from scheduler.extender.gangs import Gangs
 from scheduler.extender.preempt import Preemptor
 from scheduler.metrics import SchedulerMetrics
 from scheduler.pod_activator import PodActivator
@@ -195,11 +196,23 @@ class Harness:
         self.nominations = Nominations(
             self.ledger, self.clock, strategy=lambda: self.strategy, choosers=self.choosers
         )
+        self.matrix = NodeMatrix(self.ledger)
+        self.extender = Extender(self.matrix, strategy=lambda: self.strategy, clock=self.clock)
+        self.gangs = Gangs(
+            self.extender,
+            self.matrix,
+            strategy=lambda: self.strategy,
+            choosers=self.choosers,
+            host_left=lambda *_: self.host_left,
+            changes=self.changes,
+            clock=self.clock,
+        )
         self.handlers = ClusterEventHandlers(
             self.ledger,
             self.changes,
             self.bound_pods,
             nominations=self.nominations,
+            on_gang_pod=self.gangs.pod_changed,
             on_unreadable=self.metrics.unreadable,
         )
         self._nodes: dict[str, Json] = {}
@@ -252,7 +265,6 @@ class Harness:
             limit_s=4.0,
         )
         self.budgets: list[PodDisruptionBudget] = []
-        self.matrix = NodeMatrix(self.ledger)
         self.preemptor = Preemptor(
             self.ledger,
             self.bound_pods,
@@ -261,7 +273,6 @@ class Harness:
             strategy=lambda: self.strategy,
             clock=self.clock,
         )
-        self.extender = Extender(self.matrix, strategy=lambda: self.strategy, clock=self.clock)
         self.waker = PodActivator(
             self.ledger,
             self.matrix,

@@ -12,6 +12,7 @@ from fracgpu import names
 from fracgpu.placement.fit import Obstacle, refusal
 from fracgpu.state.pod_info import PodInfo
 from kube.informer import ChangeType
+from scheduler.extender.gangs import GANG_WORDS
 from scheduler.fence import awaits_placement
 from scheduler.metrics import Waiting, WaitReason
 from tests.fakes.clock import NOON
@@ -49,6 +50,7 @@ def counted(cluster: PageCluster) -> Mapping[WaitReason, int]:
         ("3 node(s) without a fitting card (3 no shared cards known; fracgpu explain says more)",
          WaitReason.NO_CARDS),
         ("1 node(s) didn't match Pod's node affinity/selector.", WaitReason.NOT_CARDS),
+        (f"2 Insufficient {names.GPU_MEM}, 3 {GANG_WORDS[0]} g, which waits", WaitReason.GANG),
     ],
 )  # fmt: skip
 def test_a_pod_waits_for_what_its_nearest_node_lacks(why: str, reason: WaitReason) -> None:

@@ -2,5 +2,5 @@
 {{ define "fracgpu.requestKeys" -}}
 ['fracgpu.io/fraction', 'fracgpu.io/memory', 'fracgpu.io/cores', 'fracgpu.io/cards',
 'fracgpu.io/vendor', 'fracgpu.io/model', 'fracgpu.io/placement', 'fracgpu.io/topology',
-'fracgpu.io/isolation', 'fracgpu.io/rebalance']
+'fracgpu.io/isolation', 'fracgpu.io/rebalance', 'fracgpu.io/gang']
 {{- end }}

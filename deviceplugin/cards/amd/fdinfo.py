@@ -13,6 +13,7 @@ process that has ``/dev/kfd`` open is unknown, while its memory is counted: ROCm
 address space of the card's open file (``kfd_process_device_init_vm``).
 """
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -104,18 +105,21 @@ def _of_process(folder: Path, late: Callable[[], bool]) -> tuple[list[Client], b
     """Return the clients of a process, and whether it has opened ROCm's file."""
     found: list[Client] = []
     queues = False
-    for link in (folder / "fd").iterdir():
+    links = f"{folder}/fd"
+    for name in os.listdir(links):  # noqa: PTH208 - tens of thousands on a node, at each reading
         if late():
             raise TimeoutError
         try:
-            path = str(link.readlink()).removesuffix(" (deleted)")
+            path = os.readlink(f"{links}/{name}").removesuffix(" (deleted)")  # noqa: PTH115
         except FileNotFoundError:  # it was closed meanwhile
+            continue
+        if path[0] != "/":  # no file: a socket, a pipe and the like
             continue
         name_of_file = path[path.rfind("/") :]
         queues = queues or _KFD_FILE.fullmatch(name_of_file) is not None
         if _CARD_FILE.fullmatch(name_of_file):
             try:
-                with (folder / "fdinfo" / link.name).open(errors="replace") as opened:
+                with (folder / "fdinfo" / name).open(errors="replace") as opened:
                     client = read_client(opened.read(_MAX_CHARS))
             except FileNotFoundError:
                 continue

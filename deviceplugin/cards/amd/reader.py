@@ -1,8 +1,9 @@
 """Implements `deviceplugin.cards.interface` with the files of the kernel's driver ``amdgpu``."""
 
 import asyncio
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -23,7 +24,6 @@ from deviceplugin.cards.interface import (
     SkippedCard,
 )
 from deviceplugin.cards.reserve import LearntReserve, Memory
-from deviceplugin.cards.vendors import AMD
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.units import BYTES_PER_MIB, Mib
 from process.clock import Clock, SystemClock
@@ -36,6 +36,10 @@ _COMMON: Final = "kfd"
 _NODE, _PROCESSES = "amd-node", "amd-processes"
 # A scan of the processes stops by itself before its caller stops waiting for it.
 _SCAN_PART: Final = 0.8
+# Distances are only compared, with each other and in the numbers that NVIDIA's cards have: up to 9
+# by links of their own, then 40 for one socket and 50 for two.
+_MOST_HOPS: Final = 9
+_ONE_SOCKET, _TWO_SOCKETS = 40, 50
 
 
 class AmdReader(Cards):
@@ -92,9 +96,16 @@ class AmdReader(Cards):
         _leave_out_twins(found, left_out)
         self._devices = {device.address: device for device in devices if device.address in found}
         # Programs number the cards in ROCm's order.
-        order = sorted(found, key=lambda address: (_node_number(found[address], nodes), address))
+        order = sorted(found, key=lambda address: _order(address, _node(found[address], nodes)))
         cards = tuple(
-            replace(found[address], card=replace(found[address].card, index=index))
+            replace(
+                found[address],
+                card=replace(
+                    found[address].card,
+                    index=index,
+                    links=_links(found[address], found.values(), nodes),
+                ),
+            )
             for index, address in enumerate(order)
         )
         self._hardware = dict(zip(order, cards, strict=True))
@@ -190,7 +201,6 @@ class AmdReader(Cards):
                 reserved_mib=_mib_up(memory.reserved) or Mib(0),
                 numa_node=found.numa_node,
             ),
-            vendor=AMD,
             pci_bus_id=address,
             device_nodes=(DeviceNode(path=f"/dev/dri/renderD{found.render}"),),
             common_nodes=common,
@@ -291,11 +301,35 @@ def _leave_out_twins(found: dict[str, CardHardware], left_out: dict[str, Skipped
             )
 
 
-def _node_number(hardware: CardHardware, nodes: Mapping[int, kfd.ComputeNode]) -> int:
-    """Return the number of ROCm's node of a card; a card without one comes last."""
+def _node(hardware: CardHardware, nodes: Mapping[int, kfd.ComputeNode]) -> kfd.ComputeNode | None:
+    """Return ROCm's node of a card, or None if it has none."""
     (own,) = hardware.device_nodes
-    render = int(own.path.rpartition("renderD")[2])
-    return nodes[render].number if render in nodes else len(nodes) + max(nodes, default=0)
+    return nodes.get(int(own.path.rpartition("renderD")[2]))
+
+
+def _order(address: str, node: kfd.ComputeNode | None) -> tuple[float, str]:
+    """Return what cards are ordered by; one without a node comes last."""
+    return (math.inf if node is None else node.number), address
+
+
+def _links(
+    hardware: CardHardware,
+    others: Iterable[CardHardware],
+    nodes: Mapping[int, kfd.ComputeNode],
+) -> Mapping[CardUuid, int]:
+    """Return a card's distance to others: links between them are nearest, then one socket."""
+    own, found = _node(hardware, nodes), dict[CardUuid, int]()
+    for other in others:
+        if other is hardware:
+            continue
+        there = _node(other, nodes)
+        hops = own.hops.get(there.number) if own is not None and there is not None else None
+        places = (hardware.card.numa_node, other.card.numa_node)
+        if hops is not None:
+            found[other.card.uuid] = min(hops, _MOST_HOPS)
+        elif None not in places:
+            found[other.card.uuid] = _ONE_SOCKET if places[0] == places[1] else _TWO_SOCKETS
+    return found
 
 
 def _mib_up(amount: int | None) -> Mib | None:

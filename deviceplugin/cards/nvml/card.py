@@ -18,7 +18,6 @@ from deviceplugin.cards.nvml.figures import NvmlMetrics
 from deviceplugin.cards.nvml.gpm import NvmlGpm
 from deviceplugin.cards.nvml.processes import NvmlProcesses
 from deviceplugin.cards.reserve import LearntReserve, Memory
-from deviceplugin.cards.vendors import NVIDIA
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.units import BYTES_PER_MIB, Mib
 from process.clock import Clock
@@ -149,7 +148,6 @@ class NvmlCard:
         name = _text(await call(nvml.nvmlDeviceGetName, handle))
         return CardHardware(
             card=Card(uuid=uuid, index=self._index, model=name, total_mib=Mib(0)),
-            vendor=NVIDIA,
             device_nodes=(DeviceNode(path=f"/dev/nvidia{minor}"),),
         )
 

@@ -98,8 +98,7 @@ async def test_cards_are_told_apart_and_have_what_their_containers_need(subject:
     common = {node["path"] for hardware in listed["cards"] for node in hardware["common_nodes"]}
     assert len(set(own)) == 2
     assert not set(own) & common
-    assert {hardware["vendor"] for hardware in listed["cards"]} <= {"amd", "nvidia"}
-    assert all(hardware["vendor"] and hardware["pci_bus_id"] for hardware in listed["cards"])
+    assert all(hardware["pci_bus_id"] for hardware in listed["cards"])
     assert listed["left_out"] == []
 
 

@@ -15,7 +15,7 @@ from deviceplugin.cards.interface import (
     CardsUnavailableError,
     GroupLimits,
 )
-from deviceplugin.cards.joined import JoinedCards, Vendor, has_pci_card, joined
+from deviceplugin.cards.joined import JoinedCards, VendorReader, has_pci_card, joined
 from fracgpu.cards.card import CardUuid
 from fracgpu.units import Mib
 from tests.deviceplugin.builders import FakeCards, a_card, a_card_list
@@ -47,8 +47,8 @@ class BothCards:
         self.nvidia = LimitedCards(a_card("GPU-a"), a_card("GPU-b", index=1))
         self.amd = FakeCards(a_card("AMD-x", index=0))
         self.there = {"nvidia", "amd"}
-        by_nvidia = Vendor(cards=self.nvidia, present=self._is_there("nvidia"))
-        by_amd = Vendor(cards=self.amd, present=self._is_there("amd"))
+        by_nvidia = VendorReader(cards=self.nvidia, present=self._is_there("nvidia"))
+        by_amd = VendorReader(cards=self.amd, present=self._is_there("amd"))
         self.cards = JoinedCards((by_nvidia, by_amd), fallback=by_nvidia)
 
     def _is_there(self, name: str) -> Callable[[], bool]:
@@ -88,7 +88,7 @@ async def test_that_it_is_unknown_which_cards_there_are_is_no_empty_node() -> No
     def unreadable() -> bool:
         raise OSError(5, "Input/output error")
 
-    vendor = Vendor(cards=FakeCards(a_card()), present=unreadable)
+    vendor = VendorReader(cards=FakeCards(a_card()), present=unreadable)
 
     with pytest.raises(CardsUnavailableError, match="Input/output error"):
         await JoinedCards((vendor,), fallback=vendor).list_cards()

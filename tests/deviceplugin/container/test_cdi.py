@@ -48,6 +48,7 @@ def test_a_container_learns_its_cards_and_its_share_of_each() -> None:
 
     assert spec.env == {
         "NVIDIA_VISIBLE_DEVICES": "void",
+        "FRACGPU_CARDS": "GPU-b,GPU-a",
         "FRACGPU_MEM_MIB": "500,500",
         "FRACGPU_CARD_MIB": "8000,16000",
     }

@@ -73,6 +73,7 @@ def test_without_a_spec_of_the_driver_a_container_gets_files_and_variables() -> 
 
     assert env_of(found) == {
         "NVIDIA_VISIBLE_DEVICES": "GPU-a",
+        "FRACGPU_CARDS": "GPU-a",
         "FRACGPU_MEM_MIB": "1000",
         "FRACGPU_CARD_MIB": "8000",
         "ALIYUN_COM_GPU_MEM_CONTAINER": "1000",
@@ -308,7 +309,10 @@ def test_a_folder_in_the_place_of_the_file_is_named(tmp_path: Path) -> None:
         NvidiaCdiSpecs([tmp_path]).find([A])
 
 
-AMD_CARDS = (a_card("AMD-x"), a_card("AMD-y", index=1, mib=16_000))
+AMD_CARDS = (
+    a_card("AMD-x", model="AMD Instinct MI210"),
+    a_card("AMD-y", index=1, mib=16_000, model="AMD Instinct MI210"),
+)
 MIXED = Inventory(
     card_list=CardList(
         cards=(
@@ -316,7 +320,6 @@ MIXED = Inventory(
             *(
                 CardHardware(
                     card=replace(card, index=5 - card.index),
-                    vendor="amd",
                     device_nodes=(DeviceNode(path=f"/dev/dri/renderD{128 + card.index}"),),
                     common_nodes=(DeviceNode(path="/dev/kfd"),),
                     compute_units=104,
@@ -349,6 +352,7 @@ def test_an_amd_container_gets_nothing_of_nvidias_on_a_node_of_both(tmp_path: Pa
 
     assert env_of(found) == {
         "NVIDIA_VISIBLE_DEVICES": "void",
+        "FRACGPU_CARDS": "AMD-x",
         "FRACGPU_MEM_MIB": "1000",
         "FRACGPU_CARD_MIB": "8000",
         "ALIYUN_COM_GPU_MEM_CONTAINER": "1000",

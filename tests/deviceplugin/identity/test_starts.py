@@ -35,6 +35,7 @@ from tests.deviceplugin.enforcement.builders import a_limited_container, a_limit
 from tests.fakes.clock import VirtualClock
 
 OLD_MARK = "/var/run/cdi/fracgpu.io-slot_0123456789abcdef.fedcba9876543210"
+MI210 = a_card("AMD-a", model="AMD Instinct MI210")
 TWO = (a_card("GPU-a"), a_card("GPU-b", index=1))
 
 
@@ -73,7 +74,6 @@ async def a_rig(  # noqa: PLR0913 - what a test may set of a node
     nodes: Sequence[str] = (),
     limiter: Limiter | None = None,
     known: Mapping[str, PodInfo] | None = None,
-    vendor: str = "nvidia",
     slots: int = 2,
 ) -> Rig:
     fake, registry, clock = FakeCards(*cards), CollectorRegistry(), VirtualClock()
@@ -82,9 +82,8 @@ async def a_rig(  # noqa: PLR0913 - what a test may set of a node
         cards=tuple(
             CardHardware(
                 card=card,
-                vendor=vendor,
                 device_nodes=tuple(files[number : number + 1]),
-                compute_units=64 if vendor == "amd" else 0,
+                compute_units=64 if card.model.startswith("AMD") else 0,
             )
             for number, card in enumerate(cards)
         )
@@ -461,7 +460,7 @@ def with_cores(uid: str, cores: int) -> PodInfo:
 
 async def test_containers_on_one_amd_card_get_other_compute_units_after_a_restart_too() -> None:
     pods = [with_cores(f"uid-{number}", 25) for number in range(5)]
-    rig = await a_rig(*pods, cards=(a_card("AMD-a"),), vendor="amd", slots=8)
+    rig = await a_rig(*pods, cards=(MI210,), slots=8)
 
     def start(rig: Rig, pod: PodInfo) -> Adjustment:
         container = replace(created(), id=pod.record.uid, sandbox_id=f"sandbox-{pod.record.uid}")
@@ -472,7 +471,7 @@ async def test_containers_on_one_amd_card_get_other_compute_units_after_a_restar
     rig.starts.stop_container(a_sandbox(pods[1]), ended)
     fourth = start(rig, pods[3])
     # A new agent knows them from the runtime.
-    again = await a_rig(*pods, cards=(a_card("AMD-a"),), vendor="amd", slots=8)
+    again = await a_rig(*pods, cards=(MI210,), slots=8)
     running = [
         replace(
             created(),

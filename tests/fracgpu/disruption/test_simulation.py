@@ -69,6 +69,16 @@ def nodes_for(pod: PlacedPod, nodes: list[NodeCards], *others: PlacedPod, **how:
     return [target.node for target in PlacementSimulation(state).targets(pod, **how)]
 
 
+def test_no_card_is_a_target_on_a_node_that_an_autoscaler_removes() -> None:
+    stays, goes = a_node("n2", COOL_CARD), replace(a_node("n3", "GPU-c"), leaving=True)
+    nodes = [a_node("n1", HOT_CARD), stays, goes]
+    pod = replica()
+    simulation = PlacementSimulation(a_disruption_state(nodes=nodes, pods=[pod]))
+
+    assert list(simulation.targets(pod)) == [Target("n2", COOL_CARD)]
+    assert simulation.nodes_for(pod, ["n2", "n3"]).tolist() == [True, False]
+
+
 def test_every_card_with_room_is_a_target_but_the_pods_own() -> None:
     nodes = [a_node("n1", HOT_CARD, "GPU-b"), a_node("n2", COOL_CARD, "GPU-full")]
     full = a_placed_pod("full", CardUuid("GPU-full"), node="n2", mib=CARD_MIB)

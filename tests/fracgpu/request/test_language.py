@@ -11,12 +11,14 @@ from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.request.language import (
     CHOICES,
+    parse_gang,
     parse_request,
     requires_kernel,
     wanted_isolation,
 )
 from fracgpu.request.need import (
     ContainerNeed,
+    Gang,
     Isolation,
     PodRequest,
     Rebalance,
@@ -160,6 +162,37 @@ def test_what_may_enforce_a_share_is_read_in_order(
 def test_without_a_word_the_best_is_wanted() -> None:
     assert wanted_isolation({}) == wanted_isolation({names.ISOLATION: "?"}) == (Isolation.BEST,)
     assert not requires_kernel(())
+
+
+@pytest.mark.parametrize(
+    ("text", "gang"),
+    [("train-7/4", Gang("train-7", 4)), ("a/1", Gang("a", 1)), ("A_b.c/128", Gang("A_b.c", 128))],
+)
+def test_a_gang_has_a_name_and_a_size(text: str, gang: Gang) -> None:
+    assert read(fraction="1", gang=text) is not None
+    assert parse_gang({names.GANG: text}) == gang
+    assert str(gang) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "train", "/4", "train/", "train/0", "train/129", "train/04", "train/-1", "train/4/4",
+     "-train/4", "train-/4", "a b/4", "x" * 64 + "/4", "train/four", "train/\u0664"],
+)  # fmt: skip
+def test_another_form_of_a_gang_is_refused_with_the_wanted_one(text: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        read(fraction="1", gang=text)
+
+    assert refused.value.field == names.GANG
+    assert str(refused.value) == (
+        f"{names.GANG} is {text!r}; want NAME/SIZE, where SIZE is how many pods the gang has, "
+        "from 1 to 128, e.g. 'train-7/4'"
+    )
+
+
+def test_a_gang_alone_asks_for_no_card() -> None:
+    with pytest.raises(RequestError, match="a pod that asks for a share"):
+        read(gang="train/4")
 
 
 def test_a_need_knows_its_total() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fracgpu.cards.card import CardUuid
 from fracgpu.errors import WireError
 from fracgpu.k8s.resources import HostResources
-from fracgpu.names import ASSIGNMENT, MODEL, MOVE
+from fracgpu.names import ASSIGNMENT, GANG, MODEL, MOVE
 from fracgpu.state.allocation import CardAllocation, allocations_by_card
 from fracgpu.state.bound_pod import bound_pod_of, decode_bound_pod
 from fracgpu.state.pod_info import decode_pod_info
@@ -164,6 +164,17 @@ def test_the_models_that_it_accepts_are_known(written: str, read: tuple[str, ...
 
     assert found is not None
     assert found.models == read
+
+
+def test_the_gang_of_a_bound_pod_is_known() -> None:
+    pod = bound()
+    pod["metadata"]["annotations"][GANG] = "train/4"
+
+    found = decode_bound_pod(json.dumps(pod).encode())
+
+    assert found is not None
+    assert found.gang == "train/4"
+    assert found == bound_pod_of(decode_pod_info(json.dumps(pod).encode()))
 
 
 def test_the_move_whose_reservation_it_consumed_is_known_even_if_its_assignment_is_not() -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 from datetime import UTC, datetime
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -382,3 +383,34 @@ def test_a_request_seen_before_is_read_as_if_it_were_the_first(
             problem = str(error)
 
         assert (info.need, info.need_problem) == (need, problem or "")
+
+
+@pytest.mark.parametrize(
+    ("taint", "leaving"),
+    [
+        ("ToBeDeletedByClusterAutoscaler", True),
+        ("DeletionCandidateOfClusterAutoscaler", True),
+        ("karpenter.sh/disrupted", True),
+        ("karpenter.sh/unregistered", False),
+        ("", False),
+    ],
+)
+def test_a_node_says_that_an_autoscaler_removes_it(taint: str, leaving: bool) -> None:
+    node = a_sharing_node("n")
+    node["spec"] = {"taints": [{"key": taint, "effect": "NoSchedule"}] if taint else []}
+
+    assert read_node(json.dumps(node).encode()).leaving is leaving
+
+
+def test_the_share_of_a_class_of_the_catalogue_does_not_say_which_cards_will_do() -> None:
+    note = '\n{"containers":{},"classMib":8000,"cardClass":"a30"}'
+    pod = a_gpu_pod("p", mib=4000, annotations={names.FRACTION: "0.5", names.GRANTED: note})
+    del pod["metadata"]["annotations"][names.MEMORY]
+    by_name = read(pod).need
+    pod["metadata"]["annotations"][names.GRANTED] = '\n{"containers":{},"classMib":8000}'
+    by_size = read(pod).need
+
+    assert by_name is not None
+    assert by_size is not None
+    assert [part.share for part in by_name.containers] == [None]
+    assert [part.share for part in by_size.containers] == [Fraction(1, 2)]

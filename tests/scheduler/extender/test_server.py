@@ -76,6 +76,7 @@ async def serving(
             cluster.extender, cluster.changes, cluster.clock, limit_s=0.0
         ),
         cycles=cluster.cycles,
+        gangs=cluster.gangs,
         preemptor=cluster.preemptor,
         binder=cluster.binder,
         leader_gate=leader_gate,

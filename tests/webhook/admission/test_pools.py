@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -26,6 +27,7 @@ from fracgpu.request.need import Strategy
 from fracgpu.state.pod_info import decode_pod_info
 from fracgpu.state.snapshot import CardInfo, NodeInfo
 from fracgpu.units import Mib
+from simulator.apiserver.apimachinery.patches import json_patch
 from tests.deviceplugin.builders import an_inventory
 from tests.webhook.builders import (
     H100S,
@@ -33,13 +35,16 @@ from tests.webhook.builders import (
     Json,
     a_container,
     a_pod,
+    a_review,
     judged,
     judged_change,
     stored,
     worded,
 )
 from webhook.admission.context import DecisionContext
+from webhook.admission.review import read_review
 from webhook.admission.verdict import Allowed, Denied, Patched
+from webhook.admission.workload import grant_templates
 
 A100, T4 = "NVIDIA-A100-SXM4-80GB", "Tesla-T4"
 GPU = Taint(key="nvidia.com/gpu", value="present", effect="NoSchedule")
@@ -385,3 +390,38 @@ def test_a_context_without_pools_knows_no_class() -> None:
     context = DecisionContext(classes=(), config=RULES)
 
     assert context.declared(NodeRules()) == ()
+
+
+def test_a_template_is_granted_before_there_is_a_node_and_its_pods_by_what_came() -> None:
+    """A card that shares less than the catalogue says is no reason to refuse the pods."""
+    cluster = Cluster()
+    template = a_pod(fraction="0.5", model="*A100*")
+    review = read_review(
+        json.dumps(
+            a_review(
+                {"spec": {"template": template}},
+                kind={"group": "apps", "version": "v1", "kind": "Deployment"},
+            )
+        ).encode()
+    )
+    context = DecisionContext(
+        **cluster.context(),
+        config=WAIT,
+        namespace_labels={names.GRANT_TEMPLATES_LABEL: "true"},
+    )
+    outcome = grant_templates(review, context)
+    assert isinstance(outcome, Patched)
+    assert outcome.granted == "train=40480"
+
+    pod = json_patch({"spec": {"template": template}}, list(msgspec.to_builtins(outcome.edits)))[
+        "spec"
+    ]["template"]
+    assert mib_of(cluster.admitted(pod)) == "40480"
+    cluster.add("n1", 80_000, 80_000)
+    assert mib_of(cluster.admitted(pod)) == "40k"
+
+
+def mib_of(pod: Json) -> str:
+    limits = pod["spec"]["containers"][0]["resources"]["limits"]
+    found: str = limits[names.GPU_MEM]
+    return found

@@ -13,6 +13,7 @@ from deviceplugin.cards.amd import sysfs
 from deviceplugin.cards.amd.reader import AmdReader
 from deviceplugin.cards.interface import CardProcess, CardsUnavailableError, DeviceNode
 from fracgpu.cards.card import CardUuid, Health
+from fracgpu.cards.card_class import Vendor
 from fracgpu.units import Mib
 from tests.fakes.amdgpu_tree import MIB, AmdgpuTree, open_card
 from tests.fakes.clock import VirtualClock
@@ -53,7 +54,7 @@ async def test_a_card_is_what_the_drivers_files_say(tree: AmdgpuTree, clock: Vir
     # No process is on it, so what is in use is the driver's.
     assert (card.total_mib, card.reserved_mib, card.numa_node) == (196_592, 283, 0)
     assert card.health is Health.HEALTHY
-    assert (hardware.vendor, hardware.pci_bus_id) == ("amd", "0000:0c:00.0")
+    assert (hardware.vendor, hardware.pci_bus_id) == (Vendor.AMD, "0000:0c:00.0")
     assert hardware.device_nodes == (DeviceNode(path="/dev/dri/renderD128"),)
     assert hardware.common_nodes == (DeviceNode(path="/dev/kfd"),)
     assert (hardware.family, hardware.compute_units) == ("gfx942", 304)
@@ -359,6 +360,28 @@ async def test_cards_are_numbered_as_rocm_numbers_them(
 
     order = [(each.card.index, each.pci_bus_id, each.compute_units) for each in listed.cards]
     assert order == [(0, "0000:1c:00.0", 304), (1, "0000:0c:00.0", 304), (2, "0000:2c:00.0", 0)]
+
+
+async def test_cards_linked_to_each_other_are_nearest_and_then_those_of_one_socket(
+    tree: AmdgpuTree, clock: VirtualClock
+) -> None:
+    for index, numa in enumerate(("0", "1", "1", None)):
+        tree.card(index, files={"numa_node": numa})
+    tree.link(2, 3)
+    tree.link(3, 2, weight=30)
+    tree.link(4, 2, kind=2, weight=20)  # PCIe
+    tree.link(4, 0, weight=15)  # a processor
+
+    listed = await a_reader(tree, clock).list_cards()
+
+    ids = [each.card.uuid for each in listed.cards]
+    found = [[each.card.links.get(other) for other in ids] for each in listed.cards]
+    assert found == [
+        [None, 1, 50, None],
+        [2, None, 40, None],
+        [50, 40, None, None],
+        [None, None, None, None],
+    ]
 
 
 async def test_without_the_driver_no_card_can_be_listed(

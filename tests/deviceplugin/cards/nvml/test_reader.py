@@ -78,7 +78,6 @@ async def test_through_the_true_ctypes_calls_a_card_is_what_the_library_says(
             "slots": 32,
             "links": {},
         },
-        "vendor": "nvidia",
         "pci_bus_id": "00000000:17:00.0",
         "device_nodes": [{"path": "/dev/nvidia0", "host_path": ""}],
         "common_nodes": [

@@ -15,6 +15,7 @@ from fracgpu.disruption.move import HeldBack, HoldReason, Move, Plan
 from fracgpu.disruption.planner import plan_moves, validate_move
 from fracgpu.disruption.policy import MakeRoom, Mode, RebalancerPolicy
 from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
+from fracgpu.request.need import Gang
 from fracgpu.state.move_object import MoveMode, MovePhase
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
@@ -83,6 +84,7 @@ def test_the_most_important_pod_that_waits_longest_comes_first() -> None:
         pytest.param({"scheduler_name": "other"}, id="another scheduler's"),
         pytest.param({"node": "n1"}, id="bound"),
         pytest.param({"need": None}, id="needs no card"),
+        pytest.param({"gang": Gang("train", 4)}, id="of a gang"),
     ],
 )
 def test_a_pod_that_does_not_wait_for_room_is_no_subject(facts: dict[str, Any]) -> None:

@@ -1,0 +1,511 @@
+"""Keeps the pods of a gang waiting until all of them can be bound together.
+
+The annotation ``fracgpu.io/gang: NAME/SIZE`` names the gang. kube-scheduler places one pod after
+the other, so that
+
+1. filter refuses the members until SIZE of them exist, kube-scheduler has asked about each, and
+   there is room for all of them. Then the entire room is assumed in one step; no gang ever holds a
+   part of it, and so no two can wait for each other;
+2. filter gives each member its place in that room, and those refused before are marked, so that
+   kube-scheduler tries them again;
+3. bind waits until all members have come that far. Only then their Bindings are written, so that a
+   gang of which kube-scheduler itself refuses a member is not bound in part either.
+
+A gang that does not come together in time gives up the entire room. Once it has been bound, its
+pods are placed like any other, such as the replacement of one that has failed.
+"""
+
+import asyncio
+import math
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from itertools import compress
+from typing import Final
+
+import structlog
+
+from fracgpu import names
+from fracgpu.errors import RequestError
+from fracgpu.placement.gang import GangMember, GangPlacement, NoRoom, in_order, place_gang
+from fracgpu.placement.node_matrix import NodeMatrix
+from fracgpu.placement.outcome import Placement
+from fracgpu.placement.placement import CardsOnNode, Choosers, HostLeft, cards_on_node
+from fracgpu.placement.preemption import fits_if_emptied
+from fracgpu.request.language import parse_gang
+from fracgpu.request.need import Gang, PodNeed, Strategy
+from fracgpu.state.ledger import Ledger
+from fracgpu.state.pod_info import PodInfo
+from fracgpu.state.snapshot import NodeInfo, build_node_info
+from kube.errors import KubeError
+from kube.informer import Change, ChangeType
+from process.clock import Clock, wait_at_most
+from scheduler.cache.change_signal import ChangeSignal
+from scheduler.cache.event_handlers import AnyPod
+from scheduler.cache.pod_marker import PodMarker
+from scheduler.extender.api import ExtenderArgs, FilterResult
+from scheduler.extender.filter import Extender
+
+log = structlog.get_logger()
+
+# How long the room of a gang is held. kube-scheduler tries a pod that was refused often only ten
+# seconds later (podMaxBackoffSeconds).
+_ROOM_S: Final = 30.0
+# How long bind waits for the other members; below httpTimeout in kube-scheduler's configuration.
+GATHER_S: Final = 7.0
+_TICK_S: Final = 1.0
+# How long the verdict counts that a gang fits, or not, on nodes without other pods.
+_SIZED_S: Final = 60.0
+# Each is evaluated on all nodes.
+_MOST_KINDS: Final = 8
+# So many pods are placed before other requests get their turn.
+_AT_ONCE: Final = 16
+
+# How every refusal of a member begins.
+_KEPT: Final = "node(s) kept from gang"
+_TOO_SMALL: Final = "node(s) too small for gang"
+GANG_WORDS: Final = (_KEPT, _TOO_SMALL)
+
+_Key = tuple[str, Gang]  # the namespace, and the gang
+
+
+@dataclass(slots=True)
+class _Room:
+    """What is held for a gang.
+
+    Attributes:
+        here: those whose Bindings wait for the others.
+        why_not: why they are not written; empty if they are; None while that is open.
+    """
+
+    members: frozenset[str]
+    until_s: float
+    here: set[str] = field(default_factory=set)
+    why_not: str | None = None
+    decided: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def decide(self, why_not: str) -> None:
+        self.why_not = why_not
+        self.decided.set()
+
+
+@dataclass(slots=True)
+class _Members:
+    """The pods of a gang.
+
+    Attributes:
+        asked: the candidates of each pending member when kube-scheduler last asked about it; equal
+            ones are one object.
+        refused: after which change there was no room, and the answer.
+        too_large: how it is too large for the nodes, if it is, until *sized_until_s*.
+    """
+
+    pending: dict[str, PodInfo] = field(default_factory=dict)
+    bound: set[str] = field(default_factory=set)
+    asked: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    latest: tuple[str, ...] = ()
+    room: _Room | None = None
+    refused: tuple[int, str] = (-1, "")
+    too_large: str = ""
+    sized_until_s: float = -math.inf
+
+    def ask(self, uid: str, nodes: tuple[str, ...]) -> None:
+        """Take note of the candidates of a member."""
+        if nodes != self.latest:
+            self.latest = tuple(map(sys.intern, nodes))
+        self.asked[uid] = self.latest
+
+    def may_be_alone(self, uid: str) -> bool:
+        """Report whether a member is placed like any other pod: the gang is bound, or about to."""
+        room = self.room
+        opened = room is not None and room.why_not == "" and uid in room.members
+        return opened or bool(self.bound)
+
+    def tidy(self) -> bool:
+        """Drop a room whose members are all bound or gone; return whether nothing is left."""
+        room = self.room
+        if room is not None and room.why_not == "" and room.members.isdisjoint(self.pending):
+            self.room = None
+        return not self.pending and not self.bound and self.room is None
+
+
+class Gangs:
+    """The gangs of the cluster, and the room that is held for them.
+
+    Args:
+        extender: says where one pod fits.
+        matrix: the cards.
+        strategy: returns the cluster's current default.
+        choosers: strategies that choose cards themselves.
+        host_left: what no other pod has requested of a node's CPU and memory.
+        changes: counts pod and node events.
+        clock: bounds the waits.
+
+    Attributes:
+        of_pod: the gang of each pod that has one, by its UID.
+    """
+
+    def __init__(  # noqa: PLR0913 - one keyword for each collaborator
+        self,
+        extender: Extender,
+        matrix: NodeMatrix,
+        *,
+        strategy: Callable[[], Strategy],
+        choosers: Choosers,
+        host_left: HostLeft,
+        changes: ChangeSignal,
+        clock: Clock,
+    ) -> None:
+        self._extender = extender
+        self._matrix = matrix
+        self._ledger: Ledger = matrix.ledger
+        self._strategy = strategy
+        self._choosers = choosers
+        self._host_left = host_left
+        self._changes = changes
+        self._clock = clock
+        self._gangs: dict[_Key, _Members] = {}
+        self.of_pod: dict[str, _Key] = {}
+        self._to_wake: dict[str, PodInfo] = {}
+        self._work = asyncio.Event()
+
+    # -- events --------------------------------------------------------------------------------
+
+    def pod_changed(self, change: Change[AnyPod]) -> None:
+        """Take note of a pod of a gang."""
+        pod, uid = change.object, change.uid
+        gone = change.type is ChangeType.DELETED
+        key = None if gone else _key_of(pod)
+        before = self.of_pod.get(uid)
+        if before is not None and before != key:
+            self._forget(uid, before)
+        if key is not None:
+            self._see(uid, key, pod)
+
+    def _see(self, uid: str, key: _Key, pod: AnyPod) -> None:
+        self.of_pod[uid] = key
+        members = self._gangs.setdefault(key, _Members())
+        if isinstance(pod, PodInfo):
+            members.pending[uid] = pod
+            return
+        members.pending.pop(uid, None)
+        members.asked.pop(uid, None)
+        members.bound.add(uid)
+        members.tidy()
+
+    def _forget(self, uid: str, key: _Key) -> None:
+        members = self._gangs[key]
+        del self.of_pod[uid]
+        members.bound.discard(uid)
+        members.asked.pop(uid, None)
+        lost = members.pending.pop(uid, None)
+        if lost is not None and members.room is not None and uid in members.room.members:
+            self._give_up(key, f"pod {lost.record.key} is gone")
+        if members.tidy():
+            self._gangs.pop(key, None)
+
+    # -- filter --------------------------------------------------------------------------------
+
+    def waits(self, pod: PodInfo) -> bool:
+        """Report whether a pod is of a gang that has not been bound yet."""
+        key, uid = _key_of(pod), pod.record.uid
+        return key is not None and not self._gangs.get(key, _Members()).may_be_alone(uid)
+
+    def filter(self, args: ExtenderArgs) -> FilterResult | Awaitable[FilterResult] | None:
+        """Return the answer about a member of a gang, or what to await for it.
+
+        None about any other pod, and about those that may be placed by themselves.
+        """
+        pod, uid = args.pod, args.pod.record.uid
+        key = _key_of(pod)
+        if key is None or pod.need is None:
+            return None
+        self._see(uid, key, pod)
+        members, (_, gang) = self._gangs[key], key
+        if members.may_be_alone(uid):
+            return None
+        members.ask(uid, args.node_names)
+        room = members.room
+        if room is not None:
+            if uid in room.members:
+                return self._place_in(key, args)
+            return _refusal(args, _waits(gang, f"{gang.size} others of its pods to be placed"))
+        there = len(members.pending)
+        if there < gang.size:
+            return _refusal(args, _waits(gang, f"its pods ({there} of {gang.size} exist)"))
+        if len(members.asked) < gang.size:
+            return _refusal(args, _waits(gang, f"the first try of each of its {gang.size} pods"))
+        as_of, why_not = members.refused
+        if as_of == self._changes.count:
+            return _refusal(args, why_not)
+        return self._find_room(key, args)
+
+    async def _find_room(self, key: _Key, args: ExtenderArgs) -> FilterResult:
+        members, (_, gang) = self._gangs[key], key
+        asking = args.pod.record.uid
+        uids = sorted(members.asked, key=lambda uid: (uid != asking, uid))[: gang.size]
+        pods = [members.pending[uid] for uid in uids]
+        chosen = await self._ranked(pods, members.asked)
+        if chosen is None:
+            many = f"whose pods differ in more than {_MOST_KINDS} ways"
+            return _refusal(args, f"{_KEPT} {gang.name}, {many}")
+        now = self._clock.now()
+        found = GangPlacement(
+            node=lambda name: self._ledger.node(name, now=now),
+            left=lambda name: self._host_left(name, ""),
+            strategy=self._strategy(),
+        )
+        fits = [found.add(member) async for member in self._paced(in_order(chosen))]
+        if not all(fits):
+            why_not = await self._no_room(members, gang, chosen)
+            members.refused = (self._changes.count, why_not)
+            return _refusal(args, why_not)
+        # There must be no await from here until the room is assumed.
+        placed = not self._ledger.assumed.keys().isdisjoint(uids)  # an answer may have been lost
+        there = self._gangs.get(key) is members and members.asked.keys() >= set(uids)
+        if placed or members.room is not None or not there or not found.stands:
+            self._to_wake[asking] = args.pod
+            return _refusal(args, _waits(gang, "its pods to be placed"))
+        self._hold(key, pods, found.placed)
+        return FilterResult(passed=(found.placed[asking].node,))
+
+    async def _paced(self, members: Iterable[GangMember]) -> AsyncIterator[GangMember]:
+        """Yield *members*; other requests get their turn in between."""
+        for at, member in enumerate(members):
+            if at % _AT_ONCE == _AT_ONCE - 1:
+                await self._clock.sleep(0)
+            yield member
+
+    async def _ranked(
+        self, pods: Sequence[PodInfo], asked: Mapping[str, tuple[str, ...]]
+    ) -> list[GangMember] | None:
+        """Return where each pod fits, the best nodes first; None if too many of them differ.
+
+        Equivalent pods are evaluated once, on all nodes that any of them may go to.
+        """
+        kinds: dict[object, list[GangMember]] = {}
+        for pod in pods:
+            if pod.need is not None:  # as of every pod that is asked about
+                closed = frozenset(self._extender.denied_to(pod))
+                nodes = asked[pod.record.uid]
+                member = GangMember(pod=pod, need=pod.need, nodes=nodes, closed=closed)
+                kinds.setdefault((*member.kind, pod.tolerations), []).append(member)
+        if len(kinds) > _MOST_KINDS:
+            return None
+        found = []
+        for members in kinds.values():
+            await self._clock.sleep(0)  # other requests get their turn
+            names = _union([one.nodes for one in members])
+            ranked = self._extender.ranked(ExtenderArgs(pod=members[0].pod, node_names=names))
+            own = {id(one.nodes): one.nodes for one in members}
+            for which, nodes in own.items():
+                own[which] = ranked if nodes is names else _only(ranked, nodes)
+            found += [replace(one, nodes=own[id(one.nodes)]) for one in members]
+        return found
+
+    def _hold(self, key: _Key, pods: Sequence[PodInfo], found: Mapping[str, Placement]) -> None:
+        members = self._gangs[key]
+        room = _Room(frozenset(found), self._clock.monotonic() + _ROOM_S)
+        members.room = room
+        for pod in pods:
+            self._assume(pod, found[pod.record.uid])
+            self._to_wake[pod.record.uid] = pod
+        self._work.set()
+        log.info("gang_room_held", namespace=key[0], gang=str(key[1]))
+
+    def _assume(self, pod: PodInfo, placement: Placement) -> None:
+        self._ledger.assume(
+            pod.record,
+            node=placement.node,
+            assignment=placement.assignment,
+            until=self._clock.now() + timedelta(seconds=_ROOM_S + 2 * _TICK_S),
+            gang=True,
+            host=pod.host,
+        )
+
+    def _place_in(self, key: _Key, args: ExtenderArgs) -> FilterResult:
+        """Return the place of a member: the one that is held, or another if it cannot go there."""
+        pod, uid = args.pod, args.pod.record.uid
+        self._to_wake.pop(uid, None)
+        held = self._ledger.assumed.get(uid)
+        if held is not None and held.allocation.node in args.node_names:
+            return FilterResult(passed=(held.allocation.node,))
+        self._ledger.forget(uid)
+        best = self._extender.ranked(args)
+        answer = self._cards(pod, best[0]) if best else None
+        if answer is not None:
+            self._assume(pod, answer)
+            return FilterResult(passed=(best[0],))
+        why_not = f"none of the nodes that pod {pod.record.key} may go to has room any more"
+        self._give_up(key, why_not)
+        return _refusal(args, _waits(key[1], f"room for all its {key[1].size} pods at once"))
+
+    def _cards(self, pod: PodInfo, node: str) -> Placement | None:
+        answer = cards_on_node(
+            self._ledger,
+            pod,
+            node,
+            strategy=self._strategy(),
+            choosers=self._choosers,
+            now=self._clock.now(),
+        )
+        return answer.placement if isinstance(answer, CardsOnNode) else None
+
+    async def _no_room(self, members: _Members, gang: Gang, chosen: Sequence[GangMember]) -> str:
+        """Return why a gang of which only some pods fit has to wait.
+
+        Whether it could ever fit is looked at once a minute.
+        """
+        if self._clock.monotonic() >= members.sized_until_s:
+            members.sized_until_s = self._clock.monotonic() + _SIZED_S
+            members.too_large = ""
+            by_need: dict[PodNeed, list[GangMember]] = {}
+            for member in chosen:
+                by_need.setdefault(member.need, []).append(member)
+            for need, alike in by_need.items():
+                await self._clock.sleep(0)  # other requests get their turn
+                nodes = _union([members.asked.get(one.uid, ()) for one in alike])
+                placed = self._placed_if_emptied(need, alike, nodes)
+                if placed < len(alike):
+                    members.too_large = (
+                        f"{_TOO_SMALL} {gang.name}: even empty they would take only {placed} of "
+                        f"{len(alike)} of its pods"
+                    )
+        return members.too_large or _waits(gang, f"room for all its {gang.size} pods at once")
+
+    def _placed_if_emptied(
+        self, need: PodNeed, members: Sequence[GangMember], candidates: tuple[str, ...]
+    ) -> int:
+        """Return how many of some pods that need the same would fit if no other pod were there."""
+        fits = fits_if_emptied(self._matrix, self._matrix.rows_of(candidates), need).tolist()
+        nodes = tuple(compress(candidates, fits))
+        if len(nodes) >= len(members):
+            return len(members)
+        answer = place_gang(
+            [replace(member, nodes=nodes) for member in members],
+            node=self._emptied,
+            left=lambda _: None,
+            strategy=self._strategy(),
+        )
+        return answer.placed if isinstance(answer, NoRoom) else len(members)
+
+    def _emptied(self, name: str) -> NodeInfo | None:
+        node = self._ledger.nodes.get(name)
+        return None if node is None else build_node_info(node, ())
+
+    # -- bind ----------------------------------------------------------------------------------
+
+    async def gather(self, uid: str) -> str:
+        """Wait until every member of the pod's gang is to be bound; return why not, or nothing."""
+        key = self.of_pod.get(uid)
+        if key is None or self._gangs[key].may_be_alone(uid):
+            return ""
+        gang, room = key[1], self._gangs[key].room
+        if room is None or uid not in room.members:
+            return f"the room that was held for gang {gang.name} has been given up"
+        room.here.add(uid)
+        if room.here == room.members:
+            self._open(key, room)
+        try:
+            await wait_at_most(self._clock, room.decided, limit_s=GATHER_S)
+        finally:
+            room.here.discard(uid)
+        if room.why_not is None:
+            return f"not all {gang.size} pods of gang {gang.name} have a node yet"
+        return room.why_not
+
+    def _open(self, key: _Key, room: _Room) -> None:
+        """Let the Bindings be written if all of them still can be."""
+        pending, assumed = self._gangs[key].pending, self._ledger.assumed
+        for uid in room.members:
+            held = assumed.get(uid)
+            if held is None or self._cards(pending[uid], held.allocation.node) is None:
+                self._give_up(key, f"pod {pending[uid].record.key} has no card any more")
+                return
+        room.decide("")
+        log.info("gang_gathered", namespace=key[0], gang=str(key[1]))
+
+    # -- afterwards ----------------------------------------------------------------------------
+
+    async def run(self, marker: PodMarker) -> None:
+        """Until cancelled, drop rooms whose time is over, and have members tried again."""
+        while True:
+            await wait_at_most(self._clock, self._work, limit_s=_TICK_S)
+            self._work.clear()
+            self.expire()
+            while self._to_wake:
+                _, pod = self._to_wake.popitem()
+                await _wake(marker, pod)
+
+    def expire(self) -> None:
+        """Drop rooms whose time is over."""
+        now_s = self._clock.monotonic()
+        for key, members in tuple(self._gangs.items()):
+            room = members.room
+            if room is not None and room.until_s <= now_s:
+                # Who did not come is first to be tried again: kube-scheduler may not let it.
+                for uid in room.members - room.here if room.why_not is None else ():
+                    members.asked.pop(uid, None)
+                self._give_up(key, "its pods did not all get a node in time")
+
+    def _give_up(self, key: _Key, why_not: str) -> None:
+        members = self._gangs[key]
+        room, members.room = members.room, None
+        if room is None:
+            return
+        for uid in room.members:
+            self._to_wake.pop(uid, None)
+            held = self._ledger.assumed.get(uid)
+            if held is not None and held.gang:
+                self._ledger.forget(uid)
+        if room.why_not is None:
+            room.decide(f"the room of gang {key[1].name} is given up: {why_not}")
+            log.info("gang_room_given_up", namespace=key[0], gang=str(key[1]), reason=why_not)
+        if members.tidy():
+            self._gangs.pop(key, None)
+
+
+async def _wake(marker: PodMarker, pod: PodInfo) -> None:
+    try:
+        await marker.mark(pod.record)
+    except (KubeError, TimeoutError, ValueError) as error:
+        log.warning("pod_not_woken", pod=pod.record.key, error=str(error))
+
+
+def _key_of(pod: AnyPod) -> _Key | None:
+    """Return the gang of a pod that is pending, or bound and alive."""
+    if isinstance(pod, PodInfo):
+        record = pod.record
+        if pod.gang is None or record.node or record.terminating or not record.live:
+            return None
+        return record.namespace, pod.gang
+    if not pod.gang or not pod.live or pod.terminating:
+        return None
+    try:
+        gang = parse_gang({names.GANG: pod.gang})
+    except RequestError:
+        return None
+    return None if gang is None else (pod.namespace, gang)
+
+
+def _union(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    first = lists[0]
+    if all(one is first for one in lists):
+        return first
+    distinct = {id(one): one for one in lists}
+    return tuple({name: None for names in distinct.values() for name in names})
+
+
+def _only(ranked: tuple[str, ...], nodes: tuple[str, ...]) -> tuple[str, ...]:
+    allowed = frozenset(nodes)
+    return tuple(name for name in ranked if name in allowed)
+
+
+def _waits(gang: Gang, what: str) -> str:
+    return f"{_KEPT} {gang.name}, which waits for {what}"
+
+
+def _refusal(args: ExtenderArgs, why: str) -> FilterResult:
+    """Refuse all nodes, and as hopeless for preemption: it would make room for one pod alone."""
+    return FilterResult(unresolvable=dict.fromkeys(args.node_names, why))

@@ -1,0 +1,110 @@
+"""Gangs on a real kube-scheduler: each is placed whole, and none waits for ever."""
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from fracgpu import names
+from fracgpu.state.pod_info import PodInfo
+from kube.kinds import PODS
+from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
+from tests.support.real_scheduler import Harness, real_scheduler
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+CARD_MIB = 24_000
+# Within this the Bindings of a gang, which are written together, must all have taken effect.
+TOGETHER_S = 3.0
+
+
+def nodes(count: int, *, cards: int) -> list[dict[str, object]]:
+    return [
+        a_sharing_node(f"gpu-{n}", cards=some_cards(f"gpu-{n}", count=cards, mib=CARD_MIB))
+        for n in range(count)
+    ]
+
+
+class Gangs:
+    """Gangs by the annotation, whose pods hold a card each."""
+
+    def __init__(self, harness: Harness, sizes: Mapping[str, int]) -> None:
+        self.harness = harness
+        self.sizes = sizes
+        self.finished: set[str] = set()
+        self.most_at_once = 0
+
+    async def create(self, *, seed: int = 1) -> None:
+        """Create all pods, those of different gangs in turn."""
+        pods = [(gang, n) for gang, size in self.sizes.items() for n in range(size)]
+        random.Random(seed).shuffle(pods)  # noqa: S311 - an order, no secret
+        for gang, n in pods:
+            note = {names.GANG: f"{gang}/{self.sizes[gang]}"}
+            pod = a_gpu_pod(
+                f"{gang}-{n}", mib=CARD_MIB, annotations=note, terminationGracePeriodSeconds=0
+            )
+            await self.harness.client.create(PODS, pod)
+
+    async def bound(self) -> dict[str, list[PodInfo]]:
+        found = defaultdict(list)
+        for name, pod in (await self.harness.bound()).items():
+            found[name.rpartition("-")[0]].append(pod)
+        return found
+
+    async def finish_those_that_run(self) -> bool:
+        """Delete each gang that is bound whole; fail if one stays bound in part.
+
+        Return whether all have run.
+        """
+        bound = await self.bound()
+        in_part = {gang for gang, pods in bound.items() if len(pods) < self.sizes[gang]}
+        if in_part:
+            await asyncio.sleep(TOGETHER_S)
+            later = await self.bound()
+            for gang in in_part:
+                assert len(later[gang]) == self.sizes[gang], f"{gang} is bound in part"
+            bound = later
+        self.most_at_once = max(self.most_at_once, len(bound))
+        for gang, pods in bound.items():
+            for pod in pods:
+                await self.harness.client.delete(PODS, pod.record.name, namespace="default")
+            self.finished.add(gang)
+        return self.finished == self.sizes.keys()
+
+
+async def test_twenty_gangs_on_a_cluster_that_fits_a_third_all_run_in_turn(tmp_path: Path) -> None:
+    sizes = {f"gang{n}": 2 + n % 8 for n in range(20)}  # 2 to 9: 106 pods
+    async with real_scheduler(tmp_path, nodes(9, cards=4)) as harness:
+        gangs = Gangs(harness, sizes)
+        await gangs.create()
+
+        await until(gangs.finish_those_that_run, what="all gangs have run", limit_s=400)
+
+        assert gangs.most_at_once > 1
+        assert await harness.metric("fracgpu_scheduler_ledger_drift") == 0
+        assert await harness.metric("fracgpu_scheduler_overbooked_cards") == 0
+
+
+async def test_of_two_gangs_that_fit_only_one_at_a_time_both_run(tmp_path: Path) -> None:
+    async with real_scheduler(tmp_path, nodes(2, cards=3)) as harness:
+        gangs = Gangs(harness, {"a": 4, "b": 4})
+        await gangs.create()
+
+        async def one_runs() -> bool:
+            return len(await harness.bound()) >= 4
+
+        await until(one_runs, what="one gang is bound", limit_s=60)
+        (one,) = await gangs.bound()
+        other = "b" if one == "a" else "a"
+
+        async def the_other_waits() -> bool:
+            texts = [text for n in range(4) for text in await harness.failures_of(f"{other}-{n}")]
+            return any(f"kept from gang {other}" in text for text in texts)
+
+        await until(the_other_waits, what="an Event says why the other waits", limit_s=60)
+        await until(gangs.finish_those_that_run, what="both have run", limit_s=120)
+        assert gangs.most_at_once == 1

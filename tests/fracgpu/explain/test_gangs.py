@@ -1,0 +1,73 @@
+"""Why the gang of a pod waits, in words."""
+
+from dataclasses import replace
+
+from fracgpu.explain.answers import PodVerdict
+from fracgpu.explain.explanation import explain
+from fracgpu.request.need import Gang
+from fracgpu.state.cluster_state import ExplainedPod
+from tests.support.core import a_card, a_need, a_pod_need
+from tests.support.explaining import Cluster, a_waiting_pod
+
+NEED = a_pod_need(a_need(16_000))
+GANG = Gang(name="train", size=3)
+
+
+def a_gang(cluster: Cluster, pods: int, *, running: int = 0) -> ExplainedPod:
+    """Add members, the first *running* of them bound, and return the last."""
+    for number in range(pods):
+        waiting = a_waiting_pod(NEED)
+        record = replace(
+            waiting.info.record,
+            uid=f"u{number}",
+            name=f"p{number}",
+            node="n" if number < running else "",
+        )
+        info = replace(waiting.info, record=record, gang=GANG)
+        cluster.pods[record.uid] = info
+        member = replace(waiting, info=info)
+    return member
+
+
+def a_cluster(cards: int) -> Cluster:
+    return Cluster().node("n", *(a_card(f"GPU-{at}", index=at) for at in range(cards)))
+
+
+def test_a_pod_of_a_gang_that_is_not_complete_is_told_how_many_are_there() -> None:
+    cluster = a_cluster(3)
+    pod = a_gang(cluster, 2)
+
+    found = explain(pod, cluster.state())
+
+    assert found.verdict is PodVerdict.STUCK
+    assert found.blockers == (
+        "all 3 pods of its gang train are placed at once, and only 2 of them exist",
+    )
+
+
+def test_a_pod_that_fits_waits_while_the_others_of_its_gang_do_not() -> None:
+    cluster = a_cluster(2)
+    pod = a_gang(cluster, 3)
+
+    found = explain(pod, cluster.state())
+
+    assert found.verdict is PodVerdict.STUCK
+    assert found.blockers == (
+        "all 3 pods of its gang train are placed at once, and only 2 of them would fit now",
+    )
+
+
+def test_a_gang_with_room_for_all_fits() -> None:
+    cluster = a_cluster(3)
+    pod = a_gang(cluster, 3)
+
+    assert explain(pod, cluster.state()).verdict is PodVerdict.FITS
+
+
+def test_a_pod_of_a_gang_that_runs_is_placed_by_itself() -> None:
+    cluster = a_cluster(3)
+    pod = a_gang(cluster, 3, running=1)
+
+    assert explain(pod, cluster.state()).verdict is PodVerdict.FITS
+    cluster.pods = {pod.info.record.uid: pod.info}
+    assert explain(pod, cluster.state()).verdict is PodVerdict.STUCK
