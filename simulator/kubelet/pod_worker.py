@@ -214,9 +214,7 @@ class PodWorker:
         await self._report("Pending")
 
     def _load(self, container: str, created: CreatedContainer) -> ContainerLoad | None:
-        cards = tuple(
-            uuid for uuid in created.env.get(names.ENV_CARDS, "").split(",") if uuid
-        )
+        cards = tuple(uuid for uuid in created.env.get(names.ENV_CARDS, "").split(",") if uuid)
         if not cards:
             return None
         first = next(

@@ -67,7 +67,7 @@ def no_limits() -> Limiter:
     return Limiter((), cards=dict, gate=gate, root=Path("/nowhere"))
 
 
-async def a_rig(  # noqa: PLR0913 - what a test may set of a node
+async def a_rig(
     *pods: PodInfo,
     listed: bool = True,
     cards: Sequence[Card] = TWO,
