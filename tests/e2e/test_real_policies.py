@@ -99,15 +99,19 @@ async def check_who_may_resize(harness: Harness) -> None:
         "create", "-f-", stdin=a_pod("y", notes={names.RESIZE: "12Gi"})
     )
     assert "for a pod that runs" in said
-    await admin.create(PODS, json.loads(a_pod("resized")), namespace="default")
+    await admin.create(PODS, a_pod("resized"), namespace="default")
     await admin.create(SERVICE_ACCOUNTS, {"metadata": {"name": "who"}}, namespace=SYSTEM)
-    editor = {"kind": "ClusterRole", "name": "edit", "apiGroup": "rbac.authorization.k8s.io"}
-    who = {"kind": "ServiceAccount", "name": "who", "namespace": SYSTEM}
-    await admin.create(
-        ROLE_BINDINGS,
-        {"metadata": {"name": "who"}, "roleRef": editor, "subjects": [who]},
-        namespace="default",
-    )
+
+    async def let(name: str, group: str, resource: str, verb: str) -> None:
+        rules = [{"apiGroups": [group], "resources": [resource], "verbs": [verb]}]
+        meta = {"metadata": {"name": name}}
+        await admin.create(ROLES, {**meta, "rules": rules}, namespace="default")
+        role = {"kind": "Role", "name": name, "apiGroup": "rbac.authorization.k8s.io"}
+        who = {"kind": "ServiceAccount", "name": "who", "namespace": SYSTEM}
+        binding = {**meta, "roleRef": role, "subjects": [who]}
+        await admin.create(ROLE_BINDINGS, binding, namespace="default")
+
+    await let("editor", "", "pods", "patch")
     account = await harness.as_account("who")
 
     def write(key: str, value: str) -> Awaitable[Any]:
@@ -116,17 +120,8 @@ async def check_who_may_resize(harness: Harness) -> None:
     async def edits() -> bool:  # the API server sees the binding a moment later
         return "Only who may create resizes" in await refusal(write(names.RESIZE, "12Gi"))
 
-    await until(edits)
-    rules = [{"apiGroups": ["fracgpu.io"], "resources": ["resizes"], "verbs": ["create"]}]
-    await admin.create(
-        ROLES, {"metadata": {"name": "resizer"}, "rules": rules}, namespace="default"
-    )
-    allows = {"kind": "Role", "name": "resizer", "apiGroup": "rbac.authorization.k8s.io"}
-    await admin.create(
-        ROLE_BINDINGS,
-        {"metadata": {"name": "resizer"}, "roleRef": allows, "subjects": [who]},
-        namespace="default",
-    )
+    await until(edits, what="the role that may edit")
+    await let("resizer", "fracgpu.io", "resizes", "create")
 
     async def allowed() -> bool:
         try:
@@ -135,7 +130,7 @@ async def check_who_may_resize(harness: Harness) -> None:
             return False
         return True
 
-    await until(allowed)
+    await until(allowed, what="the role that may resize")
     for key in (names.RESIZED, names.APPLIED):
         assert key in await refusal(write(key, "{}"))
 
