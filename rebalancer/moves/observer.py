@@ -124,7 +124,7 @@ class Observer:
             return None
         if info.record.uid != pod.uid or info.record.terminating or not info.record.live:
             return None
-        return replacement_of(info, record, stuck=why_stuck(read))
+        return replacement_of(info, stuck=why_stuck(read))
 
     async def _target_problem(self, node: str) -> str:
         try:
@@ -217,7 +217,7 @@ def candidate(record: MoveRecord, pods: Iterable[PlacedPod]) -> PlacedPod | None
     )
 
 
-def replacement_of(pod: PodInfo, record: MoveRecord, *, stuck: str) -> ReplacementFacts:
+def replacement_of(pod: PodInfo, *, stuck: str) -> ReplacementFacts:
     """Return the facts about a replacement."""
     assignment = pod.record.assignment or {}
     cards = {part.card for slices in assignment.values() for part in slices}
@@ -229,7 +229,6 @@ def replacement_of(pod: PodInfo, record: MoveRecord, *, stuck: str) -> Replaceme
         node=pod.record.node,
         card=card,
         ready=pod.ready and pod.phase == "Running",
-        by_reservation=pod.annotations.get(names.MOVE) == record.id,
         stuck=stuck,
         demoted=pod.annotations.get(DELETION_COST) == LOWEST_COST,
         version=pod.record.resource_version,

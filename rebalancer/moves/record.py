@@ -151,11 +151,6 @@ class MoveRecord:
         return self.status.phase_since or self.planned_at
 
     @property
-    def policy(self) -> str:
-        """The hash of the policy under which the move was planned."""
-        return self.spec.config_hash
-
-    @property
     def attempts(self) -> int:
         """How often the eviction was refused so far."""
         return self.status.attempts

@@ -184,7 +184,6 @@ class ReplacementFacts:
     Attributes:
         node: where it is bound; empty while it is pending.
         card: the card of its assignment; None without a readable one.
-        by_reservation: it carries the name of the Move, so it consumed the reservation.
         stuck: why its container cannot start whatever the time, such as an image that cannot be
             pulled; empty if nothing is known to be wrong.
         demoted: it is marked as the pod that its ReplicaSet should delete first.
@@ -196,7 +195,6 @@ class ReplacementFacts:
     node: str = ""
     card: CardUuid | None = None
     ready: bool = False
-    by_reservation: bool = False
     stuck: str = ""
     demoted: bool = False
     version: str = ""

@@ -175,6 +175,8 @@ async def test_each_container_gets_its_vendors_card_its_limit_and_its_own_use(
         ):
             slots, mib = len(assigned["train"]), assigned["train"][0][1]
             body = a_real_pod([telling("train", mib=mib, slots=slots)], reports=node.reports)
+            if slots > 1:
+                body["metadata"]["annotations"] = {names.ISOLATION: "none"}
             pod = await node.create(body)
             await node.bind(pod, **assigned)
             pods.append(pod)
@@ -195,7 +197,6 @@ async def test_each_container_gets_its_vendors_card_its_limit_and_its_own_use(
         said = [event for event in node.log_events() if event["event"] == "limits_stand"]
         assert {(tuple(event["cards"]), tuple(event["mib"])) for event in said} == {
             ((SECOND,), (700,)),
-            ((FIRST, SECOND), (300, 300)),
         }
 
         await check_use(both, pods, one, two)
@@ -215,9 +216,10 @@ async def check_use(both: BothNode, pods: list[Json], one: Seen, two: Seen) -> N
         open_card(1, client=3, mib=64, gfx_ns=0),
         cgroup=two.cgroup,
     )
+    both.cgroups.use(one.cgroup, REGIONS[1], 520)
     names_of = [pod["metadata"]["name"] for pod in pods]
     wanted = {
-        (names_of[0], SECOND): 512.0,
+        (names_of[0], SECOND): 520.0,  # by the kernel's count, where it limits
         (names_of[1], FIRST): 128.0,
         (names_of[1], SECOND): 64.0,
         (names_of[2], both.nvidia): 0.0,
@@ -237,3 +239,4 @@ async def check_use(both: BothNode, pods: list[Json], one: Seen, two: Seen) -> N
     await until(attributed, what="each pod's use is counted", limit_s=60)
     found = await both.metrics()
     assert found["fracgpu_deviceplugin_attribution_degraded"]["", SECOND] == 1
+    assert found["fracgpu_unattributed_processes"]["", SECOND] == 0

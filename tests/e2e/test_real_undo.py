@@ -25,7 +25,7 @@ from tests.support.waiting import until, until_true
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(600),
     pytest.mark.asyncio(loop_scope="module"),
 ]
 
@@ -62,7 +62,7 @@ async def wait_undone(cluster: MovingCluster, app: str) -> None:
         moves = await cluster.moves(app)
         return len(moves) == 2 and all(move.status.phase in ENDED for move in moves)
 
-    await until(over, what=f"{app} is moved once more", limit_s=300)
+    await until(over, what=f"{app} is moved once more", limit_s=450)
 
 
 async def assert_undone(cluster: MovingCluster, app: str, ending: Ending) -> list[MoveObject]:

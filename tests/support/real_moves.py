@@ -277,6 +277,7 @@ class MeasuredLoad:
             promql.power_changes(policy),
             promql.lately_power_changes(1.0),
             promql.active(policy),
+            promql.POD_OVERUSE,
         )
         return {
             promql.AGE: constant(0.5),

@@ -300,7 +300,7 @@ class Silent:
 
 def bound(card: CardUuid | None) -> Callable[[ReplacementFacts], dict[str, Any]]:
     def change(found: ReplacementFacts) -> dict[str, Any]:
-        first = {"node": "n2", "card": card, "by_reservation": card == COOL_CARD}
+        first = {"node": "n2", "card": card}
         return {} if found.node else first
 
     return change

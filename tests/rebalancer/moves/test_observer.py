@@ -93,10 +93,9 @@ def test_what_is_seen_of_the_replacement() -> None:
     notes = {**CONSUMED, DELETION_COST: LOWEST_COST}
     pod = a_placed_pod("pod-c", COOL_CARD, node="n2", annotations=notes, ready=False)
 
-    found = replacement_of(pod.info, RECORD, stuck="")
+    found = replacement_of(pod.info, stuck="")
 
     assert (found.node, found.card, found.ready) == ("n2", COOL_CARD, False)
-    assert found.by_reservation
     assert found.demoted
 
 
