@@ -80,6 +80,7 @@ class SchedulerCore:
             on_gone=self.least_waste.forget,
             on_refused=self.least_waste.refused,
             on_gang_pod=self.gangs.pod_changed,
+            in_gangs=self.gangs.pod_groups.of_pod,
             on_unreadable=on_unreadable,
         )
 

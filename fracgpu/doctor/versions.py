@@ -69,6 +69,39 @@ def _kubernetes(facts: Facts) -> Iterator[Finding]:
             )
 
 
+# What is set up only where it is wanted, and needs a later release than the rest: the release, what
+# it is, the variable of the DaemonSet that turns it on, and what happens without it.
+_NEEDS_LATER: Final = (
+    (
+        Release(1, 36),
+        "deviceplugin.readAsNode",
+        "FRACGPU_DEVICEPLUGIN_READ_PODS_AS_NODE",
+        "the node agents may not read any pod",
+    ),
+)
+
+
+def _features(facts: Facts) -> Iterator[Finding]:
+    server = release_of(known(facts.server_version))
+    if server is None:
+        raise NotKnownError(f"the API server's version is {known(facts.server_version)!r}")
+    for daemon_set in known(facts.daemon_sets):
+        spec = template_of(daemon_set).get("spec", {})
+        turned_on = {
+            variable["name"]
+            for container in spec.get("containers") or ()
+            for variable in container.get("env") or ()
+            if variable.get("value") == "true"
+        }
+        for since, what, variable, without in _NEEDS_LATER:
+            if variable in turned_on and server < since:
+                yield error(
+                    f"{what} of {name_of(daemon_set)} needs Kubernetes {since}, and the API server "
+                    f"is of {server}: {without}",
+                    cure=f"turn {what} off (docs/install.md), or upgrade the cluster to {since}",
+                )
+
+
 def _kube_scheduler(facts: Facts) -> Iterator[Finding]:
     server = release_of(known(facts.server_version))
     deployment = workload_of(known(facts.deployments), SCHEDULER)
@@ -205,6 +238,7 @@ def _written(lease: Json) -> datetime | None:
 
 CHECKS: Final = (
     Check(name="kubernetes", title="Kubernetes is of a tested version", find=_kubernetes),
+    Check(name="features", title="Kubernetes has what is set up", find=_features),
     Check(name="kube-scheduler", title="kube-scheduler fits the API server", find=_kube_scheduler),
     Check(name="roles", title="All roles are of one version", find=_roles),
     Check(name="definition", title="The definition of Moves is served", find=_definition),

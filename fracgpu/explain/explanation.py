@@ -317,6 +317,13 @@ def _notes(pod: ExplainedPod, state: ClusterState) -> tuple[str, ...]:
         unjudged.append("taints, CPU, host memory and volumes are not evaluated here")
         if pod.unschedulable_message:
             unjudged.append(f"kube-scheduler said last: {pod.unschedulable_message}")
+    name = class_of_pod(pod.info)
+    nodes = [info.node for info in state.snapshot.nodes.values()]
+    if name and not any(node.labels.get(names.CARD_CLASS_LABEL) == name for node in nodes):
+        unjudged.append(
+            f"no node has {name} cards now: it waits until a pool with such cards gets one "
+            "(fracgpu pools)"
+        )
     return tuple(unjudged)
 
 

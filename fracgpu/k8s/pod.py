@@ -105,6 +105,12 @@ class SchedulingGate(msgspec.Struct, frozen=True):
     name: str = ""
 
 
+class SchedulingGroup(msgspec.Struct, rename="camel"):
+    """The group of pods that a pod belongs to."""
+
+    pod_group_name: str | None = None
+
+
 class PodSpec(msgspec.Struct, rename="camel"):
     """``spec``; what few pods have, or many share, stays JSON until it is looked at."""
 
@@ -122,6 +128,7 @@ class PodSpec(msgspec.Struct, rename="camel"):
     overhead: dict[str, str | int | float] | None = None
     resources: Resources | None = None
     scheduling_gates: list[SchedulingGate] | None = None
+    scheduling_group: SchedulingGroup | None = None  # from 1.36, with GenericWorkload
 
 
 class PodCondition(msgspec.Struct, rename="camel"):

@@ -63,6 +63,11 @@ class BoundPod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     asks_resize: bool = False
 
     @property
+    def in_gang(self) -> bool:
+        """Whether it was placed with other pods."""
+        return bool(self.gang)
+
+    @property
     def uid(self) -> str:
         return self.allocation.pod_uid
 

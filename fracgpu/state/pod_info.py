@@ -61,6 +61,7 @@ class PodInfo:
         tolerations: which taints it tolerates; none if they cannot be read.
         has_claims: for volumes or devices, which kube-scheduler may have to bind before the pod.
         gated: a scheduling gate keeps kube-scheduler from trying it.
+        pod_group: the PodGroup (``scheduling.k8s.io``) that it belongs to; empty without one.
         gang: the pods with which it is to be placed at once; None if there are none.
     """
 
@@ -89,7 +90,18 @@ class PodInfo:
     tolerations: tuple[Toleration, ...] = ()
     has_claims: bool = False
     gated: bool = False
+    pod_group: str = ""
     gang: Gang | None = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether it has no node and may still get one."""
+        return self.record.live and not self.record.node and not self.record.terminating
+
+    @property
+    def in_gang(self) -> bool:
+        """Whether it is placed with other pods."""
+        return self.gang is not None or bool(self.pod_group)
 
 
 def decode_pod_info(body: bytes) -> PodInfo:
@@ -159,6 +171,7 @@ def pod_info_of(pod: Pod) -> PodInfo:
         has_claims=bool(spec.resource_claims)
         or any(volume.persistent_volume_claim or volume.ephemeral for volume in spec.volumes or ()),
         gated=bool(spec.scheduling_gates),
+        pod_group=(spec.scheduling_group and spec.scheduling_group.pod_group_name) or "",
         gang=_gang_of(annotations),
     )
 

@@ -1,6 +1,6 @@
 """Applies watch events to the cache: the only module that adds observed objects."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import structlog
 
@@ -43,6 +43,7 @@ class ClusterEventHandlers:
         on_gone: called with each pod that was bound and is no more.
         on_refused: called with each change of a pod for which kube-scheduler has found no node.
         on_gang_pod: called with each change of a pod of a gang, once it is counted.
+        in_gangs: the UIDs of further pods with whose changes it is called.
         on_unreadable: called with an annotation and the number of pods or nodes on which it is
             unreadable, each time that number changes.
     """
@@ -58,6 +59,7 @@ class ClusterEventHandlers:
         on_gone: Callable[[BoundPod], None] = lambda _: None,
         on_refused: Callable[[PodInfo], None] = lambda _: None,
         on_gang_pod: Callable[[Change[AnyPod]], None] = lambda _: None,
+        in_gangs: Container[str] = (),
         on_unreadable: Callable[[str, int], None] = lambda *_: None,
     ) -> None:
         self._ledger = ledger
@@ -68,6 +70,7 @@ class ClusterEventHandlers:
         self._on_gone = on_gone
         self._on_refused = on_refused
         self._on_gang_pod = on_gang_pod
+        self._in_gangs = in_gangs
         self._on_unreadable = on_unreadable
         self._unreadable: dict[str, dict[str, str]] = {}
 
@@ -92,7 +95,7 @@ class ClusterEventHandlers:
             self._nominations.see(pod)
             if pod.unschedulable_since is not None:
                 self._on_refused(pod)
-        if pod.gang:
+        if pod.in_gang or change.uid in self._in_gangs:
             self._on_gang_pod(change)
         self._changes.notify(change.uid)
 

@@ -98,7 +98,10 @@ class Nominations:
         while self._new:
             uid, pod = self._new.popitem()
             nomination, now = self._observed[uid], self._clock.now()
-            if uid in self._refused or uid in self._ledger.assumed or nomination.until <= now:
+            assumed = self._ledger.assumed.get(uid)
+            if uid in self._refused or nomination.until <= now:
+                continue
+            if assumed is not None and not assumed.gang:
                 continue
             answer = cards_on_node(
                 self._ledger,

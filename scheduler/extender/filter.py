@@ -346,11 +346,6 @@ class StaleCacheRetry:
         self._rest_until_s = -math.inf
         changes.listen(self._ignore_own_status)
 
-    async def filter(self, args: ExtenderArgs) -> FilterResult:
-        """Return the answer of *inner*, after a wait if the cache may be stale."""
-        found = self.begin(args)
-        return found if isinstance(found, FilterResult) else await found
-
     def begin(self, args: ExtenderArgs) -> FilterResult | Awaitable[FilterResult]:
         """Return the answer of *inner*, or what to await for it if the cache may be stale."""
         uid = args.pod.record.uid

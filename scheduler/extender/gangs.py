@@ -46,6 +46,7 @@ from scheduler.cache.event_handlers import AnyPod
 from scheduler.cache.pod_marker import PodMarker
 from scheduler.extender.api import ExtenderArgs, FilterResult
 from scheduler.extender.filter import Extender
+from scheduler.extender.pod_groups import PodGroups
 
 log = structlog.get_logger()
 
@@ -144,6 +145,7 @@ class Gangs:
 
     Attributes:
         of_pod: the gang of each pod that has one, by its UID.
+        pod_groups: the pods that kube-scheduler itself places together.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword for each collaborator
@@ -167,6 +169,7 @@ class Gangs:
         self._clock = clock
         self._gangs: dict[_Key, _Members] = {}
         self.of_pod: dict[str, _Key] = {}
+        self.pod_groups = PodGroups(self._ledger, strategy=strategy, choosers=choosers, clock=clock)
         self._to_wake: dict[str, PodInfo] = {}
         self._work = asyncio.Event()
 
@@ -174,6 +177,7 @@ class Gangs:
 
     def pod_changed(self, change: Change[AnyPod]) -> None:
         """Take note of a pod of a gang."""
+        self.pod_groups.pod_changed(change)
         pod, uid = change.object, change.uid
         gone = change.type is ChangeType.DELETED
         key = None if gone else _key_of(pod)
@@ -208,7 +212,9 @@ class Gangs:
     # -- filter --------------------------------------------------------------------------------
 
     def waits(self, pod: PodInfo) -> bool:
-        """Report whether a pod is of a gang that has not been bound yet."""
+        """Report whether a pod is of a gang that has not been bound yet, or of a PodGroup."""
+        if pod.pod_group:
+            return True
         key, uid = _key_of(pod), pod.record.uid
         return key is not None and not self._gangs.get(key, _Members()).may_be_alone(uid)
 
@@ -476,10 +482,7 @@ async def _wake(marker: PodMarker, pod: PodInfo) -> None:
 def _key_of(pod: AnyPod) -> _Key | None:
     """Return the gang of a pod that is pending, or bound and alive."""
     if isinstance(pod, PodInfo):
-        record = pod.record
-        if pod.gang is None or record.node or record.terminating or not record.live:
-            return None
-        return record.namespace, pod.gang
+        return (pod.record.namespace, pod.gang) if pod.gang is not None and pod.pending else None
     if not pod.gang or not pod.live or pod.terminating:
         return None
     try:

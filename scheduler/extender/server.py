@@ -80,6 +80,7 @@ class ExtenderServer(HttpServer):
         self._stale_cache_retry = stale_cache_retry
         self._cycles = cycles
         self._gangs = gangs
+        self._groups = gangs.pod_groups
         self._preemptor = preemptor
         self._binder = binder
         self._leader_gate = leader_gate
@@ -121,6 +122,8 @@ class ExtenderServer(HttpServer):
         return self._filter_later(args, found)
 
     def _begin(self, args: ExtenderArgs) -> FilterResult | Awaitable[FilterResult]:
+        if self._groups.trying or args.pod.pod_group:
+            self._groups.begin(args.pod)
         of_gang = None if args.pod.gang is None else self._gangs.filter(args)
         return self._stale_cache_retry.begin(args) if of_gang is None else of_gang
 
@@ -135,7 +138,9 @@ class ExtenderServer(HttpServer):
     def _filtered(self, args: ExtenderArgs, result: FilterResult) -> bytes:
         self._cycles.filtered(args.pod, result)
         self._on_filtered(args.pod, result)
-        if self._narrow is not None:
+        if args.pod.pod_group:
+            result = self._groups.answer(args, result)
+        elif self._narrow is not None:
             result = self._narrow(args, result)
         return api.write_filter_result(result, args)
 

@@ -208,8 +208,8 @@ class ControlPlane:
             *flags,
         )
 
-    async def start_scheduler(self, config: Path) -> None:
-        """Start kube-scheduler with the KubeSchedulerConfiguration at *config*.
+    async def start_scheduler(self, config: Path, *flags: str) -> None:
+        """Start kube-scheduler with the KubeSchedulerConfiguration at *config*, and *flags*.
 
         Its ``clientConnection.kubeconfig`` must be one that :meth:`kubeconfig` wrote.
 
@@ -220,6 +220,7 @@ class ControlPlane:
             "kube-scheduler",
             f"--config={config}",
             f"--cert-dir={self.workdir / 'certs-scheduler'}",
+            *flags,
         )
 
     async def _start_component(self, name: str, *flags: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 import pytest
 from prometheus_client import CollectorRegistry
 
+from component.pool_config import parse_pools
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.capacity import NodeState, read_node_state
 from deviceplugin.node.node_status import NodeStatusUpdater, take_back
@@ -167,6 +168,53 @@ async def test_all_that_the_agent_writes_on_its_node_is_allowed(harness: Harness
     await harness.admin.patch(NODES, "n1", {"status": zero}, subresource="status")
     await take_back(agent, "n1", marks_of(await harness.admin.get_object(NODES, "n1")))
     assert not marks_of(await harness.admin.get_object(NODES, "n1"))
+
+
+async def test_the_agent_takes_the_startup_taint_off_a_new_node_and_no_other(
+    harness: Harness,
+) -> None:
+    agent, admin, clock = await harness.agent_of("n1"), harness.admin, SystemClock()
+    # What a pool's template or kubelet's flags say of a new node is not the agent's to say.
+    pool = {
+        names.CARD_CLASS_LABEL: "a100",
+        names.CARD_MEMORY_LABEL: "1",
+        names.CARD_COUNT_LABEL: "1",
+    }
+    await admin.patch(NODES, "n1", {"metadata": {"labels": pool}})
+    other = {"key": "example.com/other", "value": "x", "effect": "NoSchedule"}
+    starts = {"key": names.STARTUP_TAINT, "effect": "NoSchedule"}
+    await admin.patch(NODES, "n1", {"spec": {"taints": [other, starts]}})
+    cards = FakeCards(a_card())
+    tracker = a_tracker(cards, clock)
+    await tracker.refresh()
+    state = await observed(admin)
+    catalogue = parse_pools("mine: {models: '*', mib: 80, pools: [{name: p, cards: 1}]}")
+    updater = NodeStatusUpdater(
+        node="n1",
+        tracker=tracker,
+        current=lambda: state,
+        writer=agent,
+        clock=clock,
+        metrics=DevicePluginMetrics(CollectorRegistry()),
+        pools=lambda: catalogue,
+    )
+
+    assert await updater.sync(), updater.problem
+    node = await admin.get_object(NODES, "n1")
+    assert [taint["key"] for taint in node["spec"]["taints"]] == [other["key"], starts["key"]]
+    assert node["metadata"]["labels"][names.CARD_CLASS_LABEL] == "mine"
+
+    # As kubelet does.
+    status = {"allocatable": {names.GPU_MEM: node["status"]["capacity"][names.GPU_MEM]}}
+    await admin.patch(NODES, "n1", {"status": status}, subresource="status")
+    state = await observed(admin)
+    assert await updater.sync(), updater.problem
+
+    taints = (await admin.get_object(NODES, "n1"))["spec"]["taints"]
+    assert [taint["key"] for taint in taints] == [other["key"]]
+    for change in ([], [other, starts], [{**other, "value": "y"}]):
+        said = await refusal(agent.patch(NODES, "n1", {"spec": {"taints": change}}))
+        assert DENIED in said, change
 
 
 async def test_with_the_overlay_the_agents_token_reads_the_pods_of_its_own_node_alone(

@@ -213,6 +213,7 @@ class Harness:
             self.bound_pods,
             nominations=self.nominations,
             on_gang_pod=self.gangs.pod_changed,
+            in_gangs=self.gangs.pod_groups.of_pod,
             on_unreadable=self.metrics.unreadable,
         )
         self._nodes: dict[str, Json] = {}

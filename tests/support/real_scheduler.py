@@ -91,6 +91,7 @@ async def real_scheduler(  # noqa: PLR0913 - what a test may choose, each with a
     controllers: bool = False,
     mutual_tls: bool = False,
     narrow: bool = True,
+    gates: str = "",
     configure: Callable[[Json], None] = lambda _: None,
 ) -> AsyncIterator[Harness]:
     """Start a control plane with *nodes* and our extender, or skip the test without binaries.
@@ -101,11 +102,14 @@ async def real_scheduler(  # noqa: PLR0913 - what a test may choose, each with a
         send_nodes: send whole nodes instead of their names.
         controllers: start kube-controller-manager as well.
         mutual_tls: kube-scheduler and the extender know each other by certificate.
+        gates: feature gates of kube-apiserver, which serves all alpha APIs then, and of
+            kube-scheduler.
         narrow: filter names the best node alone, as in deploy/.
         configure: changes kube-scheduler's configuration, which is that of deploy/.
     """
+    api_flags = {"feature-gates": gates, "runtime-config": "api/alpha=true"} if gates else None
     async with (
-        real_api_server(workdir) as api,
+        real_api_server(workdir, flags=api_flags) as api,
         connect_to(api.url, token=api.token, ca_file=api.ca_file) as client,
     ):
         await client.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
@@ -133,7 +137,7 @@ async def real_scheduler(  # noqa: PLR0913 - what a test may choose, each with a
             {"scheduler": flags}, kubeconfig=kubeconfig, log_dir=workdir
         ) as roles:
             await roles.until_ready("scheduler")
-            await api.start_scheduler(config)
+            await api.start_scheduler(config, *([f"--feature-gates={gates}"] if gates else []))
             yield Harness(
                 api=api,
                 client=client,

@@ -53,6 +53,20 @@ def test_a_kubelet_that_is_too_old_is_found(kubelet: str, *, is_found: bool) -> 
     assert bool(result_of("kubernetes", healthy(nodes=(node,))).findings) is is_found
 
 
+@pytest.mark.parametrize(("version", "is_found"), [("v1.35.4", True), ("v1.36.0", False)])
+def test_what_is_set_up_for_a_later_kubernetes_is_found(version: str, *, is_found: bool) -> None:
+    sets = [each for each in shipped("DaemonSet") if each["metadata"]["name"].endswith("plugin")]
+    on = {"name": "FRACGPU_DEVICEPLUGIN_READ_PODS_AS_NODE", "value": "true"}
+    sets[0]["spec"]["template"]["spec"]["containers"][0]["env"].append(on)
+
+    result = result_of("features", healthy(server_version=version, daemon_sets=tuple(sets)))
+
+    assert bool(result.findings) is is_found
+    for finding in result.findings:
+        assert "deviceplugin.readAsNode" in finding.observed
+        assert "needs Kubernetes 1.36" in finding.observed
+
+
 def test_a_kube_scheduler_that_does_not_fit_the_server_is_found() -> None:
     newer = found_by("kube-scheduler", healthy(server_version="v1.35.1"))
 

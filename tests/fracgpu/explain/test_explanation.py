@@ -201,6 +201,25 @@ def test_the_size_that_the_webhook_asked_of_labels_is_judged_by_the_cards() -> N
     ]
 
 
+def test_a_pod_granted_by_a_class_says_that_no_node_has_its_cards() -> None:
+    note = {names.GRANTED: '\n{"containers":{},"classMib":24000,"cardClass":"a30"}'}
+    wanted = NodeExpression(key=names.CARD_CLASS_LABEL, operator="In", values=("a30",))
+    pod = a_waiting_pod(ONE_GIB, annotations=note)
+    rules = NodeRules(terms=((wanted,),))
+    pod = replace(pod, scheduling_constraints=replace(pod.scheduling_constraints, node=rules))
+    other = {names.CARD_CLASS_LABEL: "t4"}
+    without = explain(pod, Cluster().node("n", a_card("GPU-a"), labels=other).state())
+    mine = {names.CARD_CLASS_LABEL: "a30"}
+    there = explain(pod, Cluster().node("n", a_card("GPU-a"), labels=mine).state())
+
+    assert any(note.startswith("no node has a30 cards now") for note in without.notes)
+    assert [each.text for each in only_node(without).objections] == [
+        "its labels say that it has no cards of the granted size"
+    ]
+    assert not any("a30" in note for note in there.notes)
+    assert only_node(there).objections == ()
+
+
 def test_a_node_that_does_not_limit_containers_says_why() -> None:
     pod = a_waiting_pod(ONE_GIB, annotations={names.ISOLATION: "kernel"})
     label = NodeExpression(key=names.ISOLATION_KERNEL_LABEL, operator="In", values=("true",))

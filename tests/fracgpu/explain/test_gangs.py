@@ -15,17 +15,17 @@ GANG = Gang(name="train", size=3)
 
 def a_gang(cluster: Cluster, pods: int, *, running: int = 0) -> ExplainedPod:
     """Add members, the first *running* of them bound, and return the last."""
+    member = a_waiting_pod(NEED)
     for number in range(pods):
-        waiting = a_waiting_pod(NEED)
         record = replace(
-            waiting.info.record,
+            member.info.record,
             uid=f"u{number}",
             name=f"p{number}",
             node="n" if number < running else "",
         )
-        info = replace(waiting.info, record=record, gang=GANG)
+        info = replace(member.info, record=record, gang=GANG)
         cluster.pods[record.uid] = info
-        member = replace(waiting, info=info)
+        member = replace(member, info=info)
     return member
 
 

@@ -64,7 +64,7 @@ def named(nodes: Sequence[NodeInfo]) -> dict[str, NodeInfo]:
 some_nodes = st.lists(small_nodes(), min_size=1, max_size=4).map(named)
 
 
-@settings(max_examples=at_least(200))
+@settings(max_examples=at_least(100))
 @given(some_nodes, st.lists(small_needs(), min_size=1, max_size=6), strategies, st.data())
 def test_a_gang_is_placed_whole_where_its_pods_may_go_and_no_card_is_overcommitted(
     nodes: dict[str, NodeInfo], needs: list[PodNeed], strategy: Strategy, data: st.DataObject
@@ -93,7 +93,7 @@ def test_a_gang_is_placed_whole_where_its_pods_may_go_and_no_card_is_overcommitt
             assert card.held_cores <= max(before.held_cores, 100)
 
 
-@settings(max_examples=at_least(200))
+@settings(max_examples=at_least(100))
 @given(
     st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=3), min_size=1, max_size=4),
     st.integers(1, 4),

@@ -5,12 +5,15 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fracgpu import names
 from fracgpu.k8s.resources import HostResources
 from scheduler.extender.api import FilterResult
 from scheduler.extender.gangs import GATHER_S
 from tests.scheduler.harness import Harness
+from tests.support.examples import at_least
 
 CARD_MIB = 24_000
 
@@ -362,3 +365,43 @@ async def test_nothing_is_remembered_of_a_gang_without_pods() -> None:
 
     assert not gang.cluster.gangs._gangs
     assert not gang.cluster.gangs.of_pod
+
+
+SIZES = {"a": 2, "b": 3, "c": 4}
+STEPS = st.tuples(
+    st.sampled_from(["create", "ask", "delete", "bind", "time"]),
+    st.sampled_from([f"{name}{number}" for name, size in SIZES.items() for number in range(size)]),
+)
+
+
+@settings(max_examples=at_least(100))
+@given(st.integers(1, 5), st.lists(STEPS, max_size=60))
+def test_whatever_happens_a_gang_holds_room_for_all_its_pods_or_for_none(
+    cards: int, steps: list[tuple[str, str]]
+) -> None:
+    asyncio.run(walk(cards, steps))
+
+
+async def walk(cards: int, steps: Sequence[tuple[str, str]]) -> None:
+    cluster = Harness(cards=cards)
+    gangs = {name: Gang(cluster, size=size, name=name) for name, size in SIZES.items()}
+    async with asyncio.TaskGroup() as binds:
+        for what, pod in steps:
+            gang, there = gangs[pod[0]], pod in cluster.api.pods
+            unbound = there and not cluster.api.pods[pod]["spec"].get("nodeName")
+            if what == "create" and not there:
+                gang.create(pod)
+            elif what == "ask" and unbound:
+                await gang.ask(pod)
+            elif what == "delete" and there:
+                cluster.delete(pod)
+            elif what == "bind" and unbound and (await gang.ask(pod)).passed:
+                binds.create_task(gang.bind(pod), name=pod)
+                await cluster.clock.advance(0)
+            elif what == "time":
+                await cluster.clock.advance(GATHER_S)
+                cluster.gangs.expire()
+            for each in gangs.values():
+                assert each.bound or each.held in (0, each.size)
+            assert all(cluster.held(f"GPU-n-{card}") <= CARD_MIB for card in range(cards))
+        await cluster.clock.advance(GATHER_S)

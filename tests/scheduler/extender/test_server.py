@@ -16,7 +16,7 @@ import pytest
 
 from certs.authority import make_ca, make_client, make_serving
 from component.leader_gate import LeaderGate
-from fracgpu.names import ASSIGNMENT
+from fracgpu.names import ASSIGNMENT, GANG
 from process.http2.connections import ALPN
 from process.telemetry import Readiness
 from process.tls import ServingTls, private_file
@@ -293,7 +293,11 @@ async def test_a_preempt_request_is_answered_with_victims_by_uid(as_pods: bool) 
             served.cluster.see(f"low-{card}")
         uid = served.cluster.api.pods["low-0"]["metadata"]["uid"]
         found = await served.ask("preempt", a_preempt_request(uid, "n", as_pods=as_pods))
+        of_gang = json.loads(a_preempt_request(uid, "n", as_pods=as_pods))
+        of_gang["Pod"]["metadata"]["annotations"][GANG] = "g/2"
+        none = await served.ask("preempt", json.dumps(of_gang).encode())
 
+    assert none["NodeNameToMetaVictims"] == {}, "room for one pod of a gang would help none"
     (victims,) = found["NodeNameToMetaVictims"].values()
     assert victims["NumPDBViolations"] == 0
     assert len(victims["Pods"]) == 1

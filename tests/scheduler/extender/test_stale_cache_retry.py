@@ -42,7 +42,8 @@ class Harness:
         )
 
     async def ask(self, uid: str = "p") -> FilterResult:
-        return await self.stale_cache_retry.filter(some_args(uid))
+        found = self.stale_cache_retry.begin(some_args(uid))
+        return found if isinstance(found, FilterResult) else await found
 
     async def ask_and_wait(self, uid: str = "p") -> FilterResult:
         """Filter, and advance the clock by the longest wait."""

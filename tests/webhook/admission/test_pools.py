@@ -38,11 +38,13 @@ from tests.webhook.builders import (
     a_review,
     judged,
     judged_change,
+    parsed,
     stored,
     worded,
 )
 from webhook.admission.context import DecisionContext
 from webhook.admission.review import read_review
+from webhook.admission.update import admit_update
 from webhook.admission.verdict import Allowed, Denied, Patched
 from webhook.admission.workload import grant_templates
 
@@ -272,6 +274,31 @@ def test_a_manifest_that_is_applied_again_gets_its_tolerations_back() -> None:
         {"key": "mine", "operator": "Exists"},
         *TOLERATED,
     ]
+
+
+@pytest.mark.parametrize(("zone", "taken"), [("a", True), ("c", False)])
+def test_a_gated_pod_may_be_sent_to_a_pool_without_nodes_but_not_nowhere(
+    zone: str, taken: bool
+) -> None:
+    """As Kueue does when it admits a workload to a flavor."""
+    cluster = Cluster()
+    pod = cluster.admitted(a_pod(fraction="0.5", model="*A100*"))
+    sent = copy.deepcopy(pod)
+    sent["spec"]["nodeSelector"] = {"zone": zone}
+    context = cluster.context()
+
+    outcome = admit_update(
+        parsed(pod),
+        parsed(sent),
+        user="kueue",
+        config=WAIT,
+        select=context["select"],
+        declared=context["declared"],
+    )
+
+    assert isinstance(outcome, Denied) is not taken
+    if isinstance(outcome, Denied):
+        assert "of the class a100-80gb" in outcome.message
 
 
 def test_without_a_catalogue_all_is_as_before() -> None:
