@@ -99,6 +99,7 @@ async def test_whoever_judges_health_or_writes_it_down_is_told_of_every_reading_
     cards, clock = FakeCards(a_card("GPU-a")), VirtualClock()
     samples_of_readings: list[CardSamples] = []
     snapshots: list[UsageSnapshot | None] = []
+    sampler: Sampler
     sampler, _ = await a_sampler(
         cards,
         clock,
