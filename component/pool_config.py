@@ -45,7 +45,7 @@ _OF_CLASS: Final = ("models", "mib", "pools")
 _OF_POOL: Final = ("name", "cards", "slotsPerCard", "labels", "taints")
 _OF_TAINT: Final = ("key", "value", "effect")
 # Nothing else of ours is said by the administrator of a pool, but by its class.
-_OUR_LABELS: Final = (names.ISOLATION_KERNEL_LABEL,)
+_OUR_LABELS: Final = names.ISOLATION_LABELS
 
 
 def parse_pools(text: str, *, measured: Mapping[str, Mib] | None = None) -> PoolCatalogue:

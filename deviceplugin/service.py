@@ -1,7 +1,7 @@
 """Builds the node agent: the only module of this package that names concrete parts."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,14 +9,16 @@ from typing import Final
 
 from component.config_watcher import ConfigWatcher
 from component.pool_config import watch_pools
-from deviceplugin.cards.interface import Cards, CardSamples
+from deviceplugin.cards.interface import CardHardware, Cards, CardSamples
 from deviceplugin.claims import Claim, PodKey
 from deviceplugin.cleanup import NodeCleanup
 from deviceplugin.container.cdi import CdiFolder, remove_device_files
 from deviceplugin.container.cri import RuntimeWatch
-from deviceplugin.container.mps import MpsDaemons
+from deviceplugin.container.interposer import Interposer
+from deviceplugin.container.mps import MpsOfNode
+from deviceplugin.container.mps_daemons import MpsDaemons
 from deviceplugin.container.nvidia_cdi import NvidiaCdiSpecs
-from deviceplugin.container.spec_builder import MPS, ContainerSpecBuilder, Enforcer
+from deviceplugin.container.spec_builder import ContainerSpecBuilder
 from deviceplugin.container.verify_hook import VerifyHook
 from deviceplugin.enforcement.audit import LimitAudit
 from deviceplugin.enforcement.driver import DriverEnforcer
@@ -49,11 +51,15 @@ from deviceplugin.node.node_status import NodeStatusUpdater
 from deviceplugin.node.pod_annotator import PodAnnotator
 from deviceplugin.node.rejected_pods import RejectedPodCleaner
 from deviceplugin.nri.plugin import NriPlugin
-from deviceplugin.settings import AUTO, DevicePluginSettings
+from deviceplugin.settings import AUTO, MPS, DevicePluginSettings
 from fracgpu import names
 from fracgpu.cards.annotations import read_uuids
+from fracgpu.cards.card import CardUuid
+from fracgpu.cards.card_class import Vendor
 from fracgpu.cards.pool_catalogue import PoolCatalogue
+from fracgpu.request.need import Isolation
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
+from fracgpu.units import Mib
 from kube.access import connect
 from kube.client import KubeClient
 from kube.events import EventRecorder
@@ -71,7 +77,49 @@ _COLLECT: Final = "reading the cards"
 
 
 def build(settings: DevicePluginSettings, cards: Cards) -> Service:
-    """Return the agent as a service over *cards*."""
+    """Return the agent as a service over *cards*, or what runs beside it."""
+    return _mps(settings, cards) if settings.mode == MPS else _agent(settings, cards)
+
+
+def _mps(settings: DevicePluginSettings, cards: Cards) -> Service:
+    """Return the MPS daemons, which are no part of the agent so that they outlive it."""
+    registry, gate, clock = new_registry(), ReadyGate(), SystemClock()
+    tracker = InventoryTracker(
+        cards,
+        clock,
+        period_s=settings.survey_period_s,
+        slots_per_card=settings.slots_per_card,
+        headroom_mib=Mib(settings.headroom_mib),
+    )
+    daemons = MpsDaemons(
+        settings.mps_dir,
+        cards=lambda: _nvidia(tracker),
+        program=settings.mps_program,
+        clock=clock,
+    )
+    gate.add("cards", lambda: tracker.problem)
+    gate.add("daemons", lambda: daemons.problem)
+
+    @asynccontextmanager
+    async def parts() -> AsyncIterator[Running]:
+        try:
+            yield Running(tasks={"survey": tracker.run, "daemons": daemons.run})
+        finally:
+            await cards.close()
+
+    return Service(
+        name=_NAME,
+        open=parts,
+        gate=gate,
+        telemetry=TelemetryServer(
+            registry, settings.telemetry_host, settings.telemetry_port, gate.readiness
+        ),
+        drain_wait_s=0.0,
+        drain_timeout_s=settings.drain_timeout_s,
+    )
+
+
+def _agent(settings: DevicePluginSettings, cards: Cards) -> Service:
     share_one_heap()
     registry, gate, clock = new_registry(), ReadyGate(), SystemClock()
     prepared = Prepared()
@@ -144,7 +192,7 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
         clock,
         period_s=settings.survey_period_s,
         slots_per_card=settings.slots_per_card,
-        headroom_mib=settings.kept_back(),
+        headroom_mib=Mib(settings.headroom_mib),
         health_reasons=lambda: health.health_reasons(now_s=clock.monotonic()),
         beat=heartbeats[_LIST].beat,
         on_listed=metrics.cards_listed,
@@ -174,7 +222,6 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
         on_change=lambda: updater.wake(),  # noqa: PLW0108 - it is made below
     )
     recorder = EventRecorder(client, "fracgpu-deviceplugin", clock, instance=node)
-    mps = _mps(settings, clock)
 
     def connection_changed() -> None:
         updater.wake()
@@ -187,7 +234,6 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
         pods=lambda: node_pods.by_uid if pods.synced else None,
         pod_resources=pod_resources,
         runtime=runtime,
-        mps=mps,
         clock=clock,
         metrics=metrics,
         on_started=annotator.note,
@@ -204,7 +250,7 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
         runtime=runtime,
         ways=starts.ways,
         unregistered=lambda: registration.problem,
-        unlimited=starts.unlimited,
+        isolation=starts.isolation,
         clock=clock,
         metrics=metrics,
     )
@@ -280,7 +326,7 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
             average_s=settings.load_average_s,
             gap_s=settings.load_report_s,
             stale_s=3 * settings.collect_period_s,
-            headroom_mib=settings.kept_back(),
+            headroom_mib=Mib(settings.headroom_mib),
         ),
         latest=sampler.latest,
         current=lambda: nodes.get("", node),
@@ -344,7 +390,6 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
             period_s=settings.collect_period_s,
         ).run,
         "limits": limit_audit.run,
-        **({"mps": mps.run} if mps is not None else {}),
     }
     running = Running(
         tasks={
@@ -373,17 +418,27 @@ class _Starts:
     pre_start: PreStartHandler
     hook: VerifyHook
     limiter: Limiter
+    builder: ContainerSpecBuilder
+    cards: Callable[[], Sequence[CardHardware]]
     old_links: Path
 
     def known(self) -> KnownContainers | None:
         """Return the containers that the runtime has named; None where it names none."""
         return self.by_nri.containers if self.ways.way() is Way.NRI else None
 
-    def unlimited(self) -> str | None:
-        """Return why containers are not limited on each card, or an empty text; None if unknown."""
+    def isolation(self) -> Mapping[str, str] | None:
+        """Return by mechanism why it limits no card, or an empty text; None while unknown."""
+        kernel = self.limiter.unlimited if self.ways.way() is Way.NRI else None
         if self.ways.way() is Way.LISTED:
-            return "it needs NRI in the container runtime"
-        return self.limiter.unlimited if self.ways.way() is Way.NRI else None
+            kernel = "it needs NRI in the container runtime"
+        cards = self.cards()
+        if kernel is None or not cards:
+            return None
+        found = {Isolation.KERNEL.value: kernel}
+        for mechanism in (Isolation.MPS, Isolation.INTERPOSER):
+            reasons = (self.builder.why_not(mechanism, [card]) for card in cards)
+            found[mechanism.value] = next(filter(None, reasons), "")
+        return found
 
     async def prepare_host(self) -> None:
         await asyncio.to_thread(self.hook.install)
@@ -398,7 +453,6 @@ def _starts(  # noqa: PLR0913 - its parts, nearly all by keyword; called once
     pods: Callable[[], Mapping[str, PodInfo] | None],
     pod_resources: PodResourcesClient,
     runtime: RuntimeWatch,
-    mps: MpsDaemons | None,
     clock: Clock,
     metrics: DevicePluginMetrics,
     on_started: Callable[[Claim, str], None],
@@ -406,8 +460,8 @@ def _starts(  # noqa: PLR0913 - its parts, nearly all by keyword; called once
 ) -> _Starts:
     builder = ContainerSpecBuilder(
         NvidiaCdiSpecs([Path(folder) for folder in settings.vendor_cdi_dirs]),
-        enforcer=Enforcer(settings.enforcer),
-        mps=mps,
+        mps=MpsOfNode(settings.mps_dir),
+        interposer=Interposer(settings.host_dir / "interposer" / "libvgpu.so"),
     )
     hook = VerifyHook(_programs(settings))
     ways = Ways(
@@ -441,7 +495,6 @@ def _starts(  # noqa: PLR0913 - its parts, nearly all by keyword; called once
         builder=builder,
         specs=CdiFolder(settings.cdi_dir),
         hook=hook,
-        mps=mps,
         clock=clock,
         metrics=metrics,
         on_prepared=on_started,
@@ -454,6 +507,8 @@ def _starts(  # noqa: PLR0913 - its parts, nearly all by keyword; called once
         pre_start=pre_start,
         hook=hook,
         limiter=limiter,
+        builder=builder,
+        cards=lambda: tracker.inventory.card_list.cards,
         old_links=settings.host_dir / "links",
     )
 
@@ -485,12 +540,6 @@ def _limiter(
     )
 
 
-def _mps(settings: DevicePluginSettings, clock: Clock) -> MpsDaemons | None:
-    if settings.isolation != MPS:
-        return None
-    return MpsDaemons(settings.mps_dir, program=settings.mps_program, clock=clock)
-
-
 def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called once
     client: KubeClient,
     node: str,
@@ -502,7 +551,7 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
     runtime: RuntimeWatch,
     ways: Ways,
     unregistered: Callable[[], str | None],
-    unlimited: Callable[[], str | None],
+    isolation: Callable[[], Mapping[str, str] | None],
     clock: Clock,
     metrics: DevicePluginMetrics,
 ) -> tuple[Informer[NodeState], ConfigWatcher[PoolCatalogue], NodeStatusUpdater]:
@@ -533,7 +582,7 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
         held_mib=lambda: held_mib(_values(pods)) if pods.synced else None,
         resized_mib=lambda: resized_mib(_values(pods)),
         unregistered=unregistered,
-        unlimited=unlimited,
+        isolation=isolation,
         pools=lambda: pools.value,
     )
     return nodes, pools, updater
@@ -548,6 +597,11 @@ def _blocked(tracker: InventoryTracker, node: NodeState | None) -> str | None:
     if node.others:
         return f"another plugin offers the node's cards: {node.counted_by}"
     return None if tracker.slots() else tracker.problem or "this node has no cards"
+
+
+def _nvidia(tracker: InventoryTracker) -> Sequence[CardUuid]:
+    cards = tracker.inventory.card_list.cards
+    return [each.card.uuid for each in cards if each.vendor is Vendor.NVIDIA]
 
 
 def _by_key(pods: Informer[PodInfo]) -> Mapping[PodKey, PodInfo] | None:

@@ -4,18 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.container.spec_builder import MPS, Enforcer
 from deviceplugin.exporter.families import DIALECTS, DcgmNaming
 from fracgpu.names import SYSTEM_NAMESPACE
-from fracgpu.units import Mib
 from process.settings import REQUIRED, ProcessSettings, setting
 
-# What MPS takes of a card for itself: the server had 66 MiB on an H100 with driver 580, and the
-# driver 9 that belonged to no process.
-_MPS_HEADROOM_MIB: Final = 128
 # The most calls of NVML that one pass over the cards waits for, each up to its time limit.
 _CALLS_IN_A_ROUND: Final = 12
 AUTO: Final = "auto"
+AGENT: Final = "agent"
+MPS: Final = "mps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,15 +68,10 @@ class DevicePluginSettings(ProcessSettings):
         Path("/var/lib/fracgpu"),
         "our folder on the host, under the same path: the hook for runtimes without NRI",
     )
-    enforcer: str = setting(
-        Enforcer.NONE.value,
-        "library in the containers that enforces their share, by the variables it reads",
-        choices=tuple(enforcer.value for enforcer in Enforcer),
-    )
-    isolation: str = setting(
-        "none",
-        "what this node's cards enforce: mps runs a control daemon for each card",
-        choices=("none", MPS),
+    mode: str = setting(
+        AGENT,
+        "the node's agent, or mps: run an MPS daemon for each card, in a pod of its own",
+        choices=(AGENT, MPS),
     )
     limits: str = setting(
         "none",  # until a card with such a driver, or a kernel with dmem, has shown that it works
@@ -101,7 +93,7 @@ class DevicePluginSettings(ProcessSettings):
     )
     headroom_mib: int = setting(
         0,
-        "MiB of each card that are never shared; with --isolation mps at least 128",
+        "MiB of each card that are never shared; with MPS on the node 128 for its servers",
         low=0,
         high=1024 * 1024,
     )
@@ -146,15 +138,6 @@ class DevicePluginSettings(ProcessSettings):
     def reads_pods_as(self) -> str:
         """The user that pods are read as; empty for the agent's own account."""
         return f"system:node:{self.node_name}" if self.read_pods_as_node else ""
-
-    def kept_back(self) -> Mib:
-        """Return the MiB of each card that are never shared.
-
-        An MPS server starts with the first container on its card. Without room for it, a second
-        container with the other half of the card would find it too small.
-        """
-        least_mib = _MPS_HEADROOM_MIB if self.isolation == MPS else 0
-        return Mib(max(self.headroom_mib, least_mib))
 
     def standstill_s(self, *, period_s: float) -> float:
         """Return after how many seconds a loop over the cards, or the driver, counts as stuck.

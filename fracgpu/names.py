@@ -124,8 +124,11 @@ CARD_MEMORY_LABEL: Final = "fracgpu.io/card-memory"
 CARD_COUNT_LABEL: Final = "fracgpu.io/card-count"
 CARD_FAMILY_LABEL: Final = "fracgpu.io/card-family"
 DRIVER_LABEL: Final = "fracgpu.io/driver"
-# "true" on nodes where driver or kernel limit the memory of containers on every card.
-ISOLATION_KERNEL_LABEL: Final = "fracgpu.io/isolation-kernel"
+# "true" on nodes where a mechanism, such as "kernel", limits containers on every card.
+ISOLATION_LABEL_PREFIX: Final = "fracgpu.io/isolation-"
+ISOLATION_LABELS: Final = tuple(
+    f"{ISOLATION_LABEL_PREFIX}{mechanism}" for mechanism in ("kernel", "mps", "interposer")
+)
 # The class of all cards of the node, as the pool catalogue names it; by the agent, and by whoever
 # makes the pool's nodes.
 CARD_CLASS_LABEL: Final = "fracgpu.io/card-class"

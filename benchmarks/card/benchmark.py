@@ -23,7 +23,8 @@ from benchmarks.card.physical_cards import NoPhysicalCardError, shareable_uuids
 from benchmarks.figure import Figure
 from deviceplugin.cards.interface import CardSample
 from deviceplugin.cards.nvml.reader import NvmlReader
-from deviceplugin.container.mps import MpsDaemons
+from deviceplugin.container.mps import MpsOfNode
+from deviceplugin.container.mps_daemons import MpsDaemons
 from fracgpu.cards.card import CardUuid
 from process.clock import SystemClock
 
@@ -34,6 +35,8 @@ _THREE_QUARTERS: Final = Load(mib=2000, busy_ms=45, idle_ms=15)
 _PERIOD_S: Final = 5.0  # as the agent reads, unless it is told otherwise
 _READINGS: Final = 8
 _MPS: Final = "nvidia-cuda-mps-control"
+_MPS_LIMIT_S: Final = 300.0
+_MPS_POLL_S: Final = 0.2
 _MS: Final = 1000.0
 
 
@@ -117,12 +120,15 @@ async def _two(
 
 @asynccontextmanager
 async def _mps(card: CardUuid, folder: Path) -> AsyncIterator[Mapping[str, str]]:
-    """Run the card's MPS daemon as the agent does; yield a client's environment."""
-    daemons = MpsDaemons(folder, program=_MPS, clock=SystemClock())
+    """Run the card's MPS daemon as its pod does; yield a client's environment."""
+    clock = SystemClock()
+    daemons = MpsDaemons(folder, cards=lambda: [card], program=_MPS, clock=clock)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(daemons.run(), name="mps")
-        await daemons.prepare([card])
-        folders = daemons.folders(card)
+        async with asyncio.timeout(_MPS_LIMIT_S):
+            while daemons.problem is not None:
+                await clock.sleep(_MPS_POLL_S)
+        folders = MpsOfNode(folder).folders(card)
         yield {
             **{name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"},
             "CUDA_MPS_PIPE_DIRECTORY": folders.pipe,

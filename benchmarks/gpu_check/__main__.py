@@ -7,7 +7,6 @@ import argparse
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,9 @@ from typing import IO, Any, Final, cast
 from benchmarks.gpu_check.check import Node, Tenant, TenantError, Verdict, check_card, lines
 from deviceplugin.cards.interface import CardHardware, CardList, CardsUnavailableError
 from deviceplugin.cards.nvml.reader import NvmlReader
+from deviceplugin.container.interposer import Interposer
+from deviceplugin.container.mps import MpsOfNode
+from deviceplugin.container.spec_builder import MpsError
 from deviceplugin.enforcement.cgroups import version_problem
 from deviceplugin.enforcement.driver import DriverEnforcer
 from deviceplugin.enforcement.interface import EnforcementError, Enforcer, Limit
@@ -29,7 +31,9 @@ _HOLDS: Final = 0
 _FAILS: Final = 1
 _NOT_HERE: Final = 3
 _END_LIMIT_S: Final = 30.0
-_MPS: Final = "nvidia-cuda-mps-control"
+# Where the node agent looks for them, unless it is told otherwise.
+_MPS: Final = Path("/run/fracgpu/mps")
+_LIBRARY: Final = Path("/var/lib/fracgpu/interposer/libvgpu.so")
 # Of which no daemon listens: what is checked holds without one.
 _NO_DAEMON: Final = "/nonexistent"
 
@@ -137,8 +141,13 @@ def _child(*words: str, **env: str) -> Iterator["subprocess.Popen[str]"]:
 
 def mechanisms(card: CardHardware, enforcers: Sequence[Enforcer]) -> Mapping[str, str | None]:
     """Return what could limit a card, and why it cannot; None where it can."""
-    no_mps = None if shutil.which(_MPS) else f"no {_MPS} on the PATH"
-    return {**{each.name: each.why_not(card) for each in enforcers}, "mps": no_mps}
+    try:
+        MpsOfNode(_MPS).folders(card.card.uuid)
+        no_mps = None
+    except MpsError as error:
+        no_mps = str(error)
+    found = {each.name: each.why_not(card) for each in enforcers}
+    return {**found, "mps": no_mps, "interposer": Interposer(_LIBRARY).why_not()}
 
 
 def missing(root: Path, *, is_root: bool) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """Builds what a container gets: device files, driver libraries, environment, isolation."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from enum import Enum
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from deviceplugin.cards.interface import CardHardware
@@ -15,13 +15,12 @@ from deviceplugin.node.inventory import Inventory
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.cards.card_class import Vendor
+from fracgpu.request.need import Isolation
 
-MPS: Final = "mps"
 _PIPE_DIR: Final = "/run/fracgpu-mps/pipe"
 _LOG_DIR: Final = "/run/fracgpu-mps/log"
-# What limits programs on NVIDIA's cards only.
-_INTERPOSER: Final = "interposer"
-_ONLY_NVIDIA: Final = (MPS, _INTERPOSER)
+# Where HAMi-core looks for itself.
+_LIBRARY: Final = "/usr/local/vgpu/libvgpu.so"
 
 
 # A hook that limits a card's memory by variables that the container's image may set too, and with
@@ -34,18 +33,8 @@ class SpecBuildError(Exception):
     """A container's spec cannot be built; the text says why."""
 
 
-class Enforcer(Enum):
-    """The library in the containers that enforces their share, by the variables it reads.
-
-    HAMI_CORE: ``CUDA_DEVICE_MEMORY_LIMIT_<i>`` and ``CUDA_DEVICE_SM_LIMIT``.
-    """
-
-    NONE = "none"
-    HAMI_CORE = "hami-core"
-
-
 class MpsError(Exception):
-    """The card has no MPS daemon that is ready."""
+    """The card has no MPS daemon that answers."""
 
 
 class MpsFolders(Protocol):
@@ -60,18 +49,28 @@ class MpsFolders(Protocol):
 
 
 class Mps(Protocol):
-    """Runs MPS daemons."""
-
-    async def prepare(self, cards: Iterable[CardUuid]) -> None:
-        """Start the daemons that do not run yet, and wait until each is ready or has failed."""
-        ...
+    """The node's MPS daemons."""
 
     def folders(self, card: CardUuid) -> MpsFolders:
-        """Return the folders of a daemon that is ready; in any thread.
+        """Return the folders of a daemon that answers; in any thread.
 
         Raises:
-            MpsError: it is not ready.
+            MpsError: it does not answer.
         """
+        ...
+
+    def silent(self, pipe: str) -> str | None:
+        """Return why the daemon whose pipe folder it is does not answer, or None; in any thread."""
+        ...
+
+
+class Library(Protocol):
+    """A library on the node that limits the container that loads it."""
+
+    @property
+    def file(self) -> Path: ...
+    def why_not(self) -> str | None:
+        """Return why no container can load it, or None."""
         ...
 
 
@@ -80,23 +79,37 @@ class ContainerSpecBuilder:
 
     Args:
         nvidia_specs: the driver's own specs.
-        enforcer: the library in the containers' images or on the node.
-        mps: runs MPS daemons; None on a node without MPS.
+        mps: the node's MPS daemons.
+        interposer: the node's library.
     """
 
-    def __init__(
-        self,
-        nvidia_specs: NvidiaCdiSpecs,
-        *,
-        enforcer: Enforcer = Enforcer.NONE,
-        mps: Mps | None = None,
-    ) -> None:
+    def __init__(self, nvidia_specs: NvidiaCdiSpecs, *, mps: Mps, interposer: Library) -> None:
         self._nvidia_specs = nvidia_specs
-        self._enforcer = enforcer
         self._mps = mps
+        self._interposer = interposer
+
+    def why_not(self, isolation: Isolation, cards: Sequence[CardHardware]) -> str | None:
+        """Return why a container with *cards* cannot be limited by MPS or the library, or None."""
+        if any(each.vendor is not Vendor.NVIDIA for each in cards):
+            return "it works on NVIDIA's cards only"
+        if isolation is Isolation.INTERPOSER:
+            return self._interposer.why_not()
+        if len(cards) > 1:
+            return "it has several cards, and MPS limits a container on one card only"
+        try:
+            self._mps.folders(cards[0].card.uuid)
+        except MpsError as error:
+            return str(error)
+        return None
 
     def build(
-        self, name: str, claim: Claim, inventory: Inventory, *, taken: Iterable[Units] | None = None
+        self,
+        name: str,
+        claim: Claim,
+        inventory: Inventory,
+        *,
+        by: Isolation = Isolation.NONE,
+        taken: Iterable[Units] | None = None,
     ) -> CdiSpec:
         """Return the spec of the CDI device *name*, for the container of *claim*.
 
@@ -104,6 +117,7 @@ class ContainerSpecBuilder:
             name: of the CDI device.
             claim: whose container it is, and its slices.
             inventory: the node's cards.
+            by: what limits it; the spec has to do with MPS and the library alone.
             taken: the compute units of the node's other containers; None where they are not known.
 
         Raises:
@@ -111,30 +125,43 @@ class ContainerSpecBuilder:
         """
         nodes = inventory.device_nodes(claim.cards)
         spec = spec_for(name, claim.slices, claim.cards, nodes)
-        spec = replace(spec, env={**spec.env, **self._gpushare_names(claim)})
+        first, card = claim.slices[0], claim.cards[0]
+        older = {
+            names.ENV_ALIYUN_CONTAINER: str(first.mib),
+            names.ENV_ALIYUN_DEV: str(card.total_mib),
+        }
+        spec = replace(spec, env={**spec.env, **older})
         hardware = inventory.hardware(claim.cards)
         vendors = {each.vendor for each in hardware}
         if len(vendors) > 1:
             text = f"container {claim.container} of {claim.pod.record.key}"
             raise SpecBuildError(f"{text} has cards of several vendors")
+        mechanism = by in (Isolation.MPS, Isolation.INTERPOSER)
+        if mechanism and (problem := self.why_not(by, hardware)) is not None:
+            text = f"{claim.container} of {claim.pod.record.key} cannot be limited by"
+            raise SpecBuildError(f"{text} {by.value}: {problem}")
         if vendors != {Vendor.NVIDIA}:
             return self._masked(spec, claim, hardware, taken)
         uuids = ",".join(card.uuid for card in claim.cards)
-        env = {names.ENV_VISIBLE_DEVICES: uuids, **self._enforcers_names(claim)}
-        spec = replace(spec, env={**spec.env, **env})
+        spec = replace(spec, env={**spec.env, names.ENV_VISIBLE_DEVICES: uuids})
         try:
             spec = self._with_driver(spec, claim, inventory)
         except NvidiaCdiError as error:
             raise SpecBuildError(str(error)) from error
-        return self._isolated(spec, claim)
+        if not mechanism:
+            return spec
+        return self._by_mps(spec, claim) if by is Isolation.MPS else self._by_library(spec, claim)
 
-    def isolation(self, claim: Claim, inventory: Inventory) -> str:
-        """Return what of a spec enforces a claim's share: ``mps``, ``interposer`` or ``none``."""
-        if any(each.vendor is not Vendor.NVIDIA for each in inventory.hardware(claim.cards)):
-            return "none"
-        if self._mps is not None and len(claim.cards) == 1:
-            return MPS
-        return _INTERPOSER if self._enforcer is Enforcer.HAMI_CORE else "none"
+    def why_not_any_more(self, mounts: Iterable[Mount]) -> str | None:
+        """Return why what a container was created with limits it no more, right before its start.
+
+        Args:
+            mounts: the container's.
+        """
+        for mount in mounts:
+            if mount.path == _PIPE_DIR and (why := self._mps.silent(mount.host_path)) is not None:
+                return f"its MPS daemon does not answer: {why}"
+        return None
 
     def _masked(
         self,
@@ -144,13 +171,6 @@ class ContainerSpecBuilder:
         taken: Iterable[Units] | None,
     ) -> CdiSpec:
         """Return *spec* with the compute units of the container, where it asks for a part."""
-        words = claim.pod.annotations.get(names.ISOLATION, "").split(",")
-        wanted = [word.strip() for word in words]
-        if all(word in _ONLY_NVIDIA for word in wanted):
-            raise SpecBuildError(
-                f"{claim.pod.record.key} requests {names.ISOLATION}: {', '.join(wanted)}, which "
-                "works on NVIDIA's cards only"
-            )
         units = compute_units.units_of(
             hardware,
             {part.card: part.cores for part in claim.slices},
@@ -164,24 +184,6 @@ class ContainerSpecBuilder:
             names.ENV_COMPUTE_UNITS: compute_units.write_units(units),
         }
         return replace(spec, env={**spec.env, **masks})
-
-    def _gpushare_names(self, claim: Claim) -> dict[str, str]:
-        """Return the variables for programs written for gpushare: of the first card."""
-        first, card = claim.slices[0], claim.cards[0]
-        return {
-            names.ENV_ALIYUN_CONTAINER: str(first.mib),
-            names.ENV_ALIYUN_DEV: str(card.total_mib),
-        }
-
-    def _enforcers_names(self, claim: Claim) -> dict[str, str]:
-        """Return the variables of the enforcing library: limits by index."""
-        first, env = claim.slices[0], dict[str, str]()
-        if self._enforcer is Enforcer.HAMI_CORE:
-            for index, part in enumerate(claim.slices):
-                env[f"{names.ENV_MEMORY_LIMIT_PREFIX}{index}"] = f"{part.mib}m"
-            if first.cores:
-                env[names.ENV_SM_LIMIT] = str(first.cores)
-        return env
 
     def _with_driver(self, spec: CdiSpec, claim: Claim, inventory: Inventory) -> CdiSpec:
         """Return *spec* with the edits of NVIDIA's spec for the claim's cards, if there is one."""
@@ -207,19 +209,7 @@ class ContainerSpecBuilder:
             ),
         )
 
-    def _isolated(self, spec: CdiSpec, claim: Claim) -> CdiSpec:
-        requested = claim.pod.annotations.get(names.ISOLATION) == MPS
-        if self._mps is None:
-            if requested:
-                raise SpecBuildError(
-                    f"{claim.pod.record.key} requests MPS, which is off on this node"
-                )
-            return spec
-        if len(claim.cards) > 1:
-            if requested:
-                text = f"container {claim.container} of {claim.pod.record.key} has several cards"
-                raise SpecBuildError(f"{text}, and MPS limits a container on one card only")
-            return spec
+    def _by_mps(self, spec: CdiSpec, claim: Claim) -> CdiSpec:
         try:
             folders = self._mps.folders(claim.cards[0].uuid)
         except MpsError as error:
@@ -228,7 +218,8 @@ class ContainerSpecBuilder:
         env = {
             "CUDA_MPS_PIPE_DIRECTORY": _PIPE_DIR,
             "CUDA_MPS_LOG_DIRECTORY": _LOG_DIR,
-            # The daemon shows its one card as number 0. The limit applies to each process.
+            # The daemon shows its one card as number 0: an entry for a card that is not visible
+            # would drop all limits. The limit applies to each process.
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={part.mib}M",
         }
         if part.cores:
@@ -240,6 +231,15 @@ class ContainerSpecBuilder:
         if folders.shm:
             mounts.append(Mount(host_path=folders.shm, path="/dev/shm"))  # noqa: S108 - MPS's own
         return replace(spec, env={**spec.env, **env}, mounts=(*spec.mounts, *mounts))
+
+    def _by_library(self, spec: CdiSpec, claim: Claim) -> CdiSpec:
+        env = {"LD_PRELOAD": _LIBRARY}
+        for index, part in enumerate(claim.slices):
+            env[f"{names.ENV_MEMORY_LIMIT_PREFIX}{index}"] = f"{part.mib}m"
+        if claim.slices[0].cores:
+            env[names.ENV_SM_LIMIT] = str(claim.slices[0].cores)
+        mount = Mount(host_path=str(self._interposer.file), path=_LIBRARY, read_only=True)
+        return replace(spec, env={**spec.env, **env}, mounts=(*spec.mounts, mount))
 
 
 def _distinct(

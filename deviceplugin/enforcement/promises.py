@@ -1,15 +1,34 @@
 """Which limits a container is promised, and whether they stand; decided without I/O."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from deviceplugin.cards.interface import GroupLimits
 from deviceplugin.enforcement.interface import Limit
 from fracgpu.cards.card import CardUuid
 from fracgpu.request.language import wanted_isolation
-from fracgpu.request.need import Isolation
+from fracgpu.request.need import MECHANISMS, Isolation
 from fracgpu.state.allocation import Slice
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.units import Mib
+
+
+def chosen_isolation(
+    wanted: Sequence[Isolation], why_not: Callable[[Isolation], str | None]
+) -> Isolation:
+    """Return what limits a container: the first of what its pod wants that can.
+
+    Args:
+        wanted: in the order of preference.
+        why_not: why a mechanism cannot limit it, or None.
+
+    Returns:
+        a mechanism, the best that can, or none; where none of *wanted* can, the last: its start is
+        refused.
+    """
+    for each in wanted:
+        if each not in MECHANISMS or why_not(each) is None:
+            return each
+    return wanted[-1]
 
 
 def promised_limits(

@@ -10,11 +10,12 @@ import structlog
 
 from deviceplugin.claims import Claim, NodeClaims, Rejected, RejectReason, claim_of
 from deviceplugin.container.adjustment import adjustment_of
-from deviceplugin.container.cdi import ABSENT, MARK_PATH
+from deviceplugin.container.cdi import ABSENT, MARK_PATH, Mount
 from deviceplugin.container.compute_units import Units, read_units
 from deviceplugin.container.spec_builder import ContainerSpecBuilder, SpecBuildError
 from deviceplugin.enforcement.interface import EnforcementError, Limit
 from deviceplugin.enforcement.limiter import Limiter
+from deviceplugin.enforcement.promises import chosen_isolation
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.inventory import InventoryTracker
 from deviceplugin.nri.interface import (
@@ -27,6 +28,7 @@ from deviceplugin.nri.interface import (
     Unified,
 )
 from fracgpu import names
+from fracgpu.request.language import wanted_isolation
 from fracgpu.request.need import Isolation
 from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
@@ -192,6 +194,9 @@ class ContainerStarts(Handler):
 
     def start_container(self, pod: PodSandbox, container: Container) -> None:
         """Set the container's limits and prove them; its cards it has since it was created."""
+        mounts = (Mount(host_path=m.source, path=m.destination) for m in container.mounts)
+        if (why := self._builder.why_not_any_more(mounts)) is not None:
+            raise self._refused(pod, container, "limit_not_proved", why)
         try:
             limits = self._limits(pod, container)
             if limits:
@@ -235,25 +240,48 @@ class ContainerStarts(Handler):
         if isinstance(claim, Rejected):
             raise self._refused(pod, container, claim.reason.value, claim.text)
         try:
-            taken = tuple(self._units.values())
-            spec = self._builder.build(container.name, claim, inventory, taken=taken)
-            adjustment = adjustment_of(spec, dev_root=self._dev_root)
-            self._limiter.check_wanted(claim.pod, claim.slices)
-            promised = self._limiter.promised(claim.pod, claim.slices)
-            if promised:
-                adjustment = self._limiter.hold_back(container, adjustment)
-                self.expect()  # its start, which needs the agent too
+            adjustment, by = self._outfit(container, claim)
         except SpecBuildError as error:
             raise self._refused(pod, container, "no_outfit", str(error)) from error
         except EnforcementError as error:
             raise self._refused(pod, container, "limit_not_proved", str(error)) from error
         self._metrics.started("wired")
         self._metrics.start_took(self._clock.monotonic() - began_s)
-        limited = len(promised) == len(claim.slices)
-        isolation = Isolation.KERNEL.value if limited else self._builder.isolation(claim, inventory)
+        isolation = by.value
         log.info("container_wired", **wired(claim, isolation))
         self._on_started(claim, isolation)
         return adjustment
+
+    def _outfit(self, container: Container, claim: Claim) -> tuple[Adjustment, Isolation]:
+        """Return what a container gets, and what limits it.
+
+        Raises:
+            SpecBuildError: something that it needs is missing.
+            EnforcementError: it cannot be limited as its pod wants.
+        """
+        by = chosen_isolation(
+            wanted_isolation(claim.pod.annotations), lambda each: self._why_not(each, claim)
+        )
+        taken = tuple(self._units.values())
+        spec = self._builder.build(
+            container.name, claim, self._tracker.inventory, by=by, taken=taken
+        )
+        adjustment = adjustment_of(spec, dev_root=self._dev_root)
+        if by not in (Isolation.KERNEL, Isolation.BEST):
+            return adjustment, by
+        self._limiter.check_wanted(claim.pod, claim.slices)
+        promised = self._limiter.promised(claim.pod, claim.slices)
+        if promised:
+            adjustment = self._limiter.hold_back(container, adjustment)
+            self.expect()  # its start, which needs the agent too
+        all_limited = len(promised) == len(claim.slices)
+        return adjustment, Isolation.KERNEL if all_limited else Isolation.NONE
+
+    def _why_not(self, isolation: Isolation, claim: Claim) -> str | None:
+        if isolation is not Isolation.KERNEL:
+            return self._builder.why_not(isolation, self._tracker.inventory.hardware(claim.cards))
+        reasons = (self._limiter.why_not(part.card) for part in claim.slices)
+        return next((reason for reason in reasons if reason is not None), None)
 
     def _limits(self, sandbox: PodSandbox, container: Container) -> tuple[Limit, ...]:
         """Return the limits that a container is promised.

@@ -16,8 +16,9 @@ from deviceplugin.container.cdi import (
     closed_spec,
     device_name,
 )
-from deviceplugin.container.spec_builder import ContainerSpecBuilder, Mps, SpecBuildError
+from deviceplugin.container.spec_builder import ContainerSpecBuilder, SpecBuildError
 from deviceplugin.container.verify_hook import VerifyHook
+from deviceplugin.enforcement.promises import chosen_isolation
 from deviceplugin.identity.starts import wired
 from deviceplugin.identity.ways import Way, Ways
 from deviceplugin.kubelet.listed import ListedClaim, listed_claim
@@ -25,9 +26,8 @@ from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.inventory import InventoryTracker
 from fracgpu import names
-from fracgpu.cards.card import CardUuid
-from fracgpu.cards.card_class import Vendor
-from fracgpu.request.language import wants_kernel
+from fracgpu.request.language import wanted_isolation, wants_kernel
+from fracgpu.request.need import MECHANISMS, Isolation
 from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
 
@@ -66,7 +66,6 @@ class PreStartHandler:
         builder: builds what a container gets.
         specs: the runtime's CDI folder.
         hook: verifies containers on the host.
-        mps: runs MPS daemons; None on a node without MPS.
         clock: for durations.
         metrics: counts starts by outcome.
         on_prepared: called with the claim of each container that may start, and what enforces its
@@ -86,7 +85,6 @@ class PreStartHandler:
         builder: ContainerSpecBuilder,
         specs: CdiFolder,
         hook: VerifyHook,
-        mps: Mps | None,
         clock: Clock,
         metrics: DevicePluginMetrics,
         on_prepared: Callable[[Claim, str], None],
@@ -101,7 +99,6 @@ class PreStartHandler:
         self._builder = builder
         self._specs = specs
         self._hook = hook
-        self._mps = mps
         self._clock = clock
         self._metrics = metrics
         self._on_prepared = on_prepared
@@ -128,7 +125,7 @@ class PreStartHandler:
             if pods is None:
                 raise self._reject("pods_unknown", "this node's pods have not been listed yet")
             if way is Way.NRI:
-                await self._prepare_for_nri(slot_ids, pods)
+                await self._prepare_for_nri(slot_ids)
             else:
                 await self._prepare_listed(slot_ids, pods)
         except PreStartError as error:
@@ -145,7 +142,7 @@ class PreStartHandler:
             raise self._reject("identity_unknown", away)
         return self._ways.way()
 
-    async def _prepare_for_nri(self, slot_ids: frozenset[str], pods: Mapping[str, PodInfo]) -> None:
+    async def _prepare_for_nri(self, slot_ids: frozenset[str]) -> None:
         name = device_name(slot_ids)
         devices = [SHARED]
         if not all(self._shared.get(slot_id) == slot_ids for slot_id in slot_ids):
@@ -154,22 +151,8 @@ class PreStartHandler:
             devices.append(name)
         for device in devices:
             await self._write(closed_spec(device))
-        await self._prepare_mps(pods.values())
         self._on_left()
         log.debug("start_left_to_runtime", slots=sorted(slot_ids))
-
-    async def _prepare_mps(self, pods: Iterable[PodInfo]) -> None:
-        """Have the daemons ready: the runtime does not wait for them."""
-        if self._mps is None:
-            return
-        cards: set[CardUuid] = set()
-        for pod in pods:
-            if pod.record.live and pod.record.node == self._node:
-                slices = (pod.record.assignment or {}).values()
-                cards |= {parts[0].card for parts in slices if len(parts) == 1}
-        listed = self._tracker.inventory.card_list.cards
-        able = {each.card.uuid for each in listed if each.vendor is Vendor.NVIDIA}
-        await self._mps.prepare(cards & able)
 
     async def _prepare_listed(self, slot_ids: frozenset[str], pods: Mapping[str, PodInfo]) -> None:
         try:
@@ -188,18 +171,25 @@ class PreStartHandler:
         if wants_kernel(pod.annotations):
             text = f"{pod.record.key} wants {names.ISOLATION}: kernel, which needs NRI"
             raise self._reject("limit_not_proved", f"{text} in the container runtime")
-        await self._prepare_mps((pod,))
-        await self._write_listed(device_name(slot_ids), found)
+        by = chosen_isolation(
+            wanted_isolation(pod.annotations), lambda each: self._why_not(each, found.claim)
+        )
+        await self._write_listed(device_name(slot_ids), found, by)
         await self._remove_stale(holders)
         self._metrics.started("wired")
-        isolation = self._builder.isolation(found.claim, self._tracker.inventory)
+        isolation = by.value if by in MECHANISMS else Isolation.NONE.value
         log.info("container_wired", **wired(found.claim, isolation), slots=sorted(slot_ids))
         self._on_prepared(found.claim, isolation)
 
-    async def _write_listed(self, name: str, found: ListedClaim) -> None:
+    def _why_not(self, isolation: Isolation, claim: Claim) -> str | None:
+        if isolation is Isolation.KERNEL:
+            return "it needs NRI in the container runtime"
+        return self._builder.why_not(isolation, self._tracker.inventory.hardware(claim.cards))
+
+    async def _write_listed(self, name: str, found: ListedClaim, by: Isolation) -> None:
         inventory = self._tracker.inventory
         try:
-            spec = await asyncio.to_thread(self._builder.build, name, found.claim, inventory)
+            spec = await asyncio.to_thread(self._builder.build, name, found.claim, inventory, by=by)
         except SpecBuildError as error:
             raise self._reject("no_outfit", str(error)) from error
         uid = found.claim.pod.record.uid

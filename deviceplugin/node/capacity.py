@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from deviceplugin.node.inventory import Inventory, all_unhealthy
 from fracgpu import names
-from fracgpu.cards.annotations import read_cards, write_cards
+from fracgpu.cards.annotations import read_cards, write_cards, write_isolation
 from fracgpu.cards.card import Card, Health
 from fracgpu.cards.card_class import model_key
 from fracgpu.cards.node_marks import NodeMarks, find_marks, shares
@@ -31,7 +31,7 @@ _OURS: Final = (
     names.CARD_CLASS_LABEL,
     names.CARD_FAMILY_LABEL,
     names.DRIVER_LABEL,
-    names.ISOLATION_KERNEL_LABEL,
+    *names.ISOLATION_LABELS,
 )
 
 
@@ -215,17 +215,17 @@ def keep_held(want: NodeState, *, held_mib: int) -> NodeState:
     return replace(want, capacity={**want.capacity, names.GPU_MEM: str(held_mib)})
 
 
-def with_isolation(want: NodeState, *, why_not: str) -> NodeState:
-    """Return *want* saying whether containers are limited on the node's cards."""
-    said = f"none: {why_not}" if why_not else "kernel"
-    want = replace(want, annotations={**want.annotations, names.ISOLATION: said})
-    if why_not:
-        labels = {
-            key: value for key, value in want.labels.items() if key != names.ISOLATION_KERNEL_LABEL
-        }
-    else:
-        labels = {**want.labels, names.ISOLATION_KERNEL_LABEL: "true"}
-    return replace(want, labels=labels)
+def with_isolation(want: NodeState, why_not: Mapping[str, str]) -> NodeState:
+    """Return *want* saying by what containers are limited on the node's cards.
+
+    Args:
+        want: says nothing of it.
+        why_not: by mechanism, why it limits none; empty where it does.
+    """
+    able = [each for each, reason in why_not.items() if not reason]
+    labels = {f"{names.ISOLATION_LABEL_PREFIX}{each}": "true" for each in able}
+    annotations = {**want.annotations, names.ISOLATION: write_isolation(why_not)}
+    return replace(want, labels={**want.labels, **labels}, annotations=annotations)
 
 
 def with_card_class(

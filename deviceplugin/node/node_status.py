@@ -1,7 +1,7 @@
 """Writes the node's cards on the Node object, and writes again whatever differs."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Final
@@ -75,8 +75,8 @@ class NodeStatusUpdater:
         held_mib: what this node's pods hold, or None before they are listed.
         resized_mib: by how much those that were resized hold more than they request.
         unregistered: why kubelet does not have our slots, or None.
-        unlimited: why containers are not limited on each card, an empty text where they are; None
-            while that is not known.
+        isolation: by mechanism, why containers are not limited on each card, an empty text where
+            they are; None while that is not known.
         pools: the pool catalogue; empty while it has not been read.
     """
 
@@ -94,12 +94,12 @@ class NodeStatusUpdater:
         held_mib: Callable[[], int | None] = lambda: 0,
         resized_mib: Callable[[], int] = lambda: 0,
         unregistered: Callable[[], str | None] = lambda: None,
-        unlimited: Callable[[], str | None] = lambda: None,
+        isolation: Callable[[], Mapping[str, str] | None] = lambda: None,
         pools: Callable[[], PoolCatalogue] = lambda: NO_CATALOGUE,
     ) -> None:
         self._node = node
         self._unregistered = unregistered
-        self._unlimited = unlimited
+        self._isolation = isolation
         self._pools = pools
         self._blocked = blocked
         self._way = way
@@ -147,8 +147,8 @@ class NodeStatusUpdater:
         want = self._desired(have)
         if want is not None and have.shares and (way := self._way()):
             want = replace(want, annotations={**want.annotations, names.NODE_IDENTITY: way})
-        if want is not None and have.shares and (why_not := self._unlimited()) is not None:
-            want = with_isolation(want, why_not=why_not)
+        if want is not None and have.shares and (why_not := self._isolation()) is not None:
+            want = with_isolation(want, why_not)
         if want is None:
             # The cards have not been listed yet; that is not a node without cards.
             self._problem = self._tracker.problem

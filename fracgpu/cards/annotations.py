@@ -283,3 +283,20 @@ def _card(wire: _WireCard) -> Card:
         numa_node=wire.numa,
         links={CardUuid(uuid): distance for uuid, distance in wire.links.items()},
     )
+
+
+def write_isolation(why_not: Mapping[str, str]) -> str:
+    """Return the text of the annotation that says by what containers are limited.
+
+    Args:
+        why_not: by mechanism, why it limits no container on the node's cards; empty where it does.
+    """
+    return msgspec.json.encode(why_not, order="sorted").decode()
+
+
+def read_isolation(text: str) -> Mapping[str, str]:
+    """Parse what :func:`write_isolation` wrote; it is for people, so another text says nothing."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, str])
+    except msgspec.DecodeError:
+        return {}

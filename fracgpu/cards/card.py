@@ -107,7 +107,8 @@ class NodeCards:
         used: MiB that pods use of each card, by their UIDs, for people; an earlier report's.
         load_time: when the agent last confirmed *heat*, by its own clock.
         host: CPU, host memory and number of pods of the node.
-        isolation: ``kernel`` where containers are limited on its cards, or why they are not.
+        isolation: by mechanism that limits containers, why it cannot on its cards; empty where it
+            can.
         identity: how its agent knows whose container starts: ``nri`` or ``listed``; empty before.
     """
 
@@ -128,7 +129,7 @@ class NodeCards:
     load_time: datetime | None = None
     host: "HostResources" = field(default_factory=lambda: NO_HOST_RESOURCES)
     identity: str = ""
-    isolation: str = ""
+    isolation: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def problem(self) -> str:

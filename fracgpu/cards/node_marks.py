@@ -7,7 +7,10 @@ from typing import Any, Final
 from fracgpu import names
 
 _LABEL_PREFIX: Final = "fracgpu.io/card-"
-_OTHER_LABELS: Final = (names.DRIVER_LABEL, names.ISOLATION_KERNEL_LABEL)
+_OTHER_LABELS: Final = (
+    names.DRIVER_LABEL,
+    *names.ISOLATION_LABELS,
+)
 # Written by administrators; only they remove them.
 _ADMIN_ANNOTATIONS: Final = frozenset({names.NODE_OUT_OF_SERVICE})
 _OUR_RESOURCES: Final = (names.GPU_MEM, names.GPU_COUNT)

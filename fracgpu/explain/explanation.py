@@ -29,7 +29,7 @@ from fracgpu.placement.fit import FitReason
 from fracgpu.placement.outcome import NoPlacement, Placement
 from fracgpu.placement.placement import place
 from fracgpu.request.grant_note import class_named_in, words_of
-from fracgpu.request.language import wants_kernel
+from fracgpu.request.language import required_isolation, wanted_isolation
 from fracgpu.request.need import DEFAULT_STRATEGY, PodNeed, describe_need
 from fracgpu.state.allocation import PodRecord, allocations_by_card
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod, NodeConstraints
@@ -38,6 +38,7 @@ from fracgpu.state.snapshot import CardInfo, NodeInfo, Snapshot
 
 # Larger than any real value of the labels that the webhook compares with.
 _ANY_NUMBER: Final = "999999999"
+_LIMITING: Final = dict.fromkeys(names.ISOLATION_LABELS, "true")
 _NO_SUCH_SIZE: Final = Objection(text="its labels say that it has no cards of the granted size")
 
 
@@ -166,16 +167,16 @@ def objections_of(node: NodeCards, pod: ExplainedPod, state: ClusterState) -> tu
     allows = partial(pod.scheduling_constraints.allows, node=name)
     opened = open_labels(node, state, card_class=class_of_pod(pod.info))
     found += [_selector_objection(node, pod)] if not allows(opened, ()) else []
-    if lacks_isolation(node, pod):
-        why = node.isolation or "its agent has not said whether it can"
+    if (lacking := lacking_isolation(node, pod)) is not None:
+        why = node.isolation.get(lacking) or "its agent has not said whether it can"
         found.append(
             Objection(
-                text=f"the pod wants {names.ISOLATION}: kernel, and the node does not limit "
-                f"containers: {why}",
+                text=f"the pod wants {names.ISOLATION}: {lacking}, and the node does not limit "
+                f"containers so: {why}",
                 remedy=f'let the pod have {names.ISOLATION}: "best", or see docs/enforcement.md',
             )
         )
-    limiting = {**node.labels, names.ISOLATION_KERNEL_LABEL: "true"}
+    limiting = {**node.labels, **_LIMITING}
     if allows(opened, ()) and not allows(limiting, ()):
         found.append(_NO_SUCH_SIZE)
     bare = {**opened, **pod.info.node_selector}
@@ -235,16 +236,18 @@ def open_labels(node: NodeCards, state: ClusterState, *, card_class: str = "") -
         **node.labels,
         **{f"{names.CARD_CLASS_LABEL_PREFIX}{size}": _ANY_NUMBER for size in sizes},
         names.CARD_MEMORY_LABEL: _ANY_NUMBER,
+        **_LIMITING,
         names.CARD_COUNT_LABEL: _ANY_NUMBER,
-        names.ISOLATION_KERNEL_LABEL: "true",
         **({names.CARD_CLASS_LABEL: card_class} if card_class else {}),
     }
 
 
-def lacks_isolation(node: NodeCards, pod: ExplainedPod) -> bool:
-    """Report whether a pod wants to be limited as the node limits no container."""
-    wanted = wants_kernel(pod.info.annotations)
-    return wanted and node.labels.get(names.ISOLATION_KERNEL_LABEL) != "true"
+def lacking_isolation(node: NodeCards, pod: ExplainedPod) -> str | None:
+    """Return by what a pod has to be limited as the node limits no container, or None."""
+    wanted = required_isolation(wanted_isolation(pod.info.annotations))
+    if wanted is None or node.labels.get(f"{names.ISOLATION_LABEL_PREFIX}{wanted.value}") == "true":
+        return None
+    return wanted.value
 
 
 def _asks(need: PodNeed | None) -> str:

@@ -15,7 +15,7 @@ from fracgpu.cards.card_class import CardClass, SelectedNodes, Vendor
 from fracgpu.errors import PodField, RequestError
 from fracgpu.k8s.container import ContainerKind, pod_resource_sum
 from fracgpu.k8s.node_affinity import ANY_NODE, NodeExpression, NodeRules
-from fracgpu.request.language import limit_of, requires_kernel, split_over_cards
+from fracgpu.request.language import limit_of, required_isolation, split_over_cards
 from fracgpu.request.need import ContainerNeed, PodNeed, PodRequest, SliceRequest, need_of
 from fracgpu.request.no_class import among_selected, models_of, no_class, sizes_of
 from fracgpu.units import Mib, format_mib, share_of
@@ -209,9 +209,11 @@ def grant(
 def _rules_for_pools(request: PodRequest, selected: SelectedNodes | None) -> NodeRules:
     """Return what the nodes of a pool must have for a pod."""
     rules = ANY_NODE if selected is None else selected.rules
-    if not requires_kernel(request.isolation):
+    mechanism = required_isolation(request.isolation)
+    if mechanism is None:
         return rules
-    limits = NodeExpression(key=names.ISOLATION_KERNEL_LABEL, operator="In", values=("true",))
+    label = f"{names.ISOLATION_LABEL_PREFIX}{mechanism.value}"
+    limits = NodeExpression(key=label, operator="In", values=("true",))
     return replace(rules, selector=(*rules.selector, limits))
 
 

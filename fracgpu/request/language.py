@@ -20,6 +20,7 @@ from fracgpu.request.bounds import (
     MAX_VALUE_CHARS,
 )
 from fracgpu.request.need import (
+    MECHANISMS,
     Choice,
     Gang,
     Isolation,
@@ -50,7 +51,7 @@ CHOICES: Final = {
     names.VENDOR: Choice(language=("nvidia", "amd"), offered=Vendor),
     names.TOPOLOGY: Choice(language=("any", "nvlink"), offered=Topology),
     names.ISOLATION: Choice(
-        language=("best", "kernel", "mps", "interposer", "none"), offered=Isolation
+        language=tuple(isolation.value for isolation in Isolation), offered=Isolation
     ),
     names.REBALANCE: Choice(language=("surge", "evict", "never"), offered=Rebalance),
 }
@@ -113,6 +114,7 @@ def parse_request(
     if not slices:
         _refuse_lonely_keys(annotations)
         return None
+    _refuse_several_cards_of_mps(isolation, slices)
     return PodRequest(
         slices=tuple(slices),
         vendor=_choice(annotations, names.VENDOR, Vendor),
@@ -335,12 +337,41 @@ def _isolations(annotations: Mapping[str, str]) -> tuple[Isolation, ...]:
     if text is None:
         return ()
     words = [word.strip() for word in text.split(",")]
-    return tuple(dict.fromkeys(_chosen(word, text, names.ISOLATION, Isolation) for word in words))
+    found = dict.fromkeys(_chosen(word, text, names.ISOLATION, Isolation) for word in words)
+    if len(found) > 1 and set(found) <= set(MECHANISMS):
+        # A node's labels say what it has, and a pod's affinity cannot ask for one label or another
+        # besides what else it asks for.
+        raise RequestError(
+            field=names.ISOLATION,
+            found=text,
+            wanted="one of these alone, or best or none at the end",
+        )
+    return tuple(found)
+
+
+def required_isolation(isolation: Collection[Isolation]) -> Isolation | None:
+    """Return the mechanism without which a pod does not run, or None."""
+    found = set(isolation)
+    return found.pop() if len(found) == 1 and found <= set(MECHANISMS) else None
+
+
+def _refuse_several_cards_of_mps(
+    isolation: Collection[Isolation], slices: Iterable[SliceRequest]
+) -> None:
+    """Reject what no node can: a client of MPS speaks to one daemon, and each is for one card."""
+    if required_isolation(isolation) is Isolation.MPS:
+        for part in slices:
+            if part.cards > 1:
+                raise RequestError(
+                    field=names.ISOLATION,
+                    found=Isolation.MPS.value,
+                    wanted=f"one card for container '{part.container}': MPS knows only one",
+                )
 
 
 def requires_kernel(isolation: Collection[Isolation]) -> bool:
     """Report whether a pod runs only where driver or kernel limit it."""
-    return bool(isolation) and all(each is Isolation.KERNEL for each in isolation)
+    return required_isolation(isolation) is Isolation.KERNEL
 
 
 def wanted_isolation(annotations: Mapping[str, str]) -> tuple[Isolation, ...]:

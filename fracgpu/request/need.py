@@ -43,7 +43,13 @@ class Isolation(Enum):
 
     BEST = "best"  # what the node can do best
     KERNEL = "kernel"  # the driver or the kernel, for all processes of a container
+    MPS = "mps"  # a daemon of the card, for each process
+    INTERPOSER = "interposer"  # a library in the container, for what goes through it
     NONE = "none"
+
+
+MECHANISMS: Final = (Isolation.KERNEL, Isolation.MPS, Isolation.INTERPOSER)
+"""Those that limit, the strongest first; a node may have some of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from fracgpu.cards.annotations import (
     read_cordons,
     read_foreign,
     read_heat,
+    read_isolation,
     read_load_time,
     read_used,
     read_uuids,
@@ -106,7 +107,7 @@ def node_cards_of(node: Node) -> NodeCards:
         unreadable=unreadable,
         host=node_allocatable(node.status.allocatable or {}),
         identity=annotations.get(names.NODE_IDENTITY, ""),
-        isolation=annotations.get(names.ISOLATION, ""),
+        isolation=read_isolation(annotations.get(names.ISOLATION, "")),
     )
 
 

@@ -1,14 +1,12 @@
 """A real kubelet and containerd, the agent with a physical card, and CUDA in the containers."""
 
 import asyncio
-import os
 import shutil
-import signal
 import subprocess
 import tempfile
 import urllib.request
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,12 +15,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.card.cuda_load import OUT_OF_MEMORY, CudaError, Load, read_line
-from deviceplugin.settings import DevicePluginSettings
 from fracgpu import names
 from fracgpu.cards.annotations import read_cards
-from fracgpu.cards.card import Card
-from process.settings import load
+from fracgpu.cards.card import Card, CardUuid
 from simulator.envtest.ports import free_ports
+from tests.support.mps import answering, mps_daemons
 from tests.support.physical_card import LIBRARIES, write_driver_spec_or_skip
 from tests.support.real_node import RealNode, a_container, a_real_node, a_real_pod, state_of
 from tests.support.waiting import until
@@ -44,7 +41,7 @@ class CardNode:
     program: Path
     cdi: bool
 
-    async def run(self, load: Load, *, mib: int) -> Json:
+    async def run(self, load: Load, *, mib: int, isolation: str = "best") -> Json:
         """Start a pod that is assigned *mib* of the card and runs the program."""
         container = a_container("train", mib=mib, slots=1)
         said = f"/seen/$POD_UID.{_SAID}"
@@ -58,6 +55,7 @@ class CardNode:
         for name, (host, inside) in volumes.items():
             pod["spec"]["volumes"].append({"name": name, "hostPath": {"path": host}})
             container["volumeMounts"].append({"name": name, "mountPath": inside, "readOnly": True})
+        pod["metadata"]["annotations"] = {names.ISOLATION: isolation}
         created = await self.node.create(pod)
         await self.node.bind(created, train=[(self.card.uuid, mib)])
         return created
@@ -178,7 +176,6 @@ def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="fg-", ignore_cleanup_errors=True) as name:
         if request.param == "the container's":
             yield Path(name)
-            _end_daemons(Path(name))
             return
         shm = Path(name, "shm")
         shm.mkdir()
@@ -186,7 +183,6 @@ def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
         try:
             yield Path(name)
         finally:
-            _end_daemons(Path(name))
             _run("umount", "-l", str(shm))
 
 
@@ -195,11 +191,16 @@ async def test_mps_limits_a_container_to_its_share(
 ) -> None:
     if shutil.which("nvidia-cuda-mps-control") is None:
         pytest.skip("no nvidia-cuda-mps-control")
-    flags = {"isolation": "mps", "mps-dir": str(folder)}
-    async with a_card_node(tmp_path, uuid, program, flags=flags) as here:
-        modest = await here.run(Load(mib=1000), mib=2000)
+    card = CardUuid(uuid)
+    flags = {"mps-dir": str(folder), "headroom-mib": "128"}
+    async with (
+        mps_daemons(folder, "nvidia-cuda-mps-control", card),
+        a_card_node(tmp_path, uuid, program, flags=flags) as here,
+    ):
+        await answering(folder, card)
+        modest = await here.run(Load(mib=1000), mib=2000, isolation="mps")
         sees = await here.sees(modest)
-        greedy = await here.run(Load(mib=4000), mib=2000)
+        greedy = await here.run(Load(mib=4000), mib=2000, isolation="mps")
         with pytest.raises(CudaError) as refused:
             await here.sees(greedy)
         name = modest["metadata"]["name"]
@@ -219,17 +220,8 @@ async def test_mps_limits_a_container_to_its_share(
     assert sees["free_mib"] <= 1000
     assert refused.value.code == OUT_OF_MEMORY
     # What is kept back for the MPS server is enough: nothing of it counts as foreign.
-    words = ["--node-name", "n", "--isolation", "mps"]
-    kept_mib = load(DevicePluginSettings, words, {}, program="deviceplugin").kept_back()
     rest_mib = found["DCGM_FI_DEV_FB_USED", ""] - found["fracgpu_pod_gpu_memory_used_mib", name]
-    assert 0 < found["fracgpu_unattributed_memory_mib", ""] <= rest_mib <= kept_mib
-
-
-def _end_daemons(folder: Path) -> None:
-    """End the daemons of an agent that was killed."""
-    for file in folder.glob("*/pipe/nvidia-cuda-mps-control.pid"):
-        with suppress(ProcessLookupError):
-            os.kill(int(file.read_text()), signal.SIGTERM)
+    assert 0 < found["fracgpu_unattributed_memory_mib", ""] <= rest_mib <= 128
 
 
 def _run(*words: str) -> None:

@@ -1,4 +1,4 @@
-"""HAMi-core on a physical card: it reads the variables of ``--enforcer hami-core``."""
+"""HAMi-core on a physical card: it reads the variables of ``fracgpu.io/isolation: interposer``."""
 
 import os
 from pathlib import Path

@@ -1,6 +1,5 @@
 """NVIDIA's MPS daemon on a physical card, run as the agent runs it: its limits and figures."""
 
-import asyncio
 import os
 import shutil
 import signal
@@ -13,10 +12,10 @@ import pytest
 
 from benchmarks.card.cuda_load import OUT_OF_MEMORY, CudaError, Load, using
 from deviceplugin.cards.nvml.reader import NvmlReader
-from deviceplugin.container.mps import Folders, MpsDaemons
+from deviceplugin.container.mps import Folders
 from fracgpu.cards.card import CardUuid
-from process.clock import SystemClock
 from tests.card.test_reader import later
+from tests.support.mps import answering, mps_daemons
 from tests.support.waiting import until_true
 
 pytestmark = [pytest.mark.card, pytest.mark.timeout(180)]
@@ -36,14 +35,8 @@ async def daemon_of(uuid: str, root: Path) -> AsyncIterator[Folders]:
     """Run the card's daemon as the agent does."""
     if shutil.which(_PROGRAM) is None:
         pytest.skip(f"no {_PROGRAM}")
-    daemons = MpsDaemons(root, program=_PROGRAM, clock=SystemClock())
-    async with asyncio.TaskGroup() as group:
-        running = group.create_task(daemons.run(), name="mps")
-        try:
-            await daemons.prepare([CardUuid(uuid)])
-            yield daemons.folders(CardUuid(uuid))
-        finally:
-            running.cancel()
+    async with mps_daemons(root, _PROGRAM, CardUuid(uuid)):
+        yield await answering(root, CardUuid(uuid))
 
 
 def client_of(folders: Folders, **limits: str) -> Mapping[str, str]:

@@ -6,7 +6,6 @@ import pytest
 import yaml
 
 from component.pool_config import parse_pools, pools_schema
-from fracgpu import names
 from fracgpu.cards.pool_catalogue import Pool, PoolClass
 from fracgpu.k8s.node import Taint
 from fracgpu.units import Mib
@@ -40,7 +39,7 @@ def test_every_key_is_read() -> None:
                     name="a100-8",
                     cards=8,
                     slots_per_card=16,
-                    labels={"pool": "a100", names.ISOLATION_KERNEL_LABEL: "true"},
+                    labels={"pool": "a100", "fracgpu.io/isolation-kernel": "true"},
                     taints=(Taint(key="nvidia.com/gpu", value="present", effect="NoSchedule"),),
                 ),
                 Pool(name="a100-1", cards=1),

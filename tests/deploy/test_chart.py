@@ -39,6 +39,7 @@ SAME: Final[Mapping[str, Json]] = {
     "overlays/gke": {"platform": "gke"},
     "overlays/grafana": {"dashboards": {"enabled": True}},
     "overlays/k3s": {"platform": "k3s"},
+    "overlays/mps": {"mps": {"enabled": True}},
     "overlays/nvidia-runtime-class": {"deviceplugin": {"runtimeClassName": "nvidia"}},
     "overlays/openshift": {"platform": "openshift"},
     "overlays/prometheus-operator": {"prometheus": {"operator": {"enabled": "always"}}},
@@ -461,6 +462,7 @@ def everything(**more: Any) -> Json:
         **WITH_NAMESPACE,
         "certificates": {"mode": "cert-manager"},
         "dashboards": {"enabled": True},
+        "mps": {"enabled": True, "sharedMemory": True},
         "platform": "openshift",
         "prometheus": {"operator": {"enabled": "always"}},
         "scheduler": {"mode": "prepare"},
@@ -529,7 +531,15 @@ def test_no_selector_differs_from_that_of_the_first_chart() -> None:
         if body["kind"] in ("Deployment", "DaemonSet")
     }
 
-    roles = ("certs", "deviceplugin", "kube-scheduler-files", "rebalancer", "scheduler", "webhook")
+    roles = [
+        "certs",
+        "deviceplugin",
+        "kube-scheduler-files",
+        "mps",
+        "rebalancer",
+        "scheduler",
+        "webhook",
+    ]
     assert found == {
         f"other-{role}": {"matchLabels": {"app.kubernetes.io/name": f"fracgpu-{role}"}}
         for role in roles

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from deviceplugin.cards.interface import (
@@ -14,6 +15,10 @@ from deviceplugin.cards.interface import (
     DeviceNode,
 )
 from deviceplugin.claims import SlotHolder
+from deviceplugin.container.interposer import Interposer
+from deviceplugin.container.mps import MpsOfNode
+from deviceplugin.container.nvidia_cdi import NvidiaCdiSpecs
+from deviceplugin.container.spec_builder import ContainerSpecBuilder
 from deviceplugin.node.inventory import Inventory, InventoryTracker
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, Health
@@ -162,4 +167,11 @@ def a_resized_pod(
 def a_holder(pod: str = "train-0", container: str = "train", ids: str = "s1") -> SlotHolder:
     return SlotHolder(
         namespace="ml", pod=pod, container=container, slot_ids=frozenset(ids.split(","))
+    )
+
+
+def a_spec_builder(folder: Path = Path("/nonexistent")) -> ContainerSpecBuilder:
+    """A builder on a node without a spec of the driver, MPS or a library."""
+    return ContainerSpecBuilder(
+        NvidiaCdiSpecs([]), mps=MpsOfNode(folder), interposer=Interposer(folder / "libvgpu.so")
     )

@@ -25,24 +25,6 @@ def test_a_variable_gives_the_node_name_as_the_daemonset_does() -> None:
     assert load(DevicePluginSettings, [], environ, program="deviceplugin").node_name == "gpu-1"
 
 
-@pytest.mark.parametrize(
-    ("words", "mib"),
-    [
-        ([], 0),
-        (["--headroom-mib", "64"], 64),
-        (["--isolation", "mps"], 128),
-        (["--isolation", "mps", "--headroom-mib", "64"], 128),
-        (["--isolation", "mps", "--headroom-mib", "500"], 500),
-    ],
-)
-def test_with_mps_a_card_keeps_room_for_its_server(words: list[str], mib: int) -> None:
-    settings = load(
-        DevicePluginSettings, ["--node-name", "gpu-1", *words], {}, program="deviceplugin"
-    )
-
-    assert settings.kept_back() == mib
-
-
 def test_all_mistakes_are_reported_at_once() -> None:
     with pytest.raises(SettingsError) as caught:
         load(DevicePluginSettings, ["--slots-per-card", "0"], {}, program="deviceplugin")

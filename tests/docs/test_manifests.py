@@ -7,12 +7,10 @@ from uuid import uuid4
 import pytest
 
 from component.pool_config import parse_pools
-from deviceplugin.settings import DevicePluginSettings
 from fracgpu import names
 from fracgpu.cards.card_class import CardClass
 from fracgpu.k8s.quantity import parse
 from fracgpu.units import Mib
-from process.settings import load
 from rebalancer.config import parse_policy
 from tests.deploy.test_certificates import built
 from tests.support.helm import ROOT
@@ -211,22 +209,6 @@ def read_quota(text: str) -> None:
     assert key == "requests.fracgpu.io/gpu-mem"
 
 
-def read_kustomization(text: str) -> None:
-    """Build the overlay, and let the node agent read what it is given there."""
-    objects = overlay(text, deploy="../deploy")
-    (agent,) = [it for it in objects if it["kind"] == "DaemonSet"]
-    spec = agent["spec"]["template"]["spec"]
-    (container,) = spec["containers"]
-    env = {it["name"]: it.get("value", "n1") for it in container["env"]}
-    flags = [flag.replace("$(NODE_NAME)", "n1") for flag in container["args"][2:]]
-    settings = load(DevicePluginSettings, flags, env, program="deviceplugin")
-    assert settings.isolation == "mps"
-    assert spec["hostPID"] is True
-    assert env["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
-    (shm,) = [it for it in spec["volumes"] if it["name"] == "mps-shm"]
-    assert shm["hostPath"]["path"] == f"{settings.mps_dir}/shm"
-
-
 def read_pools(text: str) -> None:
     assert parse_pools(read_yaml(text)["pools"])
 
@@ -236,7 +218,6 @@ READERS: Final = {
     "admission": read_admission,
     "quota": read_quota,
     "pools": read_pools,
-    "kustomization": read_kustomization,
 }
 
 

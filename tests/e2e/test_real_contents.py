@@ -9,13 +9,14 @@ import yaml
 
 from fracgpu import names
 from tests.support.gpu import some_cards
-from tests.support.nvml import MPS_CONTROL, a_program, ending_daemons
+from tests.support.mps import answering, mps_daemons
+from tests.support.nvml import MPS_CONTROL, a_program
 from tests.support.real_node import MARK, RealNode, Sight, a_container, a_real_node, a_real_pod
+from tests.support.waiting import until_true
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 CARD_MIB = 24_000
-WITH_MPS_MIB = 23_840  # 128 are kept back for the server, and the rest is shared by eightieths
 # A file that the container reads in place of a library.
 LIBRARY = "/run/fracgpu/env"
 
@@ -87,19 +88,33 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-async def test_a_container_reaches_the_mps_daemon_of_its_own_card(
+async def test_a_container_reaches_the_mps_daemon_of_its_own_card_also_after_its_agent_is_gone(
     tmp_path: Path, folder: Path
 ) -> None:
     program = a_program(tmp_path, MPS_CONTROL)
-    flags = {"isolation": "mps", "mps-program": program, "mps-dir": str(folder)}
-    some = some_cards("real-1", mib=CARD_MIB)
-    with ending_daemons(folder):
-        async with a_real_node(cards=some, flags=flags) as node:
-            await node.wait_counted(slots=4 * 32, mib=4 * WITH_MPS_MIB)
+    cards = some_cards("real-1", mib=CARD_MIB)
+    card = cards[1].uuid
+    wanted = {names.ISOLATION: "mps"}
+    async with a_real_node(cards=cards, flags={"mps-dir": str(folder)}) as node:
+        await node.wait_counted(slots=4 * 32, mib=4 * CARD_MIB)
+        early = a_real_pod([a_container("train", mib=500, slots=1)], reports=node.reports)
+        early["metadata"]["annotations"] = wanted
+        waits = await node.create(early)
+        await node.bind(waits, train=[(card, 500)])
 
-            sight = await started(node, card=1)
+        def refused() -> bool:
+            events = node.log_events()
+            return any(event["event"] == "container_refused" for event in events)
 
-            card = node.cards[1].uuid
+        await until_true(refused, what="no start without a daemon", limit_s=120)
+        assert node.sights(waits) == []
+        async with mps_daemons(folder, program, card):
+            await answering(folder, card)
+            await node.wait_running([waits["metadata"]["uid"]], limit_s=180)
+            (sight,) = node.sights(waits)
+            await node.agent.kill()
+
+            await answering(folder, card)
             assert sight.env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=500M"
             assert sight.mps == (card,)
             assert sight.devices == node.expected([(card, 500)])

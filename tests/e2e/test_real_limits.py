@@ -170,7 +170,7 @@ async def test_each_process_finds_its_limits_in_place_when_it_starts(nvml_librar
             notes = (await node.pods())[pod["metadata"]["uid"]]["metadata"]["annotations"]
             wired = json.loads(notes.get(names.WIRED, "{}"))
             return bool(
-                labels.get(names.ISOLATION_KERNEL_LABEL) == "true"
+                labels.get(f"{names.ISOLATION_LABEL_PREFIX}kernel") == "true"
                 and wired.get("serve") == {"cards": [second], "isolation": "kernel"}
             )
 

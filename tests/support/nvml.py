@@ -3,12 +3,11 @@
 import asyncio
 import json
 import multiprocessing
-import os
 import shutil
-import signal
 import subprocess
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, closing
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
@@ -210,13 +209,33 @@ async def a_standin(
 
 
 # Like the real control daemon it stays in the foreground with -f, reads the three variables, and
-# creates its control file once it accepts clients. The file names its card.
-MPS_CONTROL: Final = """#!/bin/sh
-test "$1" = -f || exit 7
-echo "$$ $CUDA_VISIBLE_DEVICES" >> "$CUDA_MPS_LOG_DIRECTORY/control.log"
-echo "$CUDA_VISIBLE_DEVICES" > "$CUDA_MPS_PIPE_DIRECTORY/control"
-trap 'exit 0' TERM
-while :; do sleep 0.05; done
+# listens on its socket in its pipe folder; without -f it asks the daemon that listens there. Beside
+# the socket a file names its card.
+MPS_CONTROL: Final = f"""#!{sys.executable} -S
+import os, signal, socket, sys
+pipe = os.environ["CUDA_MPS_PIPE_DIRECTORY"]
+card = os.environ["CUDA_VISIBLE_DEVICES"]
+with socket.socket(socket.AF_UNIX) as it:
+    if sys.argv[1:] != ["-f"]:
+        asked = sys.stdin.read()
+        it.settimeout(2)
+        it.connect(pipe + "/control")
+        sys.exit(0 if asked == "get_server_list\\n" and it.recv(2) == b"ok" else "no answer")
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    it.bind(pipe + "/control")
+    it.listen()
+    with open(pipe + "/card", "w") as file:
+        file.write(card)
+    with open(os.environ["CUDA_MPS_LOG_DIRECTORY"] + "/control.log", "a") as log:
+        print(os.getpid(), card, file=log)
+    while True:
+        client, _ = it.accept()
+        try:
+            if not os.path.exists(pipe + "/silent"):
+                client.send(b"ok")
+        except OSError:
+            pass  # it only looked whether anybody listens
+        client.close()
 """
 
 
@@ -226,15 +245,3 @@ def a_program(folder: Path, text: str) -> str:
     file.write_text(text)
     file.chmod(0o755)
     return str(file)
-
-
-@contextmanager
-def ending_daemons(folder: Path) -> Iterator[None]:
-    """End the daemons that logged below *folder*, which an agent that is killed leaves running."""
-    try:
-        yield
-    finally:
-        for log in folder.rglob("control.log"):
-            for line in log.read_text().splitlines():
-                with suppress(ProcessLookupError):
-                    os.kill(int(line.split()[0]), signal.SIGTERM)

@@ -57,7 +57,7 @@ _TELL: Final = (
     '{ for d in /dev/fake-card*; do stat -c "device %n %t:%T" $d; done; '
     'for v in $(env); do echo "env $v"; done; '
     'for v in $(cat /run/fracgpu/env); do echo "told $v"; done; '
-    'for v in $(cat $CUDA_MPS_PIPE_DIRECTORY/control </dev/null); do echo "mps $v"; done; '
+    'for v in $(cat $CUDA_MPS_PIPE_DIRECTORY/card </dev/null); do echo "mps $v"; done; '
     "} >$f.new 2>&1; mv $f.new $f.seen; "
 )
 _STAY: Final = "sleep 3600 & wait"

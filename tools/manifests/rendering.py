@@ -100,6 +100,7 @@ RENDERS: Final = (
         files=_same("prometheus-operator/podmonitor.yaml", "prometheus-operator/rules.yaml"),
         data={},
     ),
+    Render(values={"mps": {"enabled": True}}, files={"overlays/mps/mps.yaml": "mps.yaml"}, data={}),
     Render(
         values={"simulatedCards": {"enabled": True}},
         files={},

@@ -25,7 +25,7 @@ from fracgpu.k8s.node_affinity import (
 )
 from fracgpu.request.grant import Grant
 from fracgpu.request.grant_note import AddedRequirement
-from fracgpu.request.language import requires_kernel
+from fracgpu.request.language import required_isolation
 from fracgpu.request.need import ContainerNeed
 from fracgpu.units import Mib
 from webhook.admission.review import (
@@ -88,8 +88,8 @@ def requirements(
     """
     needs = granted.need.containers
     wanted = [AddedRequirement(key=names.SHARE_LABEL, operator="In", values=("true",))]
-    if requires_kernel(granted.need.isolation):
-        label = names.ISOLATION_KERNEL_LABEL
+    if (mechanism := required_isolation(granted.need.isolation)) is not None:
+        label = f"{names.ISOLATION_LABEL_PREFIX}{mechanism.value}"
         wanted.append(AddedRequirement(key=label, operator="In", values=("true",)))
     shares = [need.cards for need in needs if need.share is not None]
     if shares:

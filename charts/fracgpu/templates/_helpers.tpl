@@ -31,7 +31,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{/* The labels of a pod: (list . COMPONENT). */}}
 {{- define "fracgpu.podLabels" -}}
 {{- $root := index . 0 -}}
-{{- if hasKey (index $root.Values (index . 1) | default dict) "serviceAccount" }}
+{{- if hasKey (index $root.Values (index . 1) | default dict) "podLabels" }}
 {{- include "fracgpu.selectorLabels" (index . 1) }}
 {{- else }}
 {{- "app.kubernetes.io/name: fracgpu" }}

@@ -32,5 +32,5 @@ def test_a_role_has_the_variables_of_deploy(monkeypatch: pytest.MonkeyPatch) -> 
 
     env = shipped_role("rebalancer", {}).env
 
-    assert env["FRACGPU_REBALANCER_AUDIT_LOG"] == "-"
+    assert env["FRACGPU_REBALANCER_PROMETHEUS_CREDENTIALS_DIR"].startswith("/var/run/secrets/")
     assert "FRACGPU_REBALANCER_QUERY_TIMEOUT_S" not in env

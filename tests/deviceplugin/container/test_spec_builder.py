@@ -1,7 +1,6 @@
 """What a container gets: its card's files, the driver's, the variables, and MPS where it is on."""
 
 import json
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,14 @@ from deviceplugin.container.mps import Folders
 from deviceplugin.container.nvidia_cdi import NvidiaCdiError, NvidiaCdiSpecs
 from deviceplugin.container.spec_builder import (
     ContainerSpecBuilder,
-    Enforcer,
+    Library,
     Mps,
     MpsError,
     SpecBuildError,
 )
 from deviceplugin.node.inventory import Inventory
-from fracgpu import names
 from fracgpu.cards.card import CardUuid
+from fracgpu.request.need import Isolation
 from fracgpu.state.allocation import Slice
 from fracgpu.units import Mib
 from tests.deviceplugin.builders import a_card, a_pod, an_inventory, facts
@@ -31,34 +30,52 @@ CARDS = (a_card("GPU-a"), a_card("GPU-b", index=1, mib=16_000))
 INVENTORY = an_inventory(*CARDS)
 
 
-def a_claim(*cards: int, cores: int = 0, **notes: str) -> Claim:
+def a_claim(*cards: int, cores: int = 0) -> Claim:
     held = tuple(CARDS[index] for index in cards or (0,))
     slices = tuple(Slice(card=card.uuid, mib=Mib(1000), cores=cores) for card in held)
-    annotations = {names.ISOLATION: notes["isolation"]} if notes else {}
-    return Claim(pod=a_pod(annotations=annotations), container="train", slices=slices, cards=held)
+    return Claim(pod=a_pod(), container="train", slices=slices, cards=held)
 
 
 class FakeMps(Mps):
-    """Returns a daemon for every card but those in *down*."""
+    """Has a daemon for every card, or none."""
 
-    def __init__(self, *, shm: str = "", down: frozenset[str] = frozenset()) -> None:
+    def __init__(self, *, shm: str = "", down: str = "") -> None:
         self.shm = shm
         self.down = down
-        self.asked: list[CardUuid] = []
-
-    async def prepare(self, cards: Iterable[CardUuid]) -> None:
-        raise NotImplementedError
 
     def folders(self, card: CardUuid) -> Folders:
-        self.asked.append(card)
-        if card in self.down:
-            raise MpsError(f"the MPS daemon of {card} is not up")
+        if self.down:
+            raise MpsError(self.down)
         return Folders(pipe=f"/mps/{card}/pipe", log=f"/mps/{card}/log", shm=self.shm)
 
+    def silent(self, pipe: str) -> str | None:
+        return self.down or None
 
-def edits(claim: Claim, *, vendor: Path | None = None, **options: Any) -> dict[str, Any]:
-    builder = ContainerSpecBuilder(NvidiaCdiSpecs([vendor] if vendor else []), **options)
-    document = builder.build("n", claim, INVENTORY).document()
+
+class FakeLibrary(Library):
+    """A library that can be loaded, or why it cannot."""
+
+    file = Path("/var/lib/fracgpu/interposer/libvgpu.so")
+
+    def __init__(self, problem: str | None = None) -> None:
+        self.problem = problem
+
+    def why_not(self) -> str | None:
+        return self.problem
+
+
+def a_builder(
+    vendor: Path | None = None, mps: Mps | None = None, interposer: Library | None = None
+) -> ContainerSpecBuilder:
+    return ContainerSpecBuilder(
+        NvidiaCdiSpecs([vendor] if vendor else []),
+        mps=mps or FakeMps(down="it is not there"),
+        interposer=interposer or FakeLibrary("it is not there"),
+    )
+
+
+def edits(claim: Claim, *, by: Isolation = Isolation.NONE, **options: Any) -> dict[str, Any]:
+    document = a_builder(**options).build("n", claim, INVENTORY, by=by).document()
     (device,) = document["devices"]
     found: dict[str, Any] = device["containerEdits"]
     return found | {"cdiVersion": document["cdiVersion"]}
@@ -83,12 +100,22 @@ def test_without_a_spec_of_the_driver_a_container_gets_files_and_variables() -> 
     assert "mounts" not in found
 
 
-def test_an_enforcing_library_is_told_the_limit_of_each_card() -> None:
-    env = env_of(edits(a_claim(0, 1, cores=30), enforcer=Enforcer.HAMI_CORE))
+def test_a_library_of_the_node_is_loaded_and_told_the_limit_of_each_card() -> None:
+    found = edits(a_claim(0, 1, cores=30), by=Isolation.INTERPOSER, interposer=FakeLibrary())
 
+    env = env_of(found)
     assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "1000m"
     assert env["CUDA_DEVICE_MEMORY_LIMIT_1"] == "1000m"
     assert env["CUDA_DEVICE_SM_LIMIT"] == "30"
+    (mount,) = found["mounts"]
+    assert mount["containerPath"] == env["LD_PRELOAD"]
+    assert mount["hostPath"] == "/var/lib/fracgpu/interposer/libvgpu.so"
+    assert "ro" in mount["options"]
+
+
+def test_a_library_that_cannot_be_loaded_is_a_refusal() -> None:
+    with pytest.raises(SpecBuildError, match=r"limited by interposer: it is on a noexec mount"):
+        edits(a_claim(), by=Isolation.INTERPOSER, interposer=FakeLibrary("it is on a noexec mount"))
 
 
 def a_vendor_spec(folder: Path, **fields: Any) -> Path:
@@ -173,8 +200,7 @@ def test_a_stale_spec_of_the_driver_is_a_refusal_with_its_remedy(tmp_path: Path)
 
 
 def test_with_mps_a_container_is_limited_by_our_own_mib_and_cores() -> None:
-    mps = FakeMps(shm="/mps/shm")
-    found = edits(a_claim(0, cores=30), mps=mps)
+    found = edits(a_claim(0, cores=30), by=Isolation.MPS, mps=FakeMps(shm="/mps/shm"))
 
     env = env_of(found)
     assert env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=1000M"
@@ -185,28 +211,36 @@ def test_with_mps_a_container_is_limited_by_our_own_mib_and_cores() -> None:
         env["CUDA_MPS_LOG_DIRECTORY"]: "/mps/GPU-a/log",
         "/dev/shm": "/mps/shm",  # noqa: S108 - where MPS keeps what it shares
     }
-    assert mps.asked == ["GPU-a"]
 
 
 def test_cores_that_are_shared_freely_are_not_limited() -> None:
-    assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in env_of(edits(a_claim(), mps=FakeMps()))
+    env = env_of(edits(a_claim(), by=Isolation.MPS, mps=FakeMps()))
+
+    assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in env
 
 
-def test_several_cards_have_no_mps_and_a_container_that_asked_for_it_does_not_start() -> None:
-    mps = FakeMps()
-    found = edits(a_claim(0, 1), mps=mps)
+def test_a_container_that_did_not_ask_by_name_gets_neither_mps_nor_the_library() -> None:
+    found = edits(a_claim(), by=Isolation.BEST, mps=FakeMps(), interposer=FakeLibrary())
 
-    assert not [key for key in env_of(found) if "MPS" in key]
-    assert mps.asked == []
+    assert not [key for key in env_of(found) if "MPS" in key or "LIMIT" in key]
+    assert "mounts" not in found
+
+
+def test_several_cards_have_no_mps() -> None:
     with pytest.raises(SpecBuildError, match="one card only"):
-        edits(a_claim(0, 1, isolation="mps"), mps=mps)
+        edits(a_claim(0, 1), by=Isolation.MPS, mps=FakeMps())
 
 
-def test_mps_that_was_asked_for_and_is_off_or_down_is_a_refusal() -> None:
-    with pytest.raises(SpecBuildError, match="off on this node"):
-        edits(a_claim(isolation="mps"))
-    with pytest.raises(SpecBuildError, match="is not up"):
-        edits(a_claim(), mps=FakeMps(down=frozenset({"GPU-a"})))
+def test_a_daemon_that_does_not_answer_is_a_refusal_when_created_and_when_started() -> None:
+    with pytest.raises(SpecBuildError, match="train of ml/train-0 cannot be limited by mps: it is"):
+        edits(a_claim(), by=Isolation.MPS, mps=FakeMps(down="it is away"))
+
+    spec = a_builder(mps=FakeMps()).build("n", a_claim(), INVENTORY, by=Isolation.MPS)
+    away = a_builder(mps=FakeMps(down="it went away"))
+    assert a_builder(mps=FakeMps()).why_not_any_more(spec.mounts) is None
+    assert "it went away" in str(away.why_not_any_more(spec.mounts))
+    other = a_builder().build("n", a_claim(), INVENTORY)
+    assert away.why_not_any_more(other.mounts) is None
 
 
 A, B = facts(a_card("GPU-a")), facts(a_card("GPU-b", index=1))
@@ -331,24 +365,23 @@ MIXED = Inventory(
 )
 
 
-def an_amd_claim(*indexes: int, cores: int = 0, isolation: str = "") -> Claim:
+def an_amd_claim(*indexes: int, cores: int = 0) -> Claim:
     held = tuple(AMD_CARDS[index] for index in indexes or (0,))
     slices = tuple(Slice(card=card.uuid, mib=Mib(1000), cores=cores) for card in held)
-    annotations = {names.ISOLATION: isolation} if isolation else {}
-    return Claim(pod=a_pod(annotations=annotations), container="train", slices=slices, cards=held)
+    return Claim(pod=a_pod(), container="train", slices=slices, cards=held)
 
 
-def amd_edits(claim: Claim, *, vendor: Path | None = None, **options: Any) -> dict[str, Any]:
-    builder = ContainerSpecBuilder(NvidiaCdiSpecs([vendor] if vendor else []), **options)
-    (device,) = builder.build("n", claim, MIXED, taken=()).document()["devices"]
+def amd_edits(
+    claim: Claim, *, by: Isolation = Isolation.NONE, vendor: Path | None = None
+) -> dict[str, Any]:
+    builder = a_builder(vendor, FakeMps(), FakeLibrary())
+    (device,) = builder.build("n", claim, MIXED, by=by, taken=()).document()["devices"]
     found: dict[str, Any] = device["containerEdits"]
     return found
 
 
 def test_an_amd_container_gets_nothing_of_nvidias_on_a_node_of_both(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"mps": FakeMps(), "enforcer": Enforcer.HAMI_CORE}
-
-    found = amd_edits(an_amd_claim(), vendor=a_vendor_spec(tmp_path), **options)
+    found = amd_edits(an_amd_claim(), vendor=a_vendor_spec(tmp_path))
 
     assert env_of(found) == {
         "NVIDIA_VISIBLE_DEVICES": "void",
@@ -360,10 +393,6 @@ def test_an_amd_container_gets_nothing_of_nvidias_on_a_node_of_both(tmp_path: Pa
     }
     assert found["deviceNodes"] == [{"path": "/dev/dri/renderD128"}, {"path": "/dev/kfd"}]
     assert found.keys() == {"env", "deviceNodes"}
-    assert (
-        ContainerSpecBuilder(NvidiaCdiSpecs([]), **options).isolation(an_amd_claim(), MIXED)
-        == "none"
-    )
 
 
 def test_a_part_of_an_amd_cards_compute_is_a_mask_in_the_order_that_rocm_numbers_cards() -> None:
@@ -375,13 +404,12 @@ def test_a_part_of_an_amd_cards_compute_is_a_mask_in_the_order_that_rocm_numbers
     assert "HSA_CU_MASK" not in env_of(amd_edits(an_amd_claim(cores=100)))
 
 
-@pytest.mark.parametrize("isolation", ["mps", "interposer", "mps, interposer"])
+@pytest.mark.parametrize("isolation", [Isolation.MPS, Isolation.INTERPOSER])
 def test_what_works_on_nvidias_cards_only_is_refused_on_amds_with_the_reason(
-    isolation: str,
+    isolation: Isolation,
 ) -> None:
-    with pytest.raises(SpecBuildError, match=f"{isolation}, which works on NVIDIA's cards only"):
-        amd_edits(an_amd_claim(isolation=isolation), mps=FakeMps())
-    amd_edits(an_amd_claim(isolation=f"{isolation}, none"), mps=FakeMps())
+    with pytest.raises(SpecBuildError, match=f"{isolation.value}: it works on NVIDIA's cards only"):
+        amd_edits(an_amd_claim(), by=isolation)
 
 
 def test_a_container_with_cards_of_two_vendors_is_refused() -> None:

@@ -146,6 +146,7 @@ def restart_often(world: type[World], *, restarts: int) -> None:
             assert pod is not None
             if number % 1000 == 999:
                 node.start_agent()
+            assert pod is not None
             assert node.start(pod)
             if number % 500 == 499:
                 assert node.audit().unproven == {}

@@ -1,5 +1,7 @@
 """Limits by the kernel's controller dmem, on a tree of files that behaves like it."""
 
+import errno
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -108,6 +110,20 @@ def test_a_cgroup_that_vanishes_between_writing_and_reading_is_said(
     ):
         with pytest.raises(EnforcementError, match="the cgroup is gone"):
             call()
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [(errno.EACCES, "Permission denied"), (errno.EROFS, "Read-only file system")],
+)
+def test_a_cgroup_that_may_not_be_written_is_said(tree: DmemTree, error: int, why: str) -> None:
+    def refuse(file: Path, line: str) -> None:
+        raise OSError(error, os.strerror(error), str(file))
+
+    tree.make(GROUP)
+
+    with pytest.raises(EnforcementError, match=f"dmem.max cannot be written: {why}"):
+        KernelEnforcer(tree.root, write=refuse).apply(GROUP, CARD, a_limit(CARD, 1000))
 
 
 def test_a_file_of_a_cgroup_is_written_and_never_made(tmp_path: Path) -> None:

@@ -74,6 +74,30 @@ def test_a_limit_below_present_use_keeps_the_gate_shut(node: LimitedNode) -> Non
     assert node.opened() == set()
 
 
+def test_a_cgroup_that_vanishes_between_writing_and_reading_keeps_the_gate_shut(
+    node: LimitedNode,
+) -> None:
+    group = node.group(CONTAINER.cgroups_path)
+
+    def vanish(*_: object) -> None:
+        node.driver.on_read = lambda *_: None
+        node.driver.remove(group)
+
+    node.driver.on_read = vanish
+
+    with pytest.raises(EnforcementError, match="the driver does not know the cgroup"):
+        node.limiter.prove(CONTAINER, node.limiter.promised(POD, SLICES))
+    assert node.opened() == set()
+
+
+def test_a_node_with_version_1_of_cgroups_promises_nothing_and_says_why(tmp_path: Path) -> None:
+    node = a_limited_node(tmp_path)
+    (tmp_path / "cgroup" / "cgroup.controllers").unlink()
+
+    assert node.limiter.promised(POD, SLICES) == ()
+    assert "driver: this node has no cgroup v2 at" in str(node.limiter.why_not(TWO[0].uuid))
+
+
 def test_another_limit_than_was_set_is_named(node: LimitedNode) -> None:
     def halve(card: CardUuid, group: str, limits: GroupLimits) -> None:
         node.driver.on_set = lambda *_: None

@@ -99,14 +99,15 @@ async def test_whoever_judges_health_or_writes_it_down_is_told_of_every_reading_
     cards, clock = FakeCards(a_card("GPU-a")), VirtualClock()
     samples_of_readings: list[CardSamples] = []
     snapshots: list[UsageSnapshot | None] = []
-    sampler: Sampler
+    made: list[Sampler] = []
     sampler, _ = await a_sampler(
         cards,
         clock,
         tmp_path,
         on_samples=samples_of_readings.append,
-        on_snapshot=lambda: snapshots.append(sampler.latest()),
+        on_snapshot=lambda: snapshots.append(made[0].latest()),
     )
+    made.append(sampler)
 
     cards.readings = {A: CardSample(xids={79: 1})}
     await sampler.collect()

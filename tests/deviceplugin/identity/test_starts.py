@@ -1,5 +1,7 @@
 """The runtime names a container: it gets its own pod's cards, or the start is refused."""
 
+import socket
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +12,7 @@ from prometheus_client import CollectorRegistry
 from deviceplugin.cards.interface import CardHardware, CardList, DeviceNode
 from deviceplugin.claims import Claim, RejectReason
 from deviceplugin.container.cdi import ABSENT, MARK_PATH, SHARED, qualified_name
-from deviceplugin.container.nvidia_cdi import NvidiaCdiSpecs
-from deviceplugin.container.spec_builder import ContainerSpecBuilder
+from deviceplugin.container.mps import ANSWERED, CONTROL, boot_s
 from deviceplugin.enforcement.gate import PROOF_PATH, Gate
 from deviceplugin.enforcement.limiter import Limiter
 from deviceplugin.identity.starts import ContainerStarts
@@ -29,6 +30,7 @@ from tests.deviceplugin.builders import (
     a_container,
     a_pod,
     a_resized_pod,
+    a_spec_builder,
     a_tracker,
 )
 from tests.deviceplugin.enforcement.builders import a_limited_container, a_limited_node
@@ -67,13 +69,14 @@ def no_limits() -> Limiter:
     return Limiter((), cards=dict, gate=gate, root=Path("/nowhere"))
 
 
-async def a_rig(
+async def a_rig(  # noqa: PLR0913 - what a test may set of a node
     *pods: PodInfo,
     listed: bool = True,
     cards: Sequence[Card] = TWO,
     nodes: Sequence[str] = (),
     limiter: Limiter | None = None,
     known: Mapping[str, PodInfo] | None = None,
+    node_folder: Path = Path("/nonexistent"),
     slots: int = 2,
 ) -> Rig:
     fake, registry, clock = FakeCards(*cards), CollectorRegistry(), VirtualClock()
@@ -103,7 +106,7 @@ async def a_rig(
         node=NODE,
         tracker=tracker,
         pods=lambda: known if listed else None,
-        builder=ContainerSpecBuilder(NvidiaCdiSpecs([])),
+        builder=a_spec_builder(node_folder),
         limiter=limiter or no_limits(),
         clock=clock,
         metrics=DevicePluginMetrics(registry),
@@ -449,6 +452,46 @@ async def test_the_pod_says_what_it_got(tmp_path: Path, wanted: str, got: str) -
     rig = await a_rig(pod, limiter=a_limited_node(tmp_path).limiter)
 
     rig.starts.create_container(a_sandbox(pod), a_limited_container(pod, held_back=False))
+
+    assert rig.isolations == [got]
+
+
+async def test_a_pod_that_asks_for_mps_starts_with_a_daemon_that_answers_and_never_without() -> (
+    None
+):
+    pod = a_pod(annotations={names.ISOLATION: "mps"})
+    with (
+        tempfile.TemporaryDirectory(prefix="fg-") as folder,
+        socket.socket(socket.AF_UNIX) as daemon,
+    ):
+        pipe = Path(folder) / "GPU-a" / "pipe"
+        pipe.mkdir(parents=True)
+        rig = await a_rig(pod, node_folder=Path(folder))
+        assert "cannot be limited by mps" in refusal(rig, a_sandbox(pod), created())
+
+        daemon.bind(str(pipe / CONTROL))
+        daemon.listen()
+        (pipe.parent / ANSWERED).write_text(str(boot_s()))
+        answer = rig.starts.create_container(a_sandbox(pod), created())
+        assert rig.isolations == ["mps"]
+        made = replace(created(), mounts=answer.mounts)
+        rig.starts.start_container(a_sandbox(pod), made)
+
+        daemon.close()
+        with pytest.raises(Refused, match=r"its MPS daemon does not answer: .* refused"):
+            rig.starts.start_container(a_sandbox(pod), made)
+        assert rig.outcome("limit_not_proved") == 1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "got"),
+    [("mps, none", "none"), ("interposer, mps, best", "none"), ("mps, best", "none")],
+)
+async def test_what_a_pod_can_do_without_it_starts_without(wanted: str, got: str) -> None:
+    pod = a_pod(annotations={names.ISOLATION: wanted})
+    rig = await a_rig(pod)
+
+    rig.starts.create_container(a_sandbox(pod), created())
 
     assert rig.isolations == [got]
 

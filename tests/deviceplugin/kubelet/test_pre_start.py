@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,6 @@ from prometheus_client import CollectorRegistry
 
 from deviceplugin.claims import Claim, RejectReason, SlotHolder
 from deviceplugin.container.cdi import ABSENT, SHARED, CdiFolder, device_name
-from deviceplugin.container.nvidia_cdi import NvidiaCdiSpecs
-from deviceplugin.container.spec_builder import ContainerSpecBuilder, Mps, MpsFolders
 from deviceplugin.container.verify_hook import VerifyHook
 from deviceplugin.identity.ways import Ways
 from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
@@ -21,15 +18,14 @@ from deviceplugin.kubelet.pre_start import PreStartError, PreStartHandler
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.nri.interface import Connection, Status
 from fracgpu import names
-from fracgpu.cards.card import CardUuid
 from fracgpu.state.pod_info import PodInfo
 from tests.deviceplugin.builders import (
     NODE,
     FakeCards,
     a_card,
-    a_container,
     a_holder,
     a_pod,
+    a_spec_builder,
     a_tracker,
 )
 from tests.fakes.clock import VirtualClock
@@ -51,17 +47,6 @@ class FakeKubelet(PodResources):
         return self.answer
 
 
-class FakeMps(Mps):
-    def __init__(self) -> None:
-        self.prepared: set[CardUuid] = set()
-
-    async def prepare(self, cards: Iterable[CardUuid]) -> None:
-        self.prepared |= set(cards)
-
-    def folders(self, card: CardUuid) -> MpsFolders:
-        raise NotImplementedError
-
-
 class FakeRuntime:
     problem: str | None = None
 
@@ -78,7 +63,6 @@ class Rig:
     folder: Path
     clock: VirtualClock
     registry: CollectorRegistry
-    mps: FakeMps | None
     prepared: list[Claim]
     left: list[None]
 
@@ -102,9 +86,7 @@ class Rig:
         return str(caught.value)
 
 
-async def a_rig(
-    folder: Path, *pods: PodInfo, nri: bool = True, listed: bool = True, mps: bool = False
-) -> Rig:
+async def a_rig(folder: Path, *pods: PodInfo, nri: bool = True, listed: bool = True) -> Rig:
     cards, clock, registry = (
         FakeCards(a_card("GPU-a"), a_card("GPU-b", index=1)),
         VirtualClock(),
@@ -119,7 +101,6 @@ async def a_rig(
     here = pods or (a_pod(),)
     kubelet, runtime = FakeKubelet(a_holder()), FakeRuntime()
     prepared, left = list[Claim](), list[None]()
-    daemons = FakeMps() if mps else None
     pre_start = PreStartHandler(
         node=NODE,
         tracker=tracker,
@@ -127,16 +108,15 @@ async def a_rig(
         pod_resources=kubelet,
         pods=lambda: {pod.record.uid: pod for pod in here} if listed else None,
         runtime=runtime,
-        builder=ContainerSpecBuilder(NvidiaCdiSpecs([])),
+        builder=a_spec_builder(),
         specs=CdiFolder(folder),
         hook=hook,
-        mps=daemons,
         clock=clock,
         metrics=metrics,
         on_prepared=lambda claim, _: prepared.append(claim),
         on_left=lambda: left.append(None),
     )
-    return Rig(pre_start, ways, kubelet, runtime, folder, clock, registry, daemons, prepared, left)
+    return Rig(pre_start, ways, kubelet, runtime, folder, clock, registry, prepared, left)
 
 
 def is_closed(edits: dict[str, Any]) -> bool:
@@ -209,19 +189,14 @@ async def test_before_the_pods_are_listed_nothing_starts(tmp_path: Path, nri: bo
     assert "not been listed" in await rig.refusal()
 
 
-async def test_with_nri_the_daemons_of_all_cards_in_use_are_ready_before(tmp_path: Path) -> None:
-    two = a_pod(
-        "two",
-        assigned={"train": [("GPU-a", 500), ("GPU-b", 500)]},
-        containers=[a_container("train", mib=500, slots=2)],
-    )
-    ended = a_pod("ended", assigned={"train": [("GPU-b", 1000)]}, phase="Failed")
-    rig = await a_rig(tmp_path, a_pod(), two, ended, mps=True)
+async def test_without_nri_too_a_pod_that_asks_for_mps_needs_a_daemon_that_answers(
+    tmp_path: Path,
+) -> None:
+    rig = await a_rig(tmp_path, a_pod(annotations={names.ISOLATION: "mps"}), nri=False)
+    rig.pre_start.allocate(S1)
 
-    await rig.pre_start.prepare(S1)
-
-    assert rig.mps is not None
-    assert rig.mps.prepared == {"GPU-a"}
+    assert "cannot be limited by mps: the MPS daemon of GPU-a does not" in await rig.refusal()
+    assert rig.starts("no_outfit") == 1
 
 
 async def test_without_nri_a_pod_that_wants_to_be_limited_does_not_start(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from deviceplugin.node.capacity import (
 from deviceplugin.node.inventory import InventoryTracker
 from deviceplugin.node.node_status import NodeStatusUpdater
 from fracgpu import names
-from fracgpu.cards.annotations import read_cards
+from fracgpu.cards.annotations import read_cards, read_isolation
 from fracgpu.cards.card import Health
 from kube.client import KubeClient, PatchType
 from kube.errors import Unavailable
@@ -171,21 +171,33 @@ def test_a_patch_holds_only_what_differs_and_removes_old_classes() -> None:
     }
 
 
-def test_a_node_says_whether_it_limits_containers() -> None:
-    limits = with_isolation(NodeState(), why_not="")
-    assert limits.labels == {"fracgpu.io/isolation-kernel": "true"}
-    assert limits.annotations == {"fracgpu.io/isolation": "kernel"}
+def test_a_node_says_by_what_it_limits_containers() -> None:
+    limits = with_isolation(NodeState(), {"kernel": "", "mps": "no daemon", "interposer": ""})
+    assert limits.labels == {
+        "fracgpu.io/isolation-kernel": "true",
+        "fracgpu.io/isolation-interposer": "true",
+    }
+    text = limits.annotations["fracgpu.io/isolation"]
+    assert read_isolation(text) == {"interposer": "", "kernel": "", "mps": "no daemon"}
 
-    cannot = with_isolation(limits, why_not="GPU-a: MIG is on")
-    assert cannot.labels == {}
-    assert cannot.annotations == {"fracgpu.io/isolation": "none: GPU-a: MIG is on"}
+    cannot = with_isolation(NodeState(), {"kernel": "GPU-a: MIG is on", "mps": ""})
+    assert cannot.labels == {"fracgpu.io/isolation-mps": "true"}
     assert metadata_patch(have=limits, want=cannot) == {
         "metadata": {
-            "labels": {"fracgpu.io/isolation-kernel": None},
+            "labels": {
+                "fracgpu.io/isolation-kernel": None,
+                "fracgpu.io/isolation-interposer": None,
+                "fracgpu.io/isolation-mps": "true",
+            },
             "annotations": cannot.annotations,
         }
     }
-    assert limits.marks.labels == ("fracgpu.io/isolation-kernel",)
+    assert set(limits.marks.labels) == set(limits.labels)
+
+
+@pytest.mark.parametrize("text", ["", "none: an earlier agent's", "[]", '{"kernel": 1}'])
+def test_what_is_no_text_of_ours_says_nothing_of_isolation(text: str) -> None:
+    assert read_isolation(text) == {}
 
 
 def test_other_annotations_are_left_alone() -> None:

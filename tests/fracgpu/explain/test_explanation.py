@@ -222,7 +222,7 @@ def test_a_pod_granted_by_a_class_says_that_no_node_has_its_cards() -> None:
 
 def test_a_node_that_does_not_limit_containers_says_why() -> None:
     pod = a_waiting_pod(ONE_GIB, annotations={names.ISOLATION: "kernel"})
-    label = NodeExpression(key=names.ISOLATION_KERNEL_LABEL, operator="In", values=("true",))
+    label = NodeExpression(key="fracgpu.io/isolation-kernel", operator="In", values=("true",))
     strict = replace(
         pod,
         scheduling_constraints=replace(
@@ -230,15 +230,15 @@ def test_a_node_that_does_not_limit_containers_says_why() -> None:
         ),
     )
     cluster = Cluster().node("n", a_card("GPU-a"))
-    cluster.nodes[0] = replace(cluster.nodes[0], isolation="none: GPU-a: driver: MIG is on")
-    limits = Cluster().node("n", a_card("GPU-a"), labels={names.ISOLATION_KERNEL_LABEL: "true"})
+    cluster.nodes[0] = replace(cluster.nodes[0], isolation={"kernel": "GPU-a: driver: MIG is on"})
+    limits = Cluster().node("n", a_card("GPU-a"), labels={"fracgpu.io/isolation-kernel": "true"})
 
     (objection,) = only_node(explain(strict, cluster.state())).objections
     best = explain(a_waiting_pod(ONE_GIB, annotations={names.ISOLATION: "best"}), cluster.state())
 
     assert objection.text == (
-        "the pod wants fracgpu.io/isolation: kernel, and the node does not limit containers: "
-        "none: GPU-a: driver: MIG is on"
+        "the pod wants fracgpu.io/isolation: kernel, and the node does not limit containers so: "
+        "GPU-a: driver: MIG is on"
     )
     assert only_node(explain(strict, limits.state())).objections == ()
     assert only_node(best).objections == ()

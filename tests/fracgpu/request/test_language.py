@@ -147,6 +147,8 @@ def test_what_holds_for_the_whole_pod_is_read_beside_the_slices() -> None:
         ("none", (Isolation.NONE,), False),
         ("kernel, none", (Isolation.KERNEL, Isolation.NONE), False),
         ("kernel,kernel", (Isolation.KERNEL,), True),
+        ("mps", (Isolation.MPS,), False),
+        ("mps, interposer, best", (Isolation.MPS, Isolation.INTERPOSER, Isolation.BEST), False),
     ],
 )
 def test_what_may_enforce_a_share_is_read_in_order(
@@ -301,17 +303,22 @@ REFUSED: dict[str, tuple[Sequence[ContainerSpec], dict[str, str], str]] = {
         {"fraction": "1", "topology": "none"},
         "fracgpu.io/topology is 'none'; want one of any, nvlink",
     ),
-    "an isolation of a later release": (
+    "two that a node may each lack": (
         [A],
-        {"fraction": "1", "isolation": "mps"},
-        "fracgpu.io/isolation is 'mps'; want one of best, kernel, none; this release does not "
-        "support it yet",
+        {"fraction": "1", "isolation": "kernel, mps"},
+        "fracgpu.io/isolation is 'kernel, mps'; want one of these alone, or best or none at the "
+        "end",
+    ),
+    "MPS for several cards": (
+        [A],
+        {"fraction": "1", "cards": "2", "isolation": "mps"},
+        "fracgpu.io/isolation is 'mps'; want one card for container 'a': MPS knows only one",
     ),
     "one isolation of two misspelt": (
         [A],
         {"fraction": "1", "isolation": "kernel, non"},
-        "fracgpu.io/isolation is 'kernel, non'; want one of best, kernel, none; did you mean "
-        "'none'?",
+        "fracgpu.io/isolation is 'kernel, non'; want one of best, kernel, mps, interposer, none; "
+        "did you mean 'none'?",
     ),
     "another resource of ours": (
         [a_spec("a", gpu_count="1")],

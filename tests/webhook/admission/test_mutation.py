@@ -123,6 +123,42 @@ GRANTED = {
             isolation="kernel",
         ),
     ),
+    "so does one that asks for mps by name": (
+        a_pod(memory="8Gi", isolation="mps"),
+        admitted(
+            a_container(resources=amounts("8192")),
+            granted="train: 8192 MiB on 1 card",
+            requires=[
+                {"key": "fracgpu.io/isolation-mps", "operator": "In", "values": ["true"]},
+                more("card-memory", 8191),
+            ],
+            memory="8Gi",
+            isolation="mps",
+        ),
+    ),
+    "so does one that asks for interposer by name": (
+        a_pod(memory="8Gi", isolation="interposer"),
+        admitted(
+            a_container(resources=amounts("8192")),
+            granted="train: 8192 MiB on 1 card",
+            requires=[
+                {"key": "fracgpu.io/isolation-interposer", "operator": "In", "values": ["true"]},
+                more("card-memory", 8191),
+            ],
+            memory="8Gi",
+            isolation="interposer",
+        ),
+    ),
+    "with a word of what else will do any node may be chosen": (
+        a_pod(memory="8Gi", isolation="mps, none"),
+        admitted(
+            a_container(resources=amounts("8192")),
+            granted="train: 8192 MiB on 1 card",
+            requires=[more("card-memory", 8191)],
+            memory="8Gi",
+            isolation="mps, none",
+        ),
+    ),
     "several cards carry the total in the limit and need a node with as many of the class": (
         a_pod(fraction="1", cards="3"),
         admitted(

@@ -404,7 +404,7 @@ def test_shares_granted_at_any_time_that_make_up_one_card_fit_on_it_together(
 def test_only_pools_that_limit_containers_are_taken_for_a_pod_that_wants_it(
     labelled: str | None, wanted: bool
 ) -> None:
-    labels = {names.ISOLATION_KERNEL_LABEL: labelled} if labelled else {}
+    labels = {"fracgpu.io/isolation-kernel": labelled} if labelled else {}
     pool = Pool(name="t4", cards=1, labels=labels)
     cluster = Cluster(PoolCatalogue(classes=(replace(T4S, pools=(pool,)),)))
 
