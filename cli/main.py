@@ -58,9 +58,13 @@ COMMANDS: Final[Mapping[str, Command]] = {
         module="cli.commands.moves", summary="show what the rebalancer moves, and has moved"
     ),
     "move": Command(
-        module="cli.commands.move", summary="have the rebalancer move a pod to another card"
+        module="cli.requests.move", summary="have the rebalancer move a pod to another card"
     ),
-    "drain": Command(module="cli.commands.drain", summary="empty a card, and keep new pods off it"),
+    "resize": Command(
+        module="cli.requests.resize",
+        summary="give a running pod another share of its card",
+    ),
+    "drain": Command(module="cli.requests.drain", summary="empty a card, and keep new pods off it"),
     "plan": Command(
         module="cli.commands.plan",
         summary="show what the rebalancer would do now, and why not more",

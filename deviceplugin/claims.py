@@ -98,7 +98,7 @@ def claim_of(container: str, pod: PodInfo, node_claims: NodeClaims) -> Claim | R
     if record.problem:
         text = f"{record.key}: {record.problem}"
         return Rejected(reason=RejectReason.UNREADABLE, text=text)
-    slices = (record.assignment or {}).get(container, ())
+    slices = (record.limits or {}).get(container, ())
     if not slices:
         text = f"{whose} has no cards in {names.ASSIGNMENT}; it was not bound by FracGPU"
         return Rejected(reason=RejectReason.NOT_ASSIGNED, text=text)
@@ -108,7 +108,8 @@ def claim_of(container: str, pod: PodInfo, node_claims: NodeClaims) -> Claim | R
         text = f"{whose} requests {counted(slots, 'slot')} and is assigned "
         text += counted(len(slices), "card")
         return Rejected(reason=RejectReason.WRONG_COUNT, text=text)
-    rejected = _check_size(whose, slices, spec) or _check_cards(slices, whose, node_claims)
+    assigned = slices if record.resize is None else record.resize.assigned[container]
+    rejected = _check_size(whose, assigned, spec) or _check_cards(slices, whose, node_claims)
     if rejected is not None:
         return rejected
     cards = tuple(node_claims.cards[part.card] for part in slices)

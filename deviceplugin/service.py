@@ -43,7 +43,7 @@ from deviceplugin.kubelet.pod_resources import PodResourcesClient
 from deviceplugin.kubelet.pre_start import PreStartHandler
 from deviceplugin.kubelet.registration import Registration, new_socket
 from deviceplugin.metrics import DevicePluginMetrics
-from deviceplugin.node.capacity import NodeState, held_mib, read_node_state
+from deviceplugin.node.capacity import NodeState, held_mib, read_node_state, resized_mib
 from deviceplugin.node.health import HealthWatch
 from deviceplugin.node.health_events import HealthEvents
 from deviceplugin.node.inventory import InventoryTracker
@@ -172,7 +172,7 @@ def _agent(settings: DevicePluginSettings, cards: Cards) -> Service:
     )
 
 
-def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
+def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called once
     settings: DevicePluginSettings,
     cards: Cards,
     client: KubeClient,
@@ -197,7 +197,12 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         beat=heartbeats[_LIST].beat,
         on_listed=metrics.cards_listed,
     )
-    node_pods = NodePods(on_change=lambda: updater.wake())  # noqa: PLW0108 - it is made below
+
+    def pods_changed() -> None:
+        updater.wake()
+        limit_audit.pods_changed()
+
+    node_pods = NodePods(on_change=pods_changed)
     pods = Informer(
         pod_reader,
         PODS,
@@ -359,6 +364,18 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         folders=(settings.mps_dir,),
     )
 
+    limit_audit = LimitAudit(
+        running=lambda: starts.by_nri.running,
+        pods=lambda: node_pods.by_uid if pods.synced else None,
+        cards=lambda: tracker.inventory.by_uuid().keys(),
+        limiter=starts.limiter,
+        recorder=recorder,
+        metrics=metrics,
+        clock=clock,
+        period_s=settings.audit_period_s,
+        writer=client,
+        on_probed=updater.wake,
+    )
     acting = {
         "report": updater.run,
         "load": load_annotator.run,
@@ -372,17 +389,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
             clock=clock,
             period_s=settings.collect_period_s,
         ).run,
-        "limits": LimitAudit(
-            running=lambda: starts.by_nri.running,
-            pods=lambda: node_pods.by_uid if pods.synced else None,
-            cards=lambda: tracker.inventory.by_uuid().keys(),
-            limiter=starts.limiter,
-            recorder=recorder,
-            metrics=metrics,
-            clock=clock,
-            period_s=settings.audit_period_s,
-            on_probed=updater.wake,
-        ).run,
+        "limits": limit_audit.run,
     }
     running = Running(
         tasks={
@@ -573,6 +580,7 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
         blocked=lambda: runtime.problem or ways.problem,
         way=lambda: way.value if (way := ways.way()) is not None else "",
         held_mib=lambda: held_mib(_values(pods)) if pods.synced else None,
+        resized_mib=lambda: resized_mib(_values(pods)),
         unregistered=unregistered,
         isolation=isolation,
         pools=lambda: pools.value,

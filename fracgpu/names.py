@@ -56,12 +56,35 @@ MOVE_REQUESTED: Final = "fracgpu.io/move-requested"
 # it; by its author, and by whoever is told.
 MOVE_GRACE: Final = "fracgpu.io/move-grace"
 MOVE_READY: Final = "fracgpu.io/move-ready"
+# Pod annotation that people write who may: the size that each of its slices should have.
+RESIZE: Final = "fracgpu.io/resize"
+# What the leading scheduler has answered to it, and the limits that the node's agent has applied.
+RESIZED: Final = "fracgpu.io/resized"
+APPLIED: Final = "fracgpu.io/applied"
 APPROVED: Final = "fracgpu.io/approved"
 # Annotation of a pod template: the MiB that the webhook wrote into the limits of its containers.
 TEMPLATE_GRANT: Final = "fracgpu.io/template-grant"
-RESERVED_KEYS: Final = (GRANTED, ASSIGNMENT, WIRED, TERM, MOVE, MOVED_BY, NOTICE)
+RESERVED_KEYS: Final = (
+    GRANTED,
+    ASSIGNMENT,
+    WIRED,
+    TERM,
+    MOVE,
+    MOVED_BY,
+    NOTICE,
+    RESIZED,
+    APPLIED,
+)
 POD_KEYS: Final = frozenset(
-    (*REQUEST_KEYS, *RESERVED_KEYS, TEMPLATE_GRANT, MOVE_REQUESTED, MOVE_GRACE, MOVE_READY)
+    (
+        *REQUEST_KEYS,
+        *RESERVED_KEYS,
+        TEMPLATE_GRANT,
+        MOVE_REQUESTED,
+        MOVE_GRACE,
+        MOVE_READY,
+        RESIZE,
+    )
 )
 MOVE_MARKS: Final = (MOVED_BY, NOTICE)  # what a move that ended must not leave on a pod
 

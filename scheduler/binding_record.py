@@ -12,7 +12,7 @@ from typing import Final
 
 from fracgpu import names
 
-_MOST: Final = 1_000  # pods; an annotation of 40 kB that each write of the Lease carries
+MOST: Final = 1_000  # pods; an annotation of 40 kB that each write of the Lease carries
 
 
 class BindingRecord:
@@ -38,6 +38,10 @@ class BindingRecord:
         """Report whether a Binding of this pod by an earlier leader may still take effect."""
         return self._inherited is None or uid in self._inherited
 
+    def names(self, uid: str) -> bool:
+        """Report whether an earlier leader recorded this very pod."""
+        return self._inherited is not None and uid in self._inherited
+
     def settle(self, *, left: Iterable[str]) -> None:
         """Forget the earlier leaders' Bindings, except those of the pods *left*."""
         self._inherited = frozenset(left)
@@ -47,7 +51,7 @@ class BindingRecord:
         if self._inherited is None:
             return {names.BINDINGS_UNDER_WAY: None}
         pods = sorted(self._inherited.union(self._under_way()))
-        text = json.dumps({"term": term, "pods": pods}) if len(pods) <= _MOST else None
+        text = json.dumps({"term": term, "pods": pods}) if len(pods) <= MOST else None
         return {names.BINDINGS_UNDER_WAY: text}
 
 

@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import structlog
 
+from fracgpu.state.allocation import PodRecord
+from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.pod_info import PodInfo
 from kube.errors import KubeError
 from process.clock import Clock
@@ -87,7 +89,7 @@ class Fence:
     async def mark_pending(self) -> None:
         """Mark the pending pods that the record concerns, or give up after the limit."""
         until_s = self._clock.monotonic() + self._limit_s
-        left: list[PodInfo] = []
+        left: list[PodRecord] = []
         for at, pod in enumerate(tuple(self._pods())):
             if at % _LOOKED_AT_AT_ONCE == _LOOKED_AT_AT_ONCE - 1:
                 await self._clock.sleep(0)
@@ -96,23 +98,26 @@ class Fence:
                 and awaits_placement(pod)
                 and self._record.concerns(pod.record.uid)
             ):
-                left.append(pod)
+                left.append(pod.record)
+            elif isinstance(pod, BoundPod) and (pod.asks_resize or self._record.names(pod.uid)):
+                # A resize of it may be under way, which is refused once it is marked.
+                left.append(PodRecord(uid=pod.uid, namespace=pod.namespace, name=pod.name))
         total = self._left = len(left)
         while left:
             left = await self._mark_all(left, until_s=until_s)
             if left and self._clock.monotonic() >= until_s:
-                pods = [pod.record.key for pod in left[:10]]
+                pods = [pod.key for pod in left[:10]]
                 log.error("fence_incomplete", left=len(left), pods=pods, limit_s=self._limit_s)
                 break
             if left:
                 await self._clock.sleep(_RETRY_S)
-        self._record.settle(left=[pod.record.uid for pod in left])
+        self._record.settle(left=[pod.uid for pod in left])
         self._left = 0
         self._up.set()
         log.info("fence_up", marked=total - len(left))
 
-    async def _mark_all(self, pods: list[PodInfo], *, until_s: float) -> list[PodInfo]:
-        failed: list[PodInfo] = []
+    async def _mark_all(self, pods: list[PodRecord], *, until_s: float) -> list[PodRecord]:
+        failed: list[PodRecord] = []
         queue = iter(pods)
 
         async def mark() -> None:
@@ -128,11 +133,11 @@ class Fence:
         self._left = len(failed)
         return failed
 
-    async def _marked(self, pod: PodInfo) -> bool:
+    async def _marked(self, pod: PodRecord) -> bool:
         try:
-            found = await self._marker.mark(pod.record)
+            found = await self._marker.mark(pod)
         except (KubeError, TimeoutError, ValueError) as error:
-            log.warning("pod_not_marked", pod=pod.record.key, error=str(error))
+            log.warning("pod_not_marked", pod=pod.key, error=str(error))
             return False
         if found is not None and found.record.node:
             self._on_bound(found)

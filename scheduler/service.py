@@ -55,6 +55,7 @@ from scheduler.page.filter_answers import FilterAnswers
 from scheduler.page.server import PageServer
 from scheduler.pod_activator import PodActivator
 from scheduler.pool_events import PoolEvents
+from scheduler.resizer import Resizer
 from scheduler.settings import SchedulerSettings
 from scheduler.settling_memory import settling_memory
 from scheduler.version_skew import VersionSkewCheck
@@ -118,6 +119,7 @@ def _wire(  # noqa: PLR0915 - a statement for each part
 
     def pod_changed(change: Change[AnyPod]) -> None:
         core.handlers.pod_changed(change)
+        resizer.pod_changed(change)
         page.board.pod_changed(change)
 
     nodes = Informer(client, NODES, decode=read_offered_node, on_change=core.handlers.node_changed)
@@ -187,6 +189,17 @@ def _wire(  # noqa: PLR0915 - a statement for each part
         on_lapse=metrics.lapsed,
         on_count=cycles.settle,
     )
+    resizer = Resizer(
+        client,
+        ledger=ledger,
+        marker=marker,
+        leads=lambda: leader_gate.leads,
+        record=election.renew,
+        recorder=EventRecorder(client, "fracgpu-scheduler", clock, instance=identity),
+        clock=clock,
+        limit_s=settings.bind_timeout_s,
+    )
+
     fence = Fence(
         lambda: pods.items().values(),
         record,
@@ -257,6 +270,7 @@ def _wire(  # noqa: PLR0915 - a statement for each part
             **page.tasks(leader_gate),
             "assumptions": assumptions.expire,
             "fence": leader_gate.once_listed(fence.run),
+            "resizes": leader_gate.once_listed(fence.once_up(resizer.run)),
             "audit": leader_gate.once_listed(comparer.run),
             "pool events": leader_gate.once_listed(pool_events.run),
             "wake": leader_gate.once_listed(fence.once_up(activator.run)),

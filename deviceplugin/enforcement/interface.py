@@ -16,6 +16,10 @@ class LimitMissingError(EnforcementError):
     """A promised limit is known not to stand, and cannot be set again."""
 
 
+class ResizePendingError(EnforcementError):
+    """A granted size cannot be set now; the limit before it stands."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
     """What a container may use of one card: *guaranteed_mib* of it are kept for the container."""

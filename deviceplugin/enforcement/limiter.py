@@ -12,7 +12,13 @@ import structlog
 from deviceplugin.cards.interface import CardHardware, GroupLimits
 from deviceplugin.enforcement.cgroups import group_of, write_line
 from deviceplugin.enforcement.gate import PROOF_PATH, Gate, GateError
-from deviceplugin.enforcement.interface import EnforcementError, Enforcer, Limit, LimitMissingError
+from deviceplugin.enforcement.interface import (
+    EnforcementError,
+    Enforcer,
+    Limit,
+    LimitMissingError,
+    ResizePendingError,
+)
 from deviceplugin.enforcement.promises import (
     difference,
     limits_of,
@@ -109,7 +115,7 @@ class Limiter:
         """
         if not _is_held_back(container):
             return ()
-        slices = (pod.record.assignment or {}).get(container.name) if pod is not None else None
+        slices = (pod.record.limits or {}).get(container.name) if pod is not None else None
         if pod is None or not slices:
             raise EnforcementError("it was promised limits, and the agent does not know its cards")
         return self.promised(pod, slices) or limits_of(slices)
@@ -161,8 +167,13 @@ class Limiter:
         except EnforcementError as error:
             log.warning("limit_not_released", container=container.name, reason=str(error))
 
-    def verify(self, container: Container, limit: Limit) -> str | None:
+    def verify(self, container: Container, limit: Limit, before: Limit | None = None) -> str | None:
         """Read a limit back, and set it again if it does not stand.
+
+        Args:
+            container: has the limit.
+            limit: what is to stand.
+            before: what may still stand, as the container is being resized.
 
         Returns:
             in which way it did not stand, if it was set again; None if it stood, or if the
@@ -170,13 +181,18 @@ class Limiter:
 
         Raises:
             LimitMissingError: it does not stand, and cannot be set again.
+            ResizePendingError: it cannot be set, and the one before stands.
             EnforcementError: it is not known whether it stands.
         """
         group = self._group(container)
         try:
             enforcer, card = self._able(limit.card)
-            found = difference(limit, enforcer.read(group, card))
+            stands = enforcer.read(group, card)
+            found = difference(limit, stands)
             if found is not None and container.id in self._unsettled:
+                return None
+            if found is not None and before is not None and difference(before, stands) is None:
+                self._resize(group, limit, before)
                 return None
             if found is not None:
                 self._set_again(group, limit, found)
@@ -185,6 +201,18 @@ class Limiter:
                 raise
             return None
         return found
+
+    def stand(self, container: Container, limits: Iterable[Limit]) -> bool:
+        """Report whether a running container has these limits, and no others are being set."""
+        try:
+            group = self._group(container)
+            for limit in limits:
+                enforcer, card = self._able(limit.card)
+                if difference(limit, enforcer.read(group, card)) is not None:
+                    return False
+        except EnforcementError:
+            return False
+        return container.id not in self._unsettled
 
     @property
     def changes(self) -> int:
@@ -272,6 +300,15 @@ class Limiter:
             self._set(group, limit)
         except EnforcementError as error:
             raise LimitMissingError(f"{found}: {error}") from error
+
+    def _resize(self, group: str, limit: Limit, before: Limit) -> None:
+        try:
+            self._set(group, limit)
+        except EnforcementError as error:
+            enforcer, card = self._able(limit.card)
+            if (found := difference(before, enforcer.read(group, card))) is not None:
+                raise LimitMissingError(f"{found}: {error}") from error
+            raise ResizePendingError(str(error)) from error
 
     def _set(self, group: str, limit: Limit) -> None:
         enforcer, card = self._able(limit.card)

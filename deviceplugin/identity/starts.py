@@ -203,9 +203,13 @@ class ContainerStarts(Handler):
                 self._asked()
             # Before its limits are set, so that an audit counts what is kept for it.
             self._running = {**self._running, container.id: (pod.uid, container)}
-            if limits:
+            while limits:
                 self._limiter.prove(container, limits)
                 log.info("limits_stand", **_limited(pod, container, limits))
+                # The pod may have been resized meanwhile: an audit did not look at the container.
+                proved, limits = limits, self._limits(pod, container)
+                if limits == proved:
+                    break
         except EnforcementError as error:
             self.stop_container(pod, container)
             text = f"its limits do not stand: {error}"

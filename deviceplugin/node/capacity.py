@@ -20,6 +20,7 @@ from fracgpu.k8s.container import pod_resource_sum
 from fracgpu.k8s.node import NodeCondition, decode_node
 from fracgpu.k8s.pod import Amounts
 from fracgpu.k8s.quantity import integer_amount
+from fracgpu.state.allocation import sizes
 from fracgpu.state.pod_info import PodInfo
 
 _LABEL_CHARS: Final = 63
@@ -180,6 +181,26 @@ def held_mib(pods: Iterable[PodInfo]) -> int:
 
 def _requested_mib(limits: Mapping[str, str]) -> int:
     return integer_amount(limits.get(names.GPU_MEM, "")) or 0
+
+
+def resized_mib(pods: Iterable[PodInfo]) -> int:
+    """Return by how much the pods that were resized hold more than Kubernetes counts for them."""
+    found = [pod for pod in pods if pod.record.live and pod.record.resize is not None]
+    held = sum(mib for pod in found for mib in sizes(pod.record.assignment or {}).values())
+    return held - held_mib(found)
+
+
+def with_resized(want: NodeState, *, resized_mib: int) -> NodeState:
+    """Return *want* with as much memory that Kubernetes finds free as the cards have.
+
+    A pod's request cannot be changed while it runs, so what it holds more or less is taken from
+    the node's capacity, or added to it.
+    """
+    counted = want.capacity.get(names.GPU_MEM)
+    if counted is None or int(counted) == 0 or resized_mib == 0:
+        return want
+    mib = max(0, int(counted) - resized_mib)
+    return replace(want, capacity={**want.capacity, names.GPU_MEM: str(mib)})
 
 
 def keep_held(want: NodeState, *, held_mib: int) -> NodeState:

@@ -21,6 +21,7 @@ from deviceplugin.node.capacity import (
     while_unregistered,
     with_card_class,
     with_isolation,
+    with_resized,
 )
 from deviceplugin.node.inventory import InventoryTracker
 from fracgpu import names
@@ -72,6 +73,7 @@ class NodeStatusUpdater:
         blocked: why no card can be allocated now, however healthy, or None.
         way: how it is known whose container starts, for people; empty while that is not known.
         held_mib: what this node's pods hold, or None before they are listed.
+        resized_mib: by how much those that were resized hold more than they request.
         unregistered: why kubelet does not have our slots, or None.
         isolation: by mechanism, why containers are not limited on each card, an empty text where
             they are; None while that is not known.
@@ -90,6 +92,7 @@ class NodeStatusUpdater:
         blocked: Callable[[], str | None] = lambda: None,
         way: Callable[[], str] = lambda: "",
         held_mib: Callable[[], int | None] = lambda: 0,
+        resized_mib: Callable[[], int] = lambda: 0,
         unregistered: Callable[[], str | None] = lambda: None,
         isolation: Callable[[], Mapping[str, str] | None] = lambda: None,
         pools: Callable[[], PoolCatalogue] = lambda: NO_CATALOGUE,
@@ -101,6 +104,7 @@ class NodeStatusUpdater:
         self._blocked = blocked
         self._way = way
         self._held_mib = held_mib
+        self._resized_mib = resized_mib
         self._tracker = tracker
         self._current = current
         self._writer = writer
@@ -151,6 +155,7 @@ class NodeStatusUpdater:
             return True
         try:
             if have.shares:
+                want = with_resized(want, resized_mib=self._resized_mib())
                 await self._write(have, keep_held(want, held_mib=self._held(have)))
             else:
                 await take_back(self._writer, self._node, have.marks)

@@ -225,6 +225,7 @@ def _placement_rules(state: DisruptionState, candidate: PlacedPod) -> _Rules:
     return (
         (need is None or not need.containers, HoldReason.NEED_UNREADABLE),
         (bool(pod.record.problem), HoldReason.ASSIGNMENT_UNREADABLE),
+        (_was_resized(pod), HoldReason.RESIZED),
         (held is not None and len(held.by_card) > 1, HoldReason.SEVERAL_CARDS),
         (
             need is not None and any(container.cards > 1 for container in need.containers),
@@ -234,6 +235,11 @@ def _placement_rules(state: DisruptionState, candidate: PlacedPod) -> _Rules:
         (bool(constraints.unjudged), HoldReason.UNJUDGED),
         (constraints.keeps_local_data and not opted_in, HoldReason.LOCAL_DATA),
     )
+
+
+def _was_resized(pod: PodInfo) -> bool:
+    resize = pod.record.resize
+    return resize is not None and resize.counts != resize.assigned
 
 
 def _owner_rules(state: DisruptionState, candidate: PlacedPod) -> _Rules:

@@ -57,6 +57,7 @@ class HoldReason(Enum):
     SYSTEM_CRITICAL = "it is critical to the system"
     NEED_UNREADABLE = "its request cannot be read"
     ASSIGNMENT_UNREADABLE = "its assignment cannot be read"
+    RESIZED = "it was resized, and would get its original size back"
     SEVERAL_CARDS = "it holds several cards"
     OTHER_SCHEDULER = "another scheduler would place its replacement"
     UNJUDGED = "it has scheduling constraints that FracGPU does not evaluate"

@@ -1,7 +1,7 @@
 """What one pod holds of its cards."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -35,6 +35,54 @@ class CardAllocation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     slots: int = 1
 
 
+def places(assignment: Assignment) -> frozenset[tuple[str, CardUuid]]:
+    """Return the container and card of each slice."""
+    return frozenset(sizes(assignment))
+
+
+def sizes(assignment: Assignment) -> dict[tuple[str, CardUuid], Mib]:
+    """Return the size of each slice by container and card."""
+    return {(name, part.card): part.mib for name, parts in assignment.items() for part in parts}
+
+
+def by_slice(one: Assignment, other: Assignment, choose: Callable[[Mib, Mib], Mib]) -> Assignment:
+    """Return an assignment of the same slices, each of the size that *choose* returns."""
+    there = sizes(other)
+    return {
+        name: tuple(replace(part, mib=choose(part.mib, there[name, part.card])) for part in parts)
+        for name, parts in one.items()
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resize:
+    """How far the resizes of a pod have come.
+
+    Attributes:
+        asked: the size that was answered last, as it was asked for.
+        refused: why it was refused; empty if it was granted.
+        assigned: what the Binding assigned.
+        granted: what was granted last, or else assigned: the limits that it is to have.
+        applied: the limits that the agent has confirmed last, or else assigned.
+    """
+
+    asked: str
+    refused: str = ""
+    assigned: Assignment
+    granted: Assignment
+    applied: Assignment
+
+    @property
+    def counts(self) -> Assignment:
+        """What the pod holds: of each slice the larger of what is granted and applied."""
+        return by_slice(self.granted, self.applied, max)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether what is granted is not applied yet."""
+        return self.granted != self.applied
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRecord:
     """The facts about one pod that decide what it holds.
@@ -44,6 +92,9 @@ class PodRecord:
             processes still hold the card's memory.
         assignment: None when there is none or it could not be read; then *problem* says why.
         move: the name of the Move whose reservation the pod consumed; empty if it consumed none.
+        resize: how far its resizes have come; None if it was never resized. *assignment* is then
+            what counts.
+        resized: it was, so that its limits do not bound what it holds.
     """
 
     uid: str
@@ -57,6 +108,13 @@ class PodRecord:
     assignment: Assignment | None = None
     problem: str = ""
     move: str = ""
+    resize: Resize | None = None
+    resized: bool = False
+
+    @property
+    def limits(self) -> Assignment | None:
+        """The limits that its containers are to have on their cards."""
+        return self.assignment if self.resize is None else self.resize.granted
 
     @property
     def key(self) -> str:

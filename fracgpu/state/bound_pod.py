@@ -25,6 +25,7 @@ from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
 from fracgpu.request.language import parse_models
 from fracgpu.state.allocation import CardAllocation, allocations_by_card, read_assignment
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
+from fracgpu.state.resize import is_answered, read_resize
 from fracgpu.state.snapshot import PodAllocation, allocation_of
 from fracgpu.units import Mib
 
@@ -44,6 +45,7 @@ class BoundPod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         models: globs of the card models that it accepts; empty where it accepts any.
         gang: its annotation ``fracgpu.io/gang``; empty without one.
         problem: why its assignment cannot be read; else empty. It then holds the most it can.
+        asks_resize: it asks for another size, which is neither granted nor refused yet.
     """
 
     namespace: str
@@ -58,6 +60,7 @@ class BoundPod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     models: tuple[str, ...] = ()
     gang: str = ""
     problem: str = ""
+    asks_resize: bool = False
 
     @property
     def in_gang(self) -> bool:
@@ -76,6 +79,9 @@ class BoundPod(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class _Annotations(msgspec.Struct, gc=False):
     assignment: str | None = msgspec.field(name="fracgpu.io/assignment", default=None)
     model: str = msgspec.field(name="fracgpu.io/model", default="")
+    resize: str | None = msgspec.field(name="fracgpu.io/resize", default=None)
+    resized: str | None = msgspec.field(name="fracgpu.io/resized", default=None)
+    applied: str | None = msgspec.field(name="fracgpu.io/applied", default=None)
     move: str = msgspec.field(name="fracgpu.io/move", default="")
     gang: str = msgspec.field(name="fracgpu.io/gang", default="")
 
@@ -165,6 +171,9 @@ def decode_bound_pod(body: bytes) -> BoundPod | None:
         models=_shared_models(meta.annotations.model) if meta.annotations else (),
         gang=sys.intern(meta.annotations.gang) if meta.annotations else "",
         problem=problem,
+        asks_resize=live
+        and meta.annotations is not None
+        and _asks_resize(meta.annotations.resize, meta.annotations.resized),
     )
 
 
@@ -190,16 +199,25 @@ def bound_pod_of(pod: PodInfo) -> BoundPod | None:
         models=_shared_models(pod.annotations.get(names.MODEL, "")),
         gang=sys.intern(pod.annotations.get(names.GANG, "")),
         problem=record.problem if record.live else "",
+        asks_resize=record.live
+        and _asks_resize(pod.annotations.get(names.RESIZE), pod.annotations.get(names.RESIZED)),
     )
+
+
+def _asks_resize(asked: str | None, resized: str | None) -> bool:
+    return asked is not None and not is_answered(asked, resized)
 
 
 def _card_allocations(
     meta: _Meta, containers: tuple[ContainerSpec, ...]
 ) -> Mapping[CardUuid, CardAllocation]:
-    text = meta.annotations.assignment if meta.annotations else None
-    if text is None:
+    notes = meta.annotations
+    if notes is None or notes.assignment is None:
         return {}
-    return _shared_cards(allocations_by_card(read_assignment(text), containers))
+    assignment = read_assignment(notes.assignment)
+    if notes.resized is not None:
+        assignment = read_resize(assignment, resized=notes.resized, applied=notes.applied).counts
+    return _shared_cards(allocations_by_card(assignment, containers))
 
 
 def _shared_cards(

@@ -1,7 +1,7 @@
 """Who holds what: a fold over observed pods, nodes and Moves and over assumptions of our own."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
@@ -251,6 +251,25 @@ class _FoldedNode(msgspec.Struct, frozen=True, gc=False):
     until: datetime | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Growing:
+    """A pod whose larger slices count before it is observed with them."""
+
+    wanted: PodAllocation
+    observed: PodAllocation
+
+
+def _larger(pod: PodAllocation, other: PodAllocation) -> PodAllocation:
+    """Return a pod with each of its slices at least as large as the other's."""
+    by_card = {
+        card: msgspec.structs.replace(held, mib=max(held.mib, other.by_card[card].mib))
+        if card in other.by_card
+        else held
+        for card, held in pod.by_card.items()
+    }
+    return pod if by_card == pod.by_card else msgspec.structs.replace(pod, by_card=by_card)
+
+
 class Ledger:
     """Folds pods, nodes, Moves and assumptions into what is held of each card.
 
@@ -263,6 +282,7 @@ class Ledger:
         self._nodes: dict[str, NodeCards] = {}
         self._observed: dict[str, PodAllocation] = {}
         self._assumed: dict[str, Assumption] = {}
+        self._growing: dict[str, _Growing] = {}
         self._on_node: dict[str, set[str]] = {}
         self._assumed_on: dict[str, set[str]] = {}
         self._reservations = ReservationIndex()
@@ -296,6 +316,14 @@ class Ledger:
     def observe(self, pod: PodAllocation) -> None:
         """Record what a pod holds now: nothing if it is not bound, not ours, or has ended."""
         before = self._observed.get(pod.pod_uid)
+        growing = self._growing.get(pod.pod_uid)
+        if growing is not None:
+            larger = _larger(pod, growing.wanted)
+            if larger == pod:
+                del self._growing[pod.pod_uid]
+            else:
+                self._growing[pod.pod_uid] = replace(growing, observed=pod)
+            pod = larger
         if pod.node:
             self.forget(pod.pod_uid)
         if before == pod or (before is None and not pod.holds_anything):
@@ -310,8 +338,33 @@ class Ledger:
 
     def remove_pod(self, uid: str) -> None:
         """Record that a pod is gone."""
+        self._growing.pop(uid, None)
         self._unobserve(uid)
         self.forget(uid)
+
+    def grow(self, pod: PodAllocation) -> None:
+        """Count a bound pod's larger slices before the API server shows them.
+
+        Until the pod is observed with them, or :meth:`keep` says that it never will be.
+        """
+        before = self._observed.get(pod.pod_uid)
+        if before is not None and _larger(before, pod) != before:
+            known = self._growing.get(pod.pod_uid)
+            self._growing[pod.pod_uid] = _Growing(
+                wanted=pod, observed=before if known is None else known.observed
+            )
+            self.observe(self._growing[pod.pod_uid].observed)
+
+    def keep(self, uid: str) -> None:
+        """Count a pod as it was observed: what was to be written for it was not."""
+        growing = self._growing.pop(uid, None)
+        if growing is not None:
+            self.observe(growing.observed)
+
+    @property
+    def growing(self) -> Collection[str]:
+        """The pods that are counted as larger than they have been observed, by UID."""
+        return self._growing.keys()
 
     def assume(  # noqa: PLR0913 - the facts of one placement
         self,

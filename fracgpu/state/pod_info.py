@@ -24,7 +24,8 @@ from fracgpu.request.grant import need_from_limits
 from fracgpu.request.grant_note import class_named_in
 from fracgpu.request.language import parse_gang, parse_request
 from fracgpu.request.need import Gang, PodNeed, Rebalance
-from fracgpu.state.allocation import Assignment, PodRecord, read_assignment
+from fracgpu.state.allocation import Assignment, PodRecord, Resize, read_assignment
+from fracgpu.state.resize import read_resize
 
 _Pairs = tuple[tuple[str, str], ...]
 _Container = tuple[str, ContainerKind, _Pairs, _Pairs]
@@ -121,7 +122,7 @@ def pod_info_of(pod: Pod) -> PodInfo:
     meta, spec, status = pod.metadata, pod.spec, pod.status
     annotations = meta.annotations or {}
     containers = _containers(spec)
-    assignment, problem = _assignment_of(annotations)
+    assignment, resize, problem = _assignment_of(annotations)
     need, need_problem, rebalance = _need_of(annotations, containers)
     ready = next(
         (each for each in status.conditions or () if (each.type, each.status) == ("Ready", "True")),
@@ -142,6 +143,8 @@ def pod_info_of(pod: Pod) -> PodInfo:
             assignment=assignment,
             problem=problem,
             move=annotations.get(names.MOVE, ""),
+            resize=resize,
+            resized=names.RESIZED in annotations,
         ),
         need=need,
         need_problem=need_problem,
@@ -227,14 +230,20 @@ def _gang_of(annotations: Mapping[str, str]) -> Gang | None:
         return None
 
 
-def _assignment_of(annotations: Mapping[str, str]) -> tuple[Assignment | None, str]:
-    text = annotations.get(names.ASSIGNMENT)
+def _assignment_of(
+    annotations: Mapping[str, str],
+) -> tuple[Assignment | None, Resize | None, str]:
+    text, resized = annotations.get(names.ASSIGNMENT), annotations.get(names.RESIZED)
     if text is None:
-        return None, ""
+        return None, None, ""
     try:
-        return read_assignment(text), ""
+        assigned = read_assignment(text)
+        if resized is None:
+            return assigned, None, ""
+        resize = read_resize(assigned, resized=resized, applied=annotations.get(names.APPLIED))
     except WireError as error:
-        return None, str(error)
+        return None, None, str(error)
+    return resize.counts, resize, ""
 
 
 def _need_of(annotations: Mapping[str, str], containers: Sequence[ContainerSpec]) -> _Need:

@@ -9,7 +9,13 @@ import msgspec
 from msgspec import structs
 
 from fracgpu.cards.card import Card, CardUuid, CordonEffect, NodeCards
-from fracgpu.state.allocation import CardAllocation, PodRecord, allocations_by_card, most_by_limits
+from fracgpu.state.allocation import (
+    WHOLE_CARD,
+    CardAllocation,
+    PodRecord,
+    allocations_by_card,
+    most_by_limits,
+)
 from fracgpu.state.card_hold import CardHold
 from fracgpu.state.reservation import Reservation
 from fracgpu.units import Mib
@@ -237,7 +243,8 @@ def allocation_of(pod: PodRecord) -> PodAllocation:
     if not (pod.live and pod.node):
         return PodAllocation(pod_uid=pod.uid, node=pod.node, by_card={})
     holds = allocations_by_card(pod.assignment or {}, pod.containers)
-    unplaced = most_by_limits(pod.containers) if pod.problem else None
+    most = WHOLE_CARD if pod.resized else most_by_limits(pod.containers)
+    unplaced = most if pod.problem else None
     return PodAllocation(
         pod_uid=pod.uid, node=pod.node, by_card=holds, unplaced=unplaced, move=pod.move
     )

@@ -18,6 +18,7 @@ from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.state.allocation import Assignment, PodRecord
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
+from fracgpu.state.snapshot import allocation_of
 from kube.errors import KubeError, NotFound
 from kube.kinds import PODS, Kind
 from process.clock import Clock
@@ -140,9 +141,11 @@ class Assumptions:
     def count_bound(self, pod: PodInfo) -> None:
         """Assume a pod that the API server shows bound, until the informer shows it too.
 
-        It is not added to the ledger as an observed pod: older watch events may still arrive.
+        It is not added to the ledger as an observed pod: older watch events may still arrive. One
+        that is observed already may have been resized since.
         """
         record = pod.record
+        self._ledger.grow(allocation_of(record))
         if record.live and record.node and record.assignment is not None:
             self.count(
                 record,
@@ -153,12 +156,13 @@ class Assumptions:
             )
 
     def under_way(self) -> Iterable[str]:
-        """Return the pods of which a Binding may be under way.
+        """Return the pods of which a write may be under way: Bindings, and resizes of bound pods.
 
         Of one that is merely nominated none is, nor of one for whose gang room is held.
         """
         assumed = self._ledger.assumed.items()
-        return (uid for uid, one in assumed if not one.nominated and not one.gang)
+        yield from (uid for uid, one in assumed if not one.nominated and not one.gang)
+        yield from tuple(self._ledger.growing)
 
     def forget(self, uid: str) -> None:
         """Drop an assumption that has proved wrong."""

@@ -129,6 +129,8 @@ class CacheComparer:
             moment: the matrix's time at the beginning.
             known: the nodes that have been in the matrix since then.
         """
+        if not self._ledger.pods_on(name).isdisjoint(self._ledger.growing):
+            return False  # counted before the API server shows it
         row = self._matrix.rows.get(name)
         if row is None:  # not of this cache, unless it was deleted meanwhile
             return name not in known

@@ -13,6 +13,7 @@ class _WireProcess(msgspec.Struct, rename="camel"):
     cards: list[str]
     used_mib: int = 0
     busy_ratio: float = 0.0
+    cgroup: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,14 +22,16 @@ class SimulatedProcess:
 
     Attributes:
         cards: UUIDs of the cards that it sees.
-        used_mib: memory it holds on *each* of them.
+        used_mib: memory it wants on *each* of them.
         busy_ratio: share of the time (0..1) of *each* of them that it would use if it were alone.
+        cgroup: the folder of its cgroup, where its limits are; empty if it has none.
     """
 
     pid: int
     cards: tuple[str, ...]
     used_mib: int
     busy_ratio: float
+    cgroup: str = ""
 
 
 class ProcessFolder:
@@ -45,6 +48,7 @@ class ProcessFolder:
             "cards": list(process.cards),
             "usedMib": process.used_mib,
             "busyRatio": process.busy_ratio,
+            "cgroup": process.cgroup,
         }
         temporary = self._folder / f"{process.pid}.new"
         temporary.write_text(json.dumps(body))
@@ -72,6 +76,7 @@ class ProcessFolder:
                         cards=tuple(wire.cards),
                         used_mib=max(0, wire.used_mib),
                         busy_ratio=max(0.0, wire.busy_ratio),
+                        cgroup=wire.cgroup,
                     )
                 )
         return tuple(sorted(found, key=lambda process: process.pid))

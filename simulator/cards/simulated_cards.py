@@ -13,6 +13,7 @@ import yaml
 
 from deviceplugin.cards.interface import (
     CardHardware,
+    CardLimits,
     CardList,
     CardMetrics,
     CardProcess,
@@ -26,6 +27,7 @@ from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.units import Mib
 from process.clock import Clock, SystemClock
 from simulator.cards.processes import ProcessFolder, SimulatedProcess
+from simulator.cards.simulated_limits import SimulatedLimits, capped
 
 DRIVER: Final = "580.65.06"
 
@@ -121,6 +123,11 @@ class SimulatedCards(Cards):
         """Do nothing: there is no driver to close."""
 
     @property
+    def limits(self) -> CardLimits:
+        """Limits as a driver keeps them, for nodes whose agent sets any."""
+        return SimulatedLimits(self.processes)
+
+    @property
     def processes(self) -> ProcessFolder:
         """The processes on these cards."""
         return ProcessFolder(self._file.parent / self._wire.processes)
@@ -144,7 +151,7 @@ class SimulatedCards(Cards):
     def _reading(
         self, card: _WireCard, processes: Sequence[SimulatedProcess], elapsed_s: float
     ) -> CardSample:
-        here = [process for process in processes if card.uuid in process.cards]
+        here = [process for process in capped(processes, card.uuid) if card.uuid in process.cards]
         wanted = sum(process.busy_ratio for process in here)
         busy_percent = self._jittered(card.uuid, min(1.0, wanted) * _FULL_PERCENT)
         load = busy_percent / _FULL_PERCENT

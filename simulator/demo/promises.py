@@ -75,6 +75,24 @@ class HeatFact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LimitFact:
+    """What became of a pod that wants more memory than its share, in MiB.
+
+    Attributes:
+        mib: its share.
+        used_mib: what it could use of what it wants.
+        resized_mib: its limit after it was resized, as its node's agent has confirmed it.
+        resized_used_mib: what it could use then.
+    """
+
+    wanted_mib: int = 0
+    mib: int = 0
+    used_mib: int = 0
+    resized_mib: int = 0
+    resized_used_mib: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DemoFacts:
     """Everything on which the promises are judged."""
 
@@ -84,6 +102,7 @@ class DemoFacts:
     peaks: Sequence[CardPeak]
     heat: HeatFact
     scrape_targets: Mapping[str, bool] = field(default_factory=dict)
+    limit: LimitFact = field(default_factory=LimitFact)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +120,7 @@ def judge(facts: DemoFacts) -> tuple[Promise, ...]:
         _exact_cards(facts.pods),
         _refused(facts.refusals),
         _never_overcommitted(facts.peaks),
+        _limited(facts.limit),
         _relieved(facts.heat),
         _none_lost(facts),
         _scraped(facts.scrape_targets),
@@ -148,6 +168,19 @@ def _never_overcommitted(peaks: Sequence[CardPeak]) -> Promise:
         held=bool(peaks) and not over,
         detail=(
             f"{len(peaks)} cards, fullest {fullest:.0%}, overbooked: {', '.join(over) or 'none'}"
+        ),
+    )
+
+
+def _limited(limit: LimitFact) -> Promise:
+    refused = 0 < limit.used_mib <= limit.mib < limit.wanted_mib
+    resized = limit.mib < limit.resized_used_mib <= limit.resized_mib
+    return Promise(
+        name="a pod is held to its share, and to the one to which it is resized",
+        held=refused and resized,
+        detail=(
+            f"of {limit.wanted_mib} MiB that it wanted it used {limit.used_mib} with a share of "
+            f"{limit.mib}; then {limit.resized_used_mib} with {limit.resized_mib}"
         ),
     )
 

@@ -173,7 +173,9 @@ async def open_rig(settings: RigSettings, workdir: Path, clock: Clock) -> AsyncI
         for plan in plans:
             write_cards_file(places[plan.name].cards_file, cards_document(plan.cards))
         kubelets = {
-            name: Kubelet(kube, clock, KubeletConfig(node=name, folders=place.folders))
+            name: Kubelet(
+                kube, clock, KubeletConfig(node=name, folders=place.folders, cgroups=True)
+            )
             for name, place in places.items()
         }
         await stack.enter_async_context(

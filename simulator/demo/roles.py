@@ -130,6 +130,7 @@ def _plugin(node: str, place: NodePaths) -> Sequence[str]:
         # This machine's own runtime is not checked: the simulated one supports CDI.
         *("--injection", "cdi", "--vendor-cdi-dirs", str(folders.cdi)),
         *("--nri-socket", str(folders.nri_socket), "--host-dir", str(folders.host)),
+        *("--limits", "auto", "--cgroup-root", str(folders.cgroup)),
         *("--survey-period-s", "2", "--collect-period-s", "1", "--kubelet-poll-s", "0.5"),
         # A demo of two minutes cannot wait for an average over five minutes.
         *("--load-average-s", "10", "--load-report-s", "6"),

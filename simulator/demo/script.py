@@ -2,15 +2,23 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from fracgpu import names
+from fracgpu.state.allocation import sizes
+from fracgpu.state.pod_info import PodInfo
 from kube.errors import Forbidden, Invalid, KubeError
 from kube.kinds import DEPLOYMENTS, PDBS, PODS, Kind
 from process.clock import Clock
-from simulator.demo.promises import DemoFacts, PodFact, Promise, RefusalFact, judge
+from simulator.demo.promises import DemoFacts, LimitFact, PodFact, Promise, RefusalFact, judge
 from simulator.demo.rig import Rig
 from simulator.demo.workload import (
+    GREEDY,
+    GREEDY_MIB,
+    GREEDY_WANTS_MIB,
+    NAMESPACE,
+    RESIZED_MIB,
     DemoWorkload,
     bad_requests,
     disruption_budget,
@@ -42,6 +50,7 @@ class Progress:
     waiting_for: tuple[str, ...] = ()
     expected: dict[str, int] = field(default_factory=dict)
     refusals: list[RefusalFact] = field(default_factory=list)
+    limit: LimitFact = field(default_factory=LimitFact)
 
 
 class Script:
@@ -69,6 +78,7 @@ class Script:
         await self._submit_bad_requests()
         progress.step = "waiting until every pod runs on its card"
         await self._until(self._all_run)
+        await self._resize()
         progress.step = "letting a card run hot"
         await rig.kube.create(PDBS, disruption_budget())
         await self._submit(heating_workload())
@@ -92,6 +102,7 @@ class Script:
             peaks=rig.observer.peaks,
             heat=rig.observer.heat,
             scrape_targets=await self._targets_up(),
+            limit=self.progress.limit,
         )
 
     async def judge(self) -> tuple[Promise, ...]:
@@ -129,6 +140,46 @@ class Script:
                 RefusalFact(name=bad.name, mentions=bad.mentions, message=message)
             )
             self._rig.observer.add_event_line(f"refused {bad.name} ({bad.story}): {message}")
+
+    async def _resize(self) -> None:
+        """Watch a pod that is held to its share, and give it a larger one."""
+        progress = self.progress
+        progress.step = "waiting until a pod that wants too much is held to its share"
+        await self._until(lambda: _is(self._used_mib() == GREEDY_MIB))
+        progress.limit = LimitFact(wanted_mib=GREEDY_WANTS_MIB, mib=GREEDY_MIB, used_mib=GREEDY_MIB)
+        self._rig.observer.add_event_line(
+            f"{GREEDY} wanted {GREEDY_WANTS_MIB} MiB, and was refused more than {GREEDY_MIB}"
+        )
+        progress.step = "resizing that pod while it runs"
+        change = {"metadata": {"annotations": {names.RESIZE: f"{RESIZED_MIB}Mi"}}}
+        await self._rig.kube.patch(PODS, GREEDY, change, namespace=NAMESPACE)
+        await self._until(lambda: _is(self._used_mib() == RESIZED_MIB))
+        progress.limit = replace(
+            progress.limit, resized_mib=self._limit_mib(), resized_used_mib=RESIZED_MIB
+        )
+        self._rig.observer.add_event_line(f"{GREEDY} was resized to {RESIZED_MIB} MiB")
+
+    def _greedy(self) -> PodInfo | None:
+        pods = self._rig.observer.pods
+        return next((pod for pod in pods if pod.record.name == GREEDY), None)
+
+    def _used_mib(self) -> int | None:
+        """Return what the greedy pod uses, as the page shows it."""
+        pod = self._greedy()
+        used = [
+            mib
+            for node in self._rig.observer.nodes
+            for pods in node.used.values()
+            for uid, mib in pods.items()
+            if pod is not None and uid == pod.record.uid
+        ]
+        return used[0] if used else None
+
+    def _limit_mib(self) -> int:
+        """Return the limit that the node's agent has confirmed for it."""
+        pod = self._greedy()
+        resize = pod.record.resize if pod is not None else None
+        return sum(sizes(resize.applied).values()) if resize is not None else 0
 
     async def _all_run(self) -> bool:
         running = self._running()

@@ -10,6 +10,14 @@ NAMESPACE: Final = "demo"
 
 # Read by the simulated kubelet: the share of one card's time (0..1) that the pod would use alone.
 BUSY_KEY: Final = "simulator.fracgpu.io/busy"
+# Read by it as well: how much memory the pod wants, in MiB.
+USED_KEY: Final = "simulator.fracgpu.io/used-mib"
+
+# The pod that wants more memory than its share, and is resized.
+GREEDY: Final = "greedy"
+GREEDY_MIB: Final = 4096
+GREEDY_WANTS_MIB: Final = 9000
+RESIZED_MIB: Final = 6144
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +95,20 @@ def steady_workloads() -> tuple[DemoWorkload, ...]:
             body=_pod("legacy", {names.MODEL: "*A100*"}, limits={names.GPU_MEM: "4096"}),
             pods=1,
             story="one pod with a plain limit of 4096 MiB",
+        ),
+        DemoWorkload(
+            plural="pods",
+            body=_pod(
+                GREEDY,
+                {
+                    names.MEMORY: f"{GREEDY_MIB}Mi",
+                    names.ISOLATION: "kernel",
+                    names.MODEL: "*A100*",
+                    USED_KEY: str(GREEDY_WANTS_MIB),
+                },
+            ),
+            pods=1,
+            story=f"one pod that wants {GREEDY_WANTS_MIB} MiB with a share of {GREEDY_MIB}",
         ),
     )
 

@@ -3,12 +3,14 @@
 import asyncio
 import itertools
 import json
+import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from deviceplugin.enforcement.gate import PROOF_PATH
 from deviceplugin.nri.interface import Container, Device, Mount, PodSandbox
 from simulator.cards.processes import ProcessFolder, SimulatedProcess
 from simulator.kubelet.device_manager import ContainerKey
@@ -28,6 +30,7 @@ class CreatedContainer:
     id: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     device_nodes: tuple[str, ...] = ()
+    cgroup: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,14 @@ class Plugins(Protocol):
         """
         ...
 
+    async def start_container(self, pod: PodSandbox, container: Container) -> None:
+        """Ask them before its first process runs.
+
+        Raises:
+            RuntimeFailedError: one refuses.
+        """
+        ...
+
 
 class ContainerRuntime:
     """Resolves CDI devices as containerd does, asks plugins, and records running containers.
@@ -68,6 +79,7 @@ class ContainerRuntime:
         plugins: whom to ask before a container is created; None without NRI.
         proc_root: stands in for the host's ``/proc``.
         processes: the processes on the simulated cards.
+        cgroup_root: where each container gets a cgroup; None where the node has none.
     """
 
     def __init__(
@@ -77,6 +89,7 @@ class ContainerRuntime:
         proc_root: Path,
         processes: ProcessFolder,
         plugins: Plugins | None = None,
+        cgroup_root: Path | None = None,
     ) -> None:
         self._cdi_dir = cdi_dir
         self._plugins = plugins
@@ -85,6 +98,8 @@ class ContainerRuntime:
         self._processes = processes
         self._pids = itertools.count(_FIRST_PID)
         self._running: dict[ContainerKey, int] = {}
+        self._cgroup_root = cgroup_root
+        self._cgroups: dict[ContainerKey, Path] = {}
 
     async def create(
         self, sandbox: PodSandbox, name: str, cdi_devices: Sequence[str], *, env: Mapping[str, str]
@@ -111,8 +126,16 @@ class ContainerRuntime:
         for edit in edits:
             for hook in edit.get("hooks", ()):
                 await asyncio.to_thread(_run_hook, hook, sandbox, name)
+        cgroup = ""
+        if self._cgroup_root is not None and self._plugins is not None:
+            folder = self._cgroup_root / container.cgroups_path.lstrip("/")
+            await asyncio.to_thread(folder.mkdir, parents=True)
+            cgroup = str(folder)
+            await self._plugins.start_container(sandbox, container)
+            _check_gate(container)
         return CreatedContainer(
             id=container.id,
+            cgroup=cgroup,
             env=dict(line.partition("=")[::2] for line in container.env),
             device_nodes=tuple(device.path for device in container.devices),
         )
@@ -132,11 +155,18 @@ class ContainerRuntime:
         return found
 
     def start(
-        self, key: ContainerKey, load: ContainerLoad | None, *, container_id: str = ""
+        self,
+        key: ContainerKey,
+        load: ContainerLoad | None,
+        *,
+        container_id: str = "",
+        cgroup: str = "",
     ) -> int:
         """Start a created container, with a process on its cards if it has a *load*."""
         pid = next(self._pids)
         self._running[key] = pid
+        if cgroup:
+            self._cgroups[key] = Path(cgroup)
         folder = self._proc_root / str(pid)
         folder.mkdir(parents=True, exist_ok=True)
         path = _cgroups_path(key.pod_uid, container_id or f"{pid:064x}")
@@ -150,6 +180,7 @@ class ContainerRuntime:
                     cards=load.cards,
                     used_mib=load.used_mib,
                     busy_ratio=load.busy_ratio,
+                    cgroup=cgroup,
                 )
             )
         return pid
@@ -160,6 +191,8 @@ class ContainerRuntime:
         if pid is None:
             return
         self._processes.remove(pid)
+        if (cgroup := self._cgroups.pop(key, None)) is not None:
+            shutil.rmtree(cgroup, ignore_errors=True)
         folder = self._proc_root / str(pid)
         for file in ("cgroup", "stat"):
             (folder / file).unlink(missing_ok=True)
@@ -211,6 +244,13 @@ def _check_mounts(container: Container) -> None:
                 f'error mounting "{mount.source}" to rootfs at "{mount.destination}": '
                 "no such file or directory"
             )
+
+
+def _check_gate(container: Container) -> None:
+    """Do what the agent's hook does right before the first process."""
+    for mount in container.mounts:
+        if mount.destination == PROOF_PATH and not Path(mount.source).read_text():
+            raise RuntimeFailedError("error running startContainer hook: no limits stand")
 
 
 def _run_hook(hook: Mapping[str, Any], sandbox: PodSandbox, name: str) -> None:

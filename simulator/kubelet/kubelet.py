@@ -20,6 +20,7 @@ from kube.kinds import NODES, PODS
 from kube.objects import decode_object
 from process.clock import Clock
 from simulator.cards.processes import ProcessFolder
+from simulator.cards.simulated_limits import CONTROLLERS
 from simulator.kubelet.container_runtime import ContainerRuntime, CreatedContainer
 from simulator.kubelet.device_manager import DeviceManager
 from simulator.kubelet.node_status import NodeStatus
@@ -42,6 +43,7 @@ class KubeletFolders:
     cdi: Path
     proc: Path
     processes: Path
+    cgroup: Path
 
     @classmethod
     def under(cls, root: Path) -> "KubeletFolders":
@@ -54,6 +56,7 @@ class KubeletFolders:
             cdi=root / "cdi",
             proc=root / "proc",
             processes=root / "processes",
+            cgroup=root / "cgroup",
         )
 
 
@@ -66,6 +69,7 @@ class KubeletConfig:
         taints: of the node, as `--register-with-taints` sets them.
         sync_s: longest time between two node status syncs.
         nri: the runtime has NRI on.
+        cgroups: containers have cgroups, so that an agent can limit them.
         list_ended_pods: list pods in PodResources that have ended, as kubelets before 1.34 do.
     """
 
@@ -76,6 +80,7 @@ class KubeletConfig:
     timing: PodTiming = field(default_factory=PodTiming)
     sync_s: float = 5.0
     nri: bool = True
+    cgroups: bool = False
     list_ended_pods: bool = False
 
 
@@ -122,12 +127,16 @@ class Kubelet:
         )
         processes = ProcessFolder(folders.processes)
         processes.clear()
+        if config.cgroups:
+            folders.cgroup.mkdir(parents=True, exist_ok=True)
+            (folders.cgroup / CONTROLLERS).touch()
         self.nri = NriServer(folders.nri_socket) if config.nri else None
         self.runtime = ContainerRuntime(
             cdi_dir=folders.cdi,
             proc_root=folders.proc,
             processes=processes,
             plugins=self.nri,
+            cgroup_root=folders.cgroup if config.cgroups else None,
         )
         self._parts = WorkerParts(
             client=client,

@@ -182,7 +182,10 @@ class PodWorker:
         self.created[container] = created
         await self._parts.clock.sleep(timing.start_delay_s)
         pid = self._parts.runtime.start(
-            self.pod.key(container), self._load(container, created), container_id=created.id
+            self.pod.key(container),
+            self._load(container, created),
+            container_id=created.id,
+            cgroup=created.cgroup,
         )
         self._states[container] = {"running": {"startedAt": self._stamp()}}
         log.info("container_started", pod=self.pod.name, container=container, pid=pid)

@@ -38,7 +38,8 @@ ONLY_REBALANCER = (
     "FracGPU rebalancer's service account."
 )
 ONLY_SCHEDULER = (
-    "The annotation fracgpu.io/term is written only by the FracGPU scheduler's service account."
+    "The annotations fracgpu.io/term and fracgpu.io/resized are written only by the FracGPU "
+    "scheduler's service account."
 )
 ONLY_BINDING = (
     "The annotation fracgpu.io/assignment comes only with the pod's Binding; nobody may set, change"
@@ -49,19 +50,22 @@ ONLY_WEBHOOK = (
     "created; nobody may set, change or remove it."
 )
 ONLY_AGENT = (
-    "The annotation fracgpu.io/wired is written only by the FracGPU agent of the pod's own node."
+    "The annotations fracgpu.io/wired and fracgpu.io/applied are written only by the FracGPU agent "
+    "of the pod's own node."
 )
 OWN_PODS = (
     "The FracGPU node agent may change only pods of the node it runs on, and its token must say "
     "which node that is."
 )
 ONLY_STATUS = (
-    "The FracGPU scheduler may change only a pod's status and its annotation fracgpu.io/term."
+    "The FracGPU scheduler may change only a pod's status and its annotations fracgpu.io/term and "
+    "fracgpu.io/resized."
 )
 TEMPLATE = (
     "The annotations fracgpu.io/assignment, fracgpu.io/granted, fracgpu.io/wired, fracgpu.io/term, "
-    "fracgpu.io/move, fracgpu.io/moved-by and fracgpu.io/move-notice are written only by FracGPU "
-    "on each pod; leave them out of the pod template."
+    "fracgpu.io/move, fracgpu.io/moved-by, fracgpu.io/move-notice, fracgpu.io/resized and "
+    "fracgpu.io/applied are written only by FracGPU on each pod; leave them out of the pod "
+    "template."
 )
 
 

@@ -22,8 +22,9 @@ from deviceplugin.container.spec_builder import ContainerSpecBuilder
 from deviceplugin.node.inventory import Inventory, InventoryTracker
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, Health
-from fracgpu.state.allocation import Slice, write_assignment
+from fracgpu.state.allocation import Assignment, Slice, write_assignment
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
+from fracgpu.state.resize import write_resize
 from fracgpu.units import Mib
 from process.clock import Clock
 
@@ -142,6 +143,25 @@ def pod_json(  # noqa: PLR0913 - what a test may set of a pod
 
 def a_pod(name: str = "train-0", **fields: Any) -> PodInfo:
     return decode_pod_info(pod_json(name, **fields))
+
+
+def a_resized_pod(
+    mib: int, *, was: int = 1000, applied: int | None = None, name: str = "train-0"
+) -> PodInfo:
+    """A pod of *was* MiB that was granted *mib*; *applied* is what the agent has confirmed."""
+
+    def of(size: int) -> Assignment:
+        return {"train": (Slice(card=CardUuid("GPU-a"), mib=Mib(size)),)}
+
+    notes = {names.RESIZED: write_resize(f"{mib}Mi", of(mib))}
+    if applied is not None:
+        notes[names.APPLIED] = write_assignment(of(applied))
+    return a_pod(
+        name,
+        assigned={"train": [("GPU-a", was)]},
+        annotations=notes,
+        containers=[a_container("train", mib=was)],
+    )
 
 
 def a_holder(pod: str = "train-0", container: str = "train", ids: str = "s1") -> SlotHolder:

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from deviceplugin.claims import Claim, NodeClaims, Rejected, RejectReason, claim_of, held_on
 from fracgpu import names
-from fracgpu.cards.card import DEFAULT_SLOTS, Card
+from fracgpu.cards.card import DEFAULT_SLOTS, Card, CardUuid
 from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.units import Mib
-from tests.deviceplugin.builders import NODE, a_card, a_container, a_pod
+from tests.deviceplugin.builders import NODE, a_card, a_container, a_pod, a_resized_pod
 
 BOTH = (a_card("GPU-a"), a_card("GPU-b", index=1))
 
@@ -76,6 +76,16 @@ def test_an_assignment_that_differs_from_the_limit_is_refused() -> None:
     pod = a_pod(assigned={"train": [("GPU-a", 900)]})
 
     assert_rejected(ask(pod), RejectReason.WRONG_SIZE, "900 MiB", "1000")
+
+
+def test_a_resized_pod_gets_what_it_was_granted_and_holds_what_may_be_applied() -> None:
+    pod = a_resized_pod(600, applied=1000)
+
+    claim = ask(pod)
+
+    assert isinstance(claim, Claim)
+    assert [part.mib for part in claim.slices] == [600]
+    assert held_on([pod], node=NODE)[CardUuid("GPU-a")].mib == 1000
 
 
 def test_a_limit_is_read_as_the_api_server_writes_it() -> None:

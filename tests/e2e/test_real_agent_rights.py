@@ -119,7 +119,9 @@ async def test_the_agents_token_changes_nothing_of_a_pod_but_which_cards_it_got(
         said = await refusal(
             agent.patch(PODS, "here", change, namespace="kube-system", how=PatchType.STRATEGIC)
         )
-        assert "may change only the annotation fracgpu.io/wired of a pod" in said, what
+        assert "may change only the annotations fracgpu.io/wired and fracgpu.io/applied" in said, (
+            what
+        )
     for part in ("status", "ephemeralcontainers", "resize"):
         with pytest.raises(Forbidden, match="cannot patch resource"):
             await agent.patch(PODS, "here", {}, namespace="kube-system", subresource=part)

@@ -1,7 +1,7 @@
 """The policies of deploy/ on a real kube-apiserver: nothing is forged, even without the webhook."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,10 @@ from kube.kinds import (
     NAMESPACES,
     NODES,
     PODS,
+    ROLE_BINDINGS,
+    ROLES,
     SECRETS,
+    SERVICE_ACCOUNTS,
     VALIDATING_POLICIES,
     VALIDATING_WEBHOOKS,
     Kind,
@@ -65,9 +68,9 @@ async def test_no_pod_or_template_gets_a_key_of_ours_but_from_us(harness: Harnes
     kubectl, admin = harness.kubectl, harness.admin
     for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
         await admin.delete(kind, "fracgpu-webhook")
-    for key in (names.ASSIGNMENT, names.WIRED):
+    for key in (names.ASSIGNMENT, names.WIRED, names.RESIZED, names.APPLIED):
         said = await kubectl.refused("create", "-f-", stdin=a_pod("x", notes={key: FORGED}))
-        assert f"The annotation {key}" in said
+        assert key in said
     said = await kubectl.refused(
         "create", "-n=kube-system", "-f-", stdin=a_pod("x", notes={names.GRANTED: "all"})
     )
@@ -85,7 +88,51 @@ async def test_no_pod_or_template_gets_a_key_of_ours_but_from_us(harness: Harnes
     await check_orders_to_other_systems(harness)
     await check_a_request_is_not_changed_through_the_status(harness)
     await check_a_claim_beside_a_share(harness)
+    await check_who_may_resize(harness)
     await check_that_the_api_server_finds_nothing_to_warn_of(harness)
+
+
+async def check_who_may_resize(harness: Harness) -> None:
+    """Whoever may create resizes in the namespace, and nobody else, of a pod that is there."""
+    admin = harness.admin
+    said = await harness.kubectl.refused(
+        "create", "-f-", stdin=a_pod("y", notes={names.RESIZE: "12Gi"})
+    )
+    assert "for a pod that runs" in said
+    await admin.create(PODS, a_pod("resized"), namespace="default")
+    await admin.create(SERVICE_ACCOUNTS, {"metadata": {"name": "who"}}, namespace=SYSTEM)
+
+    async def let(name: str, group: str, resource: str, verb: str) -> None:
+        rules = [{"apiGroups": [group], "resources": [resource], "verbs": [verb]}]
+        meta = {"metadata": {"name": name}}
+        await admin.create(ROLES, {**meta, "rules": rules}, namespace="default")
+        role = {"kind": "Role", "name": name, "apiGroup": "rbac.authorization.k8s.io"}
+        who = {"kind": "ServiceAccount", "name": "who", "namespace": SYSTEM}
+        binding = {**meta, "roleRef": role, "subjects": [who]}
+        await admin.create(ROLE_BINDINGS, binding, namespace="default")
+
+    await let("editor", "", "pods", "patch")
+    account = await harness.as_account("who")
+
+    def write(key: str, value: str) -> Awaitable[Any]:
+        return account.patch(PODS, "resized", annotated(key, value), namespace="default")
+
+    async def edits() -> bool:  # the API server sees the binding a moment later
+        return "Only who may create resizes" in await refusal(write(names.RESIZE, "12Gi"))
+
+    await until(edits, what="the role that may edit")
+    await let("resizer", "fracgpu.io", "resizes", "create")
+
+    async def allowed() -> bool:
+        try:
+            await write(names.RESIZE, "12Gi")
+        except Forbidden:
+            return False
+        return True
+
+    await until(allowed, what="the role that may resize")
+    for key in (names.RESIZED, names.APPLIED):
+        assert key in await refusal(write(key, "{}"))
 
 
 async def an_order(harness: Harness) -> dict[str, Any]:

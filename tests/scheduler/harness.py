@@ -41,7 +41,9 @@ from scheduler.extender.gangs import Gangs
 from scheduler.extender.preempt import Preemptor
 from scheduler.metrics import SchedulerMetrics
 from scheduler.pod_activator import PodActivator
+from scheduler.resizer import Resizer
 from tests.fakes.clock import VirtualClock
+from tests.fakes.events import RecordedEvents
 from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, some_cards
 
 PATH = "/api/v1/namespaces/default/pods/p/binding"
@@ -75,6 +77,7 @@ class PodServer:
     held: asyncio.Event | None = None
     patches: list[str] = field(default_factory=list)
     patch_raises: Exception | None = None
+    patch_answer_lost: bool = False
     before_patch: Callable[[], Awaitable[None]] | None = None
     gets: int = 0
 
@@ -121,8 +124,14 @@ class PodServer:
         if patch["metadata"]["uid"] != pod["metadata"]["uid"]:
             why = "metadata.uid: Invalid value: field is immutable"
             raise Invalid(verb="PATCH", path=name, status=422, reason="Invalid", message=why)
+        version = pod["metadata"]["resourceVersion"]
+        if patch["metadata"].get("resourceVersion", version) != version:
+            raise conflict("the object has been modified")
         pod["metadata"].setdefault("annotations", {}).update(patch["metadata"]["annotations"])
-        return copy.deepcopy(self.put(pod))
+        stored = copy.deepcopy(self.put(pod))
+        if self.patch_answer_lost:
+            raise silence()
+        return stored
 
     async def bind(self, binding: Mapping[str, Any], *, namespace: str, name: str) -> None:
         self.bindings.append(dict(binding))
@@ -245,6 +254,17 @@ class Harness:
             limit_s=4.0,
             groups=BindGroups(self.clock, pause_s=bind_pause_s),
         )
+        self.events = RecordedEvents()
+        self.resizer = Resizer(
+            self.api,
+            ledger=self.ledger,
+            marker=self.marker,
+            leads=lambda: self.leads,
+            record=self._write_record,
+            recorder=self.events,
+            clock=self.clock,
+            limit_s=4.0,
+        )
         self.budgets: list[PodDisruptionBudget] = []
         self.preemptor = Preemptor(
             self.ledger,
@@ -326,16 +346,15 @@ class Harness:
             self._copy.pop((record.namespace, record.name), None)
         else:
             self._copy[record.namespace, record.name] = pod
-        key = ObjectKey(record.namespace, record.name)
-        self.handlers.pod_changed(
-            Change(
-                type=what,
-                key=key,
-                uid=record.uid,
-                resource_version=record.resource_version,
-                object=pod,
-            )
+        change = Change(
+            type=what,
+            key=ObjectKey(record.namespace, record.name),
+            uid=record.uid,
+            resource_version=record.resource_version,
+            object=pod,
         )
+        self.handlers.pod_changed(change)
+        self.resizer.pod_changed(change)
 
     def see_move(self, move: MoveObject | None = None, *, gone: str = "") -> None:
         """Let the informer of Moves see one, or that the one named *gone* is gone."""

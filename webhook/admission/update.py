@@ -11,6 +11,7 @@ from fracgpu.k8s.node_affinity import NodeRules
 from fracgpu.request.dialects import NAMES
 from fracgpu.request.grant_note import GrantData, GrantNote, read_grant_note
 from fracgpu.request.language import parse_request
+from fracgpu.units import parse_memory_mib
 from webhook.admission.bounds import check_bounds
 from webhook.admission.pod_edits import (
     Edit,
@@ -61,7 +62,7 @@ def admit_update(
         if beyond is not None:
             return beyond
         if asks_anew:
-            parse_request(new.annotations, specs(new))
+            _refuse_unreadable(new)
         if moves and granted is not None and select is not None:
             selected, wait = select(rules), config.card_classes.wait
             if declared is not None:
@@ -82,12 +83,22 @@ def admit_update(
 
 def _refuse_forgery(old: Pod, new: Pod, *, user: str, config: AdmissionConfig) -> None:
     for keys, writer, may_write in (
-        ((names.ASSIGNMENT, names.GRANTED, names.TERM, names.MOVE), "FracGPU", False),
-        ((names.WIRED,), "the node agent", user in config.agent_users),
+        (
+            (names.ASSIGNMENT, names.GRANTED, names.TERM, names.MOVE, names.RESIZED),
+            "FracGPU",
+            False,
+        ),
+        ((names.WIRED, names.APPLIED), "the node agent", user in config.agent_users),
         ((names.MOVED_BY, names.NOTICE), "the rebalancer", user in config.rebalancer_users),
     ):
         for key in () if may_write else keys:
             _refuse_change(old, new, key, wanted=f"no change: only {writer} writes it")
+
+
+def _refuse_unreadable(pod: Pod) -> None:
+    parse_request(pod.annotations, specs(pod))
+    if (size := pod.annotations.get(names.RESIZE)) is not None:
+        parse_memory_mib(size, field=names.RESIZE)
 
 
 def _refuse_unfit(selected: SelectedNodes, granted: GrantData, *, wait: bool) -> None:

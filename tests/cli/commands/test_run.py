@@ -67,8 +67,8 @@ class Settings:
 
 
 @pytest.mark.parametrize("source", ["", "simulated", "simulated:", "NVML", "file:x"])
-def test_cards_come_from_nvml_or_from_a_simulation_and_nowhere_else(source: str) -> None:
-    with pytest.raises(BadPart, match="want 'nvml' or 'simulated:FILE'"):
+def test_cards_come_from_a_vendor_or_from_a_simulation_and_nowhere_else(source: str) -> None:
+    with pytest.raises(BadPart, match="want 'auto', 'nvml', 'amd' or 'simulated:FILE'"):
         device_plugin_parts(Settings(cards=source))
 
 

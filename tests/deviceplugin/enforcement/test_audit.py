@@ -1,8 +1,10 @@
 """The audit proves each promised limit, puts right what it can, and names the rest."""
 
+import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -15,8 +17,10 @@ from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.units import Mib
+from kube.errors import Conflict
 from kube.events import EventLevel
-from tests.deviceplugin.builders import a_pod
+from kube.kinds import Kind
+from tests.deviceplugin.builders import a_pod, a_resized_pod
 from tests.deviceplugin.enforcement.builders import (
     TWO,
     LimitedNode,
@@ -46,6 +50,23 @@ class Rig:
     running: dict[str, tuple[str, Container]]
     pods: dict[str, PodInfo] | None
     named: bool = True
+    confirmed: list[dict[str, Any]] = field(default_factory=list)
+    refuses: bool = False
+
+    async def patch(
+        self, kind: Kind, name: str, patch: Mapping[str, Any], *, namespace: str | None = None
+    ) -> dict[str, Any]:
+        if self.refuses:
+            raise Conflict(verb="PATCH", path=name, status=409, reason="Conflict", message="")
+        self.confirmed.append({"name": name, "namespace": namespace, **patch["metadata"]})
+        return {}
+
+    def resize(self, mib: int, *, applied: int | None = None) -> PodInfo:
+        """Grant ``OTHER`` another size than its 200 MiB."""
+        pod = a_resized_pod(mib, was=200, applied=applied, name="other")
+        assert self.pods is not None
+        self.pods[pod.record.uid] = pod
+        return pod
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(f"fracgpu_enforcement_{name}", labels)
@@ -90,9 +111,12 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         metrics=DevicePluginMetrics(registry),
         clock=VirtualClock(),
         period_s=60,
+        writer=rig,
     )
     yield rig
-    assert set(events.levels) <= {EventLevel.WARNING}
+    calm = {"ResizeApplied"}
+    said = zip(events.events, events.levels, strict=True)
+    assert all(level is EventLevel.WARNING for event, level in said if event[1] not in calm)
 
 
 async def test_on_a_healthy_node_all_is_proved_and_nothing_is_said(rig: Rig) -> None:
@@ -184,6 +208,91 @@ async def test_the_limit_of_a_container_that_has_ended_is_not_set_again(rig: Rig
 
     assert rig.stands(container) is None
     assert rig.value("repairs_total", what="limit") == 0
+
+
+@pytest.mark.parametrize("mib", [900, 50])
+async def test_a_granted_size_is_applied_read_back_and_confirmed(rig: Rig, mib: int) -> None:
+    container = rig.start(OTHER)
+    pod = rig.resize(mib)
+
+    await rig.audit.audit()
+
+    assert rig.stands(container) == mib
+    assert rig.kept("/kubepods") == mib
+    granted = {"train": [{"card": "GPU-a", "mib": mib}]}
+    (said,) = rig.confirmed
+    assert json.loads(said["annotations"][names.APPLIED]) == granted
+    # The scheduler may have granted another size since.
+    assert (said["uid"], said["resourceVersion"]) == (pod.record.uid, pod.record.resource_version)
+    assert [reason for _, reason, _ in rig.events.events] == ["ResizeApplied"]
+    assert (rig.value("unproven"), rig.value("repairs_total", what="limit")) == (0, 0)
+
+
+async def test_a_size_below_present_use_waits_and_the_limit_before_stays_proved(rig: Rig) -> None:
+    container = rig.start(OTHER)
+    rig.node.driver.used_mib[A, rig.group(container)] = 150
+    rig.resize(100)
+
+    for _ in range(3):
+        await rig.audit.audit()
+
+    assert rig.stands(container) == 200
+    assert rig.confirmed == []
+    assert rig.value("unproven") == 0
+    ((_, reason, note),) = rig.events.events
+    assert reason == "ResizeNotApplied"
+    assert "more than that is in use" in note
+
+    rig.node.driver.used_mib.clear()
+    await rig.audit.audit()
+    assert rig.stands(container) == 100
+    assert len(rig.confirmed) == 1
+
+
+async def test_a_limit_that_was_lost_while_it_is_resized_is_named_and_set(rig: Rig) -> None:
+    container = rig.start(OTHER)
+    rig.node.driver.set(A, rig.group(container), NONE)
+    rig.resize(100)
+
+    await rig.audit.audit()
+
+    assert rig.stands(container) == 100
+    assert [reason for _, reason, _ in rig.events.events] == ["LimitRestored", "ResizeApplied"]
+
+
+async def test_nothing_is_confirmed_of_a_container_that_does_not_run_or_just_begins(
+    rig: Rig,
+) -> None:
+    rig.resize(900)
+    await rig.audit.audit()
+    assert rig.confirmed == []
+
+    container = a_limited_container(OTHER)
+    rig.node.driver.make(rig.group(container))
+    rig.node.limiter.hold_back(container, Adjustment())
+    rig.running[container.id] = (OTHER.record.uid, container)
+    # Its start sets what was granted before, while the audit looks.
+    rig.node.limiter.release(container)
+    rig.node.driver.set(
+        A, rig.group(container), GroupLimits(guaranteed_mib=Mib(900), limit_mib=Mib(900))
+    )
+    await rig.audit.audit()
+    assert rig.confirmed == []
+
+
+async def test_a_confirmation_that_came_too_late_is_repeated(rig: Rig) -> None:
+    rig.start(OTHER)
+    rig.resize(900)
+    rig.refuses = True
+    await rig.audit.audit()
+    rig.refuses = False
+
+    await rig.audit.audit()
+    assert len(rig.confirmed) == 1
+
+    rig.resize(900, applied=900)
+    await rig.audit.audit()
+    assert len(rig.confirmed) == 1
 
 
 async def test_what_removed_cgroups_left_above_is_repaired(rig: Rig) -> None:

@@ -29,6 +29,7 @@ from tests.deviceplugin.builders import (
     a_card,
     a_container,
     a_pod,
+    a_resized_pod,
     a_spec_builder,
     a_tracker,
 )
@@ -68,12 +69,13 @@ def no_limits() -> Limiter:
     return Limiter((), cards=dict, gate=gate, root=Path("/nowhere"))
 
 
-async def a_rig(
+async def a_rig(  # noqa: PLR0913 - what a test may set of a node
     *pods: PodInfo,
     listed: bool = True,
     cards: Sequence[Card] = TWO,
     nodes: Sequence[str] = (),
     limiter: Limiter | None = None,
+    known: Mapping[str, PodInfo] | None = None,
     node_folder: Path = Path("/nonexistent"),
     slots: int = 2,
 ) -> Rig:
@@ -91,7 +93,8 @@ async def a_rig(
     )
     tracker = a_tracker(fake, clock, slots_per_card=slots)
     await tracker.refresh()
-    known: Mapping[str, PodInfo] = {pod.record.uid: pod for pod in pods}
+    if known is None:
+        known = {pod.record.uid: pod for pod in pods}
     started: list[Claim] = []
     isolations: list[str] = []
 
@@ -355,6 +358,25 @@ async def test_a_container_with_a_promised_limit_starts_once_it_stands(tmp_path:
     assert node.driver.read(card, node.group("/kubepods")).guaranteed_mib == 0
     rig.starts.remove_container(a_sandbox(pod), container)
     assert list(node.gates.iterdir()) == []
+
+
+async def test_a_size_that_is_granted_while_a_container_starts_is_its_limit(tmp_path: Path) -> None:
+    pod = a_resized_pod(900)
+    node = a_limited_node(tmp_path)
+    known = {pod.record.uid: pod}
+    rig = await a_rig(pod, limiter=node.limiter, known=known)
+    container = a_limited_container(pod)
+    node.driver.make(node.group(container.cgroups_path))
+
+    def grant(*_: object) -> None:
+        known[pod.record.uid] = a_resized_pod(400, applied=900)
+        node.driver.on_set = lambda *_: None
+
+    node.driver.on_set = grant
+    rig.starts.start_container(a_sandbox(pod), container)
+
+    card, group = CardUuid("GPU-a"), node.group(container.cgroups_path)
+    assert node.driver.read(card, group).limit_mib == 400
 
 
 async def test_a_promised_limit_that_does_not_stand_fails_the_start(tmp_path: Path) -> None:

@@ -21,11 +21,13 @@ from deviceplugin.node.capacity import (
     label_value,
     metadata_patch,
     read_node_state,
+    resized_mib,
     startup_taint_patch,
     status_patch,
     wanted_state,
     while_unregistered,
     with_isolation,
+    with_resized,
 )
 from deviceplugin.node.inventory import InventoryTracker
 from deviceplugin.node.node_status import NodeStatusUpdater
@@ -42,6 +44,7 @@ from tests.deviceplugin.builders import (
     a_card_list,
     a_container,
     a_pod,
+    a_resized_pod,
     a_tracker,
     an_inventory,
 )
@@ -57,6 +60,20 @@ def test_capacity_counts_the_memory_of_healthy_cards_and_all_cards() -> None:
         "fracgpu.io/gpu-mem": "8000",
         "fracgpu.io/gpu-count": "2",
     }
+
+
+def test_what_resized_pods_hold_more_or_less_than_they_request_is_not_free_or_free() -> None:
+    want = NodeState(capacity={names.GPU_MEM: "8000"})
+    grown, shrunk = a_resized_pod(2500, name="a"), a_resized_pod(400, applied=400, name="b")
+    not_yet = a_resized_pod(400, name="c")
+
+    assert resized_mib([grown, shrunk, not_yet, a_pod("d")]) == 1500 - 600
+    assert with_resized(want, resized_mib=900).capacity[names.GPU_MEM] == "7100"
+    assert with_resized(want, resized_mib=-600).capacity[names.GPU_MEM] == "8600"
+    # A node that offers nothing still offers nothing.
+    nothing = NodeState(capacity={names.GPU_MEM: "0"})
+    assert with_resized(nothing, resized_mib=-600) == nothing
+    assert with_resized(NodeState(), resized_mib=900) == NodeState()
 
 
 def test_memory_is_what_may_be_shared_of_each_card() -> None:

@@ -11,6 +11,7 @@ from simulator.demo.promises import (
     CardPeak,
     DemoFacts,
     HeatFact,
+    LimitFact,
     PodFact,
     Promise,
     RefusalFact,
@@ -26,6 +27,7 @@ GOOD_POD = PodFact(
     assignment={"main": (Slice(card=A, mib=Mib(10)), Slice(card=B, mib=Mib(10)))},
     wired={"main": (B, A)},
 )
+LIMIT = LimitFact(wanted_mib=90, mib=40, used_mib=40, resized_mib=60, resized_used_mib=60)
 GOOD = DemoFacts(
     expected_pods={"chat": 1},
     pods=(GOOD_POD,),
@@ -41,6 +43,7 @@ GOOD = DemoFacts(
         relieved_after_s=20.0,
     ),
     scrape_targets={"webhook": True},
+    limit=LIMIT,
 )
 
 
@@ -87,6 +90,15 @@ def test_the_relief_is_told_with_the_pod_and_both_cards_by_name() -> None:
         (
             "no card was ever above its MiB",
             replace(GOOD, peaks=(CardPeak(card=A, capacity_mib=100, peak_mib=101),)),
+        ),
+        *(
+            ("a pod is held to its share, and to the one to which it is resized", facts)
+            for facts in (
+                replace(GOOD, limit=replace(LIMIT, used_mib=90)),
+                replace(GOOD, limit=replace(LIMIT, used_mib=0)),
+                replace(GOOD, limit=replace(LIMIT, resized_used_mib=90)),
+                replace(GOOD, limit=replace(LIMIT, resized_used_mib=40)),
+            )
         ),
         (
             "the hot card was relieved",

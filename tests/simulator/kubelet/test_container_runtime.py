@@ -2,6 +2,7 @@
 
 import json
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from deviceplugin.cards.interface import DeviceNode
 from deviceplugin.container.cdi import CdiFolder, CdiSpec, closed_spec
 from deviceplugin.container.verify_hook import VerifyHook
+from deviceplugin.enforcement.gate import PROOF_PATH
 from deviceplugin.exporter.attribution import Attribution, Owner
-from deviceplugin.nri.interface import PodSandbox
+from deviceplugin.nri.interface import Container, Mount, PodSandbox
 from simulator.cards.processes import ProcessFolder
 from simulator.kubelet.container_runtime import (
     ContainerLoad,
@@ -19,6 +21,7 @@ from simulator.kubelet.container_runtime import (
     RuntimeFailedError,
 )
 from simulator.kubelet.device_manager import ContainerKey
+from simulator.kubelet.nri import AdjustedContainer
 
 UID = "8f3c1d2e-0a1b-4c5d-8e9f-0123456789ab"
 KEY = ContainerKey(pod_uid=UID, namespace="ml", pod="train-0", container="train")
@@ -135,3 +138,54 @@ def test_a_stopped_container_leaves_nothing(runtime: ContainerRuntime, tmp_path:
 
     assert ProcessFolder(tmp_path / "processes").read() == ()
     assert list((tmp_path / "proc").iterdir()) == []
+
+
+class AskedPlugins:
+    """Plugins that note what they are asked, and give each container a gate."""
+
+    def __init__(self, gate: Path) -> None:
+        self.pods: dict[str, PodSandbox] = {}
+        self.asked: list[tuple[str, bool]] = []
+        self._gate = gate
+
+    async def create_container(self, pod: PodSandbox, container: Container) -> AdjustedContainer:
+        self.asked.append(("create", False))
+        mount = Mount(destination=PROOF_PATH, source=str(self._gate))
+        return AdjustedContainer(container=replace(container, mounts=[mount]))
+
+    async def start_container(self, pod: PodSandbox, container: Container) -> None:
+        folder = self._gate.parent / "cgroup" / container.cgroups_path.lstrip("/")
+        self.asked.append(("start", folder.is_dir()))
+
+
+async def test_a_container_has_its_cgroup_when_plugins_are_asked_about_its_start(
+    tmp_path: Path,
+) -> None:
+    CdiFolder(tmp_path / "cdi").write(CdiSpec(name="a", env={}, device_nodes=()))
+    gate = tmp_path / "gate"
+    gate.write_text("")
+    plugins = AskedPlugins(gate)
+    runtime = ContainerRuntime(
+        cdi_dir=tmp_path / "cdi",
+        proc_root=tmp_path / "proc",
+        processes=ProcessFolder(tmp_path / "processes"),
+        plugins=plugins,
+        cgroup_root=tmp_path / "cgroup",
+    )
+
+    with pytest.raises(RuntimeFailedError, match="no limits stand"):
+        await created(runtime)
+    assert plugins.asked == [("create", False), ("start", True)]
+    gate.write_text("they stand")
+    got = await created(runtime)
+    runtime.start(
+        KEY, ContainerLoad(cards=("GPU-a",), used_mib=64, busy_ratio=0.5), cgroup=got.cgroup
+    )
+
+    (process,) = ProcessFolder(tmp_path / "processes").read()
+    assert process.cgroup == got.cgroup
+    groups = tmp_path / "cgroup" / "kubepods" / "burstable" / f"pod{UID}"
+    assert str(groups) in got.cgroup
+    left = {each.name for each in groups.iterdir()}
+    runtime.stop(KEY)
+    assert {each.name for each in groups.iterdir()} == left - {Path(got.cgroup).name}

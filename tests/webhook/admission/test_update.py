@@ -109,6 +109,25 @@ def test_what_is_said_of_a_move_on_a_pod_is_changed_by_the_rebalancer_or_by_nobo
     assert isinstance(judged_change(noted, with_note(key, "m"), user=user), Allowed)
 
 
+@pytest.mark.parametrize(("key", "writer"), [(names.RESIZED, ""), (names.APPLIED, AGENT)])
+@pytest.mark.parametrize("user", [REBALANCER, AGENT, "admin"])
+def test_a_resize_is_answered_and_confirmed_by_ours_alone(key: str, writer: str, user: str) -> None:
+    outcome = judged_change(a_pod(fraction="0.5"), with_note(key, "{}"), user=user)
+
+    assert isinstance(outcome, Allowed) == (user == writer)
+
+
+@pytest.mark.parametrize(
+    ("size", "allowed"), [("12Gi", True), ("800Mi", True), ("12", False), ("", False)]
+)
+def test_a_resize_is_asked_for_with_a_size(size: str, *, allowed: bool) -> None:
+    outcome = judged_change(a_pod(fraction="0.5"), with_note(names.RESIZE, size), user="admin")
+
+    assert isinstance(outcome, Allowed) == allowed
+    if isinstance(outcome, Denied):
+        assert outcome.message.startswith(names.RESIZE)
+
+
 def test_what_an_unwatched_note_calls_its_dialect_is_no_label_of_a_metric() -> None:
     pod = a_pod(fraction="0.5", spec=OWN_AFFINITY)
     once = stored(pod, judged(pod))

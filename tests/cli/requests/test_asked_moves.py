@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from cli.commands import drain, move, moves
+from cli.commands import moves
 from cli.main import CALLED_WRONG, DONE, FAILED
+from cli.requests import drain, move
 from fracgpu import names
 from fracgpu.state.move_object import MovePhase, MoveStatus
 from fracgpu.state.node_info import read_node
