@@ -7,7 +7,7 @@ from component.metrics import CertificateMetrics
 from deviceplugin.exporter.families import DcgmNaming
 from rebalancer.metrics import RebalancerMetrics
 from scheduler.metrics import SchedulerMetrics
-from tests.deviceplugin.exporter.test_collector import a_snapshot
+from tests.deviceplugin.exporter.test_collector import a_snapshot, a_snapshot_with_limits
 from tests.deviceplugin.exporter.test_collector import exposition as cards_and_age
 from tests.deviceplugin.exporter.test_families import exposition as cards_and_agent
 from tests.fakes.clock import VirtualClock
@@ -26,6 +26,7 @@ def exported() -> set[str]:
     texts = [
         generate_latest(registry).decode(),
         cards_and_age(a_snapshot()),
+        cards_and_age(a_snapshot_with_limits()),
         *(cards_and_agent(dialect) for dialect in DcgmNaming),
     ]
     names: set[str] = set()

@@ -149,10 +149,11 @@ def test_our_own_series_name_the_pod_uniquely() -> None:
     assert one(text, "fracgpu_collect_timestamp_seconds") == TAKEN_AT_S
 
 
-def test_limit_guarantee_and_use_are_written_where_driver_or_kernel_count() -> None:
+def a_snapshot_with_limits() -> UsageSnapshot:
+    """One card with a pod whose limit stands, one without a limit, and one not counted."""
     stands = GroupLimits(guaranteed_mib=Mib(1000), limit_mib=Mib(1200), used_mib=Mib(640))
     none = GroupLimits(guaranteed_mib=Mib(0), limit_mib=None, used_mib=Mib(10))
-    snapshot = build_usage_snapshot(
+    return build_usage_snapshot(
         taken_at_s=TAKEN_AT_S,
         inventory=an_inventory(a_card("GPU-a")),
         samples=CardSamples(),
@@ -164,7 +165,9 @@ def test_limit_guarantee_and_use_are_written_where_driver_or_kernel_count() -> N
         },
     )
 
-    text = exposition(snapshot)
+
+def test_limit_guarantee_and_use_are_written_where_driver_or_kernel_count() -> None:
+    text = exposition(a_snapshot_with_limits())
 
     assert one(text, "fracgpu_enforcement_limit_mib", pod="one") == 1200
     assert one(text, "fracgpu_enforcement_guaranteed_mib", pod="one") == 1000
