@@ -33,6 +33,7 @@ POLICIES: Final = (
     "fracgpu-rebalancer-nodes",
     "fracgpu-rebalancer-pods",
     "fracgpu-rebalancer-records",
+    "fracgpu-resizes",
     "fracgpu-workloads",
 )
 """The ValidatingAdmissionPolicies of ``deploy/``; each has a binding that denies."""

@@ -215,9 +215,9 @@ async def test_one_run_prints_plain_lines_and_a_report_fills_every_dashboard_and
     assert [pid for pid in children if is_alive(pid)] == []
     assert text.endswith("stopped; all processes of the demo have ended\n")
     assert "\x1b[" not in text
-    assert text.count("kept   ") == len(report["promises"]) == 6
+    assert text.count("kept   ") == len(report["promises"]) == 7
     assert report["kept"] is True
-    assert len(report["pods"]) == 13
+    assert len(report["pods"]) == 14
     assert len(report["cards"]) == 12
     heat = report["heat"]
     assert heat["peak_busy"] > heat["hot_line"] > heat["last_busy"]
