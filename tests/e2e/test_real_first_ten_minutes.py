@@ -76,7 +76,8 @@ NO_DATA_YET: Final = {
     ),
     "no card has been more than 5 % busy": ("fracgpu-card: Attributed to pods",),
     "no card has had an error": ("fracgpu-card: XID errors since the agent started",),
-    "the simulated cards are older than Hopper": ("fracgpu-card: Multiprocessors active",),
+    "the simulated cards are older than Hopper": ("fracgpu-card: Active",),
+    "driver and kernel limit no container": ("fracgpu-pod: Pods E", "fracgpu-pod: Pods F"),
 }  # fmt: skip
 
 
