@@ -1,6 +1,5 @@
 """A real kube-apiserver with the policies of deploy/, without running FracGPU."""
 
-import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from kube.kinds import (
     STATEFULSETS,
     Kind,
 )
+from kube.objects import decode_object
 from simulator.envtest.control_plane import ControlPlane
 from tests.support.gpu import a_sharing_node
 from tests.support.kubectl import DEPLOY, Kubectl
@@ -88,7 +88,7 @@ async def policed_harness(
 async def remove_template_webhooks(admin: KubeClient) -> None:
     """Take out the entries that are asked about workloads before the policies: none answers."""
     for configuration in (await admin.list(MUTATING_WEBHOOKS)).items:
-        body = json.loads(configuration)
+        body = decode_object(configuration)
         kept = [one for one in body["webhooks"] if "templates" not in one["name"]]
         await admin.patch(MUTATING_WEBHOOKS, body["metadata"]["name"], {"webhooks": kept})
 
