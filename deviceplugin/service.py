@@ -210,7 +210,7 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
         field_selector=f"spec.nodeName={node}",
         on_change=node_pods.observe,
     )
-    annotator = PodAnnotator(client)
+    annotator = PodAnnotator(client, clock)
     pod_resources = PodResourcesClient(
         settings.pod_resources_socket, timeout_s=settings.pod_resources_timeout_s
     )

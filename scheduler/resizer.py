@@ -219,7 +219,10 @@ class Resizer:
         found = info.cards.get(card) if info is not None else None
         if info is None or found is None or info.node.problem:
             return None
-        return found.free_mib if found.card.health is Health.HEALTHY else None
+        if found.card.health is not Health.HEALTHY:
+            return None
+        # What a Move keeps for a waiting pod is not free.
+        return Mib(min(0, found.free_mib)) if found.kept_for else found.free_mib
 
     async def _say(self, record: PodRecord, reason: str, note: str) -> None:
         await self._recorder.emit(

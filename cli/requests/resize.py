@@ -59,8 +59,10 @@ async def _read(client: KubeClient, namespace: str, name: str) -> PodInfo:
 def _anew(memory: str, pod: PodInfo) -> str:
     """Return the size in other words than those of a request that was answered already."""
     before = pod.record.resize
-    mib = f"{parse_memory_mib(memory, field='--memory')}Mi"
-    return mib if before is not None and before.asked == memory else memory
+    mib = parse_memory_mib(memory, field="--memory")
+    spellings = (memory, f"{mib}Mi", f"{1024 * mib}Ki")
+    asked = before.asked if before is not None else ""
+    return next(each for each in spellings if each != asked)
 
 
 def _why_late(pod: PodInfo, asked: str, options: argparse.Namespace) -> str:

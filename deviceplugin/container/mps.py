@@ -81,7 +81,7 @@ class MpsOfNode(Mps):
         )
 
     def silent(self, pipe: str) -> str | None:
-        return _unanswered(Path(pipe).parent) or _refused(Path(pipe) / CONTROL)
+        return _unanswered(Path(pipe).parent) or refused(Path(pipe) / CONTROL)
 
 
 def _unanswered(folder: Path) -> str | None:
@@ -95,7 +95,7 @@ def _unanswered(folder: Path) -> str | None:
     return None if 0 <= age_s <= _FRESH_S else f"its last answer was {age_s:.0f} s ago"
 
 
-def _refused(control: Path) -> str | None:
+def refused(control: Path) -> str | None:
     """Return why nobody listens on the daemon's socket, or None."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.setblocking(False)  # noqa: FBT003 - the only argument there is

@@ -6,6 +6,7 @@ In a pod of its own: the daemons outlive the node's agent.
 import asyncio
 import contextlib
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from deviceplugin.container.mps import ANSWERED, CONTROL, boot_s, folder_of
+from deviceplugin.container.mps import ANSWERED, CONTROL, boot_s, folder_of, refused
 from deviceplugin.container.spec_builder import MpsError
 from fracgpu.cards.card import CardUuid
 from process.clock import Clock
@@ -72,11 +73,12 @@ class MpsDaemons:
         self._program = program
         self._clock = clock
         self._daemons: dict[CardUuid, _Daemon] = {}
+        self._looked = False
 
     @property
     def problem(self) -> str | None:
         """Why some card has no daemon that answers, or None."""
-        if not self._daemons:
+        if not self._looked:
             return "no cards are listed yet"
         for card, daemon in self._daemons.items():
             if daemon.problem:
@@ -90,6 +92,7 @@ class MpsDaemons:
                 for card in self._cards():
                     if card not in self._daemons:
                         self._start(card, group)
+                self._looked = True
                 await self._clock.sleep(_ASK_S if self._daemons else _FIRST_PAUSE_S)
 
     def _start(self, card: CardUuid, group: asyncio.TaskGroup) -> None:
@@ -111,7 +114,8 @@ class MpsDaemons:
             except OSError as error:
                 daemon.problem = f"{self._program}: {error.strerror or error}"
             finally:
-                (daemon.folder / ANSWERED).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    (daemon.folder / ANSWERED).unlink(missing_ok=True)
             log.warning("mps_daemon_ended", card=daemon.card, reason=daemon.problem)
             if self._clock.monotonic() - began_s > _LONGEST_PAUSE_S:
                 pause_s = _FIRST_PAUSE_S
@@ -124,8 +128,16 @@ class MpsDaemons:
         for folder in (pipe, logs):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(_OPEN_MODE)
-        # With the socket of an earlier daemon, this one would look ready too early.
-        (pipe / CONTROL).unlink(missing_ok=True)
+        control = pipe / CONTROL
+        # Of an agent of before this pod, which still gives it to containers.
+        if control.is_socket() and refused(control) is None:
+            return f"another daemon listens on {control}"
+        # With the socket of an earlier daemon, this one would look ready too early. A container may
+        # have put something else there.
+        if control.is_dir() and not control.is_symlink():
+            shutil.rmtree(control)
+        else:
+            control.unlink(missing_ok=True)
         env = {
             **os.environ,
             "CUDA_VISIBLE_DEVICES": daemon.card,
@@ -163,16 +175,20 @@ class MpsDaemons:
         noted = daemon.folder / ANSWERED
         while True:
             began_s = boot_s()
-            problem = await self._ask(env)
+            try:
+                problem = await self._ask(env)
+                if not problem:
+                    fresh = noted.with_suffix(".new")
+                    fresh.write_text(f"{began_s}\n")
+                    fresh.replace(noted)
+            except OSError as error:  # as where a container has filled the file system
+                problem = f"it is not asked: {error.strerror or error}"
             if problem != daemon.problem:
                 log.info("mps_daemon_asked", card=daemon.card, problem=problem)
             daemon.problem = problem
             if problem:
-                noted.unlink(missing_ok=True)
-            else:
-                fresh = noted.with_suffix(".new")
-                fresh.write_text(f"{began_s}\n")
-                fresh.replace(noted)
+                with contextlib.suppress(OSError):
+                    noted.unlink(missing_ok=True)
             await self._clock.sleep(_ASK_S)
 
     async def _ask(self, env: Mapping[str, str]) -> str:

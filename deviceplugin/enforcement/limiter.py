@@ -191,8 +191,8 @@ class Limiter:
             found = difference(limit, stands)
             if found is not None and container.id in self._unsettled:
                 return None
-            if found is not None and before is not None and difference(before, stands) is None:
-                self._resize(group, limit, before)
+            if found is not None and before is not None and _is_between(limit, before, stands):
+                self._resize(group, limit, stands)
                 return None
             if found is not None:
                 self._set_again(group, limit, found)
@@ -301,12 +301,14 @@ class Limiter:
         except EnforcementError as error:
             raise LimitMissingError(f"{found}: {error}") from error
 
-    def _resize(self, group: str, limit: Limit, before: Limit) -> None:
+    def _resize(self, group: str, limit: Limit, stood: GroupLimits) -> None:
         try:
             self._set(group, limit)
         except EnforcementError as error:
             enforcer, card = self._able(limit.card)
-            if (found := difference(before, enforcer.read(group, card))) is not None:
+            now = enforcer.read(group, card)
+            if now.limit_mib != stood.limit_mib:
+                found = difference(limit, now)
                 raise LimitMissingError(f"{found}: {error}") from error
             raise ResizePendingError(str(error)) from error
 
@@ -391,6 +393,15 @@ class Limiter:
                 return enforcer
             reasons.append(f"{enforcer.name}: {reason}")
         return "; ".join(reasons)
+
+
+def _is_between(limit: Limit, before: Limit, stands: GroupLimits) -> bool:
+    """Report whether a limit is one of a resize that goes on: no larger than what is counted.
+
+    A smaller one than both may stand where another size was asked for before this one.
+    """
+    most_mib = max(limit.limit_mib, before.limit_mib)
+    return stands.limit_mib is not None and stands.limit_mib <= most_mib
 
 
 def _is_held_back(container: Container) -> bool:

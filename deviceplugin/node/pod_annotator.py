@@ -1,4 +1,4 @@
-"""Annotates pods with what they really got; for people, never read by us."""
+"""Annotates pods with what they really got: for people, and for whoever is asked to resize."""
 
 import asyncio
 import json
@@ -9,20 +9,23 @@ import structlog
 from deviceplugin.claims import Claim
 from fracgpu import names
 from kube.client import KubeClient
-from kube.errors import KubeError
+from kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound
 from kube.kinds import PODS
+from process.clock import Clock
 
 log = structlog.get_logger()
 
 # The most claims that wait for the API server; beyond it the oldest is dropped.
 _MAX_WAITING: Final = 1024
+_PAUSE_S: Final = 1.0  # after a failure
 
 
 class PodAnnotator:
-    """Annotates pods in the background, so that no start waits; a failure is only logged."""
+    """Annotates pods in the background, so that no start waits; what fails is tried again."""
 
-    def __init__(self, writer: KubeClient) -> None:
+    def __init__(self, writer: KubeClient, clock: Clock) -> None:
         self._writer = writer
+        self._clock = clock
         self._waiting: asyncio.Queue[tuple[Claim, str]] = asyncio.Queue(maxsize=_MAX_WAITING)
 
     def note(self, claim: Claim, isolation: str) -> None:
@@ -47,6 +50,9 @@ class PodAnnotator:
             await self._writer.patch(PODS, record.name, patch, namespace=record.namespace)
         except KubeError as error:
             log.warning("wired_note_not_written", pod=record.key, reason=str(error))
+            if not isinstance(error, Conflict | Forbidden | Invalid | NotFound):
+                await self._clock.sleep(_PAUSE_S)
+                self.note(claim, isolation)
 
 
 def wired_text(claim: Claim, isolation: str) -> str:

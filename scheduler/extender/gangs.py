@@ -60,6 +60,8 @@ _TICK_S: Final = 1.0
 _SIZED_S: Final = 60.0
 # Each is evaluated on all nodes.
 _MOST_KINDS: Final = 8
+# Sets of candidates that are remembered.
+_MOST_CANDIDATES: Final = 16
 # So many pods are placed before other requests get their turn.
 _AT_ONCE: Final = 16
 
@@ -105,17 +107,10 @@ class _Members:
     pending: dict[str, PodInfo] = field(default_factory=dict)
     bound: set[str] = field(default_factory=set)
     asked: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    latest: tuple[str, ...] = ()
     room: _Room | None = None
     refused: tuple[int, str] = (-1, "")
     too_large: str = ""
     sized_until_s: float = -math.inf
-
-    def ask(self, uid: str, nodes: tuple[str, ...]) -> None:
-        """Take note of the candidates of a member."""
-        if nodes != self.latest:
-            self.latest = tuple(map(sys.intern, nodes))
-        self.asked[uid] = self.latest
 
     def may_be_alone(self, uid: str) -> bool:
         """Report whether a member is placed like any other pod: the gang is bound, or about to."""
@@ -170,6 +165,7 @@ class Gangs:
         self._gangs: dict[_Key, _Members] = {}
         self.of_pod: dict[str, _Key] = {}
         self.pod_groups = PodGroups(self._ledger, strategy=strategy, choosers=choosers, clock=clock)
+        self._candidates: dict[frozenset[str], tuple[str, ...]] = {}
         self._to_wake: dict[str, PodInfo] = {}
         self._work = asyncio.Event()
 
@@ -231,7 +227,7 @@ class Gangs:
         members, (_, gang) = self._gangs[key], key
         if members.may_be_alone(uid):
             return None
-        members.ask(uid, args.node_names)
+        members.asked[uid] = self._shared(args.node_names)
         room = members.room
         if room is not None:
             if uid in room.members:
@@ -246,6 +242,18 @@ class Gangs:
         if as_of == self._changes.count:
             return _refusal(args, why_not)
         return self._find_room(key, args)
+
+    def _shared(self, nodes: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the candidates, as one object for all pods that have the same.
+
+        kube-scheduler finds them in another order each time.
+        """
+        key = frozenset(nodes)
+        known = self._candidates.pop(key, None) or tuple(map(sys.intern, nodes))
+        self._candidates[key] = known  # the latest last
+        if len(self._candidates) > _MOST_CANDIDATES:
+            del self._candidates[next(iter(self._candidates))]
+        return known
 
     async def _find_room(self, key: _Key, args: ExtenderArgs) -> FilterResult:
         members, (_, gang) = self._gangs[key], key

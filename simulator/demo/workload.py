@@ -103,7 +103,9 @@ def steady_workloads() -> tuple[DemoWorkload, ...]:
                 {
                     names.MEMORY: f"{GREEDY_MIB}Mi",
                     names.ISOLATION: "kernel",
-                    names.MODEL: "*A100*",
+                    # On the emptiest card, so that there is room for the larger size.
+                    names.MODEL: "*A10*",
+                    names.PLACEMENT: "spread",
                     USED_KEY: str(GREEDY_WANTS_MIB),
                 },
             ),

@@ -13,6 +13,7 @@ process that has ``/dev/kfd`` open is unknown, while its memory is counted: ROCm
 address space of the card's open file (``kfd_process_device_init_vm``).
 """
 
+import errno
 import os
 import re
 from collections import defaultdict
@@ -101,6 +102,20 @@ def scan(proc_root: Path, *, late: Callable[[], bool]) -> Scan:
     return Scan(clients=clients, in_queues=frozenset(in_queues), whole=whole)
 
 
+def _path_of(link: str) -> str:
+    """Return the path of an open file; empty if it is closed, or too long for a card's.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        return os.readlink(link).removesuffix(" (deleted)")  # noqa: PTH115
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):
+            return ""
+        raise
+
+
 def _of_process(folder: Path, late: Callable[[], bool]) -> tuple[list[Client], bool]:
     """Return the clients of a process, and whether it has opened ROCm's file."""
     found: list[Client] = []
@@ -109,11 +124,8 @@ def _of_process(folder: Path, late: Callable[[], bool]) -> tuple[list[Client], b
     for name in os.listdir(links):  # noqa: PTH208 - tens of thousands on a node, at each reading
         if late():
             raise TimeoutError
-        try:
-            path = os.readlink(f"{links}/{name}").removesuffix(" (deleted)")  # noqa: PTH115
-        except FileNotFoundError:  # it was closed meanwhile
-            continue
-        if path[0] != "/":  # no file: a socket, a pipe and the like
+        path = _path_of(f"{links}/{name}")
+        if not path.startswith("/"):  # no file: a socket, a pipe and the like
             continue
         name_of_file = path[path.rfind("/") :]
         queues = queues or _KFD_FILE.fullmatch(name_of_file) is not None

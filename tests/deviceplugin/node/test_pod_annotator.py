@@ -69,7 +69,7 @@ GOT = '{"train":{"cards":["GPU-a"],"isolation":"none"}}'
 
 async def test_notes_carry_the_uid_and_a_refused_one_does_not_stop_the_next() -> None:
     pods = FakePods("gone")
-    notes = PodAnnotator(pods)
+    notes = PodAnnotator(pods, VirtualClock())
     async with asyncio.TaskGroup() as group:
         task = group.create_task(notes.run())
         notes.note(a_claim(a_pod("gone")), "none")
@@ -85,7 +85,7 @@ async def test_notes_carry_the_uid_and_a_refused_one_does_not_stop_the_next() ->
 
 async def test_a_note_that_says_the_same_already_is_not_written() -> None:
     pods = FakePods()
-    notes = PodAnnotator(pods)
+    notes = PodAnnotator(pods, VirtualClock())
     async with asyncio.TaskGroup() as group:
         task = group.create_task(notes.run())
         notes.note(a_claim(a_pod("same", annotations={names.WIRED: GOT})), "none")
@@ -98,7 +98,7 @@ async def test_a_note_that_says_the_same_already_is_not_written() -> None:
 
 async def test_too_many_waiting_notes_push_out_the_oldest() -> None:
     pods = FakePods()
-    notes = PodAnnotator(pods)
+    notes = PodAnnotator(pods, VirtualClock())
     for number in range(1025):
         notes.note(a_claim(a_pod(f"pod-{number}")), "none")
     async with asyncio.TaskGroup() as group:
