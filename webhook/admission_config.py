@@ -153,7 +153,11 @@ def _workloads(config: AdmissionConfig, value: object) -> AdmissionConfig:
     )
     if not isinstance(value, list) or len(value) > _MOST_WORKLOADS:
         raise ValueError(wanted)
-    return replace(config, workloads=tuple(_workload(entry, wanted=wanted) for entry in value))
+    read = [_workload(entry, wanted=wanted) for entry in value]
+    # Those that an earlier version had to be told of are read anyway.
+    built_in = {(each.group, each.kind) for each in BUILT_IN_WORKLOADS}
+    kinds = [each for each in read if (each.group, each.kind) not in built_in]
+    return replace(config, workloads=tuple(kinds))
 
 
 def _workload(value: object, *, wanted: str) -> WorkloadKind:
@@ -167,8 +171,6 @@ def _workload(value: object, *, wanted: str) -> WorkloadKind:
         raise ValueError(wanted)
     if not all(_PATH.fullmatch(path) for path in templates):
         raise ValueError(wanted)
-    if any((built_in.group, built_in.kind) == (group, kind) for built_in in BUILT_IN_WORKLOADS):
-        raise ValueError(f"no {kind} of {group}, which is read anyway")
     return WorkloadKind(group=group, kind=kind, templates=templates)
 
 

@@ -29,7 +29,7 @@ def vendor_of(model: str) -> Vendor:
 
     The agent begins the model of every AMD card with this word; no model of NVIDIA's has it.
     """
-    return Vendor.AMD if model.startswith("AMD") else Vendor.NVIDIA
+    return Vendor.AMD if model[:3].casefold() == "amd" else Vendor.NVIDIA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

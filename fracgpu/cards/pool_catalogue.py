@@ -13,7 +13,14 @@ from typing import Final
 
 from fracgpu import names
 from fracgpu.cards.card import DEFAULT_SLOTS, SHARE_GRANULE_MIB, Card, CardUuid
-from fracgpu.cards.card_class import CardClass, model_allowed, model_key, models_allowed
+from fracgpu.cards.card_class import (
+    CardClass,
+    Vendor,
+    model_allowed,
+    model_key,
+    models_allowed,
+    vendor_of,
+)
 from fracgpu.globs import any_glob_overlaps
 from fracgpu.k8s.node import Taint
 from fracgpu.k8s.node_affinity import NodeExpression, NodeRules
@@ -128,22 +135,24 @@ class PoolCatalogue:
         return tuple(found)
 
     def of_other_models(
-        self, globs: Sequence[str], classes: Iterable[CardClass]
+        self, globs: Sequence[str], classes: Iterable[CardClass], vendor: Vendor
     ) -> tuple[str, ...]:
-        """Return the classes whose pools may bring cards of a model that *globs* do not allow.
+        """Return the classes whose pools may bring cards that a pod cannot have.
 
         Args:
-            globs: the models that a pod allows.
-            classes: of the cluster's cards; one that has an allowed card now is not returned.
+            globs: the models that the pod allows.
+            classes: of the cluster's cards; one that has a card for the pod now is not returned.
+            vendor: whose cards the pod gets.
         """
-        if not globs:
-            return ()
-        here = {each.name for each in classes if each.allowed_by(globs)}
+        here = {each.name for each in classes if vendor in each.vendors(globs)}
         return tuple(
             each.name
             for each in self.classes
             if each.name not in here
-            and not all(models_allowed(model, globs=globs) for model in each.models)
+            and not all(
+                vendor_of(model) is vendor and models_allowed(model, globs=globs)
+                for model in each.models
+            )
         )
 
     def taints(self, classes: Iterable[str]) -> tuple[Taint, ...]:

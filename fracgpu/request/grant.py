@@ -190,6 +190,7 @@ def grant(
     Raises:
         RequestError: no class could ever hold the pod, or its limits contradict its annotations.
     """
+    request = _of_one_vendor(request, (*classes, *(declared(ANY_NODE) if declared else ())))
     if declared is None or not rule.wait:
         return _grant(request, classes, rule, selected)
     # The catalogue says which nodes may come, so a pod that none of them could hold is refused.
@@ -232,7 +233,8 @@ def _grant(
     """
     shared = any(part.share is not None for part in request.slices)
     allowed: Sequence[CardClass] = classes if selected is None else selected.classes
-    request, allowed = _of_one_vendor(request, allowed)
+    vendor = request.vendor or Vendor.NVIDIA
+    allowed = [each for each in allowed if vendor in each.vendors(request.models)]
     if not allowed:
         error = no_class(request, classes, selected)
         return _without_class(request, error, rule, shared=shared)
@@ -258,21 +260,19 @@ def _grant(
     return granted if misfit is None else _waiting(request, granted, misfit, rule)
 
 
-def _of_one_vendor(
-    request: PodRequest, classes: Sequence[CardClass]
-) -> tuple[PodRequest, Sequence[CardClass]]:
-    """Return the request with a vendor, and those of the classes that have a card for it.
+def _of_one_vendor(request: PodRequest, known: Sequence[CardClass]) -> PodRequest:
+    """Return the request with the vendor of its cards, if that is not NVIDIA by default.
 
-    A pod that names no vendor gets AMD's cards only where no model of NVIDIA's would do: no pod
-    that was made before there were others starts on a card that its program cannot use.
+    A pod that names no vendor gets AMD's cards only where neither the cluster nor its pools have
+    any other that would do: no pod that was made before there were others starts on a card that
+    its program cannot use.
     """
-    vendors = [card_class.vendors(request.models) for card_class in classes]
-    vendor = request.vendor
-    if vendor is None and set().union(*vendors) == {Vendor.AMD}:
-        vendor = Vendor.AMD
-    wanted = vendor or Vendor.NVIDIA
-    allowed = [each for each, has in zip(classes, vendors, strict=True) if wanted in has]
-    return msgspec.structs.replace(request, vendor=vendor), allowed
+    if request.vendor is not None:
+        return request
+    vendors = {vendor for each in known for vendor in each.vendors(request.models)}
+    return (
+        msgspec.structs.replace(request, vendor=Vendor.AMD) if vendors == {Vendor.AMD} else request
+    )
 
 
 def _first_held(

@@ -282,6 +282,8 @@ def _is_for_one_node(rules: NodeRules) -> bool:
 def _granted_before(
     request: PodRequest, classes: Sequence[CardClass], sealed: GrantNote
 ) -> Grant | None:
+    # A grant of AMD's cards has the annotation by now.
+    request = msgspec.structs.replace(request, vendor=request.vendor or Vendor.NVIDIA)
     # Classes differ in size, which alone rules out nearly all others.
     size_mib = sealed.data.class_mib
     for card_class in classes:

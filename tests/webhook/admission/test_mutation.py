@@ -304,6 +304,15 @@ def test_a_pod_that_gets_amds_cards_says_so_and_is_left_alone_by_the_next_review
     assert judged(once, (A30S, amd)) == Allowed(dialect=OURS)
 
 
+def test_a_pod_of_nvidias_cards_stays_so_in_the_next_review_though_amds_are_the_freest() -> None:
+    amd = replace(H100S, models=frozenset({"AMD-Instinct-MI300X"}))
+    pod = a_pod(memory="8Gi")
+    once = stored(pod, judged(pod, (amd, A30S)))
+
+    assert "fracgpu.io/vendor" not in once["metadata"]["annotations"]
+    assert judged(once, (amd, A30S)) == Allowed(dialect=OURS)
+
+
 def test_a_share_so_small_that_it_is_the_same_in_two_classes_keeps_its_class() -> None:
     pod = a_pod(fraction="0.00001")
     once = stored(pod, judged(pod))
