@@ -249,6 +249,24 @@ async def test_a_size_below_present_use_waits_and_the_limit_before_stays_proved(
     assert len(rig.confirmed) == 1
 
 
+async def test_another_size_before_the_last_one_was_confirmed_leaves_a_limit(rig: Rig) -> None:
+    container = rig.start(OTHER)
+    smaller = GroupLimits(guaranteed_mib=Mib(150), limit_mib=Mib(150))
+    rig.node.driver.set(A, rig.group(container), smaller)
+    rig.node.driver.used_mib[A, rig.group(container)] = 120
+    rig.resize(100)
+
+    for _ in range(3):
+        await rig.audit.audit()
+
+    assert rig.stands(container) == 150
+    assert rig.value("unproven") == 0
+
+    rig.node.driver.used_mib.clear()
+    await rig.audit.audit()
+    assert rig.stands(container) == 100
+
+
 async def test_a_limit_that_was_lost_while_it_is_resized_is_named_and_set(rig: Rig) -> None:
     container = rig.start(OTHER)
     rig.node.driver.set(A, rig.group(container), NONE)

@@ -191,6 +191,28 @@ def test_an_amount_of_memory_keeps_off_pools_of_other_models_and_with_too_few_ca
     assert pod["spec"]["tolerations"] == TOLERATED
 
 
+def test_a_pod_keeps_off_the_pools_of_another_vendor() -> None:
+    amd = PoolClass(
+        name="mi300x",
+        models=("AMD-Instinct-MI300X",),
+        nominal_mib=Mib(196_560),
+        pools=(Pool(name="mi300x", cards=8, taints=(SPOT,)),),
+    )
+    cluster = Cluster(PoolCatalogue(classes=(T4S, amd)))
+
+    nvidia = cluster.admitted(a_pod(memory="8Gi"))
+    assert {"key": names.CARD_CLASS_LABEL, "operator": "NotIn", "values": ["mi300x"]} in (
+        required(nvidia)
+    )
+    assert "tolerations" not in nvidia["spec"]
+
+    other = cluster.admitted(a_pod(memory="8Gi", vendor="amd"))
+    assert {"key": names.CARD_CLASS_LABEL, "operator": "NotIn", "values": ["t4"]} in (
+        required(other)
+    )
+    assert [each["key"] for each in other["spec"]["tolerations"]] == ["spot"]
+
+
 def test_what_no_pool_could_hold_is_refused_as_ever() -> None:
     for pod, part in (
         (a_pod(fraction="0.5", model="*H100*"), "fracgpu.io/model is '*H100*'"),
