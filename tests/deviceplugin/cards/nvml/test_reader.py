@@ -613,7 +613,11 @@ async def test_closing_ends_the_watch_before_the_library(standin: Standin) -> No
     await standin.list_cards()
     await standin.ask("close")
 
+    async def freed() -> bool:
+        return await standin.calls("nvmlEventSetFree") == 1
+
+    # Closing waits a second at most for the thread.
+    await until(freed, what="the watch has ended")
     waits = await standin.calls("nvmlEventSetWait_v2")
-    assert await standin.calls("nvmlEventSetFree") == 1
     assert await standin.calls("nvmlShutdown") == 1
     assert await standin.calls("nvmlEventSetWait_v2") == waits
