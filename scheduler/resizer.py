@@ -9,7 +9,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -25,33 +25,17 @@ from fracgpu.units import Mib
 from kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound
 from kube.events import EventLevel, EventRecorder, Regarding
 from kube.informer import Change, ChangeType
-from kube.kinds import PODS, Kind
+from kube.kinds import PODS
 from kube.leader_election import LeaseLost
 from process.clock import Clock, wait_at_most
 from scheduler.binding_record import MOST
 from scheduler.cache.assumptions import read_now
 from scheduler.cache.event_handlers import AnyPod
-from scheduler.cache.pod_marker import PodMarker
+from scheduler.cache.pod_marker import PodMarker, PodPatcher
 
 log = structlog.get_logger()
 
 _PERIOD_S: Final = 2.0  # of asking again what could not be decided
-
-
-class PodWriter(Protocol):
-    """What resizing needs of the API server."""
-
-    async def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> bytes: ...
-
-    async def patch(
-        self,
-        kind: Kind,
-        name: str,
-        patch: Mapping[str, Any],
-        *,
-        namespace: str | None = None,
-        subresource: str | None = None,
-    ) -> dict[str, Any]: ...
 
 
 class Resizer:
@@ -70,7 +54,7 @@ class Resizer:
 
     def __init__(  # noqa: PLR0913 - one keyword for each collaborator
         self,
-        api: PodWriter,
+        api: PodPatcher,
         *,
         ledger: Ledger,
         marker: PodMarker,

@@ -1,7 +1,6 @@
 """``fracgpu pools``: the pool catalogue, and what autoscalers have to be told of it."""
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -10,13 +9,14 @@ import yaml
 
 from cli.cluster import with_cluster
 from cli.flags import ANSWERS, Output, Parser, add_cluster_flags, add_system_namespace_flag, encode
-from cli.main import DONE, FAILED
+from cli.main import DONE, complain
 from cli.pool_templates import (
     cluster_autoscaler_tags,
     each_pool,
     karpenter_objects,
     kubelet_flags,
 )
+from cli.printers.text import Tone, table_lines
 from component.pool_config import KEY, parse_pools
 from fracgpu import names
 from fracgpu.cards.pool_catalogue import (
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         return _print(options.file.read_text(encoding="utf-8"), str(options.file), options)
     except (OSError, UnicodeDecodeError) as error:
-        return _failed(f"cannot read {options.file}: {error}")
+        return complain("pools", f"cannot read {options.file}: {error}")
 
 
 async def _from_cluster(client: KubeClient, options: argparse.Namespace) -> int:
@@ -59,7 +59,7 @@ async def _from_cluster(client: KubeClient, options: argparse.Namespace) -> int:
     try:
         body = await client.get(CONFIGMAPS, names.CONFIG_MAP, namespace=options.system_namespace)
     except NotFound:
-        return _failed(f"there is no {where}")
+        return complain("pools", f"there is no {where}")
     text = (decode_object(body).get("data") or {}).get(KEY, "")
     return _print(text, f"key {KEY} of {where}", options)
 
@@ -68,9 +68,9 @@ def _print(text: str, where: str, options: argparse.Namespace) -> int:
     try:
         catalogue = parse_pools(text)
     except ValueError as error:
-        return _failed(f"{where} is not valid: {error}")
+        return complain("pools", f"{where} is not valid: {error}")
     if not catalogue:
-        return _failed(f"{where} names no pool; docs/autoscaling.md says how")
+        return complain("pools", f"{where} names no pool; docs/autoscaling.md says how")
     if options.format == _CLUSTER_AUTOSCALER:
         print("\n".join(_tags(catalogue)))
     elif options.format == _KARPENTER:
@@ -117,16 +117,7 @@ def _table(catalogue: PoolCatalogue) -> list[str]:
         (each.name, pool.name, str(pool.cards), str(each.mib), ", ".join(each.models))
         for each, pool in each_pool(catalogue)
     ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-
-
-def _failed(reason: str) -> int:
-    print(f"fracgpu pools: {reason}", file=sys.stderr)
-    return FAILED
+    return [line.text for line in table_lines(rows, [Tone.PLAIN] * len(rows))]
 
 
 def arguments() -> argparse.ArgumentParser:

@@ -190,7 +190,7 @@ def grant(
     Raises:
         RequestError: no class could ever hold the pod, or its limits contradict its annotations.
     """
-    request = _of_one_vendor(request, (*classes, *(declared(ANY_NODE) if declared else ())))
+    request = _of_one_vendor(request, classes, declared)
     if declared is None or not rule.wait:
         return _grant(request, classes, rule, selected)
     # The catalogue says which nodes may come, so a pod that none of them could hold is refused.
@@ -260,7 +260,11 @@ def _grant(
     return granted if misfit is None else _waiting(request, granted, misfit, rule)
 
 
-def _of_one_vendor(request: PodRequest, known: Sequence[CardClass]) -> PodRequest:
+def _of_one_vendor(
+    request: PodRequest,
+    classes: Sequence[CardClass],
+    declared: Callable[[NodeRules], Sequence[CardClass]] | None,
+) -> PodRequest:
     """Return the request with the vendor of its cards, if that is not NVIDIA by default.
 
     A pod that names no vendor gets AMD's cards only where neither the cluster nor its pools have
@@ -269,10 +273,18 @@ def _of_one_vendor(request: PodRequest, known: Sequence[CardClass]) -> PodReques
     """
     if request.vendor is not None:
         return request
-    vendors = {vendor for each in known for vendor in each.vendors(request.models)}
-    return (
-        msgspec.structs.replace(request, vendor=Vendor.AMD) if vendors == {Vendor.AMD} else request
-    )
+    vendors = _vendors(classes, request)
+    if Vendor.NVIDIA in vendors:
+        return request  # nearly every pod
+    if declared is not None:
+        vendors |= _vendors(declared(ANY_NODE), request)
+    if vendors == {Vendor.AMD}:
+        return msgspec.structs.replace(request, vendor=Vendor.AMD)
+    return request
+
+
+def _vendors(classes: Sequence[CardClass], request: PodRequest) -> set[Vendor]:
+    return {vendor for each in classes for vendor in each.vendors(request.models)}
 
 
 def _first_held(

@@ -27,7 +27,7 @@ from process.clock import Clock
 
 
 class PodPatcher(Protocol):
-    """What marking needs of the API server."""
+    """What marking and resizing pods needs of the API server."""
 
     async def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> bytes: ...
 

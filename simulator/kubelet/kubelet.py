@@ -27,7 +27,7 @@ from simulator.kubelet.node_status import NodeStatus
 from simulator.kubelet.nri import NriServer
 from simulator.kubelet.pod_resources import ListedPod, PodResourcesServer
 from simulator.kubelet.pod_status import KubeletPod, read_kubelet_pod
-from simulator.kubelet.pod_worker import PodTiming, PodWorker, WorkerParts
+from simulator.kubelet.pod_worker import PodTiming, PodWorker, WorkerParts, visible_cards
 
 log = structlog.get_logger()
 
@@ -235,12 +235,6 @@ class Kubelet:
             for worker in self._workers.values()
             if not worker.ended or self._config.list_ended_pods
         ]
-
-
-def visible_cards(created: CreatedContainer) -> tuple[str, ...]:
-    """Return the UUIDs of the cards that a container sees."""
-    text = created.env.get(names.ENV_CARDS, "")
-    return tuple(uuid for uuid in text.split(",") if uuid)
 
 
 def _capacity_of(body: bytes) -> Mapping[str, str]:

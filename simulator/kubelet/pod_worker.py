@@ -62,6 +62,12 @@ class WorkerParts:
     node: str
 
 
+def visible_cards(created: CreatedContainer) -> tuple[str, ...]:
+    """Return the UUIDs of the cards that a container sees."""
+    text = created.env.get(names.ENV_CARDS, "")
+    return tuple(uuid for uuid in text.split(",") if uuid)
+
+
 class PodWorker:
     """Runs one pod from its binding to its end.
 
@@ -214,7 +220,7 @@ class PodWorker:
         await self._report("Pending")
 
     def _load(self, container: str, created: CreatedContainer) -> ContainerLoad | None:
-        cards = tuple(uuid for uuid in created.env.get(names.ENV_CARDS, "").split(",") if uuid)
+        cards = visible_cards(created)
         if not cards:
             return None
         first = next(

@@ -9,7 +9,8 @@ from kube.client import KubeClient
 from kube.kinds import NODES
 from process.clock import SystemClock
 from simulator.apiserver.server import ApiServer
-from simulator.kubelet.kubelet import Kubelet, KubeletConfig, KubeletFolders, visible_cards
+from simulator.kubelet.kubelet import Kubelet, KubeletConfig, KubeletFolders
+from simulator.kubelet.pod_worker import visible_cards
 from tests.support.node import a_node, short_folder
 from tests.support.waiting import until
 
