@@ -22,7 +22,7 @@ from deviceplugin.exporter.overuse import Overuse
 from deviceplugin.exporter.usage import CardUse, PodCardUsage, UsageSnapshot
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, Health
-from fracgpu.cards.card_class import Vendor, vendor_of
+from fracgpu.cards.card_class import Vendor
 
 # A snapshot that is older than this many periods is not served any more.
 _PERIODS_UNTIL_STALE: Final = 3
@@ -137,9 +137,7 @@ class CardCollector(Collector):
         return snapshot if age_s <= _PERIODS_UNTIL_STALE * self._period_s else None
 
     def _nvidia_families(self, snapshot: UsageSnapshot) -> Iterator[Metric]:
-        of_nvidia = [
-            use for use in snapshot.cards if vendor_of(use.hardware.card.model) is Vendor.NVIDIA
-        ]
+        of_nvidia = [use for use in snapshot.cards if use.hardware.vendor is Vendor.NVIDIA]
         labels = {use.hardware.card.uuid: self._nvidia_labels(use, snapshot) for use in of_nvidia}
         pods = {
             (use.hardware.card.uuid, position): {

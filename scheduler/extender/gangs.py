@@ -377,14 +377,14 @@ class Gangs:
             by_need: dict[PodNeed, list[GangMember]] = {}
             for member in chosen:
                 by_need.setdefault(member.need, []).append(member)
-            for need, alike in by_need.items():
+            for need, equivalent in by_need.items():
                 await self._clock.sleep(0)  # other requests get their turn
-                nodes = _union([members.asked.get(one.uid, ()) for one in alike])
-                placed = self._placed_if_emptied(need, alike, nodes)
-                if placed < len(alike):
+                nodes = _union([members.asked.get(one.uid, ()) for one in equivalent])
+                placed = self._placed_if_emptied(need, equivalent, nodes)
+                if placed < len(equivalent):
                     members.too_large = (
                         f"{_TOO_SMALL} {gang.name}: even empty they would take only {placed} of "
-                        f"{len(alike)} of its pods"
+                        f"{len(equivalent)} of its pods"
                     )
         return members.too_large or _waits(gang, f"room for all its {gang.size} pods at once")
 
