@@ -464,5 +464,9 @@ async def test_a_plugin_that_is_stopped_leaves_the_runtime_and_may_run_again() -
     async with a_simulated_runtime() as runtime:
         for _ in range(2):
             async with connected(runtime.socket, Recorder()) as running:
-                assert runtime.server.plugins == ["10-fracgpu"]
+                # The runtime lists a plugin once it has read the answer to Synchronize.
+                await until_true(
+                    lambda: runtime.server.plugins == ["10-fracgpu"],
+                    what="the runtime lists the plugin",
+                )
             assert running.plugin.status.connection is Connection.CONNECTING

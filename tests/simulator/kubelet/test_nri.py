@@ -37,6 +37,8 @@ async def test_many_containers_are_listed_in_parts_and_arrive_whole(folder: Path
 
     async with server.serving(), connected(folder / "nri.sock", recorder):
         ((pods, containers),) = recorder.listed
+        # The plugin has answered; the runtime may have to read it yet.
+        await until_true(lambda: bool(server.unified), what="the runtime applies the update")
 
     assert [pod.uid for pod in pods] == ["uid-1"]
     assert [container.name for container in containers] == list("abcde")
