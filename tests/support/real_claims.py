@@ -2,22 +2,16 @@
 
 import asyncio
 import json
-import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
 
 from fracgpu import names
 from fracgpu.cards.card import Card
 from fracgpu.device_claims.claim import DeviceClaim, decode_claim
 from fracgpu.device_claims.devices import pool_spec
-from fracgpu.request.grant import Grant
-from fracgpu.request.grant_note import Seal, describe_grant
-from fracgpu.request.need import ContainerNeed, PodNeed
-from fracgpu.units import Mib
 from kube.access import connect_to
 from kube.client import KubeClient
 from kube.kinds import (
@@ -32,70 +26,12 @@ from kube.kinds import (
 )
 from kube.objects import decode_object
 from simulator.envtest.control_plane import ControlPlane
-from tests.support.gpu import Json, a_sharing_node, register
+from tests.support.claims import a_claiming_node
+from tests.support.gpu import Json, register
 from tests.support.real_apiserver import WITHOUT_NODES, real_api_server
 from tests.support.real_scheduler import metrics_of
 from tests.support.roles import Roles, running_roles
 from tests.support.waiting import until
-
-_SEAL: Final = Seal(key=b"of the tests")
-
-
-def a_claiming_node(name: str, cards: Sequence[Card], *, cpu: str = "64") -> Json:
-    """Return a node whose cards no kubelet counts, as the agent leaves it in this wiring."""
-    node = a_sharing_node(name, cards=cards, cpu=cpu)
-    amounts = node["status"]["allocatable"]
-    left = {key: value for key, value in amounts.items() if not key.startswith(names.PREFIX)}
-    node["status"] |= {"capacity": left, "allocatable": left}
-    return node
-
-
-def a_claiming_pod(  # noqa: PLR0913 - what a test may choose, each with a default
-    name: str,
-    mib: int = 1000,
-    *,
-    cards: int = 1,
-    cores: int = 0,
-    annotations: Mapping[str, str] | None = None,
-    claim: str = "",
-    cpu: str = "10m",
-    **spec: Any,
-) -> Json:
-    """Return a pod as the webhook leaves it in this wiring."""
-    need = ContainerNeed(name="train", cards=cards, mib=Mib(mib), cores=cores)
-    granted = Grant(need=PodNeed(containers=(need,)), card_class=None)
-    return {
-        "metadata": {
-            "name": name,
-            "namespace": "default",
-            "annotations": {
-                names.MEMORY: f"{mib}Mi",
-                names.CARDS: str(cards),
-                **({names.CORES: str(cores)} if cores else {}),
-                **(annotations or {}),
-                names.GRANTED: _SEAL.write(describe_grant(granted)),
-            },
-        },
-        "spec": {
-            "containers": [
-                {
-                    "name": "train",
-                    "image": "registry.example/train:1",
-                    "resources": {
-                        "claims": [{"name": names.POD_CLAIM, "request": "train"}],
-                        "requests": {"cpu": cpu},
-                    },
-                }
-            ],
-            "resourceClaims": [
-                {
-                    "name": names.POD_CLAIM,
-                    "resourceClaimName": claim or names.CLAIM_PREFIX + secrets.token_hex(5),
-                }
-            ],
-            **spec,
-        },
-    }
 
 
 async def publish(client: KubeClient, node: Json, cards: Sequence[Card]) -> None:
@@ -215,7 +151,9 @@ async def real_claims(
             await client.create(DEVICE_CLASSES, {"metadata": {"name": name}, "spec": spec})
         for name, here in cards.items():
             await publish(client, (nodes or {}).get(name) or a_claiming_node(name, here), here)
-        await api.start_controller_manager(WITHOUT_NODES)
+        await api.start_controller_manager(
+            WITHOUT_NODES, "--kube-api-qps=300", "--kube-api-burst=300"
+        )
         cluster = ClaimsCluster(
             api=api,
             client=client,
