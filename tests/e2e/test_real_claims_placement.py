@@ -105,9 +105,9 @@ async def _arrive(cluster: ClaimsCluster, arrival: _Arrival, *, plain: bool) -> 
     client = cluster.client
     created = await client.create(PODS, arrival.body(), namespace="default")
     if plain and arrival.cards:
-        pod = decode_pod_info(msgspec.json.encode(created))
-        assert pod.need is not None
-        body = claim_of(pod.record, pod.device_claim, pod.need, None)
+        info = decode_pod_info(msgspec.json.encode(created))
+        assert info.need is not None
+        body = claim_of(info.record, info.device_claim, info.need, None)
         await client.create(RESOURCE_CLAIMS, body, namespace="default")
 
     async def decided() -> bool:
