@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import aclosing
 from typing import Final
 
 import structlog
 
 from deviceplugin.identity.node_pods import NodePods
+from deviceplugin.node.inventory import InventoryTracker
 from fracgpu.cards.card import CardUuid
 from fracgpu.device_claims.claim import DeviceClaim, assignment_of, decode_claim
 from fracgpu.device_claims.devices import cards_by_device
@@ -33,15 +35,23 @@ class HeldClaims:
     Args:
         node: this node's name.
         client: reads claims.
+        tracker: the node's inventory.
         clock: paces repeats.
         on_change: called after each change of the pods.
     """
 
     def __init__(
-        self, *, node: str, client: KubeClient, clock: Clock, on_change: Callable[[], None]
+        self,
+        *,
+        node: str,
+        client: KubeClient,
+        tracker: InventoryTracker,
+        clock: Clock,
+        on_change: Callable[[], None],
     ) -> None:
         self._node = node
         self._client = client
+        self._tracker = tracker
         self._clock = clock
         self._claims: dict[str, DeviceClaim] = {}
         self._pods_of: dict[str, str] = {}  # claim UID by pod UID
@@ -88,15 +98,22 @@ class HeldClaims:
         self._pods_of = {pod: claim for pod, claim in self._pods_of.items() if claim != uid}
         self.pods.claims_changed()
 
-    def cards_listed(self, cards: Iterable[CardUuid]) -> None:
-        """Learn which devices are cards; one that vanishes stays known."""
-        known = {**self._cards, **cards_by_device(cards)}
-        if known != self._cards:
-            self._cards = known
-            self.pods.claims_changed()
-
     async def run(self) -> None:
         """Read the claims of pods that were here before, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow_cards(), name="follow_cards")
+            group.create_task(self._read_all(), name="read_claims")
+
+    async def _follow_cards(self) -> None:
+        """Learn which devices are cards; one that vanishes stays known."""
+        async with aclosing(self._tracker.changes()) as changes:
+            async for inventory in changes:
+                known = {**self._cards, **cards_by_device(inventory.by_uuid())}
+                if known != self._cards:
+                    self._cards = known
+                    self.pods.claims_changed()
+
+    async def _read_all(self) -> None:
         while True:
             pod = await self._unread.get()
             uid = pod.record.uid
