@@ -3,7 +3,9 @@
 import asyncio
 import fcntl
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -21,8 +23,8 @@ _POLL_S: Final = 0.05
 _LEAVING: Final = "the node agent is stopping; the node takes new pods once the next one serves it"
 
 
-class NodeLock:
-    """Keeps to one acting agent at a time on the node.
+class NodeLock(ABC):
+    """Keeps to one acting agent at a time on the node; a ``process.lifecycle.Server``.
 
     The kernel gives the lock to the next one, also where this one is killed.
 
@@ -43,6 +45,12 @@ class NodeLock:
     def acts(self) -> bool:
         """Whether this agent is the one that acts on the node."""
         return self._acts.is_set()
+
+    @abstractmethod
+    async def start(self) -> None: ...
+
+    @abstractmethod
+    async def stop(self, limit_s: float) -> None: ...
 
     async def take(self) -> None:
         """Wait for the other agent's end."""

@@ -1,4 +1,4 @@
-"""The claims that containers of this node have or may have: prepared ones, and their pods' cards."""
+"""The claims that are prepared on this node, and so the cards of its pods."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
@@ -142,10 +142,10 @@ class HeldClaims:
         own = claim.owner is not None and claim.owner.uid == uid
         reserved = [user.uid for user in claim.reserved_for] == [uid]
         # Meanwhile it may have been prepared, or its pod may have ended.
-        if own and reserved and claim.node == self._node and uid in self._waiting:
-            if claim.uid not in self._claims:
-                self.add(claim, pod)
-                self._read_of[uid] = claim.uid
+        mine = own and reserved and claim.node == self._node
+        if mine and uid in self._waiting and claim.uid not in self._claims:
+            self.add(claim, pod)
+            self._read_of[uid] = claim.uid
 
     def _assigned(self, pod: PodInfo) -> Assignment | None:
         claim = self._claims.get(self._pods_of.get(pod.record.uid, ""))

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import structlog
 
@@ -18,19 +18,20 @@ from deviceplugin.enforcement.promises import chosen_isolation
 from deviceplugin.identity.starts import wired
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.inventory import InventoryTracker
-from fracgpu.cards.card import Card, Health
+from fracgpu.cards.card import Health
 from fracgpu.device_claims.claim import DeviceClaim, assignment_of, decode_claim
 from fracgpu.device_claims.devices import cards_by_device
 from fracgpu.device_claims.preparation import why_not_prepared
 from fracgpu.errors import WireError
 from fracgpu.request.language import wanted_isolation
 from fracgpu.request.need import Isolation
-from fracgpu.state.allocation import Assignment, Slice
 from fracgpu.state.pod_info import PodInfo
 from kube.client import KubeClient
 from kube.errors import KubeError, NotFound
 from kube.kinds import RESOURCE_CLAIMS
 from process.clock import Clock
+
+_T = TypeVar("_T", DeviceClaim, PodInfo)
 
 log = structlog.get_logger()
 
@@ -177,12 +178,13 @@ class Preparer(Claims):
 
     async def _at_last(
         self,
-        attempt: Callable[[], Awaitable[DeviceClaim | PodInfo | str]],
+        attempt: Callable[[], Awaitable[_T | str]],
         outcome: str,
         *,
         pause_s: float,
         end_s: float,
-    ):
+    ) -> _T:
+        """Return what *attempt* does, once it is no text that says why there is nothing yet."""
         while isinstance(found := await attempt(), str):
             if self._clock.monotonic() >= end_s:
                 raise self._refuse(outcome, found)

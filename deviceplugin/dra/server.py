@@ -121,8 +121,12 @@ class DraPlugin(services.DRAPluginServicer, registration_services.RegistrationSe
         ],
     ) -> messages.NodePrepareResourcesResponse:
         """Prepare each claim by itself: what is wrong with one is its own answer."""
-        answers = await asyncio.gather(*(self._prepare(_named(claim)) for claim in request.claims))
-        found = {claim.uid: answer for claim, answer in zip(request.claims, answers, strict=True)}
+        async with asyncio.TaskGroup() as group:
+            tasks = {
+                claim.uid: group.create_task(self._prepare(_named(claim)), name=claim.name)
+                for claim in request.claims
+            }
+        found = {uid: task.result() for uid, task in tasks.items()}
         return messages.NodePrepareResourcesResponse(claims=found)
 
     async def NodeUnprepareResources(

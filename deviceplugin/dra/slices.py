@@ -201,7 +201,9 @@ class SlicePublisher:
             await self._client.create(RESOURCE_SLICES, {"metadata": metadata, "spec": want})
         self._generation = want["pool"]["generation"]
         self._metrics.node_written("written")
-        log.info("slice_written", node=self._node, devices=[each["name"] for each in want["devices"]])
+        log.info(
+            "slice_written", node=self._node, devices=[each["name"] for each in want["devices"]]
+        )
 
     async def remove(self, name: str = "") -> None:
         """Delete a slice, by default the node's, if it is there.

@@ -1,4 +1,4 @@
-"""The runtime's question by NRI about containers whose cards came with their claim: their limits."""
+"""Answers the runtime about containers whose cards come with their claims: by their limits."""
 
 from typing import Final
 
@@ -22,9 +22,10 @@ class ClaimedStarts(ContainerStarts):
         if known is None or not slices:
             text = f"the agent does not know the cards of {pod.namespace}/{pod.name} yet"
             raise self._refused(pod, container, "pod_unknown", text)
+        if not self._limiter.promised(known, slices):
+            text = "it was promised limits, and its cards can have none now"
+            raise self._refused(pod, container, "limit_not_proved", text)
         try:
-            if not self._limiter.promised(known, slices):
-                raise EnforcementError("it was promised limits, and its cards have none now")
             adjustment = self._limiter.hold_back(container, Adjustment(mounts=(MARK,)))
         except EnforcementError as error:
             raise self._refused(pod, container, "limit_not_proved", str(error)) from error

@@ -352,7 +352,8 @@ def startup_taint_patch(
     """Return the JSON patch that takes the start-up taint off; empty while the node is not ready.
 
     It is once the node says what cards it has, and kubelet offers their memory and their slots, or
-    the slice is *published* that stands for both. Other taints may come and go meanwhile, so each removal tests what it removes.
+    the slice is *published* that stands for both. Other taints may come and go meanwhile, so each
+    removal tests what it removes.
     """
     found = [at for at, key in enumerate(have.taints) if key == names.STARTUP_TAINT]
     stands = (

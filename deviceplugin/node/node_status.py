@@ -150,19 +150,13 @@ class NodeStatusUpdater:
             return False
         blocked = self._blocked()
         want = self._desired(have)
-        if want is not None and have.shares and (way := self._way()):
-            want = replace(want, annotations={**want.annotations, names.NODE_IDENTITY: way})
-        if want is not None and have.shares and (why_not := self._isolation()) is not None:
-            want = with_isolation(want, why_not)
-        if want is not None and self._published is not None:
-            want = without_capacity(want, have)
         if want is None:
             # The cards have not been listed yet; that is not a node without cards.
             self._problem = self._tracker.problem
             return True
         try:
             if have.shares:
-                want = with_resized(want, resized_mib=self._resized_mib())
+                want = with_resized(self._described(want, have), resized_mib=self._resized_mib())
                 await self._write(have, keep_held(want, held_mib=self._held(have)))
             else:
                 await take_back(self._writer, self._node, have.marks)
@@ -192,6 +186,14 @@ class NodeStatusUpdater:
             want = with_card_class(want, have=have, cards=cards, pools=self._pools())
         unregistered = self._unregistered()
         return while_unregistered(want, problem=unregistered) if unregistered else want
+
+    def _described(self, want: NodeState, have: NodeState) -> NodeState:
+        """Return *want* with what is known of the node beside its cards."""
+        if way := self._way():
+            want = replace(want, annotations={**want.annotations, names.NODE_IDENTITY: way})
+        if (why_not := self._isolation()) is not None:
+            want = with_isolation(want, why_not)
+        return want if self._published is None else without_capacity(want, have)
 
     def _held(self, have: NodeState) -> int:
         """Return the MiB that pods hold; while that is unknown, all that the node counts now."""
