@@ -272,14 +272,13 @@ class Preparer(Claims):
 
 
 def _answer(claim: DeviceClaim) -> Sequence[PreparedDevice]:
-    """Return the devices for kubelet: the spec of a request with its first card."""
-    specs = {one.request: qualified_name(f"{claim.uid}_{one.request}") for one in claim.devices}
+    """Return the devices for kubelet; those of one request have one spec, which counts once."""
     return [
         PreparedDevice(
             request=one.request,
             pool=one.node,
             device=one.device,
-            cdi=(specs.pop(one.request),) if one.request in specs else (),
+            cdi=(qualified_name(f"{claim.uid}_{one.request}"),),
         )
         for one in claim.devices
     ]

@@ -72,7 +72,8 @@ class PodResourcesClient(PodResources):
 def slot_holders(answer: messages.ListPodResourcesResponse) -> tuple[SlotHolder, ...]:
     """Return the containers in *answer* that hold slots, the ids of all NUMA nodes together.
 
-    A device of a claim is held as a slot is, one for each card.
+    A card of a claim is held as a slot is. Kubelet lists all that the claim has for each container;
+    those of the container's own request have a CDI device of that name.
     """
     found = []
     for pod in answer.pod_resources:
@@ -87,6 +88,7 @@ def slot_holders(answer: messages.ListPodResourcesResponse) -> tuple[SlotHolder,
                 for claim in container.dynamic_resources
                 for device in claim.claim_resources
                 if device.driver_name == names.DRA_DRIVER
+                and any(each.name.endswith(f"_{container.name}") for each in device.cdi_devices)
             )
             if slot_ids:
                 found.append(

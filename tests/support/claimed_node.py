@@ -20,22 +20,18 @@ from fracgpu.request.grant_note import Seal, describe_grant
 from fracgpu.request.need import PodNeed
 from fracgpu.state.pod_info import decode_pod_info
 from kube.client import KubeClient
-from kube.errors import NotFound
 from kube.kinds import (
     CONFIGMAPS,
     DEVICE_CLASSES,
     EVENTS,
     NAMESPACES,
-    NODES,
-    PODS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
 )
 from kube.objects import decode_object
 from simulator.envtest.control_plane import ControlPlane
-from tests.support.core import a_need, a_pod_need
 from tests.support.real_apiserver import WITHOUT_NODES
-from tests.support.real_node import NODE, RealNode, a_container, a_real_node, a_real_pod
+from tests.support.real_node import RealNode, a_container, a_real_node, a_real_pod
 from tests.support.waiting import until
 
 Json = dict[str, Any]
@@ -99,7 +95,7 @@ async def wait_slice(
     found: Json = {}
 
     async def there() -> bool:
-        assert node.agent.alive, node.agent.tail()
+        assert node.agent.alive or not wanted, node.agent.tail()
         found.clear()
         found.update(await slice_of(node) or {})
         devices = found.get("spec", {}).get("devices") or ()
@@ -197,5 +193,3 @@ async def listed_cards(node: RealNode, pod: Json) -> Mapping[str, frozenset[str]
 async def claim_uids(node: RealNode) -> set[str]:
     listed = await node.client.list(RESOURCE_CLAIMS)
     return {decode_object(raw)["metadata"]["uid"] for raw in listed.items}
-
-
