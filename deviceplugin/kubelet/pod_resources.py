@@ -72,8 +72,8 @@ class PodResourcesClient(PodResources):
 def slot_holders(answer: messages.ListPodResourcesResponse) -> tuple[SlotHolder, ...]:
     """Return the containers in *answer* that hold slots, the ids of all NUMA nodes together.
 
-    A card of a claim is held as a slot is. Kubelet lists all that the claim has for each container;
-    those of the container's own request have a CDI device of that name.
+    A card of a claim is held as a slot is. For each container with a claim, kubelet lists all cards
+    of the claim.
     """
     found = []
     for pod in answer.pod_resources:
@@ -88,7 +88,6 @@ def slot_holders(answer: messages.ListPodResourcesResponse) -> tuple[SlotHolder,
                 for claim in container.dynamic_resources
                 for device in claim.claim_resources
                 if device.driver_name == names.DRA_DRIVER
-                and any(each.name.endswith(f"_{container.name}") for each in device.cdi_devices)
             )
             if slot_ids:
                 found.append(

@@ -409,7 +409,7 @@ class RealNode:
 
 
 @asynccontextmanager
-async def a_real_node(
+async def a_real_node(  # noqa: PLR0913 - what a test may choose
     *,
     cards: Sequence[Card],
     cdi: bool = True,
@@ -493,7 +493,7 @@ def alone() -> Iterator[None]:
         yield
 
 
-def _lay_out(  # noqa: PLR0913 - the parts of a node; called once
+def _lay_out(  # noqa: PLR0913 - what a test may choose
     root: Path,
     runtime: Runtime,
     api: ControlPlane,
