@@ -19,16 +19,21 @@ from deviceplugin.proto import pluginregistration_pb2 as registration
 from deviceplugin.proto import pluginregistration_pb2_grpc as registration_services
 from tests.fakes.clock import VirtualClock
 from tests.support.node import short_folder
-from tests.support.waiting import until_true
+from tests.support.waiting import until, until_true
 
 
 class FakeClaims(Claims):
     """Prepares each claim with one card, but for those of the name *refused*."""
 
     def __init__(self) -> None:
+        self.asked: list[str] = []
         self.unprepared: list[str] = []
+        self.decided = asyncio.Event()
+        self.decided.set()
 
     async def prepare(self, claim: ClaimName) -> Sequence[PreparedDevice]:
+        self.asked.append(claim.uid)
+        await self.decided.wait()
         if claim.name == "refused":
             raise PrepareError("no card " + "for you " * 200)
         cdi = (f"fracgpu.io/slot={claim.uid}_c",)
@@ -176,6 +181,33 @@ async def test_the_next_agent_serves_beside_this_one_and_removes_what_dead_ones_
         assert rig.registered() == sorted([other, socket])
         await following.server.stop(0)
         assert rig.registered() == [other]
+
+
+async def test_an_agent_that_ends_answers_first_what_kubelet_waits_for() -> None:
+    async with serving() as rig, asyncio.TaskGroup() as group:
+        (socket,) = rig.registered()
+        endpoint = (await info_at(socket)).endpoint
+        async with grpc.aio.insecure_channel(f"unix:{endpoint}") as channel:
+            stub = services.DRAPluginStub(channel)  # type: ignore[no-untyped-call]
+            rig.claims.decided.clear()
+            request = messages.NodePrepareResourcesRequest(claims=[claim("good")])
+            call = stub.NodePrepareResources(request)
+            await until_true(lambda: bool(rig.claims.asked), what="the call has arrived")
+
+            ending = group.create_task(rig.server.stop(60), name="stop")
+            await rig.clock.wait_for_sleepers(1)
+            assert socket.exists()
+            rig.claims.decided.set()
+            answer = await call
+
+            async def ended() -> bool:
+                await rig.clock.advance(1)
+                return ending.done()
+
+            await until(ended, what="the server has ended")
+
+        assert answer.claims["uid-good"].devices
+        assert rig.registered() == []
 
 
 async def test_a_path_too_long_for_a_socket_is_said(tmp_path: Path) -> None:
