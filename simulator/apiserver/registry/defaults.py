@@ -309,9 +309,17 @@ def _webhook_defaults(webhook: Json) -> None:
         service.setdefault("port", 443)
 
 
+def _claim(value: Json) -> None:
+    for request in ((value.get("spec") or {}).get("devices") or {}).get("requests") or []:
+        exactly = request.get("exactly")
+        if exactly and exactly.setdefault("allocationMode", "ExactCount") == "ExactCount":
+            exactly.setdefault("count", 1)
+
+
 _SETTERS: Final[dict[str, Callable[[Any], None]]] = {
     resources.DEPLOYMENTS.qualified: _deployment,
     resources.REPLICASETS.qualified: _replicaset,
+    resources.RESOURCE_CLAIMS.qualified: _claim,
     resources.CONFIGMAPS.qualified: _configmap,
     resources.EVENTS.qualified: _event,
     resources.SECRETS.qualified: _secret,
