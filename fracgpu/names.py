@@ -156,6 +156,16 @@ DIALECTS_LABEL: Final = "fracgpu.io/dialects"
 # Namespace label: "true" where pod templates get a grant too, "false" where they get none.
 GRANT_TEMPLATES_LABEL: Final = "fracgpu.io/grant-templates"
 
+# Dynamic resource allocation: our driver, whose devices are cards; the classes of claims by users
+# and by us; what a pod calls its claim, and how the names of such claims begin.
+DRA_DRIVER: Final = "gpu.fracgpu.io"
+DEVICE_CLASS: Final = "fracgpu"
+DEVICE_CLASS_PLACED: Final = "fracgpu-placed"  # for claims of which we choose the cards
+POD_CLAIM: Final = "fracgpu"
+CLAIM_PREFIX: Final = "fracgpu-"
+MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
+MANAGED_BY: Final = "fracgpu"
+
 # CDI (Container Device Interface): kind of the devices that Allocate names.
 CDI_KIND: Final = "fracgpu.io/slot"
 

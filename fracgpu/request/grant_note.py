@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
 
+from fracgpu import names
+from fracgpu.k8s.container import ContainerSpec
 from fracgpu.k8s.node_affinity import Toleration
 from fracgpu.request.grant import Grant, describe
 
@@ -175,6 +177,32 @@ def read_grant_note(text: str) -> GrantNote | None:
         return GrantNote(words=words, data=msgspec.json.decode(data, type=GrantData))
     except (ValueError, RecursionError):
         return None
+
+
+def with_granted_limits(
+    containers: Sequence[ContainerSpec], text: str
+) -> tuple[ContainerSpec, ...]:
+    """Return containers with the limits that a grant stands for, where it names them.
+
+    Args:
+        containers: of a pod whose limits the webhook has replaced.
+        text: the annotation; with none that can be read no container gets any.
+    """
+    note = read_grant_note(text)
+    granted = {} if note is None else note.data.containers
+    return tuple(
+        msgspec.structs.replace(one, limits={**one.limits, **_limits(granted[one.name])})
+        if one.name in granted
+        else one
+        for one in containers
+    )
+
+
+def _limits(granted: GrantedAmounts) -> Mapping[str, str]:
+    return {
+        names.GPU_MEM: str(granted.cards * granted.mib),
+        names.GPU_SLOT: str(granted.cards),
+    }
 
 
 def class_named_in(text: str) -> str:
