@@ -187,8 +187,8 @@ def _first_fit(
         for of, device in fitting[request.name]:
             if of in mine:  # one request gets each device once; two may share one
                 continue
-            result = _share(request, of, device, held.get(of))
-            if result is not None and (found := search([*results, result])) is not None:
+            share = _share(request, of, device, held.get(of))
+            if share is not None and (found := search([*results, share])) is not None:
                 return found
         return None
 

@@ -537,6 +537,7 @@ def claiming(references: list[Json], *claims: Json) -> Json:
 
 
 CARD = {"request": "main", "driver": "example.org", "pool": "n1", "device": "card"}
+CARD |= {"consumedCapacity": {"memory": "2048Mi"}}
 ALLOCATED = {"allocation": {"devices": {"results": [CARD]}}}
 OTHERWISE = {"allocation": {"devices": {"results": [{**CARD, "device": "other"}]}}}
 RESERVED = {"reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}]}
@@ -545,7 +546,7 @@ CLAIM_BY_NAME = {"name": "f", "resourceClaimName": "c"}
 DEVICES = [
     Ask("POST", CLASSES, {"metadata": {"name": "side-by-side"}, "spec": {}}),
     Ask("DELETE", f"{CLASSES}/side-by-side"),
-    Ask("POST", SLICES, a_slice(a_device("card"), a_device("other"))),
+    Ask("POST", SLICES, a_slice(a_device("card"), a_device("other", "8192Mi"))),
     Ask("GET", f"{SLICES}?fieldSelector=spec.nodeName%3Dn2%2Cspec.driver%3Dexample.org"),
     Ask("GET", f"{SLICES}?fieldSelector=spec.pool%3Dn1", words=False),
     *(
@@ -562,7 +563,7 @@ DEVICES = [
     Ask("POST", SLICES, a_slice(pool={}, nodeName=None)),
     Ask("POST", SLICES, a_slice(a_device("card", "0")), words=False),
     Ask("POST", SLICES, a_slice(a_device("card", default="0", validRange={"min": "1Mi"}))),
-    Ask("POST", DEVICE_CLAIMS, a_claim(a_request(capacity={"requests": {"memory": "8Gi"}}))),
+    Ask("POST", DEVICE_CLAIMS, a_claim(a_request(capacity={"requests": {"memory": "8192Mi"}}))),
     Ask("PUT", f"{DEVICE_CLAIMS}/c", a_claim(a_request(count=2)), words=False),
     Ask(
         "PATCH",

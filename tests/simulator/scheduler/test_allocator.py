@@ -14,8 +14,9 @@ from tests.support.objects import Json
 
 
 def devices(*slices: Json, allocated: tuple[Json, ...] = ()) -> Devices:
-    classes = {CLASS: {"spec": {}}}
-    return Devices(by_node=devices_of(slices), taken=taken_by(allocated), classes=classes)
+    return Devices(
+        by_node=devices_of(slices), taken=taken_by(allocated), classes={CLASS: {"spec": {}}}
+    )
 
 
 def claim(*requests: Json) -> Json:
@@ -57,7 +58,9 @@ def test_requests_go_back_where_the_first_that_fits_would_leave_another_without(
 def test_a_device_that_is_not_shared_is_given_once() -> None:
     alone = a_device("gpu-a", allowMultipleAllocations=False)
     node = a_device_slice("n", alone)
-    (first,) = allocate([claim(a_request())], "n", devices(node)) or ()
+    allocations = allocate([claim(a_request())], "n", devices(node))
+    assert allocations is not None
+    (first,) = allocations
     held = {**claim(), "status": {"allocation": first}}
 
     assert "shareID" not in first["devices"]["results"][0]
