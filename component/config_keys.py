@@ -15,7 +15,9 @@ REBALANCER: Final = "rebalancer"
 
 POOLS: Final = "pools"
 
-KEYS: Final = (ADMISSION, PLACEMENT, POOLS, REBALANCER)
+WIRING: Final = "wiring"
+
+KEYS: Final = (ADMISSION, PLACEMENT, POOLS, REBALANCER, WIRING)
 
 _STRATEGY: Final = "strategy"
 
