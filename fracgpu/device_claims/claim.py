@@ -90,8 +90,8 @@ class DeviceClaim(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def holder(self) -> str:
-        """The UID under which it is counted: that of its pod, or its own without one."""
-        return self.uid if self.owner is None else self.owner.uid
+        """The UID under which it is counted: of ours that of its pod, else its own."""
+        return self.owner.uid if self.managed and self.owner is not None else self.uid
 
     @property
     def open(self) -> bool:

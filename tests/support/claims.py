@@ -1,21 +1,26 @@
 """ResourceClaims as the API server and kube-scheduler have them, for tests."""
 
 import copy
+import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from fracgpu import names
-from fracgpu.cards.card import CardUuid
+from fracgpu.cards.card import Card, CardUuid
 from fracgpu.device_claims.claim import DeviceClaim, decode_claim
 from fracgpu.device_claims.claims import claim_of
 from fracgpu.device_claims.devices import device_name
 from fracgpu.k8s.quantity import canonical
-from fracgpu.request.need import PodNeed
+from fracgpu.request.grant import Grant
+from fracgpu.request.grant_note import Seal, describe_grant
+from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.state.allocation import Assignment, PodRecord
+from fracgpu.units import Mib
+from tests.support.gpu import Json, a_sharing_node
 
-Json = dict[str, Any]
+_SEAL: Final = Seal(key=b"of the tests")
 
 
 def stored(body: Mapping[str, Any], *, uid: str = "claim-uid", version: str = "7") -> Json:
@@ -64,3 +69,60 @@ def an_allocated_claim(
     }
     body = stored(claim_of(pod, name, need, cards))
     return allocated(body, cards, node=node, pod=pod)
+
+
+def a_claiming_node(name: str, cards: Sequence[Card], *, cpu: str = "64") -> Json:
+    """Return a node whose cards no kubelet counts, as the agent leaves it in this wiring."""
+    node = a_sharing_node(name, cards=cards, cpu=cpu)
+    amounts = node["status"]["allocatable"]
+    left = {key: value for key, value in amounts.items() if not key.startswith(names.PREFIX)}
+    node["status"] |= {"capacity": left, "allocatable": left}
+    return node
+
+
+def a_claiming_pod(  # noqa: PLR0913 - what a test may choose, each with a default
+    name: str,
+    mib: int = 1000,
+    *,
+    cards: int = 1,
+    cores: int = 0,
+    annotations: Mapping[str, str] | None = None,
+    claim: str = "",
+    cpu: str = "10m",
+    **spec: Any,
+) -> Json:
+    """Return a pod as the webhook leaves it in this wiring."""
+    need = ContainerNeed(name="train", cards=cards, mib=Mib(mib), cores=cores)
+    granted = Grant(need=PodNeed(containers=(need,)), card_class=None)
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "annotations": {
+                names.MEMORY: f"{mib}Mi",
+                names.CARDS: str(cards),
+                **({names.CORES: str(cores)} if cores else {}),
+                **(annotations or {}),
+                names.GRANTED: _SEAL.write(describe_grant(granted)),
+            },
+        },
+        "spec": {
+            "containers": [
+                {
+                    "name": "train",
+                    "image": "registry.example/train:1",
+                    "resources": {
+                        "claims": [{"name": names.POD_CLAIM, "request": "train"}],
+                        "requests": {"cpu": cpu},
+                    },
+                }
+            ],
+            "resourceClaims": [
+                {
+                    "name": names.POD_CLAIM,
+                    "resourceClaimName": claim or names.CLAIM_PREFIX + secrets.token_hex(5),
+                }
+            ],
+            **spec,
+        },
+    }

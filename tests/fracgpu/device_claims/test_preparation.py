@@ -12,8 +12,9 @@ from fracgpu.request.grant_note import Seal, describe_grant
 from fracgpu.request.need import PodNeed
 from fracgpu.state.allocation import Assignment
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
-from tests.support.claims import Json, an_allocated_claim, decoded
+from tests.support.claims import an_allocated_claim, decoded
 from tests.support.core import a_card, a_need, a_pod_need, a_record, on
+from tests.support.gpu import Json
 
 NAME = "fracgpu-0123456789"
 CARDS = (a_card("GPU-a", mib=8000), a_card("GPU-b", mib=8000, index=1))
