@@ -222,7 +222,12 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
     held = None
     if wiring is Wiring.CLAIMS:
         held = HeldClaims(
-            node=node, client=client, tracker=tracker, clock=clock, on_change=pods_changed
+            node=node,
+            client=client,
+            pod_reader=pod_reader,
+            tracker=tracker,
+            clock=clock,
+            on_change=pods_changed,
         )
     node_pods = held.pods if held is not None else NodePods(on_change=pods_changed)
     pods = Informer(

@@ -10,7 +10,8 @@ import structlog
 from deviceplugin.claims import Claim
 from deviceplugin.container.cdi import CdiError, CdiFolder, CdiSpec, closed_spec, qualified_name
 from deviceplugin.container.spec_builder import ContainerSpecBuilder, SpecBuildError
-from deviceplugin.dra.held_claims import HeldClaims
+from deviceplugin.dra.claim_use import ClaimUse
+from deviceplugin.dra.held_claims import HeldClaim, HeldClaims
 from deviceplugin.dra.server import ClaimName, Claims, PreparedDevice, PrepareError
 from deviceplugin.enforcement.interface import EnforcementError
 from deviceplugin.enforcement.limiter import Limiter
@@ -31,7 +32,7 @@ from kube.errors import KubeError, NotFound
 from kube.kinds import RESOURCE_CLAIMS
 from process.clock import Clock
 
-_T = TypeVar("_T", DeviceClaim, PodInfo)
+_T = TypeVar("_T", DeviceClaim, tuple[PodInfo, ClaimUse])
 
 log = structlog.get_logger()
 
@@ -111,8 +112,8 @@ class Preparer(Claims):
                 raise self._refuse("runtime_unknown", problem)
             end_s = began_s + _PATIENCE_S
             found = await self._read(claim, end_s=end_s)
-            pod = await self._checked(found, end_s=end_s)
-            return await self._hand_over(found, pod)
+            pod, use = await self._checked(found, end_s=end_s)
+            return await self._hand_over(found, pod, use)
         except PrepareError as error:
             log.warning("claim_refused", claim=claim.name, uid=claim.uid, reason=str(error))
             raise
@@ -156,10 +157,10 @@ class Preparer(Claims):
 
         return await self._at_last(read, "api_unreachable", pause_s=_PAUSE_S, end_s=end_s)
 
-    async def _checked(self, claim: DeviceClaim, *, end_s: float) -> PodInfo:
+    async def _checked(self, claim: DeviceClaim, *, end_s: float) -> tuple[PodInfo, ClaimUse]:
         """Return the pod of a claim that may be prepared, which counts from now on."""
 
-        async def check() -> PodInfo | str:
+        async def check() -> tuple[PodInfo, ClaimUse] | str:
             pods = self._pods()
             if pods is None:
                 return "this node's pods and their claims are not all known yet"
@@ -171,10 +172,26 @@ class Preparer(Claims):
                 raise self._refuse("claim_refused", always)
             if why or pod is None:
                 return why or f"the pod of claim {claim.name} is not known yet"
-            self._held.add(claim, pod)
-            return pod
+            if isinstance(use := await self._use_of(claim, pod), str):
+                return use
+            # Meanwhile another claim may have been prepared.
+            if why := self._why_not(claim, pod, self._held.claims):
+                return why
+            self._held.add(HeldClaim(claim=claim, pod=pod.record.uid, use=use))
+            return pod, use
 
         return await self._at_last(check, "claim_refused", pause_s=_POLL_S, end_s=end_s)
+
+    async def _use_of(self, claim: DeviceClaim, pod: PodInfo) -> ClaimUse | str:
+        """Return which request of a claim each container has; a text if it cannot be read now."""
+        try:
+            use = (await self._held.uses_of(pod)).get(claim.name)
+        except (KubeError, WireError) as error:
+            return f"the pod of claim {claim.name} cannot be read: {error}"
+        if use is None:
+            text = f"pod {pod.record.name} does not name claim {claim.name}"
+            raise self._refuse("claim_refused", text)
+        return use
 
     async def _at_last(
         self,
@@ -197,24 +214,45 @@ class Preparer(Claims):
         cards = self._tracker.inventory.cards
         return why_not_prepared(claim, pod, node=self._node, cards=cards, prepared=prepared)
 
-    async def _hand_over(self, claim: DeviceClaim, pod: PodInfo) -> Sequence[PreparedDevice]:
-        cards = self._tracker.inventory.by_uuid()
+    async def _hand_over(
+        self, claim: DeviceClaim, pod: PodInfo, use: ClaimUse
+    ) -> Sequence[PreparedDevice]:
         try:
-            assignment = assignment_of(claim, cards_by_device(cards))
-            for request, slices in assignment.items():
-                own = Claim(
-                    pod=pod,
-                    container=request,
-                    slices=slices,
-                    cards=tuple(cards[part.card] for part in slices),
-                )
-                await self._hand_over_one(f"{claim.uid}_{request}", own)
+            await self._write_specs(claim, pod, use)
         except (WireError, PrepareError) as error:
             self._held.remove(claim.uid)
             if isinstance(error, PrepareError):
                 raise
             raise self._refuse("claim_unreadable", str(error)) from error
         return _answer(claim)
+
+    async def _write_specs(self, claim: DeviceClaim, pod: PodInfo, use: ClaimUse) -> None:
+        """Write a spec for each request, which is that of one container, or of several.
+
+        Raises:
+            WireError: a device is no card of this node.
+            PrepareError: a container cannot have what it was allocated.
+        """
+        cards = self._tracker.inventory.by_uuid()
+        by_request = assignment_of(claim, cards_by_device(cards))
+        if several := use.ambiguous(by_request):
+            text = f"container {several} has several requests of claim {claim.name}: name one"
+            raise self._refuse("claim_refused", text)
+        others = [one.name for one in self._held.of_pod(pod.record.uid) if one.uid != claim.uid]
+        if others:
+            text = (
+                f"pod {pod.record.name} has cards of claims {claim.name} and {others[0]}: want one"
+            )
+            raise self._refuse("claim_refused", text)
+        for request, slices in by_request.items():
+            containers = [name for name, own in use.assigned(by_request).items() if own == slices]
+            own = Claim(
+                pod=pod,
+                container=containers[0] if containers else request,
+                slices=slices,
+                cards=tuple(cards[part.card] for part in slices),
+            )
+            await self._hand_over_one(f"{claim.uid}_{request}", own)
 
     async def _hand_over_one(self, name: str, claim: Claim) -> None:
         for card in claim.cards:
@@ -272,7 +310,10 @@ class Preparer(Claims):
 
 
 def _answer(claim: DeviceClaim) -> Sequence[PreparedDevice]:
-    """Return the devices for kubelet: the spec of a request with its first card."""
+    """Return the devices for kubelet: the spec of a request with its first card.
+
+    With each card it would be the same spec several times, which not every runtime applies once.
+    """
     specs = {one.request: qualified_name(f"{claim.uid}_{one.request}") for one in claim.devices}
     return [
         PreparedDevice(

@@ -72,7 +72,8 @@ class PodResourcesClient(PodResources):
 def slot_holders(answer: messages.ListPodResourcesResponse) -> tuple[SlotHolder, ...]:
     """Return the containers in *answer* that hold slots, the ids of all NUMA nodes together.
 
-    A device of a claim is held as a slot is, one for each card.
+    A card of a claim is held as a slot is. For each container with a claim, kubelet lists all cards
+    of the claim.
     """
     found = []
     for pod in answer.pod_resources:
