@@ -23,10 +23,10 @@ from simulator.controllers.manager import run_controllers
 from simulator.scheduler.scheduler import KubeScheduler
 from tests.support.device_claims import (
     CLASS,
-    a_claiming_pod,
     a_device,
     a_device_claim,
     a_device_slice,
+    a_pod_with_claim,
     a_request,
     shortlist,
 )
@@ -102,7 +102,7 @@ class Cluster:
         )
 
     async def pod(self, name: str, claim: str, *containers: str) -> Json:
-        body = a_claiming_pod(
+        body = a_pod_with_claim(
             name, claim, *containers, nodeSelector={"kubernetes.io/hostname": self.node}
         )
         return await self.kube.create(PODS, body, namespace=self.namespace)

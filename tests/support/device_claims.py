@@ -74,7 +74,7 @@ def a_device_claim(name: str, *requests: Json, **meta: Any) -> Json:
     return {"metadata": {"name": name, **meta}, "spec": {"devices": {"requests": [*requests]}}}
 
 
-def a_claiming_pod(name: str, claim: str, *containers: str, **spec: Any) -> Json:
+def a_pod_with_claim(name: str, claim: str, *containers: str, **spec: Any) -> Json:
     """Return a pod whose containers each use the request of their own name."""
     return {
         "metadata": {"name": name},

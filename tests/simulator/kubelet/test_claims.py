@@ -28,10 +28,10 @@ from simulator.kubelet.kubelet import Kubelet, KubeletConfig, KubeletFolders
 from simulator.kubelet.pod_worker import PodTiming
 from tests.support.device_claims import (
     DRIVER,
-    a_claiming_pod,
     a_device,
     a_device_claim,
     a_device_slice,
+    a_pod_with_claim,
     a_request,
 )
 from tests.support.node import short_folder
@@ -129,7 +129,7 @@ class Rig:
         """Bind a pod to the node with a claim that is allocated and reserved for it."""
         containers = containers or ("main",)
         pod = await self.kube.create(
-            PODS, a_claiming_pod(name, claim, *containers), namespace="default"
+            PODS, a_pod_with_claim(name, claim, *containers), namespace="default"
         )
         made = await self.kube.create(
             RESOURCE_CLAIMS, a_device_claim(claim, *map(a_request, containers)), namespace="default"
@@ -251,7 +251,7 @@ async def test_an_answer_by_another_name_starts_the_container_without_its_card(r
 async def test_a_second_pod_of_a_claim_is_not_asked_for_and_gets_the_same(rig: Rig) -> None:
     first = await rig.run("p")
     await rig.wait_running(first)
-    second = await rig.kube.create(PODS, a_claiming_pod("q", "c"), namespace="default")
+    second = await rig.kube.create(PODS, a_pod_with_claim("q", "c"), namespace="default")
     await rig.bind(second)
     await rig.wait_event("is not allowed to use ResourceClaim c")
 

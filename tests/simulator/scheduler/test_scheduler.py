@@ -33,10 +33,10 @@ from simulator.envtest.ports import free_ports
 from simulator.scheduler.scheduler import KubeScheduler, fit_error
 from tests.support.device_claims import (
     CLASS,
-    a_claiming_pod,
     a_device,
     a_device_claim,
     a_device_slice,
+    a_pod_with_claim,
     a_request,
 )
 from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, register, some_cards
@@ -345,7 +345,7 @@ async def test_a_burst_of_claims_never_takes_more_of_a_card_than_it_has(
             await client.create(
                 RESOURCE_CLAIMS, a_device_claim(f"c{number}", a_request()), namespace="default"
             )
-            body = a_claiming_pod(f"p{number}", f"c{number}")
+            body = a_pod_with_claim(f"p{number}", f"c{number}")
             await client.create(PODS, body, namespace="default")
 
         async with asyncio.TaskGroup() as group:
@@ -378,7 +378,7 @@ async def test_an_expression_that_it_does_not_evaluate_is_said_on_the_pod(tmp_pa
         await client.create(RESOURCE_SLICES, a_device_slice("n", a_device("gpu-a")))
         claim = a_device_claim("c", a_request(expression="1 == 1"))
         await client.create(RESOURCE_CLAIMS, claim, namespace="default")
-        await client.create(PODS, a_claiming_pod("p", "c"), namespace="default")
+        await client.create(PODS, a_pod_with_claim("p", "c"), namespace="default")
 
         async with asyncio.TaskGroup() as group:
             running = group.create_task(scheduler.run())
