@@ -23,10 +23,11 @@ from cli.printers.live import (
     save_dashboard,
     show_promises,
 )
+from component.wiring import DEFAULT_WIRING, Wiring
 from fracgpu import names
 from process import logs
 from process.clock import SystemClock
-from simulator.demo.promises import DemoFacts, Promise, judge
+from simulator.demo.promises import LEFT_OUT_BY_CLAIMS, DemoFacts, Promise, judge
 from simulator.demo.rig import Rig, RigFailed, RigSettings, open_rig
 from simulator.demo.script import Progress, Script, play_within
 from simulator.demo.service_accounts import DEPLOY
@@ -102,7 +103,12 @@ def _settings(options: argparse.Namespace) -> RigSettings:
         assets = find_assets(os.environ.get(ASSETS_ENV)) if options.real_apiserver else None
     except ControlPlaneError as error:
         raise _CannotStartError(str(error)) from error
-    return RigSettings(nodes=options.nodes, cards_per_node=options.cards, assets=assets)
+    return RigSettings(
+        nodes=options.nodes,
+        cards_per_node=options.cards,
+        assets=assets,
+        wiring=Wiring(options.wiring),
+    )
 
 
 async def _show(settings: RigSettings, options: argparse.Namespace, workdir: Path) -> int:
@@ -115,6 +121,8 @@ async def _show(settings: RigSettings, options: argparse.Namespace, workdir: Pat
         with open_screen(console) as show:
             outcome = await _run(rig, options, show)
         show_promises(console, outcome.promises)
+        for part in LEFT_OUT_BY_CLAIMS if settings.wiring is Wiring.CLAIMS else ():
+            say(f"left out with the wiring by claims: {part}")
         _write_report(options.report, outcome)
         if outcome.trouble:
             say(f"the demo did not finish: {outcome.trouble}")
@@ -205,6 +213,7 @@ def _write_report(path: Path, outcome: _Outcome) -> None:
         "cards": [asdict(peak) for peak in facts.peaks],
         "heat": asdict(facts.heat),
         "scrapeTargets": dict(facts.scrape_targets),
+        "leftOut": list(LEFT_OUT_BY_CLAIMS if facts.by_claims else ()),
     }
     path.write_text(json.dumps(report, indent=2, default=str) + "\n")
 
@@ -278,6 +287,13 @@ def arguments() -> argparse.ArgumentParser:
         "--keep",
         action="store_true",
         help="keep running after the verdict and print what to try next",
+    )
+    parser.add_argument(
+        "--wiring",
+        choices=[wiring.value for wiring in Wiring],
+        default=DEFAULT_WIRING.value,
+        help=f"how a request reaches its node (default {DEFAULT_WIRING.value}); with claims there "
+        "is no extender, and the rebalancer is left out",
     )
     parser.add_argument(
         "--real-apiserver",
