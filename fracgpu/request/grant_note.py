@@ -10,15 +10,18 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
 
 from fracgpu import names
-from fracgpu.k8s.container import ContainerSpec
+from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.k8s.node_affinity import Toleration
 from fracgpu.request.grant import Grant, describe
+from fracgpu.request.need import ContainerNeed, PodNeed
+from fracgpu.units import Mib
 
 SEAL_LIFETIME: Final = timedelta(seconds=60)  # --request-timeout of kube-apiserver, by default
 CLOCK_SKEW: Final = timedelta(seconds=5)  # between the clocks of two replicas
@@ -195,6 +198,30 @@ def with_granted_limits(
         if one.name in granted
         else one
         for one in containers
+    )
+
+
+def as_granted(need: PodNeed, text: str) -> PodNeed:
+    """Return a need with the amounts of a grant, of which all containers count at once.
+
+    So do the requests of a claim. A pod's annotations can be changed by its author, and the grant
+    cannot.
+    """
+    note = read_grant_note(text)
+    granted = {} if note is None else note.data.containers
+    return replace(need, containers=tuple(_granted(one, granted) for one in need.containers))
+
+
+def _granted(need: ContainerNeed, granted: Mapping[str, GrantedAmounts]) -> ContainerNeed:
+    amounts = granted.get(need.name)
+    if amounts is None:
+        return replace(need, kind=ContainerKind.APP)
+    return replace(
+        need,
+        kind=ContainerKind.APP,
+        cards=amounts.cards,
+        mib=Mib(amounts.mib),
+        cores=amounts.cores,
     )
 
 

@@ -1,7 +1,7 @@
 """Values for what a pod asks for: its request in our language, and its need in MiB."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from enum import Enum
 from fractions import Fraction
 from typing import Final
@@ -154,12 +154,6 @@ def need_of(request: PodRequest, containers: Sequence[ContainerNeed]) -> PodNeed
     return PodNeed(
         containers=tuple(containers), **{name: getattr(request, name) for name in _OF_POD}
     )
-
-
-def side_by_side(need: PodNeed) -> PodNeed:
-    """Return a need of which all containers count at once, as the requests of a claim do."""
-    containers = tuple(replace(one, kind=ContainerKind.APP) for one in need.containers)
-    return need if containers == need.containers else replace(need, containers=containers)
 
 
 DEFAULT_STRATEGY: Final = Strategy.LEAST_WASTE

@@ -1,4 +1,5 @@
 """The wiring in which kube-scheduler allocates cards itself, from claims that we make for pods.
 
-`controller.py` makes them, as `planner.py` says; `cache.py` counts what was allocated.
+Start with `controller.py`, which makes them as `planner.py` says; `cache.py` counts what was
+allocated.
 """

@@ -66,14 +66,14 @@ class ClaimsCluster:
         )
         return {name: node for name, node in found if node}
 
-    async def events_of(self, pod: str, reason: str) -> list[Json]:
+    async def all_events(self, reason: str) -> list[Json]:
         listing = await self.client.list(EVENTS, namespace="default")
         events: list[Json] = [decode_object(raw) for raw in listing.items]
-        return [
-            event
-            for event in events
-            if event["involvedObject"].get("name") == pod and event["reason"] == reason
-        ]
+        return [event for event in events if event["reason"] == reason]
+
+    async def events_of(self, pod: str, reason: str) -> list[Json]:
+        events = await self.all_events(reason)
+        return [event for event in events if event["involvedObject"].get("name") == pod]
 
     async def overbooked(self) -> list[str]:
         """Return the devices of which more is allocated than there is."""
@@ -121,6 +121,7 @@ async def real_claims(
     nodes: Mapping[str, Json] | None = None,
     scheduler: bool = True,
     flags: Mapping[str, str | None] | None = None,
+    users: Mapping[str, str] | None = None,
 ) -> AsyncIterator[ClaimsCluster]:
     """Start a control plane with the cluster's own kube-scheduler, or skip the test.
 
@@ -130,9 +131,10 @@ async def real_claims(
         nodes: the nodes; by default those of :func:`a_claiming_node`.
         scheduler: start kube-scheduler.
         flags: of kube-apiserver.
+        users: groups by user, besides the administrator.
     """
     async with (
-        real_api_server(workdir, flags=flags) as api,
+        real_api_server(workdir, flags=flags, users=users) as api,
         connect_to(api.url, token=api.token, ca_file=api.ca_file) as client,
     ):
         await client.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
