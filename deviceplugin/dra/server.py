@@ -27,6 +27,7 @@ log = structlog.get_logger()
 PLUGIN_TYPE: Final = "DRAPlugin"
 SERVICE: Final = "v1.DRAPlugin"
 
+_STOP_POLL_S: Final = 0.05
 # A pod's Event keeps 1,024 characters, of which kubelet's own words take some.
 _MAX_TEXT_CHARS: Final = 900
 
@@ -89,6 +90,12 @@ class DraPlugin(services.DRAPluginServicer, registration_services.RegistrationSe
         self._claims = claims
         self._endpoint = endpoint
         self._on_registered = on_registered
+        self._calls = 0
+
+    @property
+    def calls(self) -> int:
+        """How many calls about claims are being answered."""
+        return self._calls
 
     async def GetInfo(
         self,
@@ -121,11 +128,15 @@ class DraPlugin(services.DRAPluginServicer, registration_services.RegistrationSe
         ],
     ) -> messages.NodePrepareResourcesResponse:
         """Prepare each claim by itself: what is wrong with one is its own answer."""
-        async with asyncio.TaskGroup() as group:
-            tasks = {
-                claim.uid: group.create_task(self._prepare(_named(claim)), name=claim.name)
-                for claim in request.claims
-            }
+        self._calls += 1
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = {
+                    claim.uid: group.create_task(self._prepare(_named(claim)), name=claim.name)
+                    for claim in request.claims
+                }
+        finally:
+            self._calls -= 1
         found = {uid: task.result() for uid, task in tasks.items()}
         return messages.NodePrepareResourcesResponse(claims=found)
 
@@ -241,11 +252,15 @@ class DraServer:
                 await self._serve()
 
     async def stop(self, limit_s: float) -> None:
-        """Have kubelet forget us, accept no more calls, and wait for those in flight."""
+        """Wait for the calls in flight, then have kubelet forget us, which would cut them off."""
+        now_s = asyncio.get_running_loop().time
+        end_s = now_s() + limit_s
         async with self._lock:
             self._closed = True
+            while self._plugin.calls and now_s() < end_s:
+                await self._clock.sleep(_STOP_POLL_S)
             self._registry.unlink(missing_ok=True)
-            await self._end(limit_s)
+            await self._end(max(0.0, end_s - now_s()))
 
     def remove_others(self) -> None:
         """Remove the sockets of agents that were killed, so that kubelet forgets them."""
