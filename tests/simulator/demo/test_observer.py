@@ -126,8 +126,13 @@ async def test_what_a_claim_was_allocated_counts_for_its_pod(kube: KubeClient) -
             a_device_claim("fracgpu-0123456789", a_request("train", "3000Mi")),
             namespace="demo",
         )
-        card = {"request": "train", "driver": DRIVER, "pool": "n1", "device": "gpu-a"}
-        card |= {"consumedCapacity": {"memory": "3000Mi"}}
+        card = {
+            "request": "train",
+            "driver": DRIVER,
+            "pool": "n1",
+            "device": "gpu-a",
+            "consumedCapacity": {"memory": "3000Mi"},
+        }
         status = {"allocation": {"devices": {"results": [card]}}}
         await kube.replace(RESOURCE_CLAIMS, {**made, "status": status}, subresource="status")
 
