@@ -662,7 +662,7 @@ def test_the_startup_taint_goes_once_capacity_and_inventory_stand(
 def test_the_startup_taint_goes_once_the_slice_that_stands_for_the_capacity_is_published() -> None:
     have = NodeState(labels=SHARED, taints=(names.STARTUP_TAINT,))
     want = without_capacity(wanted_state(an_inventory(a_card())), have)
-    have = replace(have, labels=SHARED | want.labels, annotations=want.annotations)
+    have = replace(have, labels={**SHARED, **want.labels}, annotations=want.annotations)
 
     assert startup_taint_patch(have, want, published=False) == []
     assert len(startup_taint_patch(have, want, published=True)) == 2
