@@ -234,25 +234,33 @@ def _print_addresses(rig: Rig, write: Callable[[str], None]) -> None:
         write(f"{name:<24} http://{address}/metrics")
     write("")
     write("Try next, in another terminal:")
-    for command, why in next_commands(rig.kubeconfig, rig.prometheus.url):
+    for command, why in next_commands(rig.kubeconfig, rig.prometheus.url, rig.wiring):
         write(f"  {command:<{_COMMAND_COLUMNS}}{why and f' # {why}'}")
     write("Ctrl-C stops everything")
 
 
-def next_commands(kubeconfig: Path, prometheus_url: str) -> tuple[tuple[str, str], ...]:
+def next_commands(
+    kubeconfig: Path, prometheus_url: str, wiring: Wiring = DEFAULT_WIRING
+) -> tuple[tuple[str, str], ...]:
     """Return commands that a newcomer may try on the running demo, each with what it shows."""
     fracgpu = _own_command()
+    by_claims = (
+        (f"kubectl get resourceclaims -n {NAMESPACE} -o yaml", "which card each pod was allocated"),
+    )
+    moves = (
+        (f"{fracgpu} moves", "what the rebalancer has moved"),
+        ("kubectl get moves", "the same moves, as Kubernetes' objects"),
+    )
     run = f"kubectl run -n {NAMESPACE} --image=simulated --annotations"
     return (
         (f"export KUBECONFIG={kubeconfig}", ""),
         (f"{fracgpu} cards", "every card, who holds it, how busy it is"),
-        (f"{fracgpu} moves", "what the rebalancer has moved"),
         (f"{fracgpu} doctor --prometheus-url {prometheus_url}", "whether anything is wrong"),
         (f"{fracgpu} explain pod {NAMESPACE}/notebook", "why a pod runs where it runs, or waits"),
         (f"{run}={names.FRACTION}=0.5 half", "half a card"),
         (f"{run}={names.FRACTION}=1.5 more", "refused, with the nearest request that works"),
         (f"kubectl get pods -n {NAMESPACE} -o wide", "where they run"),
-        ("kubectl get moves", "the same moves, as Kubernetes' objects"),
+        *(by_claims if wiring is Wiring.CLAIMS else moves),
         ("kubectl describe node gpu-node-1", "what the node agent writes"),
     )
 

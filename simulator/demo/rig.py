@@ -43,9 +43,12 @@ from simulator.demo.supervisor import ProcessSpec, Supervisor, why_not_ready
 from simulator.demo.workload import NAMESPACE, heating_workload
 from simulator.envtest.prometheus import RealPrometheus
 from simulator.kubelet.kubelet import Kubelet, KubeletConfig, KubeletFolders
+from simulator.kubelet.pod_worker import PodTiming
 
 # Prometheus evaluates the rules that are shipped, so that our dashboards can be pointed at it.
 RULES: Final = DEPLOY / "alerts" / "fracgpu.rules.yaml"
+# After an agent was killed, a demo cannot wait a minute as kubelet does.
+_TIMING: Final = PodTiming(prepare_again_s=3.0)
 _NODES_LIMIT_S: Final = 60.0
 _QUERY_LIMIT_S: Final = 3.0
 _QUERY_LIMIT_BYTES: Final = 8 * 1024 * 1024
@@ -188,7 +191,9 @@ async def open_rig(settings: RigSettings, workdir: Path, clock: Clock) -> AsyncI
             write_cards_file(places[plan.name].cards_file, cards_document(plan.cards))
         kubelets = {
             name: Kubelet(
-                kube, clock, KubeletConfig(node=name, folders=place.folders, cgroups=True)
+                kube,
+                clock,
+                KubeletConfig(node=name, folders=place.folders, cgroups=True, timing=_TIMING),
             )
             for name, place in places.items()
         }
