@@ -101,6 +101,7 @@ NODE_DRAIN: Final = "fracgpu.io/drain"
 NODE_IDENTITY: Final = "fracgpu.io/identity"
 IDENTITY_NRI: Final = "nri"
 IDENTITY_LISTED: Final = "listed"
+IDENTITY_CLAIMS: Final = "claims"
 
 # Node condition: whether this node's cards are shared by us, and if not, why.
 SHARING_CONDITION: Final = "FracGPUSharing"

@@ -14,7 +14,7 @@ from tests.fakes.clock import VirtualClock
 
 
 class ConfigMapApi:
-    """A transport to an API server that answers from the second request on, if told to."""
+    """A transport to an API server that does not answer its first requests."""
 
     def __init__(self, data: Mapping[str, str] | None, *, failures: int = 0) -> None:
         self._data, self._failures = data, failures

@@ -248,10 +248,12 @@ async def test_a_service_told_to_stop_while_it_opens_closes_what_it_has_opened(
 
 
 async def test_a_known_end_while_a_service_opens_is_one_line(lines: io.StringIO) -> None:
+    async def read() -> None:
+        raise EndProcess("the wiring is unknown")
+
     @asynccontextmanager
     async def refusing() -> AsyncIterator[Running]:
-        await asyncio.sleep(0)
-        raise EndProcess("the wiring is unknown")
+        await read()
         yield Running()
 
     code = await run_until_stopped(Service(name="refuses", open=refusing), VirtualClock())
