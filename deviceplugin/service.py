@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
 from component.config_watcher import ConfigWatcher
+from component.placement_config import watch_overcommit
 from component.pool_config import watch_pools
 from deviceplugin.cards.interface import CardHardware, Cards, CardSamples
 from deviceplugin.claims import Claim, PodKey
@@ -240,7 +242,7 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
         on_change=connection_changed,
     )
     plugin = DevicePlugin(tracker, starts.pre_start)
-    nodes, pools, updater = _node_updater(
+    nodes, pools, overcommit, updater = _node_updater(
         client,
         node,
         namespace=settings.namespace,
@@ -397,6 +399,7 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
             "pods": pods.run,
             "node": nodes.run,
             "pools": pools.run,
+            "placement": overcommit.run,
             "survey": tracker.run,
             **{name: handover.when_acting(loop) for name, loop in acting.items()},
             "nri": handover.when_acting(starts.prepare_host, starts.nri.run),
@@ -554,7 +557,12 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
     isolation: Callable[[], Mapping[str, str] | None],
     clock: Clock,
     metrics: DevicePluginMetrics,
-) -> tuple[Informer[NodeState], ConfigWatcher[PoolCatalogue], NodeStatusUpdater]:
+) -> tuple[
+    Informer[NodeState],
+    ConfigWatcher[PoolCatalogue],
+    ConfigWatcher[Fraction],
+    NodeStatusUpdater,
+]:
     def changed(change: Change[NodeState]) -> None:
         annotations = change.object.annotations
         health.take_out(read_uuids(annotations.get(names.NODE_OUT_OF_SERVICE, "")))
@@ -568,6 +576,9 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
         on_change=changed,
     )
     pools = watch_pools(
+        client, name=names.CONFIG_MAP, namespace=namespace, on_change=lambda _: updater.wake()
+    )
+    overcommit = watch_overcommit(
         client, name=names.CONFIG_MAP, namespace=namespace, on_change=lambda _: updater.wake()
     )
     updater = NodeStatusUpdater(
@@ -584,8 +595,9 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
         unregistered=unregistered,
         isolation=isolation,
         pools=lambda: pools.value,
+        overcommit=lambda: overcommit.value,
     )
-    return nodes, pools, updater
+    return nodes, pools, overcommit, updater
 
 
 def _blocked(tracker: InventoryTracker, node: NodeState | None) -> str | None:

@@ -4,13 +4,16 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
+from fractions import Fraction
 from typing import Final
 
 import structlog
 
+from component.config_keys import NO_OVERCOMMIT
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.capacity import (
     NodeState,
+    as_isolated_before,
     condition_patch,
     keep_held,
     metadata_patch,
@@ -21,6 +24,7 @@ from deviceplugin.node.capacity import (
     while_unregistered,
     with_card_class,
     with_isolation,
+    with_limits,
     with_resized,
 )
 from deviceplugin.node.inventory import InventoryTracker
@@ -78,6 +82,7 @@ class NodeStatusUpdater:
         isolation: by mechanism, why containers are not limited on each card, an empty text where
             they are; None while that is not known.
         pools: the pool catalogue; empty while it has not been read.
+        overcommit: how many times a card's capacity the limits of its containers may add up to.
     """
 
     def __init__(  # noqa: PLR0913 - its parts, all by keyword; made once, in service.py
@@ -96,11 +101,13 @@ class NodeStatusUpdater:
         unregistered: Callable[[], str | None] = lambda: None,
         isolation: Callable[[], Mapping[str, str] | None] = lambda: None,
         pools: Callable[[], PoolCatalogue] = lambda: NO_CATALOGUE,
+        overcommit: Callable[[], Fraction] = lambda: NO_OVERCOMMIT,
     ) -> None:
         self._node = node
         self._unregistered = unregistered
         self._isolation = isolation
         self._pools = pools
+        self._overcommit = overcommit
         self._blocked = blocked
         self._way = way
         self._held_mib = held_mib
@@ -147,8 +154,12 @@ class NodeStatusUpdater:
         want = self._desired(have)
         if want is not None and have.shares and (way := self._way()):
             want = replace(want, annotations={**want.annotations, names.NODE_IDENTITY: way})
-        if want is not None and have.shares and (why_not := self._isolation()) is not None:
-            want = with_isolation(want, why_not)
+        if want is not None and have.shares:
+            why_not = self._isolation()
+            want = (
+                as_isolated_before(want, have) if why_not is None else with_isolation(want, why_not)
+            )
+            want = with_limits(want, self._overcommit())
         if want is None:
             # The cards have not been listed yet; that is not a node without cards.
             self._problem = self._tracker.problem

@@ -41,7 +41,10 @@ def test_what_is_not_said_is_the_default_and_what_names_none_is_refused() -> Non
         ({"strategy": 3}, "strategy is 3; want one of"),
         ({"strategy": None}, "strategy is None; want one of"),
         ({"stategy": "pack"}, "stategy is not a key here; did you mean strategy"),
-        ({"a": 1, "strategy": "b"}, "a is not a key here; want only strategy; strategy is b"),
+        (
+            {"a": 1, "strategy": "b"},
+            "a is not a key here; want only strategy, overcommit; strategy is b",
+        ),
     ],
 )
 def test_every_mistake_is_named(placement: dict[str, object], reason: str) -> None:
