@@ -8,6 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
+from component.config_keys import NO_OVERCOMMIT
 from component.config_watcher import ConfigWatcher
 from component.placement_config import watch_overcommit
 from component.pool_config import watch_pools
@@ -253,6 +254,7 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
         ways=starts.ways,
         unregistered=lambda: registration.problem,
         isolation=starts.isolation,
+        keeps_guarantees=starts.limiter.keeps_guarantees,
         clock=clock,
         metrics=metrics,
     )
@@ -555,6 +557,7 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
     ways: Ways,
     unregistered: Callable[[], str | None],
     isolation: Callable[[], Mapping[str, str] | None],
+    keeps_guarantees: Callable[[CardUuid], bool],
     clock: Clock,
     metrics: DevicePluginMetrics,
 ) -> tuple[
@@ -581,6 +584,13 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
     overcommit = watch_overcommit(
         client, name=names.CONFIG_MAP, namespace=namespace, on_change=lambda _: updater.wake()
     )
+
+    def times(card: CardUuid) -> Fraction | None:
+        """Where a guarantee does not outlast what others borrow, nothing guaranteed is lent."""
+        if not keeps_guarantees(card):
+            return NO_OVERCOMMIT
+        return overcommit.value if overcommit.synced else None
+
     updater = NodeStatusUpdater(
         node=node,
         tracker=tracker,
@@ -595,7 +605,7 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
         unregistered=unregistered,
         isolation=isolation,
         pools=lambda: pools.value,
-        overcommit=lambda: overcommit.value,
+        overcommit=times,
     )
     return nodes, pools, overcommit, updater
 

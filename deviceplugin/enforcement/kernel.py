@@ -32,6 +32,7 @@ class KernelEnforcer(Enforcer):
     """
 
     name = "kernel"
+    keeps_guarantees = True
 
     def __init__(self, root: Path, *, write: Callable[[Path, str], None] = write_line) -> None:
         self._root = root

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -11,7 +11,7 @@ from typing import Any, Final
 from deviceplugin.node.inventory import Inventory, all_unhealthy
 from fracgpu import names
 from fracgpu.cards.annotations import read_cards, write_cards, write_isolation
-from fracgpu.cards.card import Card, Health
+from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.cards.card_class import model_key
 from fracgpu.cards.node_marks import NodeMarks, find_marks, shares
 from fracgpu.cards.other_plugins import offered_by_others
@@ -241,21 +241,34 @@ def as_isolated_before(want: NodeState, have: NodeState) -> NodeState:
     return replace(want, labels={**want.labels, **kept})
 
 
-def with_limits(want: NodeState, overcommit: Fraction) -> NodeState:
+def with_limits(
+    want: NodeState, have: NodeState, overcommit: Callable[[CardUuid], Fraction | None]
+) -> NodeState:
     """Return *want* saying of each card what limits may add up to, where all can be limited.
 
     Args:
         want: says by what containers are limited.
-        overcommit: how many times a card's capacity that is.
+        have: the node as it is.
+        overcommit: returns how many times a card's capacity that is; None while it is not known,
+            and the same as before.
     """
     inventory = want.annotations.get(names.NODE_CARDS)
     if inventory is None or _BY_KERNEL not in want.labels:
         return want
-    cards = [
-        replace(card, limits_mib=Mib(int(card.capacity_mib * overcommit)))
-        for card in read_cards(inventory)
-    ]
+    before = {card.uuid: card.limits_mib for card in _cards_of(have)}
+    cards = []
+    for card in read_cards(inventory):
+        times = overcommit(card.uuid)
+        limits_mib = before.get(card.uuid, 0) if times is None else int(card.capacity_mib * times)
+        cards.append(replace(card, limits_mib=Mib(limits_mib)))
     return replace(want, annotations={**want.annotations, names.NODE_CARDS: write_cards(cards)})
+
+
+def _cards_of(have: NodeState) -> tuple[Card, ...]:
+    try:
+        return read_cards(have.annotations.get(names.NODE_CARDS, ""))
+    except WireError:
+        return ()
 
 
 def with_card_class(

@@ -29,6 +29,7 @@ from deviceplugin.node.capacity import (
 )
 from deviceplugin.node.inventory import InventoryTracker
 from fracgpu import names
+from fracgpu.cards.card import CardUuid
 from fracgpu.cards.node_marks import NodeMarks
 from fracgpu.cards.pool_catalogue import NO_CATALOGUE, PoolCatalogue
 from fracgpu.k8s.quantity import integer_amount
@@ -82,7 +83,8 @@ class NodeStatusUpdater:
         isolation: by mechanism, why containers are not limited on each card, an empty text where
             they are; None while that is not known.
         pools: the pool catalogue; empty while it has not been read.
-        overcommit: how many times a card's capacity the limits of its containers may add up to.
+        overcommit: returns how many times a card's capacity its containers' limits may add up to;
+            None while that is not known.
     """
 
     def __init__(  # noqa: PLR0913 - its parts, all by keyword; made once, in service.py
@@ -101,7 +103,7 @@ class NodeStatusUpdater:
         unregistered: Callable[[], str | None] = lambda: None,
         isolation: Callable[[], Mapping[str, str] | None] = lambda: None,
         pools: Callable[[], PoolCatalogue] = lambda: NO_CATALOGUE,
-        overcommit: Callable[[], Fraction] = lambda: NO_OVERCOMMIT,
+        overcommit: Callable[[CardUuid], Fraction | None] = lambda _: NO_OVERCOMMIT,
     ) -> None:
         self._node = node
         self._unregistered = unregistered
@@ -159,7 +161,9 @@ class NodeStatusUpdater:
             want = (
                 as_isolated_before(want, have) if why_not is None else with_isolation(want, why_not)
             )
-            want = with_limits(want, self._overcommit())
+            want = with_limits(
+                want, have, self._overcommit if why_not is not None else lambda _: None
+            )
         if want is None:
             # The cards have not been listed yet; that is not a node without cards.
             self._problem = self._tracker.problem

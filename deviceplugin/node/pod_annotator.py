@@ -67,7 +67,7 @@ def wired_text(claim: Claim, isolation: str) -> str:
     except ValueError:
         recorded = {}
     others = recorded if isinstance(recorded, dict) else {}
-    got = {"cards": [part.card for part in claim.slices], "isolation": isolation}
+    got: dict[str, object] = {"cards": [part.card for part in claim.slices], "isolation": isolation}
     if any(part.limit_mib > part.mib for part in claim.slices):
         limited = isolation == Isolation.KERNEL.value
         got["mib"] = [part.mib for part in claim.slices]

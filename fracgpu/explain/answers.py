@@ -32,7 +32,7 @@ class Holder:
 
     Attributes:
         mib: what it is guaranteed.
-        limit_mib: how much it may use; 0 for no more than *mib*.
+        limit_mib: how much it may use.
     """
 
     pod: str
@@ -44,7 +44,7 @@ class Holder:
     @property
     def size(self) -> str:
         """What it holds, in MiB: ``8000``, or ``8000-16000`` if it may use more."""
-        return f"{self.mib}-{self.limit_mib}" if self.limit_mib else str(self.mib)
+        return f"{self.mib}-{self.limit_mib}" if self.limit_mib > self.mib else str(self.mib)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,6 @@ from fracgpu.state.allocation import PodRecord, allocations_by_card
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod, NodeConstraints
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.snapshot import CardInfo, NodeInfo, Snapshot
-from fracgpu.units import Mib
 
 # Larger than any real value of the labels that the webhook compares with.
 _ANY_NUMBER: Final = "999999999"
@@ -400,7 +399,7 @@ def holders_of(
                 pod=pod_info.record.key if pod_info else uid,
                 mib=allocation.mib,
                 cores=allocation.cores,
-                limit_mib=allocation.limit_mib if allocation.borrow_mib else Mib(0),
+                limit_mib=allocation.limit_mib,
                 terminating=bool(pod_info and pod_info.record.terminating),
             )
         )

@@ -375,7 +375,8 @@ class _Chooser:
 
     def fit_together(self, cards: Cards, columns: _Columns) -> Flags:
         """Return the rows on which all containers that have cards fit on them side by side."""
-        asked = CardRequest(*self._amounts(cards, columns))
+        mib, cores, slots, limit_mib = self._amounts(cards, columns)
+        asked = CardRequest(mib, cores, slots, limit_mib)
         fits = unfit_reasons(cards, self.need, asked) == USABLE
         together: Flags = (fits | ~_held(cards, columns)).all(1)
         return together

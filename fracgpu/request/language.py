@@ -94,7 +94,7 @@ def parse_request(
                 wanted=f"either fraction or memory for container '{name}', not both",
             )
         if name not in shares and name not in memories and mib is None:
-            beside = {
+            beside: dict[str, Mapping[str, object]] = {
                 names.CORES: cores,
                 names.CARDS: cards,
                 names.FRACTION_LIMIT: most_shares,
@@ -235,7 +235,7 @@ def _refuse_lonely_keys(annotations: Mapping[str, str]) -> None:
 def _refuse_orphans(
     spec: ContainerSpec,
     annotations: Mapping[str, str],
-    items: Mapping[str, Mapping[str, int]],
+    items: Mapping[str, Mapping[str, object]],
 ) -> None:
     for key, by_container in items.items():
         if spec.name in by_container:
