@@ -19,7 +19,7 @@ from deviceplugin.container.cdi import CdiFolder, remove_device_files
 from deviceplugin.container.cri import RuntimeWatch
 from deviceplugin.container.interposer import Interposer
 from deviceplugin.container.mps import MpsOfNode
-from deviceplugin.container.mps_daemons import MpsDaemons
+from deviceplugin.container.mps_daemons import MpsDaemons, SurveyBesideDaemons
 from deviceplugin.container.nvidia_cdi import NvidiaCdiSpecs
 from deviceplugin.container.spec_builder import ContainerSpecBuilder
 from deviceplugin.container.verify_hook import VerifyHook
@@ -100,13 +100,14 @@ def _mps(settings: DevicePluginSettings, cards: Cards) -> Service:
         program=settings.mps_program,
         clock=clock,
     )
-    gate.add("cards", lambda: tracker.problem)
+    survey = SurveyBesideDaemons(tracker, daemons, clock, period_s=settings.survey_period_s)
+    gate.add("cards", lambda: survey.problem)
     gate.add("daemons", lambda: daemons.problem)
 
     @asynccontextmanager
     async def parts() -> AsyncIterator[Running]:
         try:
-            yield Running(tasks={"survey": tracker.run, "daemons": daemons.run})
+            yield Running(tasks={"survey": survey.run, "daemons": daemons.run})
         finally:
             await cards.close()
 
