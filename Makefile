@@ -136,7 +136,8 @@ can-push:
 
 proto: setup ## generate deviceplugin/proto from our .proto files
 	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. \
-		deviceplugin/proto/cri.proto deviceplugin/proto/deviceplugin.proto deviceplugin/proto/podresources.proto
+		deviceplugin/proto/cri.proto deviceplugin/proto/deviceplugin.proto deviceplugin/proto/dra.proto \
+		deviceplugin/proto/pluginregistration.proto deviceplugin/proto/podresources.proto
 	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. \
 		deviceplugin/proto/nri.proto deviceplugin/proto/ttrpc.proto
 
