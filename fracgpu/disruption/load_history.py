@@ -43,7 +43,7 @@ _SURE: Final = 2  # standard errors by which what pods keep must exceed what cha
 _PRIOR_SPANS: Final = 6  # for which the variance of all pods counts in the variance of each
 _INDEPENDENT: Final = 8  # spans after which what a pod did says little of what it does
 _HORIZON: Final = 18  # spans over which what a move does counts
-_FEWEST_SPANS: Final = 12  # in which a common rhythm can be told from chance
+_FEWEST_SPANS: Final = 18  # in which a common rhythm can be told from chance
 _COMPARED: Final = 150  # pods, the most variable ones; all pairs of them are compared
 _VARIES: Final = 4e-4  # variance above the noise of measuring
 _LOST_RATIO: Final = 0.95  # mean share of its time above which a card gives less than is asked for
@@ -266,8 +266,8 @@ class LoadModel:
         owners = np.array([self._owner[row] for row in most])
         differ = owners[:, np.newaxis] != owners[np.newaxis, :]
         first, second = (_covariance(half) for half in np.array_split(self._demand[most], 2, 1))
-        most = max(float((half**2)[differ].sum()) for half in (first, second))
-        return float(np.clip((first * second)[differ].sum() / (most + _TINY), 0, 1))
+        varied = (first**2)[differ].sum() * (second**2)[differ].sum()
+        return float(np.clip((first * second)[differ].sum() / (np.sqrt(varied) + _TINY), 0, 1))
 
 
 def belief(outcomes: Sequence[tuple[float, float]]) -> float:
