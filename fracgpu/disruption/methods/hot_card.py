@@ -17,7 +17,6 @@ from fracgpu.disruption.candidates import (
     disruption_cost,
     make_move,
     mode_of,
-    startup_s,
     why_not_evictable,
     why_not_now,
 )
@@ -372,6 +371,5 @@ def _cost(state: DisruptionState, card: CardUuid, candidate: PlacedPod) -> float
     alone = mode_of(candidate.info) is MoveMode.EVICT and all(
         other is candidate for other in state.pods_of(candidate.owner_uid)
     )
-    startup = startup_s(state, candidate)
-    cost = disruption_cost(candidate.info, mib=allocation.mib, startup_s=startup)
+    cost = disruption_cost(state, candidate, mib=allocation.mib)
     return cost + (_SINGLE_REPLICA_COST if alone else 0.0)
