@@ -17,7 +17,9 @@ REBALANCER: Final = "rebalancer"
 
 POOLS: Final = "pools"
 
-KEYS: Final = (ADMISSION, PLACEMENT, POOLS, REBALANCER)
+WIRING: Final = "wiring"
+
+KEYS: Final = (ADMISSION, PLACEMENT, POOLS, REBALANCER, WIRING)
 
 _STRATEGY: Final = "strategy"
 _OVERCOMMIT: Final = "overcommit"

@@ -283,6 +283,11 @@ def with_card_class(
     return replace(want, labels={**want.labels, key: name}) if name else want
 
 
+def without_capacity(want: NodeState, have: NodeState) -> NodeState:
+    """Return *want* where a slice says the capacity: two accountants would give a card twice."""
+    return replace(want, capacity=_zeros(have))
+
+
 def while_unregistered(want: NodeState, *, problem: str) -> NodeState:
     """Return *want*, saying that the node takes no new pods while kubelet does not know the agent.
 
@@ -384,11 +389,14 @@ def status_patch(*, have: NodeState, want: NodeState) -> dict[str, Any]:
     return {"status": {"capacity": wrong}} if wrong else {}
 
 
-def startup_taint_patch(have: NodeState, want: NodeState) -> list[dict[str, Any]]:
+def startup_taint_patch(
+    have: NodeState, want: NodeState, *, published: bool | None = None
+) -> list[dict[str, Any]]:
     """Return the JSON patch that takes the start-up taint off; empty while the node is not ready.
 
-    It is once the node says what cards it has, and kubelet offers their memory and their slots.
-    Other taints may come and go meanwhile, so each removal tests what it removes.
+    It is once the node says what cards it has, and kubelet offers their memory and their slots, or
+    the slice is *published* that stands for both. Other taints may come and go meanwhile, so each
+    removal tests what it removes.
     """
     found = [at for at, key in enumerate(have.taints) if key == names.STARTUP_TAINT]
     stands = (
@@ -396,8 +404,7 @@ def startup_taint_patch(have: NodeState, want: NodeState) -> list[dict[str, Any]
         and want.sharing is not None
         and want.sharing.shared
         and not metadata_patch(have=have, want=want)
-        and have.allocatable.get(names.GPU_MEM, 0) >= int(want.capacity[names.GPU_MEM])
-        and have.allocatable.get(names.GPU_SLOT, 0) > 0
+        and (_is_counted(have, want) if published is None else published)
     )
     if not stands:
         return []
@@ -409,6 +416,15 @@ def startup_taint_patch(have: NodeState, want: NodeState) -> list[dict[str, Any]
             {"op": "remove", "path": f"/spec/taints/{at}"},
         )
     ]
+
+
+def _is_counted(have: NodeState, want: NodeState) -> bool:
+    """Report whether kubelet offers the cards' memory and slots."""
+    counted_mib = have.allocatable.get(names.GPU_MEM, 0)
+    return (
+        counted_mib >= int(want.capacity[names.GPU_MEM])
+        and have.allocatable.get(names.GPU_SLOT, 0) > 0
+    )
 
 
 def condition_patch(*, have: NodeState, want: NodeState, now: datetime) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from deviceplugin.node.capacity import (
     with_isolation,
     with_limits,
     with_resized,
+    without_capacity,
 )
 from deviceplugin.node.inventory import InventoryTracker
 from fracgpu import names
@@ -85,6 +86,8 @@ class NodeStatusUpdater:
         pools: the pool catalogue; empty while it has not been read.
         overcommit: returns how many times a card's capacity its containers' limits may add up to;
             None while that is not known.
+        published: whether kube-scheduler sees the cards by the node's slice; None where it counts
+            the node's capacity.
     """
 
     def __init__(  # noqa: PLR0913 - its parts, all by keyword; made once, in service.py
@@ -104,12 +107,14 @@ class NodeStatusUpdater:
         isolation: Callable[[], Mapping[str, str] | None] = lambda: None,
         pools: Callable[[], PoolCatalogue] = lambda: NO_CATALOGUE,
         overcommit: Callable[[CardUuid], Fraction | None] = lambda _: NO_OVERCOMMIT,
+        published: Callable[[], bool] | None = None,
     ) -> None:
         self._node = node
         self._unregistered = unregistered
         self._isolation = isolation
         self._pools = pools
         self._overcommit = overcommit
+        self._published = published
         self._blocked = blocked
         self._way = way
         self._held_mib = held_mib
@@ -154,23 +159,13 @@ class NodeStatusUpdater:
             return False
         blocked = self._blocked()
         want = self._desired(have)
-        if want is not None and have.shares and (way := self._way()):
-            want = replace(want, annotations={**want.annotations, names.NODE_IDENTITY: way})
-        if want is not None and have.shares:
-            why_not = self._isolation()
-            want = (
-                as_isolated_before(want, have) if why_not is None else with_isolation(want, why_not)
-            )
-            want = with_limits(
-                want, have, self._overcommit if why_not is not None else lambda _: None
-            )
         if want is None:
             # The cards have not been listed yet; that is not a node without cards.
             self._problem = self._tracker.problem
             return True
         try:
             if have.shares:
-                want = with_resized(want, resized_mib=self._resized_mib())
+                want = with_resized(self._described(want, have), resized_mib=self._resized_mib())
                 await self._write(have, keep_held(want, held_mib=self._held(have)))
             else:
                 await take_back(self._writer, self._node, have.marks)
@@ -201,6 +196,17 @@ class NodeStatusUpdater:
         unregistered = self._unregistered()
         return while_unregistered(want, problem=unregistered) if unregistered else want
 
+    def _described(self, want: NodeState, have: NodeState) -> NodeState:
+        """Return *want* with what is known of the node beside its cards."""
+        if way := self._way():
+            want = replace(want, annotations={**want.annotations, names.NODE_IDENTITY: way})
+        why_not = self._isolation()
+        if why_not is None:
+            want = with_limits(as_isolated_before(want, have), have, lambda _: None)
+        else:
+            want = with_limits(with_isolation(want, why_not), have, self._overcommit)
+        return want if self._published is None else without_capacity(want, have)
+
     def _held(self, have: NodeState) -> int:
         """Return the MiB that pods hold; while that is unknown, all that the node counts now."""
         held_mib = self._held_mib()
@@ -230,7 +236,8 @@ class NodeStatusUpdater:
         if status:
             await self._writer.patch(NODES, self._node, status, subresource="status")
         await self._write_condition(have, want)
-        untainted = startup_taint_patch(have, want)
+        published = self._published() if self._published is not None else None
+        untainted = startup_taint_patch(have, want, published=published)
         if untainted:
             await self._writer.patch(NODES, self._node, untainted, how=PatchType.JSON)
             log.info("startup_taint_removed", node=self._node)

@@ -243,7 +243,7 @@ def _grant(
     shared = any(part.share is not None for part in request.slices)
     allowed: Sequence[CardClass] = classes if selected is None else selected.classes
     vendor = request.vendor or Vendor.NVIDIA
-    allowed = [each for each in allowed if vendor in each.vendors(request.models)]
+    allowed = [each for each in allowed if each.is_of(vendor, request.models)]
     if not allowed:
         error = no_class(request, classes, selected)
         return _without_class(request, error, rule, shared=shared)
@@ -280,20 +280,18 @@ def _of_one_vendor(
     any other that would do: no pod that was made before there were others starts on a card that
     its program cannot use.
     """
-    if request.vendor is not None:
-        return request
-    vendors = _vendors(classes, request)
-    if Vendor.NVIDIA in vendors:
+    if request.vendor is not None or _any_is_of(Vendor.NVIDIA, classes, request):
         return request  # nearly every pod
-    if declared is not None:
-        vendors |= _vendors(declared(ANY_NODE), request)
-    if vendors == {Vendor.AMD}:
+    pools = () if declared is None else declared(ANY_NODE)
+    if _any_is_of(Vendor.NVIDIA, pools, request):
+        return request
+    if _any_is_of(Vendor.AMD, (*classes, *pools), request):
         return msgspec.structs.replace(request, vendor=Vendor.AMD)
     return request
 
 
-def _vendors(classes: Sequence[CardClass], request: PodRequest) -> set[Vendor]:
-    return {vendor for each in classes for vendor in each.vendors(request.models)}
+def _any_is_of(vendor: Vendor, classes: Sequence[CardClass], request: PodRequest) -> bool:
+    return any(each.is_of(vendor, request.models) for each in classes)
 
 
 def _first_held(

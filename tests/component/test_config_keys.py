@@ -20,7 +20,7 @@ def test_every_unknown_key_is_named_with_what_was_probably_meant() -> None:
 
     assert str(refused.value) == (
         "colour is not a key here; rebalance is not a key here; did you mean rebalancer?; "
-        "want only admission, placement, pools, rebalancer"
+        "want only admission, placement, pools, rebalancer, wiring"
     )
 
 

@@ -29,6 +29,7 @@ from deviceplugin.node.capacity import (
     while_unregistered,
     with_isolation,
     with_resized,
+    without_capacity,
 )
 from deviceplugin.node.inventory import InventoryTracker
 from deviceplugin.node.node_status import NodeStatusUpdater
@@ -657,6 +658,23 @@ def test_the_startup_taint_goes_once_capacity_and_inventory_stand(
     assert [(edit["op"], edit["path"]) for edit in edits] == (
         [("test", "/spec/taints/1/key"), ("remove", "/spec/taints/1")] if ready else []
     )
+
+
+def test_the_startup_taint_goes_once_the_slice_that_stands_for_the_capacity_is_published() -> None:
+    have = NodeState(labels=SHARED, taints=(names.STARTUP_TAINT,))
+    want = without_capacity(wanted_state(an_inventory(a_card())), have)
+    have = replace(have, labels={**SHARED, **want.labels}, annotations=want.annotations)
+
+    assert startup_taint_patch(have, want, published=False) == []
+    assert len(startup_taint_patch(have, want, published=True)) == 2
+
+
+def test_where_a_slice_says_the_capacity_the_node_has_none() -> None:
+    before = NodeState(labels=SHARED, capacity={names.GPU_MEM: "8000", names.GPU_SLOT: "32"})
+    want = wanted_state(an_inventory(a_card()))
+
+    assert without_capacity(want, NodeState()).capacity == {}
+    assert without_capacity(want, before).capacity == {names.GPU_MEM: "0"}
 
 
 def test_a_node_without_cards_to_share_keeps_its_startup_taint() -> None:
