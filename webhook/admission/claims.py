@@ -201,10 +201,9 @@ def warnings_about(need: PodNeed) -> tuple[str, ...]:
 
 def specs_as_granted(pod: Pod) -> tuple[ContainerSpec, ...]:
     """Return the pod's containers with the limits that the webhook has replaced by its claim."""
-    found = specs(pod)
     if not any(entry.name == names.POD_CLAIM for entry in pod.spec.resource_claims or ()):
-        return found
-    return with_granted_limits(found, pod.annotations.get(names.GRANTED, ""))
+        return specs(pod)
+    return with_granted_limits(specs(pod), pod.annotations.get(names.GRANTED, ""))
 
 
 def limits_to_remove(

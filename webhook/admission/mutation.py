@@ -58,7 +58,7 @@ from webhook.admission.pod_edits import (
     tolerations,
     write_patch,
 )
-from webhook.admission.review import NO_META, Pod
+from webhook.admission.review import NO_META, Pod, specs
 from webhook.admission.template_grant import forget_edits, read_template_grant, with_limits_of
 from webhook.admission.verdict import (
     OTHER,
@@ -380,7 +380,7 @@ def _translate(
 ) -> Translation:
     enabled = enabled_dialects(namespace_labels, cluster=config.dialects.dialects)
     pieces = PodForDialects(
-        containers=specs_as_granted(pod),
+        containers=specs_as_granted(pod) if pod.spec.resource_claims else specs(pod),
         annotations=pod.annotations,
         labels=pod.labels,
         namespace_labels=namespace_labels,
