@@ -21,9 +21,9 @@ from fracgpu.k8s.pod import (
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
 from fracgpu.k8s.scheduling.preferences import has_preferences
 from fracgpu.request.grant import need_from_limits
-from fracgpu.request.grant_note import class_named_in, with_granted_limits
+from fracgpu.request.grant_note import as_granted, class_named_in, with_granted_limits
 from fracgpu.request.language import parse_gang, parse_request
-from fracgpu.request.need import Gang, PodNeed, Rebalance, side_by_side
+from fracgpu.request.need import Gang, PodNeed, Rebalance
 from fracgpu.state.allocation import Assignment, PodRecord, Resize, read_assignment
 from fracgpu.state.resize import read_resize
 
@@ -96,6 +96,11 @@ class PodInfo:
     gang: Gang | None = None
 
     @property
+    def card_class(self) -> str:
+        """The class of the pool catalogue that it was granted; empty without one."""
+        return class_named_in(self.annotations.get(names.GRANTED, ""))
+
+    @property
     def pending(self) -> bool:
         """Whether it has no node and may still get one."""
         return self.record.live and not self.record.node and not self.record.terminating
@@ -151,7 +156,7 @@ def pod_info_of(pod: Pod) -> PodInfo:
             resize=resize,
             resized=names.RESIZED in annotations,
         ),
-        need=side_by_side(need) if need is not None and claim else need,
+        need=as_granted(need, annotations.get(names.GRANTED, "")) if need and claim else need,
         need_problem=need_problem,
         host=pod_requests(containers),
         phase=status.phase,

@@ -25,6 +25,7 @@ from fracgpu.state.node_info import ObservedNode
 from fracgpu.state.pod_info import PodInfo, pod_info_of
 from fracgpu.state.snapshot import PodAllocation
 from kube.informer import Change, ChangeType
+from kube.objects import ObjectKey
 from scheduler.cache.event_handlers import AnyPod
 from scheduler.core import SchedulerCore
 
@@ -100,6 +101,7 @@ class ClaimCache:
         self.pods: dict[str, UnboundPod] = {}
         self.claims: dict[str, DeviceClaim] = {}
         self.nodes: dict[str, SchedulingNode] = {}
+        self._why: dict[str, str] = {}
         self._pod_of: dict[str, str] = {}
         self._held: dict[str, DeviceClaim] = {}
         self._held_on: dict[str, set[str]] = {}
@@ -127,7 +129,7 @@ class ClaimCache:
             known: AnyPod = msgspec.structs.replace(pod, allocation=allocation)
         else:
             self._pending_changed(change, pod)
-            known = pod.info
+            known = self._explained(pod.info)
         told = _of(change, known)
         self._core.handlers.pod_changed(told)
         self._on_pod(told)
@@ -172,6 +174,32 @@ class ClaimCache:
         for uid in tuple(self._held_on.get(name, ())):
             self._hold(uid, self._held[uid])
 
+    def explain(self, pod: UnboundPod, why: str) -> None:
+        """Have people told why no card fits a pod, of which kube-scheduler only says that."""
+        record = pod.info.record
+        if self._why.get(record.uid) == why or record.uid not in self.pods:
+            return
+        self._why[record.uid] = why
+        self._on_pod(
+            Change(
+                type=ChangeType.MODIFIED,
+                key=ObjectKey(record.namespace, record.name),
+                uid=record.uid,
+                resource_version=record.resource_version,
+                object=self._explained(pod.info),
+            )
+        )
+
+    def is_explained(self, uid: str) -> bool:
+        """Report whether it was said why no card fits a pod."""
+        return uid in self._why
+
+    def _explained(self, info: PodInfo) -> PodInfo:
+        why = self._why.get(info.record.uid)
+        if why is None or info.unschedulable_since is None:
+            return info
+        return replace(info, unschedulable_why=f"{info.unschedulable_why} {why}".strip())
+
     # -- counting --------------------------------------------------------------------------------
 
     def count_first_choice(self, uid: str) -> None:
@@ -179,9 +207,15 @@ class ClaimCache:
 
         kube-scheduler may take others of the list; that is observed as soon as it has.
         """
-        pod = self.pods[uid]
-        claim = self.claim_of(pod)
-        if claim is None or claim.holder != uid or claim.allocated or claim.terminating:
+        pod = self.pods.get(uid)
+        claim = None if pod is None else self.claim_of(pod)
+        if (
+            pod is None
+            or claim is None
+            or claim.holder != uid
+            or claim.allocated
+            or claim.terminating
+        ):
             return
         choice = claim.first_choice
         cards = [part.card for parts in choice.values() for part in parts]
@@ -217,6 +251,7 @@ class ClaimCache:
 
     def _forget_pending(self, uid: str) -> None:
         pod = self.pods.pop(uid, None)
+        self._why.pop(uid, None)
         if pod is not None and self._pod_of.get(pod.claim_key) == uid:
             del self._pod_of[pod.claim_key]
         if pod is not None:

@@ -222,7 +222,8 @@ class ClaimController:
         if self._awaits_own(progress, claim):
             return
         if claim is None:
-            await self._create(pod, progress)
+            if progress.due_s is None:  # else it has failed, and waits
+                await self._create(pod, progress)
         elif claim.holder != uid:
             why = (
                 f"claim {claim.name} was made by somebody else under the name that this pod was "
@@ -230,8 +231,15 @@ class ClaimController:
             )
             if self._tell(pod.info, EventReason.NO_CLAIM, why):
                 self._on_outcome(ClaimOutcome.TAKEN)
-        elif not claim.allocated and not claim.terminating and self._is_refused(pod, progress):
+        elif not claim.allocated and not claim.terminating:
+            await self._follow_up(pod, claim, progress)
+
+    async def _follow_up(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> None:
+        """Do what is due for a claim of ours that kube-scheduler has not allocated yet."""
+        if self._is_refused(pod, claim, progress):
             await self._replace(pod, claim, progress)
+        elif claim.open and not self._cache.is_explained(uid_of(pod)):  # by the leader before
+            self._cache.explain(pod, self._planner.plan(pod).why)
 
     def _awaits_own(self, progress: _Progress, claim: DeviceClaim | None) -> bool:
         """Report whether the claim that we made last is not observed yet."""
@@ -241,10 +249,9 @@ class ClaimController:
             progress.made = ""
         return False
 
-    def _is_refused(self, pod: UnboundPod, progress: _Progress) -> bool:
+    def _is_refused(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> bool:
         """Report whether kube-scheduler has tried the list, and can take none of it."""
-        claim = self._cache.claim_of(pod)
-        if claim is None or claim.open or pod.info.unschedulable_since is None:
+        if claim.open or pod.info.unschedulable_since is None:
             return False
         # The condition may still be that of the list before.
         tried_s = _TRIES.pause_s(progress.lists - 1) if progress.lists > 1 else 0.0
@@ -279,7 +286,7 @@ class ClaimController:
         assert need is not None, "a pod that is planned for has a need"  # noqa: S101
         record = info.record
         try:
-            body = claim_of(record, info.device_claim, need, plan.cards)
+            body = claim_of(record, info.device_claim, need, plan.cards, card_class=info.card_class)
             async with asyncio.timeout(self._limit_s):
                 created = await self._api.create(RESOURCE_CLAIMS, body, namespace=record.namespace)
         except AlreadyExists:
@@ -299,6 +306,7 @@ class ClaimController:
             self._on_outcome(ClaimOutcome.OPEN if plan.cards is None else ClaimOutcome.LISTED)
             log.info("claim_created", pod=record.key, claim=info.device_claim, nodes=plan.nodes)
             if plan.why:
+                self._cache.explain(pod, plan.why)
                 self._tell(info, EventReason.WAITING, f"waiting for a card: {plan.why}")
 
     async def _replace(self, pod: UnboundPod, claim: DeviceClaim, progress: _Progress) -> None:
@@ -327,8 +335,9 @@ class ClaimController:
             self._failed(pod, progress, error)
             return
         self._on_outcome(ClaimOutcome.REPLACED)
-        if self._leads():
-            await self._create(pod, progress)
+        now = self._cache.pods.get(uid_of(pod))
+        if now is not None and self._leads():
+            await self._create(now, progress)
 
     def _forget(self, pod: UnboundPod) -> None:
         self._cache.forget(uid_of(pod))

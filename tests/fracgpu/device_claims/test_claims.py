@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import msgspec
 import pytest
 from hypothesis import assume, given
@@ -8,9 +10,10 @@ from fracgpu.device_claims.claim import assignment_of, decode_claim, held_of_car
 from fracgpu.device_claims.claims import claim_of, shortlists, too_large
 from fracgpu.device_claims.devices import cards_by_device
 from fracgpu.errors import WireError
+from fracgpu.k8s.container import ContainerKind
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
-from fracgpu.request.need import PodNeed, Strategy, side_by_side
+from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import WHOLE_CARD, CardAllocation, Slice, allocations_by_card
 from fracgpu.state.snapshot import NodeInfo
 from fracgpu.units import Mib
@@ -34,7 +37,8 @@ def cards(*uuids: str) -> tuple[CardUuid, ...]:
 
 @given(small_nodes(), small_needs())
 def test_what_is_placed_claimed_and_allocated_is_the_same(node: NodeInfo, asked: PodNeed) -> None:
-    need = side_by_side(asked)
+    apps = (replace(one, kind=ContainerKind.APP) for one in asked.containers)
+    need = replace(asked, containers=tuple(apps))
     placement = place(node, need, strategy=Strategy.PACK)
     if not isinstance(placement, Placement):
         return

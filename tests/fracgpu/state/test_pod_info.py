@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
@@ -20,7 +21,7 @@ from fracgpu.k8s.resources import HostResources
 from fracgpu.request.grant import Grant, need_from_limits
 from fracgpu.request.grant_note import Seal, describe_grant
 from fracgpu.request.language import parse_request
-from fracgpu.request.need import PodNeed, Rebalance, Strategy, side_by_side
+from fracgpu.request.need import PodNeed, Rebalance, Strategy
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from tests.support.core import a_need, on
@@ -69,14 +70,9 @@ def test_an_admitted_pod_says_what_it_needs() -> None:
 
 
 def test_a_pod_with_our_claim_needs_what_its_grant_says() -> None:
-    granted = PodNeed(
-        containers=(
-            a_need(500, name="warm-up", kind=ContainerKind.INIT),
-            a_need(4096, name="train", cards=2, cores=30),
-        ),
-        models=("*A30*",),
-        strategy=Strategy.SPREAD,
-    )
+    init = a_need(500, name="warm-up", kind=ContainerKind.INIT)
+    app = a_need(4096, name="train", cards=2, cores=30)
+    granted = PodNeed(containers=(init, app), models=("*A30*",), strategy=Strategy.SPREAD)
     pod = a_gpu_pod("p", mib=1)
     del pod["spec"]["containers"][0]["resources"]
     pod["spec"]["initContainers"] = [{"name": "warm-up"}]
@@ -86,7 +82,7 @@ def test_a_pod_with_our_claim_needs_what_its_grant_says() -> None:
     ]
     note = Seal(key=b"secret").write(describe_grant(Grant(need=granted, card_class=None)))
     pod["metadata"]["annotations"] = {
-        names.CORES: "train=30",
+        names.CORES: "train=90",  # which its author has changed since
         names.CARDS: "train=2",
         names.MODEL: "*A30*",
         names.PLACEMENT: "spread",
@@ -96,7 +92,8 @@ def test_a_pod_with_our_claim_needs_what_its_grant_says() -> None:
     found = read(pod)
 
     assert found.device_claim == "fracgpu-0123456789"
-    assert found.need == side_by_side(granted), found.need_problem
+    at_once = replace(init, kind=ContainerKind.APP)
+    assert found.need == replace(granted, containers=(at_once, app)), found.need_problem
     assert [one.kind for one in found.record.containers] == [ContainerKind.INIT, ContainerKind.APP]
 
 

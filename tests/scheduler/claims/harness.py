@@ -23,6 +23,7 @@ from scheduler.claims.controller import ClaimController
 from scheduler.claims.planner import ClaimPlanner
 from scheduler.core import SchedulerCore
 from scheduler.metrics import ClaimOutcome
+from scheduler.waiting_pods import WaitingPods
 from tests.fakes.clock import VirtualClock
 from tests.fakes.events import RecordedEvents
 from tests.support.claims import a_claiming_node, a_claiming_pod, allocated, stored
@@ -59,7 +60,8 @@ async def answer_lost(call: Callable[[], Awaitable[Json]]) -> Json:
 async def silent(call: Callable[[], Awaitable[Json]]) -> Json:
     """Do what is asked, and never end."""
     await call()
-    return await asyncio.Event().wait() and {}  # type: ignore[return-value]
+    await asyncio.Event().wait()
+    return {}
 
 
 async def killed_before(call: Callable[[], Awaitable[Json]]) -> Json:
@@ -166,8 +168,13 @@ class ClaimsApi:
                 continue
             choice = self._choice(claim, refuse)
             if choice is None:
-                condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-                condition["lastTransitionTime"] = "2026-01-05T12:00:00Z"
+                condition = {
+                    "type": "PodScheduled",
+                    "status": "False",
+                    "reason": "Unschedulable",
+                    "message": "0/5 nodes are available: 5 cannot allocate all claims.",
+                    "lastTransitionTime": "2026-01-05T12:00:00Z",
+                }
                 self.put_pod(pod | {"status": {"conditions": [condition]}})
                 continue
             node, card = choice
@@ -208,7 +215,8 @@ class ClaimsHarness:
         self.outcomes: Counter[ClaimOutcome] = Counter()
         self.core = SchedulerCore(strategy=lambda: Strategy.PACK, clock=self.clock)
         self.due: list[str] = []
-        self.cache = ClaimCache(self.core, on_due=self._note)
+        self.waiting = WaitingPods(self.clock)
+        self.cache = ClaimCache(self.core, on_pod=self.waiting.pod_changed, on_due=self._note)
         self.controller = ClaimController(
             api,
             self.cache,

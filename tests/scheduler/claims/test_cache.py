@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fracgpu import names
+from fracgpu.cards.card import CardUuid
 from fracgpu.device_claims.claims import claim_of
 from fracgpu.state.pod_info import decode_pod_info
 from scheduler.cache.comparer import CacheComparer
@@ -23,7 +24,7 @@ def a_claim(pod: str, mib: int = 6_000, *, node: str = "n1") -> Json:
     body["metadata"]["uid"] = f"uid-{pod}"
     info = decode_pod_info(msgspec.json.encode(body))
     assert info.need is not None
-    card = f"GPU-{node}-0"
+    card = CardUuid(f"GPU-{node}-0")
     claim = stored(claim_of(info.record, f"fracgpu-{pod}", info.need, {"train": [card]}))
     return allocated(claim, {"train": [card]}, node=node)
 

@@ -3,13 +3,13 @@
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from fracgpu.device_claims.claim import DeviceClaim
-from scheduler.metrics import ClaimOutcome
+from scheduler.metrics import ClaimOutcome, WaitReason
 from tests.scheduler.claims.harness import (
     ClaimsApi,
     ClaimsHarness,
@@ -25,7 +25,7 @@ from tests.scheduler.claims.harness import (
     unanswered,
 )
 from tests.support.claims import a_claiming_pod, decoded, stored
-from tests.support.gpu import some_cards
+from tests.support.gpu import Json, some_cards
 
 
 def claim_of(api: ClaimsApi, pod: str) -> DeviceClaim:
@@ -112,6 +112,21 @@ async def test_where_nothing_fits_the_claim_is_open_and_an_event_says_why() -> N
             "fracgpu explain says more)",
         )
     ]
+
+
+async def test_what_a_waiting_pod_lacks_is_counted_whoever_leads() -> None:
+    api = an_api()
+    for harness in (ClaimsHarness(api), ClaimsHarness(api)):
+        if not api.pods:
+            api.put_pod(a_pod("p", 9_000))
+            await harness.settle()
+            api.schedule()
+        await harness.settle()
+        harness.end()
+
+        waiting = harness.waiting.by_reason()
+
+        assert {reason: found.pods for reason, found in waiting.items()} == {WaitReason.MEMORY: 1}
 
 
 async def test_an_open_claim_is_left_to_kube_scheduler() -> None:
@@ -281,6 +296,37 @@ async def test_a_write_that_fails_is_tried_again(fault: Fault, many: int) -> Non
 
     assert listed(api, "p")[0] == "GPU-n1-0"
     assert sum(harness.free_mib("n1")) == 2_000
+
+
+async def test_a_server_that_is_busy_is_not_asked_more_often() -> None:
+    api = an_api()
+    harness = ClaimsHarness(api)
+    api.faults = [busy] * 100
+
+    async with running(harness):
+        api.put_pod(a_pod("p"))
+        await harness.clock.advance(60.0)
+
+    # Pauses grow to ten seconds, and each answer asks for one more.
+    assert 5 <= len(api.writes) <= 20
+
+
+async def test_a_pod_that_goes_while_its_list_is_replaced_leaves_nothing() -> None:
+    api = an_api()
+    harness = ClaimsHarness(api)
+    api.put_pod(a_pod("p"))
+    await harness.settle()
+
+    async def and_goes(call: Callable[[], Awaitable[Json]]) -> Json:
+        api.remove_pod("p")
+        return await call()
+
+    api.faults = [and_goes]
+    api.schedule(refuse=("n1", "n2", "n3", "n4"))
+    await harness.settle()
+
+    assert api.claims == {}
+    assert harness.core.ledger.assumed == {}
 
 
 @pytest.mark.parametrize("at", range(4))
