@@ -105,9 +105,6 @@ RENDERS: Final = (
         files=_same("prometheus-operator/podmonitor.yaml", "prometheus-operator/rules.yaml"),
         data={},
     ),
-    Render(
-        values={"wiring": "claims"}, files={"overlays/claims/claims.yaml": "claims.yaml"}, data={}
-    ),
     Render(values={"mps": {"enabled": True}}, files={"overlays/mps/mps.yaml": "mps.yaml"}, data={}),
     Render(
         values={"simulatedCards": {"enabled": True}},

@@ -249,8 +249,3 @@ spec:
 {{- $platforms := dict "k3s" "/run/k3s/containerd" "rke2" "/run/k3s/containerd" "openshift" "/var/run/crio" -}}
 {{- .Values.deviceplugin.runtimeFolder | default (get $platforms .Values.platform) | default "/run/containerd" -}}
 {{- end -}}
-
-{{/* Whether kube-scheduler runs beside the extender. */}}
-{{- define "fracgpu.ownKubeScheduler" -}}
-{{- if and (ne .Values.scheduler.mode "cluster") (ne .Values.wiring "claims") }}true{{ end -}}
-{{- end -}}

@@ -292,6 +292,11 @@ REFUSED: dict[str, tuple[Json, str]] = {
         "fracgpu.io/resize is '9Gi'; want no resize: with `wiring: claims` the amounts of a "
         "running pod cannot change; leave it out",
     ),
+    "more than it requests": (
+        a_pod(memory="8Gi", isolation="kernel", also={"memory-limit": "9Gi"}),
+        "fracgpu.io/memory-limit is '9Gi'; want no limit above the request: with `wiring: claims` "
+        "a pod gets what it requests; leave it out",
+    ),
     "a move": (
         a_pod(memory="8Gi", also={"move-requested": "now"}),
         "fracgpu.io/move-requested is 'now'; want no move: with `wiring: claims` no rebalancer "
