@@ -173,7 +173,7 @@ class HeldClaims:
         for name, use in (await self.uses_of(pod)).items():
             body = await self._client.get(RESOURCE_CLAIMS, name, namespace=pod.record.namespace)
             claim = decode_claim(body)
-            reserved = [user.uid for user in claim.reserved_for] == [uid]
+            reserved = any(user.uid == uid for user in claim.reserved_for)
             own = not pod.device_claim or (claim.owner is not None and claim.owner.uid == uid)
             mine = reserved and own and claim.node == self._node
             # Meanwhile it may have been prepared, or its pod may have ended.
