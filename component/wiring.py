@@ -1,5 +1,6 @@
 """The key ``wiring`` of the ConfigMap: who counts what pods hold of the cards, and places them."""
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
@@ -57,18 +58,9 @@ async def read_wiring(client: KubeClient, *, namespace: str, clock: Clock) -> Wi
     Raises:
         EndProcess: the value is invalid. To guess would have the cards counted by nobody, or twice.
     """
-    while True:
-        try:
-            found = await client.list(
-                CONFIGMAPS,
-                namespace=namespace,
-                field_selector=f"metadata.name={names.CONFIG_MAP}",
-            )
-            break
-        except KubeError as error:
-            _log.warning("wiring_not_read", error=str(error))
-            await clock.sleep(_PAUSE_S)
-    data = [msgspec.json.decode(item, type=_ConfigMap).data or {} for item in found.items]
+    while (found := await _listed(client, namespace)) is None:
+        await clock.sleep(_PAUSE_S)
+    data = [msgspec.json.decode(item, type=_ConfigMap).data or {} for item in found]
     text = data[0].get(WIRING) if data else None
     try:
         wiring = DEFAULT_WIRING if text is None else parse_wiring(text)
@@ -76,6 +68,15 @@ async def read_wiring(client: KubeClient, *, namespace: str, clock: Clock) -> Wi
         raise EndProcess(f"ConfigMap {namespace}/{names.CONFIG_MAP}: {error}") from error
     _log.info("wiring_read", wiring=wiring.value)
     return wiring
+
+
+async def _listed(client: KubeClient, namespace: str) -> Sequence[bytes] | None:
+    only = f"metadata.name={names.CONFIG_MAP}"
+    try:
+        return (await client.list(CONFIGMAPS, namespace=namespace, field_selector=only)).items
+    except KubeError as error:
+        _log.warning("wiring_not_read", error=str(error))
+        return None
 
 
 class _ConfigMap(msgspec.Struct, frozen=True):

@@ -34,7 +34,14 @@ def too_large(need: PodNeed) -> str:
     return f"the pod asks for {cards} cards; a claim has at most 32" if cards > MOST_CARDS else ""
 
 
-def claim_of(pod: PodRecord, name: str, need: PodNeed, cards: Shortlists | None) -> dict[str, Any]:
+def claim_of(
+    pod: PodRecord,
+    name: str,
+    need: PodNeed,
+    cards: Shortlists | None,
+    *,
+    card_class: str = "",
+) -> dict[str, Any]:
     """Return the ResourceClaim for a pod, ready to be created.
 
     Args:
@@ -43,6 +50,7 @@ def claim_of(pod: PodRecord, name: str, need: PodNeed, cards: Shortlists | None)
         need: what the pod was granted.
         cards: the shortlist of each container; None where no card fits now: then the claim is left
             open, and says which cards would do.
+        card_class: the class of the pool catalogue that it was granted; empty without one.
 
     Raises:
         RequestError: the pod's models are too many for an open claim.
@@ -63,17 +71,22 @@ def claim_of(pod: PodRecord, name: str, need: PodNeed, cards: Shortlists | None)
                 }
             ],
         },
-        "spec": {"devices": {"requests": [_request(need, one, cards) for one in need.containers]}},
+        "spec": {
+            "devices": {
+                "requests": [
+                    _request(one, names.DEVICE_CLASS_PLACED, shortlist(cards[one.name]))
+                    if cards is not None
+                    else _request(
+                        one, names.DEVICE_CLASS, suitable(need, one, card_class=card_class)
+                    )
+                    for one in need.containers
+                ]
+            }
+        },
     }
 
 
-def _request(
-    need: PodNeed, container: ContainerNeed, cards: Shortlists | None
-) -> Mapping[str, Any]:
-    if cards is None:
-        device_class, selector = names.DEVICE_CLASS, suitable(need, container)
-    else:
-        device_class, selector = names.DEVICE_CLASS_PLACED, shortlist(cards[container.name])
+def _request(container: ContainerNeed, device_class: str, selector: str) -> Mapping[str, Any]:
     return {
         "name": container.name,
         "exactly": {

@@ -22,6 +22,7 @@ MODEL: Final = "model"
 INDEX: Final = "index"
 NUMA: Final = "numa"
 ISOLATION: Final = "isolation"
+CARD_CLASS: Final = "cardClass"
 
 # Limits of the API. Source: k8s.io/api resource/v1 types.go.
 MOST_TEXT_BYTES: Final = 64
@@ -46,12 +47,13 @@ def is_offered(card: Card) -> bool:
     return card.health is Health.HEALTHY and card.capacity_mib > 0 and card.slots > 0
 
 
-def device_of(card: Card, *, isolation: Sequence[str] = ()) -> dict[str, Any]:
+def device_of(card: Card, *, isolation: Sequence[str] = (), card_class: str = "") -> dict[str, Any]:
     """Return a card as a device.
 
     Args:
         card: the card; it is offered.
         isolation: the mechanisms that limit containers on it.
+        card_class: its class in the pool catalogue; empty without one.
     """
     attributes: dict[str, Any] = {
         UUID: {"string": str(card.uuid)},
@@ -63,6 +65,8 @@ def device_of(card: Card, *, isolation: Sequence[str] = ()) -> dict[str, Any]:
         attributes[NUMA] = {"int": card.numa_node}
     if isolation:
         attributes[ISOLATION] = {"string": ",".join(isolation)}
+    if card_class:
+        attributes[CARD_CLASS] = {"string": card_class}
     memory = f"{card.capacity_mib}Mi"
     return {
         "name": device_name(card.uuid),
@@ -78,7 +82,12 @@ def device_of(card: Card, *, isolation: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def pool_spec(
-    node: str, cards: Iterable[Card], *, generation: int, isolation: Sequence[str] = ()
+    node: str,
+    cards: Iterable[Card],
+    *,
+    generation: int,
+    isolation: Sequence[str] = (),
+    card_class: str = "",
 ) -> dict[str, Any]:
     """Return the spec of the one ResourceSlice of a node.
 
@@ -87,13 +96,17 @@ def pool_spec(
         cards: all of its cards; those that are not offered are left out.
         generation: higher than that of the slice before.
         isolation: the mechanisms that limit containers on the node's cards.
+        card_class: the class of all cards of the node, as its label says; empty without one.
     """
     offered = sorted(filter(is_offered, cards), key=lambda card: (card.index, card.uuid))
     return {
         "driver": names.DRA_DRIVER,
         "nodeName": node,
         "pool": {"name": node, "generation": generation, "resourceSliceCount": 1},
-        "devices": [device_of(card, isolation=isolation) for card in offered[:MOST_DEVICES]],
+        "devices": [
+            device_of(card, isolation=isolation, card_class=card_class)
+            for card in offered[:MOST_DEVICES]
+        ],
     }
 
 

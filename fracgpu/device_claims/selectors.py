@@ -43,8 +43,13 @@ def listed_cards(expression: str) -> tuple[CardUuid, ...]:
         return ()
 
 
-def suitable(need: PodNeed, container: ContainerNeed) -> str:
+def suitable(need: PodNeed, container: ContainerNeed, *, card_class: str = "") -> str:
     """Return the expression that selects the cards that a container may have at all.
+
+    Args:
+        need: the pod's.
+        container: one of its containers.
+        card_class: the class of the pool catalogue that it was granted; empty without one.
 
     Raises:
         RequestError: the pod's models are too many for an expression.
@@ -53,6 +58,9 @@ def suitable(need: PodNeed, container: ContainerNeed) -> str:
     parts = [_OURS, f'"{devices.VENDOR}" in {_ATTRIBUTES}']
     parts.append(f"{_ATTRIBUTES}.{devices.VENDOR} == {_literal(vendor)}")
     parts += _of_models(need.models)
+    if card_class:
+        parts.append(f'"{devices.CARD_CLASS}" in {_ATTRIBUTES}')
+        parts.append(f"{_ATTRIBUTES}.{devices.CARD_CLASS} == {_literal(card_class)}")
     mechanism = required_isolation(need.isolation)
     if mechanism is not None:
         attribute = f"{_ATTRIBUTES}.{devices.ISOLATION}"

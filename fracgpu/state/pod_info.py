@@ -96,6 +96,11 @@ class PodInfo:
     gang: Gang | None = None
 
     @property
+    def card_class(self) -> str:
+        """The class of the pool catalogue that it was granted; empty without one."""
+        return class_named_in(self.annotations.get(names.GRANTED, ""))
+
+    @property
     def pending(self) -> bool:
         """Whether it has no node and may still get one."""
         return self.record.live and not self.record.node and not self.record.terminating

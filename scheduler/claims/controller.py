@@ -286,7 +286,7 @@ class ClaimController:
         assert need is not None, "a pod that is planned for has a need"  # noqa: S101
         record = info.record
         try:
-            body = claim_of(record, info.device_claim, need, plan.cards)
+            body = claim_of(record, info.device_claim, need, plan.cards, card_class=info.card_class)
             async with asyncio.timeout(self._limit_s):
                 created = await self._api.create(RESOURCE_CLAIMS, body, namespace=record.namespace)
         except AlreadyExists:

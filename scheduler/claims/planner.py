@@ -10,7 +10,6 @@ from fracgpu.k8s.node_affinity import NodeRules
 from fracgpu.k8s.scheduling.node_filters import CORDONED
 from fracgpu.k8s.scheduling.objects import SchedulingNode
 from fracgpu.placement.outcome import Placement
-from fracgpu.request.grant_note import class_named_in
 from fracgpu.request.language import required_isolation
 from fracgpu.state.allocation import Assignment
 from fracgpu.state.pod_info import PodInfo
@@ -97,8 +96,7 @@ class ClaimPlanner:
 def _wanted_labels(pod: PodInfo) -> Sequence[tuple[str, str]]:
     """Return the labels that a node needs for what a card alone does not say."""
     mechanism = None if pod.need is None else required_isolation(pod.need.isolation)
-    card_class = class_named_in(pod.annotations.get(names.GRANTED, ""))
-    wanted = [(names.CARD_CLASS_LABEL, card_class)] if card_class else []
+    wanted = [(names.CARD_CLASS_LABEL, pod.card_class)] if pod.card_class else []
     if mechanism is not None:
         wanted.append((f"{names.ISOLATION_LABEL_PREFIX}{mechanism.value}", "true"))
     return wanted

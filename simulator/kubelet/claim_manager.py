@@ -274,7 +274,7 @@ class ClaimManager:
                     yield claim, claim.devices_of(reference.request)
 
     async def unprepare(self, pod_uid: str) -> None:
-        """Give back the claims that no other pod uses; tried until the driver has done it."""
+        """Release the claims that no other pod uses; tried until their drivers have done it."""
         for claim in [each for each in self._claims.values() if pod_uid in each.pods]:
             claim.pods.discard(pod_uid)
             while not claim.pods and claim.uid in self._claims:

@@ -536,7 +536,7 @@ def claiming(references: list[Json], *claims: Json) -> Json:
     return a_pod("q", containers=[container], resourceClaims=[*claims])
 
 
-CARD = {"request": "main", "driver": "example.org", "pool": "n1", "device": "card"}
+CARD: Json = {"request": "main", "driver": "example.org", "pool": "n1", "device": "card"}
 CARD |= {"consumedCapacity": {"memory": "2048Mi"}}
 ALLOCATED = {"allocation": {"devices": {"results": [CARD]}}}
 OTHERWISE = {"allocation": {"devices": {"results": [{**CARD, "device": "other"}]}}}

@@ -20,6 +20,7 @@ from kube.objects import decode_object
 from process.clock import SystemClock
 from simulator.apiserver.server import ApiServer
 from simulator.controllers.manager import run_controllers
+from simulator.envtest.scheduler_configuration import stock_configuration
 from simulator.scheduler.scheduler import KubeScheduler
 from tests.support.device_claims import (
     CLASS,
@@ -47,16 +48,7 @@ async def real_cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
     async with real_api_server(workdir) as api:
         kubeconfig = api.kubeconfig(workdir / "kubeconfig")
         config = workdir / "scheduler.json"
-        config.write_text(
-            json.dumps(
-                {
-                    "apiVersion": "kubescheduler.config.k8s.io/v1",
-                    "kind": "KubeSchedulerConfiguration",
-                    "clientConnection": {"kubeconfig": str(kubeconfig)},
-                    "leaderElection": {"leaderElect": False},
-                }
-            )
-        )
+        config.write_text(json.dumps(stock_configuration(kubeconfig=kubeconfig)))
         await api.start_controller_manager(WITHOUT_NODES)
         await api.start_scheduler(config)
         yield kubeconfig

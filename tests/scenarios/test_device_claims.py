@@ -17,6 +17,7 @@ from fracgpu.k8s.container import ContainerKind
 from kube.client import KubeClient
 from kube.kinds import PODS, RESOURCE_CLAIMS
 from simulator.apiserver.server import ApiServer
+from tests.support.api_gate import ApiGate, claiming
 from tests.support.claims import a_claiming_pod
 from tests.support.core import a_need, a_pod_need
 from tests.support.gpu import some_cards
@@ -61,6 +62,31 @@ async def test_a_burst_is_placed_whole_although_leaders_are_killed_and_the_api_i
     claims = await world.claims()
     assert len({claim.name for claim in claims}) == 60
     await world.delete_all()
+
+
+async def test_each_pod_has_one_claim_although_answers_are_errors_or_lost(
+    api: ApiServer, world: ClaimsWorld, tmp_path: Path
+) -> None:
+    for number in range(2):
+        await world.add_node(f"n{number}", some_cards(f"n{number}", count=4, mib=24_000))
+    gate = ApiGate(api.url, ca_file=None)
+    async with gate.open():
+        kubeconfig = tmp_path / "through-the-gate"
+        text = api.kubeconfig(kubeconfig).read_text()
+        kubeconfig.write_text(text.replace(api.url, gate.url))
+        busy = {"reason": "TooManyRequests", "code": 429, "details": {"retryAfterSeconds": 1}}
+        taken = {"reason": "AlreadyExists", "code": 409}
+        gate.refuse(claiming, (429, busy), (409, taken), (500, {"code": 500}), (429, busy))
+        gate.set_trap(claiming)  # it is written, and nobody is told
+        world.start_leader("one", kubeconfig=kubeconfig)
+
+        await create_all(world, [a_claiming_pod(f"p{number}", 8_000) for number in range(12)])
+        await world.until_bound(12)
+
+        assert gate.sprung.is_set()
+        assert [write.status for write in gate.writes if claiming(write)].count(429) == 2
+    assert len(await world.claims()) == 12
+    assert await world.overbooked() == []
 
 
 async def create_all(world: ClaimsWorld, pods: list[dict[str, object]]) -> None:

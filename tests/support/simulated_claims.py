@@ -82,10 +82,10 @@ class ClaimsWorld:
     mib: dict[tuple[str, str], int] = field(default_factory=dict)
     leaders: dict[str, "asyncio.Task[int]"] = field(default_factory=dict)
 
-    def start_leader(self, name: str) -> None:
+    def start_leader(self, name: str, *, kubeconfig: Path | None = None) -> None:
         """Start a replica of our scheduler role, which makes the claims while it leads."""
         settings = SchedulerSettings(
-            kubeconfig=str(self.kubeconfig),
+            kubeconfig=str(kubeconfig or self.kubeconfig),
             identity=name,
             telemetry_host="127.0.0.1",
             telemetry_port=0,

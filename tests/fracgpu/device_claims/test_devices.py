@@ -15,7 +15,9 @@ def test_a_card_is_a_device_of_all_that_it_shares() -> None:
         a_card("GPU-1A2b", mib=24_050, index=3, model="NVIDIA A30"), numa_node=1, slots=8
     )
 
-    (device,) = pool_spec("node-a", [card], generation=4, isolation=("kernel", "mps"))["devices"]
+    spec = pool_spec("node-a", [card], generation=4, isolation=("kernel", "mps"), card_class="a30")
+
+    (device,) = spec["devices"]
 
     assert device == {
         "name": "gpu-1a2b",
@@ -26,6 +28,7 @@ def test_a_card_is_a_device_of_all_that_it_shares() -> None:
             "index": {"int": 3},
             "numa": {"int": 1},
             "isolation": {"string": "kernel,mps"},
+            "cardClass": {"string": "a30"},
         },
         "capacity": {
             "memory": {

@@ -82,6 +82,15 @@ def test_an_open_claim_asks_for_the_limits_that_the_pod_requires() -> None:
     ]
 
 
+def test_an_open_claim_asks_for_the_class_of_the_catalogue_that_was_granted() -> None:
+    need = PodNeed(containers=(a_need(1000),))
+
+    assert suitable(need, need.containers[0], card_class="a100").split(" && ")[-2:] == [
+        f'"cardClass" in {_ATTRIBUTES}',
+        f'{_ATTRIBUTES}.cardClass == "a100"',
+    ]
+
+
 def test_models_beyond_what_an_expression_holds_are_refused() -> None:
     need = PodNeed(containers=(a_need(1000),), models=("m" * 90 + "?",) * (MOST_BYTES // 90))
 
