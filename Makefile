@@ -14,6 +14,7 @@ JUDGE ?= ../shared/judge
 TRACE ?= ../shared/usage-trace/gentd26_dev.csv.gz
 JUDGED ?= none naive k-like benchmarks.judged_rebalancer:Policy
 JUDGE_OPTIONS ?=
+LOADS ?=
 PYTEST ?=
 IMAGES ?=
 IMAGE ?=
@@ -24,7 +25,7 @@ MODULE ?=
 FILE ?=
 RECORD ?=
 
-.PHONY: help setup demo test near check lint types imports format hooks e2e card gpu-check test-pythons bench bench-rebalancer fuzz soak mutants \
+.PHONY: help setup demo test near check lint types imports format hooks e2e card gpu-check test-pythons bench bench-rebalancer bench-loads fuzz soak mutants \
 	lock proto can-push dashboards manifests commands image push images clean
 
 ##@ Start here
@@ -98,6 +99,10 @@ bench-rebalancer: setup ## judge the rebalancer's decisions on a usage trace, be
 	@test -f "$(JUDGE)/__main__.py" || { echo "no rebalancing judge in '$(JUDGE)'; set JUDGE=/its/folder" >&2; exit 2; }
 	@test -f "$(TRACE)" || { echo "no usage trace '$(TRACE)'; set TRACE=/path/to/it" >&2; exit 2; }
 	$(BIN)/python "$(JUDGE)" --trace "$(TRACE)" --policy $(JUDGED) $(JUDGE_OPTIONS)
+
+bench-loads: setup ## lost hours of nothing, the rebalancer and an oracle on loads it was not tuned to (JUDGE=, LOADS="--seeds 2 --loads regime")
+	@test -f "$(JUDGE)/robust.py" || { echo "no rebalancing judge in '$(JUDGE)'; set JUDGE=/its/folder" >&2; exit 2; }
+	$(BIN)/python -m benchmarks.held_out_loads "$(JUDGE)" $(LOADS)
 
 fuzz: setup ## 100,000 odd AdmissionReviews and 5,000 adversarial ones against the real webhook (minutes)
 	$(BIN)/python -m benchmarks.webhook.fuzz --count 100000 --dear 5000

@@ -12,10 +12,13 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
+from component.config_keys import NO_OVERCOMMIT
 from component.config_watcher import ConfigWatcher
+from component.placement_config import watch_overcommit
 from component.pool_config import watch_pools
 from component.wiring import Wiring, read_wiring
 from deviceplugin.cards.interface import CardHardware, Cards, CardSamples
@@ -25,7 +28,7 @@ from deviceplugin.container.cdi import CdiFolder, remove_device_files
 from deviceplugin.container.cri import RuntimeWatch
 from deviceplugin.container.interposer import Interposer
 from deviceplugin.container.mps import MpsOfNode
-from deviceplugin.container.mps_daemons import MpsDaemons
+from deviceplugin.container.mps_daemons import MpsDaemons, SurveyBesideDaemons
 from deviceplugin.container.nvidia_cdi import NvidiaCdiSpecs
 from deviceplugin.container.spec_builder import ContainerSpecBuilder
 from deviceplugin.container.verify_hook import VerifyHook
@@ -112,13 +115,14 @@ def _mps(settings: DevicePluginSettings, cards: Cards) -> Service:
         program=settings.mps_program,
         clock=clock,
     )
-    gate.add("cards", lambda: tracker.problem)
+    survey = SurveyBesideDaemons(tracker, daemons, clock, period_s=settings.survey_period_s)
+    gate.add("cards", lambda: survey.problem)
     gate.add("daemons", lambda: daemons.problem)
 
     @asynccontextmanager
     async def parts() -> AsyncIterator[Running]:
         try:
-            yield Running(tasks={"survey": tracker.run, "daemons": daemons.run})
+            yield Running(tasks={"survey": survey.run, "daemons": daemons.run})
         finally:
             await cards.close()
 
@@ -269,7 +273,7 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
         on_started=annotator.note,
         on_change=lambda: front.changed(),  # noqa: PLW0108 - it is made below
     )
-    nodes, pools, updater = _node_updater(
+    nodes, pools, overcommit, updater = _node_updater(
         client,
         node,
         namespace=settings.namespace,
@@ -417,6 +421,7 @@ def _parts(  # noqa: PLR0913, PLR0915 - what the whole agent is made of; called 
             "pods": pods.run,
             "node": nodes.run,
             "pools": pools.run,
+            "placement": overcommit.run,
             "survey": tracker.run,
             **{name: handover.when_acting(loop) for name, loop in acting.items()},
             "nri": handover.when_acting(starts.prepare_host, starts.nri.run),
@@ -740,7 +745,12 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
     by_claims: bool,
     clock: Clock,
     metrics: DevicePluginMetrics,
-) -> tuple[Informer[NodeState], ConfigWatcher[PoolCatalogue], NodeStatusUpdater]:
+) -> tuple[
+    Informer[NodeState],
+    ConfigWatcher[PoolCatalogue],
+    ConfigWatcher[Fraction],
+    NodeStatusUpdater,
+]:
     def changed(change: Change[NodeState]) -> None:
         annotations = change.object.annotations
         health.take_out(read_uuids(annotations.get(names.NODE_OUT_OF_SERVICE, "")))
@@ -757,6 +767,16 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
     pools = watch_pools(
         client, name=names.CONFIG_MAP, namespace=namespace, on_change=lambda _: updater.wake()
     )
+    overcommit = watch_overcommit(
+        client, name=names.CONFIG_MAP, namespace=namespace, on_change=lambda _: updater.wake()
+    )
+
+    def times(card: CardUuid) -> Fraction | None:
+        """Where a guarantee does not outlast what others borrow, nothing guaranteed is lent."""
+        if not starts.limiter.keeps_guarantees(card):
+            return NO_OVERCOMMIT
+        return overcommit.value if overcommit.synced else None
+
     updater = NodeStatusUpdater(
         node=node,
         tracker=tracker,
@@ -771,9 +791,10 @@ def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called o
         unregistered=lambda: front().problem(),
         isolation=starts.isolation,
         pools=lambda: pools.value,
+        overcommit=times,
         published=(lambda: front().published()) if by_claims else None,
     )
-    return nodes, pools, updater
+    return nodes, pools, overcommit, updater
 
 
 def _blocked(tracker: InventoryTracker, node: NodeState | None) -> str | None:

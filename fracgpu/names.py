@@ -12,6 +12,8 @@ GPU_SLOT: Final = "fracgpu.io/gpu-slot"
 # Pod annotations that a user writes: the request language.
 FRACTION: Final = "fracgpu.io/fraction"
 MEMORY: Final = "fracgpu.io/memory"
+FRACTION_LIMIT: Final = "fracgpu.io/fraction-limit"
+MEMORY_LIMIT: Final = "fracgpu.io/memory-limit"
 CORES: Final = "fracgpu.io/cores"
 CARDS: Final = "fracgpu.io/cards"
 VENDOR: Final = "fracgpu.io/vendor"
@@ -24,6 +26,8 @@ GANG: Final = "fracgpu.io/gang"
 REQUEST_KEYS: Final = (
     FRACTION,
     MEMORY,
+    FRACTION_LIMIT,
+    MEMORY_LIMIT,
     CORES,
     CARDS,
     VENDOR,

@@ -26,7 +26,7 @@ from kube.client import KubeClient
 from kube.events import EventRecorder
 from kube.informer import Change, Informer
 from kube.kinds import MOVES, NODES, PDBS, PODS, RESOURCE_CLAIMS
-from kube.leader_election import LeaderElector, LeaseDurations
+from kube.leader_election import LeaderElector, LeaseDurations, LeaseNotes
 from process.clock import Clock, SystemClock
 from process.event_loop import longest_pause_s
 from process.http2.connections import ALPN
@@ -95,6 +95,52 @@ def build(settings: SchedulerSettings) -> Service:
     )
 
 
+class _Shared:
+    """The parts that do not depend on who allocates the cards."""
+
+    def __init__(
+        self, settings: SchedulerSettings, client: KubeClient, clock: Clock, registry: Registry
+    ) -> None:
+        self._settings = settings
+        self._client = client
+        self._clock = clock
+        self._identity = settings.identity or socket.gethostname()
+        self.metrics = SchedulerMetrics(registry)
+        self.recorder = EventRecorder(client, "fracgpu-scheduler", clock, instance=self._identity)
+        self.refused = RefusedConfigReporter(
+            self.recorder, name=settings.config_map, namespace=settings.namespace
+        )
+        self.config = config = placement_config.watch_strategy(
+            client,
+            name=settings.config_map,
+            namespace=settings.namespace,
+            on_refused=partial(self.refused.key, placement_config.KEY),
+            metrics=self.metrics.config,
+        )
+        self.core = SchedulerCore(
+            strategy=lambda: config.value, clock=clock, on_unreadable=self.metrics.unreadable
+        )
+        self.page = _Page(
+            settings,
+            client,
+            self.core,
+            clock,
+            identity=self._identity,
+            strategy=lambda: config.value,
+        )
+
+    def election(self, *, notes: LeaseNotes | None = None) -> LeaderElector:
+        return LeaderElector(
+            self._client,
+            self._clock,
+            name=self._settings.lease,
+            namespace=self._settings.namespace,
+            identity=self._identity,
+            times=LeaseDurations.lasting(self._settings.lease_duration_s),
+            notes=notes,
+        )
+
+
 def _wire(  # noqa: PLR0915 - a statement for each part
     settings: SchedulerSettings,
     client: KubeClient,
@@ -102,27 +148,10 @@ def _wire(  # noqa: PLR0915 - a statement for each part
     registry: Registry,
     gate: ReadyGate,
 ) -> Running:
-    metrics = SchedulerMetrics(registry)
-    identity = settings.identity or socket.gethostname()
-    recorder = EventRecorder(client, "fracgpu-scheduler", clock, instance=identity)
-    refused = RefusedConfigReporter(
-        recorder,
-        name=settings.config_map,
-        namespace=settings.namespace,
-    )
-
-    config = placement_config.watch_strategy(
-        client,
-        name=settings.config_map,
-        namespace=settings.namespace,
-        on_refused=partial(refused.key, placement_config.KEY),
-        metrics=metrics.config,
-    )
-    core = SchedulerCore(
-        strategy=lambda: config.value, clock=clock, on_unreadable=metrics.unreadable
-    )
+    shared = _Shared(settings, client, clock, registry)
+    metrics, recorder, config = shared.metrics, shared.recorder, shared.config
+    core, page = shared.core, shared.page
     ledger = core.ledger
-    page = _Page(settings, client, core, clock, identity=identity, strategy=lambda: config.value)
 
     def pod_changed(change: Change[AnyPod]) -> None:
         core.handlers.pod_changed(change)
@@ -142,23 +171,15 @@ def _wire(  # noqa: PLR0915 - a statement for each part
         client, MOVES, decode=read_claims, on_change=core.handlers.move_changed, optional=True
     )
     record = BindingRecord(lambda: assumptions.under_way())  # noqa: PLW0108 - they are made below
-    election = LeaderElector(
-        client,
-        clock,
-        name=settings.lease,
-        namespace=settings.namespace,
-        identity=identity,
-        times=LeaseDurations.lasting(settings.lease_duration_s),
-        notes=record,
-    )
+    election = shared.election(notes=record)
     leader_gate = LeaderGate(election)
     tasks = {
         "nodes": leader_gate.follow("nodes", nodes),
         "pods": leader_gate.follow("pods", pods),
         "budgets": leader_gate.follow("budgets", budgets),
         "moves": leader_gate.follow("moves", moves),
-        "config": leader_gate.follow("config", config),
-        "refused config": refused.run,
+        "config": leader_gate.follow("config", shared.config),
+        "refused config": shared.refused.run,
         "election": leader_gate.run,
     }
     gate.add("leader and lists", leader_gate.why_not_ready)
@@ -202,7 +223,7 @@ def _wire(  # noqa: PLR0915 - a statement for each part
         marker=marker,
         leads=lambda: leader_gate.leads,
         record=election.renew,
-        recorder=EventRecorder(client, "fracgpu-scheduler", clock, instance=identity),
+        recorder=recorder,
         clock=clock,
         limit_s=settings.bind_timeout_s,
     )
@@ -329,24 +350,9 @@ def _wire_claims(
     gate: ReadyGate,
 ) -> Running:
     """Return the parts where the cluster's kube-scheduler allocates the cards, and asks nobody."""
-    metrics = SchedulerMetrics(registry)
-    identity = settings.identity or socket.gethostname()
-    recorder = EventRecorder(client, "fracgpu-scheduler", clock, instance=identity)
-    refused = RefusedConfigReporter(
-        recorder, name=settings.config_map, namespace=settings.namespace
-    )
-    config = placement_config.watch_strategy(
-        client,
-        name=settings.config_map,
-        namespace=settings.namespace,
-        on_refused=partial(refused.key, placement_config.KEY),
-        metrics=metrics.config,
-    )
-    core = SchedulerCore(
-        strategy=lambda: config.value, clock=clock, on_unreadable=metrics.unreadable
-    )
+    shared = _Shared(settings, client, clock, registry)
+    metrics, core, page = shared.metrics, shared.core, shared.page
     ledger = core.ledger
-    page = _Page(settings, client, core, clock, identity=identity, strategy=lambda: config.value)
     cache = ClaimCache(
         core,
         on_pod=page.board.pod_changed,
@@ -361,21 +367,14 @@ def _wire_claims(
         on_change=cache.pod_changed,
     )
     claims = Informer(client, RESOURCE_CLAIMS, decode=decode_claim, on_change=cache.claim_changed)
-    election = LeaderElector(
-        client,
-        clock,
-        name=settings.lease,
-        namespace=settings.namespace,
-        identity=identity,
-        times=LeaseDurations.lasting(settings.lease_duration_s),
-    )
+    election = shared.election()
     leader_gate = LeaderGate(election)
     tasks = {
         "nodes": leader_gate.follow("nodes", nodes),
         "pods": leader_gate.follow("pods", pods),
         "claims": leader_gate.follow("claims", claims),
-        "config": leader_gate.follow("config", config),
-        "refused config": refused.run,
+        "config": leader_gate.follow("config", shared.config),
+        "refused config": shared.refused.run,
         "election": leader_gate.run,
     }
     gate.add("leader and lists", leader_gate.why_not_ready)
@@ -385,7 +384,7 @@ def _wire_claims(
         ClaimPlanner(core, cache.nodes),
         find=pods.get,
         leads=lambda: leader_gate.leads,
-        recorder=recorder,
+        recorder=shared.recorder,
         clock=clock,
         limit_s=settings.bind_timeout_s,
         on_outcome=metrics.claim,
@@ -409,7 +408,7 @@ def _wire_claims(
         waiting=page.board.waiting.by_reason,
     )
     pool_events = PoolEvents(
-        recorder,
+        shared.recorder,
         waiting=lambda: page.board.waiting.by_uid,
         nodes=lambda: (node.cards for node in nodes.items().values()),
         clock=clock,

@@ -2,15 +2,16 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from fractions import Fraction
 from typing import Any, Final
 
 from deviceplugin.node.inventory import Inventory, all_unhealthy
 from fracgpu import names
 from fracgpu.cards.annotations import read_cards, write_cards, write_isolation
-from fracgpu.cards.card import Card, Health
+from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.cards.card_class import model_key
 from fracgpu.cards.node_marks import NodeMarks, find_marks, shares
 from fracgpu.cards.other_plugins import offered_by_others
@@ -20,10 +21,13 @@ from fracgpu.k8s.container import pod_resource_sum
 from fracgpu.k8s.node import NodeCondition, decode_node
 from fracgpu.k8s.pod import Amounts
 from fracgpu.k8s.quantity import integer_amount
+from fracgpu.request.need import Isolation
 from fracgpu.state.allocation import sizes
 from fracgpu.state.pod_info import PodInfo
+from fracgpu.units import Mib
 
 _LABEL_CHARS: Final = 63
+_BY_KERNEL: Final = f"{names.ISOLATION_LABEL_PREFIX}{Isolation.KERNEL.value}"
 _OURS: Final = (
     names.CARD_MODEL_LABEL,
     names.CARD_MEMORY_LABEL,
@@ -226,6 +230,45 @@ def with_isolation(want: NodeState, why_not: Mapping[str, str]) -> NodeState:
     labels = {f"{names.ISOLATION_LABEL_PREFIX}{each}": "true" for each in able}
     annotations = {**want.annotations, names.ISOLATION: write_isolation(why_not)}
     return replace(want, labels={**want.labels, **labels}, annotations=annotations)
+
+
+def as_isolated_before(want: NodeState, have: NodeState) -> NodeState:
+    """Return *want* saying of isolation what the node says, while it is not known.
+
+    So an agent that takes the node over does not take away for a moment what its predecessor found.
+    """
+    kept = {key: have.labels[key] for key in names.ISOLATION_LABELS if key in have.labels}
+    return replace(want, labels={**want.labels, **kept})
+
+
+def with_limits(
+    want: NodeState, have: NodeState, overcommit: Callable[[CardUuid], Fraction | None]
+) -> NodeState:
+    """Return *want* saying of each card what limits may add up to, where all can be limited.
+
+    Args:
+        want: says by what containers are limited.
+        have: the node as it is.
+        overcommit: returns how many times a card's capacity that is; None while it is not known,
+            and the same as before.
+    """
+    inventory = want.annotations.get(names.NODE_CARDS)
+    if inventory is None or _BY_KERNEL not in want.labels:
+        return want
+    before = {card.uuid: card.limits_mib for card in _cards_of(have)}
+    cards = []
+    for card in read_cards(inventory):
+        times = overcommit(card.uuid)
+        limits_mib = before.get(card.uuid, 0) if times is None else int(card.capacity_mib * times)
+        cards.append(replace(card, limits_mib=Mib(limits_mib)))
+    return replace(want, annotations={**want.annotations, names.NODE_CARDS: write_cards(cards)})
+
+
+def _cards_of(have: NodeState) -> tuple[Card, ...]:
+    try:
+        return read_cards(have.annotations.get(names.NODE_CARDS, ""))
+    except WireError:
+        return ()
 
 
 def with_card_class(

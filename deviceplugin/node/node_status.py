@@ -4,13 +4,16 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
+from fractions import Fraction
 from typing import Final
 
 import structlog
 
+from component.config_keys import NO_OVERCOMMIT
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.capacity import (
     NodeState,
+    as_isolated_before,
     condition_patch,
     keep_held,
     metadata_patch,
@@ -21,11 +24,13 @@ from deviceplugin.node.capacity import (
     while_unregistered,
     with_card_class,
     with_isolation,
+    with_limits,
     with_resized,
     without_capacity,
 )
 from deviceplugin.node.inventory import InventoryTracker
 from fracgpu import names
+from fracgpu.cards.card import CardUuid
 from fracgpu.cards.node_marks import NodeMarks
 from fracgpu.cards.pool_catalogue import NO_CATALOGUE, PoolCatalogue
 from fracgpu.k8s.quantity import integer_amount
@@ -79,6 +84,8 @@ class NodeStatusUpdater:
         isolation: by mechanism, why containers are not limited on each card, an empty text where
             they are; None while that is not known.
         pools: the pool catalogue; empty while it has not been read.
+        overcommit: returns how many times a card's capacity its containers' limits may add up to;
+            None while that is not known.
         published: whether kube-scheduler sees the cards by the node's slice; None where it counts
             the node's capacity.
     """
@@ -99,12 +106,14 @@ class NodeStatusUpdater:
         unregistered: Callable[[], str | None] = lambda: None,
         isolation: Callable[[], Mapping[str, str] | None] = lambda: None,
         pools: Callable[[], PoolCatalogue] = lambda: NO_CATALOGUE,
+        overcommit: Callable[[CardUuid], Fraction | None] = lambda _: NO_OVERCOMMIT,
         published: Callable[[], bool] | None = None,
     ) -> None:
         self._node = node
         self._unregistered = unregistered
         self._isolation = isolation
         self._pools = pools
+        self._overcommit = overcommit
         self._published = published
         self._blocked = blocked
         self._way = way
@@ -191,8 +200,11 @@ class NodeStatusUpdater:
         """Return *want* with what is known of the node beside its cards."""
         if way := self._way():
             want = replace(want, annotations={**want.annotations, names.NODE_IDENTITY: way})
-        if (why_not := self._isolation()) is not None:
-            want = with_isolation(want, why_not)
+        why_not = self._isolation()
+        if why_not is None:
+            want = with_limits(as_isolated_before(want, have), have, lambda _: None)
+        else:
+            want = with_limits(with_isolation(want, why_not), have, self._overcommit)
         return want if self._published is None else without_capacity(want, have)
 
     def _held(self, have: NodeState) -> int:

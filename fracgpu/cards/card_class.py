@@ -83,12 +83,14 @@ class CardClass:
             return all(models_allowed(glob, globs=globs) for glob in self.models)
         return any(model_allowed(model, globs=globs) for model in self.models)
 
-    def vendors(self, globs: Sequence[str]) -> frozenset[Vendor]:
-        """Return whose models are of this class, of those that the globs allow."""
-        if self.declared:
-            return frozenset(map(vendor_of, self.models)) if self.allowed_by(globs) else frozenset()
-        allowed = (model for model in self.models if model_allowed(model, globs=globs))
-        return frozenset(map(vendor_of, allowed))
+    def is_of(self, vendor: Vendor, globs: Sequence[str]) -> bool:
+        """Report whether a model of *vendor* that the globs allow is of this class."""
+        if self.declared and not self.allowed_by(globs):
+            return False
+        for model in self.models:
+            if vendor_of(model) is vendor and (self.declared or model_allowed(model, globs=globs)):
+                return True
+        return False
 
 
 def model_key(model: str) -> str:

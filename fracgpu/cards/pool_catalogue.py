@@ -144,7 +144,7 @@ class PoolCatalogue:
             classes: of the cluster's cards; one that has a card for the pod now is not returned.
             vendor: whose cards the pod gets.
         """
-        here = {each.name for each in classes if vendor in each.vendors(globs)}
+        here = {each.name for each in classes if each.is_of(vendor, globs)}
         return tuple(
             each.name
             for each in self.classes

@@ -31,11 +31,12 @@ _FROM: Final = "; in other words: "
 
 
 class GrantedAmounts(msgspec.Struct, frozen=True):
-    """What one container was granted on each of its cards."""
+    """What one container was granted on each of its cards; *most* is how far it may go."""
 
     cards: int
     mib: int
     cores: int = 0
+    most: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class AddedRequirement(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -249,10 +250,19 @@ def _class_of(granted: Grant) -> int | None:
     return None if granted.card_class is None else int(granted.card_class.capacity_mib)
 
 
+def _most(container: ContainerNeed) -> str | msgspec.UnsetType:
+    if container.most_mib is not None:
+        return f"{container.most_mib}Mi"
+    return msgspec.UNSET if container.most_share is None else str(container.most_share)
+
+
 def _of(granted: Grant) -> dict[str, GrantedAmounts]:
     return {
         container.name: GrantedAmounts(
-            cards=container.cards, mib=int(container.mib), cores=container.cores
+            cards=container.cards,
+            mib=int(container.mib),
+            cores=container.cores,
+            most=_most(container),
         )
         for container in granted.need.containers
     }

@@ -21,7 +21,7 @@ from fracgpu.state.pod_info import decode_pod_info
 from fracgpu.units import Mib
 from kube.kinds import PODS, RESOURCE_CLAIMS
 from tests.support.claims import a_claiming_node, a_claiming_pod
-from tests.support.gpu import Json
+from tests.support.gpu import Json, some_cards
 from tests.support.real_claims import ClaimsCluster, real_claims
 from tests.support.waiting import until
 
@@ -162,3 +162,34 @@ async def test_shortlists_allocate_more_than_kube_scheduler_does_by_itself(
     record_property("allocated_percent", {"plain": plain, "listed": listed})
 
     assert listed >= plain + 1.5
+
+
+async def test_a_shortlist_costs_kube_scheduler_at_most_six_times_an_open_claim(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    cards = {f"n{at:03}": some_cards(f"n{at:03}", count=8, mib=80_000) for at in range(500)}
+    async with real_claims(tmp_path, cards) as cluster:
+        spent_s = {}
+        for kind in ("warm-up", "open", "listed"):
+            pods = [a_claiming_pod(f"{kind}-{at:02}", 8_000) for at in range(40)]
+            before_s = _cpu_s(cluster.api.pids["kube-scheduler"])
+            already = len(await cluster.bound())
+            for at, pod in enumerate(pods):
+                created = await cluster.client.create(PODS, pod, namespace="default")
+                info = decode_pod_info(msgspec.json.encode(created))
+                assert info.need is not None
+                listed = [card.uuid for node in list(cards)[at : at + 4] for card in cards[node]]
+                lists = {"train": listed[::8]} if kind == "listed" else None
+                body = claim_of(info.record, info.device_claim, info.need, lists)
+                await cluster.client.create(RESOURCE_CLAIMS, body, namespace="default")
+            await cluster.until_bound(already + len(pods), limit_s=120)
+            spent_s[kind] = (_cpu_s(cluster.api.pids["kube-scheduler"]) - before_s) / len(pods)
+    record_property("cpu_s_of_a_pod", spent_s)
+
+    assert spent_s["listed"] <= 6 * spent_s["open"]
+
+
+def _cpu_s(pid: int) -> float:
+    """Return the CPU time that a process has used, in seconds. Source: proc_pid_stat(5)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -149,6 +149,8 @@ def _fault_of_containers(pod: Pod) -> str:
 
 def _fault_of_affinity(pod: Pod) -> str:
     selector, required = pod.spec.node_selector or (), pod.spec.required_nodes
+    if not selector and required is None:
+        return ""
     if len(selector) > _MAX_TERMS:
         return (
             f"the pod's nodeSelector has {len(selector)} labels; want at most {_MAX_TERMS} in a "

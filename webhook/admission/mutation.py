@@ -1,6 +1,6 @@
 """Decides on a new pod: the edits that write its grant, or the reason why it is denied."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -382,13 +382,14 @@ def _metadata_edits(pod: Pod, annotations: Mapping[str, str]) -> list[Edit]:
 
 def _edits_of(
     field: str, present: Mapping[str, str] | None, written: Mapping[str, str]
-) -> Iterator[Edit]:
+) -> list[Edit]:
     if present is None:
-        yield Edit(path=f"/metadata/{field}", value=dict(written))
-        return
-    for key, text in written.items():
-        if present.get(key) != text:
-            yield Edit(path=f"/metadata/{field}/{escape(key)}", value=text)
+        return [Edit(path=f"/metadata/{field}", value=dict(written))]
+    return [
+        Edit(path=f"/metadata/{field}/{escape(key)}", value=text)
+        for key, text in written.items()
+        if present.get(key) != text
+    ]
 
 
 def _refuse_foreign_scheduler(foreign: str, config: AdmissionConfig) -> None:

@@ -189,7 +189,10 @@ def places(pod: Pod) -> list[tuple[str, Container]]:
 
 
 def specs(pod: Pod) -> tuple[ContainerSpec, ...]:
-    """Return the pod's containers in the core's form, init containers first."""
+    """Return the pod's containers with their extended resources, init containers first.
+
+    No request for a card, in any language, is made in a resource without a domain (``cpu``).
+    """
     apps = [_spec(each, ContainerKind.APP) for each in pod.spec.containers]
     if not pod.spec.init_containers:
         return tuple(apps)
@@ -201,10 +204,18 @@ def specs(pod: Pod) -> tuple[ContainerSpec, ...]:
 
 def _spec(container: Container, kind: ContainerKind) -> ContainerSpec:
     resources = container.resources
-    if resources is None or not (resources.limits or resources.requests):
-        return ContainerSpec(name=container.name, kind=kind)  # nearly every container
-    limits, requests = container.amounts
-    return ContainerSpec(name=container.name, kind=kind, limits=limits, requests=requests)
+    if resources is None:
+        return ContainerSpec(name=container.name, kind=kind)
+    return ContainerSpec(
+        name=container.name,
+        kind=kind,
+        limits=_extended(resources.limits),
+        requests=_extended(resources.requests),
+    )
+
+
+def _extended(amounts: dict[str, str | int | float] | None) -> dict[str, str]:
+    return {key: str(amount) for key, amount in amounts.items() if "/" in key} if amounts else {}
 
 
 _API_VERSION: Final = "admission.k8s.io/v1"

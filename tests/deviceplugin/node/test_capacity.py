@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -681,3 +682,36 @@ def test_a_node_without_cards_to_share_keeps_its_startup_taint() -> None:
     have = replace(want, allocatable=SLOTS | MIB, taints=(names.STARTUP_TAINT,))
 
     assert startup_taint_patch(have, want) == []
+
+
+async def test_the_next_agent_says_what_the_last_one_found_until_it_knows_better() -> None:
+    node, clock = FakeNode(), VirtualClock()
+    tracker = a_tracker(FakeCards(a_card(mib=8000)), clock)
+    await tracker.refresh()
+    known: dict[str, str] | None = {"kernel": "", "mps": "no daemon", "interposer": "no library"}
+    times: Fraction | None = Fraction(3, 2)
+    first, _ = a_report(
+        node, tracker, clock, isolation=lambda: known, overcommit=lambda _: Fraction(3, 2)
+    )
+
+    def said() -> tuple[str | None, int]:
+        assert node.state is not None
+        (card,) = read_cards(node.state.annotations[names.NODE_CARDS])
+        return node.state.labels.get("fracgpu.io/isolation-kernel"), card.limits_mib
+
+    await first.sync()
+    assert said() == ("true", 12_000)
+    now: dict[str, str] | None = None
+    following, _ = a_report(node, tracker, clock, isolation=lambda: now, overcommit=lambda _: times)
+
+    await following.sync()
+    assert said() == ("true", 12_000)
+    now, times = known, None  # the ConfigMap is not read yet
+    await following.sync()
+    assert said() == ("true", 12_000)
+    times = Fraction(1)
+    await following.sync()
+    assert said() == ("true", 8000)
+    now = {"kernel": "--limits is none"}
+    await following.sync()
+    assert said() == (None, 0)
