@@ -68,6 +68,7 @@ class PreparedClaim:
     drivers: tuple[str, ...]
     devices: tuple[PreparedDevice, ...] | None = None
     pods: set[str] = field(default_factory=set)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def message(self) -> messages.Claim:
@@ -132,7 +133,6 @@ class ClaimManager:
         self._drivers: dict[str, _Driver] = {}
         self._sockets: dict[Path, str] = {}
         self._claims: dict[str, PreparedClaim] = {}
-        self._lock = asyncio.Lock()
 
     # -- drivers -------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class ClaimManager:
             # Known before anybody is asked: what was begun is given back when the pod ends.
             claim = self._claims.setdefault(found.uid, found)
             claim.pods.add(pod.uid)
-            async with self._lock:
+            async with claim.lock:
                 if claim.devices is None:
                     devices: list[PreparedDevice] = []
                     for driver in claim.drivers:
@@ -296,7 +296,7 @@ class ClaimManager:
         for claim in [each for each in self._claims.values() if pod_uid in each.pods]:
             claim.pods.discard(pod_uid)
             while not claim.pods and claim.uid in self._claims:
-                async with self._lock:
+                async with claim.lock:
                     why = await self._give_back(claim)
                 if not why:
                     break
