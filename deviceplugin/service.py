@@ -142,7 +142,7 @@ def _agent(settings: DevicePluginSettings, cards: Cards) -> Service:
     share_one_heap()
     registry, gate, clock = new_registry(), ReadyGate(), SystemClock()
     prepared = Prepared()
-    heartbeats = _heartbeats(settings, clock)
+    heartbeats: dict[str, Heartbeat] = {}
 
     @asynccontextmanager
     async def parts() -> AsyncIterator[Running]:
@@ -151,11 +151,14 @@ def _agent(settings: DevicePluginSettings, cards: Cards) -> Service:
             connect(settings.kubeconfig, user_agent=agent) as client,
             connect(settings.kubeconfig, user_agent=agent, as_user=settings.reads_pods_as) as pods,
         ):
+            wiring = await read_wiring(client, namespace=settings.namespace, clock=clock)
+            # Not before: an API server that is away is nothing that a restart repairs.
+            heartbeats.update(_heartbeats(settings, clock))
             running, handover, cleanup = _parts(
                 settings,
                 cards,
                 client,
-                wiring=await read_wiring(client, namespace=settings.namespace, clock=clock),
+                wiring=wiring,
                 pod_reader=pods,
                 clock=clock,
                 gate=gate,
