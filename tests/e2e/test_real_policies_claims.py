@@ -24,8 +24,10 @@ from kube.kinds import (
 )
 from kube.objects import decode_object
 from tests.support.helm import ROOT
+from tests.support.markdown import blocks
 from tests.support.policed import Harness, a_pod, annotated, is_refused, policed_harness, refusal
 from tests.support.waiting import until
+from tests.support.yaml_files import read_yaml
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
@@ -212,8 +214,10 @@ async def test_the_classes_are_there_and_the_api_server_finds_nothing_to_warn_of
 
 
 async def test_the_agent_reads_claims_and_writes_none(harness: Harness) -> None:
+    """It reads a user's own claim too, which is written as ```yaml a-claim-of-your-own says."""
     agent = await harness.agent_of("n1")
-    await harness.admin.create(RESOURCE_CLAIMS, a_claim("mine"), **ON_US)
+    (own,) = [it for it in blocks("docs/device-claims.md") if it.name == "a-claim-of-your-own"]
+    await harness.admin.create(RESOURCE_CLAIMS, read_yaml(own.text), **ON_US)
 
     found = await agent.get_object(RESOURCE_CLAIMS, "mine", **ON_US)
 
