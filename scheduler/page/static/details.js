@@ -197,7 +197,7 @@ function slices(card) {
       "tr",
       {},
       make("td", {}, slice.pod),
-      make("td", { class: "number" }, `${gib(slice.mib)} GiB${atMost(slice)}`),
+      make("td", { class: "number" }, `${size(slice.mib)}${atMost(slice)}`),
       make("td", { class: "number" }, usedOf(slice)),
       make("td", { class: "number" }, slice.cores ? `${slice.cores} %` : "shared"),
       make("td", {}, slice.terminating ? "ends" : slice.assumed ? "being bound" : ""),
@@ -211,8 +211,12 @@ function slices(card) {
   return table;
 }
 
+function size(mib) {
+  return `${gib(mib)}\u00a0GiB`; // on one line
+}
+
 function atMost(slice) {
-  return slice.limitMib ? `, at most ${gib(slice.limitMib)} GiB` : "";
+  return slice.limitMib ? `, at most ${size(slice.limitMib)}` : "";
 }
 
 function usedOf(slice) {
@@ -220,8 +224,8 @@ function usedOf(slice) {
   const most = slice.limitMib || slice.mib;
   const over = slice.usedMib > Math.max(most * 1.05, most + 256); // as the node's agent judges
   const borrowed = slice.limitMib && slice.usedMib > slice.mib;
-  const how = over ? ", more than its share" : borrowed ? `, ${gib(slice.usedMib - slice.mib)} GiB borrowed` : "";
-  return `${gib(slice.usedMib)} GiB${how}`;
+  const how = over ? ", more than its share" : borrowed ? `, ${size(slice.usedMib - slice.mib)} borrowed` : "";
+  return `${size(slice.usedMib)}${how}`;
 }
 
 function help(suggestions) {
