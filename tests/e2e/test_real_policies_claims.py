@@ -35,7 +35,7 @@ OURS = "fracgpu-0123456789"
 TEMPLATES = Kind(
     "resource.k8s.io/v1", "resourceclaimtemplates", "ResourceClaimTemplate", namespaced=True
 )
-ON_US = {"namespace": "default"}
+NAMESPACE = "default"
 
 
 @pytest.fixture
@@ -47,8 +47,10 @@ async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
         async def all_in_force() -> bool:
             thief = a_pod("thief", resourceClaims=[a_reference()])
             probes = (
-                harness.admin.create(RESOURCE_CLAIMS, a_claim(OURS), **ON_US, dry_run=True),
-                harness.admin.create(PODS, thief, **ON_US, dry_run=True),
+                harness.admin.create(
+                    RESOURCE_CLAIMS, a_claim(OURS), namespace=NAMESPACE, dry_run=True
+                ),
+                harness.admin.create(PODS, thief, namespace=NAMESPACE, dry_run=True),
                 harness.admin.create(RESOURCE_SLICES, a_slice("n1"), dry_run=True),
             )
             return all([await is_refused(probe) for probe in probes])
@@ -88,45 +90,47 @@ async def test_only_the_scheduler_makes_the_claims_of_pods_and_makes_no_other(
     harness: Harness,
 ) -> None:
     admin, scheduler = harness.admin, await harness.as_account("fracgpu-scheduler")
-    said = await refusal(admin.create(RESOURCE_CLAIMS, a_claim(OURS), **ON_US))
+    said = await refusal(admin.create(RESOURCE_CLAIMS, a_claim(OURS), namespace=NAMESPACE))
     assert "choose another name" in said
     placed = a_claim("mine", device_class=names.DEVICE_CLASS_PLACED)
-    said = await refusal(admin.create(RESOURCE_CLAIMS, placed, **ON_US))
+    said = await refusal(admin.create(RESOURCE_CLAIMS, placed, namespace=NAMESPACE))
     assert "use the class fracgpu" in said
     template = {"metadata": {"name": "mine"}, "spec": {"spec": placed["spec"]}}
-    assert "use the class fracgpu" in await refusal(admin.create(TEMPLATES, template, **ON_US))
+    assert "use the class fracgpu" in await refusal(
+        admin.create(TEMPLATES, template, namespace=NAMESPACE)
+    )
     ranked = [{"name": "one", "deviceClassName": names.DEVICE_CLASS_PLACED}]
     ranked_claim = a_claim("mine")
     ranked_claim["spec"]["devices"]["requests"] = [{"name": "c", "firstAvailable": ranked}]
-    said = await refusal(admin.create(RESOURCE_CLAIMS, ranked_claim, **ON_US))
+    said = await refusal(admin.create(RESOURCE_CLAIMS, ranked_claim, namespace=NAMESPACE))
     assert "use the class fracgpu" in said
-    await admin.create(RESOURCE_CLAIMS, a_claim("fracgpu-of-mine"), **ON_US)
+    await admin.create(RESOURCE_CLAIMS, a_claim("fracgpu-of-mine"), namespace=NAMESPACE)
 
-    pod = await admin.create(PODS, a_pod_with_its_claim("one"), **ON_US)
+    pod = await admin.create(PODS, a_pod_with_its_claim("one"), namespace=NAMESPACE)
     owner = {
         "apiVersion": "v1", "kind": "Pod", "name": "one", "uid": pod["metadata"]["uid"],
         "controller": True, "blockOwnerDeletion": False,
     }  # fmt: skip
     claim = a_claim(OURS, device_class=names.DEVICE_CLASS_PLACED, owner=owner)
-    made = await scheduler.create(RESOURCE_CLAIMS, claim, **ON_US)
+    made = await scheduler.create(RESOURCE_CLAIMS, claim, namespace=NAMESPACE)
 
     for wrong in (
         a_claim(OURS), a_claim("other", owner=owner),
         a_claim("fracgpu-0123456780", device_class="gpu.example.com", owner=owner),
     ):  # fmt: skip
-        said = await refusal(scheduler.create(RESOURCE_CLAIMS, wrong, **ON_US))
+        said = await refusal(scheduler.create(RESOURCE_CLAIMS, wrong, namespace=NAMESPACE))
         assert "each owned by one pod" in said or "already exists" in said
     with pytest.raises(Forbidden):
-        await scheduler.delete(RESOURCE_CLAIMS, "fracgpu-of-mine", **ON_US)
+        await scheduler.delete(RESOURCE_CLAIMS, "fracgpu-of-mine", namespace=NAMESPACE)
     with pytest.raises(Forbidden):
-        await scheduler.patch(RESOURCE_CLAIMS, OURS, annotated("x", "y"), **ON_US)
+        await scheduler.patch(RESOURCE_CLAIMS, OURS, annotated("x", "y"), namespace=NAMESPACE)
     other = {**owner, "uid": "00000000-0000-0000-0000-000000000000"}
     stolen = {"metadata": {"ownerReferences": [other]}}
-    said = await refusal(admin.patch(RESOURCE_CLAIMS, OURS, stolen, **ON_US))
+    said = await refusal(admin.patch(RESOURCE_CLAIMS, OURS, stolen, namespace=NAMESPACE))
     assert "which pod the card is for" in said
-    await admin.patch(RESOURCE_CLAIMS, OURS, annotated("note", "of a user"), **ON_US)
+    await admin.patch(RESOURCE_CLAIMS, OURS, annotated("note", "of a user"), namespace=NAMESPACE)
     assert made["metadata"]["name"] == OURS
-    await scheduler.delete(RESOURCE_CLAIMS, OURS, **ON_US)
+    await scheduler.delete(RESOURCE_CLAIMS, OURS, namespace=NAMESPACE)
     # Neither in RBAC: it places no pod, and gives no card.
     for verb, what in (
         ("create", "pods/binding"), ("patch", "pods/status"), ("update", "resourceclaims/status"),
@@ -141,7 +145,7 @@ async def test_only_the_scheduler_makes_the_claims_of_pods_and_makes_no_other(
 
 async def test_a_pod_names_no_claim_but_the_one_in_its_grant(harness: Harness) -> None:
     admin = harness.admin
-    await admin.create(PODS, a_pod_with_its_claim("own"), **ON_US)
+    await admin.create(PODS, a_pod_with_its_claim("own"), namespace=NAMESPACE)
     for thief in (
         a_pod("thief", resourceClaims=[a_reference()]),
         a_pod("thief", notes={names.FRACTION: "0.5"}, resourceClaims=[a_reference()]),
@@ -152,11 +156,11 @@ async def test_a_pod_names_no_claim_but_the_one_in_its_grant(harness: Harness) -
             "spec": {**pod["spec"], "resourceClaims": [a_reference("fracgpu-ffffffffff")]},
         },
     ):
-        said = await refusal(admin.create(PODS, thief, **ON_US))
+        said = await refusal(admin.create(PODS, thief, namespace=NAMESPACE))
         assert "the FracGPU webhook writes each pod's own one" in said
     for allowed in ("fracgpu-training", "fracgpu-data-x7x2b", "mine"):
         pod = a_pod(f"of-{allowed}", resourceClaims=[a_reference(allowed)])
-        await admin.create(PODS, pod, **ON_US, dry_run=True)
+        await admin.create(PODS, pod, namespace=NAMESPACE, dry_run=True)
 
 
 async def test_the_policy_on_devices_knows_a_pods_own_claim(harness: Harness) -> None:
@@ -217,10 +221,10 @@ async def test_the_agent_reads_claims_and_writes_none(harness: Harness) -> None:
     """It reads a user's own claim too, which is written as ```yaml a-claim-of-your-own says."""
     agent = await harness.agent_of("n1")
     (own,) = [it for it in blocks("docs/device-claims.md") if it.name == "a-claim-of-your-own"]
-    await harness.admin.create(RESOURCE_CLAIMS, read_yaml(own.text), **ON_US)
+    await harness.admin.create(RESOURCE_CLAIMS, read_yaml(own.text), namespace=NAMESPACE)
 
-    found = await agent.get_object(RESOURCE_CLAIMS, "mine", **ON_US)
+    found = await agent.get_object(RESOURCE_CLAIMS, "mine", namespace=NAMESPACE)
 
     assert found["metadata"]["name"] == "mine"
     with pytest.raises(KubeError, match=r"cannot (patch|delete)"):
-        await agent.delete(RESOURCE_CLAIMS, "mine", **ON_US)
+        await agent.delete(RESOURCE_CLAIMS, "mine", namespace=NAMESPACE)
