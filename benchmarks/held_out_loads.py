@@ -138,7 +138,7 @@ def judge(folder: Path, names: Iterable[str], seeds: Iterable[int]) -> int:
             fresh = LOADS[name](robust, np.random.default_rng([seed, *name.encode()]))
             best = baselines.oracle(copy.deepcopy(fresh))
             nothing, oracle = (
-                world.Judge(it, baselines.Nothing()).run() for it in (copy.deepcopy(fresh), best)
+                world.Judge(one, baselines.Nothing()).run() for one in (copy.deepcopy(fresh), best)
             )
             ours = world.Judge(fresh, Policy()).run()
             lost = [f"{result['lost_h']:.2f}" for result in (nothing, ours, oracle)]
